@@ -1,0 +1,1 @@
+//! Takes Kubernetes nodes with passthrough GPUs safely through ESXi host maintenance.

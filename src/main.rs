@@ -1,0 +1,2 @@
+//! The door: arguments in, exit code out.
+fn main() {}

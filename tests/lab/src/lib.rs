@@ -1,0 +1,1 @@
+//! The real parts Haulout is tested against.
