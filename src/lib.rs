@@ -1,1 +1,5 @@
 //! Takes Kubernetes nodes with passthrough GPUs safely through ESXi host maintenance.
+pub mod cluster;
+pub mod ids;
+pub mod keys;
+pub mod vsphere;

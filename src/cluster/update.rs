@@ -1,0 +1,86 @@
+//! What Kubernetes tells, as plain data: the part of a Node that maintenance is about, and when its pods change.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
+
+/// One thing that the kube-apiserver told, or that became of the watch itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// All Nodes told before are void. A complete list follows, closed by [`Update::Settled`].
+    Reset,
+    /// A Node that the selector matches appeared or changed, or is the answer to our own PATCH or GET.
+    Node(Node),
+    /// A Node was deleted, or the selector matches it no longer.
+    NodeGone {
+        /// Its name.
+        name: NodeName,
+        /// Which of the Nodes of that name.
+        uid: NodeUid,
+    },
+    /// What was told since the last `Reset` is complete.
+    Settled,
+    /// A pod on this Node came, went or changed, while the Node's pods are being watched.
+    PodsChanged(NodeName),
+    /// The watch broke; it is being rebuilt, and a `Reset` follows when it stands again.
+    Lost {
+        /// What was tried and what the kube-apiserver answered, for people.
+        why: String,
+    },
+}
+
+/// The part of a Node that maintenance is about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// `metadata.name`.
+    pub name: NodeName,
+    /// `metadata.uid`.
+    pub uid: NodeUid,
+    /// `metadata.resourceVersion`: sent back with every PATCH, so that a write on an old view is refused. Comparable as
+    /// a number (KEP-5504), which tells an older view from a younger one.
+    pub resource_version: u64,
+    /// The UUID in `spec.providerID`.
+    pub provider_uuid: Option<VmUuid>,
+    /// `status.nodeInfo.systemUUID`.
+    pub system_uuid: Option<VmUuid>,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// The field manager that `metadata.managedFields` names as the owner of `spec.unschedulable`.
+    pub cordoned_by: Option<String>,
+    /// The condition `Ready`.
+    pub ready: Ready,
+    /// `status.nodeInfo.bootID`.
+    pub boot_id: Option<BootId>,
+    /// `status.allocatable` of each GPU resource, by resource name; a resource with none is absent.
+    pub gpus: BTreeMap<String, u64>,
+    /// Our annotations.
+    pub marks: Marks,
+}
+
+/// The condition `Ready` of a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// Its status is `True`.
+    pub is_true: bool,
+    /// `lastHeartbeatTime`: when the kubelet last said so. It tells a living Ready from one that nobody has refuted yet.
+    pub heartbeat: Option<Timestamp>,
+}
+
+/// Our annotations on a Node, by what they say (their keys are in [`crate::keys`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// `state`: `draining`, `powered-off` or `migrated`.
+    pub state: Option<String>,
+    /// `host`: the name of the ESXi host that triggered maintenance.
+    pub host: Option<String>,
+    /// `migrated-to-host`: the name of the host the VM was moved to.
+    pub migrated_to_host: Option<String>,
+    /// `transition-time`: RFC 3339.
+    pub transition_time: Option<String>,
+    /// `episode`: our versioned JSON.
+    pub episode: Option<String>,
+    /// `keep-cordoned`: a person asks us to leave the Node cordoned at the end. Never written by us.
+    pub keep_cordoned: Option<String>,
+}

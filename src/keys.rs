@@ -1,0 +1,44 @@
+//! Every annotation key and field manager that Haulout uses; the only file with a domain name in it.
+
+/// The prefix of our annotations unless another is configured: the Python controller's, so that scripts that read its
+/// annotations go on working and its episodes in flight are adopted.
+pub const DEFAULT_PREFIX: &str = "vsphere-maintenance.boeye.net";
+
+/// The field manager of our PATCHes: `metadata.managedFields` then tells our cordon from a person's.
+pub const FIELD_MANAGER: &str = "haulout";
+
+/// The label selector of GPU nodes unless another is configured: the Python controller's default.
+pub const DEFAULT_NODE_SELECTOR: &str = "intel.feature.node.kubernetes.io/gpu=true";
+
+/// The full keys of our annotations under one prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// `draining`, `powered-off` or `migrated`.
+    pub state: String,
+    /// The host that triggered maintenance.
+    pub host: String,
+    /// The host the VM was moved to.
+    pub migrated_to_host: String,
+    /// When the last transition happened.
+    pub transition_time: String,
+    /// The versioned JSON with the rest.
+    pub episode: String,
+    /// A person's wish that the Node stays cordoned at the end.
+    pub keep_cordoned: String,
+}
+
+impl Keys {
+    /// The keys under `prefix`, which may carry its trailing slash or not.
+    pub fn under(prefix: &str) -> Self {
+        let prefix = prefix.trim_end_matches('/');
+        let key = |name: &str| format!("{prefix}/{name}");
+        Self {
+            state: key("state"),
+            host: key("host"),
+            migrated_to_host: key("migrated-to-host"),
+            transition_time: key("transition-time"),
+            episode: key("episode"),
+            keep_cordoned: key("keep-cordoned"),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What vCenter tells, as plain data: typed, complete, and without a trace of the wire.
+//!
+//! A [`Host`], [`Vm`], [`Compute`] or [`Task`] always comes whole: a changed property is merged with what was known of
+//! the object before it is told. `None` means *unknown* (not told, not readable), never a default.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
+
+/// One thing that vCenter told, or that became of the stream itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// All that was told before is void. A complete set follows, closed by [`Update::Settled`].
+    Reset,
+    /// A host appeared or changed.
+    Host(Host),
+    /// A host was removed from the inventory, or is no longer visible to us.
+    HostGone(HostRef),
+    /// The compute resource of some host appeared or changed.
+    Compute(Compute),
+    /// The compute resource was removed.
+    ComputeGone(ComputeRef),
+    /// One of our VMs appeared or changed.
+    Vm(Vm),
+    /// One of our VMs was removed from the inventory.
+    VmGone(VmRef),
+    /// A task of one of our VMs, or one we started, appeared or changed.
+    Task(Task),
+    /// Which VMs answer to a key of the [`Roster`]: none, one, or more than one.
+    Found {
+        /// What was asked for.
+        key: VmKey,
+        /// Who answers to it.
+        vms: BTreeSet<VmRef>,
+    },
+    /// What was told since the last `Reset` or `Settled` is complete: judge by it.
+    Settled,
+    /// The stream broke; it is being rebuilt, and a `Reset` follows when it stands again.
+    Lost {
+        /// What was tried and what vCenter answered, for people.
+        why: String,
+    },
+}
+
+/// What a VM is looked up by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VmKey {
+    /// By BIOS UUID, in both byte orders.
+    Uuid(VmUuid),
+    /// By inventory name, where no UUID is known or binding by name is configured.
+    Name(String),
+}
+
+/// What the house wants to hear about, beside the hosts, which it always hears about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// The VMs of our nodes.
+    pub vms: BTreeSet<VmKey>,
+    /// Tasks whose end somebody waits for.
+    pub tasks: BTreeSet<TaskRef>,
+}
+
+/// An ESXi host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// Its moref.
+    pub moref: HostRef,
+    /// Its name in the inventory; `None` while unreadable.
+    pub name: Option<String>,
+    /// The cluster (or standalone compute resource) it belongs to.
+    pub compute: Option<ComputeRef>,
+    /// `runtime.connectionState`.
+    pub connection: Option<Connection>,
+    /// `runtime.inMaintenanceMode`: false during the whole entering phase.
+    pub in_maintenance: Option<bool>,
+    /// `runtime.inQuarantineMode`: a host that proactive HA distrusts.
+    pub in_quarantine: Option<bool>,
+    /// The latest `HostSystem.enterMaintenanceMode` task of this host that is queued or running.
+    pub entering: Option<Entering>,
+    /// `datastore`.
+    pub datastores: BTreeSet<DatastoreRef>,
+    /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.
+    pub passthrough: Vec<PciDevice>,
+}
+
+/// A queued or running `EnterMaintenanceMode_Task`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entering {
+    /// The task.
+    pub task: TaskRef,
+    /// `info.queueTime`: the moment of the click, on vCenter's clock.
+    pub queued_at: Timestamp,
+    /// Who clicked, when a person or a service account did (`info.reason`).
+    pub user: Option<String>,
+}
+
+/// `HostSystemConnectionState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// vCenter hears the host.
+    Connected,
+    /// A person disconnected it.
+    Disconnected,
+    /// vCenter lost it: all that is known of the host is stale.
+    NotResponding,
+}
+
+/// One passthrough device of a host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PciDevice {
+    /// The address on that host, `0000:3b:00.0`.
+    pub address: String,
+    /// PCI vendor id, masked to 16 bits (the wire has it as a signed short).
+    pub vendor: u16,
+    /// PCI device id, masked likewise.
+    pub device: u16,
+}
+
+/// A cluster, or the compute resource around a standalone host (which has no DRS).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compute {
+    /// Its moref.
+    pub moref: ComputeRef,
+    /// `drsConfig`, `None` where there is none or it is unreadable.
+    pub drs: Option<Drs>,
+}
+
+/// The DRS settings of a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drs {
+    /// `drsConfig.enabled`.
+    pub enabled: bool,
+    /// `drsConfig.defaultVmBehavior`.
+    pub behavior: DrsBehavior,
+    /// `drsVmConfig`, already empty where `enableVmBehaviorOverrides` is false.
+    pub overrides: BTreeMap<VmRef, DrsOverride>,
+}
+
+/// `DrsBehavior`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrsBehavior {
+    /// DRS only recommends.
+    Manual,
+    /// DRS places at power-on, and recommends afterwards.
+    PartiallyAutomated,
+    /// DRS places and moves.
+    FullyAutomated,
+}
+
+/// One VM's deviation from its cluster's DRS settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrsOverride {
+    /// `false` excludes the VM from DRS altogether, initial placement included.
+    pub enabled: bool,
+    /// The VM's own behaviour, if it has one.
+    pub behavior: Option<DrsBehavior>,
+}
+
+impl Drs {
+    /// Whether DRS itself places `vm` at power-on and moves it: fully automated for that VM.
+    pub fn fully_automated_for(&self, vm: &VmRef) -> bool {
+        let (enabled, behavior) = match self.overrides.get(vm) {
+            Some(own) => (own.enabled, own.behavior.unwrap_or(self.behavior)),
+            None => (true, self.behavior),
+        };
+        self.enabled && enabled && behavior == DrsBehavior::FullyAutomated
+    }
+}
+
+/// A virtual machine of ours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vm {
+    /// Its moref.
+    pub moref: VmRef,
+    /// Its name in the inventory.
+    pub name: Option<String>,
+    /// `config.uuid`, the BIOS UUID.
+    pub uuid: Option<VmUuid>,
+    /// `config.template`: a template can answer to a UUID but never run.
+    pub template: bool,
+    /// `runtime.powerState`.
+    pub power: Option<Power>,
+    /// `runtime.host`: where it runs, or is registered while off.
+    pub host: Option<HostRef>,
+    /// `guest.toolsRunningStatus == guestToolsRunning`.
+    pub tools_running: Option<bool>,
+    /// `runtime.question.text`: a pending question blocks every power operation until a person answers it.
+    pub question: Option<String>,
+    /// `datastore`.
+    pub datastores: BTreeSet<DatastoreRef>,
+    /// Its passthrough devices; `None` while its configuration is unreadable.
+    pub passthrough: Option<Vec<Passthrough>>,
+    /// `maintenance.vm.evacuation.poweroff` is set in its extraConfig: vCenter itself powers it off when its host
+    /// enters maintenance, and so races the drain.
+    pub evacuation_power_off: bool,
+}
+
+/// `VirtualMachinePowerState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Power {
+    /// Running.
+    On,
+    /// Off.
+    Off,
+    /// Suspended: neither runs nor can be moved with a passthrough device.
+    Suspended,
+}
+
+/// A passthrough device of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Passthrough {
+    /// Bound to one address of one host (`VirtualPCIPassthroughDeviceBackingInfo`).
+    Static {
+        /// The address, `0000:3b:00.0`.
+        address: String,
+        /// PCI vendor id.
+        vendor: u16,
+        /// PCI device id, where the backing tells it in a form that can be read.
+        device: Option<u16>,
+    },
+    /// Chosen at power-on among devices that match (`VirtualPCIPassthroughDynamicBackingInfo`).
+    Dynamic {
+        /// Vendor and device ids, any of which will do.
+        allowed: Vec<(u16, u16)>,
+    },
+    /// vGPU, DVX, or a backing this client does not know: its placement is not ours to judge.
+    Other {
+        /// The backing's type name on the wire.
+        backing: String,
+    },
+}
+
+/// A task of vCenter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// Its moref.
+    pub moref: TaskRef,
+    /// `info.entity`, when it is a VM.
+    pub vm: Option<VmRef>,
+    /// `info.descriptionId`, such as `VirtualMachine.powerOff`.
+    pub description_id: String,
+    /// Where it stands.
+    pub state: TaskState,
+    /// `info.queueTime`.
+    pub queued_at: Timestamp,
+}
+
+/// `TaskInfoState`, with the error of a failed one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TaskState {
+    /// Waits for its turn.
+    Queued,
+    /// Runs.
+    Running,
+    /// Ended well.
+    Success,
+    /// Ended with a fault.
+    Error(super::fault::Fault),
+}
+
+/// What the VMs on one host hold of its passthrough devices, read at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// The host.
+    pub host: HostRef,
+    /// One entry for each passthrough device of each VM registered there, ours or not, powered on or static.
+    pub held: Vec<Claim>,
+}
+
+/// One VM's hold on one passthrough device of the host it is registered on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Who holds it.
+    pub vm: VmRef,
+    /// Which device: by address where it is known (static backing, or assigned while powered on), else by its ids.
+    pub device: ClaimedDevice,
+}
+
+/// How precisely a claim names its device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimedDevice {
+    /// Exactly this address.
+    Address(String),
+    /// One of the devices with any of these vendor and device ids; which one is not told.
+    AnyOf(Vec<(u16, u16)>),
+}
