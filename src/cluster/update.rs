@@ -12,7 +12,7 @@ pub enum Update {
     /// All Nodes told before are void. A complete list follows, closed by [`Update::Settled`].
     Reset,
     /// A Node that the selector matches appeared or changed, or is the answer to our own PATCH or GET.
-    Node(Node),
+    Node(Box<Node>),
     /// A Node was deleted, or the selector matches it no longer.
     NodeGone {
         /// Its name.
