@@ -2,4 +2,5 @@
 pub mod cluster;
 pub mod ids;
 pub mod keys;
+pub mod maintenance;
 pub mod vsphere;

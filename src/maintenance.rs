@@ -1,0 +1,25 @@
+//! The decision: phases, facts, effects, and what to do next. Pure: no async, no clock, no I/O in this folder.
+//!
+//! ```text
+//!                 over the limit                    its turn
+//!  InService ───────────────────────▶ Queued ───────────────┐
+//!      │  host leaves                                        ▼
+//!      └──────────────────────────────────────────────▶ Draining ──▶ ShuttingDown
+//!      ▲                                                                  │ VM off
+//!      │ Ready on another boot,          ┌── own host back, or DRS ───────┤
+//!      │ GPUs allocatable                ▼                                ▼
+//!  Rejoining ◀──── VM on ─────────── PoweringOn ◀── moved ── Relocating ◀─▶ AwaitingHost
+//! ```
+//!
+//! A cancel is no phase: it is what each phase does when the host no longer leaves. A phase that cannot go on is parked
+//! with a reason, and resumes when the reason goes away.
+
+pub mod admission;
+pub mod decide;
+pub mod effect;
+pub mod episode;
+pub mod observed;
+pub mod placement;
+pub mod policy;
+pub mod record;
+pub mod waiting;

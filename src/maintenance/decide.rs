@@ -1,0 +1,528 @@
+//! What to do next for one node. Pure: the same record, the same facts, the same hour give the same answer.
+//!
+//! One function per phase, in the order of an episode: here what comes before the cordon, in [`adopt`] the
+//! episodes of the Python controller, in [`drain`] the way down, in
+//! [`away`] what happens while the VM is off, in [`back`] the way back. A phase function looks at facts and gives a
+//! [`Step`]; [`decide`] turns it into a [`Decision`] and knows about parking, so that no phase has to.
+
+mod adopt;
+mod away;
+mod back;
+mod drain;
+
+use jiff::Timestamp;
+
+use super::effect::{Effect, EffectKind};
+use super::episode::{Cordon, Ended, Episode, HostMark, Phase, Record, Trigger};
+use super::observed::{
+    Admission, Attempt, Hearing, HostState, NodeSeen, Observed, Outcome, PowerSeen, Refusal, VmFacts, VmSeen,
+};
+use super::policy::{Policy, after};
+use super::waiting::{ParkReason, WaitingOn};
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// Write this to the Node, then look again. An effect never comes with a change of record: it is decided from the
+    /// record that stands on the Node, so it cannot run before the record does.
+    Record(Box<Transition>),
+    /// Do this, and look again when a fact changes or at `recheck`.
+    Act {
+        /// What to do.
+        effect: Effect,
+        /// What the node waits for meanwhile.
+        waiting_on: WaitingOn,
+        /// When to look again at the latest.
+        recheck: Option<Timestamp>,
+    },
+    /// Do nothing, and look again when a fact changes or at `recheck`.
+    Wait {
+        /// What the node waits for.
+        waiting_on: WaitingOn,
+        /// When to look again at the latest.
+        recheck: Option<Timestamp>,
+    },
+    /// The node is in service and nothing asks for anything.
+    Rest,
+}
+
+/// A change of the record: one PATCH.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transition {
+    /// What is to stand on the Node.
+    pub record: Record,
+    /// What `spec.unschedulable` is to become in the same PATCH; `None` leaves it.
+    pub unschedulable: Option<bool>,
+    /// How the episode ended, when it does.
+    pub ended: Option<Ended>,
+}
+
+/// What a phase says.
+enum Step {
+    Go(Transition),
+    Do {
+        effect: Effect,
+        waiting_on: WaitingOn,
+        recheck: Option<Timestamp>,
+    },
+    Wait {
+        waiting_on: WaitingOn,
+        recheck: Option<Timestamp>,
+    },
+    // A parked phase may still try, slowly: what it waits for may be cured by somebody who does not tell us.
+    Park {
+        reason: ParkReason,
+        effect: Option<Effect>,
+        recheck: Option<Timestamp>,
+    },
+}
+
+/// What the phases look at: one node in an episode, whose VM is known.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    episode: &'a Episode,
+    node: &'a NodeSeen,
+    vm: &'a VmFacts,
+    seen: &'a Observed,
+    policy: &'a Policy,
+    now: Timestamp,
+}
+
+/// Decides what to do next for one node.
+pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Timestamp) -> Decision {
+    match &seen.hearing {
+        Hearing::Both => {}
+        Hearing::NoVcenter { why } => return wait(WaitingOn::Vcenter { why: why.clone() }),
+        Hearing::NoKubernetes { why } => return wait(WaitingOn::Kubernetes { why: why.clone() }),
+    }
+    match (record, &seen.node) {
+        (Record::Unreadable { why }, _) => wait(WaitingOn::Parked(ParkReason::UnreadableRecord {
+            why: why.clone(),
+        })),
+        (Record::InService, None) => Decision::Rest,
+        (Record::InService, Some(node)) => in_service(node, seen, now),
+        (Record::Episode(_) | Record::Python(_), None) => wait(WaitingOn::NodeObject),
+        (Record::Python(python), Some(node)) => adopt::adopt(python, node, seen),
+        (Record::Episode(episode), Some(node)) if episode.node_uid != node.uid => {
+            wait(WaitingOn::Parked(ParkReason::AnotherNode))
+        }
+        (Record::Episode(episode), Some(node)) => in_episode(episode, node, seen, policy, now),
+    }
+}
+
+fn wait(waiting_on: WaitingOn) -> Decision {
+    Decision::Wait {
+        waiting_on,
+        recheck: None,
+    }
+}
+
+fn in_service(node: &NodeSeen, seen: &Observed, now: Timestamp) -> Decision {
+    let vm = match &seen.vm {
+        VmSeen::NotLookedUp => return wait(WaitingOn::VmLookup),
+        VmSeen::Missing => return wait(WaitingOn::Parked(ParkReason::VmMissing)),
+        VmSeen::Ambiguous(vms) => {
+            return wait(WaitingOn::Parked(ParkReason::VmAmbiguous { count: vms.len() }));
+        }
+        VmSeen::Found(vm) => vm,
+    };
+    // A VM that is off without an episode was powered off by somebody who knows why; it does not hold its host up.
+    if vm.power != PowerSeen::On || !vm.host.is_leaving() {
+        return Decision::Rest;
+    }
+    let queued = begin(node, vm, now);
+    Decision::Record(Box::new(match seen.admission {
+        Admission::Granted => start_draining(&queued, node, now),
+        Admission::Behind { .. } => Transition {
+            record: Record::Episode(Box::new(queued)),
+            unschedulable: None,
+            ended: None,
+        },
+    }))
+}
+
+/// A new episode of a node whose host is leaving, with all that has to be known of the time before it.
+fn begin(node: &NodeSeen, vm: &VmFacts, now: Timestamp) -> Episode {
+    let trigger = match &vm.host {
+        HostState::Entering {
+            task,
+            clicked_at,
+            user,
+        } => Trigger {
+            task: Some(task.clone()),
+            clicked_at: *clicked_at,
+            user: user.clone(),
+        },
+        HostState::Unknown
+        | HostState::Unreachable
+        | HostState::InMaintenance
+        | HostState::Quarantined
+        | HostState::InService => Trigger {
+            task: None,
+            clicked_at: now,
+            user: None,
+        },
+    };
+    let (id, traceparent) = Episode::name(&node.uid, &trigger, now);
+    Episode {
+        id,
+        traceparent,
+        trigger,
+        node_uid: node.uid.clone(),
+        vm_uuid: vm.uuid,
+        host: stands_on(vm),
+        begun_at: now,
+        cordon: Cordon::NotYet,
+        recordoned: 0,
+        boot_before: node.boot_id.clone(),
+        gpus_before: node.gpus.clone(),
+        powered_off: false,
+        moved_to: None,
+        left_behind: Vec::new(),
+        epoch: 0,
+        phase: Phase::Queued,
+        since: now,
+    }
+}
+
+fn stands_on(vm: &VmFacts) -> HostMark {
+    HostMark {
+        moref: vm.on.clone(),
+        name: vm.on_name.clone(),
+    }
+}
+
+/// Cordons and begins to drain, in one write.
+fn start_draining(episode: &Episode, node: &NodeSeen, now: Timestamp) -> Transition {
+    cordoned(
+        Episode {
+            recordoned: 0,
+            ..episode.enter(Phase::Draining, now)
+        },
+        node,
+    )
+}
+
+/// Writes `episode`, and cordons the Node in the same PATCH unless it is cordoned already.
+fn cordoned(mut episode: Episode, node: &NodeSeen) -> Transition {
+    episode.cordon = match (&episode.cordon, node.unschedulable) {
+        (Cordon::NotYet, true) => Cordon::Theirs,
+        (standing, true) => standing.clone(),
+        (_, false) => Cordon::Ours,
+    };
+    Transition {
+        record: Record::Episode(Box::new(episode)),
+        unschedulable: (!node.unschedulable).then_some(true),
+        ended: None,
+    }
+}
+
+fn in_episode(
+    episode: &Episode,
+    node: &NodeSeen,
+    seen: &Observed,
+    policy: &Policy,
+    now: Timestamp,
+) -> Decision {
+    let Phase::Parked {
+        reason,
+        resume,
+        resume_since,
+    } = &episode.phase
+    else {
+        return match step(episode, node, seen, policy, now) {
+            Step::Go(transition) => Decision::Record(Box::new(transition)),
+            Step::Do {
+                effect,
+                waiting_on,
+                recheck,
+            } => Decision::Act {
+                effect,
+                waiting_on,
+                recheck,
+            },
+            Step::Wait { waiting_on, recheck } => Decision::Wait { waiting_on, recheck },
+            Step::Park { reason, .. } => write(park(episode, reason, now)),
+        };
+    };
+    // A parked episode is asked what it would do if it were not: when it would be parked again, it stays.
+    let resumed = Episode {
+        phase: (**resume).clone(),
+        since: *resume_since,
+        ..episode.clone()
+    };
+    match step(&resumed, node, seen, policy, now) {
+        Step::Go(transition) => Decision::Record(Box::new(transition)),
+        Step::Park {
+            reason: again,
+            effect,
+            recheck,
+        } if same_kind(&again, reason) => {
+            let waiting_on = WaitingOn::Parked(again);
+            match effect {
+                Some(effect) => Decision::Act {
+                    effect,
+                    waiting_on,
+                    recheck,
+                },
+                None => Decision::Wait { waiting_on, recheck },
+            }
+        }
+        Step::Park { reason: other, .. } => write(park(&resumed, other, now)),
+        // Its clock starts anew: what it waited for was not the phase's own work, and a drain that was parked for an
+        // hour has had no hour to drain.
+        Step::Do { .. } | Step::Wait { .. } => write(resumed.enter((**resume).clone(), now)),
+    }
+}
+
+/// Whether two reasons differ at most in their details. A detail that changes is told, but costs no write.
+fn same_kind(a: &ParkReason, b: &ParkReason) -> bool {
+    std::mem::discriminant(a) == std::mem::discriminant(b)
+}
+
+fn write(episode: Episode) -> Decision {
+    Decision::Record(Box::new(go(episode)))
+}
+
+fn park(episode: &Episode, reason: ParkReason, now: Timestamp) -> Episode {
+    let resume = Box::new(episode.phase.clone());
+    episode.enter(
+        Phase::Parked {
+            reason,
+            resume,
+            resume_since: episode.since,
+        },
+        now,
+    )
+}
+
+/// A transition that leaves `spec.unschedulable` as it is.
+fn go(episode: Episode) -> Transition {
+    Transition {
+        record: Record::Episode(Box::new(episode)),
+        unschedulable: None,
+        ended: None,
+    }
+}
+
+fn step(episode: &Episode, node: &NodeSeen, seen: &Observed, policy: &Policy, now: Timestamp) -> Step {
+    let parked = |reason| Step::Park {
+        reason,
+        effect: None,
+        recheck: None,
+    };
+    let vm = match &seen.vm {
+        VmSeen::NotLookedUp => {
+            return Step::Wait {
+                waiting_on: WaitingOn::VmLookup,
+                recheck: None,
+            };
+        }
+        VmSeen::Missing => return parked(ParkReason::VmMissing),
+        VmSeen::Ambiguous(vms) => return parked(ParkReason::VmAmbiguous { count: vms.len() }),
+        VmSeen::Found(vm) => vm,
+    };
+    let on = match vm.power {
+        PowerSeen::Unknown => {
+            return Step::Wait {
+                waiting_on: WaitingOn::PowerState,
+                recheck: None,
+            };
+        }
+        PowerSeen::Suspended => return parked(ParkReason::VmSuspended),
+        PowerSeen::On => true,
+        PowerSeen::Off => false,
+    };
+    let scene = Scene {
+        episode,
+        node,
+        vm,
+        seen,
+        policy,
+        now,
+    };
+    match &episode.phase {
+        Phase::Queued if on => scene.queued(),
+        Phase::Draining if on => scene.draining(),
+        Phase::ShuttingDown(end) if on => scene.shutting_down(end),
+        Phase::Queued | Phase::Draining | Phase::ShuttingDown(_) => scene.went_off(),
+        Phase::Relocating { .. } | Phase::AwaitingHost if on => scene.found_running(),
+        Phase::Relocating { to } => scene.relocating(to),
+        Phase::AwaitingHost => scene.awaiting_host(),
+        Phase::PoweringOn { .. } if on => scene.found_running(),
+        Phase::PoweringOn { by_drs } => scene.powering_on(*by_drs),
+        Phase::Rejoining if on => scene.rejoining(),
+        Phase::Rejoining => scene.went_off(),
+        // A parked phase resumes a phase that is at work, never a parked one; a record that says otherwise was not
+        // written by us.
+        Phase::Parked { .. } => parked(ParkReason::UnreadableRecord {
+            why: "a parked phase that resumes a parked phase".to_owned(),
+        }),
+    }
+}
+
+impl Scene<'_> {
+    /// Queued, VM on: wait for a place, or for the maintenance to be called off.
+    fn queued(self) -> Step {
+        if self.vm.host.is_out() {
+            return self.end();
+        }
+        if !self.vm.host.is_leaving() {
+            return self.host_not_visible();
+        }
+        match &self.seen.admission {
+            Admission::Granted => Step::Go(start_draining(self.episode, self.node, self.now)),
+            Admission::Behind { ahead, limit } => Step::Wait {
+                waiting_on: WaitingOn::Slot {
+                    ahead: ahead.clone(),
+                    limit: *limit,
+                },
+                recheck: None,
+            },
+        }
+    }
+
+    /// The end of the episode. The Node is uncordoned if the cordon is ours and no person has made it theirs since.
+    fn end(self) -> Step {
+        let person = match (&self.episode.cordon, &self.node.cordoned_by) {
+            (Cordon::Ours, super::observed::CordonedBy::Other(_)) => true,
+            (Cordon::Adopted(manager), super::observed::CordonedBy::Other(by)) => {
+                manager.as_ref() != Some(by)
+            }
+            (Cordon::Ours | Cordon::Adopted(_) | Cordon::NotYet | Cordon::Theirs, _) => false,
+        };
+        let uncordon = self.episode.cordon_is_ours() && !person && !self.node.keep_cordoned;
+        Step::Go(Transition {
+            record: Record::InService,
+            unschedulable: (uncordon && self.node.unschedulable).then_some(false),
+            ended: Some(if self.episode.powered_off {
+                Ended::Succeeded
+            } else {
+                Ended::Cancelled
+            }),
+        })
+    }
+
+    fn host_not_visible(self) -> Step {
+        let host = self.vm.on_name.clone();
+        Step::Wait {
+            waiting_on: WaitingOn::HostVisible {
+                host,
+                state: self.vm.host.words(),
+            },
+            recheck: None,
+        }
+    }
+
+    /// Tries `effect` unless it is under way; after a refusal, tries again when its backoff is over. `waiting_on` is
+    /// what the node waits for once the effect was asked for.
+    fn pursue(self, effect: Effect, waiting_on: WaitingOn) -> Step {
+        let kind = effect.kind();
+        let Some(attempt) = self.seen.attempt(kind, self.episode.since) else {
+            return Step::Do {
+                effect,
+                waiting_on,
+                recheck: None,
+            };
+        };
+        match &attempt.outcome {
+            Outcome::Running(_) => Step::Wait {
+                waiting_on,
+                recheck: None,
+            },
+            // The effect is over and its fact not seen yet; if it never shows, the effect is tried again.
+            Outcome::Asked | Outcome::Done => {
+                let again = after(attempt.at, self.policy.retry_max);
+                if self.now >= again {
+                    Step::Do {
+                        effect,
+                        waiting_on,
+                        recheck: None,
+                    }
+                } else {
+                    Step::Wait {
+                        waiting_on,
+                        recheck: Some(again),
+                    }
+                }
+            }
+            Outcome::Refused(refusal) => self.retry(effect, attempt, refusal),
+        }
+    }
+
+    fn retry(self, effect: Effect, attempt: &Attempt, refusal: &Refusal) -> Step {
+        let at = self.retry_at(attempt, refusal);
+        let waiting_on = WaitingOn::Retry {
+            effect: effect.kind(),
+            said: refusal.said.clone(),
+            at,
+        };
+        if self.now >= at {
+            Step::Do {
+                effect,
+                waiting_on,
+                recheck: None,
+            }
+        } else {
+            Step::Wait {
+                waiting_on,
+                recheck: Some(at),
+            }
+        }
+    }
+
+    fn retry_at(self, attempt: &Attempt, refusal: &Refusal) -> Timestamp {
+        let wait = match refusal.advice {
+            super::observed::Advice::Retry
+            | super::observed::Advice::OtherHost
+            | super::observed::Advice::NoTools => self.policy.backoff(attempt.refusals),
+            super::observed::Advice::Person => self.policy.retry_max,
+        };
+        after(attempt.at, wait)
+    }
+
+    /// When the effect of this kind may be tried again after its latest refusal, in whatever phase that was.
+    fn not_before(self, kind: EffectKind) -> Option<(Timestamp, String)> {
+        let attempt = self.seen.attempts.get(&kind)?;
+        match &attempt.outcome {
+            Outcome::Refused(refusal) => {
+                let at = self.retry_at(attempt, refusal);
+                (self.now < at).then(|| (at, refusal.said.clone()))
+            }
+            Outcome::Asked | Outcome::Running(_) | Outcome::Done => None,
+        }
+    }
+
+    /// Parks a phase whose deadline has passed; whatever it would try, it goes on trying.
+    fn unless_overdue(self, deadline: Timestamp, step: Step) -> Step {
+        let (effect, waiting_on, recheck) = match step {
+            Step::Go(_) | Step::Park { .. } => return step,
+            Step::Do {
+                effect,
+                waiting_on,
+                recheck,
+            } => (Some(effect), waiting_on, recheck),
+            Step::Wait { waiting_on, recheck } => (None, waiting_on, recheck),
+        };
+        if self.now < deadline {
+            let recheck = Some(recheck.map_or(deadline, |at| at.min(deadline)));
+            return match effect {
+                Some(effect) => Step::Do {
+                    effect,
+                    waiting_on,
+                    recheck,
+                },
+                None => Step::Wait { waiting_on, recheck },
+            };
+        }
+        let reason = ParkReason::Overdue {
+            phase: self.episode.phase.name().to_owned(),
+            waiting_on: waiting_on.to_string(),
+        };
+        Step::Park {
+            reason,
+            effect,
+            recheck,
+        }
+    }
+}

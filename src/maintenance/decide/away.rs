@@ -1,0 +1,180 @@
+//! While the VM is off: move it, wait for its host, power it on.
+
+use jiff::Timestamp;
+
+use super::{Scene, Step, cordoned, go, stands_on};
+use crate::maintenance::effect::{Effect, EffectKind};
+use crate::maintenance::episode::{Episode, HostMark, Phase};
+use crate::maintenance::observed::Outcome;
+use crate::maintenance::policy::after;
+use crate::maintenance::waiting::WaitingOn;
+
+impl Scene<'_> {
+    /// The VM is seen off, by our doing or somebody else's: from here on the node is only back with another boot.
+    pub(super) fn went_off(self) -> Step {
+        let phase = self.way_on().unwrap_or(Phase::AwaitingHost);
+        let episode = Episode {
+            powered_off: true,
+            boot_before: self
+                .node
+                .boot_id
+                .clone()
+                .or_else(|| self.episode.boot_before.clone()),
+            ..self.episode.enter(phase, self.now)
+        };
+        Step::Go(cordoned(episode, self.node))
+    }
+
+    /// Off, and neither being moved nor powered on.
+    pub(super) fn awaiting_host(self) -> Step {
+        if let Some(phase) = self.way_on() {
+            return Step::Go(go(self.episode.enter(phase, self.now)));
+        }
+        let out_or_leaving = self.vm.host.is_leaving() || self.vm.host.is_out();
+        let (host, state) = (self.vm.on_name.clone(), self.vm.host.words());
+        let waiting_on = if out_or_leaving {
+            WaitingOn::HostExit {
+                host,
+                state,
+                refused: self.seen.offer.refused.clone(),
+            }
+        } else {
+            WaitingOn::HostVisible { host, state }
+        };
+        let survey_at = self.survey_at();
+        if survey_at.is_some_and(|at| self.now >= at) {
+            let hosts = self.seen.offer.survey.clone();
+            return Step::Do {
+                effect: Effect::Survey { hosts },
+                waiting_on,
+                recheck: None,
+            };
+        }
+        let power_on_at = self.not_before(EffectKind::PowerOn).map(|(at, _)| at);
+        Step::Wait {
+            waiting_on,
+            recheck: [power_on_at, survey_at].into_iter().flatten().min(),
+        }
+    }
+
+    /// The next phase of a VM that is off, where there is one: home if its host is back, else where DRS or we can
+    /// place it.
+    fn way_on(self) -> Option<Phase> {
+        let refused_lately = self.not_before(EffectKind::PowerOn).is_some();
+        if self.vm.host.takes_vms() {
+            return Some(Phase::PoweringOn { by_drs: self.vm.drs });
+        }
+        if self.vm.drs {
+            return (!refused_lately).then_some(Phase::PoweringOn { by_drs: true });
+        }
+        // Who holds which device elsewhere is only known from a reading made during this wait.
+        self.seen.attempt(EffectKind::Survey, self.episode.since)?;
+        let (moref, name) = self.seen.offer.fits.clone()?;
+        Some(Phase::Relocating {
+            to: HostMark {
+                moref: Some(moref),
+                name,
+            },
+        })
+    }
+
+    /// When to survey other hosts: at once in a wait that has seen no survey, then at the configured pace. `None` where
+    /// no host depends on one.
+    fn survey_at(self) -> Option<Timestamp> {
+        if self.seen.offer.survey.is_empty() {
+            return None;
+        }
+        Some(match self.seen.attempt(EffectKind::Survey, self.episode.since) {
+            None => Timestamp::MIN,
+            Some(attempt) => match &attempt.outcome {
+                Outcome::Refused(refusal) => self.retry_at(attempt, refusal),
+                Outcome::Asked | Outcome::Running(_) | Outcome::Done => {
+                    after(attempt.at, self.policy.survey_every)
+                }
+            },
+        })
+    }
+
+    /// Off, with a host reserved for it.
+    pub(super) fn relocating(self, to: &HostMark) -> Step {
+        if to.moref.is_some() && self.vm.on == to.moref {
+            let episode = Episode {
+                moved_to: Some(to.clone()),
+                ..self.episode.enter(Phase::PoweringOn { by_drs: false }, self.now)
+            };
+            return Step::Go(go(episode));
+        }
+        let step = match self
+            .seen
+            .attempt(EffectKind::Relocate, self.episode.since)
+            .map(|attempt| &attempt.outcome)
+        {
+            Some(Outcome::Running(_)) => Step::Wait {
+                waiting_on: WaitingOn::Task(EffectKind::Relocate),
+                recheck: None,
+            },
+            // Another host may take it, or its own: choose again from the facts as they are.
+            Some(Outcome::Refused(_)) => self.choose_again(),
+            Some(Outcome::Asked | Outcome::Done) | None => match &to.moref {
+                Some(target) if self.seen.target.takes_vms() && !self.vm.host.takes_vms() => {
+                    let effect = Effect::Relocate {
+                        vm: self.vm.moref.clone(),
+                        to: target.clone(),
+                    };
+                    self.pursue(effect, WaitingOn::Task(EffectKind::Relocate))
+                }
+                Some(_) | None => self.choose_again(),
+            },
+        };
+        self.unless_overdue(after(self.episode.since, self.policy.relocate_timeout), step)
+    }
+
+    fn choose_again(self) -> Step {
+        Step::Go(go(self.episode.enter(Phase::AwaitingHost, self.now)))
+    }
+
+    /// Off, to be powered on.
+    pub(super) fn powering_on(self, by_drs: bool) -> Step {
+        let placeable = self.vm.host.takes_vms() || (by_drs && self.vm.drs);
+        let refused = self
+            .seen
+            .attempt(EffectKind::PowerOn, self.episode.since)
+            .is_some_and(|attempt| matches!(attempt.outcome, Outcome::Refused(_)));
+        let running = self
+            .seen
+            .attempt(EffectKind::PowerOn, self.episode.since)
+            .is_some_and(|attempt| matches!(attempt.outcome, Outcome::Running(_)));
+        // A task under way is waited for whatever became of the host: it ends by itself, and its end is a fact.
+        if !running && (!placeable || (refused && !self.vm.host.takes_vms())) {
+            return self.choose_again();
+        }
+        if let Some(question) = &self.vm.question {
+            return Step::Wait {
+                waiting_on: WaitingOn::Question(question.clone()),
+                recheck: None,
+            };
+        }
+        let effect = Effect::PowerOn {
+            vm: self.vm.moref.clone(),
+            by_drs,
+        };
+        let step = self.pursue(effect, WaitingOn::Task(EffectKind::PowerOn));
+        self.unless_overdue(after(self.episode.since, self.policy.power_on_timeout), step)
+    }
+
+    /// The VM is found on in a phase that expects it off, or expects it to come on: it is accepted where it stands.
+    pub(super) fn found_running(self) -> Step {
+        let here = stands_on(self.vm);
+        let moved = here.moref.is_some() && here.name != self.episode.host.name;
+        let episode = Episode {
+            powered_off: true,
+            moved_to: if moved {
+                Some(here)
+            } else {
+                self.episode.moved_to.clone()
+            },
+            ..self.episode.enter(Phase::Rejoining, self.now)
+        };
+        Step::Go(cordoned(episode, self.node))
+    }
+}

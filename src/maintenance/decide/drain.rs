@@ -1,0 +1,220 @@
+//! The way down: from the cordon until the VM is off.
+
+use jiff::Timestamp;
+
+use super::{Scene, Step, Transition, cordoned, start_draining};
+use crate::maintenance::effect::{Effect, EffectKind};
+use crate::maintenance::episode::{DrainEnd, Episode, Phase};
+use crate::maintenance::observed::{Advice, DrainReport, Drained, Outcome, PodLeft, PodLeftBecause};
+use crate::maintenance::policy::{DrainTimeoutAction, after};
+use crate::maintenance::waiting::{ParkReason, WaitingOn};
+
+/// The shortest time between two drain rounds: pods that end one after another would otherwise cost a list each, and a
+/// quarter of a second is not felt by who waits for a drain.
+const ROUND_GAP: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// How many times a Node that somebody uncordons in mid-drain is cordoned again before the episode is parked: once may
+/// be a mistake, twice is a wish.
+const RECORDONS: u8 = 1;
+
+impl Scene<'_> {
+    /// Draining, VM on.
+    pub(super) fn draining(self) -> Step {
+        if self.vm.host.is_out() {
+            return self.end();
+        }
+        if !self.vm.host.is_leaving() {
+            return self.host_not_visible();
+        }
+        if !self.node.unschedulable {
+            return self.uncordoned();
+        }
+        let since = self.episode.since;
+        if self.seen.is_drained(since) {
+            return Step::Go(self.shut_down(DrainEnd::Complete, Vec::new()));
+        }
+        let deadline = after(since, self.policy.drain_timeout);
+        let report = self
+            .seen
+            .drain
+            .as_ref()
+            .filter(|report| report.listed_at >= since);
+        match report {
+            // The pods that are left behind have to be named, so a round comes before the power is cut on them.
+            None => self.pursue_round(WaitingOn::DrainRound),
+            Some(report) if self.now < deadline => self.next_round(report, WaitingOn::Pods, Some(deadline)),
+            Some(report) => match self.policy.drain_timeout_action {
+                DrainTimeoutAction::PowerOff => {
+                    let left = report.left.iter().map(|pod| pod.name.clone()).collect();
+                    Step::Go(self.shut_down(DrainEnd::TimedOut, left))
+                }
+                DrainTimeoutAction::Hold => self.next_round(report, WaitingOn::DrainHeld, None),
+            },
+        }
+    }
+
+    fn shut_down(self, end: DrainEnd, left_behind: Vec<String>) -> Transition {
+        super::go(Episode {
+            left_behind,
+            ..self.episode.enter(Phase::ShuttingDown(end), self.now)
+        })
+    }
+
+    /// A failed round is tried again after its backoff; without any report there is nothing else to go by.
+    fn pursue_round(self, waiting_on: WaitingOn) -> Step {
+        match self.seen.attempt(EffectKind::DrainRound, self.episode.since) {
+            Some(attempt) => match &attempt.outcome {
+                Outcome::Refused(refusal) => self.retry(Effect::DrainRound, attempt, refusal),
+                Outcome::Asked | Outcome::Running(_) | Outcome::Done => Step::Do {
+                    effect: Effect::DrainRound,
+                    waiting_on,
+                    recheck: None,
+                },
+            },
+            None => Step::Do {
+                effect: Effect::DrainRound,
+                waiting_on,
+                recheck: None,
+            },
+        }
+    }
+
+    /// After `report`: the next round comes when the pods have changed, when refused evictions are due again, and at
+    /// the latest after the longest retry, in case a change was missed.
+    fn next_round(
+        self,
+        report: &DrainReport,
+        waiting_on: fn(Vec<PodLeft>) -> WaitingOn,
+        deadline: Option<Timestamp>,
+    ) -> Step {
+        let refused = report.left.iter().any(|pod| pod.why != PodLeftBecause::Leaving);
+        let changed = report.pods_revision != self.seen.pods_revision;
+        let due = if changed {
+            after(report.listed_at, ROUND_GAP)
+        } else if refused {
+            after(report.listed_at, self.policy.eviction_retry)
+        } else {
+            after(report.listed_at, self.policy.retry_max)
+        };
+        let waiting_on = waiting_on(report.left.clone());
+        if self.now < due {
+            let recheck = Some(deadline.map_or(due, |deadline| due.min(deadline)));
+            return Step::Wait { waiting_on, recheck };
+        }
+        let later = self
+            .seen
+            .attempt(EffectKind::DrainRound, report.listed_at)
+            .filter(|attempt| attempt.at > report.listed_at);
+        match later {
+            Some(_) => self.pursue_round(waiting_on),
+            None => Step::Do {
+                effect: Effect::DrainRound,
+                waiting_on,
+                recheck: deadline,
+            },
+        }
+    }
+
+    /// Somebody uncordoned the Node. Its power must not be cut on what is scheduled there meanwhile, so it is cordoned
+    /// and drained again; a second time it is taken for a wish.
+    fn uncordoned(self) -> Step {
+        if self.episode.recordoned >= RECORDONS {
+            return Step::Park {
+                reason: ParkReason::Uncordoned,
+                effect: None,
+                recheck: None,
+            };
+        }
+        let again = Episode {
+            recordoned: self.episode.recordoned.saturating_add(1),
+            ..self.episode.enter(Phase::Draining, self.now)
+        };
+        Step::Go(cordoned(again, self.node))
+    }
+
+    /// Drained, VM still on: ask the guest, and cut the power after its deadline.
+    pub(super) fn shutting_down(self, end: &DrainEnd) -> Step {
+        let until = after(self.episode.since, self.policy.guest_shutdown_timeout);
+        if self.vm.host.is_out() {
+            return self.cancelled_in_shutdown(until);
+        }
+        if !self.vm.host.is_leaving() {
+            return self.host_not_visible();
+        }
+        // Another boot than the drained one: the guest restarted instead of stopping, and its pods with it.
+        let rebooted = match (&self.node.boot_id, &self.episode.boot_before) {
+            (Some(seen), Some(before)) => seen != before,
+            (None, _) | (_, None) => false,
+        };
+        if rebooted {
+            let again = Episode {
+                boot_before: self.node.boot_id.clone(),
+                ..self.episode.clone()
+            };
+            return Step::Go(start_draining(&again, self.node, self.now));
+        }
+        let Some(drained) = Drained::recorded(end, self.node) else {
+            return self.uncordoned();
+        };
+        if let Some(question) = &self.vm.question {
+            return Step::Wait {
+                waiting_on: WaitingOn::Question(question.clone()),
+                recheck: None,
+            };
+        }
+        let guest = self.seen.attempt(EffectKind::ShutdownGuest, self.episode.since);
+        let no_tools = guest.is_some_and(|attempt| match &attempt.outcome {
+            Outcome::Refused(refusal) => refusal.advice == Advice::NoTools,
+            Outcome::Asked | Outcome::Running(_) | Outcome::Done => false,
+        });
+        let vm = self.vm.moref.clone();
+        if no_tools || self.now >= until {
+            let off = Effect::PowerOff { vm, drained };
+            return self.pursue(off, WaitingOn::Task(EffectKind::PowerOff));
+        }
+        match guest {
+            // Asked once is enough; the deadline does the rest.
+            Some(attempt) if !matches!(attempt.outcome, Outcome::Refused(_)) => Step::Wait {
+                waiting_on: WaitingOn::GuestShutdown { until },
+                recheck: Some(until),
+            },
+            Some(_) | None => {
+                let ask = Effect::ShutdownGuest { vm, drained };
+                self.at_latest(until, self.pursue(ask, WaitingOn::GuestShutdown { until }))
+            }
+        }
+    }
+
+    /// The maintenance was called off after the guest was, perhaps, asked to shut down. Whether it was cannot be known
+    /// after a restart, and it cannot be un-asked; so it is waited for until its deadline and its power is not cut.
+    fn cancelled_in_shutdown(self, until: Timestamp) -> Step {
+        if self.now < until {
+            let waiting_on = WaitingOn::GuestShutdownAfterCancel { until };
+            return Step::Wait {
+                waiting_on,
+                recheck: Some(until),
+            };
+        }
+        Step::Go(super::go(self.episode.enter(Phase::Rejoining, self.now)))
+    }
+
+    fn at_latest(self, at: Timestamp, step: Step) -> Step {
+        let sooner = |recheck: Option<Timestamp>| Some(recheck.map_or(at, |recheck| recheck.min(at)));
+        match step {
+            Step::Do {
+                effect,
+                waiting_on,
+                recheck,
+            } => Step::Do {
+                effect,
+                waiting_on,
+                recheck: sooner(recheck),
+            },
+            Step::Wait { waiting_on, recheck } => Step::Wait {
+                waiting_on,
+                recheck: sooner(recheck),
+            },
+            Step::Go(_) | Step::Park { .. } => step,
+        }
+    }
+}

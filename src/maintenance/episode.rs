@@ -1,0 +1,297 @@
+//! One episode: what is kept of a node's way through maintenance, from the cordon until it is back in service.
+//!
+//! This is the durable record, as it stands on the Node. Facts are in [`super::observed`], and only facts move a phase.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::waiting::ParkReason;
+use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
+
+/// What stands on a Node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// No episode.
+    InService,
+    /// An episode in progress.
+    Episode(Box<Episode>),
+    /// An episode of the Python controller, to be adopted.
+    Python(PythonEpisode),
+    /// Something is written there that this version cannot read. Nothing is guessed from it and nothing written over it.
+    Unreadable {
+        /// What is wrong with it, for people.
+        why: String,
+    },
+}
+
+impl Record {
+    /// The phase, where there is an episode.
+    pub fn phase(&self) -> Option<&Phase> {
+        self.episode().map(|episode| &episode.phase)
+    }
+
+    /// The episode, where there is one.
+    pub fn episode(&self) -> Option<&Episode> {
+        match self {
+            Self::Episode(episode) => Some(episode),
+            Self::InService | Self::Python(_) | Self::Unreadable { .. } => None,
+        }
+    }
+
+    /// The name of the phase as people read it.
+    pub fn phase_name(&self) -> &'static str {
+        match self {
+            Self::InService => "InService",
+            Self::Python(_) => "Adopting",
+            Self::Episode(episode) => episode.phase.name(),
+            Self::Unreadable { .. } => "Parked",
+        }
+    }
+}
+
+/// What the Python controller keeps of an episode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PythonEpisode {
+    /// Its `state`.
+    pub state: PythonState,
+    /// Its `host`, by name.
+    pub host: String,
+    /// Its `migrated-to-host`, by name.
+    pub migrated_to_host: Option<String>,
+    /// Its `transition-time`.
+    pub since: Timestamp,
+}
+
+/// The states of the Python controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PythonState {
+    /// `draining`.
+    Draining,
+    /// `powered-off`.
+    PoweredOff,
+    /// `migrated`.
+    Migrated,
+}
+
+/// A node's way through one maintenance of its host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Episode {
+    /// Its name, and its trace id.
+    pub id: EpisodeId,
+    /// The W3C traceparent of its root span, fixed at detection so that every process that works on it adds to one trace.
+    pub traceparent: String,
+    /// What set it off.
+    pub trigger: Trigger,
+    /// Which Node: one that was deleted and recreated under the same name is another.
+    pub node_uid: NodeUid,
+    /// The BIOS UUID of the VM, where it is known.
+    pub vm_uuid: Option<VmUuid>,
+    /// The host it was about when it began.
+    pub host: HostMark,
+    /// When it began, on our clock.
+    pub begun_at: Timestamp,
+    /// Who cordoned the Node.
+    pub cordon: Cordon,
+    /// How many times somebody uncordoned the Node in mid-drain and it was cordoned again.
+    #[serde(default)]
+    pub recordoned: u8,
+    /// The boot before the power cycle: Ready counts only on another one.
+    pub boot_before: Option<BootId>,
+    /// What the Node had allocatable of each GPU resource before.
+    #[serde(default)]
+    pub gpus_before: BTreeMap<String, u64>,
+    /// The VM has been seen powered off in this episode.
+    #[serde(default)]
+    pub powered_off: bool,
+    /// The host the VM was moved to, once it has been.
+    pub moved_to: Option<HostMark>,
+    /// Pods that were still there when the power was cut on the drain timeout, as `namespace/name`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_behind: Vec<String>,
+    /// The leadership under which the record was last written. 0 without leader election.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Where it stands.
+    pub phase: Phase,
+    /// When it came to stand there, on our clock. Every deadline counts from here.
+    pub since: Timestamp,
+}
+
+/// What set an episode off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trigger {
+    /// The `EnterMaintenanceMode_Task`, where there was one to see.
+    pub task: Option<TaskRef>,
+    /// When it was queued, on vCenter's clock: the queue's order, and the start of the trace.
+    pub clicked_at: Timestamp,
+    /// Who clicked, where vCenter tells.
+    pub user: Option<String>,
+}
+
+/// A host as it was known when something was written down: the moref decides, the name is for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostMark {
+    /// Its moref; `None` in an episode adopted from the Python controller, which writes names only.
+    pub moref: Option<HostRef>,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for HostMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// Whose the cordon on the Node is. Only our own is taken away at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cordon {
+    /// The episode is queued; nothing is cordoned yet.
+    NotYet,
+    /// This episode cordoned it, in the PATCH that began the drain.
+    Ours,
+    /// The Python controller cordoned it, writing as this field manager, if any is named. It is ours to take away.
+    Adopted(Option<String>),
+    /// It was cordoned before the episode.
+    Theirs,
+}
+
+/// Where an episode stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Phase {
+    /// Over the limit of nodes that may be drained or unavailable at once: it waits its turn, untouched.
+    Queued,
+    /// Cordoned; its pods are being evicted.
+    Draining,
+    /// Drained; the guest is asked to shut down, and powered off hard after its deadline.
+    ShuttingDown(DrainEnd),
+    /// Off; being relocated cold.
+    Relocating {
+        /// To this host, reserved for it.
+        to: HostMark,
+    },
+    /// Off; waits for its host to come back, and keeps looking for another one.
+    AwaitingHost,
+    /// Being powered on.
+    PoweringOn {
+        /// DRS picks the host; otherwise it is powered on where it stands.
+        by_drs: bool,
+    },
+    /// On; waits for the Node to be Ready on another boot with its GPUs.
+    Rejoining,
+    /// Stuck for a reason that a person can see, and that may go away by itself.
+    Parked {
+        /// Why.
+        reason: ParkReason,
+        /// The phase that goes on when the reason goes away.
+        resume: Box<Phase>,
+        /// When that phase began: its deadlines still count from there.
+        resume_since: Timestamp,
+    },
+}
+
+impl Phase {
+    /// The name of the phase as people read it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Queued => "Queued",
+            Self::Draining => "Draining",
+            Self::ShuttingDown(_) => "ShuttingDown",
+            Self::Relocating { .. } => "Relocating",
+            Self::AwaitingHost => "AwaitingHost",
+            Self::PoweringOn { .. } => "PoweringOn",
+            Self::Rejoining => "Rejoining",
+            Self::Parked { .. } => "Parked",
+        }
+    }
+
+    /// The phase that is really being worked on: what a parked one will resume.
+    pub fn at_work(&self) -> &Self {
+        match self {
+            Self::Parked { resume, .. } => resume.at_work(),
+            Self::Queued
+            | Self::Draining
+            | Self::ShuttingDown(_)
+            | Self::Relocating { .. }
+            | Self::AwaitingHost
+            | Self::PoweringOn { .. }
+            | Self::Rejoining => self,
+        }
+    }
+
+    /// Whether it takes one of `MAX_CONCURRENT_DRAINS`: from the cordon until the VM is off or away.
+    pub fn is_draining(&self) -> bool {
+        match self.at_work() {
+            Self::Draining | Self::ShuttingDown(_) => true,
+            Self::Queued
+            | Self::Relocating { .. }
+            | Self::AwaitingHost
+            | Self::PoweringOn { .. }
+            | Self::Rejoining
+            | Self::Parked { .. } => false,
+        }
+    }
+
+    /// Whether it takes one of `MAX_UNAVAILABLE`: from the cordon until the node is back.
+    pub fn is_unavailable(&self) -> bool {
+        !matches!(self.at_work(), Self::Queued)
+    }
+}
+
+/// How a drain ended, written down before the power may be cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DrainEnd {
+    /// A complete list after the cordon showed no pod to evict.
+    Complete,
+    /// The drain timeout passed, and the configuration says to go on then. The pods left are in [`Episode::left_behind`].
+    TimedOut,
+}
+
+/// How an episode ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The node went through maintenance and is back.
+    Succeeded,
+    /// The maintenance was called off, or the node left its host otherwise, before its power was cut.
+    Cancelled,
+}
+
+impl Episode {
+    /// The name of the episode of one Node that one click sets off, and its traceparent.
+    ///
+    /// Both are a digest of what the episode is about, so that no randomness enters the decision and a decision made
+    /// twice gives one name.
+    pub fn name(node: &NodeUid, trigger: &Trigger, begun_at: Timestamp) -> (EpisodeId, String) {
+        let task = trigger.task.as_ref().map_or("", TaskRef::as_str);
+        let digest = Sha256::digest(format!("{node}\n{task}\n{}\n{begun_at}", trigger.clicked_at));
+        let hex: String = digest.iter().take(24).map(|byte| format!("{byte:02x}")).collect();
+        let (trace, span) = hex.split_at(32);
+        (EpisodeId::new(trace), format!("00-{trace}-{span}-01"))
+    }
+
+    /// The same episode in another phase, from `now`.
+    pub fn enter(&self, phase: Phase, now: Timestamp) -> Self {
+        Self {
+            phase,
+            since: now,
+            ..self.clone()
+        }
+    }
+
+    /// Whether the Node is to be uncordoned at the end, as far as this record tells.
+    pub fn cordon_is_ours(&self) -> bool {
+        match self.cordon {
+            Cordon::Ours | Cordon::Adopted(_) => true,
+            Cordon::NotYet | Cordon::Theirs => false,
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What is known of one node at one moment, from both worlds; and the one proof it can give.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::effect::EffectKind;
+use super::episode::DrainEnd;
+use super::placement::Offer;
+use crate::ids::{BootId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
+
+/// All that a decision about one node may look at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observed {
+    /// Whether both worlds are being heard. Without them nothing is done: what we know may be old.
+    pub hearing: Hearing,
+    /// The Node, `None` when the object is gone.
+    pub node: Option<NodeSeen>,
+    /// Its VM.
+    pub vm: VmSeen,
+    /// Whether it may begin to drain.
+    pub admission: Admission,
+    /// What the latest drain round of this episode found.
+    pub drain: Option<DrainReport>,
+    /// Counts the changes of the node's pods, so that a round older than the latest change is known as such.
+    pub pods_revision: u64,
+    /// The latest try of each kind of effect in this process.
+    pub attempts: BTreeMap<EffectKind, Attempt>,
+    /// Where the VM could go while it is off.
+    pub offer: Offer,
+    /// The state of the host it is being relocated to, when it is.
+    pub target: HostState,
+}
+
+/// Which of the two worlds are being heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hearing {
+    /// Both, and each has told its first complete set.
+    Both,
+    /// vCenter's stream is down or not complete yet.
+    NoVcenter {
+        /// Why, as far as known.
+        why: String,
+    },
+    /// The watch of Nodes is down or not complete yet.
+    NoKubernetes {
+        /// Why, as far as known.
+        why: String,
+    },
+}
+
+/// A Node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeSeen {
+    /// `metadata.uid`.
+    pub uid: NodeUid,
+    /// `metadata.resourceVersion`.
+    pub resource_version: u64,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// Who set `spec.unschedulable`, as the managed fields tell.
+    pub cordoned_by: CordonedBy,
+    /// A person asks to leave it cordoned at the end.
+    pub keep_cordoned: bool,
+    /// The condition Ready is True.
+    pub ready: bool,
+    /// When the kubelet last said so.
+    pub heartbeat: Option<Timestamp>,
+    /// `status.nodeInfo.bootID`.
+    pub boot_id: Option<BootId>,
+    /// Allocatable GPUs by resource name.
+    pub gpus: BTreeMap<String, u64>,
+}
+
+/// Who owns `spec.unschedulable`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CordonedBy {
+    /// Nobody is named.
+    Unknown,
+    /// Haulout.
+    Haulout,
+    /// Another field manager, such as `kubectl-cordon`.
+    Other(String),
+}
+
+/// The VM of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VmSeen {
+    /// vCenter has not been asked yet, or has not answered.
+    NotLookedUp,
+    /// vCenter knows none: not created, removed, on a removed host, or not visible to our user.
+    Missing,
+    /// More than one answers to the node's key: none of them is touched.
+    Ambiguous(BTreeSet<VmRef>),
+    /// This one.
+    Found(VmFacts),
+}
+
+/// What is known of a VM.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VmFacts {
+    /// Its moref.
+    pub moref: VmRef,
+    /// Its BIOS UUID.
+    pub uuid: Option<VmUuid>,
+    /// Its power state.
+    pub power: PowerSeen,
+    /// The host it stands on, running or registered.
+    pub on: Option<HostRef>,
+    /// That host's name, or its moref where the name is unknown.
+    pub on_name: String,
+    /// That host's state.
+    pub host: HostState,
+    /// DRS is fully automated for this VM and may place it.
+    pub drs: bool,
+    /// A pending question that a person must answer first.
+    pub question: Option<String>,
+}
+
+/// The power state of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerSeen {
+    /// Not told.
+    Unknown,
+    /// Running.
+    On,
+    /// Off.
+    Off,
+    /// Suspended.
+    Suspended,
+}
+
+/// The state of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostState {
+    /// Not in the inventory, or not readable. Never taken for "out of maintenance".
+    Unknown,
+    /// Disconnected or not responding: what vCenter tells of it is old.
+    Unreachable,
+    /// On its way into maintenance; nothing but power-off, shutdown and migrate is allowed on its VMs.
+    Entering {
+        /// The task.
+        task: TaskRef,
+        /// When it was queued, on vCenter's clock.
+        clicked_at: Timestamp,
+        /// Who clicked.
+        user: Option<String>,
+    },
+    /// In maintenance.
+    InMaintenance,
+    /// In service, but distrusted by proactive HA: nothing is placed there.
+    Quarantined,
+    /// In service.
+    InService,
+}
+
+impl HostState {
+    /// Entering or in maintenance: its VMs have to leave, or be off.
+    pub fn is_leaving(&self) -> bool {
+        match self {
+            Self::Entering { .. } | Self::InMaintenance => true,
+            Self::Unknown | Self::Unreachable | Self::Quarantined | Self::InService => false,
+        }
+    }
+
+    /// Known to be out of maintenance.
+    pub fn is_out(&self) -> bool {
+        match self {
+            Self::Quarantined | Self::InService => true,
+            Self::Unknown | Self::Unreachable | Self::Entering { .. } | Self::InMaintenance => false,
+        }
+    }
+
+    /// A VM may be placed there and powered on there.
+    pub fn takes_vms(&self) -> bool {
+        matches!(self, Self::InService)
+    }
+
+    /// The state in words that go into a sentence.
+    pub fn words(&self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown to vCenter",
+            Self::Unreachable => "not reachable for vCenter",
+            Self::Entering { .. } => "entering maintenance mode",
+            Self::InMaintenance => "in maintenance mode",
+            Self::Quarantined => "in quarantine",
+            Self::InService => "in service",
+        }
+    }
+}
+
+/// Whether a node may begin to drain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It may.
+    Granted,
+    /// It waits its turn.
+    Behind {
+        /// Those that hold the places, or stand before it in the queue.
+        ahead: Vec<NodeName>,
+        /// Which limit is full.
+        limit: Limit,
+    },
+}
+
+/// A limit on how many nodes may be in maintenance at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// `MAX_CONCURRENT_DRAINS`.
+    ConcurrentDrains(u32),
+    /// `MAX_UNAVAILABLE`, as a number of nodes.
+    Unavailable(u32),
+}
+
+/// What one complete drain round found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainReport {
+    /// When the round began; its list is no older.
+    pub listed_at: Timestamp,
+    /// [`Observed::pods_revision`] when the round began.
+    pub pods_revision: u64,
+    /// The pods that stand in the way, in a stable order. Empty only when a complete list showed none.
+    pub left: Vec<PodLeft>,
+}
+
+/// A pod that stands in the way of a drain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodLeft {
+    /// `namespace/name`.
+    pub name: String,
+    /// Why it is still there.
+    pub why: PodLeftBecause,
+}
+
+/// Why a pod is still there after a drain round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodLeftBecause {
+    /// Its eviction was accepted, or it was going already.
+    Leaving,
+    /// A PodDisruptionBudget allows no disruption.
+    Budget {
+        /// The budgets, where the kube-apiserver names them.
+        names: Vec<String>,
+    },
+    /// The kube-apiserver refused the eviction for another reason.
+    Refused {
+        /// Its words.
+        said: String,
+    },
+    /// The round's time was up before its turn.
+    NotReached,
+}
+
+/// One try of an effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// When it began.
+    pub at: Timestamp,
+    /// The host it was about, for a relocate.
+    pub host: Option<HostRef>,
+    /// How many tries in a row were refused, this one included.
+    pub refusals: u32,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of an effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was asked for, and there is no task to follow; what it does shows on the VM.
+    Asked,
+    /// A task of vCenter is at work on it.
+    Running(TaskRef),
+    /// Its task ended well, or there was nothing to do.
+    Done,
+    /// It was refused, at the call or by the end of its task.
+    Refused(Refusal),
+}
+
+/// A refusal, with what it asks of us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What to do about it.
+    pub advice: Advice,
+    /// What was answered, for people.
+    pub said: String,
+}
+
+/// What a refusal asks of us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Advice {
+    /// The same again, after a while.
+    Retry,
+    /// This host will not do; another may.
+    OtherHost,
+    /// The guest cannot be asked; cut its power instead.
+    NoTools,
+    /// A person must act first (a missing privilege, a configuration the host refuses): ask again, but slowly.
+    Person,
+}
+
+/// Proof that a node was drained, or that its drain timeout passed and the configuration lets it go on. Without one,
+/// no [`super::effect::Effect`] that cuts power can be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drained(());
+
+impl Drained {
+    /// Reads the proof out of what stands on the Node: the drain ended, it was written down, and the cordon still holds.
+    pub(super) fn recorded(_end: &DrainEnd, node: &NodeSeen) -> Option<Self> {
+        node.unschedulable.then_some(Self(()))
+    }
+}
+
+impl Observed {
+    /// Whether a complete list, begun after `cordoned_at` and after the latest change of the node's pods, shows the
+    /// cordoned node empty.
+    pub fn is_drained(&self, cordoned_at: Timestamp) -> bool {
+        let cordoned = self.node.as_ref().is_some_and(|node| node.unschedulable);
+        cordoned
+            && self.drain.as_ref().is_some_and(|report| {
+                report.left.is_empty()
+                    && report.listed_at >= cordoned_at
+                    && report.pods_revision == self.pods_revision
+            })
+    }
+
+    /// The latest try of `kind` that began at or after `since`.
+    pub fn attempt(&self, kind: EffectKind, since: Timestamp) -> Option<&Attempt> {
+        self.attempts.get(&kind).filter(|attempt| attempt.at >= since)
+    }
+}

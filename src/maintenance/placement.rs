@@ -1,0 +1,284 @@
+//! Which other host can take a powered-off VM, and for each that cannot, why.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::observed::HostState;
+use crate::ids::{ComputeRef, DatastoreRef, HostRef, VmRef};
+
+/// What a VM needs of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The VM.
+    pub vm: VmRef,
+    /// The host it stands on.
+    pub from: HostRef,
+    /// The cluster it belongs to; it never leaves it.
+    pub compute: Option<ComputeRef>,
+    /// Its datastores. It is moved without its files, so the host must see them all.
+    pub datastores: BTreeSet<DatastoreRef>,
+    /// Its passthrough devices.
+    pub devices: WantedDevices,
+}
+
+/// The passthrough devices a VM needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WantedDevices {
+    /// Its configuration is not readable.
+    Unknown,
+    /// One list of acceptable vendor and device ids for each device; none at all for a VM without passthrough.
+    AnyOf(Vec<Vec<(u16, u16)>>),
+    /// At least one device is bound to an address of its own host, and would have to be re-pointed on another.
+    Static,
+    /// At least one device is of a kind whose placement is not ours to judge (vGPU, DVX).
+    Foreign {
+        /// Its backing's name on the wire.
+        backing: String,
+    },
+}
+
+/// A host, as far as placement asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostView {
+    /// Its moref.
+    pub moref: HostRef,
+    /// Its name.
+    pub name: String,
+    /// Its cluster.
+    pub compute: Option<ComputeRef>,
+    /// Its state.
+    pub state: HostState,
+    /// The datastores it sees.
+    pub datastores: BTreeSet<DatastoreRef>,
+    /// Its devices that are active for passthrough.
+    pub devices: Vec<Device>,
+    /// Who holds devices there by a recent survey; `None` without one.
+    pub held: Option<Vec<Hold>>,
+    /// What other episodes have reserved there, one list of acceptable ids for each device.
+    pub reserved: Vec<Vec<(u16, u16)>>,
+}
+
+/// A passthrough device of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its address on that host.
+    pub address: String,
+    /// Vendor and device id.
+    pub ids: (u16, u16),
+}
+
+/// A VM's hold on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The VM.
+    pub vm: VmRef,
+    /// What it holds.
+    pub device: Held,
+}
+
+/// Which device is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// This one.
+    Address(String),
+    /// One of those with any of these ids.
+    AnyOf(Vec<(u16, u16)>),
+}
+
+/// What placement has to say about a VM that is off, or will be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// The host that can take it, reserved for it.
+    pub fits: Option<(HostRef, String)>,
+    /// Hosts for which it depends on who holds their devices, which only a survey tells.
+    pub survey: Vec<HostRef>,
+    /// The other hosts of its cluster, each with the reason why not.
+    pub refused: Vec<Refused>,
+}
+
+/// Why a host will not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its name.
+    pub host: String,
+    /// Why not.
+    pub why: Why,
+}
+
+/// Why a host will not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It does not take VMs: the state, in words.
+    State(&'static str),
+    /// It does not see all of the VM's datastores.
+    Datastore,
+    /// None of its devices matches the VM's.
+    NoMatchingDevice,
+    /// Its matching devices are held by other VMs or reserved for other nodes.
+    DevicesTaken,
+    /// A device of the VM is bound to an address of its own host.
+    StaticDevice,
+    /// The VM's device is of a kind whose placement is not ours to judge.
+    ForeignDevice(String),
+    /// The VM's configuration is not readable.
+    UnknownDevice,
+    /// vCenter refused the VM there a moment ago.
+    RefusedByVcenter(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.host)?;
+        match &self.why {
+            Why::State(state) => write!(f, "is {state}"),
+            Why::Datastore => f.write_str("does not see the VM's datastores"),
+            Why::NoMatchingDevice => f.write_str("has no matching passthrough device"),
+            Why::DevicesTaken => f.write_str("has no matching device free"),
+            Why::StaticDevice => f.write_str("would need the VM's fixed device address re-pointed"),
+            Why::ForeignDevice(backing) => write!(f, "cannot be judged for a {backing}"),
+            Why::UnknownDevice => f.write_str("cannot be judged while the VM's devices are unreadable"),
+            Why::RefusedByVcenter(said) => write!(f, "was refused by vCenter: {said}"),
+        }
+    }
+}
+
+/// What one host is to one VM.
+enum Verdict {
+    Fits,
+    Survey,
+    No(Why),
+}
+
+/// Looks for a host for `wanted` among `hosts`. `kept` is the host already reserved for it, which is preferred as long
+/// as it fits, so that an offer does not jump about; `refused` are hosts that vCenter refused it a moment ago.
+pub fn look(
+    wanted: &Wanted,
+    hosts: &[HostView],
+    kept: Option<&HostRef>,
+    refused: &[(HostRef, String)],
+) -> Offer {
+    let mut offer = Offer::default();
+    let mut fits: Vec<&HostView> = Vec::new();
+    // Hosts of other clusters are not worth a word each: a vCenter may have thousands.
+    let eligible = |host: &&HostView| {
+        host.moref != wanted.from && wanted.compute.is_some() && host.compute == wanted.compute
+    };
+    for host in hosts.iter().filter(eligible) {
+        match judge(wanted, host, refused) {
+            Verdict::Fits => fits.push(host),
+            Verdict::Survey => offer.unsurveyed.push(host.moref.clone()),
+            Verdict::No(why) => offer.refused.push(Refused {
+                host: host.name.clone(),
+                why,
+            }),
+        }
+    }
+    // The host with the most devices to spare after this VM: it keeps the others' choices open. Names break ties, so
+    // that the same facts give the same answer.
+    offer.fits = fits
+        .iter()
+        .find(|host| Some(&host.moref) == kept)
+        .or_else(|| {
+            fits.iter()
+                .min_by_key(|host| (std::cmp::Reverse(spare(host)), &host.name))
+        })
+        .map(|host| (host.moref.clone(), host.name.clone()));
+    offer
+}
+
+fn judge(wanted: &Wanted, host: &HostView, refused: &[(HostRef, String)]) -> Verdict {
+    let needs = match &wanted.devices {
+        WantedDevices::AnyOf(needs) => needs,
+        WantedDevices::Static => return Verdict::No(Why::StaticDevice),
+        WantedDevices::Foreign { backing } => return Verdict::No(Why::ForeignDevice(backing.clone())),
+        WantedDevices::Unknown => return Verdict::No(Why::UnknownDevice),
+    };
+    if !host.state.takes_vms() {
+        return Verdict::No(Why::State(host.state.words()));
+    }
+    if wanted.datastores.is_empty() || !wanted.datastores.is_subset(&host.datastores) {
+        return Verdict::No(Why::Datastore);
+    }
+    if let Some((_, said)) = refused.iter().find(|(moref, _)| *moref == host.moref) {
+        return Verdict::No(Why::RefusedByVcenter(said.clone()));
+    }
+    let all: Vec<&Device> = host.devices.iter().collect();
+    if !enough(&all, needs) {
+        return Verdict::No(Why::NoMatchingDevice);
+    }
+    let Some(held) = &host.held else {
+        return Verdict::Survey;
+    };
+    let others: Vec<&Held> = held
+        .iter()
+        .filter(|hold| hold.vm != wanted.vm)
+        .map(|hold| &hold.device)
+        .collect();
+    let free: Vec<&Device> = all
+        .into_iter()
+        .filter(|device| !others.iter().any(|held| holds_address(held, device)))
+        .collect();
+    // Holds without an address and reservations each take one device, nobody knows which: they are needs as well.
+    let mut together: Vec<Vec<(u16, u16)>> = needs.clone();
+    together.extend(others.iter().filter_map(|held| match held {
+        Held::Address(_) => None,
+        Held::AnyOf(ids) => Some(ids.clone()),
+    }));
+    together.extend(host.reserved.iter().cloned());
+    if enough(&free, &together) {
+        Verdict::Fits
+    } else {
+        Verdict::No(Why::DevicesTaken)
+    }
+}
+
+fn holds_address(held: &Held, device: &Device) -> bool {
+    match held {
+        Held::Address(address) => address.eq_ignore_ascii_case(&device.address),
+        Held::AnyOf(_) => false,
+    }
+}
+
+fn spare(host: &HostView) -> usize {
+    let held = host.held.as_ref().map_or(0, Vec::len);
+    host.devices.len().saturating_sub(held + host.reserved.len())
+}
+
+/// Whether each need can have a device of its own: a matching in the bipartite graph of needs and devices, found by
+/// augmenting paths, because the first device that fits one need may be the only one that fits another.
+fn enough(devices: &[&Device], needs: &[Vec<(u16, u16)>]) -> bool {
+    let mut taken_by: Vec<Option<usize>> = vec![None; devices.len()];
+    (0..needs.len()).all(|need| {
+        let mut tried = vec![false; devices.len()];
+        assign(need, devices, needs, &mut taken_by, &mut tried)
+    })
+}
+
+/// Gives `need` a device, moving an earlier need to another device where that frees one. The recursion is as deep as
+/// the host has devices, which is a handful.
+fn assign(
+    need: usize,
+    devices: &[&Device],
+    needs: &[Vec<(u16, u16)>],
+    taken_by: &mut [Option<usize>],
+    tried: &mut [bool],
+) -> bool {
+    for (index, device) in devices.iter().enumerate() {
+        let fits = needs.get(need).is_some_and(|ids| ids.contains(&device.ids));
+        let Some(seen) = tried.get_mut(index) else {
+            continue;
+        };
+        if !fits || *seen {
+            continue;
+        }
+        *seen = true;
+        let holder = taken_by.get(index).copied().flatten();
+        if holder.is_none_or(|holder| assign(holder, devices, needs, taken_by, tried)) {
+            if let Some(slot) = taken_by.get_mut(index) {
+                *slot = Some(need);
+            }
+            return true;
+        }
+    }
+    false
+}

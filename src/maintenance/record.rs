@@ -1,0 +1,151 @@
+//! The record as it is written on the Node, and read back: four plain annotations for people and scripts, and one
+//! versioned JSON that is the truth.
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+
+use super::episode::{Episode, Phase, PythonEpisode, PythonState, Record};
+
+/// The version of the JSON that this program writes, and the only one it reads.
+const VERSION: u32 = 1;
+
+/// The longest JSON that is read. Ours is under 2 KiB; the kube-apiserver allows 256 KiB of annotations in all, and
+/// whoever may write the Node may write them.
+const MAX_JSON: usize = 64 * 1024;
+
+/// The most names of pods left behind that are written down: a record must stay small whatever a drain left.
+const MAX_LEFT_BEHIND: usize = 50;
+
+/// The annotations, by what they say. `None` is an absent one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Annotations {
+    /// `state`.
+    pub state: Option<String>,
+    /// `host`.
+    pub host: Option<String>,
+    /// `migrated-to-host`.
+    pub migrated_to_host: Option<String>,
+    /// `transition-time`.
+    pub transition_time: Option<String>,
+    /// `episode`.
+    pub episode: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    version: u32,
+    #[serde(flatten)]
+    episode: &'a Episode,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+/// Renders `record`; `now` is its transition time. Everything absent from the answer is to be absent on the Node.
+///
+/// The plain four say what the Python controller would say in the same place, because people's scripts read them. A
+/// queued node has no place there, so only the JSON tells of it.
+pub fn write(record: &Record, now: Timestamp) -> Annotations {
+    let Record::Episode(episode) = record else {
+        return Annotations::default();
+    };
+    let state = match episode.phase.at_work() {
+        Phase::Queued | Phase::Parked { .. } => None,
+        Phase::Draining | Phase::ShuttingDown(_) => Some("draining"),
+        Phase::Relocating { .. } | Phase::AwaitingHost => Some("powered-off"),
+        Phase::PoweringOn { .. } | Phase::Rejoining if episode.moved_to.is_some() => Some("migrated"),
+        Phase::PoweringOn { .. } | Phase::Rejoining => Some("powered-off"),
+    };
+    let mut kept = Episode::clone(episode);
+    kept.left_behind.truncate(MAX_LEFT_BEHIND);
+    // Serialising plain structs of strings, numbers and times has no way to go wrong; were there one, a record that is
+    // absent would be worse than one that names its own fault and is then parked as unreadable.
+    let json = serde_json::to_string(&Written {
+        version: VERSION,
+        episode: &kept,
+    })
+    .unwrap_or_else(|error| format!("not serialisable: {error}"));
+    Annotations {
+        state: state.map(str::to_owned),
+        host: state.map(|_| episode.host.name.clone()),
+        migrated_to_host: episode
+            .moved_to
+            .as_ref()
+            .filter(|_| state == Some("migrated"))
+            .map(|host| host.name.clone()),
+        transition_time: state.map(|_| format!("{now:.0}")),
+        episode: Some(json),
+    }
+}
+
+/// Reads what stands on a Node. Never fails: what cannot be read is [`Record::Unreadable`] and says why.
+pub fn read(annotations: &Annotations) -> Record {
+    let read = match (&annotations.episode, &annotations.state) {
+        (Some(json), _) => read_json(json).map(|episode| Record::Episode(Box::new(episode))),
+        (None, Some(state)) => read_python(state, annotations).map(Record::Python),
+        (None, None) => Ok(Record::InService),
+    };
+    read.unwrap_or_else(|why| Record::Unreadable { why })
+}
+
+fn read_json(json: &str) -> Result<Episode, String> {
+    if json.len() > MAX_JSON {
+        return Err(format!(
+            "the episode is {} bytes long, and none of ours is longer than {MAX_JSON}",
+            json.len()
+        ));
+    }
+    let Version { version } =
+        serde_json::from_str(json).map_err(|error| format!("the episode is no JSON of ours: {error}"))?;
+    if version != VERSION {
+        return Err(format!(
+            "the episode is of version {version}, and this program reads version {VERSION}"
+        ));
+    }
+    serde_json::from_str(json)
+        .map_err(|error| format!("the episode does not read as version {VERSION}: {error}"))
+}
+
+fn read_python(state: &str, annotations: &Annotations) -> Result<PythonEpisode, String> {
+    let state = match state {
+        "draining" => PythonState::Draining,
+        "powered-off" => PythonState::PoweredOff,
+        "migrated" => PythonState::Migrated,
+        other => {
+            return Err(format!(
+                "state is {other:?}, and not draining, powered-off or migrated"
+            ));
+        }
+    };
+    let host = annotations.host.clone().ok_or("there is a state but no host")?;
+    // Without it the drain timeout would have no beginning, and a guess could cut power too early.
+    let time = annotations
+        .transition_time
+        .as_deref()
+        .ok_or("there is a state but no transition-time")?;
+    let since =
+        read_time(time).ok_or_else(|| format!("transition-time is {time:?}, and no ISO 8601 time"))?;
+    Ok(PythonEpisode {
+        state,
+        host,
+        migrated_to_host: annotations.migrated_to_host.clone(),
+        since,
+    })
+}
+
+/// Python's `isoformat()` leaves the offset out of a naive time; the controller's are UTC.
+fn read_time(text: &str) -> Option<Timestamp> {
+    text.parse::<Timestamp>().ok().or_else(|| {
+        Some(
+            text.parse::<DateTime>()
+                .ok()?
+                .to_zoned(TimeZone::UTC)
+                .ok()?
+                .timestamp(),
+        )
+    })
+}

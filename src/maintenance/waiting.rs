@@ -1,0 +1,291 @@
+//! What a node is waiting for: one typed value that the log, the metric's label, the Event and the status all render.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::effect::EffectKind;
+use super::observed::{Limit, PodLeft, PodLeftBecause};
+use super::placement::Refused;
+use crate::ids::NodeName;
+
+/// What a node is waiting for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WaitingOn {
+    /// vCenter's stream.
+    Vcenter {
+        /// Why it is down, as far as known.
+        why: String,
+    },
+    /// The watch of Nodes.
+    Kubernetes {
+        /// Why it is down, as far as known.
+        why: String,
+    },
+    /// The Node object, which is gone.
+    NodeObject,
+    /// vCenter's answer to which VM the node is.
+    VmLookup,
+    /// A place under a limit.
+    Slot {
+        /// Those before it.
+        ahead: Vec<NodeName>,
+        /// Which limit.
+        limit: Limit,
+    },
+    /// Pods that stand in the way of the drain.
+    Pods(Vec<PodLeft>),
+    /// The first drain round, or one that repeats an outdated one.
+    DrainRound,
+    /// A person, because the drain timeout passed and `DRAIN_TIMEOUT_ACTION` is `hold`.
+    DrainHeld(Vec<PodLeft>),
+    /// The guest to shut down.
+    GuestShutdown {
+        /// When its power will be cut.
+        until: Timestamp,
+    },
+    /// The guest that was asked to shut down although the maintenance has been called off since: it cannot be un-asked.
+    GuestShutdownAfterCancel {
+        /// When it is taken for ignored.
+        until: Timestamp,
+    },
+    /// A task of vCenter.
+    Task(EffectKind),
+    /// The next try after a refusal.
+    Retry {
+        /// Of what.
+        effect: EffectKind,
+        /// What was answered.
+        said: String,
+        /// When.
+        at: Timestamp,
+    },
+    /// A host to be known and reachable.
+    HostVisible {
+        /// Its name.
+        host: String,
+        /// Its state, in words.
+        state: &'static str,
+    },
+    /// Its host to leave maintenance, because no other can take it.
+    HostExit {
+        /// Its name.
+        host: String,
+        /// Its state, in words.
+        state: &'static str,
+        /// Why each other host will not do.
+        refused: Vec<Refused>,
+    },
+    /// A reading of which devices of other hosts are free.
+    Survey,
+    /// A person to answer vCenter's question about the VM.
+    Question(String),
+    /// The VM's power state to be known.
+    PowerState,
+    /// The node to be Ready on another boot.
+    NodeReady {
+        /// What is missing.
+        missing: &'static str,
+    },
+    /// GPUs to be allocatable again.
+    Gpus {
+        /// The resource.
+        resource: String,
+        /// How many there are.
+        have: u64,
+        /// How many there were.
+        want: u64,
+    },
+    /// A reason to go away that a person can see.
+    Parked(ParkReason),
+}
+
+/// Why an episode is parked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum ParkReason {
+    /// What stands on the Node cannot be read.
+    UnreadableRecord {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The Node was deleted and recreated: the record is about another one.
+    AnotherNode,
+    /// vCenter knows no VM for the node.
+    VmMissing,
+    /// More than one VM answers for the node.
+    VmAmbiguous {
+        /// How many.
+        count: usize,
+    },
+    /// The VM is suspended, and a passthrough VM cannot be resumed elsewhere.
+    VmSuspended,
+    /// The Node was uncordoned in mid-drain, again after it had been cordoned again: somebody means it.
+    Uncordoned,
+    /// A step took longer than its deadline.
+    Overdue {
+        /// Which phase.
+        phase: String,
+        /// What it still waits for.
+        waiting_on: String,
+    },
+}
+
+impl WaitingOn {
+    /// A short name from a closed list, for a metric's label.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Vcenter { .. } => "vcenter",
+            Self::Kubernetes { .. } => "kubernetes",
+            Self::NodeObject => "node-object",
+            Self::VmLookup => "vm-lookup",
+            Self::Slot { .. } => "slot",
+            Self::Pods(pods)
+                if pods
+                    .iter()
+                    .any(|pod| matches!(pod.why, PodLeftBecause::Budget { .. })) =>
+            {
+                "disruption-budget"
+            }
+            Self::Pods(_) => "pods",
+            Self::DrainRound => "drain-round",
+            Self::DrainHeld(_) => "drain-held",
+            Self::GuestShutdown { .. } => "guest-shutdown",
+            Self::GuestShutdownAfterCancel { .. } => "guest-shutdown-after-cancel",
+            Self::Task(_) => "task",
+            Self::Retry { .. } => "retry",
+            Self::HostVisible { .. } => "host-visible",
+            Self::HostExit { .. } => "host-exit",
+            Self::Survey => "survey",
+            Self::Question(_) => "question",
+            Self::PowerState => "power-state",
+            Self::NodeReady { .. } => "node-ready",
+            Self::Gpus { .. } => "gpus",
+            Self::Parked(_) => "parked",
+        }
+    }
+}
+
+impl fmt::Display for WaitingOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vcenter { why } => write!(f, "vCenter to be heard again: {why}"),
+            Self::Kubernetes { why } => write!(f, "Kubernetes to be heard again: {why}"),
+            Self::NodeObject => f.write_str("the Node object, which was deleted"),
+            Self::VmLookup => f.write_str("vCenter's answer which VM this node is"),
+            Self::Slot { ahead, limit } => {
+                let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();
+                write!(f, "its turn: {limit}, and {} comes first", names.join(", "))
+            }
+            Self::Pods(pods) => write_pods(f, pods),
+            Self::DrainRound => f.write_str("the list of its pods"),
+            Self::DrainHeld(pods) => {
+                f.write_str("a person, for the drain timeout passed and its power is not cut on pods: ")?;
+                write_pods(f, pods)
+            }
+            Self::GuestShutdown { until } => {
+                write!(f, "the guest to shut down; its power is cut at {until:.0}")
+            }
+            Self::GuestShutdownAfterCancel { until } => write!(
+                f,
+                "the guest, which was asked to shut down before maintenance was called off; taken for ignored at {until:.0}"
+            ),
+            Self::Task(effect) => write!(f, "vCenter's task to {}", effect.words()),
+            Self::Retry { effect, said, at } => {
+                write!(
+                    f,
+                    "the next try to {} at {at:.0}; the last was refused: {said}",
+                    effect.words()
+                )
+            }
+            Self::HostVisible { host, state } => write!(f, "host {host}, which is {state}"),
+            Self::HostExit { host, state, refused } => {
+                write!(f, "host {host}, which is {state}, to be back in service")?;
+                for (index, refusal) in refused.iter().enumerate() {
+                    f.write_str(if index == 0 { "; elsewhere: " } else { ", " })?;
+                    write!(f, "{refusal}")?;
+                }
+                Ok(())
+            }
+            Self::Survey => f.write_str("a reading of which passthrough devices of other hosts are free"),
+            Self::Question(text) => write!(f, "a person to answer vCenter's question about the VM: {text}"),
+            Self::PowerState => f.write_str("the VM's power state to be known"),
+            Self::NodeReady { missing } => write!(f, "the node: {missing}"),
+            Self::Gpus { resource, have, want } => {
+                write!(f, "{resource} to be allocatable again: {have} of {want}")
+            }
+            Self::Parked(reason) => write!(f, "a person or a change: {reason}"),
+        }
+    }
+}
+
+/// Writes how many pods are left, then names the ones that are held back; names of pods on their way out are many and
+/// say little, so only the first is given.
+fn write_pods(f: &mut fmt::Formatter<'_>, pods: &[PodLeft]) -> fmt::Result {
+    write!(
+        f,
+        "{} pod{} to go",
+        pods.len(),
+        if pods.len() == 1 { "" } else { "s" }
+    )?;
+    // Three names fit a line of `kubectl describe`; the count tells the rest.
+    let held: Vec<&PodLeft> = pods
+        .iter()
+        .filter(|pod| pod.why != PodLeftBecause::Leaving)
+        .take(3)
+        .collect();
+    for pod in held {
+        match &pod.why {
+            PodLeftBecause::Leaving => {}
+            PodLeftBecause::Budget { names } if names.is_empty() => {
+                write!(f, "; {}: held by a PodDisruptionBudget", pod.name)?;
+            }
+            PodLeftBecause::Budget { names } => {
+                write!(
+                    f,
+                    "; {}: held by PodDisruptionBudget {}",
+                    pod.name,
+                    names.join(", ")
+                )?;
+            }
+            PodLeftBecause::Refused { said } => write!(f, "; {}: eviction refused: {said}", pod.name)?,
+            PodLeftBecause::NotReached => write!(f, "; {}: not asked yet", pod.name)?,
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for ParkReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnreadableRecord { why } => {
+                write!(
+                    f,
+                    "the episode on the Node cannot be read and is left alone: {why}"
+                )
+            }
+            Self::AnotherNode => {
+                f.write_str("the Node was deleted and recreated; its record is about another one")
+            }
+            Self::VmMissing => f.write_str("vCenter knows no VM for this node"),
+            Self::VmAmbiguous { count } => write!(f, "{count} VMs answer for this node; none is touched"),
+            Self::VmSuspended => f.write_str("the VM is suspended"),
+            Self::Uncordoned => {
+                f.write_str("somebody keeps uncordoning the Node; cordon it to let the drain go on")
+            }
+            Self::Overdue { phase, waiting_on } => {
+                write!(f, "{phase} is overdue, still waiting for {waiting_on}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ConcurrentDrains(limit) => write!(f, "at most {limit} drained at once"),
+            Self::Unavailable(limit) => write!(f, "at most {limit} unavailable at once"),
+        }
+    }
+}
