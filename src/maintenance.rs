@@ -18,6 +18,7 @@ pub mod admission;
 pub mod decide;
 pub mod effect;
 pub mod episode;
+pub mod finding;
 pub mod observed;
 pub mod placement;
 pub mod policy;

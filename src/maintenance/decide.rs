@@ -124,6 +124,9 @@ fn in_service(node: &NodeSeen, seen: &Observed, now: Timestamp) -> Decision {
         VmSeen::Ambiguous(vms) => {
             return wait(WaitingOn::Parked(ParkReason::VmAmbiguous { count: vms.len() }));
         }
+        VmSeen::Shared(nodes) => {
+            return wait(WaitingOn::Parked(ParkReason::VmShared { nodes: nodes.clone() }));
+        }
         VmSeen::Found(vm) => vm,
     };
     // A VM that is off without an episode was powered off by somebody who knows why; it does not hold its host up.
@@ -320,6 +323,7 @@ fn step(episode: &Episode, node: &NodeSeen, seen: &Observed, policy: &Policy, no
         }
         VmSeen::Missing => return parked(ParkReason::VmMissing),
         VmSeen::Ambiguous(vms) => return parked(ParkReason::VmAmbiguous { count: vms.len() }),
+        VmSeen::Shared(nodes) => return parked(ParkReason::VmShared { nodes: nodes.clone() }),
         VmSeen::Found(vm) => vm,
     };
     let on = match vm.power {

@@ -7,7 +7,10 @@ use crate::ids::{HostRef, VmRef};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// List the node's pods, evict those that stand in the way, and report. Repeatable: an eviction names the pod's UID.
-    DrainRound,
+    DrainRound {
+        /// Which state of the node's pods the round is an answer to.
+        pods_revision: u64,
+    },
     /// Ask the guest to shut down. Repeatable: a guest on its way down ignores it, a stopped one answers "already off".
     ShutdownGuest {
         /// Whose guest.
@@ -59,7 +62,7 @@ impl Effect {
     /// Its kind.
     pub fn kind(&self) -> EffectKind {
         match self {
-            Self::DrainRound => EffectKind::DrainRound,
+            Self::DrainRound { .. } => EffectKind::DrainRound,
             Self::ShutdownGuest { .. } => EffectKind::ShutdownGuest,
             Self::PowerOff { .. } => EffectKind::PowerOff,
             Self::Survey { .. } => EffectKind::Survey,

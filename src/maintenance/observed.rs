@@ -92,6 +92,8 @@ pub enum VmSeen {
     Missing,
     /// More than one answers to the node's key: none of them is touched.
     Ambiguous(BTreeSet<VmRef>),
+    /// Other Nodes answer to the same VM: to cut its power for one would cut it on the pods of the others.
+    Shared(Vec<NodeName>),
     /// This one.
     Found(VmFacts),
 }

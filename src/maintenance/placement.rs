@@ -166,7 +166,7 @@ pub fn look(
     for host in hosts.iter().filter(eligible) {
         match judge(wanted, host, refused) {
             Verdict::Fits => fits.push(host),
-            Verdict::Survey => offer.unsurveyed.push(host.moref.clone()),
+            Verdict::Survey => offer.survey.push(host.moref.clone()),
             Verdict::No(why) => offer.refused.push(Refused {
                 host: host.name.clone(),
                 why,

@@ -119,6 +119,11 @@ pub enum ParkReason {
         /// How many.
         count: usize,
     },
+    /// Other Nodes answer to the same VM.
+    VmShared {
+        /// Their names.
+        nodes: Vec<NodeName>,
+    },
     /// The VM is suspended, and a passthrough VM cannot be resumed elsewhere.
     VmSuspended,
     /// The Node was uncordoned in mid-drain, again after it had been cordoned again: somebody means it.
@@ -270,6 +275,14 @@ impl fmt::Display for ParkReason {
             }
             Self::VmMissing => f.write_str("vCenter knows no VM for this node"),
             Self::VmAmbiguous { count } => write!(f, "{count} VMs answer for this node; none is touched"),
+            Self::VmShared { nodes } => {
+                let names: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
+                write!(
+                    f,
+                    "its VM is also that of {}; it is not touched",
+                    names.join(", ")
+                )
+            }
             Self::VmSuspended => f.write_str("the VM is suspended"),
             Self::Uncordoned => {
                 f.write_str("somebody keeps uncordoning the Node; cordon it to let the drain go on")

@@ -13,6 +13,9 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
         VmSeen::Ambiguous(vms) => {
             return wait(WaitingOn::Parked(ParkReason::VmAmbiguous { count: vms.len() }));
         }
+        VmSeen::Shared(nodes) => {
+            return wait(WaitingOn::Parked(ParkReason::VmShared { nodes: nodes.clone() }));
+        }
         VmSeen::Found(vm) => vm,
     };
     let was_off = match python.state {

@@ -64,18 +64,24 @@ impl Scene<'_> {
     fn pursue_round(self, waiting_on: WaitingOn) -> Step {
         match self.seen.attempt(EffectKind::DrainRound, self.episode.since) {
             Some(attempt) => match &attempt.outcome {
-                Outcome::Refused(refusal) => self.retry(Effect::DrainRound, attempt, refusal),
+                Outcome::Refused(refusal) => self.retry(self.round(), attempt, refusal),
                 Outcome::Asked | Outcome::Running(_) | Outcome::Done => Step::Do {
-                    effect: Effect::DrainRound,
+                    effect: self.round(),
                     waiting_on,
                     recheck: None,
                 },
             },
             None => Step::Do {
-                effect: Effect::DrainRound,
+                effect: self.round(),
                 waiting_on,
                 recheck: None,
             },
+        }
+    }
+
+    fn round(self) -> Effect {
+        Effect::DrainRound {
+            pods_revision: self.seen.pods_revision,
         }
     }
 
@@ -108,7 +114,7 @@ impl Scene<'_> {
         match later {
             Some(_) => self.pursue_round(waiting_on),
             None => Step::Do {
-                effect: Effect::DrainRound,
+                effect: self.round(),
                 waiting_on,
                 recheck: deadline,
             },
