@@ -1,0 +1,462 @@
+//! Folds what both worlds tell, and what effects found, into one [`Sight`] per node. Pure: no async, no clock, no I/O.
+//!
+//! Whatever comes in is a [`Fact`]; what goes out is the whole picture of each node, so that a missed or repeated fact
+//! is repaired by the next look. Half a set is never the world: between a `Reset` and its `Settled` a side counts as
+//! not heard, and what was not told again by then is forgotten.
+
+mod bind;
+mod paper;
+mod places;
+mod sight;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cluster::update as cluster;
+use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
+use crate::maintenance::admission::{Applicant, Ledger, Limits};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::Record;
+use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::observed::{Advice, Attempt, DrainReport, Observed, Outcome, Refusal};
+use crate::maintenance::placement::Hold;
+use crate::vsphere::fault::Fault;
+use crate::vsphere::update as vsphere;
+
+pub use sight::record_of;
+
+/// One thing to fold in.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fact {
+    /// vCenter told it.
+    Vsphere(vsphere::Update),
+    /// Kubernetes told it.
+    Cluster(cluster::Update),
+    /// An effect found it.
+    Finding(Finding),
+}
+
+/// All that is known of one node, ready to be decided on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sight {
+    /// What stands on the Node.
+    pub record: Record,
+    /// The facts.
+    pub seen: Observed,
+}
+
+/// The configured part of the fold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// `MAX_CONCURRENT_DRAINS`.
+    pub concurrent_drains: u32,
+    /// `MAX_UNAVAILABLE`.
+    pub unavailable: MaxUnavailable,
+    /// `BIND_BY_NAME`: look VMs up by name although a UUID is known.
+    pub bind_by_name: bool,
+}
+
+/// `MAX_UNAVAILABLE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxUnavailable {
+    /// No limit.
+    Unlimited,
+    /// This many nodes.
+    Nodes(u32),
+    /// This share of the nodes that the selector matches, rounded down, and at least one.
+    Percent(u8),
+}
+
+/// The fold.
+#[derive(Debug)]
+pub struct Inventory {
+    rules: Rules,
+    vcenter: Side<String>,
+    kubernetes: Side<NodeName>,
+    hosts: BTreeMap<HostRef, vsphere::Host>,
+    computes: BTreeMap<ComputeRef, vsphere::Compute>,
+    vms: BTreeMap<VmRef, vsphere::Vm>,
+    tasks: BTreeMap<TaskRef, vsphere::Task>,
+    answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
+    holds: BTreeMap<HostRef, Vec<Hold>>,
+    nodes: BTreeMap<NodeName, cluster::Node>,
+    local: BTreeMap<NodeName, Local>,
+    ledger: Ledger,
+}
+
+/// Whether one world is being heard, and what it has told since its last `Reset`.
+#[derive(Debug)]
+struct Side<Key> {
+    silent: Option<String>,
+    told: BTreeSet<Key>,
+}
+
+/// What this process knows of a node beyond what the two worlds tell. Nothing here is needed after a restart.
+#[derive(Debug, Default)]
+struct Local {
+    attempts: BTreeMap<EffectKind, Attempt>,
+    drain: Option<DrainReport>,
+    pods_revision: u64,
+    offered: Option<HostRef>,
+    /// The record last seen on a Node that is gone since.
+    record_of_gone: Option<Record>,
+    paper: paper::Paper,
+}
+
+impl<Key> Side<Key> {
+    fn unheard(who: &str) -> Self {
+        Self {
+            silent: Some(format!("{who} has not told its first complete set yet")),
+            told: BTreeSet::new(),
+        }
+    }
+}
+
+impl Inventory {
+    /// An inventory that knows nothing yet.
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            vcenter: Side::unheard("vCenter"),
+            kubernetes: Side::unheard("the kube-apiserver"),
+            hosts: BTreeMap::new(),
+            computes: BTreeMap::new(),
+            vms: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            local: BTreeMap::new(),
+            ledger: Ledger::default(),
+        }
+    }
+
+    /// Folds one fact in.
+    pub fn apply(&mut self, fact: Fact) {
+        match fact {
+            Fact::Vsphere(update) => self.apply_vsphere(update),
+            Fact::Cluster(update) => self.apply_cluster(update),
+            Fact::Finding(finding) => self.apply_finding(finding),
+        }
+    }
+
+    /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
+    pub fn roster(&self) -> vsphere::Roster {
+        let tasks = self
+            .local
+            .values()
+            .flat_map(|local| local.attempts.values())
+            .filter_map(|attempt| match &attempt.outcome {
+                Outcome::Running(task) => Some(task.clone()),
+                Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
+            });
+        vsphere::Roster {
+            vms: self.nodes.values().flat_map(|node| self.keys(node)).collect(),
+            tasks: tasks.collect(),
+        }
+    }
+
+    /// The nodes whose pods are to be watched: those being drained.
+    pub fn draining(&self) -> BTreeSet<NodeName> {
+        self.ledger.draining.clone()
+    }
+
+    /// The whole picture of each node.
+    pub fn sights(&mut self) -> BTreeMap<NodeName, Sight> {
+        self.update_ledger();
+        let offers = self.offers();
+        let names: BTreeSet<NodeName> = self.nodes.keys().chain(self.local.keys()).cloned().collect();
+        names
+            .into_iter()
+            .filter_map(|name| {
+                let offer = offers.get(&name).cloned().unwrap_or_default();
+                let sight = self.sight(&name, offer)?;
+                Some((name, sight))
+            })
+            .collect()
+    }
+
+    fn apply_vsphere(&mut self, update: vsphere::Update) {
+        use vsphere::Update;
+        match update {
+            Update::Reset => {
+                self.vcenter.silent = Some("vCenter is telling its whole set anew".to_owned());
+                self.vcenter.told.clear();
+            }
+            Update::Host(host) => {
+                self.vcenter.told.insert(host.moref.to_string());
+                self.hosts.insert(host.moref.clone(), host);
+            }
+            Update::HostGone(host) => {
+                self.hosts.remove(&host);
+                self.holds.remove(&host);
+            }
+            Update::Compute(compute) => {
+                self.vcenter.told.insert(compute.moref.to_string());
+                self.computes.insert(compute.moref.clone(), compute);
+            }
+            Update::ComputeGone(compute) => {
+                self.computes.remove(&compute);
+            }
+            Update::Vm(vm) => {
+                self.vcenter.told.insert(vm.moref.to_string());
+                self.vms.insert(vm.moref.clone(), vm);
+            }
+            Update::VmGone(vm) => {
+                self.vms.remove(&vm);
+            }
+            Update::Task(task) => {
+                self.vcenter.told.insert(task.moref.to_string());
+                let moref = task.moref.clone();
+                self.tasks.insert(moref.clone(), task);
+                for local in self.local.values_mut() {
+                    local.settle(&moref, &self.tasks);
+                }
+            }
+            Update::Found { key, vms } => {
+                self.answers.insert(key, vms);
+            }
+            Update::Settled => self.settle_vcenter(),
+            Update::Lost { why } => self.vcenter.silent = Some(why),
+        }
+    }
+
+    /// The set is complete: what was not told is not there.
+    fn settle_vcenter(&mut self) {
+        if self.vcenter.silent.take().is_none() {
+            return;
+        }
+        let told = std::mem::take(&mut self.vcenter.told);
+        self.hosts.retain(|moref, _| told.contains(moref.as_str()));
+        self.computes.retain(|moref, _| told.contains(moref.as_str()));
+        self.vms.retain(|moref, _| told.contains(moref.as_str()));
+        self.tasks.retain(|moref, _| told.contains(moref.as_str()));
+        self.holds.clear();
+        // A task that vCenter no longer knows tells nothing more: its effect is judged by the VM, and repeated if the
+        // VM does not show it.
+        for local in self.local.values_mut() {
+            local.attempts.retain(|_, attempt| match &attempt.outcome {
+                Outcome::Running(task) => self.tasks.contains_key(task),
+                Outcome::Asked | Outcome::Done | Outcome::Refused(_) => true,
+            });
+        }
+    }
+
+    fn apply_cluster(&mut self, update: cluster::Update) {
+        use cluster::Update;
+        match update {
+            Update::Reset => {
+                self.kubernetes.silent = Some("the kube-apiserver is listing the Nodes anew".to_owned());
+                self.kubernetes.told.clear();
+            }
+            Update::Node(node) => {
+                self.kubernetes.told.insert(node.name.clone());
+                self.apply_node(*node);
+            }
+            Update::NodeGone { name, uid } => {
+                if self.nodes.get(&name).is_some_and(|node| node.uid == uid) {
+                    self.forget_node(&name);
+                }
+            }
+            Update::Settled => {
+                if self.kubernetes.silent.take().is_some() {
+                    let told = std::mem::take(&mut self.kubernetes.told);
+                    let gone: Vec<NodeName> = self
+                        .nodes
+                        .keys()
+                        .filter(|name| !told.contains(name))
+                        .cloned()
+                        .collect();
+                    for name in gone {
+                        self.forget_node(&name);
+                    }
+                }
+            }
+            Update::PodsChanged(name) => {
+                let local = self.local.entry(name).or_default();
+                local.pods_revision = local.pods_revision.wrapping_add(1);
+            }
+            Update::Lost { why } => self.kubernetes.silent = Some(why),
+        }
+    }
+
+    fn apply_node(&mut self, node: cluster::Node) {
+        let older = self
+            .nodes
+            .get(&node.name)
+            .is_some_and(|known| known.uid == node.uid && known.resource_version > node.resource_version);
+        if older {
+            // The watch tells an older view than the answer to our own PATCH did.
+            return;
+        }
+        let local = self.local.entry(node.name.clone()).or_default();
+        local.record_of_gone = None;
+        let draining = local.paper.record().cloned().unwrap_or_else(|| record_of(&node));
+        match draining.phase() {
+            Some(phase) if phase.is_draining() => {}
+            // Between episodes nothing of an earlier one counts.
+            Some(_) => local.drain = None,
+            None => {
+                local.drain = None;
+                local.attempts.clear();
+                local.offered = None;
+            }
+        }
+        if !node.unschedulable && !local.paper.is_cordoned() {
+            // A list made before the cordon was lifted says nothing about what was scheduled since.
+            local.drain = None;
+        }
+        self.nodes.insert(node.name.clone(), node);
+    }
+
+    fn forget_node(&mut self, name: &NodeName) {
+        let Some(node) = self.nodes.remove(name) else {
+            return;
+        };
+        match record_of(&node) {
+            record @ (Record::Episode(_) | Record::Python(_)) => {
+                self.local.entry(name.clone()).or_default().record_of_gone = Some(record);
+            }
+            Record::InService | Record::Unreadable { .. } => {
+                self.local.remove(name);
+            }
+        }
+    }
+
+    fn apply_finding(&mut self, finding: Finding) {
+        let local = self.local.entry(finding.node).or_default();
+        match finding.found {
+            Found::Tried {
+                kind,
+                at,
+                host,
+                outcome,
+            } => {
+                let before = local.attempts.get(&kind).map_or(0, |attempt| attempt.refusals);
+                let refusals = before.saturating_add(u32::from(matches!(outcome, Outcome::Refused(_))));
+                let attempt = Attempt {
+                    at,
+                    host,
+                    refusals,
+                    outcome,
+                };
+                let task = match &attempt.outcome {
+                    Outcome::Running(task) => Some(task.clone()),
+                    Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
+                };
+                local.attempts.insert(kind, attempt);
+                if let Some(task) = task {
+                    // Its end may have been told before we learned its name.
+                    local.settle(&task, &self.tasks);
+                }
+            }
+            Found::Drain(report) => local.drain = Some(report),
+            Found::Holds { host, holds } => {
+                self.holds.insert(host, holds);
+            }
+            Found::PaperRecord {
+                record,
+                unschedulable,
+            } => local.paper.write(*record, unschedulable),
+            Found::PaperEffect(effect) => local.paper.perform(&effect),
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let unavailable = match self.rules.unavailable {
+            MaxUnavailable::Unlimited => None,
+            MaxUnavailable::Nodes(nodes) => Some(nodes),
+            MaxUnavailable::Percent(percent) => {
+                let nodes = self.nodes.len().saturating_mul(usize::from(percent)) / 100;
+                Some(u32::try_from(nodes).unwrap_or(u32::MAX).max(1))
+            }
+        };
+        Limits {
+            concurrent_drains: self.rules.concurrent_drains,
+            unavailable,
+        }
+    }
+
+    fn update_ledger(&mut self) {
+        let mut ledger = Ledger {
+            granted: std::mem::take(&mut self.ledger.granted),
+            ..Ledger::default()
+        };
+        for node in self.nodes.values() {
+            let record = self.record(node);
+            let (draining, unavailable) = sight::takes_places(&record);
+            if draining {
+                ledger.draining.insert(node.name.clone());
+            }
+            if unavailable {
+                ledger.unavailable.insert(node.name.clone());
+            }
+            if let Some(clicked_at) = self.applies_since(node, &record) {
+                ledger.applicants.insert(Applicant {
+                    clicked_at,
+                    node: node.name.clone(),
+                });
+            }
+        }
+        // A place is granted on complete pictures only: half a set may hide who holds one.
+        if self.vcenter.silent.is_none() && self.kubernetes.silent.is_none() {
+            ledger.grant(self.limits());
+        }
+        self.ledger = ledger;
+    }
+}
+
+impl Local {
+    /// Carries the end of `task` into the attempt that waits for it.
+    fn settle(&mut self, task: &TaskRef, tasks: &BTreeMap<TaskRef, vsphere::Task>) {
+        let Some(state) = tasks.get(task).map(|task| &task.state) else {
+            return;
+        };
+        for attempt in self.attempts.values_mut() {
+            if attempt.outcome != Outcome::Running(task.clone()) {
+                continue;
+            }
+            match state {
+                vsphere::TaskState::Queued | vsphere::TaskState::Running => {}
+                vsphere::TaskState::Success => {
+                    attempt.outcome = Outcome::Done;
+                    attempt.refusals = 0;
+                }
+                vsphere::TaskState::Error(fault) => {
+                    attempt.outcome = Outcome::Refused(Refusal::from(fault));
+                    attempt.refusals = attempt.refusals.saturating_add(1);
+                }
+            }
+        }
+    }
+}
+
+impl From<&Fault> for Refusal {
+    fn from(fault: &Fault) -> Self {
+        use crate::vsphere::fault::FaultKind as Kind;
+        let advice = match &fault.kind {
+            Kind::ToolsUnavailable => Advice::NoTools,
+            Kind::NoPermission | Kind::InvalidLogin | Kind::MethodDisabled | Kind::NotSupported => {
+                Advice::Person
+            }
+            Kind::NoCompatibleHost
+            | Kind::InsufficientResources
+            | Kind::VmConfig
+            | Kind::Migration
+            | Kind::HostNotConnected => Advice::OtherHost,
+            Kind::NotAuthenticated
+            | Kind::ManagedObjectNotFound
+            | Kind::InvalidState
+            | Kind::InvalidPowerState
+            | Kind::TaskInProgress
+            | Kind::RequestCanceled
+            | Kind::InvalidCollectorVersion
+            | Kind::Timedout
+            | Kind::ConcurrentAccess
+            | Kind::Other(_) => Advice::Retry,
+        };
+        Self {
+            advice,
+            said: fault.said.clone(),
+        }
+    }
+}

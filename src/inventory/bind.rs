@@ -1,0 +1,114 @@
+//! Which VM a Node is: by UUID in both byte orders, by name only where configured or where no UUID is known, and never
+//! on none or on more than one.
+
+use std::collections::BTreeSet;
+
+use super::Inventory;
+use crate::cluster::update::Node;
+use crate::ids::{NodeName, VmRef};
+use crate::maintenance::observed::{PowerSeen, VmFacts, VmSeen};
+use crate::vsphere::update::{Passthrough, Power, Vm, VmKey};
+
+impl Inventory {
+    /// What vCenter is asked about `node`.
+    pub(super) fn keys(&self, node: &Node) -> BTreeSet<VmKey> {
+        let mut keys: BTreeSet<VmKey> = BTreeSet::new();
+        for uuid in [node.provider_uuid, node.system_uuid].into_iter().flatten() {
+            // The two usually name one machine in two byte orders; one question is enough then.
+            let known = keys.iter().any(|key| match key {
+                VmKey::Uuid(other) => uuid.same_machine(*other),
+                VmKey::Name(_) => false,
+            });
+            if !known {
+                keys.insert(VmKey::Uuid(uuid));
+            }
+        }
+        if self.rules.bind_by_name || keys.is_empty() {
+            keys = BTreeSet::from([VmKey::Name(node.name.to_string())]);
+        }
+        keys
+    }
+
+    /// The VM of `node`.
+    pub(super) fn vm_of(&self, node: &Node) -> VmSeen {
+        let mut vms: BTreeSet<VmRef> = BTreeSet::new();
+        let mut all_answered = true;
+        for key in self.keys(node) {
+            match self.answers.get(&key) {
+                Some(answer) => vms.extend(answer.iter().filter(|vm| self.may_run(vm)).cloned()),
+                None => all_answered = false,
+            }
+        }
+        if !all_answered {
+            return VmSeen::NotLookedUp;
+        }
+        if vms.len() > 1 {
+            return VmSeen::Ambiguous(vms);
+        }
+        let Some(moref) = vms.into_iter().next() else {
+            return VmSeen::Missing;
+        };
+        let others = self.other_nodes_of(&moref, node);
+        if !others.is_empty() {
+            return VmSeen::Shared(others);
+        }
+        match self.vms.get(&moref) {
+            Some(vm) => VmSeen::Found(self.facts(vm)),
+            // It answers to the key, and its properties have not been told yet, or it is on its way out.
+            None => VmSeen::NotLookedUp,
+        }
+    }
+
+    /// A template can carry the UUID of the VM it was made from, and never runs.
+    fn may_run(&self, vm: &VmRef) -> bool {
+        !self.vms.get(vm).is_some_and(|vm| vm.template)
+    }
+
+    fn other_nodes_of(&self, vm: &VmRef, node: &Node) -> Vec<NodeName> {
+        self.nodes
+            .values()
+            .filter(|other| other.name != node.name)
+            .filter(|other| {
+                self.keys(other).iter().any(|key| {
+                    self.answers
+                        .get(key)
+                        .is_some_and(|vms| vms.len() == 1 && vms.contains(vm))
+                })
+            })
+            .map(|other| other.name.clone())
+            .collect()
+    }
+
+    fn facts(&self, vm: &Vm) -> VmFacts {
+        let host = vm.host.as_ref().and_then(|moref| self.hosts.get(moref));
+        let on_name = host
+            .and_then(|host| host.name.clone())
+            .or_else(|| vm.host.as_ref().map(ToString::to_string))
+            .unwrap_or_else(|| "(no host)".to_owned());
+        let drs = host
+            .and_then(|host| host.compute.as_ref())
+            .and_then(|compute| self.computes.get(compute)?.drs.as_ref())
+            .is_some_and(|drs| drs.fully_automated_for(&vm.moref));
+        // A device at a fixed address is on its own host only: DRS cannot place such a VM anywhere else.
+        let movable = vm.passthrough.as_ref().is_some_and(|devices| {
+            !devices
+                .iter()
+                .any(|device| matches!(device, Passthrough::Static { .. }))
+        });
+        VmFacts {
+            moref: vm.moref.clone(),
+            uuid: vm.uuid,
+            power: match vm.power {
+                None => PowerSeen::Unknown,
+                Some(Power::On) => PowerSeen::On,
+                Some(Power::Off) => PowerSeen::Off,
+                Some(Power::Suspended) => PowerSeen::Suspended,
+            },
+            on: vm.host.clone(),
+            on_name,
+            host: self.host_state(vm.host.as_ref()),
+            drs: drs && movable,
+            question: vm.question.clone(),
+        }
+    }
+}

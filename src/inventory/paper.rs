@@ -1,0 +1,106 @@
+//! A dry run on paper: what the records and effects that were not sent would have made of a node.
+//!
+//! Laid over the facts, it lets every phase be walked through and logged although nothing happens. What depends on the
+//! real world alone, such as the host's own way through maintenance, stays real.
+
+use crate::ids::{BootId, HostRef, TaskRef};
+use crate::maintenance::effect::Effect;
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::{CordonedBy, HostState, Observed, PowerSeen, VmFacts, VmSeen};
+
+/// The boot id that a node has on paper after its power cycle on paper.
+const PAPER_BOOT: &str = "dry-run";
+
+/// What stands on paper for one node. Empty outside a dry run.
+#[derive(Debug, Default)]
+pub(super) struct Paper {
+    record: Option<Record>,
+    unschedulable: Option<bool>,
+    power: Option<PowerSeen>,
+    on: Option<Option<HostRef>>,
+    booted: bool,
+    /// The click whose episode has been walked through to its end: on paper that host is out of maintenance.
+    done: Option<TaskRef>,
+}
+
+impl Paper {
+    pub(super) fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    pub(super) fn is_cordoned(&self) -> bool {
+        self.unschedulable == Some(true)
+    }
+
+    pub(super) fn write(&mut self, record: Record, unschedulable: Option<bool>) {
+        if record == Record::InService {
+            let done = self
+                .record
+                .as_ref()
+                .and_then(Record::episode)
+                .and_then(|it| it.trigger.task.clone());
+            *self = Self {
+                done: done.or_else(|| self.done.take()),
+                ..Self::default()
+            };
+            return;
+        }
+        self.record = Some(record);
+        self.unschedulable = unschedulable.or(self.unschedulable);
+    }
+
+    pub(super) fn perform(&mut self, effect: &Effect) {
+        match effect {
+            Effect::DrainRound { .. } | Effect::Survey { .. } => {}
+            Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => self.power = Some(PowerSeen::Off),
+            Effect::Relocate { to, .. } => self.on = Some(Some(to.clone())),
+            Effect::PowerOn { by_drs, .. } => {
+                self.power = Some(PowerSeen::On);
+                self.booted = true;
+                if *by_drs {
+                    // Which host DRS would have picked cannot be known; it is one that takes VMs.
+                    self.on = Some(None);
+                }
+            }
+        }
+    }
+
+    pub(super) fn overlay(&self, seen: &mut Observed, state: impl Fn(&HostRef) -> HostState) {
+        if let VmSeen::Found(vm) = &mut seen.vm {
+            self.overlay_vm(vm, state);
+        }
+        let Some(node) = &mut seen.node else { return };
+        if let Some(unschedulable) = self.unschedulable {
+            node.unschedulable = unschedulable;
+            node.cordoned_by = CordonedBy::Haulout;
+        }
+        if self.booted {
+            node.boot_id = Some(BootId::new(PAPER_BOOT));
+            node.ready = true;
+        }
+    }
+
+    pub(super) fn overlay_vm(&self, vm: &mut VmFacts, state: impl Fn(&HostRef) -> HostState) {
+        if let HostState::Entering { task, .. } = &vm.host
+            && self.done.as_ref() == Some(task)
+        {
+            vm.host = HostState::InService;
+        }
+        if let Some(power) = self.power {
+            vm.power = power;
+        }
+        match &self.on {
+            None => {}
+            Some(Some(host)) => {
+                vm.host = state(host);
+                vm.on_name = host.to_string();
+                vm.on = Some(host.clone());
+            }
+            Some(None) => {
+                vm.host = HostState::InService;
+                vm.on_name = "the host DRS picks".to_owned();
+                vm.on = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Where VMs that are off could go: one offer per node that looks for a host, no place offered twice.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::Inventory;
+use crate::ids::{HostRef, NodeName, VmRef};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::{Episode, Phase, Record};
+use crate::maintenance::observed::{HostState, Outcome};
+use crate::maintenance::placement::{Device, HostView, Offer, Wanted, WantedDevices, look};
+use crate::vsphere::update::{Connection, Passthrough, Vm};
+
+/// A node that looks for a host.
+struct Seeker {
+    since: Timestamp,
+    node: NodeName,
+    wanted: Wanted,
+}
+
+/// A place on a host that an episode holds before vCenter shows it there.
+struct Reservation {
+    vm: VmRef,
+    host: HostRef,
+    needs: Vec<Vec<(u16, u16)>>,
+}
+
+impl Inventory {
+    /// The state of a host; unknown when vCenter does not tell of it.
+    pub(super) fn host_state(&self, host: Option<&HostRef>) -> HostState {
+        let Some(host) = host.and_then(|moref| self.hosts.get(moref)) else {
+            return HostState::Unknown;
+        };
+        match (host.connection, host.in_maintenance, &host.entering) {
+            (None, _, _) | (Some(Connection::Connected), None, _) => HostState::Unknown,
+            (Some(Connection::Disconnected | Connection::NotResponding), _, _) => HostState::Unreachable,
+            (Some(Connection::Connected), Some(true), _) => HostState::InMaintenance,
+            (Some(Connection::Connected), Some(false), Some(entering)) => HostState::Entering {
+                task: entering.task.clone(),
+                clicked_at: entering.queued_at,
+                user: entering.user.clone(),
+            },
+            (Some(Connection::Connected), Some(false), None) if host.in_quarantine == Some(true) => {
+                HostState::Quarantined
+            }
+            (Some(Connection::Connected), Some(false), None) => HostState::InService,
+        }
+    }
+
+    /// An offer for each node that looks for a host, first come first served. What is offered to one is reserved
+    /// against the others for as long as it keeps looking, so that two can never take one place.
+    pub(super) fn offers(&mut self) -> BTreeMap<NodeName, Offer> {
+        let mut reservations: Vec<(NodeName, Reservation)> = Vec::new();
+        let mut seekers: Vec<Seeker> = Vec::new();
+        for node in self.nodes.values() {
+            let record = self.record(node);
+            let Record::Episode(episode) = &record else {
+                continue;
+            };
+            let Some(vm) = self.bound_vm(node) else { continue };
+            match self.holds_place(episode) {
+                Some(host) => {
+                    let reservation = Reservation {
+                        vm: vm.moref.clone(),
+                        host,
+                        needs: needs(vm),
+                    };
+                    reservations.push((node.name.clone(), reservation));
+                }
+                None if matches!(episode.phase.at_work(), Phase::AwaitingHost) => {
+                    if let Some(wanted) = self.wanted(vm) {
+                        seekers.push(Seeker {
+                            since: episode.trigger.clicked_at,
+                            node: node.name.clone(),
+                            wanted,
+                        });
+                    }
+                }
+                None => {}
+            }
+        }
+        seekers.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
+        let mut offers = BTreeMap::new();
+        for seeker in &seekers {
+            let kept = self
+                .local
+                .get(&seeker.node)
+                .and_then(|local| local.offered.clone());
+            let hosts = self.host_views(&seeker.wanted, &reservations);
+            let offer = look(
+                &seeker.wanted,
+                &hosts,
+                kept.as_ref(),
+                &self.refused_hosts(&seeker.node),
+            );
+            if let Some((host, _)) = &offer.fits {
+                let needs = device_needs(&seeker.wanted);
+                let (vm, host) = (seeker.wanted.vm.clone(), host.clone());
+                reservations.push((seeker.node.clone(), Reservation { vm, host, needs }));
+            }
+            offers.insert(seeker.node.clone(), offer);
+        }
+        for (name, local) in &mut self.local {
+            local.offered = offers
+                .get(name)
+                .and_then(|offer| offer.fits.as_ref())
+                .map(|(host, _)| host.clone());
+        }
+        offers
+    }
+
+    /// The host on which an episode holds a place before, and shortly after, its VM stands there.
+    fn holds_place(&self, episode: &Episode) -> Option<HostRef> {
+        match episode.phase.at_work() {
+            Phase::Relocating { to } => to.moref.clone(),
+            Phase::PoweringOn { .. } | Phase::Rejoining => episode.moved_to.as_ref()?.moref.clone(),
+            Phase::Queued
+            | Phase::Draining
+            | Phase::ShuttingDown(_)
+            | Phase::AwaitingHost
+            | Phase::Parked { .. } => None,
+        }
+    }
+
+    fn wanted(&self, vm: &Vm) -> Option<Wanted> {
+        let from = vm.host.clone()?;
+        let compute = self.hosts.get(&from).and_then(|host| host.compute.clone());
+        Some(Wanted {
+            vm: vm.moref.clone(),
+            from,
+            compute,
+            datastores: vm.datastores.clone(),
+            devices: wanted_devices(vm),
+        })
+    }
+
+    fn host_views(&self, wanted: &Wanted, reservations: &[(NodeName, Reservation)]) -> Vec<HostView> {
+        self.hosts
+            .values()
+            .filter(|host| wanted.compute.is_some() && host.compute == wanted.compute)
+            .map(|host| {
+                let held = self.holds.get(&host.moref).cloned();
+                let shown = |vm: &VmRef| held.iter().flatten().any(|hold| hold.vm == *vm);
+                let reserved = reservations
+                    .iter()
+                    .map(|(_, reservation)| reservation)
+                    // A VM that the survey saw there holds its device already; it is not counted twice.
+                    .filter(|it| it.host == host.moref && it.vm != wanted.vm && !shown(&it.vm))
+                    .flat_map(|it| it.needs.iter().cloned())
+                    .collect();
+                HostView {
+                    moref: host.moref.clone(),
+                    name: host.name.clone().unwrap_or_else(|| host.moref.to_string()),
+                    compute: host.compute.clone(),
+                    state: self.host_state(Some(&host.moref)),
+                    datastores: host.datastores.clone(),
+                    devices: host
+                        .passthrough
+                        .iter()
+                        .map(|it| Device {
+                            address: it.address.clone(),
+                            ids: (it.vendor, it.device),
+                        })
+                        .collect(),
+                    reserved,
+                    held,
+                }
+            })
+            .collect()
+    }
+
+    /// The host that vCenter refused this node's VM, unless other hosts have been surveyed since: then the refusal is
+    /// old, and whether it still holds is found out by trying.
+    fn refused_hosts(&self, node: &NodeName) -> Vec<(HostRef, String)> {
+        let Some(local) = self.local.get(node) else {
+            return Vec::new();
+        };
+        let Some(attempt) = local.attempts.get(&EffectKind::Relocate) else {
+            return Vec::new();
+        };
+        let surveyed_since = local
+            .attempts
+            .get(&EffectKind::Survey)
+            .is_some_and(|survey| survey.at > attempt.at);
+        match (&attempt.outcome, &attempt.host) {
+            (Outcome::Refused(refusal), Some(host)) if !surveyed_since => {
+                vec![(host.clone(), refusal.said.clone())]
+            }
+            (Outcome::Refused(_) | Outcome::Asked | Outcome::Running(_) | Outcome::Done, _) => Vec::new(),
+        }
+    }
+}
+
+fn wanted_devices(vm: &Vm) -> WantedDevices {
+    let Some(devices) = &vm.passthrough else {
+        return WantedDevices::Unknown;
+    };
+    let mut needs = Vec::new();
+    for device in devices {
+        match device {
+            Passthrough::Static { .. } => return WantedDevices::Static,
+            Passthrough::Other { backing } => {
+                return WantedDevices::Foreign {
+                    backing: backing.clone(),
+                };
+            }
+            Passthrough::Dynamic { allowed } => needs.push(allowed.clone()),
+        }
+    }
+    WantedDevices::AnyOf(needs)
+}
+
+fn device_needs(wanted: &Wanted) -> Vec<Vec<(u16, u16)>> {
+    match &wanted.devices {
+        WantedDevices::AnyOf(needs) => needs.clone(),
+        WantedDevices::Unknown | WantedDevices::Static | WantedDevices::Foreign { .. } => Vec::new(),
+    }
+}
+
+fn needs(vm: &Vm) -> Vec<Vec<(u16, u16)>> {
+    match wanted_devices(vm) {
+        WantedDevices::AnyOf(needs) => needs,
+        WantedDevices::Unknown | WantedDevices::Static | WantedDevices::Foreign { .. } => Vec::new(),
+    }
+}
