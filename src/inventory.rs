@@ -17,7 +17,7 @@ use crate::maintenance::admission::{Applicant, Ledger, Limits};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
 use crate::maintenance::finding::{Finding, Found};
-use crate::maintenance::observed::{Advice, Attempt, DrainReport, Observed, Outcome, Refusal};
+use crate::maintenance::observed::{Advice, Attempt, DrainReport, Outcome, Refusal, Sight};
 use crate::maintenance::placement::Hold;
 use crate::vsphere::fault::Fault;
 use crate::vsphere::update as vsphere;
@@ -33,15 +33,6 @@ pub enum Fact {
     Cluster(cluster::Update),
     /// An effect found it.
     Finding(Finding),
-}
-
-/// All that is known of one node, ready to be decided on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sight {
-    /// What stands on the Node.
-    pub record: Record,
-    /// The facts.
-    pub seen: Observed,
 }
 
 /// The configured part of the fold.

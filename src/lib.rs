@@ -1,4 +1,5 @@
 //! Takes Kubernetes nodes with passthrough GPUs safely through ESXi host maintenance.
+pub mod actor;
 pub mod cluster;
 pub mod ids;
 pub mod inventory;

@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 
-use super::{Inventory, Sight};
+use super::Inventory;
 use crate::cluster::update::Node;
 use crate::ids::NodeName;
 use crate::keys::FIELD_MANAGER;
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
+    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, Sight, VmFacts, VmSeen,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::record::{Annotations, read};

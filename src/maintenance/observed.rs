@@ -5,9 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::effect::EffectKind;
-use super::episode::DrainEnd;
+use super::episode::{DrainEnd, Record};
 use super::placement::Offer;
 use crate::ids::{BootId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
+
+/// One node, ready to be decided on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sight {
+    /// What stands on the Node.
+    pub record: Record,
+    /// The facts.
+    pub seen: Observed,
+}
 
 /// All that a decision about one node may look at.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,0 +1,47 @@
+//! The narrow waist between deciding and doing: two verbs, and nothing else, reach the world.
+
+use std::future::Future;
+
+use jiff::Timestamp;
+
+use crate::ids::NodeName;
+use crate::maintenance::decide::Transition;
+use crate::maintenance::effect::Effect;
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::NodeSeen;
+
+/// Does what was decided.
+///
+/// Both verbs keep deadlines of their own and come back; what they bring about comes as facts. They may be repeated.
+pub trait Perform: Send + Sync + 'static {
+    /// Writes `transition` to the Node in one PATCH, if the Node is still as `node` saw it. Gives the resource version
+    /// of what was written: a sight older than that has not seen the write.
+    fn record(
+        &self,
+        name: &NodeName,
+        node: &NodeSeen,
+        before: &Record,
+        transition: &Transition,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Recorded, NotRecorded>> + Send;
+
+    /// Performs `effect`. Its [`crate::maintenance::finding::Found::Tried`], which begins at `now`, has been handed in
+    /// when this comes back.
+    fn perform(&self, name: &NodeName, effect: &Effect, now: Timestamp) -> impl Future<Output = ()> + Send;
+}
+
+/// A write that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// The Node's resource version after it; 0 in a dry run, which writes nothing.
+    pub resource_version: u64,
+}
+
+/// A write that was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotRecorded {
+    /// The Node has changed meanwhile; it has been read anew, and the decision is made again.
+    Outdated,
+    /// It was refused, or nobody answered: what was tried, and what was said.
+    Refused(String),
+}
