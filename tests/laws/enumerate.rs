@@ -1,0 +1,549 @@
+//! Every phase with every combination of facts: some six million cases, each checked against the laws.
+
+use std::collections::BTreeMap;
+
+use haulout::ids::{BootId, TaskRef};
+use haulout::maintenance::decide::{Decision, Transition, decide};
+use haulout::maintenance::effect::{Effect, EffectKind};
+use haulout::maintenance::episode::{
+    Cordon, DrainEnd, Ended, HostMark, Phase, PythonEpisode, PythonState, Record,
+};
+use haulout::maintenance::observed::{
+    Admission, Advice, Attempt, CordonedBy, DrainReport, Hearing, HostState, Limit, NodeSeen, Observed,
+    Outcome, PodLeft, PodLeftBecause, PowerSeen, Refusal, VmFacts, VmSeen,
+};
+use haulout::maintenance::placement::Offer;
+use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout::maintenance::waiting::ParkReason;
+use jiff::Timestamp;
+
+use crate::facts::*;
+
+fn phases() -> Vec<Phase> {
+    let to = HostMark {
+        moref: Some(spare()),
+        name: "esx-spare".to_owned(),
+    };
+    let at_work = vec![
+        Phase::Queued,
+        Phase::Draining,
+        Phase::ShuttingDown(DrainEnd::Complete),
+        Phase::ShuttingDown(DrainEnd::TimedOut),
+        Phase::Relocating { to },
+        Phase::AwaitingHost,
+        Phase::PoweringOn { by_drs: false },
+        Phase::PoweringOn { by_drs: true },
+        Phase::Rejoining,
+    ];
+    let parked = at_work.iter().map(|phase| Phase::Parked {
+        reason: ParkReason::VmMissing,
+        resume: Box::new(phase.clone()),
+        resume_since: at(0),
+    });
+    at_work.iter().cloned().chain(parked).collect()
+}
+
+fn cordons() -> Vec<Cordon> {
+    vec![
+        Cordon::NotYet,
+        Cordon::Ours,
+        Cordon::Theirs,
+        Cordon::Adopted(Some("python".to_owned())),
+    ]
+}
+
+fn records() -> Vec<Record> {
+    let mut records = vec![
+        Record::InService,
+        Record::Unreadable {
+            why: "nonsense".to_owned(),
+        },
+    ];
+    for state in [
+        PythonState::Draining,
+        PythonState::PoweredOff,
+        PythonState::Migrated,
+    ] {
+        records.push(Record::Python(PythonEpisode {
+            state,
+            host: "esx-home".to_owned(),
+            migrated_to_host: None,
+            since: at(0),
+        }));
+    }
+    for phase in phases() {
+        for cordon in cordons() {
+            let off = !matches!(
+                phase.at_work(),
+                Phase::Queued | Phase::Draining | Phase::ShuttingDown(_)
+            );
+            records.push(Record::Episode(Box::new(episode(phase.clone(), cordon, off))));
+        }
+    }
+    records
+}
+
+fn host_states() -> Vec<HostState> {
+    vec![
+        HostState::Unknown,
+        HostState::Unreachable,
+        entering(),
+        HostState::InMaintenance,
+        HostState::Quarantined,
+        HostState::InService,
+    ]
+}
+
+fn vms() -> Vec<VmSeen> {
+    let mut vms = vec![
+        VmSeen::NotLookedUp,
+        VmSeen::Missing,
+        VmSeen::Ambiguous([haulout::ids::VmRef::new("vm-1"), haulout::ids::VmRef::new("vm-2")].into()),
+        VmSeen::Shared(vec![haulout::ids::NodeName::new("other")]),
+        VmSeen::Found(vm(PowerSeen::Unknown, HostState::InService)),
+        VmSeen::Found(vm(PowerSeen::Suspended, HostState::InService)),
+    ];
+    for host in host_states() {
+        for drs in [false, true] {
+            vms.push(VmSeen::Found(VmFacts {
+                drs,
+                ..vm(PowerSeen::On, host.clone())
+            }));
+            vms.push(VmSeen::Found(VmFacts {
+                drs,
+                ..vm(PowerSeen::Off, host.clone())
+            }));
+        }
+    }
+    vms
+}
+
+fn nodes() -> Vec<NodeSeen> {
+    let mut nodes = Vec::new();
+    for (ready, boot, count) in [
+        (false, Some(old_boot()), 2),
+        (true, Some(old_boot()), 2),
+        (true, Some(BootId::new("boot-after")), 2),
+        (true, Some(BootId::new("boot-after")), 1),
+        (true, None, 2),
+    ] {
+        for (unschedulable, by) in [
+            (false, CordonedBy::Unknown),
+            (true, CordonedBy::Haulout),
+            (true, CordonedBy::Other("kubectl-cordon".to_owned())),
+        ] {
+            nodes.push(NodeSeen {
+                ready,
+                boot_id: boot.clone(),
+                gpus: gpus(count),
+                unschedulable,
+                cordoned_by: by,
+                ..node()
+            });
+        }
+    }
+    nodes
+}
+
+fn drains() -> Vec<Option<DrainReport>> {
+    let report = |listed_at, pods_revision, left: Vec<PodLeft>| {
+        Some(DrainReport {
+            listed_at,
+            pods_revision,
+            left,
+        })
+    };
+    let held = PodLeft {
+        name: "ml/train".to_owned(),
+        why: PodLeftBecause::Budget {
+            names: vec!["b".to_owned()],
+        },
+    };
+    vec![
+        None,
+        report(at(1), 0, vec![]),
+        report(at(-1), 0, vec![]),
+        report(at(1), 9, vec![]),
+        report(at(1), 0, vec![held]),
+    ]
+}
+
+fn attempts() -> Vec<BTreeMap<EffectKind, Attempt>> {
+    let all = |outcome: Outcome| {
+        [
+            EffectKind::ShutdownGuest,
+            EffectKind::PowerOff,
+            EffectKind::Relocate,
+            EffectKind::PowerOn,
+            EffectKind::Survey,
+        ]
+        .into_iter()
+        .map(|kind| {
+            (
+                kind,
+                Attempt {
+                    at: at(1),
+                    host: None,
+                    refusals: 1,
+                    outcome: outcome.clone(),
+                },
+            )
+        })
+        .collect()
+    };
+    let refused = |advice| {
+        Outcome::Refused(Refusal {
+            advice,
+            said: "no".to_owned(),
+        })
+    };
+    vec![
+        BTreeMap::new(),
+        all(Outcome::Asked),
+        all(Outcome::Running(TaskRef::new("task-2"))),
+        all(Outcome::Done),
+        all(refused(Advice::OtherHost)),
+        all(refused(Advice::NoTools)),
+    ]
+}
+
+fn offers() -> Vec<Offer> {
+    vec![
+        Offer::default(),
+        Offer {
+            fits: Some((spare(), "esx-spare".to_owned())),
+            ..Offer::default()
+        },
+        Offer {
+            survey: vec![spare()],
+            ..Offer::default()
+        },
+    ]
+}
+
+/// Calls `check` with every case.
+fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> usize {
+    let policies = [
+        policy(DrainTimeoutAction::PowerOff),
+        policy(DrainTimeoutAction::Hold),
+    ];
+    let (vms, nodes, drains, attempts, offers) = (vms(), nodes(), drains(), attempts(), offers());
+    let behind = Admission::Behind {
+        ahead: vec![],
+        limit: Limit::ConcurrentDrains(1),
+    };
+    let mut cases = 0;
+    for record in &records() {
+        for vm in &vms {
+            let mut seen = observed(node(), self::vm(PowerSeen::On, HostState::Unknown));
+            seen.vm = vm.clone();
+            for node in &nodes {
+                seen.node = Some(node.clone());
+                for (index, attempts) in attempts.iter().enumerate() {
+                    seen.attempts = attempts.clone();
+                    // What cannot matter together is not multiplied: drains matter while the VM is on, offers while it
+                    // is off, and targets while it is being relocated.
+                    let off = matches!(
+                        vm,
+                        VmSeen::Found(VmFacts {
+                            power: PowerSeen::Off,
+                            ..
+                        })
+                    );
+                    for situation in 0..if off { offers.len() * 2 } else { drains.len() * 2 } {
+                        if off {
+                            seen.offer = offers[situation / 2].clone();
+                            seen.target = if situation % 2 == 0 {
+                                HostState::InService
+                            } else {
+                                entering()
+                            };
+                        } else {
+                            seen.drain = drains[situation / 2].clone();
+                            seen.admission = if situation % 2 == 0 {
+                                Admission::Granted
+                            } else {
+                                behind.clone()
+                            };
+                        }
+                        let policy = &policies[index % 2];
+                        for now in [at(2), at(100_000)] {
+                            check(record, &seen, policy, now);
+                            cases += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+fn found(seen: &Observed) -> Option<&VmFacts> {
+    match &seen.vm {
+        VmSeen::Found(vm) => Some(vm),
+        _ => None,
+    }
+}
+
+/// Panics with the whole case when a law does not hold.
+fn hold(law: &str, holds: bool, record: &Record, seen: &Observed, decision: &Decision) {
+    assert!(
+        holds,
+        "{law}\nrecord: {record:#?}\nseen: {seen:#?}\ndecision: {decision:#?}"
+    );
+}
+
+#[test]
+fn every_law_holds_in_every_phase_with_every_combination_of_facts() {
+    let cases = each_case(|record, seen, policy, now| {
+        let decision = decide(record, seen, policy, now);
+        match &decision {
+            Decision::Act { effect, .. } => effect_laws(record, seen, effect, &decision),
+            Decision::Record(transition) => transition_laws(record, seen, policy, now, transition, &decision),
+            Decision::Wait { .. } => {}
+            Decision::Rest => {
+                hold(
+                    "12: nobody with an episode is forgotten",
+                    *record == Record::InService,
+                    record,
+                    seen,
+                    &decision,
+                );
+            }
+        }
+        let again = decide(record, seen, policy, now);
+        hold(
+            "1: the same case gives the same answer",
+            again == decision,
+            record,
+            seen,
+            &decision,
+        );
+    });
+    println!("{cases} cases");
+    assert!(cases > 500_000, "the enumeration has shrunk to {cases} cases");
+}
+
+fn effect_laws(record: &Record, seen: &Observed, effect: &Effect, decision: &Decision) {
+    let law = |name: &str, holds: bool| hold(name, holds, record, seen, decision);
+    let at_work = record.phase().map(Phase::at_work);
+    let cordoned = seen.node.as_ref().is_some_and(|node| node.unschedulable);
+    let vm = found(seen);
+    law(
+        "13: nothing is done to a VM that is not exactly one",
+        vm.is_some(),
+    );
+    let Some(vm) = vm else { return };
+    match effect {
+        Effect::DrainRound { .. } => {
+            law(
+                "only a draining node is drained",
+                at_work == Some(&Phase::Draining) && cordoned,
+            );
+            law(
+                "a node whose host does not leave is not drained",
+                vm.host.is_leaving(),
+            );
+        }
+        Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => {
+            law(
+                "6: the end of the drain is on record",
+                matches!(at_work, Some(Phase::ShuttingDown(_))),
+            );
+            law("6: the cordon holds", cordoned);
+            law(
+                "6: the VM is on and its host is leaving",
+                vm.power == PowerSeen::On && vm.host.is_leaving(),
+            );
+        }
+        Effect::Survey { hosts } => law("a survey asks somebody", !hosts.is_empty()),
+        Effect::Relocate { to, .. } => {
+            law(
+                "9: only a VM that is off is relocated",
+                vm.power == PowerSeen::Off,
+            );
+            law(
+                "9: the target takes VMs",
+                seen.target.takes_vms() && *to == spare(),
+            );
+        }
+        Effect::PowerOn { by_drs, .. } => {
+            law(
+                "9: powered on only where VMs may run, or where DRS chooses",
+                vm.host.takes_vms() || (*by_drs && vm.drs),
+            );
+            law("only a VM that is off is powered on", vm.power == PowerSeen::Off);
+        }
+    }
+}
+
+fn transition_laws(
+    record: &Record,
+    seen: &Observed,
+    policy: &Policy,
+    now: Timestamp,
+    transition: &Transition,
+    decision: &Decision,
+) {
+    let law = |name: &str, holds: bool| hold(name, holds, record, seen, decision);
+    law(
+        "a record that is written differs from the one that stands",
+        transition.record != *record,
+    );
+    law(
+        "13: what cannot be read is not written over",
+        !matches!(record, Record::Unreadable { .. }),
+    );
+    let before = record.episode();
+    let node = seen.node.as_ref().unwrap();
+    if transition.unschedulable == Some(false) {
+        let ours = before.is_some_and(|before| match &before.cordon {
+            Cordon::Ours => !matches!(node.cordoned_by, CordonedBy::Other(_)),
+            Cordon::Adopted(manager) => match &node.cordoned_by {
+                CordonedBy::Other(by) => manager.as_ref() == Some(by),
+                _ => true,
+            },
+            Cordon::NotYet | Cordon::Theirs => false,
+        });
+        law("7: only our own cordon is taken away", ours);
+        law(
+            "7: only at the end of an episode",
+            transition.record == Record::InService,
+        );
+    }
+    match &transition.record {
+        Record::InService => {
+            let vm = found(seen);
+            law(
+                "the end needs a VM that is on and a host that is out",
+                vm.is_some_and(|vm| vm.power == PowerSeen::On && vm.host.is_out()),
+            );
+            if before.is_some_and(|before| before.powered_off) {
+                law("8: ready", node.ready);
+                let boot = node.boot_id.is_some()
+                    && node.boot_id != before.and_then(|before| before.boot_before.clone());
+                law("8: on another boot", boot);
+                law("8: with its GPUs", node.gpus.get(GPU).copied().unwrap_or(0) >= 2);
+                law(
+                    "it is told as a success",
+                    transition.ended == Some(Ended::Succeeded),
+                );
+            }
+        }
+        Record::Episode(next) => {
+            let from = before.map(|before| &before.phase);
+            match &next.phase {
+                Phase::Draining
+                    if from.map(Phase::at_work) != Some(&Phase::Draining)
+                        && !matches!(record, Record::Python(_)) =>
+                {
+                    let cordons = node.unschedulable || transition.unschedulable == Some(true);
+                    law("4: cordon and begin are one write", cordons);
+                }
+                Phase::ShuttingDown(end)
+                    if !matches!(from.map(Phase::at_work), Some(Phase::ShuttingDown(_))) =>
+                {
+                    law(
+                        "6: only a draining node goes on to be shut down",
+                        from.map(Phase::at_work) == Some(&Phase::Draining),
+                    );
+                    let empty = seen.is_drained(before.unwrap().since.min(at(0)));
+                    let timed_out =
+                        now >= at(600) && policy.drain_timeout_action == DrainTimeoutAction::PowerOff;
+                    match end {
+                        DrainEnd::Complete => law("6: a complete list shows no pod", empty),
+                        DrainEnd::TimedOut => {
+                            law(
+                                "6: the drain timeout has passed, and power may be cut then",
+                                timed_out,
+                            );
+                            law(
+                                "6: the pods left behind are named",
+                                !next.left_behind.is_empty()
+                                    || seen.drain.as_ref().is_some_and(|report| report.left.is_empty()),
+                            );
+                        }
+                    }
+                }
+                Phase::Relocating { to }
+                    if !matches!(from.map(Phase::at_work), Some(Phase::Relocating { .. })) =>
+                {
+                    law(
+                        "9: only to the host that is reserved for it",
+                        seen.offer.fits.as_ref().map(|(host, _)| host) == to.moref.as_ref(),
+                    );
+                }
+                _ => {}
+            }
+        }
+        Record::Python(_) | Record::Unreadable { .. } => law("only our own records are written", false),
+    }
+}
+
+#[test]
+fn with_the_facts_standing_still_decisions_settle() {
+    // Enough for the longest chain there is: adopt, resume, redrain, park.
+    const LONGEST: usize = 5;
+    each_case(|record, seen, policy, now| {
+        let mut record = record.clone();
+        let mut seen = seen.clone();
+        let mut chain = vec![record.phase_name()];
+        for _ in 0..LONGEST {
+            let Decision::Record(transition) = decide(&record, &seen, policy, now) else {
+                return;
+            };
+            if let (Some(node), Some(unschedulable)) = (&mut seen.node, transition.unschedulable) {
+                node.unschedulable = unschedulable;
+                node.cordoned_by = CordonedBy::Haulout;
+            }
+            record = transition.record.clone();
+            chain.push(record.phase_name());
+        }
+        panic!("no end to {chain:?} with {seen:#?}");
+    });
+}
+
+#[test]
+fn without_both_worlds_nothing_is_done_and_nothing_is_written() {
+    for record in records() {
+        for silent in [
+            Hearing::NoVcenter {
+                why: "down".to_owned(),
+            },
+            Hearing::NoKubernetes {
+                why: "down".to_owned(),
+            },
+        ] {
+            for vm in vms() {
+                let mut seen = observed(node(), self::vm(PowerSeen::On, entering()));
+                seen.vm = vm;
+                seen.hearing = silent.clone();
+                let decision = decide(&record, &seen, &policy(DrainTimeoutAction::PowerOff), at(100_000));
+                assert!(
+                    matches!(decision, Decision::Wait { .. }),
+                    "{record:?} {decision:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_episode_waits_visibly_when_its_node_object_is_gone() {
+    for record in records() {
+        let mut seen = observed(node(), vm(PowerSeen::Off, entering()));
+        seen.node = None;
+        let decision = decide(&record, &seen, &policy(DrainTimeoutAction::PowerOff), at(2));
+        let rests = record == Record::InService;
+        assert_eq!(
+            matches!(decision, Decision::Rest),
+            rests,
+            "{record:?} {decision:?}"
+        );
+        assert!(
+            rests || matches!(decision, Decision::Wait { .. }),
+            "{record:?} {decision:?}"
+        );
+    }
+}
