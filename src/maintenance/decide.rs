@@ -486,12 +486,12 @@ impl Scene<'_> {
     }
 
     /// When the effect of this kind may be tried again after its latest refusal, in whatever phase that was.
-    fn not_before(self, kind: EffectKind) -> Option<(Timestamp, String)> {
+    fn not_before(self, kind: EffectKind) -> Option<Timestamp> {
         let attempt = self.seen.attempts.get(&kind)?;
         match &attempt.outcome {
             Outcome::Refused(refusal) => {
                 let at = self.retry_at(attempt, refusal);
-                (self.now < at).then(|| (at, refusal.said.clone()))
+                (self.now < at).then_some(at)
             }
             Outcome::Asked | Outcome::Running(_) | Outcome::Done => None,
         }

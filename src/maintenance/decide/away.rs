@@ -50,11 +50,9 @@ impl Scene<'_> {
                 recheck: None,
             };
         }
-        let power_on_at = self.not_before(EffectKind::PowerOn).map(|(at, _)| at);
-        Step::Wait {
-            waiting_on,
-            recheck: [power_on_at, survey_at].into_iter().flatten().min(),
-        }
+        let retries = [EffectKind::PowerOn, EffectKind::Relocate].map(|kind| self.not_before(kind));
+        let recheck = retries.into_iter().flatten().chain(survey_at).min();
+        Step::Wait { waiting_on, recheck }
     }
 
     /// The next phase of a VM that is off, where there is one: home if its host is back, else where DRS or we can
@@ -66,6 +64,9 @@ impl Scene<'_> {
         }
         if self.vm.drs {
             return (!refused_lately).then_some(Phase::PoweringOn { by_drs: true });
+        }
+        if self.not_before(EffectKind::Relocate).is_some() {
+            return None;
         }
         // Who holds which device elsewhere is only known from a reading made during this wait.
         self.seen.attempt(EffectKind::Survey, self.episode.since)?;
