@@ -94,3 +94,6 @@ impl Ledger {
             .map(Limit::Unavailable)
     }
 }
+
+#[cfg(test)]
+mod tests;

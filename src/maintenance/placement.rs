@@ -167,10 +167,16 @@ pub fn look(
         match judge(wanted, host, refused) {
             Verdict::Fits => fits.push(host),
             Verdict::Survey => offer.survey.push(host.moref.clone()),
-            Verdict::No(why) => offer.refused.push(Refused {
-                host: host.name.clone(),
-                why,
-            }),
+            Verdict::No(why) => {
+                // What other VMs hold, and what vCenter refuses, may be otherwise at the next reading.
+                if matches!(why, Why::DevicesTaken | Why::RefusedByVcenter(_)) {
+                    offer.survey.push(host.moref.clone());
+                }
+                offer.refused.push(Refused {
+                    host: host.name.clone(),
+                    why,
+                });
+            }
         }
     }
     // The host with the most devices to spare after this VM: it keeps the others' choices open. Names break ties, so
@@ -282,3 +288,6 @@ fn assign(
     }
     false
 }
+
+#[cfg(test)]
+mod tests;

@@ -149,3 +149,6 @@ fn read_time(text: &str) -> Option<Timestamp> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests;

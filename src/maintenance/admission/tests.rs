@@ -1,0 +1,127 @@
+use jiff::SignedDuration;
+
+use super::*;
+
+const ONE: Limits = Limits {
+    concurrent_drains: 1,
+    unavailable: None,
+};
+
+fn node(name: &str) -> NodeName {
+    NodeName::new(name)
+}
+
+fn nodes(names: &[&str]) -> BTreeSet<NodeName> {
+    names.iter().map(|name| node(name)).collect()
+}
+
+fn applicant(name: &str, clicked: i64) -> Applicant {
+    Applicant {
+        clicked_at: Timestamp::UNIX_EPOCH + SignedDuration::from_secs(clicked),
+        node: node(name),
+    }
+}
+
+fn granted(ledger: &Ledger, names: &[&str], limits: Limits) -> Vec<bool> {
+    names
+        .iter()
+        .map(|name| ledger.admission(&node(name), limits) == Admission::Granted)
+        .collect()
+}
+
+#[test]
+fn the_first_to_be_clicked_is_the_first_to_be_drained() {
+    let mut ledger = Ledger {
+        applicants: BTreeSet::from([applicant("a", 20), applicant("b", 10)]),
+        ..Ledger::default()
+    };
+    ledger.grant(ONE);
+    assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
+    let behind = Admission::Behind {
+        ahead: vec![node("b")],
+        limit: Limit::ConcurrentDrains(1),
+    };
+    assert_eq!(ledger.admission(&node("a"), ONE), behind);
+}
+
+#[test]
+fn a_place_once_granted_is_not_granted_again_however_late_its_record_is_seen() {
+    let mut ledger = Ledger {
+        applicants: BTreeSet::from([applicant("b", 10)]),
+        ..Ledger::default()
+    };
+    ledger.grant(ONE);
+    // An earlier click is heard of only after the place was granted.
+    ledger.applicants.insert(applicant("a", 5));
+    ledger.grant(ONE);
+    assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
+}
+
+#[test]
+fn a_grant_lapses_when_its_node_no_longer_applies() {
+    let mut ledger = Ledger {
+        applicants: BTreeSet::from([applicant("a", 20), applicant("b", 10)]),
+        ..Ledger::default()
+    };
+    ledger.grant(ONE);
+    ledger.applicants.remove(&applicant("b", 10));
+    ledger.grant(ONE);
+    assert_eq!(granted(&ledger, &["a"], ONE), [true]);
+}
+
+#[test]
+fn a_recorded_drain_holds_its_place() {
+    let mut ledger = Ledger {
+        draining: nodes(&["b"]),
+        unavailable: nodes(&["b"]),
+        applicants: BTreeSet::from([applicant("a", 20)]),
+        ..Ledger::default()
+    };
+    ledger.grant(ONE);
+    assert_eq!(granted(&ledger, &["a"], ONE), [false]);
+    // Its VM is off: the drain's place is free, the node is still unavailable.
+    ledger.draining.clear();
+    ledger.grant(ONE);
+    assert_eq!(granted(&ledger, &["a"], ONE), [true]);
+}
+
+#[test]
+fn max_unavailable_counts_until_a_node_is_back() {
+    let limits = Limits {
+        concurrent_drains: 9,
+        unavailable: Some(2),
+    };
+    let mut ledger = Ledger {
+        unavailable: nodes(&["x"]),
+        applicants: BTreeSet::from([applicant("a", 1), applicant("b", 2)]),
+        ..Ledger::default()
+    };
+    ledger.grant(limits);
+    assert_eq!(granted(&ledger, &["a", "b"], limits), [true, false]);
+    let behind = Admission::Behind {
+        ahead: vec![node("a"), node("x")],
+        limit: Limit::Unavailable(2),
+    };
+    assert_eq!(ledger.admission(&node("b"), limits), behind);
+}
+
+#[test]
+fn no_two_of_any_number_of_nodes_ever_drain_at_once_and_all_are_served_in_order() {
+    let names: Vec<String> = (0..20).map(|index| format!("gpu-{index:02}")).collect();
+    let mut ledger = Ledger {
+        applicants: names
+            .iter()
+            .enumerate()
+            .map(|(at, name)| applicant(name, i64::try_from(at).unwrap()))
+            .collect(),
+        ..Ledger::default()
+    };
+    let mut served = Vec::new();
+    while let Some(first) = ledger.applicants.first().cloned() {
+        ledger.grant(ONE);
+        assert_eq!(ledger.granted, BTreeSet::from([first.node.clone()]));
+        served.push(first.node.to_string());
+        ledger.applicants.remove(&first);
+    }
+    assert_eq!(served, names);
+}

@@ -1,0 +1,242 @@
+use super::*;
+
+const A40: (u16, u16) = (0x10de, 0x2235);
+const FLEX: (u16, u16) = (0x8086, 0x56c0);
+
+fn wanted(devices: WantedDevices) -> Wanted {
+    Wanted {
+        vm: VmRef::new("vm-1"),
+        from: HostRef::new("host-home"),
+        compute: Some(ComputeRef::new("cluster-1")),
+        datastores: BTreeSet::from([DatastoreRef::new("ds-1")]),
+        devices,
+    }
+}
+
+fn one_a40() -> Wanted {
+    wanted(WantedDevices::AnyOf(vec![vec![A40]]))
+}
+
+fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
+    HostView {
+        moref: HostRef::new(name),
+        name: name.to_owned(),
+        compute: Some(ComputeRef::new("cluster-1")),
+        state: HostState::InService,
+        datastores: BTreeSet::from([DatastoreRef::new("ds-1"), DatastoreRef::new("ds-2")]),
+        devices: devices
+            .iter()
+            .enumerate()
+            .map(|(slot, ids)| Device {
+                address: format!("0000:{slot:02x}:00.0"),
+                ids: *ids,
+            })
+            .collect(),
+        held: Some(Vec::new()),
+        reserved: Vec::new(),
+    }
+}
+
+fn fits(wanted: &Wanted, hosts: &[HostView]) -> Option<String> {
+    look(wanted, hosts, None, &[]).fits.map(|(_, name)| name)
+}
+
+fn why_not(wanted: &Wanted, host: HostView) -> Why {
+    let offer = look(wanted, &[host], None, &[]);
+    assert_eq!(offer.fits, None);
+    offer.refused.into_iter().next().unwrap().why
+}
+
+fn hold(vm: &str, device: Held) -> Hold {
+    Hold {
+        vm: VmRef::new(vm),
+        device,
+    }
+}
+
+#[test]
+fn a_host_with_a_free_matching_device_fits() {
+    assert_eq!(
+        fits(&one_a40(), &[host("esx-2", &[FLEX, A40])]),
+        Some("esx-2".to_owned())
+    );
+}
+
+#[test]
+fn a_device_of_another_vendor_does_not_match() {
+    assert_eq!(why_not(&one_a40(), host("esx-2", &[FLEX])), Why::NoMatchingDevice);
+}
+
+#[test]
+fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
+    let mut taken = host("esx-2", &[A40; 11]);
+    taken.held = Some(
+        (0..11)
+            .map(|slot| hold("vm-9", Held::Address(format!("0000:{slot:02X}:00.0"))))
+            .collect(),
+    );
+    assert_eq!(why_not(&one_a40(), taken), Why::DevicesTaken);
+}
+
+#[test]
+fn a_hold_without_an_address_takes_one_device_of_its_kind() {
+    let mut two = host("esx-2", &[A40, A40]);
+    two.held = Some(vec![hold("vm-9", Held::AnyOf(vec![A40]))]);
+    assert_eq!(fits(&one_a40(), &[two.clone()]), Some("esx-2".to_owned()));
+    two.held = Some(vec![
+        hold("vm-8", Held::AnyOf(vec![A40])),
+        hold("vm-9", Held::AnyOf(vec![A40])),
+    ]);
+    assert_eq!(why_not(&one_a40(), two), Why::DevicesTaken);
+}
+
+#[test]
+fn what_the_vm_itself_holds_does_not_stand_in_its_own_way() {
+    let mut own = host("esx-2", &[A40]);
+    own.held = Some(vec![hold("vm-1", Held::AnyOf(vec![A40]))]);
+    assert_eq!(fits(&one_a40(), &[own]), Some("esx-2".to_owned()));
+}
+
+#[test]
+fn a_reservation_of_another_episode_takes_a_device() {
+    let mut reserved = host("esx-2", &[A40]);
+    reserved.reserved = vec![vec![A40]];
+    assert_eq!(why_not(&one_a40(), reserved), Why::DevicesTaken);
+}
+
+#[test]
+fn the_only_device_that_fits_one_need_is_kept_for_it() {
+    // The first device fits both needs; taking it for the first need alone would leave none for the second.
+    let both = wanted(WantedDevices::AnyOf(vec![vec![A40, FLEX], vec![A40]]));
+    assert_eq!(
+        fits(&both, &[host("esx-2", &[A40, FLEX])]),
+        Some("esx-2".to_owned())
+    );
+    assert_eq!(fits(&both, &[host("esx-2", &[FLEX, FLEX])]), None);
+}
+
+#[test]
+fn nothing_is_placed_on_a_host_that_takes_no_vms() {
+    let entering = HostState::Entering {
+        task: crate::ids::TaskRef::new("task-1"),
+        clicked_at: jiff::Timestamp::UNIX_EPOCH,
+        user: None,
+    };
+    for state in [
+        HostState::Unknown,
+        HostState::Unreachable,
+        entering,
+        HostState::InMaintenance,
+        HostState::Quarantined,
+    ] {
+        let words = state.words();
+        let refused = why_not(
+            &one_a40(),
+            HostView {
+                state,
+                ..host("esx-2", &[A40])
+            },
+        );
+        assert_eq!(refused, Why::State(words));
+    }
+}
+
+#[test]
+fn another_cluster_and_the_own_host_are_not_even_considered() {
+    let elsewhere = HostView {
+        compute: Some(ComputeRef::new("cluster-2")),
+        ..host("esx-2", &[A40])
+    };
+    let offer = look(&one_a40(), &[elsewhere, host("host-home", &[A40])], None, &[]);
+    assert_eq!(offer, Offer::default());
+    let homeless = Wanted {
+        compute: None,
+        ..one_a40()
+    };
+    assert_eq!(
+        look(
+            &homeless,
+            &[HostView {
+                compute: None,
+                ..host("esx-2", &[A40])
+            }],
+            None,
+            &[]
+        ),
+        Offer::default()
+    );
+}
+
+#[test]
+fn a_host_that_does_not_see_every_datastore_of_the_vm_is_refused() {
+    let far = Wanted {
+        datastores: BTreeSet::from([DatastoreRef::new("ds-1"), DatastoreRef::new("ds-9")]),
+        ..one_a40()
+    };
+    assert_eq!(why_not(&far, host("esx-2", &[A40])), Why::Datastore);
+    let unknown = Wanted {
+        datastores: BTreeSet::new(),
+        ..one_a40()
+    };
+    assert_eq!(why_not(&unknown, host("esx-2", &[A40])), Why::Datastore);
+}
+
+#[test]
+fn a_host_is_surveyed_before_it_is_offered_and_again_when_its_devices_were_taken() {
+    let unsurveyed = HostView {
+        held: None,
+        ..host("esx-2", &[A40])
+    };
+    let mut taken = host("esx-3", &[A40]);
+    taken.held = Some(vec![hold("vm-9", Held::AnyOf(vec![A40]))]);
+    let offer = look(
+        &one_a40(),
+        &[unsurveyed, taken, host("esx-4", &[FLEX])],
+        None,
+        &[],
+    );
+    assert_eq!(offer.fits, None);
+    assert_eq!(offer.survey, [HostRef::new("esx-2"), HostRef::new("esx-3")]);
+}
+
+#[test]
+fn a_fixed_address_and_a_foreign_device_keep_the_vm_at_home() {
+    assert_eq!(
+        why_not(&wanted(WantedDevices::Static), host("esx-2", &[A40])),
+        Why::StaticDevice
+    );
+    let foreign = wanted(WantedDevices::Foreign {
+        backing: "Vmiop".to_owned(),
+    });
+    assert_eq!(
+        why_not(&foreign, host("esx-2", &[A40])),
+        Why::ForeignDevice("Vmiop".to_owned())
+    );
+    assert_eq!(
+        why_not(&wanted(WantedDevices::Unknown), host("esx-2", &[A40])),
+        Why::UnknownDevice
+    );
+}
+
+#[test]
+fn what_was_offered_stays_offered_while_it_fits_and_the_roomiest_host_comes_first() {
+    let hosts = [
+        host("esx-2", &[A40]),
+        host("esx-3", &[A40, A40]),
+        host("esx-4", &[A40, A40]),
+    ];
+    assert_eq!(fits(&one_a40(), &hosts), Some("esx-3".to_owned()));
+    let kept = look(&one_a40(), &hosts, Some(&HostRef::new("esx-2")), &[]);
+    assert_eq!(kept.fits, Some((HostRef::new("esx-2"), "esx-2".to_owned())));
+}
+
+#[test]
+fn a_host_that_vcenter_refused_a_moment_ago_is_not_offered_again() {
+    let refused = [(HostRef::new("esx-2"), "no room".to_owned())];
+    let offer = look(&one_a40(), &[host("esx-2", &[A40])], None, &refused);
+    assert_eq!(offer.fits, None);
+    assert_eq!(
+        offer.refused.first().map(ToString::to_string).as_deref(),
+        Some("esx-2 was refused by vCenter: no room")
+    );
+}
