@@ -1,0 +1,184 @@
+//! The client: settings, and one way to call vCenter that logs in, repeats what may be repeated, and names its errors.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use super::endpoint::{CredentialSource, Endpoint, EndpointError, Trust};
+pub use super::error::{ConnectError, Error, LoginError, TransportError};
+pub use super::power::{PowerOnBy, Started};
+use super::session::{Session, Sessions};
+use super::soap::{self, Answer, Moref};
+use super::xml::Element;
+use super::xml::write::Out;
+
+/// Where vCenter is and how it is spoken to.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Its SOAP service.
+    pub endpoint: Endpoint,
+    /// Who we are.
+    pub credentials: CredentialSource,
+    /// Whose certificates are believed.
+    pub trust: Trust,
+    /// Longest time for one call other than the long poll, 30 s.
+    pub call_deadline: Duration,
+    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, 60 s: below the idle limit of every proxy, and often enough to
+    /// keep the session warm.
+    pub long_poll: Duration,
+    /// How often hosts and lookups are read again although nothing was pushed: `POLL_INTERVAL_SECONDS`.
+    pub reread_every: Duration,
+    /// First pause after the stream broke, 1 s.
+    pub retry_min: Duration,
+    /// Longest pause between attempts to rebuild the stream, 30 s.
+    pub retry_max: Duration,
+    /// How long credentials that vCenter refused are not tried again, 180 s: repeated failures lock the account.
+    /// Changed credentials are tried at once.
+    pub bad_login_hold: Duration,
+}
+
+impl Settings {
+    /// The settings with the defaults above and a re-read every 30 s.
+    pub fn new(endpoint: Endpoint, credentials: CredentialSource, trust: Trust) -> Self {
+        Self {
+            endpoint,
+            credentials,
+            trust,
+            call_deadline: Duration::from_secs(30),
+            long_poll: Duration::from_secs(60),
+            reread_every: Duration::from_secs(30),
+            retry_min: Duration::from_secs(1),
+            retry_max: Duration::from_secs(30),
+            bad_login_hold: Duration::from_secs(180),
+        }
+    }
+}
+
+/// vCenter, with one session that all clones share.
+#[derive(Clone)]
+pub struct Vcenter {
+    pub(super) settings: Arc<Settings>,
+    pub(super) sessions: Arc<Sessions>,
+    calls: Arc<AtomicU64>,
+}
+
+/// One call: what, on what, and whether doing it twice is the same as doing it once.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub(super) method: &'static str,
+    pub(super) on: Moref,
+    pub(super) body: Out,
+    repeatable: bool,
+}
+
+impl Call {
+    /// A call that only reads: it may be repeated.
+    pub(super) fn read(method: &'static str, on: &Moref) -> Self {
+        Self {
+            repeatable: true,
+            ..Self::act(method, on)
+        }
+    }
+
+    /// A call that starts or makes something: it is sent once.
+    pub(super) fn act(method: &'static str, on: &Moref) -> Self {
+        Self {
+            method,
+            on: on.clone(),
+            body: soap::method(method, on),
+            repeatable: false,
+        }
+    }
+
+    /// With one more argument, in the schema's order.
+    pub(super) fn with(mut self, argument: Out) -> Self {
+        self.body = self.body.with(argument);
+        self
+    }
+}
+
+impl Vcenter {
+    /// Prepares the client. Reads the CA file and sends nothing; the first call logs in.
+    ///
+    /// # Errors
+    /// Where TLS cannot be set up: an unreadable CA file, one without certificates, no trust roots at all.
+    pub fn new(settings: Settings) -> Result<Self, ConnectError> {
+        Ok(Self {
+            sessions: Arc::new(Sessions::new(settings.clone())?),
+            settings: Arc::new(settings),
+            calls: Arc::default(),
+        })
+    }
+
+    /// Ends the session, if there is one, within 5 s. A later call logs in again.
+    pub async fn logout(&self) {
+        self.sessions.logout().await;
+    }
+
+    /// Calls in the live session. A session that turns out to be gone costs one login and one more try, because a call
+    /// refused for that reason was not performed; a broken connection costs one more try where the call only reads.
+    pub(super) async fn call(&self, call: &Call) -> Result<Element, Error> {
+        let session = self.sessions.get().await?;
+        match self.call_in(&session, call).await {
+            Err(Error::Refused { source, .. }) if source.ends_session(&call.on) => {}
+            Err(Error::Transport {
+                source: TransportError::Connection(_),
+                ..
+            }) if call.repeatable => {}
+            answer => return answer,
+        }
+        let session = self.sessions.get().await?;
+        self.call_in(&session, call).await
+    }
+
+    /// Calls in this session and no other. A fault that says the session is gone gives it up.
+    pub(super) async fn call_in(&self, session: &Session, call: &Call) -> Result<Element, Error> {
+        self.call_within(session, call, self.settings.call_deadline).await
+    }
+
+    /// As [`Vcenter::call_in`], with a deadline of its own.
+    pub(super) async fn call_within(
+        &self,
+        session: &Session,
+        call: &Call,
+        deadline: Duration,
+    ) -> Result<Element, Error> {
+        let (operation, object) = (call.method, call.on.to_string());
+        let id = format!("haulout-{:x}", self.calls.fetch_add(1, Ordering::Relaxed));
+        let envelope = soap::envelope(&call.body, &id);
+        let reply = session
+            .transport
+            .post(&session.soap_action, Some(&session.cookie), envelope, deadline)
+            .await
+            .map_err(|source| Error::Transport {
+                operation,
+                object: object.clone(),
+                source,
+            })?;
+        match soap::read_answer(operation, &reply.body) {
+            Ok(Answer::Returned(response)) => Ok(response),
+            Ok(Answer::Fault { fault, existing }) => {
+                if fault.ends_session(&call.on) {
+                    self.sessions.give_up(session.generation);
+                }
+                Err(Error::Refused {
+                    operation,
+                    object,
+                    source: fault,
+                    existing,
+                })
+            }
+            Err(source) => Err(Error::Reply {
+                operation,
+                object,
+                source,
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Vcenter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Vcenter").field(&self.settings.endpoint).finish()
+    }
+}

@@ -1,0 +1,245 @@
+//! Where vCenter is, who we are there, and whose certificates we believe.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use secrecy::{ExposeSecret, SecretString};
+
+use super::error::LoginError;
+
+/// The address of vCenter's SOAP service.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    url: reqwest::Url,
+}
+
+/// Why an address is not usable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// It is empty.
+    #[error("the vCenter address is empty: give a name, name:port, or https://name/sdk")]
+    Blank,
+    /// It is no URL and no host name.
+    #[error("the vCenter address cannot be read ({why}): give a name, name:port, or https://name/sdk")]
+    Malformed {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Another protocol than https.
+    #[error("the vCenter address has the scheme {scheme}: only https carries a password")]
+    Scheme {
+        /// Which.
+        scheme: String,
+    },
+    /// A part that has no business there. It is not repeated, because it may be a secret.
+    #[error("the vCenter address contains {what}, which does not belong into it")]
+    Extra {
+        /// Which.
+        what: &'static str,
+    },
+}
+
+impl Endpoint {
+    /// Reads `name`, `name:port`, `https://name[:port][/sdk]`, or `http://` with a loopback address.
+    ///
+    /// # Errors
+    /// For anything else: a password never travels in clear, and user-info, query and fragment are refused.
+    pub fn parse(text: &str) -> Result<Self, EndpointError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(EndpointError::Blank);
+        }
+        let full = if text.contains("://") {
+            text.to_owned()
+        } else {
+            format!("https://{text}")
+        };
+        let mut url = reqwest::Url::parse(&full).map_err(|error| EndpointError::Malformed {
+            why: error.to_string(),
+        })?;
+        for (present, what) in [
+            (
+                !url.username().is_empty() || url.password().is_some(),
+                "a user or password",
+            ),
+            (url.query().is_some(), "a query"),
+            (url.fragment().is_some(), "a fragment"),
+        ] {
+            if present {
+                return Err(EndpointError::Extra { what });
+            }
+        }
+        let host = url.host_str().unwrap_or_default();
+        if host.is_empty() {
+            return Err(EndpointError::Malformed {
+                why: "it names no host".to_owned(),
+            });
+        }
+        match url.scheme() {
+            "https" => {}
+            "http" if is_loopback(host) => {}
+            scheme => {
+                return Err(EndpointError::Scheme {
+                    scheme: scheme.to_owned(),
+                });
+            }
+        }
+        match url.path().trim_end_matches('/') {
+            "" | "/sdk" | "/sdk/vimService" => url.set_path("/sdk"),
+            _ => {
+                return Err(EndpointError::Extra {
+                    what: "a path other than /sdk",
+                });
+            }
+        }
+        Ok(Self { url })
+    }
+
+    /// The SOAP service.
+    pub(super) fn sdk(&self) -> reqwest::Url {
+        self.url.clone()
+    }
+
+    /// The document that lists the API versions the server knows.
+    pub(super) fn versions(&self) -> reqwest::Url {
+        let mut url = self.url.clone();
+        url.set_path("/sdk/vimServiceVersions.xml");
+        url
+    }
+}
+
+/// Only addresses, not names: `localhost` is whatever a resolver says it is.
+fn is_loopback(host: &str) -> bool {
+    host.trim_matches(['[', ']'])
+        .parse::<IpAddr>()
+        .is_ok_and(|address| address.is_loopback())
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.url.as_str())
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where user and password come from.
+#[derive(Clone, Debug)]
+pub enum CredentialSource {
+    /// Given once.
+    Literal {
+        /// The user, `name@domain` or `DOMAIN\name`.
+        user: String,
+        /// The password.
+        password: SecretString,
+    },
+    /// Files, read for each login, so that a rotated secret is picked up without a restart.
+    Files {
+        /// Holds the user.
+        user: PathBuf,
+        /// Holds the password.
+        password: PathBuf,
+    },
+    /// A user given once, and a file with the password.
+    UserAndFile {
+        /// The user.
+        user: String,
+        /// Holds the password.
+        password: PathBuf,
+    },
+}
+
+/// What one login uses.
+pub(super) struct Credentials {
+    pub(super) user: String,
+    pub(super) password: SecretString,
+}
+
+impl CredentialSource {
+    /// Reads both. One line end at the end of a file is not part of the secret.
+    pub(super) fn read(&self) -> Result<Credentials, LoginError> {
+        let (user, password) = match self {
+            Self::Literal { user, password } => (user.clone(), password.clone()),
+            Self::Files { user, password } => (read_line(user)?, read_line(password)?.into()),
+            Self::UserAndFile { user, password } => (user.clone(), read_line(password)?.into()),
+        };
+        if user.is_empty() {
+            return Err(LoginError::Blank { what: "user name" });
+        }
+        if password.expose_secret().is_empty() {
+            return Err(LoginError::Blank { what: "password" });
+        }
+        Ok(Credentials { user, password })
+    }
+}
+
+fn read_line(path: &Path) -> Result<String, LoginError> {
+    let mut text = std::fs::read_to_string(path).map_err(|source| LoginError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}
+
+/// Whose certificates are believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The system's trust roots.
+    SystemRoots,
+    /// The system's trust roots and those of this PEM file, which is read again for each login.
+    CaBundle(PathBuf),
+    /// Anybody's: `VCENTER_TLS_VERIFY=false`. Whoever stands between us and vCenter gets the password.
+    Nothing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_in_every_form_people_write() {
+        for (text, url) in [
+            ("vc.example.com", "https://vc.example.com/sdk"),
+            (" vc.example.com:8443 ", "https://vc.example.com:8443/sdk"),
+            ("https://vc.example.com", "https://vc.example.com/sdk"),
+            ("https://vc.example.com/sdk/", "https://vc.example.com/sdk"),
+            ("http://127.0.0.1:1234/sdk", "http://127.0.0.1:1234/sdk"),
+            ("http://[::1]:1234", "http://[::1]:1234/sdk"),
+            ("10.0.0.1", "https://10.0.0.1/sdk"),
+        ] {
+            assert_eq!(Endpoint::parse(text).unwrap().to_string(), url, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_would_leak_is_refused_and_not_repeated() {
+        for text in [
+            "",
+            "http://vc.example.com/sdk",
+            "http://localhost/sdk",
+            "http://127.0.0.1.example.com/sdk",
+            "ftp://vc/sdk",
+            "https://u:hunter2@vc/sdk",
+            "u:hunter2@vc",
+            "https://vc/sdk?hunter2",
+            "https://vc/sdk#hunter2",
+            "https://vc/ui/hunter2",
+            "https://",
+            "a b",
+        ] {
+            let error = Endpoint::parse(text).unwrap_err();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+}

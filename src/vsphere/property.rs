@@ -1,0 +1,337 @@
+//! The PropertyCollector: what to ask for, how pages are read to their end, and what an update set says.
+
+use super::client::{Call, Error, Vcenter};
+use super::fault::{self, Fault, FaultKind};
+use super::session::Session;
+use super::soap::{Moref, ReplyError};
+use super::xml::Element;
+use super::xml::write::Out;
+
+/// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
+pub(super) const PAGE: u32 = 50;
+/// Most pages of one reading: 500,000 objects, ten times what one vCenter can hold.
+const MAX_PAGES: usize = 10_000;
+
+/// A `PropertyFilterSpec`: which properties of which types, starting from which objects.
+#[derive(Clone, Default)]
+pub(super) struct Spec {
+    properties: Vec<Out>,
+    objects: Vec<Out>,
+}
+
+/// A `TraversalSpec`: along which property the selection goes on from an object.
+#[derive(Clone)]
+pub(super) struct Step(Out);
+
+impl Spec {
+    /// Asks for `paths` of every selected object of type `kind` or a type derived from it.
+    pub(super) fn read(mut self, kind: &str, paths: &[&str]) -> Self {
+        let spec = Out::new("propSet")
+            .with(Out::text("type", kind))
+            .with_all(paths.iter().map(|path| Out::text("pathSet", *path)));
+        self.properties.push(spec);
+        self
+    }
+
+    /// Selects `object` itself, and what `steps` lead to.
+    pub(super) fn of(self, object: &Moref, steps: Vec<Step>) -> Self {
+        self.select(object, false, steps)
+    }
+
+    /// Selects only what `steps` lead to from `object`.
+    pub(super) fn through(self, object: &Moref, steps: Vec<Step>) -> Self {
+        self.select(object, true, steps)
+    }
+
+    fn select(mut self, object: &Moref, skip: bool, steps: Vec<Step>) -> Self {
+        let spec = Out::new("objectSet")
+            .with(Out::moref("obj", object))
+            .with(Out::text("skip", skip.to_string()))
+            .with_all(steps.into_iter().map(|step| step.0));
+        self.objects.push(spec);
+        self
+    }
+
+    /// As the element `name`. A stale reference is reported in the result; without that the whole call would fail.
+    pub(super) fn render(self, name: &'static str) -> Out {
+        Out::new(name)
+            .with_all(self.properties)
+            .with_all(self.objects)
+            .with(Out::text("reportMissingObjectsInResults", "true"))
+    }
+}
+
+impl Step {
+    /// From objects of type `kind` along `path`, then on by `steps`.
+    pub(super) fn new(kind: &str, path: &str, steps: Vec<Self>) -> Self {
+        let spec = Out::new("selectSet")
+            .attribute("xsi:type", "TraversalSpec")
+            .with(Out::text("type", kind))
+            .with(Out::text("path", path))
+            .with(Out::text("skip", "false"));
+        Self(spec.with_all(steps.into_iter().map(|step| step.0)))
+    }
+
+    /// From a managed entity to its parent, and on to the root.
+    pub(super) fn up() -> Self {
+        let again = Out::new("selectSet")
+            .attribute("xsi:type", "SelectionSpec")
+            .with(Out::text("name", "up"));
+        let spec = Out::new("selectSet")
+            .attribute("xsi:type", "TraversalSpec")
+            .with(Out::text("name", "up"))
+            .with(Out::text("type", "ManagedEntity"))
+            .with(Out::text("path", "parent"))
+            .with(Out::text("skip", "false"));
+        Self(spec.with(again))
+    }
+}
+
+/// An object with the properties that were read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object {
+    /// Which.
+    pub moref: Moref,
+    /// Path and value; `None` where the property is unset.
+    pub properties: Vec<(String, Option<Element>)>,
+    /// Paths that could not be read, and why.
+    pub missing: Vec<(String, Fault)>,
+}
+
+impl Object {
+    /// The value at `path`, where it is set and readable.
+    pub fn get(&self, path: &str) -> Option<&Element> {
+        let found = self.properties.iter().find(|(name, _)| name == path)?;
+        found.1.as_ref()
+    }
+
+    /// The fault for `path`, where it could not be read.
+    pub fn denied(&self, path: &str) -> Option<&Fault> {
+        let found = self.missing.iter().find(|(name, _)| name == path)?;
+        Some(&found.1)
+    }
+}
+
+/// One page of `RetrievePropertiesEx`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page {
+    /// The objects on it.
+    pub objects: Vec<Object>,
+    /// Asks for the next page; absent on the last one.
+    pub token: Option<String>,
+}
+
+/// One answer of `WaitForUpdatesEx`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpdateSet {
+    /// Asks for what comes after it.
+    pub version: String,
+    /// It is only a part: the rest comes at once, and nothing is complete before.
+    pub truncated: bool,
+    /// What changed, in the order it was told.
+    pub changes: Vec<Change>,
+}
+
+/// What an update set says about one object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// It is selected, or properties of it changed.
+    Upsert(Object),
+    /// It is not selected any more, or it does not exist.
+    Gone(Moref),
+}
+
+/// Reads a response of `RetrievePropertiesEx` or `ContinueRetrievePropertiesEx`.
+///
+/// # Errors
+/// Where an object has no reference, or a property no name.
+pub fn read_page(response: Element) -> Result<Page, ReplyError> {
+    let mut page = Page {
+        objects: Vec::new(),
+        token: None,
+    };
+    let Some(value) = response.children.into_iter().find(|c| &*c.name == "returnval") else {
+        return Ok(page);
+    };
+    for child in value.children {
+        match &*child.name {
+            "token" => page.token = Some(child.text.into()),
+            "objects" => page.objects.push(read_object(child, "propSet")?),
+            _ => {}
+        }
+    }
+    Ok(page)
+}
+
+/// Reads a response of `WaitForUpdatesEx`; `None` is the server's "nothing happened".
+///
+/// # Errors
+/// Where the version, an object's reference or a property's name is missing.
+pub fn read_update_set(response: Element) -> Result<Option<UpdateSet>, ReplyError> {
+    let Some(value) = response.children.into_iter().find(|c| &*c.name == "returnval") else {
+        return Ok(None);
+    };
+    let version = value.text_of("version").unwrap_or_default().to_owned();
+    if version.is_empty() {
+        return Err(ReplyError::value("UpdateSet.version", "a version"));
+    }
+    let mut set = UpdateSet {
+        version,
+        truncated: value.text_of("truncated") == Some("true"),
+        changes: Vec::new(),
+    };
+    for filter in value.children {
+        if &*filter.name != "filterSet" {
+            continue;
+        }
+        for child in filter.children {
+            match &*child.name {
+                "objectSet" => set.changes.push(read_change(child)?),
+                "missingObject" => set.changes.extend(read_missing_object(&child)?),
+                _ => {}
+            }
+        }
+    }
+    Ok(Some(set))
+}
+
+fn read_change(update: Element) -> Result<Change, ReplyError> {
+    match update.text_of("kind") {
+        Some("leave") => Ok(Change::Gone(object_ref(&update)?)),
+        Some("enter" | "modify") => Ok(Change::Upsert(read_object(update, "changeSet")?)),
+        _ => Err(ReplyError::value("ObjectUpdate.kind", "enter, modify or leave")),
+    }
+}
+
+/// Only an object that does not exist is gone; one that is denied for another reason stays what it was, unknown.
+fn read_missing_object(missing: &Element) -> Result<Option<Change>, ReplyError> {
+    let moref = object_ref(missing)?;
+    let fault = missing.child("fault").map(fault::read_localized);
+    let gone = fault.is_some_and(|fault| fault.kind == FaultKind::ManagedObjectNotFound);
+    Ok(gone.then_some(Change::Gone(moref)))
+}
+
+fn object_ref(element: &Element) -> Result<Moref, ReplyError> {
+    element
+        .child("obj")
+        .and_then(Moref::read)
+        .ok_or_else(|| ReplyError::value("obj", "a managed object reference"))
+}
+
+fn read_object(element: Element, property: &str) -> Result<Object, ReplyError> {
+    let mut object = Object {
+        moref: object_ref(&element)?,
+        properties: Vec::new(),
+        missing: Vec::new(),
+    };
+    for child in element.children {
+        if &*child.name == property {
+            let name = child.text_of("name").unwrap_or_default().to_owned();
+            if name.is_empty() {
+                return Err(ReplyError::value(
+                    format!("a property name of {}", object.moref),
+                    "a path",
+                ));
+            }
+            let removed = matches!(child.text_of("op"), Some("remove" | "indirectRemove"));
+            let value = child.children.into_iter().find(|child| &*child.name == "val");
+            object.properties.push((name, value.filter(|_| !removed)));
+        } else if &*child.name == "missingSet" {
+            let path = child.text_of("path").unwrap_or_default().to_owned();
+            let fault = child.child("fault").map(fault::read_localized);
+            object.missing.extend(fault.map(|fault| (path, fault)));
+        }
+    }
+    Ok(object)
+}
+
+/// Whether the reply is that of a dead session: reading needs no session (`System.Anonymous`), so it answers with every
+/// property missing for want of one.
+pub fn is_of_dead_session<'a>(objects: impl IntoIterator<Item = &'a Object>) -> bool {
+    let mut any = false;
+    let all = objects.into_iter().all(|object| {
+        any = true;
+        object.properties.is_empty()
+            && !object.missing.is_empty()
+            && object
+                .missing
+                .iter()
+                .all(|(_, fault)| fault.kind == FaultKind::NotAuthenticated)
+    });
+    any && all
+}
+
+impl Vcenter {
+    /// Reads once, in whichever session lives, to the last page. A dead session costs one login and one more try.
+    pub(super) async fn retrieve(&self, spec: Spec) -> Result<Vec<Object>, Error> {
+        let session = self.sessions.get().await?;
+        match self.retrieve_in(&session, spec.clone()).await {
+            Err(Error::Refused { source, .. }) if source.kind == FaultKind::NotAuthenticated => {}
+            Err(Error::Transport {
+                source: super::error::TransportError::Connection(_),
+                ..
+            }) => {}
+            answer => return answer,
+        }
+        let session = self.sessions.get().await?;
+        self.retrieve_in(&session, spec).await
+    }
+
+    /// Reads once, in this session, to the last page.
+    pub(super) async fn retrieve_in(&self, session: &Session, spec: Spec) -> Result<Vec<Object>, Error> {
+        let collector = &session.content.property_collector;
+        let options = Out::new("options").with(Out::text("maxObjects", PAGE.to_string()));
+        let mut call = Call::read("RetrievePropertiesEx", collector)
+            .with(spec.render("specSet"))
+            .with(options);
+        let mut objects = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let response = self.call_in(session, &call).await?;
+            let page = read_page(response).map_err(|source| unreadable(&call, source))?;
+            objects.extend(page.objects);
+            let Some(token) = page.token else {
+                return self.unless_dead(session, &call, objects);
+            };
+            call = Call::read("ContinueRetrievePropertiesEx", collector).with(Out::text("token", token));
+        }
+        Err(unreadable(
+            &call,
+            ReplyError::value("token", "absent after 10,000 pages"),
+        ))
+    }
+
+    fn unless_dead(
+        &self,
+        session: &Session,
+        call: &Call,
+        objects: Vec<Object>,
+    ) -> Result<Vec<Object>, Error> {
+        if !is_of_dead_session(&objects) {
+            return Ok(objects);
+        }
+        self.sessions.give_up(session.generation);
+        Err(dead_session(call))
+    }
+}
+
+/// The error for a reply that shows a dead session without a fault.
+pub(super) fn dead_session(call: &Call) -> Error {
+    Error::Refused {
+        operation: call.method,
+        object: call.on.to_string(),
+        source: Fault {
+            kind: FaultKind::NotAuthenticated,
+            said: "every property was withheld for want of a session".to_owned(),
+        },
+        existing: None,
+    }
+}
+
+/// The error for an answer to `call` that cannot be understood.
+pub(super) fn unreadable(call: &Call, source: ReplyError) -> Error {
+    Error::Reply {
+        operation: call.method,
+        object: call.on.to_string(),
+        source,
+    }
+}

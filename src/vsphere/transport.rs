@@ -1,0 +1,145 @@
+//! One HTTP request and its answer: HTTP/1.1, no redirect, no proxy, no cookie jar, a deadline and a size limit.
+
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_TYPE, COOKIE, HeaderValue, SET_COOKIE};
+
+use super::endpoint::{Endpoint, Trust};
+use super::error::{ConnectError, TransportError};
+use super::tls;
+
+/// Largest answer. A page of 50 hosts with all their PCI devices is under 8 MiB.
+pub const MAX_REPLY: usize = 32 << 20;
+/// Connections that idle longer are closed by us, long before a proxy in between resets them (vCenter's own: 900 s).
+const POOL_IDLE: Duration = Duration::from_secs(60);
+/// A peer that vanished without a word is noticed after about `KEEPALIVE` and three probes.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// The HTTP client for one vCenter.
+#[derive(Clone, Debug)]
+pub(super) struct Transport {
+    http: reqwest::Client,
+    endpoint: Endpoint,
+}
+
+/// An answer that may carry SOAP.
+pub(super) struct Reply {
+    pub(super) body: Vec<u8>,
+    /// The session cookie it sets, `name=value`, byte for byte.
+    pub(super) cookie: Option<HeaderValue>,
+}
+
+impl Transport {
+    /// Builds the client; nothing is sent.
+    pub(super) fn new(endpoint: &Endpoint, trust: &Trust, ca: Option<&[u8]>) -> Result<Self, ConnectError> {
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls::config(trust, ca)?)
+            .http1_only()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .no_proxy()
+            .referer(false)
+            .user_agent(concat!("haulout/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(Duration::from_secs(10))
+            .pool_idle_timeout(POOL_IDLE)
+            .tcp_keepalive(KEEPALIVE)
+            .tcp_keepalive_interval(KEEPALIVE)
+            .tcp_keepalive_retries(3_u32)
+            .tcp_nodelay(true)
+            .build()
+            .map_err(ConnectError::Http)?;
+        Ok(Self {
+            http,
+            endpoint: endpoint.clone(),
+        })
+    }
+
+    /// Posts a SOAP envelope. 200 and 500 carry SOAP, everything else is an error.
+    pub(super) async fn post(
+        &self,
+        soap_action: &str,
+        cookie: Option<&HeaderValue>,
+        envelope: String,
+        deadline: Duration,
+    ) -> Result<Reply, TransportError> {
+        let mut request = self
+            .http
+            .post(self.endpoint.sdk())
+            .header(CONTENT_TYPE, "text/xml; charset=utf-8")
+            .header("SOAPAction", soap_action)
+            .body(envelope);
+        if let Some(cookie) = cookie {
+            request = request.header(COOKIE, cookie);
+        }
+        within(deadline, receive(request, &[200, 500])).await
+    }
+
+    /// Gets the document that lists the API versions.
+    pub(super) async fn versions(&self, deadline: Duration) -> Result<Vec<u8>, TransportError> {
+        let request = self.http.get(self.endpoint.versions());
+        let reply = within(deadline, receive(request, &[200])).await?;
+        Ok(reply.body)
+    }
+}
+
+async fn within<T>(
+    deadline: Duration,
+    work: impl Future<Output = Result<T, TransportError>>,
+) -> Result<T, TransportError> {
+    match tokio::time::timeout(deadline, work).await {
+        Ok(result) => result,
+        Err(_) => Err(TransportError::Deadline(deadline)),
+    }
+}
+
+async fn receive(request: reqwest::RequestBuilder, usable: &[u16]) -> Result<Reply, TransportError> {
+    let mut response = request
+        .send()
+        .await
+        .map_err(|error| TransportError::Connection(error.without_url()))?;
+    let status = response.status().as_u16();
+    if !usable.contains(&status) {
+        return Err(TransportError::Status(status));
+    }
+    let cookie = session_cookie(response.headers().get_all(SET_COOKIE).iter());
+    let mut body = Vec::new();
+    loop {
+        let chunk = response.chunk().await;
+        match chunk.map_err(|error| TransportError::Connection(error.without_url()))? {
+            Some(chunk) if body.len() + chunk.len() > MAX_REPLY => {
+                return Err(TransportError::TooLarge(MAX_REPLY));
+            }
+            Some(chunk) => body.extend_from_slice(&chunk),
+            None => return Ok(Reply { body, cookie }),
+        }
+    }
+}
+
+/// vCenter's session cookie: what stands before the first `;`, quotes and all.
+fn session_cookie<'a>(mut headers: impl Iterator<Item = &'a HeaderValue>) -> Option<HeaderValue> {
+    headers.find_map(|header| {
+        let pair = header.as_bytes().split(|byte| *byte == b';').next()?;
+        if !pair.starts_with(b"vmware_soap_session=") {
+            return None;
+        }
+        let mut cookie = HeaderValue::from_bytes(pair).ok()?;
+        cookie.set_sensitive(true);
+        Some(cookie)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_session_cookie_is_kept_byte_for_byte() {
+        let headers = [
+            HeaderValue::from_static("other=1; Path=/"),
+            HeaderValue::from_static("vmware_soap_session=\"52a=b c\"; Path=/; HttpOnly; Secure"),
+        ];
+        let cookie = session_cookie(headers.iter()).unwrap();
+        assert_eq!(cookie.as_bytes(), b"vmware_soap_session=\"52a=b c\"");
+        assert!(cookie.is_sensitive());
+    }
+}

@@ -1,0 +1,401 @@
+//! The update stream: what vCenter knows of our hosts, VMs and tasks, told as it changes.
+//!
+//! Three signals feed it. The long poll on a collector of our own tells of hosts, and of exactly the VMs and tasks of
+//! the roster. A task history on the same collector tells of tasks whose entity does not push them. A re-read at a fixed
+//! period, on a second connection, finds what neither told. All three are merged as state, never as events, so what
+//! comes twice or late changes nothing (`proto-notes/property-collector.md`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::feed::{Feed, Remains};
+use self::shadow::Shadow;
+use super::client::{Error, Settings, Vcenter};
+use super::property::{Object, UpdateSet};
+use super::session::Session;
+use super::soap::Moref;
+use super::update::{Roster, Update, VmKey};
+use crate::ids::VmRef;
+
+mod feed;
+mod lookup;
+pub mod shadow;
+
+/// How long a stop waits for what is under way, so that no login is torn in half and its session orphaned.
+const GRACE: Duration = Duration::from_secs(3);
+
+type Found = BTreeMap<VmKey, BTreeSet<VmRef>>;
+type Work<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// Follows vCenter until `stop`, and tells what it learns to `out`.
+///
+/// It never gives up: where the stream breaks it tells [`Update::Lost`] at once, rebuilds with growing, jittered pauses
+/// between `retry_min` and `retry_max`, and tells everything anew between [`Update::Reset`] and [`Update::Settled`].
+/// A change of the roster takes effect at once. On `stop`, or when nobody listens, it cancels its poll, destroys what it
+/// made in the session, and logs out, each within a few seconds.
+pub async fn run(
+    vcenter: Vcenter,
+    roster: watch::Receiver<Roster>,
+    out: mpsc::Sender<Update>,
+    stop: CancellationToken,
+) {
+    let mut stream = Stream {
+        vcenter,
+        roster,
+        out,
+        stop,
+        remains: None,
+        stood: false,
+    };
+    let mut pauses = pauses(&stream.vcenter.settings);
+    loop {
+        stream.stood = false;
+        let Err(end) = stream.follow().await;
+        let (why, session_lost) = match end {
+            End::Stopped => break,
+            End::Broken(error) => (error.chain(), stream.session_is_lost()),
+            End::Replaced => ("another call found the session gone".to_owned(), true),
+        };
+        if stream.stood {
+            pauses = self::pauses(&stream.vcenter.settings);
+        }
+        // A stream that stood and lost only its session is rebuilt at once: vCenter itself answers.
+        let pause = match pauses.next() {
+            _ if stream.stood && session_lost => Duration::ZERO,
+            Some(pause) => pause,
+            None => stream.vcenter.settings.retry_max,
+        };
+        tracing::warn!(
+            why,
+            pause_ms = pause.as_millis(),
+            "the vCenter stream is lost and will be rebuilt"
+        );
+        if stream.tell(vec![Update::Lost { why }]).await.is_err()
+            || stream.unless_stopped(sleep(pause)).await.is_err()
+        {
+            break;
+        }
+    }
+    stream.clear().await;
+    stream.vcenter.logout().await;
+}
+
+/// Each next pause is twice the last, plus up to as much again, so that many clients do not come back in step.
+fn pauses(settings: &Settings) -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(settings.retry_min)
+        .with_max_delay(settings.retry_max)
+        .with_factor(2.0)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+/// Why following ended.
+enum End {
+    /// We were told to, or nobody listens.
+    Stopped,
+    /// A call failed: nothing of the feed can be relied on.
+    Broken(Error),
+    /// The session that the feed lives in was given up by another call.
+    Replaced,
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+struct Stream {
+    vcenter: Vcenter,
+    roster: watch::Receiver<Roster>,
+    out: mpsc::Sender<Update>,
+    stop: CancellationToken,
+    /// What the last feed made, to be destroyed before the next is built.
+    remains: Option<Remains>,
+    /// Whether this feed has told a complete set.
+    stood: bool,
+}
+
+impl Stream {
+    /// Builds a feed and follows it to its end.
+    async fn follow(&mut self) -> Result<Infallible, End> {
+        let session = self.unless_stopped(self.vcenter.sessions.get()).await??;
+        self.clear().await;
+        let mut sessions = self.vcenter.sessions.watch();
+        let mut remains = Remains::new(&self.vcenter, &session);
+        let feed = self.unless_stopped(Feed::build(&mut remains)).await;
+        self.remains = Some(remains);
+        let mut following = Following::new(Arc::new(feed??));
+        let roster = self.roster.borrow_and_update().clone();
+        following.shadow.set_awaited(roster.tasks.clone());
+        let first = following.job(roster, Scope::Lookups);
+        following.done(self.unless_stopped(first.perform()).await??);
+
+        let reread = self.vcenter.settings.reread_every.max(Duration::from_millis(10));
+        let mut tick = interval_at(Instant::now() + reread, reread);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut poll = following.poll();
+        let mut work: Option<Work<Done>> = None;
+        let mut roster_lives = true;
+        loop {
+            let idle = work.is_none();
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Err(End::Stopped),
+                () = self.out.closed() => return Err(End::Stopped),
+                set = &mut poll => {
+                    let updates = following.set(set?, &mut self.stood);
+                    poll = following.poll();
+                    self.tell(updates).await?;
+                }
+                done = finish(&mut work), if !idle => {
+                    work = None;
+                    following.done(done?);
+                    let updates = following.after_work(self.stood);
+                    self.tell(updates).await?;
+                }
+                _ = sessions.wait_for(|live| !is(live.as_ref(), &session)) => return Err(End::Replaced),
+                changed = self.roster.changed(), if idle && roster_lives => {
+                    roster_lives = changed.is_ok();
+                    work = Some(self.begin(&mut following, Scope::New));
+                }
+                _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
+                () = std::future::ready(()), if idle && following.lookups_due => {
+                    work = Some(self.begin(&mut following, Scope::Lookups));
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, following: &mut Following, scope: Scope) -> Work<Done> {
+        let roster = self.roster.borrow_and_update().clone();
+        following.shadow.set_awaited(roster.tasks.clone());
+        if scope == Scope::All {
+            following.shadow.begin_reread();
+        }
+        following.lookups_due = false;
+        Box::pin(following.job(roster, scope).perform())
+    }
+
+    async fn tell(&self, updates: Vec<Update>) -> Result<(), End> {
+        for update in updates {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Err(End::Stopped),
+                sent = self.out.send(update) => sent.map_err(|_| End::Stopped)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Does `work`, unless it is time to stop; then `work` has a moment to end by itself.
+    async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, End> {
+        let mut work = pin!(work);
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => {
+                let ended = timeout(GRACE, work).await.is_ok();
+                tracing::debug!(ended, "stopped while a call was under way");
+                Err(End::Stopped)
+            }
+            result = &mut work => Ok(result),
+        }
+    }
+
+    fn session_is_lost(&self) -> bool {
+        self.vcenter.sessions.live().is_none()
+    }
+
+    async fn clear(&mut self) {
+        if let Some(remains) = self.remains.take() {
+            remains.clear().await;
+        }
+    }
+}
+
+fn is(live: Option<&Arc<Session>>, session: &Session) -> bool {
+    live.is_some_and(|live| live.generation == session.generation)
+}
+
+/// The result of work that is under way. Without any it never ends.
+async fn finish(work: &mut Option<Work<Done>>) -> Result<Done, Error> {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How much is looked at beside the long poll.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// The keys that are new in the roster.
+    New,
+    /// All keys.
+    Lookups,
+    /// All keys, and hosts and VMs once more.
+    All,
+}
+
+/// What is done on the second connection while the long poll waits on the first.
+struct Job {
+    feed: Arc<Feed>,
+    roster: Roster,
+    scope: Scope,
+    found: Found,
+    listed: BTreeSet<Moref>,
+}
+
+/// What came of a [`Job`].
+struct Done {
+    found: Found,
+    listed: BTreeSet<Moref>,
+    read_again: Option<Vec<Object>>,
+}
+
+impl Job {
+    async fn perform(self) -> Result<Done, Error> {
+        let mut found = self.found;
+        found.retain(|key, _| self.roster.vms.contains(key));
+        let keys = self
+            .roster
+            .vms
+            .iter()
+            .filter(|key| self.scope != Scope::New || !found.contains_key(*key));
+        found.extend(lookup::find(&self.feed, keys.cloned().collect()).await?);
+        let mut wanted: BTreeSet<_> = found.values().flatten().map(Moref::from).collect();
+        wanted.extend(self.roster.tasks.iter().map(Moref::from));
+        if wanted != self.listed {
+            let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
+            let absent = self.feed.change_members(add, remove).await?;
+            wanted.retain(|moref| !absent.contains(moref));
+            for vms in found.values_mut() {
+                vms.retain(|vm| !absent.contains(&vm.into()));
+            }
+        }
+        let read_again = match self.scope {
+            Scope::All => Some(self.feed.read_again().await?),
+            Scope::New | Scope::Lookups => None,
+        };
+        Ok(Done {
+            found,
+            listed: wanted,
+            read_again,
+        })
+    }
+}
+
+/// A feed that is followed, and what it has told.
+struct Following {
+    feed: Arc<Feed>,
+    version: String,
+    shadow: Shadow,
+    found: Found,
+    listed: BTreeSet<Moref>,
+    /// What was told of `found`.
+    told: Found,
+    /// Something was told, and no `Settled` after it.
+    owed: bool,
+    /// A VM of ours is gone: another may answer to its key, or none.
+    lookups_due: bool,
+}
+
+impl Following {
+    fn new(feed: Arc<Feed>) -> Self {
+        Self {
+            feed,
+            version: String::new(),
+            shadow: Shadow::default(),
+            found: Found::new(),
+            listed: BTreeSet::new(),
+            told: Found::new(),
+            owed: false,
+            lookups_due: false,
+        }
+    }
+
+    fn poll(&self) -> Work<Option<UpdateSet>> {
+        let (feed, version) = (self.feed.clone(), self.version.clone());
+        Box::pin(async move { feed.wait(&version).await })
+    }
+
+    fn job(&self, roster: Roster, scope: Scope) -> Job {
+        Job {
+            feed: self.feed.clone(),
+            roster,
+            scope,
+            found: self.found.clone(),
+            listed: self.listed.clone(),
+        }
+    }
+
+    /// Takes an answer of the long poll, and gives what is to be told: nothing before a set is complete.
+    fn set(&mut self, set: Option<UpdateSet>, stood: &mut bool) -> Vec<Update> {
+        let Some(set) = set else {
+            return Vec::new();
+        };
+        self.version = set.version;
+        self.shadow.apply(set.changes);
+        if set.truncated {
+            return Vec::new();
+        }
+        let mut updates = self.news();
+        let gone = |update: &Update| matches!(update, Update::VmGone(_));
+        self.lookups_due |= updates.iter().any(gone);
+        if !std::mem::replace(stood, true) {
+            updates.insert(0, Update::Reset);
+        } else if updates.is_empty() && !self.owed {
+            return updates;
+        }
+        updates.push(Update::Settled);
+        self.owed = false;
+        updates
+    }
+
+    fn done(&mut self, done: Done) {
+        self.shadow
+            .set_ours(done.found.values().flatten().cloned().collect());
+        self.found = done.found;
+        self.listed = done.listed;
+        if let Some(objects) = done.read_again {
+            self.shadow.merge_reread(&objects);
+        }
+    }
+
+    /// What is to be told after a [`Job`]. It is settled where all VMs it found are known; else the poll completes it.
+    fn after_work(&mut self, stood: bool) -> Vec<Update> {
+        if !stood {
+            return Vec::new();
+        }
+        let mut updates = self.news();
+        self.owed |= !updates.is_empty();
+        if self.owed && self.shadow.is_whole() {
+            self.owed = false;
+            updates.push(Update::Settled);
+        }
+        updates
+    }
+
+    fn news(&mut self) -> Vec<Update> {
+        let mut updates = self.shadow.tell();
+        for (key, vms) in &self.found {
+            if self.told.get(key) != Some(vms) {
+                updates.push(Update::Found {
+                    key: key.clone(),
+                    vms: vms.clone(),
+                });
+            }
+        }
+        self.told.clone_from(&self.found);
+        updates
+    }
+}

@@ -1,0 +1,284 @@
+//! What a session holds for the stream: a collector of our own, two views, the filters over them, a task history.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::client::{Call, Error, Vcenter};
+use super::super::property::{self, Object, PAGE, Spec, Step, UpdateSet, dead_session, unreadable};
+use super::super::session::Session;
+use super::super::soap::{self, Moref};
+use super::super::xml::write::Out;
+
+/// Tearing down is a courtesy to vCenter, which would otherwise keep the objects until the session idles out.
+const TEAR_DOWN: Duration = Duration::from_secs(5);
+/// Tasks on the history's page. Between two looks of the stream, at most a second, no vCenter starts more.
+const HISTORY_PAGE: u32 = 200;
+/// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
+pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
+
+/// Everything is read when a host appears; what changes during its life is small.
+const HOST: &[&str] = &[
+    "name",
+    "parent",
+    "runtime.connectionState",
+    "runtime.inMaintenanceMode",
+    "runtime.inQuarantineMode",
+    "recentTask",
+    "datastore",
+    "config.pciPassthruInfo",
+    "hardware.pciDevice",
+];
+const VM: &[&str] = &[
+    "name",
+    "config.uuid",
+    "config.template",
+    "config.hardware.device",
+    "runtime.powerState",
+    "runtime.host",
+    "runtime.question",
+    "guest.toolsRunningStatus",
+    "datastore",
+    "recentTask",
+];
+/// What is read again although nothing was pushed, because the API allows `recentTask` not to be pushed.
+const HOST_AGAIN: &[&str] = &[
+    "runtime.connectionState",
+    "runtime.inMaintenanceMode",
+    "runtime.inQuarantineMode",
+    "recentTask",
+];
+const VM_AGAIN: &[&str] = &["runtime.powerState", "runtime.host", "recentTask"];
+
+/// The stream's objects in one session.
+pub(super) struct Feed {
+    vcenter: Vcenter,
+    pub(super) session: Arc<Session>,
+    collector: Moref,
+    hosts: Moref,
+    list: Moref,
+}
+
+/// What was made in a session and has to be destroyed in it, oldest first, each with the method that destroys it.
+pub(super) struct Remains {
+    vcenter: Vcenter,
+    session: Arc<Session>,
+    made: Vec<(&'static str, Moref)>,
+}
+
+impl Remains {
+    pub(super) fn new(vcenter: &Vcenter, session: &Arc<Session>) -> Self {
+        Self {
+            vcenter: vcenter.clone(),
+            session: session.clone(),
+            made: Vec::new(),
+        }
+    }
+
+    /// Destroys all, newest first, where the session still lives; with the session they are gone anyway.
+    pub(super) async fn clear(self) {
+        let generation = self.session.generation;
+        let lives = |vcenter: &Vcenter| {
+            vcenter
+                .sessions
+                .live()
+                .is_some_and(|live| live.generation == generation)
+        };
+        let work = async {
+            for (method, moref) in self.made.iter().rev() {
+                if !lives(&self.vcenter) {
+                    return;
+                }
+                if *method == "DestroyPropertyCollector" {
+                    let cancel = Call::act("CancelWaitForUpdates", moref);
+                    self.attempt(&cancel).await;
+                }
+                self.attempt(&Call::act(method, moref)).await;
+            }
+        };
+        if tokio::time::timeout(TEAR_DOWN, work).await.is_err() {
+            tracing::debug!(
+                generation,
+                "vCenter did not answer in time while the stream was torn down"
+            );
+        }
+    }
+
+    async fn attempt(&self, call: &Call) {
+        if let Err(error) = self.vcenter.call_within(&self.session, call, TEAR_DOWN).await {
+            tracing::debug!(method = call.method, error = %error.chain(), "not torn down");
+        }
+    }
+
+    async fn make(&mut self, call: Call, destroy: &'static str) -> Result<Moref, Error> {
+        let response = self.vcenter.call_in(&self.session, &call).await?;
+        let moref = soap::returned_moref(&response).map_err(|source| unreadable(&call, source))?;
+        self.made.push((destroy, moref.clone()));
+        Ok(moref)
+    }
+}
+
+impl Feed {
+    /// Makes the views, the list empty, the collector and its filters. What was made is in `remains`, also where it fails midway.
+    pub(super) async fn build(remains: &mut Remains) -> Result<Self, Error> {
+        let (vcenter, session) = (remains.vcenter.clone(), remains.session.clone());
+        let content = &session.content;
+        let hosts = Call::act("CreateContainerView", &content.view_manager)
+            .with(Out::moref("container", &content.root_folder))
+            .with(Out::text("type", "HostSystem"))
+            .with(Out::text("recursive", "true"));
+        let hosts = remains.make(hosts, "DestroyView").await?;
+        let list = Call::act("CreateListView", &content.view_manager);
+        let list = remains.make(list, "DestroyView").await?;
+        let collector = Call::act("CreatePropertyCollector", &content.property_collector);
+        let collector = remains.make(collector, "DestroyPropertyCollector").await?;
+        let feed = Self {
+            vcenter,
+            session: session.clone(),
+            collector,
+            hosts,
+            list,
+        };
+        feed.filter(feed.host_spec()).await?;
+        feed.filter(feed.member_spec()).await?;
+        feed.optional(
+            "the mark of VMs that vCenter evacuates by power-off",
+            feed.filter(feed.mark_spec()).await,
+        )?;
+        let history = feed.watch_history(remains).await;
+        feed.optional("the task history", history)?;
+        Ok(feed)
+    }
+
+    /// The next set; `None` when nothing happened for the length of the long poll.
+    pub(super) async fn wait(&self, version: &str) -> Result<Option<UpdateSet>, Error> {
+        let settings = &self.vcenter.settings;
+        let options = Out::new("options")
+            .with(Out::text(
+                "maxWaitSeconds",
+                settings.long_poll.as_secs().max(1).to_string(),
+            ))
+            .with(Out::text("maxObjectUpdates", PAGE.to_string()));
+        let call = Call::read("WaitForUpdatesEx", &self.collector)
+            .with(Out::text("version", version))
+            .with(options);
+        // The server may answer late by as much as its calculation takes, as it may with every other call.
+        let deadline = settings.long_poll + settings.call_deadline;
+        let response = self.vcenter.call_within(&self.session, &call, deadline).await?;
+        let set = property::read_update_set(response).map_err(|source| unreadable(&call, source))?;
+        let objects = set
+            .iter()
+            .flat_map(|set| &set.changes)
+            .map_while(|change| match change {
+                property::Change::Upsert(object) => Some(object),
+                property::Change::Gone(_) => None,
+            });
+        if property::is_of_dead_session(objects) {
+            self.vcenter.sessions.give_up(self.session.generation);
+            return Err(dead_session(&call));
+        }
+        Ok(set)
+    }
+
+    /// Changes what the list holds. Gives those of `add` that do not exist.
+    pub(super) async fn change_members(
+        &self,
+        add: impl Iterator<Item = &Moref> + Send,
+        remove: impl Iterator<Item = &Moref> + Send,
+    ) -> Result<BTreeSet<Moref>, Error> {
+        let mut call = Call::act("ModifyListView", &self.list);
+        for moref in add {
+            call = call.with(Out::moref("add", moref));
+        }
+        for moref in remove {
+            call = call.with(Out::moref("remove", moref));
+        }
+        let response = self.vcenter.call_in(&self.session, &call).await?;
+        let unresolved = response.children_named("returnval").filter_map(Moref::read);
+        Ok(unresolved.collect())
+    }
+
+    /// Reads hosts, our VMs and their tasks once more, all pages.
+    pub(super) async fn read_again(&self) -> Result<Vec<Object>, Error> {
+        let host = Step::new("HostSystem", "recentTask", Vec::new());
+        let vm = Step::new("VirtualMachine", "recentTask", Vec::new());
+        let spec = Spec::default()
+            .read("HostSystem", HOST_AGAIN)
+            .read("VirtualMachine", VM_AGAIN)
+            .read("Task", &["info"])
+            .through(&self.hosts, vec![Step::new("ContainerView", "view", vec![host])])
+            .through(&self.list, vec![Step::new("ListView", "view", vec![vm])]);
+        self.vcenter.retrieve_in(&self.session, spec).await
+    }
+
+    /// The client, for reads in the feed's session.
+    pub(super) fn vcenter(&self) -> &Vcenter {
+        &self.vcenter
+    }
+
+    fn host_spec(&self) -> Spec {
+        let steps = vec![
+            Step::new("HostSystem", "recentTask", Vec::new()),
+            Step::new("HostSystem", "parent", Vec::new()),
+        ];
+        Spec::default()
+            .read("HostSystem", HOST)
+            // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
+            .read("ComputeResource", &["configurationEx"])
+            .read("Task", &["info"])
+            .through(&self.hosts, vec![Step::new("ContainerView", "view", steps)])
+    }
+
+    fn member_spec(&self) -> Spec {
+        let tasks = Step::new("VirtualMachine", "recentTask", Vec::new());
+        Spec::default()
+            .read("VirtualMachine", VM)
+            .read("Task", &["info"])
+            .through(&self.list, vec![Step::new("ListView", "view", vec![tasks])])
+    }
+
+    fn mark_spec(&self) -> Spec {
+        Spec::default()
+            .read("VirtualMachine", &[EVACUATION])
+            .through(&self.list, vec![Step::new("ListView", "view", Vec::new())])
+    }
+
+    async fn filter(&self, spec: Spec) -> Result<(), Error> {
+        let call = Call::act("CreateFilter", &self.collector)
+            .with(spec.render("spec"))
+            .with(Out::text("partialUpdates", "false"));
+        self.vcenter.call_in(&self.session, &call).await?;
+        Ok(())
+    }
+
+    /// Watches the newest tasks of all the inventory, where vCenter lets us.
+    async fn watch_history(&self, remains: &mut Remains) -> Result<(), Error> {
+        let content = &self.session.content;
+        let Some(tasks) = &content.task_manager else {
+            return Ok(());
+        };
+        let entity = Out::new("entity")
+            .with(Out::moref("entity", &content.root_folder))
+            .with(Out::text("recursion", "all"));
+        let create = Call::act("CreateCollectorForTasks", tasks).with(Out::new("filter").with(entity));
+        let history = remains.make(create, "DestroyCollector").await?;
+        let size =
+            Call::act("SetCollectorPageSize", &history).with(Out::text("maxCount", HISTORY_PAGE.to_string()));
+        self.vcenter.call_in(&self.session, &size).await?;
+        let spec = Spec::default()
+            .read("TaskHistoryCollector", &["latestPage"])
+            .of(&history, Vec::new());
+        self.filter(spec).await
+    }
+
+    /// A refusal of something that the stream can do without is told and passed over.
+    fn optional(&self, what: &'static str, result: Result<(), Error>) -> Result<(), Error> {
+        match result {
+            Err(Error::Refused { source, .. }) if self.vcenter.sessions.live().is_some() => {
+                tracing::info!(what, fault = %source, "vCenter does not provide it; the stream goes on without");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}

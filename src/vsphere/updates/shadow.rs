@@ -1,0 +1,427 @@
+//! The shadow: what vCenter has told so far, merged object by object, and the whole objects that follow from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::decode::{self, TaskInfo};
+use super::super::property::{Change, Object};
+use super::super::soap::Moref;
+use super::super::text;
+use super::super::update::{
+    Compute, Connection, Drs, Entering, Host, Passthrough, PciDevice, Power, Task, Update, Vm,
+};
+use super::super::xml::Element;
+use super::feed::EVACUATION;
+use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
+
+/// The shadow of one feed. It starts empty with each.
+#[derive(Default)]
+pub struct Shadow {
+    hosts: BTreeMap<HostRef, HostFacts>,
+    computes: BTreeMap<ComputeRef, Option<Drs>>,
+    vms: BTreeMap<VmRef, VmFacts>,
+    tasks: BTreeMap<TaskRef, TaskInfo>,
+    ours: BTreeSet<VmRef>,
+    awaited: BTreeSet<TaskRef>,
+    /// What has to be looked at before the next telling.
+    changed: BTreeSet<Moref>,
+    /// What the stream told since the re-read that is under way began: the re-read may be older.
+    fresher: BTreeSet<Moref>,
+    told: Told,
+}
+
+/// What was told last of each object, so that nothing is told twice.
+#[derive(Default)]
+struct Told {
+    hosts: BTreeMap<HostRef, Host>,
+    computes: BTreeMap<ComputeRef, Compute>,
+    vms: BTreeMap<VmRef, Vm>,
+    tasks: BTreeMap<TaskRef, Task>,
+}
+
+#[derive(Default)]
+struct HostFacts {
+    name: Option<String>,
+    compute: Option<ComputeRef>,
+    connection: Option<Connection>,
+    in_maintenance: Option<bool>,
+    in_quarantine: Option<bool>,
+    datastores: BTreeSet<DatastoreRef>,
+    active: BTreeSet<String>,
+    devices: Vec<PciDevice>,
+}
+
+#[derive(Default)]
+struct VmFacts {
+    name: Option<String>,
+    uuid: Option<VmUuid>,
+    template: bool,
+    power: Option<Power>,
+    host: Option<HostRef>,
+    tools_running: Option<bool>,
+    question: Option<String>,
+    datastores: BTreeSet<DatastoreRef>,
+    passthrough: Option<Vec<Passthrough>>,
+    evacuation_power_off: bool,
+}
+
+impl Shadow {
+    /// Takes a set that is complete, or one part of it.
+    pub fn apply(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Upsert(object) => {
+                    self.fresher.insert(object.moref.clone());
+                    self.upsert(&object);
+                }
+                Change::Gone(moref) => {
+                    self.fresher.insert(moref.clone());
+                    self.gone(moref);
+                }
+            }
+        }
+    }
+
+    /// A re-read begins: what the stream tells from here on is at least as fresh.
+    pub fn begin_reread(&mut self) {
+        self.fresher.clear();
+    }
+
+    /// Takes a complete re-read, less what the stream has told since it began.
+    ///
+    /// A maintenance task that ran and that its host does not list is over, though nobody told how.
+    pub fn merge_reread(&mut self, objects: &[Object]) {
+        for object in objects {
+            if !self.fresher.contains(&object.moref) {
+                self.upsert(object);
+            }
+        }
+        for object in objects {
+            let listed = object.properties.iter().find(|(path, _)| path == "recentTask");
+            let Some((_, value)) = listed.filter(|_| !self.fresher.contains(&object.moref)) else {
+                continue;
+            };
+            let listed: BTreeSet<_> = decode::morefs(value.as_ref())
+                .iter()
+                .filter_map(Moref::task)
+                .collect();
+            let over: Vec<_> = self
+                .entering_tasks(&object.moref)
+                .map(|task| task.moref.clone())
+                .filter(|task| !listed.contains(task) && !self.fresher.contains(&Moref::from(task)))
+                .collect();
+            for task in over {
+                self.tasks.remove(&task);
+                self.changed.insert(object.moref.clone());
+            }
+        }
+        self.forget_ended(objects);
+    }
+
+    /// Tasks that have ended and that nothing lists any more are of no use: without this they would pile up.
+    fn forget_ended(&mut self, objects: &[Object]) {
+        let lists = objects.iter().filter_map(|object| object.get("recentTask"));
+        let listed: BTreeSet<_> = lists.flat_map(|list| decode::morefs(Some(list))).collect();
+        let (awaited, fresher) = (&self.awaited, &self.fresher);
+        self.tasks.retain(|task, info| {
+            let moref = Moref::from(task);
+            !info.has_ended() || awaited.contains(task) || listed.contains(&moref) || fresher.contains(&moref)
+        });
+        let tasks = &self.tasks;
+        self.told.tasks.retain(|task, _| tasks.contains_key(task));
+    }
+
+    /// Says which tasks are awaited: before vCenter is asked for them, because its answer may come first.
+    pub fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
+        self.awaited = awaited;
+    }
+
+    /// Says which VMs are ours. One that is ours no more is told gone.
+    pub fn set_ours(&mut self, ours: BTreeSet<VmRef>) {
+        for vm in self.ours.symmetric_difference(&ours) {
+            let moref = Moref::from(vm);
+            let tasks = self
+                .tasks
+                .values()
+                .filter(|task| task.entity.as_ref() == Some(&moref));
+            self.changed.extend(tasks.map(|task| Moref::from(&task.moref)));
+            self.changed.insert(moref);
+        }
+        self.ours = ours;
+    }
+
+    /// Whether every VM of ours has been told of by vCenter.
+    pub fn is_whole(&self) -> bool {
+        self.ours.iter().all(|vm| self.vms.contains_key(vm))
+    }
+
+    /// What changed for those who listen, as whole objects.
+    pub fn tell(&mut self) -> Vec<Update> {
+        let mut updates = Vec::new();
+        for moref in std::mem::take(&mut self.changed) {
+            let update = if let Some(host) = moref.host() {
+                self.tell_host(host)
+            } else if let Some(vm) = moref.vm() {
+                self.tell_vm(vm)
+            } else if let Some(compute) = moref.compute() {
+                self.tell_compute(compute)
+            } else if let Some(task) = moref.task() {
+                self.tell_task(&task)
+            } else {
+                None
+            };
+            updates.extend(update);
+        }
+        updates
+    }
+
+    fn upsert(&mut self, object: &Object) {
+        let unreadable = object.missing.iter().map(|(path, _)| (path.as_str(), None));
+        let readable = object
+            .properties
+            .iter()
+            .map(|(path, value)| (path.as_str(), value.as_ref()));
+        let moref = &object.moref;
+        if let Some(host) = moref.host() {
+            let facts = self.hosts.entry(host).or_default();
+            unreadable
+                .chain(readable)
+                .for_each(|(path, value)| facts.set(path, value));
+        } else if let Some(vm) = moref.vm() {
+            let facts = self.vms.entry(vm).or_default();
+            unreadable
+                .chain(readable)
+                .for_each(|(path, value)| facts.set(path, value));
+        } else if let Some(compute) = moref.compute() {
+            let drs = object.get("configurationEx").and_then(decode::drs);
+            self.computes.insert(compute, drs);
+        } else if moref.kind == "Task" {
+            if let Some(task) = object.get("info").and_then(read_task) {
+                self.task(task);
+            }
+        } else if moref.kind == "TaskHistoryCollector" {
+            let page = object.get("latestPage").map_or(&[][..], |page| &page.children);
+            for task in page.iter().filter_map(read_task) {
+                // The page lists the tasks of all VMs, and goes on listing what ended long ago.
+                let foreign = task
+                    .entity
+                    .as_ref()
+                    .and_then(Moref::vm)
+                    .is_some_and(|vm| !self.ours.contains(&vm));
+                if self.tasks.contains_key(&task.moref) || !(foreign || task.has_ended()) {
+                    self.task(task);
+                }
+            }
+        }
+        self.changed.insert(moref.clone());
+    }
+
+    fn task(&mut self, task: TaskInfo) {
+        let of_vm = task
+            .entity
+            .as_ref()
+            .is_some_and(|entity| entity.kind == "VirtualMachine");
+        let matters = of_vm || task.enters_maintenance() || self.awaited.contains(&task.moref);
+        // A task that has ended stays so: two filters tell of it, and one may be behind.
+        let known = self.tasks.get(&task.moref);
+        if !matters || known.is_some_and(|known| known.has_ended() || *known == task) {
+            return;
+        }
+        let moref = Moref::from(&task.moref);
+        self.fresher.insert(moref.clone());
+        self.changed.extend(task.entity.clone());
+        self.changed.insert(moref);
+        self.tasks.insert(task.moref.clone(), task);
+    }
+
+    fn gone(&mut self, moref: Moref) {
+        if let Some(host) = moref.host() {
+            self.hosts.remove(&host);
+        } else if let Some(vm) = moref.vm() {
+            self.vms.remove(&vm);
+        } else if let Some(compute) = moref.compute() {
+            self.computes.remove(&compute);
+        } else if let Some(task) = moref.task() {
+            // It left the list of recent tasks, which says nothing about its state. One that runs is judged by the
+            // next re-read.
+            if self
+                .tasks
+                .get(&task)
+                .is_some_and(|task| !task.enters_maintenance() || task.has_ended())
+            {
+                self.tasks.remove(&task);
+                self.told.tasks.remove(&task);
+            }
+            return;
+        }
+        self.changed.insert(moref);
+    }
+
+    fn entering_tasks(&self, host: &Moref) -> impl Iterator<Item = &TaskInfo> {
+        self.tasks.values().filter(move |task| {
+            task.enters_maintenance() && !task.has_ended() && task.entity.as_ref() == Some(host)
+        })
+    }
+
+    fn tell_host(&mut self, host: HostRef) -> Option<Update> {
+        let Some(facts) = self.hosts.get(&host) else {
+            let known = self.told.hosts.remove(&host).is_some();
+            return known.then_some(Update::HostGone(host));
+        };
+        let latest = self
+            .entering_tasks(&Moref::from(&host))
+            .max_by_key(|task| task.queued_at);
+        let entering = latest.map(|task| Entering {
+            task: task.moref.clone(),
+            queued_at: task.queued_at,
+            user: task.user.clone(),
+        });
+        let whole = facts.whole(&host, entering);
+        tell(&mut self.told.hosts, host, whole).map(Update::Host)
+    }
+
+    fn tell_vm(&mut self, vm: VmRef) -> Option<Update> {
+        let Some(facts) = self.vms.get(&vm).filter(|_| self.ours.contains(&vm)) else {
+            let known = self.told.vms.remove(&vm).is_some();
+            return known.then_some(Update::VmGone(vm));
+        };
+        let whole = facts.whole(&vm);
+        tell(&mut self.told.vms, vm, whole).map(Update::Vm)
+    }
+
+    fn tell_compute(&mut self, compute: ComputeRef) -> Option<Update> {
+        let Some(drs) = self.computes.get(&compute) else {
+            let known = self.told.computes.remove(&compute).is_some();
+            return known.then_some(Update::ComputeGone(compute));
+        };
+        let whole = Compute {
+            moref: compute.clone(),
+            drs: drs.clone(),
+        };
+        tell(&mut self.told.computes, compute, whole).map(Update::Compute)
+    }
+
+    /// Tasks of hosts are told as their host's `entering`.
+    fn tell_task(&mut self, task: &TaskRef) -> Option<Update> {
+        let info = self.tasks.get(task)?;
+        let vm = info.entity.as_ref().and_then(Moref::vm);
+        if !vm.as_ref().is_some_and(|vm| self.ours.contains(vm)) && !self.awaited.contains(task) {
+            return None;
+        }
+        let whole = Task {
+            moref: task.clone(),
+            vm,
+            description_id: text::for_people(&info.description_id),
+            state: info.state.clone(),
+            queued_at: info.queued_at,
+        };
+        tell(&mut self.told.tasks, task.clone(), whole).map(Update::Task)
+    }
+}
+
+/// One task that cannot be read must not stop the stream of all others.
+fn read_task(info: &Element) -> Option<TaskInfo> {
+    decode::task_info(info)
+        .inspect_err(|error| {
+            tracing::warn!(%error, "vCenter told of a task that cannot be read; it is passed over");
+        })
+        .ok()
+}
+
+/// Gives `whole` where it differs from what was told last.
+fn tell<K: Ord, V: Clone + PartialEq>(told: &mut BTreeMap<K, V>, key: K, whole: V) -> Option<V> {
+    if told.get(&key) == Some(&whole) {
+        return None;
+    }
+    told.insert(key, whole.clone());
+    Some(whole)
+}
+
+impl HostFacts {
+    /// Takes one property; `None` is unset or unreadable.
+    fn set(&mut self, path: &str, value: Option<&Element>) {
+        let words = value.map(|value| &*value.text);
+        match path {
+            "name" => self.name = words.map(text::inventory_name),
+            "parent" => self.compute = value.and_then(Moref::read).and_then(|parent| parent.compute()),
+            "runtime.connectionState" => self.connection = words.and_then(decode::connection),
+            "runtime.inMaintenanceMode" => self.in_maintenance = words.and_then(decode::boolean),
+            "runtime.inQuarantineMode" => self.in_quarantine = words.and_then(decode::boolean),
+            "datastore" => self.datastores = datastores(value),
+            "config.pciPassthruInfo" => {
+                self.active = value.map(decode::active_addresses).unwrap_or_default();
+            }
+            "hardware.pciDevice" => self.devices = value.map(decode::pci_devices).unwrap_or_default(),
+            _ => {}
+        }
+    }
+
+    fn whole(&self, moref: &HostRef, entering: Option<Entering>) -> Host {
+        let active = |device: &&PciDevice| self.active.contains(&device.address);
+        Host {
+            moref: moref.clone(),
+            name: self.name.clone(),
+            compute: self.compute.clone(),
+            connection: self.connection,
+            in_maintenance: self.in_maintenance,
+            in_quarantine: self.in_quarantine,
+            entering,
+            datastores: self.datastores.clone(),
+            passthrough: self.devices.iter().filter(active).cloned().collect(),
+        }
+    }
+}
+
+impl VmFacts {
+    /// Takes one property; `None` is unset or unreadable.
+    fn set(&mut self, path: &str, value: Option<&Element>) {
+        let words = value.map(|value| &*value.text);
+        match path {
+            "name" => self.name = words.map(text::inventory_name),
+            "config.uuid" => self.uuid = words.and_then(VmUuid::parse),
+            "config.template" => self.template = words.and_then(decode::boolean).unwrap_or(false),
+            "config.hardware.device" => {
+                self.passthrough = value.map(|devices| {
+                    let devices = decode::passthrough(devices).into_iter();
+                    devices.map(|device| device.what).collect()
+                });
+            }
+            EVACUATION => {
+                let mark = value.and_then(|option| option.text_of("value"));
+                self.evacuation_power_off = mark.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
+            }
+            "runtime.powerState" => self.power = words.and_then(decode::power),
+            "runtime.host" => self.host = value.and_then(Moref::read).and_then(|host| host.host()),
+            "runtime.question" => {
+                self.question = value.map(|value| text::for_people(value.text_of("text").unwrap_or("")));
+            }
+            "guest.toolsRunningStatus" => {
+                self.tools_running = words.map(|words| words == "guestToolsRunning");
+            }
+            "datastore" => self.datastores = datastores(value),
+            _ => {}
+        }
+    }
+
+    fn whole(&self, moref: &VmRef) -> Vm {
+        Vm {
+            moref: moref.clone(),
+            name: self.name.clone(),
+            uuid: self.uuid,
+            template: self.template,
+            power: self.power,
+            host: self.host.clone(),
+            tools_running: self.tools_running,
+            question: self.question.clone(),
+            datastores: self.datastores.clone(),
+            passthrough: self.passthrough.clone(),
+            evacuation_power_off: self.evacuation_power_off,
+        }
+    }
+}
+
+fn datastores(value: Option<&Element>) -> BTreeSet<DatastoreRef> {
+    decode::morefs(value)
+        .iter()
+        .filter_map(Moref::datastore)
+        .collect()
+}

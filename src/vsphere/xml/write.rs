@@ -1,0 +1,79 @@
+//! Writing requests: element names are constants of the program, every value is escaped, so no value can become markup.
+
+use quick_xml::escape::escape;
+
+/// An element of a request under construction.
+#[derive(Clone)]
+pub struct Out {
+    name: &'static str,
+    attributes: Vec<(&'static str, String)>,
+    text: String,
+    children: Vec<Out>,
+}
+
+impl Out {
+    /// An empty element.
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            attributes: Vec::new(),
+            text: String::new(),
+            children: Vec::new(),
+        }
+    }
+
+    /// An element with text.
+    pub fn text(name: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            ..Self::new(name)
+        }
+    }
+
+    /// A managed object reference, which carries its type in the plain attribute `type`.
+    pub fn moref(name: &'static str, moref: &super::super::soap::Moref) -> Self {
+        Self::text(name, moref.value.clone()).attribute("type", moref.kind.clone())
+    }
+
+    /// With one more attribute.
+    #[must_use]
+    pub fn attribute(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.attributes.push((name, value.into()));
+        self
+    }
+
+    /// With one more child. The order of children is the schema's order: vCenter validates it.
+    #[must_use]
+    pub fn with(mut self, child: Self) -> Self {
+        self.children.push(child);
+        self
+    }
+
+    /// With more children.
+    #[must_use]
+    pub fn with_all(mut self, children: impl IntoIterator<Item = Self>) -> Self {
+        self.children.extend(children);
+        self
+    }
+
+    /// As it goes on the wire.
+    pub fn render(&self, into: &mut String) {
+        into.push('<');
+        into.push_str(self.name);
+        for (name, value) in &self.attributes {
+            into.push(' ');
+            into.push_str(name);
+            into.push_str("=\"");
+            into.push_str(&escape(value.as_str()));
+            into.push('"');
+        }
+        into.push('>');
+        into.push_str(&escape(self.text.as_str()));
+        for child in &self.children {
+            child.render(into);
+        }
+        into.push_str("</");
+        into.push_str(self.name);
+        into.push('>');
+    }
+}
