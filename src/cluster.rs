@@ -1,3 +1,16 @@
 //! All the Kubernetes that Haulout speaks: watches, the Node's PATCH, pods and their eviction.
+//!
+//! ```text
+//! kube-apiserver ──▶ watch ─▶ facts ─▶ Update         (to the inventory)
+//! kube-apiserver ◀── node: one PATCH per transition    (from the world)
+//! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions  (from the world)
+//! ```
 
+mod answer;
+pub mod client;
+pub mod drain;
+pub mod facts;
+pub mod node;
+pub mod pods;
 pub mod update;
+pub mod watch;

@@ -1,0 +1,117 @@
+//! What became of one call to the kube-apiserver: its answer, its refusal, or silence.
+
+use std::time::Duration;
+
+use kube::core::Status;
+
+/// The longest text we repeat of what a server said: enough for every message of Kubernetes' own, and a bound on what a
+/// webhook or a proxy may put into our logs.
+const SAID_CHARS_MAX: usize = 1_000;
+
+/// Why a call has no result.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The kube-apiserver, or something before it, answered with an error.
+    Status(Box<Status>),
+    /// No answer that can be understood came in time. Whether the request was carried out is unknown.
+    Unreachable(String),
+}
+
+/// Waits for the answer of `call`, at most for `deadline`.
+pub(crate) async fn within<T>(
+    deadline: Duration,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Refusal> {
+    match tokio::time::timeout(deadline, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(kube::Error::Api(status))) => Err(Refusal::Status(status)),
+        Ok(Err(error)) => Err(Refusal::Unreachable(chain(&error))),
+        Err(_elapsed) => Err(Refusal::Unreachable(format!(
+            "no answer within {} s",
+            deadline.as_secs_f32()
+        ))),
+    }
+}
+
+impl Refusal {
+    /// What was answered, for people.
+    pub(crate) fn said(&self) -> String {
+        match self {
+            Self::Status(status) => said(status),
+            Self::Unreachable(why) => why.clone(),
+        }
+    }
+}
+
+/// What a `Status` says, for people.
+pub(crate) fn said(status: &Status) -> String {
+    let text = if status.message.is_empty() {
+        &status.reason
+    } else {
+        &status.message
+    };
+    format!("{} (HTTP {})", plain(text), status.code)
+}
+
+/// The causes in `status.details` that carry `reason`, each with its message.
+pub(crate) fn causes<'a>(status: &'a Status, reason: &'a str) -> impl Iterator<Item = &'a str> {
+    status
+        .details
+        .iter()
+        .flat_map(|details| &details.causes)
+        .filter(move |cause| cause.reason == reason)
+        .map(|cause| cause.message.as_str())
+}
+
+/// An error with its causes on one line. A cause that the text before it already tells is left out, because many
+/// errors repeat theirs.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    plain(&text)
+}
+
+/// `text` on one line, bounded, without characters that a terminal would obey.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain: String = text
+        .chars()
+        .take(SAID_CHARS_MAX)
+        .map(|c| if c.is_control() || is_bidi(c) { ' ' } else { c })
+        .collect();
+    if text.chars().nth(SAID_CHARS_MAX).is_some() {
+        plain.push('…');
+    }
+    plain.trim().to_owned()
+}
+
+/// Whether `c` reorders the text around it, which can make a log line read as another.
+fn is_bidi(c: char) -> bool {
+    matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_said_cannot_write_to_a_terminal() {
+        assert_eq!(plain("a\u{1b}[31m\nb\u{202e}c"), "a [31m b c");
+        assert_eq!(plain(&"x".repeat(2_000)).chars().count(), SAID_CHARS_MAX + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_at_our_deadline() {
+        let refusal = within(Duration::from_secs(3), std::future::pending::<kube::Result<()>>())
+            .await
+            .unwrap_err();
+        assert_eq!(refusal.said(), "no answer within 3 s");
+    }
+}

@@ -1,0 +1,109 @@
+//! Connects to the kube-apiserver: by `KUBECONFIG`, from inside the cluster, or by the user's own kubeconfig.
+
+use std::time::Duration;
+
+use kube::config::{Config, KubeConfigOptions};
+use thiserror::Error;
+
+use super::answer;
+
+/// A kube-apiserver on the same network accepts within milliseconds; five seconds leave room for one lost SYN and its
+/// retransmissions, and still let a replica behind a load balancer be tried soon.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Our largest request is a PATCH of a few kilobytes.
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The backstop for reads that are no call of ours with its own deadline: the lists and the opening of a watch inside
+/// kube's watcher. It must be longer than [`super::watch::Settings::watch_timeout`], after which the kube-apiserver ends
+/// a silent watch by itself.
+pub const READ_DEADLINE: Duration = Duration::from_secs(90);
+
+/// Reading a kubeconfig may run a credential plugin (`exec:`), which may ask a cloud for a token.
+const CONFIG_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Why there is no client.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// `KUBECONFIG` is set, and what it names cannot be used.
+    #[error(
+        "the kubeconfig that KUBECONFIG names cannot be used: {said}; correct the file or unset KUBECONFIG"
+    )]
+    Kubeconfig {
+        /// What is wrong with it.
+        said: String,
+    },
+    /// Inside a cluster, and its service account cannot be used.
+    #[error(
+        "the service account of this pod cannot be used: {said}; mount its token (automountServiceAccountToken)"
+    )]
+    InCluster {
+        /// What is wrong with it.
+        said: String,
+    },
+    /// No kubeconfig and no cluster around us.
+    #[error(
+        "no cluster to connect to: KUBECONFIG is not set, this is no pod, and ~/.kube/config cannot be used: {said}"
+    )]
+    Nowhere {
+        /// What is wrong with the user's own kubeconfig.
+        said: String,
+    },
+    /// The configuration was read, but no client can be built from it.
+    #[error("no client can be built for {url}: {said}")]
+    Build {
+        /// The kube-apiserver's address.
+        url: String,
+        /// What is wrong.
+        said: String,
+    },
+}
+
+/// Makes a client. Sends no request: whether the kube-apiserver answers is seen by the first watch.
+pub async fn connect() -> Result<kube::Client, ConnectError> {
+    client(configuration().await?)
+}
+
+/// Makes a client of a configuration read elsewhere, with our own deadlines.
+pub fn client(mut config: Config) -> Result<kube::Client, ConnectError> {
+    // kube repeats 429 by itself for minutes, and 429 is the answer to an eviction that a budget forbids.
+    config.default_retry = false;
+    config.connect_timeout = Some(CONNECT_DEADLINE);
+    config.write_timeout = Some(WRITE_DEADLINE);
+    config.read_timeout = Some(READ_DEADLINE);
+    // Without this, the time a connection lay idle in the pool counts against the next answer on it.
+    config.reset_reader_on_write = true;
+    let url = config.cluster_url.to_string();
+    kube::Client::try_from(config).map_err(|error| ConnectError::Build {
+        url,
+        said: answer::chain(&error),
+    })
+}
+
+/// Looks where `kubectl` would look, but a KUBECONFIG that is set and broken is an error: falling back to the cluster
+/// around us could take nodes of another cluster into maintenance than the one that was meant.
+async fn configuration() -> Result<Config, ConnectError> {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if is_set("KUBECONFIG") {
+        return from_kubeconfig()
+            .await
+            .map_err(|said| ConnectError::Kubeconfig { said });
+    }
+    if is_set("KUBERNETES_SERVICE_HOST") {
+        return Config::incluster().map_err(|error| ConnectError::InCluster {
+            said: answer::chain(&error),
+        });
+    }
+    from_kubeconfig()
+        .await
+        .map_err(|said| ConnectError::Nowhere { said })
+}
+
+async fn from_kubeconfig() -> Result<Config, String> {
+    let options = KubeConfigOptions::default();
+    match tokio::time::timeout(CONFIG_DEADLINE, Config::from_kubeconfig(&options)).await {
+        Ok(Ok(config)) => Ok(config),
+        Ok(Err(error)) => Err(answer::chain(&error)),
+        Err(_elapsed) => Err(format!("not read within {} s", CONFIG_DEADLINE.as_secs())),
+    }
+}

@@ -1,0 +1,537 @@
+//! One bounded round of a drain: a complete list of the Node's pods, and an eviction for each that has to leave.
+//!
+//! A round starts departures and reports; it waits for none. The caller comes back when pods have changed or when a
+//! refused eviction is worth another try, so that a crash between two rounds loses nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use kube::core::Status;
+use thiserror::Error;
+use tokio::time::Instant;
+
+use super::answer::{self, Refusal};
+use super::pods::{SkipReason, Verdict, verdict};
+use crate::ids::NodeName;
+
+/// After this many complete lists a round ends, though pods that were gone when they were to be evicted may have been
+/// followed by others: each pass is a list of its own, and the caller comes back anyway.
+const PASSES_MAX: usize = 3;
+
+/// A continue token expires when the list outlives etcd's compaction (5 minutes); a list that expires three times is no
+/// matter of bad luck.
+const LISTS_MAX: usize = 3;
+
+/// The bounds of one round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainSettings {
+    /// For one eviction. The kube-apiserver itself retries a contended budget for up to 10 seconds before it answers.
+    pub eviction_deadline: Duration,
+    /// For one complete list, all its pages together.
+    pub list_deadline: Duration,
+    /// For the whole round; pods not reached by then are reported as such.
+    pub round_deadline: Duration,
+    /// Evictions in flight at once.
+    pub parallel: usize,
+    /// Pods in one page of a list.
+    pub page_size: u32,
+    /// The pod that Haulout itself runs in, where that is known. It is evicted last, when no other pod is left: the
+    /// drain survives Haulout's own move to another Node, because its state is on the Node.
+    pub own_pod: Option<OwnPod>,
+}
+
+/// A pod's namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// Whether a round may change anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Evict.
+    Evict,
+    /// Only look: each pod that would be evicted is reported as [`Why::Standing`].
+    ListOnly,
+}
+
+/// What a round found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The pods in the last complete list, those that do not stand in the way included.
+    pub listed: usize,
+    /// The pods that stand in the way, by namespace and name. Empty only if a complete list showed none.
+    pub left: Vec<Left>,
+    /// How many pods do not stand in the way, and why.
+    pub skipped: BTreeMap<SkipReason, usize>,
+    /// The longest wait that Kubernetes asked for before an eviction is tried again.
+    pub retry_after: Option<Duration>,
+}
+
+/// A pod that stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Left {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which of the pods of that name.
+    pub uid: String,
+    /// Why it is still there.
+    pub why: Why,
+}
+
+/// Why a pod is still there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// It was asked to leave in this round, and now leaves.
+    Evicted,
+    /// It was leaving before this round.
+    Terminating {
+        /// When it was told to, as far as the object tells.
+        since: Option<Timestamp>,
+    },
+    /// A PodDisruptionBudget forbids the eviction for the time being.
+    Budget {
+        /// The budgets, if Kubernetes named them.
+        names: Vec<String>,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// The kube-apiserver failed at it; two budgets on one pod end here as well.
+    ServerError {
+        /// What it said.
+        said: String,
+    },
+    /// Its namespace is being deleted, which takes the pod along.
+    NamespaceTerminating,
+    /// Haulout may not evict it, by RBAC or by the words of an admission webhook.
+    Forbidden {
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// The kube-apiserver has too much to do; the rest of the round was left out.
+    TooManyRequests,
+    /// No usable answer; whether it leaves will be seen by the next list.
+    Unreachable {
+        /// What went wrong.
+        said: String,
+    },
+    /// The round ended before its turn.
+    NotReached,
+    /// It is Haulout's own pod, which leaves last.
+    OwnPod,
+    /// It would be evicted, if the round were not one that only looks.
+    Standing,
+}
+
+/// Why a round could not even look. Nothing is known about the pods then; least of all that there are none.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DrainError {
+    /// Haulout may not list pods.
+    #[error(
+        "Haulout may not list the pods of node {node}: {said}; allow its service account `list` on pods, the drain waits until then"
+    )]
+    Forbidden {
+        /// The Node.
+        node: NodeName,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// No complete list was to be had.
+    #[error("the pods of node {node} could not be listed: {said}; the drain waits and lists them again")]
+    Unlisted {
+        /// The Node.
+        node: NodeName,
+        /// What went wrong.
+        said: String,
+    },
+}
+
+/// How the answer to one eviction is read.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// The pod is not on this Node any more, or never was the one that was meant.
+    Gone,
+    /// It is still there.
+    Here { why: Why, retry_after: Option<Duration> },
+}
+
+/// Looks once at the pods of `node`, and in [`Mode::Evict`] asks those to leave that have to.
+pub async fn round(
+    client: &kube::Client,
+    node: &NodeName,
+    settings: &DrainSettings,
+    mode: Mode,
+) -> Result<Report, DrainError> {
+    let ends = Instant::now() + settings.round_deadline;
+    let mut passes = 0;
+    loop {
+        passes += 1;
+        let pods = list(client, node, settings).await?;
+        let (mut report, standing) = judge(&pods, node, settings);
+        if standing.is_empty() {
+            return Ok(report.sorted());
+        }
+        match mode {
+            Mode::ListOnly => report
+                .left
+                .extend(standing.into_iter().map(|pod| pod.left(Why::Standing))),
+            Mode::Evict => evict_all(client, standing, settings, ends, &mut report).await,
+        }
+        // Every pod was gone when it was to be evicted: only another list may say that none is left.
+        let is_open = report.left.is_empty();
+        if !is_open || passes == PASSES_MAX {
+            return if is_open {
+                Err(DrainError::Unlisted {
+                    node: node.clone(),
+                    said: format!("the pods changed during each of {PASSES_MAX} lists"),
+                })
+            } else {
+                Ok(report.sorted())
+            };
+        }
+    }
+}
+
+impl Default for DrainSettings {
+    fn default() -> Self {
+        Self {
+            eviction_deadline: Duration::from_secs(20),
+            list_deadline: Duration::from_secs(30),
+            round_deadline: Duration::from_secs(60),
+            // The connections one kubelet's worth of clients opens anyway; 110 pods, a Node's default maximum, are
+            // through in four turns.
+            parallel: 32,
+            // kubectl's and client-go's own page.
+            page_size: 500,
+            own_pod: None,
+        }
+    }
+}
+
+impl Report {
+    /// Whether a complete list showed no pod that stands in the way.
+    pub fn is_drained(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Whether another round can achieve something before a pod has changed: not if all who are left are leaving.
+    pub fn is_retry_worth_it(&self) -> bool {
+        self.left.iter().any(|left| match left.why {
+            Why::Evicted | Why::Terminating { .. } | Why::Standing => false,
+            Why::Budget { .. }
+            | Why::ServerError { .. }
+            | Why::NamespaceTerminating
+            | Why::Forbidden { .. }
+            | Why::TooManyRequests
+            | Why::Unreachable { .. }
+            | Why::NotReached
+            | Why::OwnPod => true,
+        })
+    }
+
+    /// The same report with the pods in an order that does not change from round to round.
+    fn sorted(mut self) -> Self {
+        self.left.sort();
+        self
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}: {}", self.namespace, self.name, self.why)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Evicted => f.write_str("evicted, leaving"),
+            Self::Terminating { since: Some(since) } => write!(f, "terminating since {since}"),
+            Self::Terminating { since: None } => f.write_str("terminating"),
+            Self::Budget { names, said } if names.is_empty() => write!(f, "held by a budget: {said}"),
+            Self::Budget { names, said } => write!(f, "held by budget {}: {said}", names.join(", ")),
+            Self::ServerError { said } => write!(f, "not evicted: {said}"),
+            Self::NamespaceTerminating => f.write_str("its namespace is being deleted"),
+            Self::Forbidden { said } => write!(f, "eviction forbidden: {said}"),
+            Self::TooManyRequests => f.write_str("not evicted: the kube-apiserver has too much to do"),
+            Self::Unreachable { said } => write!(f, "eviction not answered: {said}"),
+            Self::NotReached => f.write_str("its turn has not come"),
+            Self::OwnPod => f.write_str("Haulout's own pod, leaves last"),
+            Self::Standing => f.write_str("to be evicted"),
+        }
+    }
+}
+
+/// A pod to be evicted.
+#[derive(Clone, Debug)]
+struct Standing {
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+impl Standing {
+    fn new(pod: &Pod) -> Self {
+        let metadata = &pod.metadata;
+        Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+        }
+    }
+
+    fn is(&self, own: &OwnPod) -> bool {
+        self.namespace == own.namespace && self.name == own.name
+    }
+
+    fn left(self, why: Why) -> Left {
+        let Self { namespace, name, uid } = self;
+        Left {
+            namespace,
+            name,
+            uid,
+            why,
+        }
+    }
+}
+
+/// Lists the Node's pods completely: no `resourceVersion`, so that the read is consistent, page by page.
+async fn list(
+    client: &kube::Client,
+    node: &NodeName,
+    settings: &DrainSettings,
+) -> Result<Vec<Pod>, DrainError> {
+    let unlisted = |said| DrainError::Unlisted {
+        node: node.clone(),
+        said,
+    };
+    let deadline = settings.list_deadline;
+    let complete = async {
+        for _ in 0..LISTS_MAX {
+            if let Some(pods) = list_pages(client, node, settings).await? {
+                return Ok(pods);
+            }
+        }
+        Err(unlisted(format!(
+            "its continue token expired in each of {LISTS_MAX} tries"
+        )))
+    };
+    match tokio::time::timeout(deadline, complete).await {
+        Ok(listed) => listed,
+        Err(_elapsed) => Err(unlisted(format!(
+            "no complete list within {} s",
+            deadline.as_secs_f32()
+        ))),
+    }
+}
+
+/// One try at a complete list; `None` if its continue token expired on the way.
+async fn list_pages(
+    client: &kube::Client,
+    node: &NodeName,
+    settings: &DrainSettings,
+) -> Result<Option<Vec<Pod>>, DrainError> {
+    let api: Api<Pod> = Api::all(client.clone());
+    let mut params = ListParams::default()
+        .fields(&format!("spec.nodeName={node}"))
+        .limit(settings.page_size);
+    let mut pods = Vec::new();
+    loop {
+        let page = match answer::within(settings.list_deadline, api.list(&params)).await {
+            Ok(page) => page,
+            Err(Refusal::Status(status)) if status.code == 410 => return Ok(None),
+            Err(refusal) => return Err(DrainError::new(node, &refusal)),
+        };
+        pods.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(Some(pods)),
+        }
+    }
+}
+
+impl DrainError {
+    fn new(node: &NodeName, refusal: &Refusal) -> Self {
+        let (node, said) = (node.clone(), refusal.said());
+        match refusal {
+            Refusal::Status(status) if matches!(status.code, 401 | 403) => Self::Forbidden { node, said },
+            Refusal::Status(_) | Refusal::Unreachable(_) => Self::Unlisted { node, said },
+        }
+    }
+}
+
+/// Sorts the pods into those that leave, those that do not stand in the way (both into the report), and those to evict.
+fn judge(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (Report, Vec<Standing>) {
+    let mut report = Report {
+        listed: pods.len(),
+        ..Report::default()
+    };
+    let mut standing = Vec::new();
+    let mut own = None;
+    for pod in pods {
+        match verdict(pod, node) {
+            Verdict::Skip(reason) => *report.skipped.entry(reason).or_default() += 1,
+            Verdict::Wait { since } => report
+                .left
+                .push(Standing::new(pod).left(Why::Terminating { since })),
+            Verdict::Evict => {
+                let pod = Standing::new(pod);
+                if settings.own_pod.as_ref().is_some_and(|own| pod.is(own)) {
+                    own = Some(pod);
+                } else {
+                    standing.push(pod);
+                }
+            }
+        }
+    }
+    if let Some(own) = own {
+        if standing.is_empty() && report.left.is_empty() {
+            standing.push(own);
+        } else {
+            report.left.push(own.left(Why::OwnPod));
+        }
+    }
+    (report, standing)
+}
+
+/// Evicts `standing`, a bounded number at once, until all were asked, the round ends, or the kube-apiserver asks for
+/// quiet.
+async fn evict_all(
+    client: &kube::Client,
+    standing: Vec<Standing>,
+    settings: &DrainSettings,
+    ends: Instant,
+    report: &mut Report,
+) {
+    let is_quiet_asked = std::sync::atomic::AtomicBool::new(false);
+    let mut answers = futures::stream::iter(standing)
+        .map(|pod| {
+            let is_quiet_asked = &is_quiet_asked;
+            async move {
+                let left_s = ends.saturating_duration_since(Instant::now());
+                let answer = if left_s.is_zero() || is_quiet_asked.load(std::sync::atomic::Ordering::Relaxed)
+                {
+                    Answer::here(Why::NotReached)
+                } else {
+                    evict(client, &pod, settings.eviction_deadline.min(left_s)).await
+                };
+                (pod, answer)
+            }
+        })
+        .buffer_unordered(settings.parallel.max(1));
+    while let Some((pod, answer)) = answers.next().await {
+        match answer {
+            Answer::Gone => {}
+            Answer::Here { why, retry_after } => {
+                if why == Why::TooManyRequests {
+                    is_quiet_asked.store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+                report.retry_after = report.retry_after.max(retry_after);
+                report.left.push(pod.left(why));
+            }
+        }
+    }
+}
+
+/// Asks for one eviction. The UID makes sure that it meets the pod that was listed and no namesake; the grace is the
+/// pod's own.
+async fn evict(client: &kube::Client, pod: &Standing, deadline: Duration) -> Answer {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let eviction = Eviction {
+        metadata: ObjectMeta {
+            name: Some(pod.name.clone()),
+            namespace: Some(pod.namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        delete_options: Some(DeleteOptions {
+            preconditions: Some(Preconditions {
+                uid: Some(pod.uid.clone()),
+                resource_version: None,
+            }),
+            ..DeleteOptions::default()
+        }),
+    };
+    let params = PostParams::default();
+    let call = api.create_subresource::<_, serde_json::Value>("eviction", &pod.name, &params, &eviction);
+    match answer::within(deadline, call).await {
+        Ok(_accepted) => Answer::here(Why::Evicted),
+        Err(Refusal::Status(status)) => Answer::to(&status),
+        Err(Refusal::Unreachable(said)) => Answer::here(Why::Unreachable { said }),
+    }
+}
+
+impl Answer {
+    fn here(why: Why) -> Self {
+        Self::Here {
+            why,
+            retry_after: None,
+        }
+    }
+
+    /// Reads the refusal of an eviction.
+    fn to(status: &Status) -> Self {
+        let said = answer::said(status);
+        let why = match status.code {
+            404 => return Self::Gone,
+            // Another 409 is a budget that changed under the kube-apiserver's hands: the pod is still there.
+            409 if status.message.contains("UID in precondition") => return Self::Gone,
+            429 => match budgets(status) {
+                Some(names) => Why::Budget {
+                    names,
+                    said: answer::causes(status, "DisruptionBudget")
+                        .map(answer::plain)
+                        .find(|cause| !cause.is_empty())
+                        .unwrap_or(said),
+                },
+                None => Why::TooManyRequests,
+            },
+            403 if answer::causes(status, "NamespaceTerminating").next().is_some() => {
+                Why::NamespaceTerminating
+            }
+            401 | 403 => Why::Forbidden { said },
+            _ => Why::ServerError { said },
+        };
+        Self::Here {
+            why,
+            retry_after: status
+                .details
+                .as_ref()
+                .map(|details| details.retry_after_seconds)
+                .filter(|seconds| *seconds > 0)
+                .map(|seconds| Duration::from_secs(seconds.into())),
+        }
+    }
+}
+
+/// The budgets that a 429 names, or `None` if it speaks of no budget.
+///
+/// The name stands only in the words of the cause: `The disruption budget web needs 2 healthy pods and has 2 currently`.
+/// Words that do not read so leave the list empty; the words themselves are passed on anyway.
+fn budgets(status: &Status) -> Option<Vec<String>> {
+    let causes: Vec<_> = answer::causes(status, "DisruptionBudget").collect();
+    if causes.is_empty() {
+        return None;
+    }
+    let mut names: Vec<String> = causes
+        .iter()
+        .filter_map(|cause| cause.strip_prefix("The disruption budget "))
+        .filter_map(|rest| rest.split_once(' '))
+        .map(|(name, _)| answer::plain(name))
+        .collect();
+    names.sort();
+    names.dedup();
+    Some(names)
+}

@@ -1,0 +1,241 @@
+//! Writes one transition to a Node: our annotations and the cordon in one PATCH that an older view cannot win.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as core;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::core::Status;
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use super::answer::{self, Refusal};
+use super::facts::{GpuResources, node_facts};
+use super::update::{Marks, Node};
+use crate::ids::{NodeName, NodeUid};
+use crate::keys::{FIELD_MANAGER, Keys};
+
+/// One transition of one Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePatch {
+    /// Which of the Nodes of that name.
+    pub uid: NodeUid,
+    /// The view on which the transition was decided; a Node that has changed since is not written.
+    pub resource_version: u64,
+    /// All our annotations as they shall be: one that is `None` is removed. `keep_cordoned` is a person's and is not
+    /// touched, whatever stands here.
+    pub marks: Marks,
+    /// The cordon as it shall be; `None` leaves it as it is.
+    pub unschedulable: Option<bool>,
+}
+
+/// Why a Node was not written, and what follows from that.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PatchError {
+    /// The Node has changed since it was read.
+    #[error(
+        "node {node} was not written, because it has changed since it was read: {said}; the step is decided again on the changed node"
+    )]
+    Conflict {
+        /// The Node.
+        node: NodeName,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// The Node was deleted, or the name belongs to another one.
+    #[error(
+        "node {node} was not written, because it is gone or another node has its name: {said}; the maintenance waits until the inventory knows it again"
+    )]
+    Gone {
+        /// The Node.
+        node: NodeName,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// Haulout may not write Nodes.
+    #[error(
+        "node {node} was not written, because Haulout may not: {said}; allow its service account `patch` on nodes, the step is tried again until then"
+    )]
+    Forbidden {
+        /// The Node.
+        node: NodeName,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// An admission webhook or policy, or the validation of Nodes, refuses this write.
+    #[error(
+        "node {node} was not written, because admission refused it: {said}; the step is tried again until that changes"
+    )]
+    Rejected {
+        /// The Node.
+        node: NodeName,
+        /// The words of the webhook, the policy or the validation.
+        said: String,
+    },
+    /// No usable answer. The PATCH may have been carried out all the same.
+    #[error(
+        "whether node {node} was written is unknown: {said}; it is read again before anything else is done to it"
+    )]
+    Unreachable {
+        /// The Node.
+        node: NodeName,
+        /// What went wrong.
+        said: String,
+    },
+}
+
+/// Why a Node could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum GetError {
+    /// There is no Node of that name.
+    #[error("there is no node {node}: {said}")]
+    Gone {
+        /// The Node.
+        node: NodeName,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// Haulout may not read Nodes.
+    #[error("Haulout may not read node {node}: {said}; allow its service account `get` on nodes")]
+    Forbidden {
+        /// The Node.
+        node: NodeName,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// No usable answer.
+    #[error("node {node} could not be read: {said}; it is read again later")]
+    Unreachable {
+        /// The Node.
+        node: NodeName,
+        /// What went wrong.
+        said: String,
+    },
+}
+
+/// Writes the transition and gives the Node as it is after it.
+///
+/// It may be repeated: a PATCH that was carried out though its answer was lost is refused the second time, as a
+/// [`PatchError::Conflict`].
+pub async fn patch(
+    client: &kube::Client,
+    keys: &Keys,
+    gpu_resources: &GpuResources,
+    name: &NodeName,
+    patch: &NodePatch,
+    deadline: Duration,
+) -> Result<Node, PatchError> {
+    let nodes: Api<core::Node> = Api::all(client.clone());
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let body = Patch::Merge(patch.body(keys));
+    match answer::within(deadline, nodes.patch(name.as_str(), &params, &body)).await {
+        Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
+        Err(refusal) => Err(PatchError::new(name, &refusal)),
+    }
+}
+
+/// Reads the Node by a consistent read, past every cache.
+pub async fn get(
+    client: &kube::Client,
+    keys: &Keys,
+    gpu_resources: &GpuResources,
+    name: &NodeName,
+    deadline: Duration,
+) -> Result<Node, GetError> {
+    let nodes: Api<core::Node> = Api::all(client.clone());
+    match answer::within(deadline, nodes.get(name.as_str())).await {
+        Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
+        Err(refusal) => Err(GetError::new(name, &refusal)),
+    }
+}
+
+impl NodePatch {
+    /// The JSON merge patch. An absent cordon is written as null, as `kubectl uncordon` does: the field disappears.
+    fn body(&self, keys: &Keys) -> Value {
+        let Marks {
+            state,
+            host,
+            migrated_to_host,
+            transition_time,
+            episode,
+            keep_cordoned: _,
+        } = &self.marks;
+        let annotations: Map<String, Value> = [
+            (&keys.state, state),
+            (&keys.host, host),
+            (&keys.migrated_to_host, migrated_to_host),
+            (&keys.transition_time, transition_time),
+            (&keys.episode, episode),
+        ]
+        .into_iter()
+        .map(|(key, value)| (key.clone(), json!(value)))
+        .collect();
+        let mut body = json!({
+            "metadata": {
+                "uid": self.uid.as_str(),
+                "resourceVersion": self.resource_version.to_string(),
+                "annotations": annotations,
+            },
+        });
+        if let Some(unschedulable) = self.unschedulable
+            && let Some(body) = body.as_object_mut()
+        {
+            let value = if unschedulable { json!(true) } else { Value::Null };
+            body.insert("spec".to_owned(), json!({ "unschedulable": value }));
+        }
+        body
+    }
+}
+
+impl PatchError {
+    fn new(node: &NodeName, refusal: &Refusal) -> Self {
+        let (node, said) = (node.clone(), refusal.said());
+        match refusal {
+            Refusal::Unreachable(_) => Self::Unreachable { node, said },
+            Refusal::Status(status) => match status.code {
+                404 | 410 => Self::Gone { node, said },
+                409 => Self::Conflict { node, said },
+                422 if is_about_uid(status) => Self::Gone { node, said },
+                401 => Self::Forbidden { node, said },
+                403 if !is_admission(status) => Self::Forbidden { node, said },
+                400 | 403 | 405..=408 | 411..=428 => Self::Rejected { node, said },
+                _ => Self::Unreachable { node, said },
+            },
+        }
+    }
+}
+
+impl GetError {
+    fn new(node: &NodeName, refusal: &Refusal) -> Self {
+        let (node, said) = (node.clone(), refusal.said());
+        match refusal {
+            Refusal::Status(status) if status.code == 404 => Self::Gone { node, said },
+            Refusal::Status(status) if matches!(status.code, 401 | 403) => Self::Forbidden { node, said },
+            Refusal::Status(_) | Refusal::Unreachable(_) => Self::Unreachable { node, said },
+        }
+    }
+}
+
+/// Whether the write failed on `metadata.uid`, which is immutable: the Node of that name is another one.
+fn is_about_uid(status: &Status) -> bool {
+    status
+        .details
+        .iter()
+        .flat_map(|details| &details.causes)
+        .any(|cause| cause.field == "metadata.uid")
+}
+
+/// Whether a 403 came from admission rather than from RBAC. Only the words differ; both kinds carry them on, so that a
+/// wording we do not know costs a less fitting advice and nothing else.
+fn is_admission(status: &Status) -> bool {
+    [
+        "admission webhook",
+        "ValidatingAdmissionPolicy",
+        "admission plugin",
+    ]
+    .iter()
+    .any(|words| status.message.contains(words))
+}
