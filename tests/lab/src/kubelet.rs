@@ -1,0 +1,1 @@
+//! The kubelet stand-in: ties a VM's power to a Node's life.
