@@ -271,6 +271,7 @@ impl Kube {
     }
 }
 
+const ACCOUNT_KEY: &str = "service-accounts.key";
 const AUDIT_LOG: &str = "audit.log";
 const AUDIT_POLICY: &str = r#"apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -313,7 +314,9 @@ fn apiserver(
 ) -> anyhow::Result<Spec> {
     let (certificate, key) = authority.issue(dir, "kube-apiserver", Purpose::Server)?;
     let policy = dir.write("audit-policy.yaml", AUDIT_POLICY)?;
-    let account_key = dir.write("service-accounts.key", KeyPair::generate()?.serialize_pem())?;
+    let account_key = KeyPair::generate().context("making the service accounts' key")?;
+    let account_public = dir.write("service-accounts.pub", account_key.public_key_pem())?;
+    let account_private = dir.write(ACCOUNT_KEY, account_key.serialize_pem())?;
     let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
     Ok(Spec::new("kube-apiserver", program, dir.join("kube-apiserver.log"))
         .arg("kube-apiserver")
@@ -322,8 +325,8 @@ fn apiserver(
         .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"])
         .args(["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC", "--profiling=false"])
         .arg("--service-account-issuer=https://kubernetes.default.svc")
-        .arg(file("service-account-key-file", &account_key))
-        .arg(file("service-account-signing-key-file", &account_key))
+        .arg(file("service-account-key-file", &account_public))
+        .arg(file("service-account-signing-key-file", &account_private))
         .arg(file("client-ca-file", &authority.path))
         .arg(file("tls-cert-file", &certificate))
         .arg(file("tls-private-key-file", &key))
@@ -339,7 +342,7 @@ fn controller_manager(program: &Path, dir: &RunDir, authority: &Authority, kubec
         .arg("kube-controller-manager")
         .arg(format!("--kubeconfig={}", kubeconfig.display()))
         .arg(format!("--controllers={CONTROLLERS}"))
-        .arg(format!("--service-account-private-key-file={}", dir.join("service-accounts.key").display()))
+        .arg(format!("--service-account-private-key-file={}", dir.join(ACCOUNT_KEY).display()))
         .arg(format!("--root-ca-file={}", authority.path.display()))
         .arg(format!("--node-monitor-grace-period={}ms", grace.as_millis()))
         .arg(format!("--node-startup-grace-period={}ms", grace.as_millis().max(4_000)))
