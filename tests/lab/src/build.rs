@@ -9,8 +9,8 @@ use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
-/// The parts that [`part`] can build: each is a Go module in `tests/lab/go/` under its own name.
-pub const PARTS: [&str; 2] = ["kube", "vcenter"];
+/// The parts of the whole lab: each is a Go module in `tests/lab/go/` under its own name.
+const PARTS: [&str; 2] = ["kube", "vcenter"];
 
 /// Overrides where built parts are kept.
 pub const CACHE: &str = "HAULOUT_LAB_CACHE";
@@ -23,24 +23,45 @@ const PROGRESS: Duration = Duration::from_secs(10);
 
 /// The directory that keeps built parts: `$HAULOUT_LAB_CACHE`, else `haulout-lab` in the user's cache directory.
 pub fn cache_dir() -> anyhow::Result<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
     set(CACHE)
         .or_else(|| set("XDG_CACHE_HOME").map(|dir| dir.join("haulout-lab")))
         .or_else(|| set("HOME").map(|dir| dir.join(".cache/haulout-lab")))
-        .with_context(|| format!("where to keep built parts? None of {CACHE}, XDG_CACHE_HOME and HOME is set"))
+        .with_context(|| {
+            format!("where to keep built parts? None of {CACHE}, XDG_CACHE_HOME and HOME is set")
+        })
+}
+
+/// The names of the parts that [`part`] can build.
+pub fn parts() -> impl Iterator<Item = &'static str> {
+    PARTS
+        .into_iter()
+        .filter(|name| sources(name).join("go.mod").is_file())
+}
+
+fn sources(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(name)
 }
 
 /// The path of a part's program, built first when the cache has none for the present sources and Go version. Processes
 /// that ask at the same time build once.
 pub async fn part(name: &str) -> anyhow::Result<PathBuf> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(name);
+    let sources = sources(name);
     if !sources.join("go.mod").is_file() {
-        bail!("there is no lab part {name:?}: {} is missing", sources.join("go.mod").display());
+        bail!(
+            "there is no lab part {name:?}: {} is missing",
+            sources.join("go.mod").display()
+        );
     }
     let ldflags = ldflags(&sources)?;
     let key = digest(&sources, &go_version().await?, &ldflags)?;
     let cache = cache_dir()?;
-    std::fs::create_dir_all(&cache).with_context(|| format!("making the cache directory {}", cache.display()))?;
+    std::fs::create_dir_all(&cache)
+        .with_context(|| format!("making the cache directory {}", cache.display()))?;
     let program = cache.join(format!("{name}-{key}"));
     if program.is_file() {
         return Ok(program);
@@ -64,7 +85,10 @@ async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
             Ok(()) => return Ok(file),
             Err(std::fs::TryLockError::WouldBlock) => {
                 if started.elapsed() >= next {
-                    say(&format!("another process is building {name} … {} s", started.elapsed().as_secs()));
+                    say(&format!(
+                        "another process is building {name} … {} s",
+                        started.elapsed().as_secs()
+                    ));
                     next += PROGRESS;
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -83,7 +107,15 @@ async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> a
     say(&what);
     let started = Instant::now();
     let child = Command::new("go")
-        .args(["build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", ldflags, "-o"])
+        .args([
+            "build",
+            "-trimpath",
+            "-buildvcs=false",
+            "-mod=readonly",
+            "-ldflags",
+            ldflags,
+            "-o",
+        ])
         .arg(&partial)
         .arg(".")
         .current_dir(sources)
@@ -129,16 +161,26 @@ fn expected(name: &str) -> &'static str {
 
 /// What `go version` answers, or a hint in one line when there is no Go.
 async fn go_version() -> anyhow::Result<String> {
-    let output = Command::new("go").arg("version").stdin(Stdio::null()).output().await;
+    let output = Command::new("go")
+        .arg("version")
+        .stdin(Stdio::null())
+        .output()
+        .await;
     let output = match output {
         Ok(output) => output,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            bail!("the lab builds its parts with Go, and there is no `go` on PATH: install Go 1.26 or newer (https://go.dev/dl)")
+            bail!(
+                "the lab builds its parts with Go, and there is no `go` on PATH: install Go 1.26 or newer (https://go.dev/dl)"
+            )
         }
         Err(error) => return Err(error).context("running `go version`"),
     };
     if !output.status.success() {
-        bail!("`go version` ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "`go version` ended with {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
@@ -149,13 +191,22 @@ fn ldflags(sources: &Path) -> anyhow::Result<String> {
     let path = sources.join("go.mod");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let version = text.lines().find_map(|line| {
-        let mut words = line.trim().strip_prefix("require ").unwrap_or(line.trim()).split_whitespace();
-        (words.next() == Some("k8s.io/kubernetes")).then(|| words.next()).flatten()
+        let mut words = line
+            .trim()
+            .strip_prefix("require ")
+            .unwrap_or(line.trim())
+            .split_whitespace();
+        (words.next() == Some("k8s.io/kubernetes"))
+            .then(|| words.next())
+            .flatten()
     });
     let mut flags = "-s -w".to_owned();
     if let Some(version) = version {
         let mut numbers = version.trim_start_matches('v').split('.');
-        let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+        let (major, minor) = (
+            numbers.next().unwrap_or_default(),
+            numbers.next().unwrap_or_default(),
+        );
         for (variable, value) in [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor)] {
             flags.push_str(&format!(" -X k8s.io/component-base/version.{variable}={value}"));
         }
@@ -173,11 +224,21 @@ fn digest(sources: &Path, go_version: &str, ldflags: &str) -> anyhow::Result<Str
     hash.update(ldflags);
     for file in files {
         let content = std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
-        hash.update(file.strip_prefix(sources).unwrap_or(&file).as_os_str().as_encoded_bytes());
+        hash.update(
+            file.strip_prefix(sources)
+                .unwrap_or(&file)
+                .as_os_str()
+                .as_encoded_bytes(),
+        );
         hash.update(content.len().to_le_bytes());
         hash.update(content);
     }
-    Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    Ok(hash
+        .finalize()
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
 }
 
 /// Finds `go.mod`, `go.sum`, and all Go files but the tests, which do not end up in the program.
@@ -185,10 +246,15 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     let reading = || format!("reading the directory {}", dir.display());
     for entry in std::fs::read_dir(dir).with_context(reading)? {
         let path = entry.with_context(reading)?.path();
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
         if path.is_dir() {
             collect(&path, files)?;
-        } else if matches!(name.as_str(), "go.mod" | "go.sum") || name.ends_with(".go") && !name.ends_with("_test.go") {
+        } else if matches!(name.as_str(), "go.mod" | "go.sum")
+            || name.ends_with(".go") && !name.ends_with("_test.go")
+        {
             files.push(path);
         }
     }
@@ -197,10 +263,17 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
 
 /// Removes all but the newest builds of a part. What cannot be removed stays: it only costs disk space.
 fn prune(cache: &Path, name: &str) {
-    let Ok(entries) = std::fs::read_dir(cache) else { return };
+    let Ok(entries) = std::fs::read_dir(cache) else {
+        return;
+    };
     let mut builds: Vec<(std::time::SystemTime, PathBuf)> = entries
         .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&format!("{name}-")))
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(&format!("{name}-"))
+        })
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
     builds.sort();
@@ -209,7 +282,10 @@ fn prune(cache: &Path, name: &str) {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "a build of minutes has to show that it lives, also where no log is set up")]
+#[expect(
+    clippy::print_stderr,
+    reason = "a build of minutes has to show that it lives, also where no log is set up"
+)]
 fn say(line: &str) {
     eprintln!("lab: {line}");
 }

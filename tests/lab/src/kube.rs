@@ -10,7 +10,8 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use kube::api::{Api, GetParams, ObjectMeta, PostParams};
 use kube::config::AuthInfo;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -28,8 +29,9 @@ pub const HAULOUT_GROUP: &str = "haulout";
 const ADMIN_GROUP: &str = "system:masters";
 /// How long the whole control plane may take to come up, on a busy machine.
 const STARTUP: Duration = Duration::from_secs(60);
-/// How long kube-apiserver may finish requests in flight when it is stopped, before it is killed.
-const APISERVER_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a part may finish what it does when it is stopped, before it is killed. kube-apiserver would wait a minute
+/// for its watchers to hang up.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What a test may choose about the control plane.
 #[derive(Debug, Clone)]
@@ -74,12 +76,18 @@ pub struct User {
 impl User {
     /// Someone who may do everything.
     pub fn admin(name: impl Into<String>) -> Self {
-        Self { name: name.into(), group: ADMIN_GROUP }
+        Self {
+            name: name.into(),
+            group: ADMIN_GROUP,
+        }
     }
 
     /// Someone with the rights that Haulout documents.
     pub fn haulout(name: impl Into<String>) -> Self {
-        Self { name: name.into(), group: HAULOUT_GROUP }
+        Self {
+            name: name.into(),
+            group: HAULOUT_GROUP,
+        }
     }
 
     /// The name in the audit log.
@@ -160,7 +168,8 @@ impl Kube {
         let admin = User::admin("admin");
         let client = kube::Client::try_from(client_config(&dir, &authority, &port, &admin)?)
             .context("making the admin's client")?;
-        let manager_config = write_kubeconfig(&dir, &authority, &port, &User::admin("kube-controller-manager"))?;
+        let manager_config =
+            write_kubeconfig(&dir, &authority, &port, &User::admin("kube-controller-manager"))?;
         let manager_spec = controller_manager(program, &dir, &authority, &manager_config, options);
         // The controller manager gives up after 10 s without an API server, which a busy machine may exceed.
         let mut starting = [etcd, apiserver];
@@ -169,9 +178,11 @@ impl Kube {
         let mut manager = [manager_spec.spawn()?];
         grant(&client, options).await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
-        await_with(&mut manager, "the controllers to make the default service account", async || {
-            Ok(accounts.get_opt("default").await?.map(|_| ()))
-        })
+        await_with(
+            &mut manager,
+            "the controllers to make the default service account",
+            async || Ok(accounts.get_opt("default").await?.map(|_| ())),
+        )
         .await?;
         let [controller_manager] = manager;
         Ok(Self {
@@ -217,7 +228,10 @@ impl Kube {
     /// Makes a namespace and waits until pods may be made in it, which needs its default service account.
     pub async fn create_namespace(&self, name: &str) -> anyhow::Result<()> {
         let namespace = Namespace {
-            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
             ..Namespace::default()
         };
         let namespaces: Api<Namespace> = Api::all(self.client());
@@ -226,9 +240,11 @@ impl Kube {
             .await
             .with_context(|| format!("creating the namespace {name}"))?;
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), name);
-        until(&format!("the default service account of the namespace {name}"), STARTUP, async || {
-            Ok(accounts.get_opt("default").await?.map(|_| ()))
-        })
+        until(
+            &format!("the default service account of the namespace {name}"),
+            STARTUP,
+            async || Ok(accounts.get_opt("default").await?.map(|_| ())),
+        )
         .await
     }
 
@@ -236,7 +252,7 @@ impl Kube {
     /// waits until it serves. Clients meet closed connections, then refused ones.
     pub async fn restart_apiserver(&self, down: Duration) -> anyhow::Result<()> {
         let mut apiserver = self.apiserver.lock().await;
-        apiserver.stop(APISERVER_PATIENCE).await?;
+        apiserver.stop(PATIENCE).await?;
         tokio::time::sleep(down).await;
         *apiserver = self.apiserver_spec.spawn()?;
         await_apiserver(&self.client, std::slice::from_mut(&mut *apiserver)).await
@@ -257,16 +273,18 @@ impl Kube {
         let text = match tokio::fs::read_to_string(&path).await {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error).with_context(|| format!("reading the audit log {}", path.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("reading the audit log {}", path.display()));
+            }
         };
         parse_audit(&text)
     }
 
     /// Ends the control plane in order and removes its files. Dropping it does the same with SIGKILL.
     pub async fn stop(self) -> anyhow::Result<()> {
-        self.controller_manager.lock().await.stop(APISERVER_PATIENCE).await?;
-        self.apiserver.lock().await.stop(APISERVER_PATIENCE).await?;
-        self.etcd.lock().await.stop(APISERVER_PATIENCE).await?;
+        self.controller_manager.lock().await.stop(PATIENCE).await?;
+        self.apiserver.lock().await.stop(PATIENCE).await?;
+        self.etcd.lock().await.stop(PATIENCE).await?;
         Ok(())
     }
 }
@@ -300,8 +318,15 @@ fn etcd(program: &Path, dir: &RunDir, port: &Port) -> Spec {
         .arg(format!("--listen-client-urls={client}"))
         .arg(format!("--advertise-client-urls={client}"))
         // No peer ever calls, so any port will do, and the advertised one need not be true.
-        .args(["--listen-peer-urls=http://127.0.0.1:0", "--initial-advertise-peer-urls=http://127.0.0.1:2380"])
-        .args(["--initial-cluster=default=http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level=warn"])
+        .args([
+            "--listen-peer-urls=http://127.0.0.1:0",
+            "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+        ])
+        .args([
+            "--initial-cluster=default=http://127.0.0.1:2380",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        ])
         .env(REMOVE_AT_EOF, dir.path())
 }
 
@@ -318,36 +343,66 @@ fn apiserver(
     let account_public = dir.write("service-accounts.pub", account_key.public_key_pem())?;
     let account_private = dir.write(ACCOUNT_KEY, account_key.serialize_pem())?;
     let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-    Ok(Spec::new("kube-apiserver", program, dir.join("kube-apiserver.log"))
-        .arg("kube-apiserver")
-        .arg(format!("--etcd-servers=http://127.0.0.1:{}", etcd_port.number()))
-        .arg(format!("--secure-port={}", port.number()))
-        .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"])
-        .args(["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC", "--profiling=false"])
-        .arg("--service-account-issuer=https://kubernetes.default.svc")
-        .arg(file("service-account-key-file", &account_public))
-        .arg(file("service-account-signing-key-file", &account_private))
-        .arg(file("client-ca-file", &authority.path))
-        .arg(file("tls-cert-file", &certificate))
-        .arg(file("tls-private-key-file", &key))
-        .arg(file("cert-dir", dir.path()))
-        .arg(file("audit-policy-file", &policy))
-        .arg(file("audit-log-path", &dir.join(AUDIT_LOG)))
-        .arg("--audit-log-mode=blocking"))
+    Ok(
+        Spec::new("kube-apiserver", program, dir.join("kube-apiserver.log"))
+            .arg("kube-apiserver")
+            .arg(format!("--etcd-servers=http://127.0.0.1:{}", etcd_port.number()))
+            .arg(format!("--secure-port={}", port.number()))
+            .args([
+                "--bind-address=127.0.0.1",
+                "--advertise-address=127.0.0.1",
+                "--endpoint-reconciler-type=none",
+            ])
+            .args([
+                "--service-cluster-ip-range=10.96.0.0/16",
+                "--authorization-mode=RBAC",
+                "--profiling=false",
+            ])
+            .arg("--service-account-issuer=https://kubernetes.default.svc")
+            .arg(file("service-account-key-file", &account_public))
+            .arg(file("service-account-signing-key-file", &account_private))
+            .arg(file("client-ca-file", &authority.path))
+            .arg(file("tls-cert-file", &certificate))
+            .arg(file("tls-private-key-file", &key))
+            .arg(file("cert-dir", dir.path()))
+            .arg(file("audit-policy-file", &policy))
+            .arg(file("audit-log-path", &dir.join(AUDIT_LOG)))
+            .arg("--audit-log-mode=blocking"),
+    )
 }
 
-fn controller_manager(program: &Path, dir: &RunDir, authority: &Authority, kubeconfig: &Path, options: &Options) -> Spec {
+fn controller_manager(
+    program: &Path,
+    dir: &RunDir,
+    authority: &Authority,
+    kubeconfig: &Path,
+    options: &Options,
+) -> Spec {
     let grace = options.node_monitor_grace;
-    Spec::new("kube-controller-manager", program, dir.join("kube-controller-manager.log"))
-        .arg("kube-controller-manager")
-        .arg(format!("--kubeconfig={}", kubeconfig.display()))
-        .arg(format!("--controllers={CONTROLLERS}"))
-        .arg(format!("--service-account-private-key-file={}", dir.join(ACCOUNT_KEY).display()))
-        .arg(format!("--root-ca-file={}", authority.path.display()))
-        .arg(format!("--node-monitor-grace-period={}ms", grace.as_millis()))
-        .arg(format!("--node-startup-grace-period={}ms", grace.as_millis().max(4_000)))
-        .args(["--node-monitor-period=250ms", "--leader-elect=false", "--secure-port=0"])
-        .args(["--kube-api-qps=500", "--kube-api-burst=1000"])
+    Spec::new(
+        "kube-controller-manager",
+        program,
+        dir.join("kube-controller-manager.log"),
+    )
+    .arg("kube-controller-manager")
+    .arg(format!("--kubeconfig={}", kubeconfig.display()))
+    .arg(format!("--controllers={CONTROLLERS}"))
+    .arg(format!(
+        "--service-account-private-key-file={}",
+        dir.join(ACCOUNT_KEY).display()
+    ))
+    .arg(format!("--root-ca-file={}", authority.path.display()))
+    .arg(format!("--node-monitor-grace-period={}ms", grace.as_millis()))
+    .arg(format!(
+        "--node-startup-grace-period={}ms",
+        grace.as_millis().max(4_000)
+    ))
+    .args([
+        "--node-monitor-period=250ms",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ])
+    .args(["--kube-api-qps=500", "--kube-api-burst=1000"])
 }
 
 /// Waits for a fact and gives up early when one of the processes it depends on has ended.
@@ -372,7 +427,10 @@ async fn await_with<T>(
         Ok(Some(value)) => Ok(value),
         Ok(None) => bail!("waiting for {what} ended without an answer"),
         Err(error) => {
-            let words: Vec<String> = parts.iter().map(|part| format!("{}:\n{}", part.name(), part.tail())).collect();
+            let words: Vec<String> = parts
+                .iter()
+                .map(|part| format!("{}:\n{}", part.name(), part.tail()))
+                .collect();
             Err(error.context(words.join("\n")))
         }
     }
@@ -389,8 +447,15 @@ async fn await_apiserver(client: &kube::Client, parts: &mut [Process]) -> anyhow
 
 /// Gives [`HAULOUT_GROUP`] its rights.
 async fn grant(client: &kube::Client, options: &Options) -> anyhow::Result<()> {
-    let name = || ObjectMeta { name: Some(HAULOUT_GROUP.to_owned()), ..ObjectMeta::default() };
-    let role = ClusterRole { metadata: name(), rules: Some(options.haulout_rules.clone()), ..ClusterRole::default() };
+    let name = || ObjectMeta {
+        name: Some(HAULOUT_GROUP.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let role = ClusterRole {
+        metadata: name(),
+        rules: Some(options.haulout_rules.clone()),
+        ..ClusterRole::default()
+    };
     let binding: ClusterRoleBinding = serde_json::from_value(json!({
         "metadata": name(),
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": HAULOUT_GROUP},
@@ -398,7 +463,10 @@ async fn grant(client: &kube::Client, options: &Options) -> anyhow::Result<()> {
     }))
     .context("composing the ClusterRoleBinding")?;
     let params = PostParams::default();
-    Api::<ClusterRole>::all(client.clone()).create(&params, &role).await.context("creating the ClusterRole haulout")?;
+    Api::<ClusterRole>::all(client.clone())
+        .create(&params, &role)
+        .await
+        .context("creating the ClusterRole haulout")?;
     Api::<ClusterRoleBinding>::all(client.clone())
         .create(&params, &binding)
         .await
@@ -410,7 +478,12 @@ fn url(port: &Port) -> String {
     format!("https://127.0.0.1:{}", port.number())
 }
 
-fn client_config(dir: &RunDir, authority: &Authority, port: &Port, user: &User) -> anyhow::Result<kube::Config> {
+fn client_config(
+    dir: &RunDir,
+    authority: &Authority,
+    port: &Port,
+    user: &User,
+) -> anyhow::Result<kube::Config> {
     let (certificate, key) = authority.issue(dir, &user.name, Purpose::Client { group: user.group })?;
     let address = url(port).parse().context("composing the API server's address")?;
     // Made by hand and not from a kubeconfig, because that would also follow the proxy variables of the environment.
@@ -425,7 +498,12 @@ fn client_config(dir: &RunDir, authority: &Authority, port: &Port, user: &User) 
     Ok(config)
 }
 
-fn write_kubeconfig(dir: &RunDir, authority: &Authority, port: &Port, user: &User) -> anyhow::Result<PathBuf> {
+fn write_kubeconfig(
+    dir: &RunDir,
+    authority: &Authority,
+    port: &Port,
+    user: &User,
+) -> anyhow::Result<PathBuf> {
     let (certificate, key) = authority.issue(dir, &user.name, Purpose::Client { group: user.group })?;
     let config = json!({
         "apiVersion": "v1",
@@ -436,7 +514,10 @@ fn write_kubeconfig(dir: &RunDir, authority: &Authority, port: &Port, user: &Use
         "current-context": "lab",
     });
     // JSON is YAML too, and needs no second serializer.
-    dir.write(format!("{}.kubeconfig", user.name), serde_json::to_string_pretty(&config)?)
+    dir.write(
+        format!("{}.kubeconfig", user.name),
+        serde_json::to_string_pretty(&config)?,
+    )
 }
 
 enum Purpose {
@@ -459,9 +540,15 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::CommonName, "haulout lab");
-        let certificate = params.self_signed(&key).context("making the authority's certificate")?;
+        let certificate = params
+            .self_signed(&key)
+            .context("making the authority's certificate")?;
         let path = dir.write("ca.crt", certificate.pem())?;
-        Ok(Self { der: certificate.der().to_vec(), issuer: Issuer::new(params, key), path })
+        Ok(Self {
+            der: certificate.der().to_vec(),
+            issuer: Issuer::new(params, key),
+            path,
+        })
     }
 
     /// Makes a certificate with its key and tells the paths of both.
@@ -485,8 +572,9 @@ impl Authority {
                 vec![ExtendedKeyUsagePurpose::ClientAuth]
             }
         };
-        let certificate =
-            params.signed_by(&key, &self.issuer).with_context(|| format!("making {name}'s certificate"))?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .with_context(|| format!("making {name}'s certificate"))?;
         // A name may be asked for twice, also at the same time, and a reader must never pair one's certificate with
         // the other's key.
         let serial = {
@@ -570,7 +658,12 @@ mod tests {
     fn an_audit_line_that_is_still_being_written_is_left_for_later() {
         let line = r#"{"verb":"create","user":{"username":"haulout"},"objectRef":{"resource":"pods","namespace":"n","name":"p","subresource":"eviction"},"responseStatus":{"code":429},"requestReceivedTimestamp":"2026-11-21T09:00:00.000001Z","stageTimestamp":"2026-11-21T09:00:00.000002Z"}"#;
         let events = parse_audit(&format!("{line}\n{}", &line[..40])).unwrap();
-        let [event] = events.as_slice() else { panic!("{events:?}") };
-        assert_eq!((event.verb.as_str(), event.code, event.subresource.as_deref()), ("create", 429, Some("eviction")));
+        let [event] = events.as_slice() else {
+            panic!("{events:?}")
+        };
+        assert_eq!(
+            (event.verb.as_str(), event.code, event.subresource.as_deref()),
+            ("create", 429, Some("eviction"))
+        );
     }
 }

@@ -25,7 +25,8 @@ impl Port {
     pub fn reserve() -> anyhow::Result<Self> {
         static TURN: AtomicU16 = AtomicU16::new(0);
         let locks = crate::build::cache_dir()?.join("ports");
-        std::fs::create_dir_all(&locks).with_context(|| format!("making the directory {}", locks.display()))?;
+        std::fs::create_dir_all(&locks)
+            .with_context(|| format!("making the directory {}", locks.display()))?;
         // Processes begin at different places, so that they rarely try each other's ports.
         let start = u16::try_from(std::process::id().wrapping_mul(97) % u32::from(COUNT)).unwrap_or(0);
         for _ in 0..COUNT {
@@ -41,7 +42,10 @@ impl Port {
                 return Ok(Self { number, _lock: lock });
             }
         }
-        bail!("found no free port on 127.0.0.1 between {FIRST} and {}", FIRST + COUNT - 1)
+        bail!(
+            "found no free port on 127.0.0.1 between {FIRST} and {}",
+            FIRST + COUNT - 1
+        )
     }
 
     /// The port's number.

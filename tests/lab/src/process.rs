@@ -33,7 +33,13 @@ impl Spec {
     /// A program with the name it has in messages and the file that takes its output. Output is appended, so that a
     /// restarted part keeps one log.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>, log: impl Into<PathBuf>) -> Self {
-        Self { name: name.into(), program: program.into(), args: Vec::new(), env: Vec::new(), log: log.into() }
+        Self {
+            name: name.into(),
+            program: program.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            log: log.into(),
+        }
     }
 
     /// Adds one argument.
@@ -44,13 +50,15 @@ impl Spec {
 
     /// Adds arguments.
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self.args
+            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
     /// Sets an environment variable on top of the inherited ones.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self.env
+            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
@@ -61,7 +69,9 @@ impl Spec {
             .append(true)
             .open(&self.log)
             .with_context(|| format!("opening {}'s log {}", self.name, self.log.display()))?;
-        let second = log.try_clone().with_context(|| format!("opening {}'s log twice", self.name))?;
+        let second = log
+            .try_clone()
+            .with_context(|| format!("opening {}'s log twice", self.name))?;
         let mut command = Command::new(&self.program);
         command
             .args(&self.args)
@@ -77,7 +87,12 @@ impl Spec {
             .spawn()
             .with_context(|| format!("starting {} ({})", self.name, self.program.display()))?;
         let leash = child.stdin.take();
-        Ok(Process { name: self.name.clone(), log: self.log.clone(), child, _leash: leash })
+        Ok(Process {
+            name: self.name.clone(),
+            log: self.log.clone(),
+            child,
+            _leash: leash,
+        })
     }
 }
 
@@ -109,23 +124,43 @@ impl Process {
 
     /// The last lines of its output.
     pub fn tail(&self) -> String {
-        tail(&self.log).unwrap_or_else(|error| format!("(its log {} cannot be read: {error})", self.log.display()))
+        tail(&self.log)
+            .unwrap_or_else(|error| format!("(its log {} cannot be read: {error})", self.log.display()))
     }
 
     /// Fails, with the end of its output, when it has ended although nobody stopped it.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
-        match self.child.try_wait().with_context(|| format!("asking whether {} runs", self.name))? {
+        match self
+            .child
+            .try_wait()
+            .with_context(|| format!("asking whether {} runs", self.name))?
+        {
             None => Ok(()),
-            Some(status) => bail!("{} ended by itself with {status}; its last words:\n{}", self.name, self.tail()),
+            Some(status) => bail!(
+                "{} ended by itself with {status}; its last words:\n{}",
+                self.name,
+                self.tail()
+            ),
         }
     }
 
     /// Sends one signal to exactly this process. Does nothing when it has ended.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let Some(pid) = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) else {
+        let Some(pid) = self
+            .child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw)
+        else {
             return Ok(());
         };
-        kill_process(pid, signal).with_context(|| format!("sending {signal:?} to {} (pid {})", self.name, pid.as_raw_nonzero()))
+        kill_process(pid, signal).with_context(|| {
+            format!(
+                "sending {signal:?} to {} (pid {})",
+                self.name,
+                pid.as_raw_nonzero()
+            )
+        })
     }
 
     /// Asks it to end with SIGTERM, and kills it when it has not ended after `patience`.
@@ -140,12 +175,18 @@ impl Process {
     /// Kills it with SIGKILL and waits until it is gone.
     pub async fn kill(&mut self) -> anyhow::Result<ExitStatus> {
         self.signal(Signal::KILL)?;
-        self.child.wait().await.with_context(|| format!("waiting for {} to end after SIGKILL", self.name))
+        self.child
+            .wait()
+            .await
+            .with_context(|| format!("waiting for {} to end after SIGKILL", self.name))
     }
 
     /// Waits until it ends by itself.
     pub async fn wait(&mut self) -> anyhow::Result<ExitStatus> {
-        self.child.wait().await.with_context(|| format!("waiting for {} to end", self.name))
+        self.child
+            .wait()
+            .await
+            .with_context(|| format!("waiting for {} to end", self.name))
     }
 }
 
@@ -167,7 +208,12 @@ fn tail(path: &Path) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    Ok(if length > TAIL { text.split_once('\n').map_or(text.clone(), |(_, rest)| rest.to_owned()) } else { text })
+    Ok(if length > TAIL {
+        text.split_once('\n')
+            .map_or(text.clone(), |(_, rest)| rest.to_owned())
+    } else {
+        text
+    })
 }
 
 #[cfg(test)]
@@ -180,18 +226,26 @@ mod tests {
     #[tokio::test]
     async fn a_part_that_ends_early_is_reported_with_its_last_words() {
         let dir = RunDir::create().unwrap();
-        let mut part =
-            Spec::new("part", "/bin/sh", dir.join("log")).args(["-c", "echo no such flag; exit 3"]).spawn().unwrap();
+        let mut part = Spec::new("part", "/bin/sh", dir.join("log"))
+            .args(["-c", "echo no such flag; exit 3"])
+            .spawn()
+            .unwrap();
         part.wait().await.unwrap();
         let error = part.check_running().unwrap_err().to_string();
-        assert!(error.contains("no such flag") && error.contains("exit status: 3"), "{error}");
+        assert!(
+            error.contains("no such flag") && error.contains("exit status: 3"),
+            "{error}"
+        );
     }
 
     #[tokio::test]
     async fn stop_kills_a_part_that_ignores_the_request() {
         let dir = RunDir::create().unwrap();
         let mut part = Spec::new("part", "/bin/sh", dir.join("log"))
-            .args(["-c", "trap '' TERM; echo armed; while :; do read line || sleep 1; done"])
+            .args([
+                "-c",
+                "trap '' TERM; echo armed; while :; do read line || sleep 1; done",
+            ])
             .spawn()
             .unwrap();
         while !part.tail().contains("armed") {

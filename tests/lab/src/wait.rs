@@ -22,7 +22,11 @@ pub async fn until<T>(
             Ok(Ok(Some(value))) => return Ok(value),
             Ok(Ok(None)) => last = anyhow!("the answer was: not yet"),
             Ok(Err(error)) => last = error,
-            Err(_) => return Err(last.context(format!("waited {patience:?} for {what}; the last look never ended"))),
+            Err(_) => {
+                return Err(last.context(format!(
+                    "waited {patience:?} for {what}; the last look never ended"
+                )));
+            }
         }
         if Instant::now() + PAUSE > deadline {
             return Err(last.context(format!("waited {patience:?} for {what}")));
@@ -39,9 +43,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_error_says_what_was_waited_for_and_what_was_seen() {
-        let never = until("the moon", Duration::from_millis(60), async || -> anyhow::Result<Option<()>> {
-            anyhow::bail!("clouds")
-        });
+        let never = until(
+            "the moon",
+            Duration::from_millis(60),
+            async || -> anyhow::Result<Option<()>> { anyhow::bail!("clouds") },
+        );
         let error = format!("{:#}", never.await.unwrap_err());
         assert_eq!(error, "waited 60ms for the moon: clouds");
     }
