@@ -1,1 +1,2 @@
 //! The real parts Haulout is tested against.
+pub mod vcenter;

@@ -215,7 +215,7 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 		return fail(err)
 	}
 	vm, fault := simulator.NewVirtualMachine(v.fresh(), folder, &types.VirtualMachineConfigSpec{
-		Name:  spec.Name,
+		Name:  fileName(spec.Name),
 		Files: &types.VirtualMachineFileInfo{VmPathName: "[" + spec.Datastore + "]"},
 	})
 	if fault != nil {
@@ -265,6 +265,12 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 		}
 	}
 	return g, nil
+}
+
+// fileName is a VM's name as the datastore takes it.
+func fileName(name string) string {
+	name = strings.ReplaceAll(name, "/", "_")
+	return name[:min(len(name), 80)]
 }
 
 // vmFolder gives a VM that shares its name with another one a folder of its

@@ -75,6 +75,10 @@ func run() error {
 	select {
 	case <-stop:
 	case <-gone:
+		// Nobody else is left to clear up.
+		if dir := os.Getenv("HAULOUT_LAB_REMOVE_AT_EOF"); dir != "" {
+			defer func() { _ = os.RemoveAll(dir) }()
+		}
 	}
 	return nil
 }
