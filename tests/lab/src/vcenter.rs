@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use jiff::Timestamp;
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::Instant;
 
 /// How long the program may take from its start to its ready line.
 const START: Duration = Duration::from_secs(30);
@@ -148,7 +149,13 @@ pub struct DeviceSpec {
 impl DeviceSpec {
     /// A GPU of NVIDIA's with passthrough active.
     pub fn gpu(id: impl Into<String>, device: u16) -> Self {
-        Self { id: id.into(), vendor: 0x10de, device, class: 0x0302, passthrough: true }
+        Self {
+            id: id.into(),
+            vendor: 0x10de,
+            device,
+            class: 0x0302,
+            passthrough: true,
+        }
     }
 }
 
@@ -230,7 +237,10 @@ pub enum Gpu {
 impl Gpu {
     /// Any free GPU of NVIDIA's of this model.
     pub fn nvidia(device: u16) -> Self {
-        Self::Dynamic { vendor: 0x10de, device }
+        Self::Dynamic {
+            vendor: 0x10de,
+            device,
+        }
     }
 }
 
@@ -249,7 +259,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { user: "administrator@vsphere.local".into(), password: "secret".into(), tls: None, port: 0 }
+        Self {
+            user: "administrator@vsphere.local".into(),
+            password: "secret".into(),
+            tls: None,
+            port: 0,
+        }
     }
 }
 
@@ -284,7 +299,9 @@ impl State {
 
     /// The first VM of this name, UUID or moref.
     pub fn vm(&self, key: &str) -> Option<&VmState> {
-        self.vms.iter().find(|vm| vm.name == key || vm.reference == key || vm.uuid.eq_ignore_ascii_case(key))
+        self.vms
+            .iter()
+            .find(|vm| vm.name == key || vm.reference == key || vm.uuid.eq_ignore_ascii_case(key))
     }
 }
 
@@ -531,12 +548,18 @@ impl Fault {
 
     /// A rule that answers `method` with a SOAP fault.
     pub fn soap(method: impl Into<String>, fault: impl Into<String>) -> Self {
-        Self { fault: fault.into(), ..Self::new(method, FaultKind::SoapFault) }
+        Self {
+            fault: fault.into(),
+            ..Self::new(method, FaultKind::SoapFault)
+        }
     }
 
     /// A rule that lets the tasks of `method` fail.
     pub fn task(method: impl Into<String>, fault: impl Into<String>) -> Self {
-        Self { fault: fault.into(), ..Self::new(method, FaultKind::TaskError) }
+        Self {
+            fault: fault.into(),
+            ..Self::new(method, FaultKind::TaskError)
+        }
     }
 
     /// Only calls on this object.
@@ -655,11 +678,15 @@ impl Vcenter {
     pub async fn start(binary: &Path, spec: &Spec, options: Options) -> anyhow::Result<Self> {
         // Another part of the process may have installed one; any will do for plain HTTP.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().no_proxy().build().context("building the client of vcenter's control endpoint")?;
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .build()
+            .context("building the client of vcenter's control endpoint")?;
         let dir = private_dir()?;
         match Self::spawn(binary, spec, &options, &dir).await {
             Ok((child, stdin, ready)) => Ok(Self {
-                ctl: Url::parse(&ready.ctl).with_context(|| format!("vcenter's control address {:?}", ready.ctl))?,
+                ctl: Url::parse(&ready.ctl)
+                    .with_context(|| format!("vcenter's control address {:?}", ready.ctl))?,
                 sdk: ready.sdk,
                 user: options.user,
                 password: options.password,
@@ -676,12 +703,18 @@ impl Vcenter {
         }
     }
 
-    async fn spawn(binary: &Path, spec: &Spec, options: &Options, dir: &Path) -> anyhow::Result<(Child, ChildStdin, Ready)> {
+    async fn spawn(
+        binary: &Path,
+        spec: &Spec,
+        options: &Options,
+        dir: &Path,
+    ) -> anyhow::Result<(Child, ChildStdin, Ready)> {
         let spec_file = dir.join("spec.json");
         let json = serde_json::to_vec_pretty(spec).context("writing vcenter's inventory as JSON")?;
         std::fs::write(&spec_file, json).with_context(|| format!("writing {}", spec_file.display()))?;
         let stderr = dir.join("stderr");
-        let stderr = std::fs::File::create(&stderr).with_context(|| format!("creating {}", stderr.display()))?;
+        let stderr =
+            std::fs::File::create(&stderr).with_context(|| format!("creating {}", stderr.display()))?;
         let mut command = Command::new(binary);
         command
             .arg("-spec")
@@ -699,7 +732,11 @@ impl Vcenter {
             .process_group(0)
             .kill_on_drop(true);
         if let Some(tls) = &options.tls {
-            command.arg("-tls-cert").arg(&tls.cert).arg("-tls-key").arg(&tls.key);
+            command
+                .arg("-tls-cert")
+                .arg(&tls.cert)
+                .arg("-tls-key")
+                .arg(&tls.key);
         }
         let mut child = command.spawn().context("spawning it")?;
         let stdin = child.stdin.take().context("its stdin is not piped")?;
@@ -743,30 +780,43 @@ impl Vcenter {
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.stdin = None;
         if tokio::time::timeout(SLACK, self.child.wait()).await.is_err() {
-            self.child.kill().await.context("killing vcenter, which did not end when its stdin closed")?;
+            self.child
+                .kill()
+                .await
+                .context("killing vcenter, which did not end when its stdin closed")?;
         }
         Ok(())
     }
 
     /// Clicks Enter Maintenance Mode as the operator; the task's moref comes back while it runs.
     pub async fn enter_maintenance(&self, host: &str) -> anyhow::Result<String> {
-        Ok(self.post::<TaskAnswer>(&["hosts", host, "enter"], &serde_json::json!({})).await?.task)
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "enter"], &serde_json::json!({}))
+            .await?
+            .task)
     }
 
     /// The same with a timeout, which a person can set too.
     pub async fn enter_maintenance_within(&self, host: &str, timeout: Duration) -> anyhow::Result<String> {
         let body = serde_json::json!({ "timeoutMs": millis(timeout) });
-        Ok(self.post::<TaskAnswer>(&["hosts", host, "enter"], &body).await?.task)
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "enter"], &body)
+            .await?
+            .task)
     }
 
     /// Clicks Exit Maintenance Mode.
     pub async fn exit_maintenance(&self, host: &str) -> anyhow::Result<String> {
-        Ok(self.post::<TaskAnswer>(&["hosts", host, "exit"], &serde_json::json!({})).await?.task)
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "exit"], &serde_json::json!({}))
+            .await?
+            .task)
     }
 
     /// Cancels the Enter Maintenance Mode that runs on the host.
     pub async fn cancel_maintenance(&self, host: &str) -> anyhow::Result<()> {
-        self.post::<TaskAnswer>(&["hosts", host, "cancel"], &serde_json::json!({})).await?;
+        self.post::<TaskAnswer>(&["hosts", host, "cancel"], &serde_json::json!({}))
+            .await?;
         Ok(())
     }
 
@@ -786,12 +836,17 @@ impl Vcenter {
 
     /// Renames a host.
     pub async fn rename_host(&self, host: &str, name: &str) -> anyhow::Result<()> {
-        self.act(&["hosts", host, "rename"], &serde_json::json!({ "name": name })).await
+        self.act(&["hosts", host, "rename"], &serde_json::json!({ "name": name }))
+            .await
     }
 
     /// Connects or disconnects a host, or lets it fall silent.
     pub async fn set_connection(&self, host: &str, state: Connection) -> anyhow::Result<()> {
-        self.act(&["hosts", host, "connection"], &serde_json::json!({ "state": state })).await
+        self.act(
+            &["hosts", host, "connection"],
+            &serde_json::json!({ "state": state }),
+        )
+        .await
     }
 
     /// Puts a device into a host.
@@ -816,17 +871,26 @@ impl Vcenter {
 
     /// Powers a VM on by hand, in place; the task may still fail.
     pub async fn power_on(&self, vm: &str) -> anyhow::Result<String> {
-        Ok(self.post::<TaskAnswer>(&["vms", vm, "on"], &serde_json::json!({})).await?.task)
+        Ok(self
+            .post::<TaskAnswer>(&["vms", vm, "on"], &serde_json::json!({}))
+            .await?
+            .task)
     }
 
     /// Powers a VM off by hand.
     pub async fn power_off(&self, vm: &str) -> anyhow::Result<String> {
-        Ok(self.post::<TaskAnswer>(&["vms", vm, "off"], &serde_json::json!({})).await?.task)
+        Ok(self
+            .post::<TaskAnswer>(&["vms", vm, "off"], &serde_json::json!({}))
+            .await?
+            .task)
     }
 
     /// Resets a VM by hand: a new boot that no power state tells of.
     pub async fn reset_vm(&self, vm: &str) -> anyhow::Result<String> {
-        Ok(self.post::<TaskAnswer>(&["vms", vm, "reset"], &serde_json::json!({})).await?.task)
+        Ok(self
+            .post::<TaskAnswer>(&["vms", vm, "reset"], &serde_json::json!({}))
+            .await?
+            .task)
     }
 
     /// Asks a guest to shut down by hand.
@@ -836,12 +900,14 @@ impl Vcenter {
 
     /// Moves a VM to another host by hand, whatever a vCenter would say to that.
     pub async fn move_vm(&self, vm: &str, host: &str) -> anyhow::Result<()> {
-        self.act(&["vms", vm, "move"], &serde_json::json!({ "host": host })).await
+        self.act(&["vms", vm, "move"], &serde_json::json!({ "host": host }))
+            .await
     }
 
     /// Changes a guest's manners.
     pub async fn patch_vm(&self, vm: &str, patch: GuestPatch) -> anyhow::Result<()> {
-        self.call::<Nothing>(Method::PATCH, &["vms", vm], &[], Some(&patch), Duration::ZERO).await?;
+        self.call::<Nothing>(Method::PATCH, &["vms", vm], &[], Some(&patch), Duration::ZERO)
+            .await?;
         Ok(())
     }
 
@@ -876,14 +942,17 @@ impl Vcenter {
 
     /// Ends all sessions without a word to those who wait.
     pub async fn kill_sessions_silently(&self) -> anyhow::Result<()> {
-        self.act(&["sessions", "kill"], &serde_json::json!({ "silent": true })).await
+        self.act(&["sessions", "kill"], &serde_json::json!({ "silent": true }))
+            .await
     }
 
     /// Takes the SDK away for a while: connections are cut, sessions forgotten, the inventory and running maintenance
     /// stay. Returns when it is back, on the same port.
     pub async fn restart(&self, down: Down, for_how_long: Duration) -> anyhow::Result<()> {
-        let body = serde_json::json!({ "downMs": millis(for_how_long), "with503": down == Down::Unavailable });
-        self.call::<Nothing>(Method::POST, &["restart"], &[], Some(&body), for_how_long).await?;
+        let body =
+            serde_json::json!({ "downMs": millis(for_how_long), "with503": down == Down::Unavailable });
+        self.call::<Nothing>(Method::POST, &["restart"], &[], Some(&body), for_how_long)
+            .await?;
         Ok(())
     }
 
@@ -904,7 +973,12 @@ impl Vcenter {
 
     /// The inventory once it has changed from revision `rev`, or as it is after `wait`.
     pub async fn state_after(&self, rev: i64, wait: Duration) -> anyhow::Result<State> {
-        self.get(&["state"], &[("after", rev.to_string()), ("waitMs", millis(wait).to_string())], wait).await
+        self.get(
+            &["state"],
+            &[("after", rev.to_string()), ("waitMs", millis(wait).to_string())],
+            wait,
+        )
+        .await
     }
 
     /// Waits until the inventory is as wanted. The description stands in the error when it is not in time.
@@ -965,7 +1039,8 @@ impl Vcenter {
     }
 
     async fn set(&self, body: &serde_json::Value) -> anyhow::Result<()> {
-        self.call::<Nothing>(Method::PATCH, &["settings"], &[], Some(body), Duration::ZERO).await?;
+        self.call::<Nothing>(Method::PATCH, &["settings"], &[], Some(body), Duration::ZERO)
+            .await?;
         Ok(())
     }
 
@@ -976,16 +1051,23 @@ impl Vcenter {
     }
 
     async fn delete(&self, path: &[&str]) -> anyhow::Result<()> {
-        self.call::<Nothing>(Method::DELETE, path, &[], None::<&()>, Duration::ZERO).await?;
+        self.call::<Nothing>(Method::DELETE, path, &[], None::<&()>, Duration::ZERO)
+            .await?;
         Ok(())
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, String)], wait: Duration) -> anyhow::Result<T> {
+    async fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        wait: Duration,
+    ) -> anyhow::Result<T> {
         self.call(Method::GET, path, query, None::<&()>, wait).await
     }
 
     async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> anyhow::Result<T> {
-        self.call(Method::POST, path, &[], Some(body), Duration::ZERO).await
+        self.call(Method::POST, path, &[], Some(body), Duration::ZERO)
+            .await
     }
 
     async fn call<T: DeserializeOwned>(
@@ -1014,7 +1096,10 @@ impl Vcenter {
         }
         let response = request.send().await.with_context(|| what.clone())?;
         let status = response.status();
-        let text = response.text().await.with_context(|| format!("{what}: reading the answer"))?;
+        let text = response
+            .text()
+            .await
+            .with_context(|| format!("{what}: reading the answer"))?;
         ensure!(status.is_success(), "{what}: {status}: {}", text.trim());
         serde_json::from_str(&text).with_context(|| format!("{what}: the answer {text:?}"))
     }
@@ -1036,7 +1121,11 @@ fn private_dir() -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt as _;
 
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("haulout-vcenter-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let name = format!(
+        "haulout-vcenter-{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    );
     let dir = std::env::temp_dir().join(name);
     // A process of the same id may have died and left its own behind.
     let _ = std::fs::remove_dir_all(&dir);
@@ -1053,7 +1142,12 @@ mod tests {
 
     #[test]
     fn a_spec_is_written_as_the_program_reads_it() -> anyhow::Result<()> {
-        let spec = VmSpec { name: "gpu1".into(), host: "esx1".into(), gpu: Gpu::nvidia(0x2235), ..VmSpec::default() };
+        let spec = VmSpec {
+            name: "gpu1".into(),
+            host: "esx1".into(),
+            gpu: Gpu::nvidia(0x2235),
+            ..VmSpec::default()
+        };
         assert_eq!(
             serde_json::to_value(&spec)?,
             serde_json::json!({

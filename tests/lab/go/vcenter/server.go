@@ -144,7 +144,7 @@ func (s *Server) stop() {
 func (s *Server) restart(down time.Duration, with503 bool) error {
 	s.v.journal.add(Entry{Kind: "session", Detail: "restart"})
 	s.stop()
-	s.v.sessions.kill(true, "restart")
+	s.v.sessions.kill(false, "restart")
 	if with503 {
 		s.unavailable.Store(true)
 		if err := s.start(); err != nil {
