@@ -19,7 +19,7 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::finding::{Finding, Found};
 use crate::maintenance::observed::{Advice, Attempt, DrainReport, Outcome, Refusal, Sight};
 use crate::maintenance::placement::Hold;
-use crate::vsphere::fault::Fault;
+use crate::vsphere::fault::{Fault, FaultKind, Retry};
 use crate::vsphere::update as vsphere;
 
 pub use sight::record_of;
@@ -423,27 +423,11 @@ impl Local {
 
 impl From<&Fault> for Refusal {
     fn from(fault: &Fault) -> Self {
-        use crate::vsphere::fault::FaultKind as Kind;
-        let advice = match &fault.kind {
-            Kind::ToolsUnavailable => Advice::NoTools,
-            Kind::NoPermission | Kind::InvalidLogin | Kind::MethodDisabled | Kind::NotSupported => {
-                Advice::Person
-            }
-            Kind::NoCompatibleHost
-            | Kind::InsufficientResources
-            | Kind::VmConfig
-            | Kind::Migration
-            | Kind::HostNotConnected => Advice::OtherHost,
-            Kind::NotAuthenticated
-            | Kind::ManagedObjectNotFound
-            | Kind::InvalidState
-            | Kind::InvalidPowerState
-            | Kind::TaskInProgress
-            | Kind::RequestCanceled
-            | Kind::InvalidCollectorVersion
-            | Kind::Timedout
-            | Kind::ConcurrentAccess
-            | Kind::Other(_) => Advice::Retry,
+        let advice = match (&fault.kind, fault.retry()) {
+            (FaultKind::ToolsUnavailable, _) => Advice::NoTools,
+            (_, Retry::Relogin | Retry::LookAgain | Retry::Soon | Retry::Later) => Advice::Retry,
+            (_, Retry::OtherPlace) => Advice::OtherHost,
+            (_, Retry::Person) => Advice::Person,
         };
         Self {
             advice,

@@ -6,3 +6,4 @@ pub mod inventory;
 pub mod keys;
 pub mod maintenance;
 pub mod vsphere;
+pub mod world;

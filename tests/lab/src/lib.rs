@@ -1,4 +1,5 @@
-//! The real parts Haulout is tested against: a Kubernetes control plane and nodes that boot, on loopback only.
+//! The real parts Haulout is tested against: a Kubernetes control plane, a vCenter that hangs as a real one does, and
+//! nodes that boot, on loopback only.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -7,6 +8,7 @@
 //! | [`run_dir`], [`ports`] | a run's temporary directory, and loopback ports that no other run takes |
 //! | [`wait`] | waits for a fact, with a deadline |
 //! | [`kube`] | etcd, kube-apiserver and kube-controller-manager, with RBAC and an audit log |
+//! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | ties a VM's power to a Node's life |
 
 pub mod build;
@@ -15,4 +17,5 @@ pub mod kubelet;
 pub mod ports;
 pub mod process;
 pub mod run_dir;
+pub mod vcenter;
 pub mod wait;

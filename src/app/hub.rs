@@ -1,0 +1,116 @@
+//! The one loop in which facts become sights: it takes what the streams and the effects tell, folds it in, and shows
+//! each node's actor what has changed.
+
+use std::collections::BTreeSet;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::actor::perform::Perform;
+use crate::actor::supervisor::Supervisor;
+use crate::cluster::update as cluster;
+use crate::ids::NodeName;
+use crate::inventory::{Fact, Inventory};
+use crate::maintenance::finding::Finding;
+use crate::vsphere::update as vsphere;
+
+/// The most facts that are folded in before the actors are shown a picture. An initial set of 2,500 hosts comes as as
+/// many facts; showing after each would make a picture of every node each time, and never showing would starve them.
+const BATCH: usize = 1024;
+
+/// What comes into the hub.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    pub(super) vsphere: mpsc::Receiver<vsphere::Update>,
+    pub(super) cluster: mpsc::Receiver<cluster::Update>,
+    pub(super) findings: mpsc::Receiver<Finding>,
+}
+
+/// What the hub asks the streams to follow.
+#[derive(Debug)]
+pub(super) struct Interest {
+    pub(super) roster: watch::Sender<vsphere::Roster>,
+    pub(super) draining: watch::Sender<BTreeSet<NodeName>>,
+}
+
+/// Runs until `stop`, or until a stream has ended for good, which none does before `stop`.
+pub(super) async fn run<P: Perform>(
+    mut inbox: Inbox,
+    interest: Interest,
+    mut inventory: Inventory,
+    mut supervisor: Supervisor<P>,
+    stop: CancellationToken,
+) {
+    let mut heard = Heard::default();
+    loop {
+        // Order: a closing house first; then what our own effects found, because actors wait for their echo; then the
+        // reaping, which is rare and short.
+        let fact = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            Some(finding) = inbox.findings.recv() => Some(Fact::Finding(finding)),
+            () = supervisor.reap() => None,
+            Some(update) = inbox.cluster.recv() => Some(Fact::Cluster(update)),
+            Some(update) = inbox.vsphere.recv() => Some(Fact::Vsphere(update)),
+            else => break,
+        };
+        let Some(fact) = fact else { continue };
+        heard.note(&fact);
+        inventory.apply(fact);
+        for _ in 0..BATCH {
+            let Some(fact) = inbox.try_next() else { break };
+            heard.note(&fact);
+            inventory.apply(fact);
+        }
+        let sights = inventory.sights();
+        set(&interest.roster, inventory.roster());
+        set(&interest.draining, inventory.draining());
+        supervisor.show(sights);
+    }
+    supervisor.close().await;
+}
+
+impl Inbox {
+    fn try_next(&mut self) -> Option<Fact> {
+        None.or_else(|| self.findings.try_recv().ok().map(Fact::Finding))
+            .or_else(|| self.cluster.try_recv().ok().map(Fact::Cluster))
+            .or_else(|| self.vsphere.try_recv().ok().map(Fact::Vsphere))
+    }
+}
+
+fn set<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|standing| {
+        let changed = *standing != value;
+        if changed {
+            *standing = value;
+        }
+        changed
+    });
+}
+
+/// Says once each time when a world is heard, and when it falls silent.
+#[derive(Debug, Default)]
+struct Heard {
+    vcenter: bool,
+    kubernetes: bool,
+}
+
+impl Heard {
+    fn note(&mut self, fact: &Fact) {
+        let (standing, who, now) = match fact {
+            Fact::Vsphere(vsphere::Update::Settled) => (&mut self.vcenter, "vCenter", Ok(())),
+            Fact::Vsphere(vsphere::Update::Lost { why }) => (&mut self.vcenter, "vCenter", Err(why)),
+            Fact::Cluster(cluster::Update::Settled) => (&mut self.kubernetes, "Kubernetes", Ok(())),
+            Fact::Cluster(cluster::Update::Lost { why }) => (&mut self.kubernetes, "Kubernetes", Err(why)),
+            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => return,
+        };
+        if *standing != now.is_ok() {
+            match now {
+                Ok(()) => info!("{who} has told its complete set"),
+                Err(why) => info!("{who} is not heard, nothing is done until it is: {why}"),
+            }
+            *standing = now.is_ok();
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Performs effects: the only place from which anything in vCenter or Kubernetes is changed.
+//!
+//! As little as possible is decided here. Each verb asks one of the two halves, which keep their own deadlines, and
+//! hands in what was found; a dry run hands in what would have been found, and asks nothing that changes anything.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::actor::perform::{NotRecorded, Perform, Recorded};
+use crate::cluster::drain::{self, DrainSettings, Mode, Why};
+use crate::cluster::facts::GpuResources;
+use crate::cluster::node::{self, NodePatch, PatchError};
+use crate::cluster::update::{Marks, Node, Update};
+use crate::ids::{HostRef, NodeName, VmRef};
+use crate::keys::Keys;
+use crate::maintenance::decide::Transition;
+use crate::maintenance::effect::Effect;
+use crate::maintenance::episode::Record;
+use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::observed::{
+    Advice, DrainReport, NodeSeen, Outcome, PodLeft, PodLeftBecause, Refusal,
+};
+use crate::maintenance::placement::{Held, Hold};
+use crate::maintenance::record;
+use crate::vsphere::client::{Error, PowerOnBy, Started, Vcenter};
+use crate::vsphere::update::{Claim, ClaimedDevice};
+
+/// How long one write to a Node may take. The kube-apiserver answers within milliseconds or is in trouble; its own
+/// limit for a request is 60 s, after which the answer would be about another world.
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The way to both worlds.
+pub struct World {
+    /// vCenter.
+    pub vcenter: Vcenter,
+    /// Kubernetes.
+    pub client: kube::Client,
+    /// The keys of our annotations.
+    pub keys: Keys,
+    /// Which resources are GPUs.
+    pub gpu_resources: GpuResources,
+    /// The limits of one drain round.
+    pub drain: DrainSettings,
+    /// `DRY_RUN`: walk through every decision, change nothing.
+    pub dry_run: bool,
+    /// Where findings go.
+    pub findings: mpsc::Sender<Finding>,
+    /// Where the answers of the kube-apiserver to our own requests go, so that we see our writes before the watch does.
+    pub nodes: mpsc::Sender<Update>,
+}
+
+impl Perform for World {
+    async fn record(
+        &self,
+        name: &NodeName,
+        seen: &NodeSeen,
+        _before: &Record,
+        transition: &Transition,
+        now: Timestamp,
+    ) -> Result<Recorded, NotRecorded> {
+        if self.dry_run {
+            self.found(
+                name,
+                Found::PaperRecord {
+                    record: Box::new(transition.record.clone()),
+                    unschedulable: transition.unschedulable,
+                },
+            )
+            .await;
+            return Ok(Recorded { resource_version: 0 });
+        }
+        let annotations = record::write(&transition.record, now);
+        let patch = NodePatch {
+            uid: seen.uid.clone(),
+            resource_version: seen.resource_version,
+            marks: Marks {
+                state: annotations.state,
+                host: annotations.host,
+                migrated_to_host: annotations.migrated_to_host,
+                transition_time: annotations.transition_time,
+                episode: annotations.episode,
+                keep_cordoned: None,
+            },
+            unschedulable: transition.unschedulable,
+        };
+        match node::patch(
+            &self.client,
+            &self.keys,
+            &self.gpu_resources,
+            name,
+            &patch,
+            WRITE_DEADLINE,
+        )
+        .await
+        {
+            Ok(node) => {
+                let resource_version = node.resource_version;
+                self.told(node).await;
+                Ok(Recorded { resource_version })
+            }
+            Err(PatchError::Conflict { .. }) => {
+                self.read_anew(name).await;
+                Err(NotRecorded::Outdated)
+            }
+            Err(error) => Err(NotRecorded::Refused(whole(&error))),
+        }
+    }
+
+    async fn perform(&self, name: &NodeName, effect: &Effect, now: Timestamp) {
+        let outcome = match effect {
+            Effect::DrainRound { pods_revision } => self.drain_round(name, *pods_revision, now).await,
+            Effect::Survey { hosts } => self.survey(name, hosts).await,
+            Effect::ShutdownGuest { .. }
+            | Effect::PowerOff { .. }
+            | Effect::Relocate { .. }
+            | Effect::PowerOn { .. }
+                if self.dry_run =>
+            {
+                info!(node = %name, "dry run: would {} at this point", effect.kind().words());
+                self.found(name, Found::PaperEffect(effect.clone())).await;
+                Outcome::Done
+            }
+            Effect::ShutdownGuest { vm, drained: _ } => self.shutdown_guest(vm).await,
+            Effect::PowerOff { vm, drained: _ } => outcome(self.vcenter.power_off(vm).await),
+            Effect::Relocate { vm, to } => outcome(self.vcenter.relocate(vm, to).await),
+            Effect::PowerOn { vm, by_drs } => {
+                let by = if *by_drs { PowerOnBy::Drs } else { PowerOnBy::Host };
+                outcome(self.vcenter.power_on(vm, by).await)
+            }
+        };
+        if let Outcome::Refused(refusal) = &outcome {
+            warn!(node = %name, "tried to {}: {}", effect.kind().words(), refusal.said);
+        }
+        let host = match effect {
+            Effect::Relocate { to, .. } => Some(to.clone()),
+            Effect::DrainRound { .. }
+            | Effect::Survey { .. }
+            | Effect::ShutdownGuest { .. }
+            | Effect::PowerOff { .. }
+            | Effect::PowerOn { .. } => None,
+        };
+        self.found(
+            name,
+            Found::Tried {
+                kind: effect.kind(),
+                at: now,
+                host,
+                outcome,
+            },
+        )
+        .await;
+    }
+}
+
+impl World {
+    async fn drain_round(&self, name: &NodeName, pods_revision: u64, now: Timestamp) -> Outcome {
+        let mode = if self.dry_run { Mode::ListOnly } else { Mode::Evict };
+        match drain::round(&self.client, name, &self.drain, mode).await {
+            Ok(report) => {
+                let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
+                let left = if self.dry_run {
+                    info!(node = %name, "dry run: would evict {} pods", left.len());
+                    Vec::new()
+                } else {
+                    left
+                };
+                self.found(
+                    name,
+                    Found::Drain(DrainReport {
+                        listed_at: now,
+                        pods_revision,
+                        left,
+                    }),
+                )
+                .await;
+                Outcome::Done
+            }
+            Err(error) => Outcome::Refused(Refusal {
+                advice: Advice::Retry,
+                said: whole(&error),
+            }),
+        }
+    }
+
+    async fn survey(&self, name: &NodeName, hosts: &[HostRef]) -> Outcome {
+        match self.vcenter.survey(hosts).await {
+            Ok(surveyed) => {
+                for claims in surveyed {
+                    let holds = claims.held.into_iter().map(hold).collect();
+                    self.found(
+                        name,
+                        Found::Holds {
+                            host: claims.host,
+                            holds,
+                        },
+                    )
+                    .await;
+                }
+                Outcome::Done
+            }
+            Err(error) => Outcome::Refused(refusal(&error)),
+        }
+    }
+
+    async fn shutdown_guest(&self, vm: &VmRef) -> Outcome {
+        match self.vcenter.shutdown_guest(vm).await {
+            Ok(()) => Outcome::Asked,
+            Err(error) => Outcome::Refused(refusal(&error)),
+        }
+    }
+
+    async fn read_anew(&self, name: &NodeName) {
+        match node::get(
+            &self.client,
+            &self.keys,
+            &self.gpu_resources,
+            name,
+            WRITE_DEADLINE,
+        )
+        .await
+        {
+            Ok(node) => self.told(node).await,
+            // The watch tells soon as well; reading here only spares the wait for it.
+            Err(error) => info!(node = %name, "could not read the Node again: {}", whole(&error)),
+        }
+    }
+
+    /// The receiver ends only with the house, and then nobody needs the finding.
+    async fn found(&self, node: &NodeName, found: Found) {
+        let _ = self
+            .findings
+            .send(Finding {
+                node: node.clone(),
+                found,
+            })
+            .await;
+    }
+
+    async fn told(&self, node: Node) {
+        let _ = self.nodes.send(Update::Node(Box::new(node))).await;
+    }
+}
+
+fn outcome(started: Result<Started, Error>) -> Outcome {
+    match started {
+        Ok(Started::AlreadyThere) => Outcome::Done,
+        Ok(Started::Running(task)) => Outcome::Running(task),
+        Err(error) => Outcome::Refused(refusal(&error)),
+    }
+}
+
+fn refusal(error: &Error) -> Refusal {
+    let advice = match error {
+        Error::Refused { source, .. } => Refusal::from(source).advice,
+        Error::Transport { .. } | Error::Reply { .. } | Error::Login { .. } => Advice::Retry,
+    };
+    Refusal {
+        advice,
+        said: whole(error),
+    }
+}
+
+fn hold(claim: Claim) -> Hold {
+    let device = match claim.device {
+        ClaimedDevice::Address(address) => Held::Address(address),
+        ClaimedDevice::AnyOf(ids) => Held::AnyOf(ids),
+    };
+    Hold { vm: claim.vm, device }
+}
+
+fn pod_left(left: &drain::Left) -> PodLeft {
+    let refused = |said: &str| PodLeftBecause::Refused {
+        said: said.to_owned(),
+    };
+    let why = match &left.why {
+        Why::Evicted | Why::Terminating { .. } => PodLeftBecause::Leaving,
+        Why::Budget { names, .. } => PodLeftBecause::Budget { names: names.clone() },
+        Why::ServerError { said } | Why::Forbidden { said } | Why::Unreachable { said } => {
+            PodLeftBecause::Refused { said: said.clone() }
+        }
+        Why::NamespaceTerminating => refused("its namespace is being deleted"),
+        Why::TooManyRequests => refused("the kube-apiserver has too much to do"),
+        Why::OwnPod => refused("it is Haulout's own pod, which leaves last"),
+        Why::NotReached | Why::Standing => PodLeftBecause::NotReached,
+    };
+    PodLeft {
+        name: format!("{}/{}", left.namespace, left.name),
+        why,
+    }
+}
+
+/// An error with everything that led to it, once.
+fn whole(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

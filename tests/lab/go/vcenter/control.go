@@ -1,0 +1,521 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+// Control is the endpoint by which a test, or a person, plays the operator and
+// the hardware. It listens on a port of its own, so that it works while the SDK
+// is down.
+type Control struct {
+	v      *VCenter
+	server *Server
+}
+
+// mistake is an error that is the asker's.
+type mistake struct{ error }
+
+func badRequest(format string, args ...any) error { return mistake{fmt.Errorf(format, args...)} }
+
+func decodeStrict(b []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
+}
+
+// action answers one request; the answer is written as JSON.
+type action func(r *http.Request, body []byte) (any, error)
+
+// handler is the table of the README.
+func (c *Control) handler() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, a := range map[string]action{
+		"GET /state":                        c.state,
+		"GET /journal":                      c.journal,
+		"POST /hosts":                       c.addHost,
+		"DELETE /hosts/{host}":              c.removeHost,
+		"POST /hosts/{host}/enter":          c.enter,
+		"POST /hosts/{host}/exit":           c.exit,
+		"POST /hosts/{host}/cancel":         c.cancel,
+		"POST /hosts/{host}/rename":         c.rename,
+		"POST /hosts/{host}/connection":     c.connection,
+		"POST /hosts/{host}/devices":        c.addDevice,
+		"DELETE /hosts/{host}/devices/{id}": c.removeDevice,
+		"POST /vms":                         c.addVM,
+		"DELETE /vms/{vm}":                  c.removeVM,
+		"PATCH /vms/{vm}":                   c.patchVM,
+		"POST /vms/{vm}/on":                 c.power(func(g *guest, who caller) ref { return c.v.powerOn(g, nil, "", who) }, "PowerOnVM_Task"),
+		"POST /vms/{vm}/off":                c.power(c.v.powerOff, "PowerOffVM_Task"),
+		"POST /vms/{vm}/reset":              c.power(c.v.reset, "ResetVM_Task"),
+		"POST /vms/{vm}/shutdown":           c.shutdown,
+		"POST /vms/{vm}/move":               c.move,
+		"POST /faults":                      c.addFault,
+		"GET /faults":                       c.faults,
+		"DELETE /faults":                    c.clearFaults,
+		"DELETE /faults/{id}":               c.removeFault,
+		"POST /sessions/kill":               c.kill,
+		"POST /restart":                     c.restart,
+		"PATCH /settings":                   c.settings,
+	} {
+		mux.HandleFunc(pattern, answer(a))
+	}
+	return mux
+}
+
+type ref = types.ManagedObjectReference
+
+func answer(a action) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+		var out any
+		if err == nil {
+			out, err = a(r, body)
+		}
+		status := http.StatusOK
+		if err != nil {
+			status = http.StatusConflict
+			var m mistake
+			switch {
+			case errors.Is(err, errUnknown):
+				status = http.StatusNotFound
+			case errors.As(err, &m):
+				status = http.StatusBadRequest
+			}
+			out = map[string]string{"error": err.Error()}
+		}
+		if out == nil {
+			out = struct{}{}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(out)
+	}
+}
+
+// decode reads an optional JSON body.
+func decode(body []byte, into any) error {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil
+	}
+	if err := decodeStrict(body, into); err != nil {
+		return badRequest("request body: %w", err)
+	}
+	return nil
+}
+
+// who is the person at the console, by default "operator".
+func who(r *http.Request) caller {
+	if u := r.URL.Query().Get("user"); u != "" {
+		return caller{User: u}
+	}
+	return caller{User: "operator"}
+}
+
+// number reads an optional query parameter.
+func number(r *http.Request, name string, otherwise int64) (int64, error) {
+	s := r.URL.Query().Get(name)
+	if s == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, badRequest("%s=%q: not a number", name, s)
+	}
+	return n, nil
+}
+
+// poll runs look until it is satisfied or the time is up. look returns a
+// channel that is closed by the next change.
+func poll(r *http.Request, look func() (satisfied bool, next <-chan struct{})) error {
+	wait, err := number(r, "waitMs", 0)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(wait)*time.Millisecond)
+	defer cancel()
+	for {
+		satisfied, next := look()
+		if satisfied {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (c *Control) state(r *http.Request, _ []byte) (any, error) {
+	after, err := number(r, "after", -1)
+	if err != nil {
+		return nil, err
+	}
+	var s State
+	err = poll(r, func() (bool, <-chan struct{}) {
+		c.v.mu.Lock()
+		defer c.v.mu.Unlock()
+		s = c.v.state()
+		return s.Rev > after, c.v.changed
+	})
+	return s, err
+}
+
+func (c *Control) journal(r *http.Request, _ []byte) (any, error) {
+	after, err := number(r, "after", 0)
+	if err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	err = poll(r, func() (bool, <-chan struct{}) {
+		var next <-chan struct{}
+		entries, next = c.v.journal.after(after)
+		return len(entries) > 0, next
+	})
+	return map[string]any{"entries": entries}, err
+}
+
+// onHost runs f on the host of the path, with the mutex held.
+func (c *Control) onHost(r *http.Request, f func(h *host) (any, error)) (any, error) {
+	c.v.mu.Lock()
+	defer c.v.mu.Unlock()
+	h, err := c.v.findHost(r.PathValue("host"))
+	if err != nil {
+		return nil, err
+	}
+	return f(h)
+}
+
+func (c *Control) onVM(r *http.Request, f func(g *guest) (any, error)) (any, error) {
+	c.v.mu.Lock()
+	defer c.v.mu.Unlock()
+	g, err := c.v.findVM(r.PathValue("vm"))
+	if err != nil {
+		return nil, err
+	}
+	return f(g)
+}
+
+// clicked records what a person did as the call that their client would make.
+func (c *Control) clicked(who caller, method, object string, r ref) {
+	c.v.journal.add(Entry{Kind: "call", User: who.User, Method: method, Object: object, Ref: r.Value})
+}
+
+func taskAnswer(r ref) (any, error) { return map[string]string{"task": r.Value}, nil }
+
+func (c *Control) enter(r *http.Request, body []byte) (any, error) {
+	var args struct {
+		TimeoutMs             int  `json:"timeoutMs"`
+		EvacuatePoweredOffVMs bool `json:"evacuatePoweredOffVms"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	return c.onHost(r, func(h *host) (any, error) {
+		c.clicked(who(r), "EnterMaintenanceMode_Task", h.Name, h.Self)
+		t := c.v.enter(h, time.Duration(args.TimeoutMs)*time.Millisecond, args.EvacuatePoweredOffVMs, who(r))
+		return taskAnswer(t.Self)
+	})
+}
+
+func (c *Control) exit(r *http.Request, _ []byte) (any, error) {
+	return c.onHost(r, func(h *host) (any, error) {
+		c.clicked(who(r), "ExitMaintenanceMode_Task", h.Name, h.Self)
+		return taskAnswer(c.v.exit(h, who(r)).Self)
+	})
+}
+
+func (c *Control) cancel(r *http.Request, _ []byte) (any, error) {
+	return c.onHost(r, func(h *host) (any, error) {
+		e := c.v.entering[h.Self]
+		if e == nil {
+			return nil, fmt.Errorf("host %q is not entering maintenance mode", h.Name)
+		}
+		c.clicked(who(r), "CancelTask", h.Name, e.task.Self)
+		c.v.cancelTask(e.task, who(r))
+		return taskAnswer(e.task.Self)
+	})
+}
+
+func (c *Control) addHost(r *http.Request, body []byte) (any, error) {
+	var args struct {
+		Cluster string `json:"cluster"`
+		HostSpec
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	c.v.mu.Lock()
+	defer c.v.mu.Unlock()
+	cluster := c.v.findCluster(args.Cluster)
+	if cluster == nil {
+		return nil, fmt.Errorf("cluster %q: %w", args.Cluster, errUnknown)
+	}
+	h, err := c.v.addHost(cluster, args.HostSpec)
+	if err != nil {
+		return nil, err
+	}
+	c.v.journal.add(Entry{Kind: "host", User: who(r).User, Object: h.Name, Ref: h.Self.Value, Detail: "added"})
+	c.v.settle()
+	return map[string]string{"ref": h.Self.Value}, nil
+}
+
+func (c *Control) removeHost(r *http.Request, _ []byte) (any, error) {
+	return c.onHost(r, func(h *host) (any, error) {
+		c.v.removeHost(h, who(r))
+		c.v.settle()
+		return nil, nil
+	})
+}
+
+func (c *Control) rename(r *http.Request, body []byte) (any, error) {
+	var args struct {
+		Name string `json:"name"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	return c.onHost(r, func(h *host) (any, error) {
+		if args.Name == "" {
+			return nil, badRequest("name: must not be empty")
+		}
+		c.v.journal.add(Entry{Kind: "host", User: who(r).User, Object: h.Name, Ref: h.Self.Value, Detail: "renamed to " + args.Name})
+		c.v.set(h.HostSystem, "name", args.Name, "summary.config.name", args.Name)
+		c.v.settle()
+		return nil, nil
+	})
+}
+
+func (c *Control) connection(r *http.Request, body []byte) (any, error) {
+	var args struct {
+		State types.HostSystemConnectionState `json:"state"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	switch args.State {
+	case types.HostSystemConnectionStateConnected, types.HostSystemConnectionStateDisconnected, types.HostSystemConnectionStateNotResponding:
+	default:
+		return nil, badRequest("state %q: want connected, disconnected or notResponding", args.State)
+	}
+	return c.onHost(r, func(h *host) (any, error) {
+		c.v.setConnection(h, args.State, who(r))
+		return nil, nil
+	})
+}
+
+func (c *Control) addDevice(r *http.Request, body []byte) (any, error) {
+	var d DeviceSpec
+	if err := decode(body, &d); err != nil {
+		return nil, err
+	}
+	return c.onHost(r, func(h *host) (any, error) {
+		if slices.ContainsFunc(h.devices, func(o DeviceSpec) bool { return o.ID == d.ID }) {
+			return nil, fmt.Errorf("host %q has a device at %s", h.Name, d.ID)
+		}
+		c.v.setDevices(h, append(slices.Clone(h.devices), d), false)
+		c.v.settle()
+		return nil, nil
+	})
+}
+
+func (c *Control) removeDevice(r *http.Request, _ []byte) (any, error) {
+	return c.onHost(r, func(h *host) (any, error) {
+		id := r.PathValue("id")
+		rest := slices.DeleteFunc(slices.Clone(h.devices), func(o DeviceSpec) bool { return o.ID == id })
+		if len(rest) == len(h.devices) {
+			return nil, fmt.Errorf("device %q of host %q: %w", id, h.Name, errUnknown)
+		}
+		c.v.setDevices(h, rest, false)
+		c.v.settle()
+		return nil, nil
+	})
+}
+
+func (c *Control) addVM(r *http.Request, body []byte) (any, error) {
+	var spec VMSpec
+	if err := decode(body, &spec); err != nil {
+		return nil, err
+	}
+	c.v.mu.Lock()
+	defer c.v.mu.Unlock()
+	g, err := c.v.addVM(spec, who(r))
+	if err != nil {
+		return nil, err
+	}
+	c.v.settle()
+	return map[string]string{"ref": g.Self.Value, "uuid": g.Config.Uuid}, nil
+}
+
+func (c *Control) removeVM(r *http.Request, _ []byte) (any, error) {
+	return c.onVM(r, func(g *guest) (any, error) {
+		c.clicked(who(r), "UnregisterVM", g.Name, g.Self)
+		c.v.removeVM(g)
+		c.v.settle()
+		return nil, nil
+	})
+}
+
+func (c *Control) patchVM(r *http.Request, body []byte) (any, error) {
+	var args struct {
+		Tools          *bool `json:"tools"`
+		IgnoreShutdown *bool `json:"ignoreShutdown"`
+		ShutdownMs     *int  `json:"shutdownMs"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	return c.onVM(r, func(g *guest) (any, error) {
+		if args.IgnoreShutdown != nil {
+			g.spec.IgnoreShutdown = *args.IgnoreShutdown
+		}
+		if args.ShutdownMs != nil {
+			g.spec.ShutdownMs = *args.ShutdownMs
+		}
+		if args.Tools != nil {
+			g.spec.Tools = args.Tools
+			status := types.VirtualMachineToolsRunningStatusGuestToolsNotRunning
+			if *args.Tools && c.v.on(g) {
+				status = types.VirtualMachineToolsRunningStatusGuestToolsRunning
+			}
+			c.v.set(g.VirtualMachine, "guest.toolsRunningStatus", string(status))
+		}
+		c.v.settle()
+		return nil, nil
+	})
+}
+
+func (c *Control) power(f func(*guest, caller) ref, method string) action {
+	return func(r *http.Request, _ []byte) (any, error) {
+		return c.onVM(r, func(g *guest) (any, error) {
+			c.clicked(who(r), method, g.Name, g.Self)
+			return taskAnswer(f(g, who(r)))
+		})
+	}
+}
+
+func (c *Control) shutdown(r *http.Request, _ []byte) (any, error) {
+	return c.onVM(r, func(g *guest) (any, error) {
+		c.clicked(who(r), "ShutdownGuest", g.Name, g.Self)
+		if fault := c.v.shutdownGuest(g, who(r)); fault != nil {
+			return nil, errors.New(message(fault))
+		}
+		return nil, nil
+	})
+}
+
+// move puts a VM onto another host by hand, whatever its power state and
+// whatever a vCenter would say to it; what it must not do is hold a device that
+// the target has not got.
+func (c *Control) move(r *http.Request, body []byte) (any, error) {
+	var args struct {
+		Host string `json:"host"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	return c.onVM(r, func(g *guest) (any, error) {
+		target, err := c.v.findHost(args.Host)
+		if err != nil {
+			return nil, err
+		}
+		source := c.v.hostOf(g)
+		if c.v.on(g) && source != target {
+			device, fault := c.v.claim(g, target)
+			if fault != nil {
+				return nil, errors.New(message(fault))
+			}
+			c.v.release(g, source)
+			c.v.moveTo(g, target, nil, nil, who(r))
+			g.device = device
+			c.v.bind(g, target)
+		} else {
+			c.v.moveTo(g, target, nil, nil, who(r))
+		}
+		c.v.settle()
+		return nil, nil
+	})
+}
+
+func (c *Control) addFault(_ *http.Request, body []byte) (any, error) {
+	var rule Rule
+	if err := decode(body, &rule); err != nil {
+		return nil, err
+	}
+	rule, err := c.v.faults.add(rule)
+	if err != nil {
+		return nil, mistake{err}
+	}
+	return rule, nil
+}
+
+func (c *Control) faults(*http.Request, []byte) (any, error) {
+	return map[string]any{"faults": c.v.faults.list()}, nil
+}
+
+func (c *Control) clearFaults(*http.Request, []byte) (any, error) {
+	c.v.faults.clear()
+	return nil, nil
+}
+
+func (c *Control) removeFault(r *http.Request, _ []byte) (any, error) {
+	id, err := strconv.Atoi(r.PathValue("id"))
+	if err != nil {
+		return nil, badRequest("fault %q: not a number", r.PathValue("id"))
+	}
+	if !c.v.faults.remove(id) {
+		return nil, fmt.Errorf("fault %d: %w", id, errUnknown)
+	}
+	return nil, nil
+}
+
+func (c *Control) kill(_ *http.Request, body []byte) (any, error) {
+	var args struct {
+		Silent bool `json:"silent"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	return map[string]int{"killed": c.v.sessions.kill(args.Silent, "killed")}, nil
+}
+
+func (c *Control) restart(_ *http.Request, body []byte) (any, error) {
+	var args struct {
+		DownMs  int  `json:"downMs"`
+		With503 bool `json:"with503"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	return nil, c.server.restart(time.Duration(args.DownMs)*time.Millisecond, args.With503)
+}
+
+func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
+	var args struct {
+		PushRecentTask *bool   `json:"pushRecentTask"`
+		Delays         *Delays `json:"delays"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	if args.PushRecentTask != nil {
+		c.v.silence.set(!*args.PushRecentTask)
+	}
+	if args.Delays != nil {
+		c.v.mu.Lock()
+		c.v.spec.Delays = *args.Delays
+		c.v.mu.Unlock()
+	}
+	return nil, nil
+}

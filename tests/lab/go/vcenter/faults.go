@@ -1,0 +1,388 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+	vimxml "github.com/vmware/govmomi/vim25/xml"
+)
+
+// Rule makes calls go wrong. It applies to calls of its method (or "*") on its
+// object (a name or moref; none is any), after the first Skip of them, for
+// Count of them (0 is for ever).
+type Rule struct {
+	ID     int    `json:"id"`
+	Method string `json:"method"`
+	Object string `json:"object,omitempty"`
+	// Kind is one of:
+	//   status     answer with Status, ContentType and Body, not with SOAP
+	//   http503    status 503 with an empty body
+	//   htmlPage   status 200 with an HTML page, as a login portal would
+	//   reset      cut the connection before anything is done
+	//   loseReply  do it, then cut the connection
+	//   delay      wait DelayMs, then do it
+	//   hang       never answer, or for DelayMs and then cut the connection
+	//   soapFault  answer with Fault
+	//   taskError  start a task that fails with Fault after DelayMs
+	Kind        string `json:"kind"`
+	Fault       string `json:"fault,omitempty"`
+	Message     string `json:"message,omitempty"`
+	Skip        int    `json:"skip,omitempty"`
+	Count       int    `json:"count,omitempty"`
+	DelayMs     int    `json:"delayMs,omitempty"`
+	Status      int    `json:"status,omitempty"`
+	ContentType string `json:"contentType,omitempty"`
+	Body        string `json:"body,omitempty"`
+	// Hits counts how often the rule has struck.
+	Hits int `json:"hits"`
+
+	met int
+}
+
+var ruleKinds = []string{"status", "http503", "htmlPage", "reset", "loseReply", "delay", "hang", "soapFault", "taskError"}
+
+// Faults holds the rules. Its mutex is a leaf: nothing is called while it is
+// held.
+type Faults struct {
+	v     *VCenter
+	mu    sync.Mutex
+	rules []*Rule
+	next  int
+}
+
+func newFaults(v *VCenter) *Faults { return &Faults{v: v} }
+
+func (f *Faults) add(r Rule) (Rule, error) {
+	if r.Method == "" {
+		r.Method = "*"
+	}
+	if !slices.Contains(ruleKinds, r.Kind) {
+		return r, fmt.Errorf("kind %q: want one of %s", r.Kind, strings.Join(ruleKinds, ", "))
+	}
+	if r.Kind == "soapFault" || r.Kind == "taskError" {
+		if _, err := makeFault(r.Fault); err != nil {
+			return r, err
+		}
+	}
+	switch r.Kind {
+	case "http503":
+		r.Status = http.StatusServiceUnavailable
+	case "htmlPage":
+		if r.Status == 0 {
+			r.Status = http.StatusOK
+		}
+		if r.Body == "" {
+			r.Body = "<!DOCTYPE html><html><head><title>Sign in</title></head><body><p>Please sign in.</p></body></html>"
+		}
+		if r.ContentType == "" {
+			r.ContentType = "text/html; charset=utf-8"
+		}
+	case "status":
+		if r.Status == 0 {
+			r.Status = http.StatusOK
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next++
+	r.ID, r.Hits, r.met = f.next, 0, 0
+	f.rules = append(f.rules, &r)
+	return r, nil
+}
+
+func (f *Faults) remove(id int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := len(f.rules)
+	f.rules = slices.DeleteFunc(f.rules, func(r *Rule) bool { return r.ID == id })
+	return len(f.rules) < n
+}
+
+func (f *Faults) clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rules = nil
+}
+
+func (f *Faults) list() []Rule {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := []Rule{}
+	for _, r := range f.rules {
+		list = append(list, *r)
+	}
+	return list
+}
+
+// match finds the first rule that strikes a call and counts it.
+func (f *Faults) match(method string, names []string, task bool) *Rule {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.rules {
+		if (r.Kind == "taskError") != task || r.Method != "*" && r.Method != method {
+			continue
+		}
+		if r.Object != "" && !slices.Contains(names, r.Object) {
+			continue
+		}
+		r.met++
+		if r.met <= r.Skip || r.Count > 0 && r.Hits >= r.Count {
+			continue
+		}
+		r.Hits++
+		hit := *r
+		return &hit
+	}
+	return nil
+}
+
+// taskError says whether a task about to begin is to fail, and after how many
+// milliseconds.
+func (f *Faults) taskError(method string, ref types.ManagedObjectReference, name string) (types.BaseMethodFault, int) {
+	r := f.match(method, []string{ref.Value, name}, true)
+	if r == nil {
+		return nil, 0
+	}
+	fault, err := makeFault(r.Fault)
+	if err != nil {
+		return nil, 0
+	}
+	f.record(r, method, name)
+	return fault, r.DelayMs
+}
+
+func (f *Faults) record(r *Rule, method, object string) {
+	f.v.journal.add(Entry{Kind: "fault", Method: method, Object: object, Detail: strings.TrimSpace(r.Kind + " " + r.Fault)})
+}
+
+// makeFault makes an empty fault of a type named as in the API.
+func makeFault(name string) (types.BaseMethodFault, error) {
+	if name == "" {
+		name = "SystemError"
+	}
+	kind, ok := types.TypeFunc()(name)
+	if !ok {
+		return nil, fmt.Errorf("fault %q: no such type in the API", name)
+	}
+	fault, ok := reflect.New(kind).Interface().(types.BaseMethodFault)
+	if !ok {
+		return nil, fmt.Errorf("fault %q: that type is no fault", name)
+	}
+	return fault, nil
+}
+
+// call is what the middleware knows of a request.
+type call struct {
+	method string
+	this   types.ManagedObjectReference
+	// names are the references in the body and the names of their objects.
+	names []string
+}
+
+// parseCall reads the method and the references out of a SOAP body.
+func (v *VCenter) parseCall(body []byte) call {
+	var c call
+	d := xml.NewDecoder(bytes.NewReader(body))
+	inBody, kind, text := false, "", ""
+	for {
+		token, err := d.Token()
+		if err != nil {
+			return c
+		}
+		switch t := token.(type) {
+		case xml.StartElement:
+			switch {
+			case t.Name.Local == "Body":
+				inBody = true
+			case inBody && c.method == "":
+				c.method = t.Name.Local
+			}
+			kind, text = "", ""
+			for _, a := range t.Attr {
+				if a.Name.Local == "type" && a.Name.Space == "" {
+					kind = a.Value
+				}
+			}
+		case xml.CharData:
+			text += string(t)
+		case xml.EndElement:
+			if kind != "" {
+				ref := types.ManagedObjectReference{Type: kind, Value: strings.TrimSpace(text)}
+				if t.Name.Local == "_this" {
+					c.this = ref
+				}
+				c.names = append(c.names, ref.Value, v.nameOf(ref))
+			}
+			kind = ""
+		}
+	}
+}
+
+// reply holds an answer back until it is known whether it shall be sent.
+type reply struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (r *reply) Header() http.Header         { return r.header }
+func (r *reply) WriteHeader(status int)      { r.status = status }
+func (r *reply) Write(b []byte) (int, error) { return r.body.Write(b) }
+
+// ServeHTTP stands before the SDK.
+func (f *Faults) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(req.Body, 16<<20))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c := f.v.parseCall(body)
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	lose := false
+	if r := f.match(c.method, c.names, false); r != nil {
+		f.record(r, c.method, f.v.nameOf(c.this))
+		if lose = r.Kind == "loseReply"; !lose && !f.strike(r, w, req) {
+			return
+		}
+	}
+	out := &reply{header: http.Header{}, status: http.StatusOK}
+	f.dispatch(out, req, c)
+	if lose {
+		cut(w)
+		return
+	}
+	answer := out.body.Bytes()
+	if out.status == http.StatusInternalServerError {
+		answer = speak(answer)
+	}
+	for k, values := range out.header {
+		w.Header()[k] = values
+	}
+	w.Header().Set("Content-Type", "text/xml; charset=utf-8")
+	w.WriteHeader(out.status)
+	_, _ = w.Write(answer)
+}
+
+// dispatch hands a call to the simulator, and ends its wait if the client goes
+// away in the meantime.
+func (f *Faults) dispatch(w http.ResponseWriter, req *http.Request, c call) {
+	if strings.HasPrefix(c.method, "WaitForUpdates") {
+		if cookie, err := req.Cookie(soap.SessionCookieName); err == nil {
+			answered := make(chan struct{})
+			left := make(chan struct{})
+			go func() {
+				defer close(left)
+				select {
+				case <-answered:
+				case <-req.Context().Done():
+					f.v.sessions.cancelWait(cookie.Value, c.this)
+				}
+			}()
+			defer func() { close(answered); <-left }()
+		}
+	}
+	f.v.model.Service.ServeSDK(w, req)
+}
+
+// strike does what a rule says; true means that the call goes on.
+func (f *Faults) strike(r *Rule, w http.ResponseWriter, req *http.Request) bool {
+	switch r.Kind {
+	case "status", "http503", "htmlPage":
+		if r.ContentType != "" {
+			w.Header().Set("Content-Type", r.ContentType)
+		}
+		w.WriteHeader(r.Status)
+		_, _ = io.WriteString(w, r.Body)
+	case "reset":
+		cut(w)
+	case "delay":
+		select {
+		case <-time.After(time.Duration(r.DelayMs) * time.Millisecond):
+			return true
+		case <-req.Context().Done():
+		}
+	case "hang":
+		var end <-chan time.Time
+		if r.DelayMs > 0 {
+			end = time.After(time.Duration(r.DelayMs) * time.Millisecond)
+		}
+		select {
+		case <-end:
+			cut(w)
+		case <-req.Context().Done():
+		}
+	case "soapFault":
+		fault, err := makeFault(r.Fault)
+		if err != nil {
+			return true
+		}
+		text := r.Message
+		if text == "" {
+			text = message(fault)
+		}
+		w.Header().Set("Content-Type", "text/xml; charset=utf-8")
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = w.Write(envelope(fault, text))
+	}
+	return false
+}
+
+// envelope writes a SOAP fault in the shape that a vCenter gives it.
+func envelope(fault types.BaseMethodFault, text string) []byte {
+	name := faultName(fault)
+	var detail, faultstring bytes.Buffer
+	_ = vimxml.NewEncoder(&detail).EncodeElement(fault, vimxml.StartElement{
+		Name: vimxml.Name{Local: name + "Fault"},
+		Attr: []vimxml.Attr{
+			{Name: vimxml.Name{Local: "xmlns"}, Value: "urn:vim25"},
+			{Name: vimxml.Name{Local: "xsi:type"}, Value: name},
+		},
+	})
+	_ = xml.EscapeText(&faultstring, []byte(text))
+	return fmt.Appendf(nil, `<?xml version="1.0" encoding="UTF-8"?>
+<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/" xmlns:xsd="http://www.w3.org/2001/XMLSchema" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
+<soapenv:Body><soapenv:Fault><faultcode>ServerFaultCode</faultcode><faultstring>%s</faultstring><detail>%s</detail></soapenv:Fault></soapenv:Body>
+</soapenv:Envelope>`, faultstring.String(), detail.String())
+}
+
+// speak fills the empty faultstring of the simulator's faults.
+func speak(answer []byte) []byte {
+	empty := []byte("<faultstring></faultstring>")
+	if !bytes.Contains(answer, empty) {
+		return answer
+	}
+	_, rest, ok := bytes.Cut(answer, []byte(`xsi:type="`))
+	if !ok {
+		return answer
+	}
+	name, _, ok := bytes.Cut(rest, []byte(`"`))
+	text, known := messages[string(name)]
+	if !ok || !known {
+		return answer
+	}
+	return bytes.Replace(answer, empty, []byte("<faultstring>"+text+"</faultstring>"), 1)
+}
+
+// cut closes a connection under the client, with a reset where the transport
+// can do that.
+func cut(w http.ResponseWriter) {
+	hijacker, ok := w.(http.Hijacker)
+	if !ok {
+		panic(http.ErrAbortHandler)
+	}
+	conn, _, err := hijacker.Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	reset(conn)
+}

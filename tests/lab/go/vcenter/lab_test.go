@@ -1,0 +1,658 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmware/govmomi"
+	"github.com/vmware/govmomi/fault"
+	"github.com/vmware/govmomi/object"
+	"github.com/vmware/govmomi/property"
+	"github.com/vmware/govmomi/task"
+	"github.com/vmware/govmomi/view"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/mo"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+const deadline = 5 * time.Second
+
+// bench is a running stand-in and a client that is logged in to it.
+type bench struct {
+	*testing.T
+	ctx    context.Context
+	lab    *lab
+	client *govmomi.Client
+}
+
+func gpu(id string, device PCIID) DeviceSpec {
+	return DeviceSpec{ID: id, Vendor: 0x10de, Device: device, Class: 0x0302, Passthrough: true}
+}
+
+// twoHosts is a cluster of two hosts with a GPU each, and a VM with a dynamic
+// device on the first.
+func twoHosts() *Spec {
+	return &Spec{
+		Clusters: []ClusterSpec{{
+			Name: "c1",
+			Hosts: []HostSpec{
+				{Name: "esx1", Devices: []DeviceSpec{gpu("0000:3b:00.0", 0x2235)}, Datastores: []string{"ds"}},
+				{Name: "esx2", Devices: []DeviceSpec{gpu("0000:af:00.0", 0x2235)}, Datastores: []string{"ds"}},
+			},
+		}},
+		VMs: []VMSpec{{
+			Name: "gpu1", UUID: "4217a5b0-0000-4000-8000-000000000001", Host: "esx1",
+			GPU: GPUSpec{Kind: "dynamic", Vendor: 0x10de, Device: 0x2235}, PoweredOn: true, ShutdownMs: 20,
+		}},
+	}
+}
+
+func start(t *testing.T, spec *Spec) *bench {
+	t.Helper()
+	l, err := startLab(spec, "127.0.0.1:0", "admin", "pw", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	b := &bench{T: t, ctx: ctx, lab: l}
+	t.Cleanup(func() {
+		cancel()
+		l.close()
+	})
+	b.client = b.login("admin", "pw")
+	return b
+}
+
+func (b *bench) login(user, password string) *govmomi.Client {
+	b.Helper()
+	c, err := b.tryLogin(user, password)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+func (b *bench) tryLogin(user, password string) (*govmomi.Client, error) {
+	u, err := url.Parse(b.lab.server.url())
+	if err != nil {
+		return nil, err
+	}
+	u.User = url.UserPassword(user, password)
+	return govmomi.NewClient(b.ctx, u, true)
+}
+
+func (b *bench) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// ctl calls the control endpoint and decodes its answer.
+func (b *bench) ctl(method, path string, body, into any) {
+	b.Helper()
+	if status, text := b.tryCtl(method, path, body, into); status != http.StatusOK {
+		b.Fatalf("%s %s: %d %s", method, path, status, text)
+	}
+}
+
+func (b *bench) tryCtl(method, path string, body, into any) (int, string) {
+	b.Helper()
+	var in io.Reader
+	if body != nil {
+		j, err := json.Marshal(body)
+		b.must(err)
+		in = bytes.NewReader(j)
+	}
+	req, err := http.NewRequestWithContext(b.ctx, method, b.lab.ctl+path, in)
+	b.must(err)
+	res, err := http.DefaultClient.Do(req)
+	b.must(err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	b.must(err)
+	if into != nil {
+		b.must(json.Unmarshal(text, into))
+	}
+	return res.StatusCode, string(text)
+}
+
+// until long-polls the state until it is as wanted.
+func (b *bench) until(what string, ok func(State) bool) State {
+	b.Helper()
+	var s State
+	s.Rev = -1
+	for end := time.Now().Add(deadline); time.Now().Before(end); {
+		b.ctl("GET", fmt.Sprintf("/state?after=%d&waitMs=1000", s.Rev), nil, &s)
+		if ok(s) {
+			return s
+		}
+	}
+	b.Fatalf("waited in vain until %s: %+v", what, s)
+	return s
+}
+
+func (s State) host(name string) HostState {
+	for _, h := range s.Hosts {
+		if h.Name == name {
+			return h
+		}
+	}
+	return HostState{}
+}
+
+func (s State) vm(name string) VMState {
+	for _, v := range s.VMs {
+		if v.Name == name {
+			return v
+		}
+	}
+	return VMState{}
+}
+
+func (b *bench) vm(name string) *object.VirtualMachine {
+	b.Helper()
+	g, err := b.lab.v.findVM(name)
+	b.must(err)
+	return object.NewVirtualMachine(b.client.Client, g.Self)
+}
+
+func (b *bench) host(name string) *object.HostSystem {
+	b.Helper()
+	h, err := b.lab.v.findHost(name)
+	b.must(err)
+	return object.NewHostSystem(b.client.Client, h.Self)
+}
+
+func (b *bench) vmProperties(name string) mo.VirtualMachine {
+	b.Helper()
+	var m mo.VirtualMachine
+	b.must(b.vm(name).Properties(b.ctx, b.vm(name).Reference(), []string{"runtime", "config", "summary", "recentTask", "datastore", "guest"}, &m))
+	return m
+}
+
+func (b *bench) hostProperties(name string) mo.HostSystem {
+	b.Helper()
+	var m mo.HostSystem
+	b.must(b.host(name).Properties(b.ctx, b.host(name).Reference(), []string{"name", "runtime", "config", "hardware", "vm", "recentTask"}, &m))
+	return m
+}
+
+func (b *bench) taskInfo(ref types.ManagedObjectReference) types.TaskInfo {
+	b.Helper()
+	var m mo.Task
+	b.must(property.DefaultCollector(b.client.Client).RetrieveOne(b.ctx, ref, []string{"info"}, &m))
+	return m.Info
+}
+
+// fails waits for a task and returns the name of its fault.
+func (b *bench) fails(t *object.Task, err error) string {
+	b.Helper()
+	b.must(err)
+	_, err = t.WaitForResult(b.ctx)
+	if err == nil {
+		b.Fatal("the task succeeded")
+	}
+	var failure task.Error
+	if e, ok := err.(task.Error); ok {
+		failure = e
+	} else {
+		b.Fatalf("%T %v", err, err)
+	}
+	if failure.LocalizedMessage == "" || strings.HasPrefix(failure.LocalizedMessage, "*types") {
+		b.Errorf("localizedMessage %q", failure.LocalizedMessage)
+	}
+	return strings.TrimPrefix(fmt.Sprintf("%T", failure.Fault()), "*types.")
+}
+
+func (b *bench) succeeds(t *object.Task, err error) {
+	b.Helper()
+	b.must(err)
+	_, err = t.WaitForResult(b.ctx)
+	b.must(err)
+}
+
+func (b *bench) want(got, want any) {
+	b.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		b.Fatalf("got %v, want %v", got, want)
+	}
+}
+
+func (b *bench) journal() []Entry {
+	b.Helper()
+	var j struct{ Entries []Entry }
+	b.ctl("GET", "/journal", nil, &j)
+	return j.Entries
+}
+
+func TestEnterRunsUntilTheLastVMIsOff(t *testing.T) {
+	b := start(t, twoHosts())
+	enter, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, false, nil)
+	b.must(err)
+	info := b.taskInfo(enter.Reference())
+	b.want(info.State, "running")
+	b.want(info.Name, "EnterMaintenanceMode_Task")
+	b.want(info.DescriptionId, "HostSystem.enterMaintenanceMode")
+	b.want(info.EntityName, "esx1")
+	b.want(info.Cancelable, true)
+	b.want(info.Reason.(*types.TaskReasonUser).UserName, "admin")
+	b.want(b.hostProperties("esx1").RecentTask, []types.ManagedObjectReference{enter.Reference()})
+	b.want(b.hostProperties("esx1").Runtime.InMaintenanceMode, false)
+	b.want(b.fails(b.host("esx1").EnterMaintenanceMode(b.ctx, 0, false, nil)), "InvalidState")
+
+	b.must(b.vm("gpu1").ShutdownGuest(b.ctx))
+	_, err = enter.WaitForResult(b.ctx)
+	b.must(err)
+	b.want(b.hostProperties("esx1").Runtime.InMaintenanceMode, true)
+
+	b.want(b.fails(b.vm("gpu1").PowerOn(b.ctx)), "InvalidState")
+	b.want(b.fails(b.vm("gpu1").Reconfigure(b.ctx, types.VirtualMachineConfigSpec{Annotation: "x"})), "InvalidState")
+	exit, err := b.host("esx1").ExitMaintenanceMode(b.ctx, 0)
+	b.succeeds(exit, err)
+	b.want(b.hostProperties("esx1").Runtime.InMaintenanceMode, false)
+	b.succeeds(b.vm("gpu1").PowerOn(b.ctx))
+	b.want(b.fails(b.host("esx1").ExitMaintenanceMode(b.ctx, 0)), "InvalidState")
+}
+
+func TestEnterIsCancelledForGood(t *testing.T) {
+	b := start(t, twoHosts())
+	enter, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, false, nil)
+	b.must(err)
+	b.must(enter.Cancel(b.ctx))
+	info := b.taskInfo(enter.Reference())
+	b.want(info.State, "error")
+	b.want(info.Cancelled, true)
+	b.want(fault.Is(task.Error{LocalizedMethodFault: info.Error}, &types.RequestCanceled{}), true)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.want(b.taskInfo(enter.Reference()).State, "error")
+	b.want(b.hostProperties("esx1").Runtime.InMaintenanceMode, false)
+	if enter.Cancel(b.ctx) == nil {
+		t.Fatal("an ended task was cancelled")
+	}
+}
+
+func TestEnterTimesOut(t *testing.T) {
+	b := start(t, twoHosts())
+	var answer struct{ Task string }
+	b.ctl("POST", "/hosts/esx1/enter", map[string]any{"timeoutMs": 30}, &answer)
+	b.until("the host no longer enters", func(s State) bool { return s.host("esx1").Entering == nil })
+	info := b.taskInfo(types.ManagedObjectReference{Type: "Task", Value: answer.Task})
+	b.want(info.State, "error")
+	b.want(fmt.Sprintf("%T", info.Error.Fault), "*types.Timedout")
+	b.want(info.Reason.(*types.TaskReasonUser).UserName, "operator")
+}
+
+func TestUpdatesArrive(t *testing.T) {
+	b := start(t, twoHosts())
+	m := view.NewManager(b.client.Client)
+	hosts, err := m.CreateContainerView(b.ctx, b.client.ServiceContent.RootFolder, []string{"HostSystem"}, true)
+	b.must(err)
+	seen := make(chan string, 100)
+	ctx, cancel := context.WithCancel(b.ctx)
+	defer cancel()
+	go func() {
+		filter := new(property.WaitFilter).Add(hosts.Reference(), "HostSystem", []string{"name", "runtime.inMaintenanceMode"}, hosts.TraversalSpec())
+		_ = property.WaitForUpdates(ctx, property.DefaultCollector(b.client.Client), filter, func(updates []types.ObjectUpdate) bool {
+			for _, u := range updates {
+				for _, c := range u.ChangeSet {
+					seen <- fmt.Sprint(u.Kind, " ", c.Name, "=", c.Val)
+				}
+			}
+			return false
+		})
+	}()
+	await := func(want string) {
+		t.Helper()
+		for {
+			select {
+			case got := <-seen:
+				if got == want {
+					return
+				}
+			case <-time.After(deadline):
+				t.Fatalf("no update %q", want)
+			}
+		}
+	}
+	await("enter name=esx1")
+	b.ctl("POST", "/vms/gpu1/off", nil, nil)
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	await("modify runtime.inMaintenanceMode=true")
+	b.ctl("POST", "/hosts/esx1/exit", nil, nil)
+	await("modify runtime.inMaintenanceMode=false")
+	b.ctl("POST", "/hosts", map[string]any{"cluster": "c1", "name": "esx3", "datastores": []string{"ds"}}, nil)
+	await("enter name=esx3")
+	b.ctl("POST", "/hosts/esx3/rename", map[string]any{"name": "esx4"}, nil)
+	await("modify name=esx4")
+}
+
+func TestPowerAndDevices(t *testing.T) {
+	spec := twoHosts()
+	spec.VMs = append(spec.VMs, VMSpec{Name: "gpu2", Host: "esx1", GPU: GPUSpec{Kind: "dynamic", Vendor: 0x10de, Device: 0x2235}, Tools: new(bool)})
+	b := start(t, spec)
+	h := b.hostProperties("esx1")
+	b.want(len(h.Config.AssignableHardwareBinding), 1)
+	b.want(h.Config.AssignableHardwareBinding[0].InstanceId, "0000:3b:00.0")
+	last := h.Hardware.PciDevice[len(h.Hardware.PciDevice)-1]
+	b.want(last.VendorId, 0x10de)
+	b.want(last.Bus, 0x3b)
+	vm := b.vmProperties("gpu1")
+	b.want(vm.Runtime.FaultToleranceState, "notConfigured")
+	b.want(vm.Runtime.RecordReplayState, "inactive")
+	b.want(object.VirtualDeviceList(vm.Config.Hardware.Device).SelectByType((*types.VirtualPCIPassthrough)(nil))[0].GetVirtualDevice().Backing.(*types.VirtualPCIPassthroughDynamicBackingInfo).AssignedId, "0000:3b:00.0")
+
+	b.want(b.fails(b.vm("gpu2").PowerOn(b.ctx)), "InsufficientResourcesFault")
+	b.want(b.fails(b.vm("gpu2").PowerOff(b.ctx)), "InvalidPowerState")
+	b.want(b.fails(b.vm("gpu1").PowerOn(b.ctx)), "InvalidPowerState")
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.want(len(b.hostProperties("esx1").Config.AssignableHardwareBinding), 0)
+	b.succeeds(b.vm("gpu2").PowerOn(b.ctx))
+	err := b.vm("gpu2").ShutdownGuest(b.ctx)
+	if !fault.Is(err, &types.ToolsUnavailable{}) {
+		t.Fatalf("%v", err)
+	}
+	b.ctl("PATCH", "/vms/gpu2", map[string]any{"tools": true, "ignoreShutdown": true}, nil)
+	b.must(b.vm("gpu2").ShutdownGuest(b.ctx))
+	b.ctl("PATCH", "/vms/gpu2", map[string]any{"ignoreShutdown": false}, nil)
+	b.must(b.vm("gpu2").ShutdownGuest(b.ctx))
+	b.until("gpu2 is off", func(s State) bool { return s.vm("gpu2").Power == "poweredOff" })
+	if err := b.vm("gpu2").ShutdownGuest(b.ctx); !fault.Is(err, &types.InvalidPowerState{}) {
+		t.Fatalf("%v", err)
+	}
+}
+
+func TestRelocate(t *testing.T) {
+	spec := twoHosts()
+	spec.Clusters[0].Hosts = append(spec.Clusters[0].Hosts, HostSpec{Name: "esx3", Datastores: []string{"other"}})
+	spec.Delays.RelocateMs = 30
+	b := start(t, spec)
+	to := func(name string) (*object.Task, error) {
+		ref := b.host(name).Reference()
+		return b.vm("gpu1").Relocate(b.ctx, types.VirtualMachineRelocateSpec{
+			Host: &ref,
+			DeviceChange: []types.BaseVirtualDeviceConfigSpec{&types.VirtualDeviceConfigSpec{
+				Operation: types.VirtualDeviceConfigSpecOperationRemove,
+				Device:    &types.VirtualPCIPassthrough{VirtualDevice: types.VirtualDevice{Key: deviceKey}},
+			}},
+		}, types.VirtualMachineMovePriorityDefaultPriority)
+	}
+	b.want(b.fails(to("esx2")), "DisallowedMigrationDeviceAttached")
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.want(b.fails(to("esx3")), "CannotAccessVmConfig")
+	b.ctl("POST", "/hosts/esx2/enter", nil, nil)
+	b.until("esx2 is in maintenance", func(s State) bool { return s.host("esx2").InMaintenance })
+	b.want(b.fails(to("esx2")), "InvalidState")
+	b.ctl("POST", "/hosts/esx2/exit", nil, nil)
+	b.ctl("POST", "/hosts/esx2/connection", map[string]any{"state": "disconnected"}, nil)
+	b.want(b.fails(to("esx2")), "InvalidState")
+	b.ctl("POST", "/hosts/esx2/connection", map[string]any{"state": "connected"}, nil)
+
+	first, err := to("esx2")
+	b.must(err)
+	b.want(b.fails(to("esx2")), "TaskInProgress")
+	b.succeeds(first, nil)
+	vm := b.vmProperties("gpu1")
+	b.want(*vm.Runtime.Host, b.host("esx2").Reference())
+	b.want(b.hostProperties("esx1").Vm, []types.ManagedObjectReference{})
+	b.want(b.hostProperties("esx2").Vm, []types.ManagedObjectReference{vm.Self})
+	if len(object.VirtualDeviceList(vm.Config.Hardware.Device).SelectByType((*types.VirtualPCIPassthrough)(nil))) != 1 {
+		t.Fatal("the relocation changed a PCI device")
+	}
+	b.succeeds(b.vm("gpu1").PowerOn(b.ctx))
+	b.want(b.hostProperties("esx2").Config.AssignableHardwareBinding[0].InstanceId, "0000:af:00.0")
+}
+
+func TestStaticDeviceIsPointedAnew(t *testing.T) {
+	spec := twoHosts()
+	spec.VMs[0].GPU = GPUSpec{Kind: "static", ID: "0000:3b:00.0"}
+	b := start(t, spec)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	ref := b.host("esx2").Reference()
+	b.succeeds(b.vm("gpu1").Relocate(b.ctx, types.VirtualMachineRelocateSpec{Host: &ref}, types.VirtualMachineMovePriorityDefaultPriority))
+	b.want(b.fails(b.vm("gpu1").PowerOn(b.ctx)), "GenericVmConfigFault")
+
+	var cluster mo.ClusterComputeResource
+	b.must(property.DefaultCollector(b.client.Client).RetrieveOne(b.ctx, *b.lab.v.hosts[ref].Parent, []string{"environmentBrowser"}, &cluster))
+	res, err := methods.QueryConfigTarget(b.ctx, b.client, &types.QueryConfigTarget{This: *cluster.EnvironmentBrowser, Host: &ref})
+	b.must(err)
+	found := res.Returnval.PciPassthrough[0].GetVirtualMachinePciPassthroughInfo()
+	b.want(len(res.Returnval.DynamicPassthrough), 1)
+	before := len(b.vmProperties("gpu1").RecentTask)
+	b.succeeds(b.vm("gpu1").Reconfigure(b.ctx, types.VirtualMachineConfigSpec{
+		ChangeVersion: b.vmProperties("gpu1").Config.ChangeVersion,
+		DeviceChange: []types.BaseVirtualDeviceConfigSpec{&types.VirtualDeviceConfigSpec{
+			Operation: types.VirtualDeviceConfigSpecOperationEdit,
+			Device: &types.VirtualPCIPassthrough{VirtualDevice: types.VirtualDevice{
+				Key: deviceKey, ControllerKey: 100,
+				Backing: &types.VirtualPCIPassthroughDeviceBackingInfo{
+					Id: found.PciDevice.Id, DeviceId: "2235", SystemId: found.SystemId, VendorId: found.PciDevice.VendorId,
+				},
+			}},
+		}},
+	}))
+	b.want(len(b.vmProperties("gpu1").RecentTask), before+1)
+	b.succeeds(b.vm("gpu1").PowerOn(b.ctx))
+	b.ctl("GET", "/state", nil, nil)
+	b.want(b.until("on", func(State) bool { return true }).vm("gpu1").Device, "0000:af:00.0")
+}
+
+func TestDRSPlaces(t *testing.T) {
+	spec := twoHosts()
+	spec.Clusters[0].DRS = DRSSpec{Enabled: true, Behavior: "fullyAutomated"}
+	spec.VMs = append(spec.VMs, VMSpec{Name: "plain", Host: "esx1", PoweredOn: true})
+	b := start(t, spec)
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	b.until("DRS moved what it could", func(s State) bool { return s.vm("plain").Host == "esx2" })
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.until("esx1 is in maintenance", func(s State) bool { return s.host("esx1").InMaintenance })
+
+	dc := object.NewDatacenter(b.client.Client, b.lab.v.dc.Self)
+	multi := func() types.ClusterPowerOnVmResult {
+		t.Helper()
+		pt, err := dc.PowerOnVM(b.ctx, []types.ManagedObjectReference{b.vm("gpu1").Reference()})
+		b.must(err)
+		info, err := pt.WaitForResult(b.ctx)
+		b.must(err)
+		return info.Result.(types.ClusterPowerOnVmResult)
+	}
+	// The only other host's device is taken away first.
+	b.ctl("DELETE", "/hosts/esx2/devices/0000:af:00.0", nil, nil)
+	result := multi()
+	b.want(fmt.Sprintf("%T", result.NotAttempted[0].Fault.Fault), "*types.NoCompatibleHost")
+	b.want(b.fails(b.vm("gpu1").PowerOn(b.ctx)), "NoCompatibleHost")
+	b.ctl("POST", "/hosts/esx2/devices", gpu("0000:af:00.0", 0x2235), nil)
+	b.want(len(multi().Attempted), 1)
+	s := b.until("gpu1 is on", func(s State) bool { return s.vm("gpu1").Power == "poweredOn" })
+	b.want(s.vm("gpu1").Host, "esx2")
+	b.want(s.vm("gpu1").Boots, 2)
+}
+
+func TestDRSOverride(t *testing.T) {
+	spec := twoHosts()
+	spec.Clusters[0].DRS = DRSSpec{Enabled: true, Behavior: "fullyAutomated", VMOverrides: []VMOverride{{VM: "gpu1", Behavior: "manual"}}}
+	b := start(t, spec)
+	var cluster mo.ClusterComputeResource
+	b.must(property.DefaultCollector(b.client.Client).RetrieveOne(b.ctx, b.lab.v.findCluster("c1").Self, []string{"configurationEx"}, &cluster))
+	config := cluster.ConfigurationEx.(*types.ClusterConfigInfoEx)
+	b.want(config.DrsConfig.DefaultVmBehavior, "fullyAutomated")
+	b.want(config.DrsVmConfig[0].Behavior, "manual")
+	b.ctl("POST", "/vms/gpu1/off", nil, nil)
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	b.until("esx1 is in maintenance", func(s State) bool { return s.host("esx1").InMaintenance })
+	b.want(b.fails(b.vm("gpu1").PowerOn(b.ctx)), "InvalidState")
+}
+
+func TestDuplicates(t *testing.T) {
+	spec := twoHosts()
+	twin := spec.VMs[0]
+	twin.Host = "esx2"
+	spec.VMs = append(spec.VMs, twin)
+	b := start(t, spec)
+	refs, err := object.NewSearchIndex(b.client.Client).FindAllByUuid(b.ctx, nil, twin.UUID, true, nil)
+	b.must(err)
+	b.want(len(refs), 2)
+	status, _ := b.tryCtl("POST", "/vms/gpu1/off", nil, nil)
+	b.want(status, http.StatusConflict)
+	b.ctl("POST", "/vms/"+refs[0].Reference().Value+"/off", nil, nil)
+}
+
+func TestSessions(t *testing.T) {
+	b := start(t, twoHosts())
+	if _, err := b.tryLogin("admin", "wrong"); !fault.Is(err, &types.InvalidLogin{}) {
+		t.Fatalf("%v", err)
+	}
+	pc, err := property.DefaultCollector(b.client.Client).Create(b.ctx)
+	b.must(err)
+	waiting := make(chan error, 1)
+	go func() {
+		waiting <- property.WaitForUpdates(b.ctx, pc, new(property.WaitFilter).Add(b.host("esx1").Reference(), "HostSystem", []string{"name"}),
+			func([]types.ObjectUpdate) bool { return false })
+	}()
+	time.Sleep(50 * time.Millisecond)
+	b.ctl("POST", "/sessions/kill", nil, nil)
+	select {
+	case err = <-waiting:
+		if err == nil {
+			t.Fatal("the wait ended well")
+		}
+	case <-time.After(deadline):
+		t.Fatal("the wait goes on")
+	}
+	_, err = methods.GetCurrentTime(b.ctx, b.client)
+	if !fault.Is(err, &types.NotAuthenticated{}) || !strings.Contains(err.Error(), "not authenticated") {
+		t.Fatalf("%v", err)
+	}
+	b.want(b.until("no session", func(s State) bool { return s.Sessions == 0 }).Sessions, 0)
+	b.client = b.login("admin", "pw")
+	b.want(b.until("a session", func(s State) bool { return s.Sessions == 1 }).Sessions, 1)
+	b.must(b.client.Logout(b.ctx))
+	b.until("no session again", func(s State) bool { return s.Sessions == 0 })
+}
+
+func TestRestart(t *testing.T) {
+	for _, with503 := range []bool{false, true} {
+		b := start(t, twoHosts())
+		b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+		before := b.lab.server.url()
+		b.ctl("POST", "/restart", map[string]any{"downMs": 30, "with503": with503}, nil)
+		b.want(b.lab.server.url(), before)
+		_, err := methods.GetCurrentTime(b.ctx, b.client)
+		if err == nil {
+			t.Fatal("the session outlived the restart")
+		}
+		b.client = b.login("admin", "pw")
+		enter := b.hostProperties("esx1").RecentTask[0]
+		b.want(b.taskInfo(enter).State, "running")
+		b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+		b.until("esx1 is in maintenance", func(s State) bool { return s.host("esx1").InMaintenance })
+		b.want(b.taskInfo(enter).State, "success")
+	}
+}
+
+func TestFaults(t *testing.T) {
+	b := start(t, twoHosts())
+	b.ctl("POST", "/faults", map[string]any{"method": "CurrentTime", "kind": "soapFault", "fault": "NoPermission", "count": 1}, nil)
+	if _, err := methods.GetCurrentTime(b.ctx, b.client); !fault.Is(err, &types.NoPermission{}) {
+		t.Fatalf("%v", err)
+	}
+	for _, kind := range []string{"http503", "htmlPage", "reset"} {
+		b.ctl("POST", "/faults", map[string]any{"method": "CurrentTime", "kind": kind, "count": 1}, nil)
+		if _, err := methods.GetCurrentTime(b.ctx, b.client); err == nil {
+			t.Fatalf("%s did not strike", kind)
+		}
+	}
+	b.ctl("POST", "/faults", map[string]any{"method": "PowerOffVM_Task", "object": "gpu1", "kind": "taskError", "fault": "SystemError", "skip": 0, "count": 1, "delayMs": 10}, nil)
+	b.want(b.fails(b.vm("gpu1").PowerOff(b.ctx)), "SystemError")
+	b.ctl("POST", "/faults", map[string]any{"method": "PowerOffVM_Task", "kind": "loseReply", "count": 1}, nil)
+	if _, err := b.vm("gpu1").PowerOff(b.ctx); err == nil {
+		t.Fatal("the reply was not lost")
+	}
+	b.until("gpu1 is off all the same", func(s State) bool { return s.vm("gpu1").Power == "poweredOff" })
+	var list struct{ Faults []Rule }
+	b.ctl("GET", "/faults", nil, &list)
+	b.want(list.Faults[len(list.Faults)-1].Hits, 1)
+	b.ctl("DELETE", "/faults", nil, nil)
+	_, err := methods.GetCurrentTime(b.ctx, b.client)
+	b.must(err)
+	status, _ := b.tryCtl("POST", "/faults", map[string]any{"kind": "nonsense"}, nil)
+	b.want(status, http.StatusBadRequest)
+}
+
+func TestJournal(t *testing.T) {
+	b := start(t, twoHosts())
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	b.must(b.vm("gpu1").ShutdownGuest(b.ctx))
+	b.until("esx1 is in maintenance", func(s State) bool { return s.host("esx1").InMaintenance })
+	var story []string
+	for _, e := range b.journal() {
+		story = append(story, strings.Join(strings.Fields(fmt.Sprintln(e.Kind, e.User, e.Method, e.Object, e.Detail, e.Cause)), " "))
+	}
+	want := []string{
+		"power spec gpu1 poweredOn",
+		"session admin login",
+		"call operator EnterMaintenanceMode_Task esx1",
+		"maintenance operator esx1 entering",
+		"call admin ShutdownGuest gpu1",
+		"power admin gpu1 poweredOff ShutdownGuest",
+		"maintenance operator esx1 entered",
+	}
+	b.want(strings.Join(story, "\n"), strings.Join(want, "\n"))
+}
+
+func TestRecentTaskIsNotPushed(t *testing.T) {
+	spec := twoHosts()
+	spec.PushRecentTask = new(bool)
+	b := start(t, spec)
+	hosts, err := view.NewManager(b.client.Client).CreateContainerView(b.ctx, b.client.ServiceContent.RootFolder, []string{"HostSystem"}, true)
+	b.must(err)
+	pc, err := property.DefaultCollector(b.client.Client).Create(b.ctx)
+	b.must(err)
+	_, err = methods.CreateFilter(b.ctx, b.client, &types.CreateFilter{This: pc.Reference(), Spec: types.PropertyFilterSpec{
+		PropSet: []types.PropertySpec{
+			{Type: "HostSystem", PathSet: []string{"recentTask", "runtime.inMaintenanceMode"}},
+			{Type: "Task", PathSet: []string{"info"}},
+		},
+		ObjectSet: []types.ObjectSpec{{Obj: hosts.Reference(), Skip: types.NewBool(true), SelectSet: []types.BaseSelectionSpec{
+			&types.TraversalSpec{Type: "ContainerView", Path: "view", SelectSet: []types.BaseSelectionSpec{
+				&types.TraversalSpec{Type: "HostSystem", Path: "recentTask"},
+			}},
+		}}},
+	}})
+	b.must(err)
+	wait := func(version string) *types.UpdateSet {
+		t.Helper()
+		res, err := methods.WaitForUpdatesEx(b.ctx, b.client, &types.WaitForUpdatesEx{This: pc.Reference(), Version: version, Options: &types.WaitOptions{MaxWaitSeconds: types.NewInt32(1)}})
+		b.must(err)
+		return res.Returnval
+	}
+	first := wait("")
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	if set := wait(first.Version); set != nil {
+		t.Fatalf("pushed: %+v", set)
+	}
+	b.want(len(b.hostProperties("esx1").RecentTask), 1)
+	b.ctl("POST", "/vms/gpu1/off", nil, nil)
+	set := wait(first.Version)
+	b.want(set.FilterSet[0].ObjectSet[0].ChangeSet[0].Name, "runtime.inMaintenanceMode")
+}
+
+func TestRemovedHostTakesItsVMs(t *testing.T) {
+	b := start(t, twoHosts())
+	b.ctl("POST", "/vms/gpu1/off", nil, nil)
+	b.until("off", func(s State) bool { return s.vm("gpu1").Power == "poweredOff" })
+	b.ctl("DELETE", "/hosts/esx1", nil, nil)
+	s := b.until("gone", func(s State) bool { return len(s.Hosts) == 1 && len(s.VMs) == 0 })
+	b.want(s.Hosts[0].Name, "esx2")
+	b.ctl("POST", "/hosts", map[string]any{"cluster": "c1", "name": "esx1", "datastores": []string{"ds"}, "devices": []DeviceSpec{gpu("0000:3b:00.0", 0x2235)}}, nil)
+	b.ctl("POST", "/vms", twoHosts().VMs[0], nil)
+	b.until("back", func(s State) bool { return s.vm("gpu1").Power == "poweredOn" && s.vm("gpu1").Host == "esx1" })
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"time"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+// entering is an Enter Maintenance Mode that has not ended. The simulator ends
+// it at once; a real one runs until no VM on the host is powered on, which for a
+// VM with a passthrough device may be for ever.
+type entering struct {
+	host    *host
+	task    *simulator.Task
+	who     caller
+	since   time.Time
+	timeout *time.Timer
+	// ready is false for as long as the task takes at the least.
+	ready bool
+}
+
+// EnterMaintenanceModeTask implements the SOAP method.
+func (v *VCenter) EnterMaintenanceModeTask(ctx *simulator.Context, req *types.EnterMaintenanceMode_Task) soap.HasFault {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	evacuate := req.EvacuatePoweredOffVms != nil && *req.EvacuatePoweredOffVms
+	t := v.enter(v.hosts[req.This], time.Duration(req.Timeout)*time.Second, evacuate, callerOf(ctx))
+	return &methods.EnterMaintenanceMode_TaskBody{Res: &types.EnterMaintenanceMode_TaskResponse{Returnval: t.Self}}
+}
+
+// enter is the click. The mutex is held.
+func (v *VCenter) enter(h *host, timeout time.Duration, evacuateOff bool, who caller) *simulator.Task {
+	t := v.newTask(who, "EnterMaintenanceMode_Task", h.HostSystem)
+	t.Info.Cancelable = true
+	if fault, delay := v.faults.taskError("EnterMaintenanceMode_Task", h.Self, h.Name); fault != nil {
+		v.publish(t)
+		v.later(delay, func() { v.finish(t, nil, fault) })
+		return t
+	}
+	switch {
+	case !v.connected(h):
+		v.publish(t)
+		v.finish(t, nil, &types.HostNotConnected{})
+		return t
+	case v.leaving(h):
+		v.publish(t)
+		v.finish(t, nil, &types.InvalidState{})
+		return t
+	}
+	progress := int32(2)
+	t.Info.Progress = progress
+	e := &entering{host: h, task: t, who: who, since: t.Info.QueueTime}
+	v.entering[h.Self] = e
+	v.publish(t)
+	v.journal.add(Entry{Kind: "maintenance", User: who.User, Session: who.Session, Object: h.Name, Ref: h.Self.Value, Task: t.Self.Value, Detail: "entering"})
+	if timeout > 0 {
+		e.timeout = time.AfterFunc(timeout, func() {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			if v.entering[h.Self] == e {
+				v.endEntering(e, &types.Timedout{}, caller{User: "vpxd"})
+				v.settle()
+			}
+		})
+	}
+	v.evacuate(h, evacuateOff)
+	v.later(v.spec.Delays.EnterMs, func() {
+		e.ready = true
+		v.settle()
+	})
+	v.bump()
+	return t
+}
+
+// endEntering ends a running Enter Maintenance Mode, with success where the
+// fault is nil.
+func (v *VCenter) endEntering(e *entering, fault types.BaseMethodFault, who caller) {
+	delete(v.entering, e.host.Self)
+	if e.timeout != nil {
+		e.timeout.Stop()
+	}
+	detail := "entered"
+	if isNil(fault) {
+		v.setMaintenance(e.host, true)
+	} else {
+		detail = "not entered: " + faultName(fault)
+	}
+	// The flag goes first: who sees the task end in success may rely on it.
+	v.finish(e.task, nil, fault)
+	v.journal.add(Entry{Kind: "maintenance", User: who.User, Session: who.Session, Object: e.host.Name, Ref: e.host.Self.Value, Task: e.task.Self.Value, Detail: detail})
+}
+
+func (v *VCenter) setMaintenance(h *host, in bool) {
+	v.set(h.HostSystem, "runtime.inMaintenanceMode", in, "summary.runtime.inMaintenanceMode", in)
+}
+
+// settleMaintenance lets those hosts into maintenance mode that nothing holds
+// back any more.
+func (v *VCenter) settleMaintenance() {
+	for _, e := range v.entering {
+		if e.ready && !v.occupied(e.host) {
+			v.endEntering(e, nil, e.who)
+			v.bump()
+		}
+	}
+}
+
+// occupied is true while a VM on the host is powered on, or a task that began
+// before is still bringing one to it or away from it.
+func (v *VCenter) occupied(h *host) bool {
+	for ref, g := range v.guests {
+		here := v.hostOf(g) == h
+		if here && v.on(g) {
+			return true
+		}
+		if b := v.busy[ref]; b != nil && (here || b.target != nil && *b.target == h.Self) {
+			return true
+		}
+	}
+	return false
+}
+
+// ExitMaintenanceModeTask implements the SOAP method.
+func (v *VCenter) ExitMaintenanceModeTask(ctx *simulator.Context, req *types.ExitMaintenanceMode_Task) soap.HasFault {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	t := v.exit(v.hosts[req.This], callerOf(ctx))
+	return &methods.ExitMaintenanceMode_TaskBody{Res: &types.ExitMaintenanceMode_TaskResponse{Returnval: t.Self}}
+}
+
+func (v *VCenter) exit(h *host, who caller) *simulator.Task {
+	t := v.newTask(who, "ExitMaintenanceMode_Task", h.HostSystem)
+	v.publish(t)
+	if fault, delay := v.faults.taskError("ExitMaintenanceMode_Task", h.Self, h.Name); fault != nil {
+		v.later(delay, func() { v.finish(t, nil, fault) })
+		return t
+	}
+	if !h.Runtime.InMaintenanceMode {
+		v.finish(t, nil, &types.InvalidState{})
+		return t
+	}
+	v.later(v.spec.Delays.ExitMs, func() {
+		v.setMaintenance(h, false)
+		v.finish(t, nil, nil)
+		v.journal.add(Entry{Kind: "maintenance", User: who.User, Session: who.Session, Object: h.Name, Ref: h.Self.Value, Task: t.Self.Value, Detail: "exited"})
+		v.settle()
+	})
+	return t
+}
+
+// DisconnectHostTask implements the SOAP method.
+func (v *VCenter) DisconnectHostTask(ctx *simulator.Context, req *types.DisconnectHost_Task) soap.HasFault {
+	t := v.connectTask(ctx, "DisconnectHost_Task", req.This, types.HostSystemConnectionStateDisconnected)
+	return &methods.DisconnectHost_TaskBody{Res: &types.DisconnectHost_TaskResponse{Returnval: t}}
+}
+
+// ReconnectHostTask implements the SOAP method.
+func (v *VCenter) ReconnectHostTask(ctx *simulator.Context, req *types.ReconnectHost_Task) soap.HasFault {
+	t := v.connectTask(ctx, "ReconnectHost_Task", req.This, types.HostSystemConnectionStateConnected)
+	return &methods.ReconnectHost_TaskBody{Res: &types.ReconnectHost_TaskResponse{Returnval: t}}
+}
+
+func (v *VCenter) connectTask(ctx *simulator.Context, method string, ref types.ManagedObjectReference, state types.HostSystemConnectionState) types.ManagedObjectReference {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	h := v.hosts[ref]
+	t := v.newTask(callerOf(ctx), method, h.HostSystem)
+	v.publish(t)
+	v.setConnection(h, state, callerOf(ctx))
+	v.finish(t, nil, nil)
+	return t.Self
+}
+
+// setConnection changes a host's connection and that of its VMs, which a
+// vCenter can no more see than the host.
+func (v *VCenter) setConnection(h *host, state types.HostSystemConnectionState, who caller) {
+	v.set(h.HostSystem, "runtime.connectionState", state, "summary.runtime.connectionState", state)
+	vmState := types.VirtualMachineConnectionStateConnected
+	if state != types.HostSystemConnectionStateConnected {
+		vmState = types.VirtualMachineConnectionStateDisconnected
+	}
+	for _, g := range v.guests {
+		if v.hostOf(g) == h {
+			v.set(g.VirtualMachine, "runtime.connectionState", vmState, "summary.runtime.connectionState", vmState)
+		}
+	}
+	v.journal.add(Entry{Kind: "host", User: who.User, Session: who.Session, Object: h.Name, Ref: h.Self.Value, Detail: string(state)})
+	v.settle()
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"sync"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+// Sessions ends sessions as a vCenter does: with all that lives in them. The
+// simulator's TerminateSession forgets the cookie and leaves views, collectors
+// and waiting calls behind.
+type Sessions struct {
+	v  *VCenter
+	mu sync.Mutex
+	// registries holds each session's own objects.
+	registries map[string]*simulator.Registry
+}
+
+func newSessions(v *VCenter) *Sessions {
+	return &Sessions{v: v, registries: map[string]*simulator.Registry{}}
+}
+
+func (s *Sessions) seen(ctx *simulator.Context) {
+	if ctx.Session == nil || ctx.Session.Registry == nil {
+		return
+	}
+	s.mu.Lock()
+	s.registries[ctx.Session.Key] = ctx.Session.Registry
+	s.mu.Unlock()
+}
+
+func (s *Sessions) registry(key string) *simulator.Registry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.registries[key]
+}
+
+// observer is a session that the session list does not count.
+func (s *Sessions) observer() *simulator.Context {
+	session := &simulator.Session{UserSession: types.UserSession{Key: "ctl"}, Registry: simulator.NewRegistry(), Map: s.v.reg}
+	return &simulator.Context{Context: context.Background(), Session: session, Map: s.v.reg}
+}
+
+func (s *Sessions) list() []types.UserSession {
+	ctx := s.observer()
+	return ctx.Session.Get(s.v.reg.SessionManager().Self).(*simulator.SessionManager).SessionList
+}
+
+// kill ends all sessions. Unless silent, their waiting calls end with
+// RequestCanceled; silent ones hang until their time is up.
+func (s *Sessions) kill(silent bool, why string) int {
+	ctx := s.observer()
+	list := s.list()
+	for _, session := range list {
+		s.v.reg.SessionManager().TerminateSession(ctx, &types.TerminateSession{SessionId: []string{session.Key}})
+		s.v.journal.add(Entry{Kind: "session", User: session.UserName, Session: session.Key, Detail: why})
+	}
+	s.mu.Lock()
+	dead := s.registries
+	s.registries = map[string]*simulator.Registry{}
+	s.mu.Unlock()
+	for key, r := range dead {
+		s.sweep(key, r, silent)
+	}
+	s.v.mu.Lock()
+	s.v.bump()
+	s.v.mu.Unlock()
+	return len(list)
+}
+
+// sweep takes a dead session's objects out of the way of updates.
+func (s *Sessions) sweep(key string, r *simulator.Registry, silent bool) {
+	ctx := &simulator.Context{
+		Context: context.Background(), Map: s.v.reg,
+		Session: &simulator.Session{UserSession: types.UserSession{Key: key}, Registry: r, Map: s.v.reg},
+	}
+	for _, o := range r.AllReference("") {
+		switch x := o.(type) {
+		case *simulator.TaskHistoryCollector:
+			x.DestroyCollector(ctx, &types.DestroyCollector{This: x.Self})
+		case *simulator.PropertyCollector:
+			if !silent {
+				x.CancelWaitForUpdates(&types.CancelWaitForUpdates{This: x.Self})
+			}
+		}
+		if handler, ok := o.(simulator.RegisterObject); ok {
+			s.v.reg.RemoveHandler(handler)
+		}
+	}
+}
+
+// cancelWait ends a waiting call whose client has gone away; the simulator
+// would go on waiting, and eat the updates of the next.
+func (s *Sessions) cancelWait(key string, ref types.ManagedObjectReference) {
+	if r := s.registry(key); r != nil {
+		if pc, ok := r.Get(ref).(*simulator.PropertyCollector); ok {
+			pc.CancelWaitForUpdates(&types.CancelWaitForUpdates{This: ref})
+		}
+	}
+}
+
+// Login implements the SOAP method.
+func (v *VCenter) Login(ctx *simulator.Context, req *types.Login) soap.HasFault {
+	res := v.reg.SessionManager().Login(ctx, req)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.bump()
+	if res.Fault() != nil {
+		v.journal.add(Entry{Kind: "session", User: req.UserName, Detail: "login refused"})
+		return &methods.LoginBody{Fault_: soapFault(&types.InvalidLogin{})}
+	}
+	v.sessions.seen(ctx)
+	v.journal.add(Entry{Kind: "session", User: req.UserName, Session: ctx.Session.Key, Detail: "login"})
+	return res
+}
+
+// Logout implements the SOAP method.
+func (v *VCenter) Logout(ctx *simulator.Context, req *types.Logout) soap.HasFault {
+	key := ctx.Session.Key
+	v.sessions.sweep(key, ctx.Session.Registry, false)
+	res := v.reg.SessionManager().Logout(ctx, req)
+	v.sessions.mu.Lock()
+	delete(v.sessions.registries, key)
+	v.sessions.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.journal.add(Entry{Kind: "session", User: ctx.Session.UserName, Session: key, Detail: "logout"})
+	v.bump()
+	return res
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+// silence keeps `recentTask` out of WaitForUpdatesEx while it is on. The API has
+// allowed a server to do so since 5.0: only a first look, or a plain read, is
+// sure to be current. Tasks that a client watches by other ways, such as a
+// ListView or a TaskHistoryCollector, are not touched.
+type silence struct {
+	v  *VCenter
+	mu sync.Mutex
+	on bool
+	// last is the number of the last task begun.
+	last  int
+	looks map[types.ManagedObjectReference]*look
+}
+
+// look is what a collector saw first.
+type look struct {
+	// mark is the number of the last task begun before it.
+	mark int
+	// sent holds the objects that it has entered. The simulator enters all
+	// objects of a filter again when the root of its traversal changes.
+	sent map[types.ManagedObjectReference]bool
+}
+
+func newSilence(v *VCenter) *silence {
+	return &silence{v: v, on: v.spec.PushRecentTask != nil && !*v.spec.PushRecentTask, looks: map[types.ManagedObjectReference]*look{}}
+}
+
+func (s *silence) set(on bool) {
+	s.mu.Lock()
+	s.on = on
+	s.mu.Unlock()
+}
+
+func (s *silence) taskBegins(t *simulator.Task) {
+	s.mu.Lock()
+	s.last = taskNumber(t.Self)
+	s.mu.Unlock()
+}
+
+func (s *silence) look(pc types.ManagedObjectReference, first bool) (*look, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if first || s.looks[pc] == nil {
+		s.looks[pc] = &look{mark: s.last, sent: map[types.ManagedObjectReference]bool{}}
+	}
+	return s.looks[pc], s.on
+}
+
+func taskNumber(ref types.ManagedObjectReference) int {
+	n, _ := strconv.Atoi(strings.TrimPrefix(ref.Value, "task-"))
+	return n
+}
+
+// WaitForUpdatesEx implements the SOAP method.
+func (v *VCenter) WaitForUpdatesEx(ctx *simulator.Context, req *types.WaitForUpdatesEx) soap.HasFault {
+	pc, ok := ctx.Session.Get(req.This).(*simulator.PropertyCollector)
+	if !ok {
+		return &methods.WaitForUpdatesExBody{Fault_: soapFault(&types.ManagedObjectNotFound{Obj: req.This})}
+	}
+	seen, _ := v.silence.look(req.This, req.Version == "")
+	began := time.Now()
+	for {
+		body, ok := pc.WaitForUpdatesEx(ctx, req).(*methods.WaitForUpdatesExBody)
+		if !ok || body.Fault_ != nil || body.Res.Returnval == nil {
+			return body
+		}
+		set := body.Res.Returnval
+		if _, on := v.silence.look(req.This, false); on && req.Version != "" {
+			seen.hush(ctx, set)
+		} else {
+			seen.remember(set)
+			return body
+		}
+		if len(set.FilterSet) > 0 || set.Truncated != nil && *set.Truncated {
+			return body
+		}
+		// Nothing is left to tell, so the wait goes on for what time is left.
+		if req.Options != nil && req.Options.MaxWaitSeconds != nil {
+			left := *req.Options.MaxWaitSeconds - int32(time.Since(began).Seconds())
+			if left <= 0 {
+				body.Res.Returnval = nil
+				return body
+			}
+			options := *req.Options
+			options.MaxWaitSeconds = &left
+			again := *req
+			again.Options = &options
+			req, began = &again, time.Now()
+		}
+	}
+}
+
+// hush takes changes of recentTask out of an update set, and the tasks that
+// were found through it after the collector's first look.
+func (l *look) hush(ctx *simulator.Context, set *types.UpdateSet) {
+	var filters []types.PropertyFilterUpdate
+	for _, f := range set.FilterSet {
+		through := false
+		if filter, ok := ctx.Session.Get(f.Filter).(*simulator.PropertyFilter); ok {
+			for _, o := range filter.Spec.ObjectSet {
+				through = through || traverses(o.SelectSet, "recentTask")
+			}
+		}
+		var objects []types.ObjectUpdate
+		for _, o := range f.ObjectSet {
+			if through && o.Obj.Type == "Task" && taskNumber(o.Obj) > l.mark {
+				continue
+			}
+			if o.Kind == types.ObjectUpdateKindModify || l.sent[o.Obj] {
+				var changes []types.PropertyChange
+				for _, c := range o.ChangeSet {
+					if c.Name != "recentTask" {
+						changes = append(changes, c)
+					}
+				}
+				if o.ChangeSet = changes; len(changes) == 0 && o.Kind != types.ObjectUpdateKindLeave {
+					continue
+				}
+			}
+			objects = append(objects, o)
+		}
+		if f.ObjectSet = objects; len(objects) > 0 {
+			filters = append(filters, f)
+		}
+	}
+	set.FilterSet = filters
+	l.remember(set)
+}
+
+func (l *look) remember(set *types.UpdateSet) {
+	for _, f := range set.FilterSet {
+		for _, o := range f.ObjectSet {
+			l.sent[o.Obj] = o.Kind != types.ObjectUpdateKindLeave
+		}
+	}
+}
+
+func traverses(set []types.BaseSelectionSpec, path string) bool {
+	for _, s := range set {
+		if t, ok := s.(*types.TraversalSpec); ok && (t.Path == path || traverses(t.SelectSet, path)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// Spec is the inventory to begin with. Everything that a test may want to
+// differ between two hosts or two VMs is a field here; everything else is the
+// simulator's default.
+type Spec struct {
+	Datacenter string        `json:"datacenter,omitempty"`
+	Clusters   []ClusterSpec `json:"clusters"`
+	VMs        []VMSpec      `json:"vms"`
+	Delays     Delays        `json:"delays,omitempty"`
+	// PushRecentTask is false where updates of `recentTask` are to be kept
+	// from WaitForUpdatesEx, as the API has allowed a vCenter to do since 5.0.
+	PushRecentTask *bool `json:"pushRecentTask,omitempty"`
+	// BindStatic also lists fixed-address devices in assignableHardwareBinding.
+	// Whether a vCenter does that is not documented, so a client must not
+	// rely on it; the default leaves them out.
+	BindStatic bool `json:"bindStatic,omitempty"`
+	// SessionTimeoutMs ends sessions that are idle for longer; 0 is never.
+	SessionTimeoutMs int `json:"sessionTimeoutMs,omitempty"`
+}
+
+// Delays says how long tasks take, in milliseconds.
+type Delays struct {
+	EnterMs    int `json:"enterMs,omitempty"`
+	ExitMs     int `json:"exitMs,omitempty"`
+	PowerOnMs  int `json:"powerOnMs,omitempty"`
+	PowerOffMs int `json:"powerOffMs,omitempty"`
+	RelocateMs int `json:"relocateMs,omitempty"`
+	ReconfigMs int `json:"reconfigMs,omitempty"`
+}
+
+// ClusterSpec is one cluster with its DRS settings and hosts.
+type ClusterSpec struct {
+	Name  string     `json:"name"`
+	DRS   DRSSpec    `json:"drs"`
+	Hosts []HostSpec `json:"hosts"`
+}
+
+// DRSSpec is the cluster's DRS configuration.
+type DRSSpec struct {
+	Enabled          bool         `json:"enabled"`
+	Behavior         string       `json:"behavior,omitempty"`
+	OverridesEnabled *bool        `json:"overridesEnabled,omitempty"`
+	VMOverrides      []VMOverride `json:"vmOverrides,omitempty"`
+}
+
+// VMOverride is the DRS setting of one VM, named by name, UUID or moref.
+type VMOverride struct {
+	VM       string `json:"vm"`
+	Enabled  *bool  `json:"enabled,omitempty"`
+	Behavior string `json:"behavior,omitempty"`
+}
+
+// HostSpec is one ESXi host.
+type HostSpec struct {
+	Name       string       `json:"name"`
+	Devices    []DeviceSpec `json:"devices,omitempty"`
+	Datastores []string     `json:"datastores,omitempty"`
+}
+
+// DeviceSpec is one PCI device of a host. Ids are the unsigned numbers that
+// lspci prints; the API carries them as signed shorts.
+type DeviceSpec struct {
+	ID          string `json:"id"`
+	Vendor      PCIID  `json:"vendor"`
+	Device      PCIID  `json:"device"`
+	Class       PCIID  `json:"class"`
+	Passthrough bool   `json:"passthrough"`
+}
+
+// VMSpec is one virtual machine.
+type VMSpec struct {
+	Name      string  `json:"name"`
+	UUID      string  `json:"uuid,omitempty"`
+	Folder    string  `json:"folder,omitempty"`
+	Host      string  `json:"host"`
+	Datastore string  `json:"datastore,omitempty"`
+	GPU       GPUSpec `json:"gpu"`
+	PoweredOn bool    `json:"poweredOn"`
+	Tools     *bool   `json:"tools,omitempty"`
+	// ShutdownMs is how long the guest takes to shut down when asked.
+	ShutdownMs     int  `json:"shutdownMs,omitempty"`
+	IgnoreShutdown bool `json:"ignoreShutdown,omitempty"`
+	// BootHint is not used here; it is handed back in the state for whoever
+	// plays the guest.
+	BootHint    string            `json:"bootHint,omitempty"`
+	ExtraConfig map[string]string `json:"extraConfig,omitempty"`
+}
+
+// GPUSpec is a VM's passthrough device.
+type GPUSpec struct {
+	Kind   string `json:"kind"`
+	Vendor PCIID  `json:"vendor,omitempty"`
+	Device PCIID  `json:"device,omitempty"`
+	ID     string `json:"id,omitempty"`
+}
+
+// PCIID is a 16-bit PCI id. JSON has no hexadecimal numbers, so a string such
+// as "0x10de" is taken as well as 4318.
+type PCIID uint16
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *PCIID) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		s = string(b)
+	}
+	n, err := strconv.ParseUint(s, 0, 16)
+	if err != nil {
+		return fmt.Errorf("PCI id %s: not a 16-bit number", b)
+	}
+	*p = PCIID(n)
+	return nil
+}
+
+func readSpec(path string) (*Spec, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	spec := new(Spec)
+	if err := decodeStrict(b, spec); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return spec, nil
+}

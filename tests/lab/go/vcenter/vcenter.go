@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/mo"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+// VCenter is the simulator and what it lacks.
+//
+// One mutex guards all that this program adds and every write to the host and
+// VM properties that it touches. It is taken before any of the simulator's
+// object locks and never while one is held, so the two cannot deadlock.
+type VCenter struct {
+	mu    sync.Mutex
+	model *simulator.Model
+	reg   *simulator.Registry
+	// ctx carries updates that no client's request stands behind.
+	ctx *simulator.Context
+	dc  *simulator.Datacenter
+
+	spec     *Spec
+	hosts    map[types.ManagedObjectReference]*host
+	guests   map[types.ManagedObjectReference]*guest
+	entering map[types.ManagedObjectReference]*entering
+	// busy holds the VMs with a task under way and what that task holds on to.
+	busy map[types.ManagedObjectReference]*busy
+
+	taskCount int
+	closed    bool
+
+	// rev counts changes of what the state document shows; changed is closed
+	// and replaced at each, which is what long polls wait for.
+	rev     int64
+	changed chan struct{}
+
+	journal  *Journal
+	faults   *Faults
+	sessions *Sessions
+	silence  *silence
+}
+
+// host is what is known of a host beyond its managed object.
+type host struct {
+	*simulator.HostSystem
+	devices []DeviceSpec
+}
+
+// guest is what is known of a VM beyond its managed object.
+type guest struct {
+	*simulator.VirtualMachine
+	spec VMSpec
+	// device is the address that the running VM holds, empty while it is off.
+	device string
+	// boots counts starts, so that an off and on between two looks is seen.
+	boots int
+	// shutdown is the guest's shutdown under way.
+	shutdown *time.Timer
+}
+
+// busy is a task that holds on to a VM.
+type busy struct {
+	task types.ManagedObjectReference
+	// target is the host that the task is about to put the VM on, if any.
+	target *types.ManagedObjectReference
+	// device is the address that the VM is about to hold there.
+	device string
+}
+
+// caller is who asked for something: a session's user, or a person at the
+// control endpoint.
+type caller struct {
+	User    string
+	Session string
+}
+
+func callerOf(ctx *simulator.Context) caller {
+	if ctx.Session == nil {
+		return caller{}
+	}
+	return caller{User: ctx.Session.UserName, Session: ctx.Session.Key}
+}
+
+// overrides receives the calls that are answered here and not by the
+// simulator. It lives in the registry under a reference of its own; the hook
+// before dispatch points a call at it, and the original object stays readable
+// in the call's own `This`. The simulator's code asserts its own concrete types
+// in many places, so replacing its objects by wrappers would crash it.
+type overrides struct {
+	mo.OverheadMemoryManager
+	noLock
+	*VCenter
+}
+
+// noLock opts out of the simulator's lock per object: several calls are
+// answered at a time, and VCenter has a mutex.
+type noLock struct{}
+
+func (noLock) Lock()   {}
+func (noLock) Unlock() {}
+
+var overridesRef = types.ManagedObjectReference{Type: "OverheadMemoryManager", Value: "haulout-lab"}
+
+// overridden lists the calls that are answered here.
+var overridden = map[string]bool{
+	"HostSystem.EnterMaintenanceMode_Task": true,
+	"HostSystem.ExitMaintenanceMode_Task":  true,
+	"HostSystem.DisconnectHost_Task":       true,
+	"HostSystem.ReconnectHost_Task":        true,
+	"VirtualMachine.PowerOnVM_Task":        true,
+	"VirtualMachine.PowerOffVM_Task":       true,
+	"VirtualMachine.ResetVM_Task":          true,
+	"VirtualMachine.ShutdownGuest":         true,
+	"VirtualMachine.RelocateVM_Task":       true,
+	"VirtualMachine.ReconfigVM_Task":       true,
+	"Datacenter.PowerOnMultiVM_Task":       true,
+	"Task.CancelTask":                      true,
+	"EnvironmentBrowser.QueryConfigTarget": true,
+	"PropertyCollector.WaitForUpdatesEx":   true,
+	"SessionManager.Login":                 true,
+	"SessionManager.Logout":                true,
+}
+
+// before runs ahead of each call's dispatch.
+func (v *VCenter) before(ctx *simulator.Context, method *simulator.Method) (mo.Reference, types.BaseMethodFault) {
+	v.sessions.seen(ctx)
+	if ctx.Session != nil && changesSomething(method.Name) {
+		v.recordCall(callerOf(ctx), method)
+	}
+	if overridden[method.This.Type+"."+method.Name] && v.reg.Get(method.This) != nil || method.Name == "WaitForUpdatesEx" {
+		method.This = overridesRef
+		// For a call without a session the returned object is what counts; for
+		// one with a session it is the reference.
+		return v.reg.Get(overridesRef), nil
+	}
+	return nil, nil
+}
+
+func newVCenter(spec *Spec) (*VCenter, error) {
+	v := &VCenter{
+		spec:     spec,
+		hosts:    map[types.ManagedObjectReference]*host{},
+		guests:   map[types.ManagedObjectReference]*guest{},
+		entering: map[types.ManagedObjectReference]*entering{},
+		busy:     map[types.ManagedObjectReference]*busy{},
+		changed:  make(chan struct{}),
+		journal:  newJournal(),
+		rev:      1,
+	}
+	v.faults = newFaults(v)
+	v.sessions = newSessions(v)
+	v.silence = newSilence(v)
+	if err := v.build(); err != nil {
+		v.close()
+		return nil, err
+	}
+	v.reg.Put(&overrides{OverheadMemoryManager: mo.OverheadMemoryManager{Self: overridesRef}, VCenter: v})
+	v.reg.Handler = v.before
+	return v, nil
+}
+
+// close takes away the temporary directory of the simulated datastores.
+func (v *VCenter) close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return
+	}
+	v.closed = true
+	if v.model != nil && v.model.Service != nil {
+		v.model.Remove()
+	}
+	if dir := v.datastoreDir(); dir != "" {
+		_ = os.RemoveAll(dir)
+	}
+}
+
+// fresh is a context for one piece of work of our own. The simulator's locks
+// are shared within one context, so each goroutine needs its own.
+func (v *VCenter) fresh() *simulator.Context {
+	return &simulator.Context{Context: context.Background(), Session: v.ctx.Session, Map: v.reg}
+}
+
+// set updates properties and tells every property collector. The pairs are
+// path and value.
+func (v *VCenter) set(obj mo.Reference, pairs ...any) {
+	var changes []types.PropertyChange
+	for i := 0; i < len(pairs); i += 2 {
+		changes = append(changes, types.PropertyChange{Name: pairs[i].(string), Val: pairs[i+1]})
+	}
+	v.reg.AtomicUpdate(v.fresh(), obj, changes)
+}
+
+// bump wakes everyone who waits for a change of the state document.
+func (v *VCenter) bump() {
+	v.rev++
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+// settle looks at what may have become possible by a change: it is called with
+// the mutex held after each.
+func (v *VCenter) settle() {
+	v.bump()
+	v.settleMaintenance()
+}
+
+func (v *VCenter) hostOf(g *guest) *host {
+	if g.Runtime.Host == nil {
+		return nil
+	}
+	return v.hosts[*g.Runtime.Host]
+}
+
+func (v *VCenter) on(g *guest) bool {
+	return g.Runtime.PowerState == types.VirtualMachinePowerStatePoweredOn
+}
+
+func (v *VCenter) connected(h *host) bool {
+	return h.Runtime.ConnectionState == types.HostSystemConnectionStateConnected
+}
+
+// leaving is true from the click on Enter Maintenance Mode until the host has
+// come out of it, or the task has ended otherwise.
+func (v *VCenter) leaving(h *host) bool {
+	return h.Runtime.InMaintenanceMode || v.entering[h.Self] != nil
+}
+
+var errUnknown = errors.New("not in the inventory")
+
+// findHost takes a name or a moref.
+func (v *VCenter) findHost(key string) (*host, error) {
+	for ref, h := range v.hosts {
+		if ref.Value == key || h.Name == key {
+			return h, nil
+		}
+	}
+	return nil, fmt.Errorf("host %q: %w", key, errUnknown)
+}
+
+// findVM takes a moref, a UUID, or a name that only one VM has.
+func (v *VCenter) findVM(key string) (*guest, error) {
+	var found []*guest
+	for ref, g := range v.guests {
+		if ref.Value == key || strings.EqualFold(g.Config.Uuid, key) || g.Name == key {
+			found = append(found, g)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("VM %q: %w", key, errUnknown)
+	case 1:
+		return found[0], nil
+	}
+	return nil, fmt.Errorf("VM %q: %d VMs answer to it; use the moref", key, len(found))
+}
+
+// nameOf is an object's name for the journal and for error messages.
+func (v *VCenter) nameOf(ref types.ManagedObjectReference) string {
+	switch o := v.reg.Get(ref).(type) {
+	case *simulator.HostSystem:
+		return o.Name
+	case *simulator.VirtualMachine:
+		return o.Name
+	case *simulator.Datacenter:
+		return o.Name
+	case *simulator.ClusterComputeResource:
+		return o.Name
+	}
+	return ref.Value
+}
+
+// isNil is for the typed nil pointers that fault interfaces may carry.
+func isNil(x any) bool {
+	return x == nil || reflect.ValueOf(x).Kind() == reflect.Pointer && reflect.ValueOf(x).IsNil()
+}

@@ -1,0 +1,1171 @@
+//! The lab's vCenter: starts the Go program in `go/vcenter` and plays the operator and the hardware through its control
+//! endpoint. What the program adds to VMware's simulator stands in the README beside it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use jiff::Timestamp;
+use reqwest::{Method, Url};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::Instant;
+
+/// How long the program may take from its start to its ready line.
+const START: Duration = Duration::from_secs(30);
+/// How long one long poll waits at most.
+const POLL: Duration = Duration::from_secs(10);
+/// How much longer than it was told to wait an answer of the control endpoint may take.
+const SLACK: Duration = Duration::from_secs(10);
+
+/// The inventory to begin with.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spec {
+    /// The one datacenter's name; `DC0` when empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub datacenter: String,
+    /// Its clusters.
+    pub clusters: Vec<ClusterSpec>,
+    /// Its VMs.
+    pub vms: Vec<VmSpec>,
+    /// How long tasks take.
+    pub delays: Delays,
+    /// `Some(false)` keeps updates of `recentTask` from `WaitForUpdatesEx`, as the API allows a vCenter to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub push_recent_task: Option<bool>,
+    /// Lists fixed-address devices in `assignableHardwareBinding` too; whether a vCenter does that is not documented.
+    pub bind_static: bool,
+    /// Ends sessions that are idle for longer; 0 is never.
+    pub session_timeout_ms: u32,
+}
+
+/// How long tasks take, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Delays {
+    /// Enter Maintenance Mode, at the least.
+    pub enter_ms: u32,
+    /// Exit Maintenance Mode.
+    pub exit_ms: u32,
+    /// Power on.
+    pub power_on_ms: u32,
+    /// Power off.
+    pub power_off_ms: u32,
+    /// Relocate.
+    pub relocate_ms: u32,
+    /// Reconfigure.
+    pub reconfig_ms: u32,
+}
+
+/// One cluster.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterSpec {
+    /// Its name.
+    pub name: String,
+    /// Its DRS settings.
+    pub drs: DrsSpec,
+    /// Its hosts.
+    pub hosts: Vec<HostSpec>,
+}
+
+/// What DRS may do by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DrsBehavior {
+    /// Recommend only.
+    #[default]
+    Manual,
+    /// Place VMs at power on.
+    PartiallyAutomated,
+    /// Place VMs at power on and move them.
+    FullyAutomated,
+}
+
+/// A cluster's DRS settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DrsSpec {
+    /// Whether DRS is on at all.
+    pub enabled: bool,
+    /// The cluster's level.
+    pub behavior: DrsBehavior,
+    /// Whether VMs may differ; they may when unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overrides_enabled: Option<bool>,
+    /// VMs that differ.
+    pub vm_overrides: Vec<VmOverride>,
+}
+
+/// The DRS setting of one VM.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VmOverride {
+    /// Its name, UUID or moref.
+    pub vm: String,
+    /// `Some(false)` takes it out of DRS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// Its own level.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behavior: Option<DrsBehavior>,
+}
+
+/// One ESXi host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HostSpec {
+    /// Its name.
+    pub name: String,
+    /// Its GPUs and the like.
+    pub devices: Vec<DeviceSpec>,
+    /// The datastores that it mounts; hosts that name the same one share it.
+    pub datastores: Vec<String>,
+}
+
+/// One PCI device. Ids are the unsigned numbers that `lspci` prints.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeviceSpec {
+    /// Its address, `0000:3b:00.0`.
+    pub id: String,
+    /// The vendor id.
+    pub vendor: u16,
+    /// The device id.
+    pub device: u16,
+    /// The class; 0x0302 is a GPU without a display.
+    pub class: u16,
+    /// Whether passthrough is active.
+    pub passthrough: bool,
+}
+
+impl DeviceSpec {
+    /// A GPU of NVIDIA's with passthrough active.
+    pub fn gpu(id: impl Into<String>, device: u16) -> Self {
+        Self {
+            id: id.into(),
+            vendor: 0x10de,
+            device,
+            class: 0x0302,
+            passthrough: true,
+        }
+    }
+}
+
+/// One virtual machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VmSpec {
+    /// Its name. A second VM of one name gets a folder of its own.
+    pub name: String,
+    /// Its BIOS UUID; made from folder and name when empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uuid: String,
+    /// The folder under the datacenter's VM folder.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub folder: String,
+    /// The host that it is registered on.
+    pub host: String,
+    /// Its datastore; the host's first when empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub datastore: String,
+    /// Its passthrough device.
+    pub gpu: Gpu,
+    /// Whether it runs from the start.
+    pub powered_on: bool,
+    /// Whether VMware Tools run in it.
+    pub tools: bool,
+    /// How long the guest takes to shut down when asked.
+    pub shutdown_ms: u32,
+    /// The guest ignores being asked.
+    pub ignore_shutdown: bool,
+    /// Handed back in [`VmState::boot_hint`].
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub boot_hint: String,
+    /// Its `config.extraConfig`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra_config: BTreeMap<String, String>,
+}
+
+impl Default for VmSpec {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            uuid: String::new(),
+            folder: String::new(),
+            host: String::new(),
+            datastore: String::new(),
+            gpu: Gpu::None,
+            powered_on: true,
+            tools: true,
+            shutdown_ms: 50,
+            ignore_shutdown: false,
+            boot_hint: String::new(),
+            extra_config: BTreeMap::new(),
+        }
+    }
+}
+
+/// A VM's passthrough device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Gpu {
+    /// No device.
+    #[default]
+    None,
+    /// Any free device of this kind, chosen at power on.
+    Dynamic {
+        /// The vendor id.
+        vendor: u16,
+        /// The device id.
+        device: u16,
+    },
+    /// The device at this address of its host.
+    Static {
+        /// The address.
+        id: String,
+    },
+}
+
+impl Gpu {
+    /// Any free GPU of NVIDIA's of this model.
+    pub fn nvidia(device: u16) -> Self {
+        Self::Dynamic {
+            vendor: 0x10de,
+            device,
+        }
+    }
+}
+
+/// How the program is started.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The user who may log in.
+    pub user: String,
+    /// That user's password.
+    pub password: String,
+    /// Serves the SDK over TLS.
+    pub tls: Option<Tls>,
+    /// The SDK's loopback port; 0 takes a free one.
+    pub port: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            user: "administrator@vsphere.local".into(),
+            password: "secret".into(),
+            tls: None,
+            port: 0,
+        }
+    }
+}
+
+/// A certificate chain, leaf first, and the leaf's key, as PEM files.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    /// The chain.
+    pub cert: PathBuf,
+    /// The key.
+    pub key: PathBuf,
+}
+
+/// What the inventory looks like at one moment.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    /// Grows with every change of this document.
+    pub rev: i64,
+    /// All hosts, by name.
+    pub hosts: Vec<HostState>,
+    /// All VMs, by name.
+    pub vms: Vec<VmState>,
+    /// How many sessions are open.
+    pub sessions: usize,
+}
+
+impl State {
+    /// The host of this name.
+    pub fn host(&self, name: &str) -> Option<&HostState> {
+        self.hosts.iter().find(|host| host.name == name)
+    }
+
+    /// The first VM of this name, UUID or moref.
+    pub fn vm(&self, key: &str) -> Option<&VmState> {
+        self.vms
+            .iter()
+            .find(|vm| vm.name == key || vm.reference == key || vm.uuid.eq_ignore_ascii_case(key))
+    }
+}
+
+/// A host.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostState {
+    /// Its name.
+    pub name: String,
+    /// Its moref.
+    #[serde(rename = "ref")]
+    pub reference: String,
+    /// Its cluster's name.
+    pub cluster: String,
+    /// Whether vCenter reaches it.
+    pub connection: Connection,
+    /// `runtime.inMaintenanceMode`.
+    pub in_maintenance: bool,
+    /// The Enter Maintenance Mode that runs, if any.
+    pub entering: Option<Entering>,
+    /// Its devices.
+    pub devices: Vec<DeviceState>,
+}
+
+/// A running Enter Maintenance Mode.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entering {
+    /// Its task's moref.
+    pub task: String,
+    /// Who asked for it.
+    pub by: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// A device and the VM that holds it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceState {
+    /// The device.
+    #[serde(flatten)]
+    pub spec: DeviceSpec,
+    /// The name of the VM that holds it, or is about to.
+    #[serde(default)]
+    pub used_by: Option<String>,
+}
+
+/// Whether vCenter reaches a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Connection {
+    /// It does.
+    Connected,
+    /// Somebody disconnected it.
+    Disconnected,
+    /// It does not answer.
+    NotResponding,
+}
+
+/// A VM's power state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Power {
+    /// On.
+    PoweredOn,
+    /// Off.
+    PoweredOff,
+    /// Suspended.
+    Suspended,
+}
+
+/// A VM.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VmState {
+    /// Its name.
+    pub name: String,
+    /// Its moref.
+    #[serde(rename = "ref")]
+    pub reference: String,
+    /// Its BIOS UUID.
+    pub uuid: String,
+    /// The name of its host.
+    pub host: String,
+    /// Its power state.
+    pub power: Power,
+    /// How often it has been started, so that an off and on between two looks is seen.
+    pub boots: u32,
+    /// Whether VMware Tools run while it does.
+    pub tools: bool,
+    /// The guest ignores being asked to shut down.
+    pub ignore_shutdown: bool,
+    /// How long the guest takes to shut down.
+    pub shutdown_ms: u32,
+    /// The address of the device that it holds.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// What the spec said.
+    #[serde(default)]
+    pub boot_hint: Option<String>,
+}
+
+impl VmState {
+    /// Whether it runs.
+    pub fn is_on(&self) -> bool {
+        self.power == Power::PoweredOn
+    }
+}
+
+/// One line of the journal.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    /// Counts from 1.
+    pub seq: u64,
+    /// When.
+    pub time: Timestamp,
+    /// What sort of line it is.
+    pub kind: EntryKind,
+    /// Who: a session's user, `operator` at the control endpoint, `DRS`.
+    #[serde(default)]
+    pub user: String,
+    /// The session's key, empty for the control endpoint.
+    #[serde(default)]
+    pub session: String,
+    /// The SOAP method of a call.
+    #[serde(default)]
+    pub method: String,
+    /// The object's name.
+    #[serde(default)]
+    pub object: String,
+    /// The object's moref.
+    #[serde(default, rename = "ref")]
+    pub reference: String,
+    /// The host of a VM that was started, stopped or moved.
+    #[serde(default)]
+    pub host: String,
+    /// The maintenance task's moref.
+    #[serde(default)]
+    pub task: String,
+    /// A call's arguments.
+    #[serde(default)]
+    pub args: serde_json::Value,
+    /// What became of it: `poweredOff`, `entering`, `entered`, `exited`, `esx1 -> esx2`, `login`, …
+    #[serde(default)]
+    pub detail: String,
+    /// What made a VM's power state change, such as `ShutdownGuest`.
+    #[serde(default)]
+    pub cause: String,
+}
+
+impl Entry {
+    /// Whether this is a call of `method` that came in over SOAP.
+    pub fn is_call(&self, method: &str) -> bool {
+        self.kind == EntryKind::Call && self.method == method && !self.session.is_empty()
+    }
+}
+
+/// What a line of the journal tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum EntryKind {
+    /// A call that changes something.
+    Call,
+    /// A VM's power state changed.
+    Power,
+    /// A host began to enter maintenance mode, entered it, did not, or left it.
+    Maintenance,
+    /// A VM changed its host.
+    Move,
+    /// A VM was reconfigured.
+    Reconfigure,
+    /// A host was added, removed, renamed, connected or disconnected.
+    Host,
+    /// A login, a logout, a killed session, a restart.
+    Session,
+    /// A rule struck.
+    Fault,
+}
+
+/// A rule by which calls go wrong.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fault {
+    /// Given by the stand-in.
+    #[serde(skip_serializing)]
+    pub id: u32,
+    /// The SOAP method, or `*`.
+    pub method: String,
+    /// A name or moref; any object when empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub object: String,
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// The fault's type in the API, for [`FaultKind::SoapFault`] and [`FaultKind::TaskError`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fault: String,
+    /// The `faultstring`; vCenter's words when empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// How many matching calls go well first.
+    #[serde(default)]
+    pub skip: u32,
+    /// How many go wrong then; 0 is all.
+    #[serde(default)]
+    pub count: u32,
+    /// How long a delay, a hang or a failing task takes.
+    #[serde(default)]
+    pub delay_ms: u32,
+    /// The HTTP status for [`FaultKind::Status`]; 200 when 0.
+    #[serde(default)]
+    pub status: u16,
+    /// The content type for [`FaultKind::Status`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub content_type: String,
+    /// The body for [`FaultKind::Status`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub body: String,
+    /// How often the rule has struck.
+    #[serde(default, skip_serializing)]
+    pub hits: u32,
+}
+
+impl Fault {
+    /// A rule that strikes every call of `method`.
+    pub fn new(method: impl Into<String>, kind: FaultKind) -> Self {
+        Self {
+            id: 0,
+            method: method.into(),
+            object: String::new(),
+            kind,
+            fault: String::new(),
+            message: String::new(),
+            skip: 0,
+            count: 0,
+            delay_ms: 0,
+            status: 0,
+            content_type: String::new(),
+            body: String::new(),
+            hits: 0,
+        }
+    }
+
+    /// A rule that answers `method` with a SOAP fault.
+    pub fn soap(method: impl Into<String>, fault: impl Into<String>) -> Self {
+        Self {
+            fault: fault.into(),
+            ..Self::new(method, FaultKind::SoapFault)
+        }
+    }
+
+    /// A rule that lets the tasks of `method` fail.
+    pub fn task(method: impl Into<String>, fault: impl Into<String>) -> Self {
+        Self {
+            fault: fault.into(),
+            ..Self::new(method, FaultKind::TaskError)
+        }
+    }
+
+    /// Only calls on this object.
+    #[must_use]
+    pub fn on(mut self, object: impl Into<String>) -> Self {
+        self.object = object.into();
+        self
+    }
+
+    /// Only after this many calls went well.
+    #[must_use]
+    pub fn after(mut self, skip: u32) -> Self {
+        self.skip = skip;
+        self
+    }
+
+    /// Only this often.
+    #[must_use]
+    pub fn times(mut self, count: u32) -> Self {
+        self.count = count;
+        self
+    }
+
+    /// With this delay.
+    #[must_use]
+    pub fn delayed(mut self, ms: u32) -> Self {
+        self.delay_ms = ms;
+        self
+    }
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FaultKind {
+    /// An answer of any status and body.
+    Status,
+    /// Status 503, empty.
+    Http503,
+    /// Status 200 with an HTML page.
+    HtmlPage,
+    /// The connection is cut and nothing is done.
+    Reset,
+    /// It is done, and the connection is cut before the answer.
+    LoseReply,
+    /// It is done after a delay.
+    Delay,
+    /// There is never an answer.
+    Hang,
+    /// A SOAP fault.
+    SoapFault,
+    /// A task that fails.
+    TaskError,
+}
+
+/// A guest's manners; what is `None` stays as it is.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GuestPatch {
+    /// Whether VMware Tools run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<bool>,
+    /// Whether the guest ignores being asked to shut down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_shutdown: Option<bool>,
+    /// How long it takes to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shutdown_ms: Option<u32>,
+}
+
+/// How a restarting vCenter looks from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Down {
+    /// Connections are refused.
+    Refused,
+    /// The proxy before it answers 503.
+    Unavailable,
+}
+
+#[derive(Deserialize)]
+struct Ready {
+    sdk: String,
+    ctl: String,
+}
+
+#[derive(Deserialize)]
+struct Nothing {}
+
+#[derive(Deserialize)]
+struct TaskAnswer {
+    task: String,
+}
+
+#[derive(Deserialize)]
+struct RefAnswer {
+    #[serde(rename = "ref")]
+    reference: String,
+}
+
+/// A running stand-in. Dropping it ends it and removes what it kept on disk.
+#[derive(Debug)]
+pub struct Vcenter {
+    sdk: String,
+    ctl: Url,
+    user: String,
+    password: String,
+    http: reqwest::Client,
+    child: Child,
+    // The program ends when this end of its stdin closes, which the kernel does for a starter that was killed.
+    stdin: Option<ChildStdin>,
+    dir: PathBuf,
+}
+
+impl Vcenter {
+    /// Starts the program and waits until it serves.
+    pub async fn start(binary: &Path, spec: &Spec, options: Options) -> anyhow::Result<Self> {
+        // Another part of the process may have installed one; any will do for plain HTTP.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .build()
+            .context("building the client of vcenter's control endpoint")?;
+        let dir = private_dir()?;
+        match Self::spawn(binary, spec, &options, &dir).await {
+            Ok((child, stdin, ready)) => Ok(Self {
+                ctl: Url::parse(&ready.ctl)
+                    .with_context(|| format!("vcenter's control address {:?}", ready.ctl))?,
+                sdk: ready.sdk,
+                user: options.user,
+                password: options.password,
+                http,
+                child,
+                stdin: Some(stdin),
+                dir,
+            }),
+            Err(error) => {
+                let words = std::fs::read_to_string(dir.join("stderr")).unwrap_or_default();
+                let _ = std::fs::remove_dir_all(&dir);
+                Err(error.context(format!("starting {}: {}", binary.display(), words.trim())))
+            }
+        }
+    }
+
+    async fn spawn(
+        binary: &Path,
+        spec: &Spec,
+        options: &Options,
+        dir: &Path,
+    ) -> anyhow::Result<(Child, ChildStdin, Ready)> {
+        let spec_file = dir.join("spec.json");
+        let json = serde_json::to_vec_pretty(spec).context("writing vcenter's inventory as JSON")?;
+        std::fs::write(&spec_file, json).with_context(|| format!("writing {}", spec_file.display()))?;
+        let stderr = dir.join("stderr");
+        let stderr =
+            std::fs::File::create(&stderr).with_context(|| format!("creating {}", stderr.display()))?;
+        let mut command = Command::new(binary);
+        command
+            .arg("-spec")
+            .arg(&spec_file)
+            .arg("-listen")
+            .arg(format!("127.0.0.1:{}", options.port))
+            .args(["-user", &options.user, "-password", &options.password])
+            // The simulator keeps its datastores in a temporary directory; here it goes when ours goes.
+            .env("TMPDIR", dir)
+            .env("HAULOUT_LAB_REMOVE_AT_EOF", dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            // A Ctrl-C at the terminal goes to the whole foreground group; the lab's parts are ended by their starter.
+            .process_group(0)
+            .kill_on_drop(true);
+        if let Some(tls) = &options.tls {
+            command
+                .arg("-tls-cert")
+                .arg(&tls.cert)
+                .arg("-tls-key")
+                .arg(&tls.key);
+        }
+        let mut child = command.spawn().context("spawning it")?;
+        let stdin = child.stdin.take().context("its stdin is not piped")?;
+        let stdout = child.stdout.take().context("its stdout is not piped")?;
+        let mut line = String::new();
+        tokio::time::timeout(START, BufReader::new(stdout).read_line(&mut line))
+            .await
+            .with_context(|| format!("no ready line within {START:?}"))?
+            .context("reading its ready line")?;
+        ensure!(!line.is_empty(), "it ended before it was ready");
+        let ready = serde_json::from_str(&line).with_context(|| format!("its ready line {line:?}"))?;
+        Ok((child, stdin, ready))
+    }
+
+    /// The SDK's URL, `https://127.0.0.1:PORT/sdk`.
+    pub fn sdk(&self) -> &str {
+        &self.sdk
+    }
+
+    /// The control endpoint's URL.
+    pub fn control(&self) -> &str {
+        self.ctl.as_str()
+    }
+
+    /// The user who may log in.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// That user's password.
+    pub fn password(&self) -> &str {
+        &self.password
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Ends it and waits until it is gone.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        self.stdin = None;
+        if tokio::time::timeout(SLACK, self.child.wait()).await.is_err() {
+            self.child
+                .kill()
+                .await
+                .context("killing vcenter, which did not end when its stdin closed")?;
+        }
+        Ok(())
+    }
+
+    /// Clicks Enter Maintenance Mode as the operator; the task's moref comes back while it runs.
+    pub async fn enter_maintenance(&self, host: &str) -> anyhow::Result<String> {
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "enter"], &serde_json::json!({}))
+            .await?
+            .task)
+    }
+
+    /// The same with a timeout, which a person can set too.
+    pub async fn enter_maintenance_within(&self, host: &str, timeout: Duration) -> anyhow::Result<String> {
+        let body = serde_json::json!({ "timeoutMs": millis(timeout) });
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "enter"], &body)
+            .await?
+            .task)
+    }
+
+    /// Clicks Exit Maintenance Mode.
+    pub async fn exit_maintenance(&self, host: &str) -> anyhow::Result<String> {
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "exit"], &serde_json::json!({}))
+            .await?
+            .task)
+    }
+
+    /// Cancels the Enter Maintenance Mode that runs on the host.
+    pub async fn cancel_maintenance(&self, host: &str) -> anyhow::Result<()> {
+        self.post::<TaskAnswer>(&["hosts", host, "cancel"], &serde_json::json!({}))
+            .await?;
+        Ok(())
+    }
+
+    /// Adds a host to a cluster; its moref comes back.
+    pub async fn add_host(&self, cluster: &str, host: &HostSpec) -> anyhow::Result<String> {
+        let mut body = serde_json::to_value(host).context("writing a host as JSON")?;
+        if let Some(object) = body.as_object_mut() {
+            object.insert("cluster".into(), cluster.into());
+        }
+        Ok(self.post::<RefAnswer>(&["hosts"], &body).await?.reference)
+    }
+
+    /// Removes a host, and its VMs with it, as a vCenter does.
+    pub async fn remove_host(&self, host: &str) -> anyhow::Result<()> {
+        self.delete(&["hosts", host]).await
+    }
+
+    /// Renames a host.
+    pub async fn rename_host(&self, host: &str, name: &str) -> anyhow::Result<()> {
+        self.act(&["hosts", host, "rename"], &serde_json::json!({ "name": name }))
+            .await
+    }
+
+    /// Connects or disconnects a host, or lets it fall silent.
+    pub async fn set_connection(&self, host: &str, state: Connection) -> anyhow::Result<()> {
+        self.act(
+            &["hosts", host, "connection"],
+            &serde_json::json!({ "state": state }),
+        )
+        .await
+    }
+
+    /// Puts a device into a host.
+    pub async fn add_device(&self, host: &str, device: &DeviceSpec) -> anyhow::Result<()> {
+        self.act(&["hosts", host, "devices"], device).await
+    }
+
+    /// Takes a device out of a host.
+    pub async fn remove_device(&self, host: &str, id: &str) -> anyhow::Result<()> {
+        self.delete(&["hosts", host, "devices", id]).await
+    }
+
+    /// Adds a VM, started if its spec says so; its moref comes back. This is how a stranger comes to hold a device.
+    pub async fn add_vm(&self, vm: &VmSpec) -> anyhow::Result<String> {
+        Ok(self.post::<RefAnswer>(&["vms"], vm).await?.reference)
+    }
+
+    /// Takes a VM out of the inventory.
+    pub async fn remove_vm(&self, vm: &str) -> anyhow::Result<()> {
+        self.delete(&["vms", vm]).await
+    }
+
+    /// Powers a VM on by hand, in place; the task may still fail.
+    pub async fn power_on(&self, vm: &str) -> anyhow::Result<String> {
+        Ok(self
+            .post::<TaskAnswer>(&["vms", vm, "on"], &serde_json::json!({}))
+            .await?
+            .task)
+    }
+
+    /// Powers a VM off by hand.
+    pub async fn power_off(&self, vm: &str) -> anyhow::Result<String> {
+        Ok(self
+            .post::<TaskAnswer>(&["vms", vm, "off"], &serde_json::json!({}))
+            .await?
+            .task)
+    }
+
+    /// Resets a VM by hand: a new boot that no power state tells of.
+    pub async fn reset_vm(&self, vm: &str) -> anyhow::Result<String> {
+        Ok(self
+            .post::<TaskAnswer>(&["vms", vm, "reset"], &serde_json::json!({}))
+            .await?
+            .task)
+    }
+
+    /// Asks a guest to shut down by hand.
+    pub async fn shutdown_guest(&self, vm: &str) -> anyhow::Result<()> {
+        self.act(&["vms", vm, "shutdown"], &serde_json::json!({})).await
+    }
+
+    /// Moves a VM to another host by hand, whatever a vCenter would say to that.
+    pub async fn move_vm(&self, vm: &str, host: &str) -> anyhow::Result<()> {
+        self.act(&["vms", vm, "move"], &serde_json::json!({ "host": host }))
+            .await
+    }
+
+    /// Changes a guest's manners.
+    pub async fn patch_vm(&self, vm: &str, patch: GuestPatch) -> anyhow::Result<()> {
+        self.call::<Nothing>(Method::PATCH, &["vms", vm], &[], Some(&patch), Duration::ZERO)
+            .await?;
+        Ok(())
+    }
+
+    /// Adds a rule by which calls go wrong; its id comes back.
+    pub async fn fault(&self, rule: &Fault) -> anyhow::Result<u32> {
+        Ok(self.post::<Fault>(&["faults"], rule).await?.id)
+    }
+
+    /// All rules, with how often each has struck.
+    pub async fn faults(&self) -> anyhow::Result<Vec<Fault>> {
+        #[derive(Deserialize)]
+        struct Answer {
+            faults: Vec<Fault>,
+        }
+        Ok(self.get::<Answer>(&["faults"], &[], Duration::ZERO).await?.faults)
+    }
+
+    /// Removes one rule.
+    pub async fn remove_fault(&self, id: u32) -> anyhow::Result<()> {
+        self.delete(&["faults", &id.to_string()]).await
+    }
+
+    /// Removes all rules.
+    pub async fn clear_faults(&self) -> anyhow::Result<()> {
+        self.delete(&["faults"]).await
+    }
+
+    /// Ends all sessions; waiting calls end with `RequestCanceled`.
+    pub async fn kill_sessions(&self) -> anyhow::Result<()> {
+        self.act(&["sessions", "kill"], &serde_json::json!({})).await
+    }
+
+    /// Ends all sessions without a word to those who wait.
+    pub async fn kill_sessions_silently(&self) -> anyhow::Result<()> {
+        self.act(&["sessions", "kill"], &serde_json::json!({ "silent": true }))
+            .await
+    }
+
+    /// Takes the SDK away for a while: connections are cut, sessions forgotten, the inventory and running maintenance
+    /// stay. Returns when it is back, on the same port.
+    pub async fn restart(&self, down: Down, for_how_long: Duration) -> anyhow::Result<()> {
+        let body =
+            serde_json::json!({ "downMs": millis(for_how_long), "with503": down == Down::Unavailable });
+        self.call::<Nothing>(Method::POST, &["restart"], &[], Some(&body), for_how_long)
+            .await?;
+        Ok(())
+    }
+
+    /// Whether updates of `recentTask` are pushed.
+    pub async fn push_recent_task(&self, push: bool) -> anyhow::Result<()> {
+        self.set(&serde_json::json!({ "pushRecentTask": push })).await
+    }
+
+    /// How long tasks take from here on.
+    pub async fn set_delays(&self, delays: Delays) -> anyhow::Result<()> {
+        self.set(&serde_json::json!({ "delays": delays })).await
+    }
+
+    /// The inventory as it is.
+    pub async fn state(&self) -> anyhow::Result<State> {
+        self.get(&["state"], &[], Duration::ZERO).await
+    }
+
+    /// The inventory once it has changed from revision `rev`, or as it is after `wait`.
+    pub async fn state_after(&self, rev: i64, wait: Duration) -> anyhow::Result<State> {
+        self.get(
+            &["state"],
+            &[("after", rev.to_string()), ("waitMs", millis(wait).to_string())],
+            wait,
+        )
+        .await
+    }
+
+    /// Waits until the inventory is as wanted. The description stands in the error when it is not in time.
+    pub async fn wait_until(
+        &self,
+        description: &str,
+        deadline: Duration,
+        mut wanted: impl FnMut(&State) -> bool,
+    ) -> anyhow::Result<State> {
+        let end = Instant::now() + deadline;
+        let mut state = self.state().await?;
+        while !wanted(&state) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!("vcenter: waited {deadline:?} in vain until {description}; it is {state:#?}");
+            }
+            state = self.state_after(state.rev, left.min(POLL)).await?;
+        }
+        Ok(state)
+    }
+
+    /// The whole journal.
+    pub async fn journal(&self) -> anyhow::Result<Vec<Entry>> {
+        self.journal_after(0, Duration::ZERO).await
+    }
+
+    /// The journal behind `seq`; waits for the next line when there is none.
+    pub async fn journal_after(&self, seq: u64, wait: Duration) -> anyhow::Result<Vec<Entry>> {
+        #[derive(Deserialize)]
+        struct Answer {
+            entries: Vec<Entry>,
+        }
+        let query = [("after", seq.to_string()), ("waitMs", millis(wait).to_string())];
+        Ok(self.get::<Answer>(&["journal"], &query, wait).await?.entries)
+    }
+
+    /// Waits for a line of the journal, from its beginning on.
+    pub async fn wait_for_entry(
+        &self,
+        description: &str,
+        deadline: Duration,
+        mut wanted: impl FnMut(&Entry) -> bool,
+    ) -> anyhow::Result<Entry> {
+        let end = Instant::now() + deadline;
+        let mut seq = 0;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            for entry in self.journal_after(seq, left.min(POLL)).await? {
+                seq = entry.seq;
+                if wanted(&entry) {
+                    return Ok(entry);
+                }
+            }
+            if left.is_zero() {
+                bail!("vcenter: waited {deadline:?} in vain for {description} in the journal of {seq} lines");
+            }
+        }
+    }
+
+    async fn set(&self, body: &serde_json::Value) -> anyhow::Result<()> {
+        self.call::<Nothing>(Method::PATCH, &["settings"], &[], Some(body), Duration::ZERO)
+            .await?;
+        Ok(())
+    }
+
+    async fn act(&self, path: &[&str], body: &impl Serialize) -> anyhow::Result<()> {
+        // What comes back differs and is of no interest here.
+        self.post::<serde_json::Value>(path, body).await?;
+        Ok(())
+    }
+
+    async fn delete(&self, path: &[&str]) -> anyhow::Result<()> {
+        self.call::<Nothing>(Method::DELETE, path, &[], None::<&()>, Duration::ZERO)
+            .await?;
+        Ok(())
+    }
+
+    async fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        wait: Duration,
+    ) -> anyhow::Result<T> {
+        self.call(Method::GET, path, query, None::<&()>, wait).await
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> anyhow::Result<T> {
+        self.call(Method::POST, path, &[], Some(body), Duration::ZERO)
+            .await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: Option<&impl Serialize>,
+        wait: Duration,
+    ) -> anyhow::Result<T> {
+        let mut url = self.ctl.clone();
+        match url.path_segments_mut() {
+            Ok(mut segments) => {
+                segments.clear().extend(path);
+            }
+            Err(()) => bail!("vcenter's control address {} has no path", self.ctl),
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let what = format!("vcenter: {method} {}", url.path());
+        let mut request = self.http.request(method, url).timeout(wait + SLACK);
+        if let Some(body) = body {
+            let json = serde_json::to_vec(body).with_context(|| format!("{what}: writing the body"))?;
+            request = request.header("content-type", "application/json").body(json);
+        }
+        let response = request.send().await.with_context(|| what.clone())?;
+        let status = response.status();
+        let text = response
+            .text()
+            .await
+            .with_context(|| format!("{what}: reading the answer"))?;
+        ensure!(status.is_success(), "{what}: {status}: {}", text.trim());
+        serde_json::from_str(&text).with_context(|| format!("{what}: the answer {text:?}"))
+    }
+}
+
+impl Drop for Vcenter {
+    fn drop(&mut self) {
+        let _ = self.child.start_kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A directory that nobody else uses and nobody else may read: the inventory may hold what a test calls secret.
+fn private_dir() -> anyhow::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt as _;
+
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!(
+        "haulout-vcenter-{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    );
+    let dir = std::env::temp_dir().join(name);
+    // A process of the same id may have died and left its own behind.
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&dir)
+        .with_context(|| format!("creating {}", dir.display()))?;
+    Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spec_is_written_as_the_program_reads_it() -> anyhow::Result<()> {
+        let spec = VmSpec {
+            name: "gpu1".into(),
+            host: "esx1".into(),
+            gpu: Gpu::nvidia(0x2235),
+            ..VmSpec::default()
+        };
+        assert_eq!(
+            serde_json::to_value(&spec)?,
+            serde_json::json!({
+                "name": "gpu1", "host": "esx1", "gpu": { "kind": "dynamic", "vendor": 0x10de, "device": 0x2235 },
+                "poweredOn": true, "tools": true, "shutdownMs": 50, "ignoreShutdown": false,
+            })
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn rules_and_lines_keep_their_names() -> anyhow::Result<()> {
+        let rule = serde_json::to_value(Fault::new("PowerOffVM_Task", FaultKind::Http503).times(1))?;
+        assert_eq!(rule.get("kind"), Some(&"http503".into()));
+        let entry: Entry = serde_json::from_str(
+            r#"{"seq":1,"time":"2026-01-02T03:04:05.678901234Z","kind":"call","user":"u","session":"s","method":"PowerOffVM_Task"}"#,
+        )?;
+        assert!(entry.is_call("PowerOffVM_Task"));
+        Ok(())
+    }
+}
