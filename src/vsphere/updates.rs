@@ -1,8 +1,8 @@
 //! The update stream: what vCenter knows of our hosts, VMs and tasks, told as it changes.
 //!
 //! Three signals feed it. The long poll on a collector of our own tells of hosts, and of exactly the VMs and tasks of
-//! the roster. A task history on the same collector tells of tasks whose entity does not push them. A re-read at a fixed
-//! period, on a second connection, finds what neither told. All three are merged as state, never as events, so what
+//! the roster. A task history, with a long poll of its own, tells of tasks that their entity does not push. A re-read at
+//! a fixed period, on a third connection, finds what neither told. All three are merged as state, never as events, so what
 //! comes twice or late changes nothing (`proto-notes/property-collector.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::feed::{Feed, Remains};
+use self::feed::{Feed, Poll, Remains};
 use self::shadow::Shadow;
 use super::client::{Error, Settings, Vcenter};
 use super::property::{Object, UpdateSet};
@@ -56,20 +56,22 @@ pub async fn run(
         stood: false,
     };
     let mut pauses = pauses(&stream.vcenter.settings);
+    let mut hurried = false;
     loop {
         stream.stood = false;
         let Err(end) = stream.follow().await;
-        let (why, session_lost) = match end {
+        let (why, answered) = match end {
             End::Stopped => break,
-            End::Broken(error) => (error.chain(), stream.session_is_lost()),
+            End::Broken(error) => (error.chain(), error.fault().is_some()),
             End::Replaced => ("another call found the session gone".to_owned(), true),
         };
         if stream.stood {
             pauses = self::pauses(&stream.vcenter.settings);
         }
-        // A stream that stood and lost only its session is rebuilt at once: vCenter itself answers.
+        // A stream that stood, and that vCenter itself ended, is rebuilt at once, but never twice in a row.
+        hurried = stream.stood && answered && !hurried;
         let pause = match pauses.next() {
-            _ if stream.stood && session_lost => Duration::ZERO,
+            _ if hurried => Duration::ZERO,
             Some(pause) => pause,
             None => stream.vcenter.settings.retry_max,
         };
@@ -129,8 +131,9 @@ struct Stream {
 impl Stream {
     /// Builds a feed and follows it to its end.
     async fn follow(&mut self) -> Result<Infallible, End> {
-        let session = self.unless_stopped(self.vcenter.sessions.get()).await??;
+        // Clearing comes first: in a dead session it finds that out.
         self.clear().await;
+        let session = self.unless_stopped(self.vcenter.sessions.get()).await??;
         let mut sessions = self.vcenter.sessions.watch();
         let mut remains = Remains::new(&self.vcenter, &session);
         let feed = self.unless_stopped(Feed::build(&mut remains)).await;
@@ -144,7 +147,8 @@ impl Stream {
         let reread = self.vcenter.settings.reread_every.max(Duration::from_millis(10));
         let mut tick = interval_at(Instant::now() + reread, reread);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut poll = following.poll();
+        let mut poll = following.poll(Poll::Objects);
+        let mut history = following.poll(Poll::History);
         let mut work: Option<Work<Done>> = None;
         let mut roster_lives = true;
         loop {
@@ -155,16 +159,22 @@ impl Stream {
                 () = self.out.closed() => return Err(End::Stopped),
                 set = &mut poll => {
                     let updates = following.set(set?, &mut self.stood);
-                    poll = following.poll();
+                    poll = following.poll(Poll::Objects);
+                    self.tell(updates).await?;
+                }
+                page = &mut history => {
+                    following.page(page?);
+                    history = following.poll(Poll::History);
+                    let updates = following.beside_poll(self.stood);
                     self.tell(updates).await?;
                 }
                 done = finish(&mut work), if !idle => {
                     work = None;
                     following.done(done?);
-                    let updates = following.after_work(self.stood);
+                    let updates = following.beside_poll(self.stood);
                     self.tell(updates).await?;
                 }
-                _ = sessions.wait_for(|live| !is(live.as_ref(), &session)) => return Err(End::Replaced),
+                () = replaced(&mut sessions, &session) => return Err(End::Replaced),
                 changed = self.roster.changed(), if idle && roster_lives => {
                     roster_lives = changed.is_ok();
                     work = Some(self.begin(&mut following, Scope::New));
@@ -212,10 +222,6 @@ impl Stream {
         }
     }
 
-    fn session_is_lost(&self) -> bool {
-        self.vcenter.sessions.live().is_none()
-    }
-
     async fn clear(&mut self) {
         if let Some(remains) = self.remains.take() {
             remains.clear().await;
@@ -223,8 +229,13 @@ impl Stream {
     }
 }
 
-fn is(live: Option<&Arc<Session>>, session: &Session) -> bool {
-    live.is_some_and(|live| live.generation == session.generation)
+/// Ends when the live session is another one, or none.
+async fn replaced(sessions: &mut watch::Receiver<Option<Arc<Session>>>, session: &Session) {
+    let stands = |live: &Option<Arc<Session>>| {
+        live.as_ref()
+            .is_some_and(|live| live.generation == session.generation)
+    };
+    drop(sessions.wait_for(|live| !stands(live)).await);
 }
 
 /// The result of work that is under way. Without any it never ends.
@@ -246,7 +257,7 @@ enum Scope {
     All,
 }
 
-/// What is done on the second connection while the long poll waits on the first.
+/// What is done on another connection while the long polls wait on theirs.
 struct Job {
     feed: Arc<Feed>,
     roster: Roster,
@@ -298,6 +309,7 @@ impl Job {
 struct Following {
     feed: Arc<Feed>,
     version: String,
+    history_version: String,
     shadow: Shadow,
     found: Found,
     listed: BTreeSet<Moref>,
@@ -314,6 +326,7 @@ impl Following {
         Self {
             feed,
             version: String::new(),
+            history_version: String::new(),
             shadow: Shadow::default(),
             found: Found::new(),
             listed: BTreeSet::new(),
@@ -323,9 +336,13 @@ impl Following {
         }
     }
 
-    fn poll(&self) -> Work<Option<UpdateSet>> {
-        let (feed, version) = (self.feed.clone(), self.version.clone());
-        Box::pin(async move { feed.wait(&version).await })
+    fn poll(&self, poll: Poll) -> Work<Option<UpdateSet>> {
+        let version = match poll {
+            Poll::Objects => self.version.clone(),
+            Poll::History => self.history_version.clone(),
+        };
+        let feed = self.feed.clone();
+        Box::pin(async move { feed.wait(poll, &version).await })
     }
 
     fn job(&self, roster: Roster, scope: Scope) -> Job {
@@ -361,6 +378,14 @@ impl Following {
         updates
     }
 
+    /// Takes a page of the task history.
+    fn page(&mut self, set: Option<UpdateSet>) {
+        if let Some(set) = set {
+            self.history_version = set.version;
+            self.shadow.apply(set.changes);
+        }
+    }
+
     fn done(&mut self, done: Done) {
         self.shadow
             .set_ours(done.found.values().flatten().cloned().collect());
@@ -371,8 +396,9 @@ impl Following {
         }
     }
 
-    /// What is to be told after a [`Job`]. It is settled where all VMs it found are known; else the poll completes it.
-    fn after_work(&mut self, stood: bool) -> Vec<Update> {
+    /// What is to be told after a [`Job`] or a page of the history. It is settled where all VMs of ours are known; else the
+    /// poll completes it.
+    fn beside_poll(&mut self, stood: bool) -> Vec<Update> {
         if !stood {
             return Vec::new();
         }

@@ -55,8 +55,20 @@ pub(super) struct Feed {
     vcenter: Vcenter,
     pub(super) session: Arc<Session>,
     collector: Moref,
+    /// Watches the task history, where vCenter lets us. It is another collector with a poll of its own, because one
+    /// collector answers only when all its filters are calculated, and a history is slow to calculate.
+    history: Option<Moref>,
     hosts: Moref,
     list: Moref,
+}
+
+/// Which of the feed's polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Poll {
+    /// Hosts, our VMs, and the tasks of both.
+    Objects,
+    /// The task history.
+    History,
 }
 
 /// What was made in a session and has to be destroyed in it, oldest first, each with the method that destroys it.
@@ -132,26 +144,30 @@ impl Feed {
         let list = remains.make(list, "DestroyView").await?;
         let collector = Call::act("CreatePropertyCollector", &content.property_collector);
         let collector = remains.make(collector, "DestroyPropertyCollector").await?;
-        let feed = Self {
+        let mut feed = Self {
             vcenter,
             session: session.clone(),
             collector,
+            history: None,
             hosts,
             list,
         };
-        feed.filter(feed.host_spec()).await?;
-        feed.filter(feed.member_spec()).await?;
-        feed.optional(
-            "the mark of VMs that vCenter evacuates by power-off",
-            feed.filter(feed.mark_spec()).await,
-        )?;
+        feed.filter(&feed.collector, feed.host_spec()).await?;
+        feed.filter(&feed.collector, feed.member_spec()).await?;
+        let mark = feed.filter(&feed.collector, feed.mark_spec()).await;
+        feed.optional("the mark of VMs that vCenter evacuates by power-off", mark)?;
         let history = feed.watch_history(remains).await;
-        feed.optional("the task history", history)?;
+        feed.history = feed.optional("the task history", history)?.flatten();
         Ok(feed)
     }
 
-    /// The next set; `None` when nothing happened for the length of the long poll.
-    pub(super) async fn wait(&self, version: &str) -> Result<Option<UpdateSet>, Error> {
+    /// The next set; `None` when nothing happened for the length of the long poll. Without a history its poll never ends.
+    pub(super) async fn wait(&self, poll: Poll, version: &str) -> Result<Option<UpdateSet>, Error> {
+        let collector = match (poll, &self.history) {
+            (Poll::Objects, _) => &self.collector,
+            (Poll::History, Some(history)) => history,
+            (Poll::History, None) => return std::future::pending().await,
+        };
         let settings = &self.vcenter.settings;
         let options = Out::new("options")
             .with(Out::text(
@@ -159,7 +175,7 @@ impl Feed {
                 settings.long_poll.as_secs().max(1).to_string(),
             ))
             .with(Out::text("maxObjectUpdates", PAGE.to_string()));
-        let call = Call::read("WaitForUpdatesEx", &self.collector)
+        let call = Call::read("WaitForUpdatesEx", collector)
             .with(Out::text("version", version))
             .with(options);
         // The server may answer late by as much as its calculation takes, as it may with every other call.
@@ -243,8 +259,8 @@ impl Feed {
             .through(&self.list, vec![Step::new("ListView", "view", Vec::new())])
     }
 
-    async fn filter(&self, spec: Spec) -> Result<(), Error> {
-        let call = Call::act("CreateFilter", &self.collector)
+    async fn filter(&self, collector: &Moref, spec: Spec) -> Result<(), Error> {
+        let call = Call::act("CreateFilter", collector)
             .with(spec.render("spec"))
             .with(Out::text("partialUpdates", "false"));
         self.vcenter.call_in(&self.session, &call).await?;
@@ -252,10 +268,10 @@ impl Feed {
     }
 
     /// Watches the newest tasks of all the inventory, where vCenter lets us.
-    async fn watch_history(&self, remains: &mut Remains) -> Result<(), Error> {
+    async fn watch_history(&self, remains: &mut Remains) -> Result<Option<Moref>, Error> {
         let content = &self.session.content;
         let Some(tasks) = &content.task_manager else {
-            return Ok(());
+            return Ok(None);
         };
         let entity = Out::new("entity")
             .with(Out::moref("entity", &content.root_folder))
@@ -268,17 +284,21 @@ impl Feed {
         let spec = Spec::default()
             .read("TaskHistoryCollector", &["latestPage"])
             .of(&history, Vec::new());
-        self.filter(spec).await
+        let collector = Call::act("CreatePropertyCollector", &content.property_collector);
+        let collector = remains.make(collector, "DestroyPropertyCollector").await?;
+        self.filter(&collector, spec).await?;
+        Ok(Some(collector))
     }
 
     /// A refusal of something that the stream can do without is told and passed over.
-    fn optional(&self, what: &'static str, result: Result<(), Error>) -> Result<(), Error> {
+    fn optional<T>(&self, what: &'static str, result: Result<T, Error>) -> Result<Option<T>, Error> {
         match result {
+            Ok(made) => Ok(Some(made)),
             Err(Error::Refused { source, .. }) if self.vcenter.sessions.live().is_some() => {
                 tracing::info!(what, fault = %source, "vCenter does not provide it; the stream goes on without");
-                Ok(())
+                Ok(None)
             }
-            result => result,
+            Err(error) => Err(error),
         }
     }
 }
