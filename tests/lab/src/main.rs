@@ -34,6 +34,13 @@ struct Up {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // kube-client reports each refused connection as an error, and a control plane that starts refuses many.
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kube_client=off"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     let outcome = match Arguments::parse().command {
         Command::Build => build_all().await,
         Command::Up(arguments) => up(&arguments).await,
