@@ -57,19 +57,22 @@ pub async fn part(name: &str) -> anyhow::Result<PathBuf> {
             sources.join("go.mod").display()
         );
     }
-    let ldflags = ldflags(&sources)?;
-    let key = digest(&sources, &go_version().await?, &ldflags)?;
-    let cache = cache_dir()?;
-    std::fs::create_dir_all(&cache)
+    build_into(&cache_dir()?, name, &sources).await
+}
+
+async fn build_into(cache: &Path, name: &str, sources: &Path) -> anyhow::Result<PathBuf> {
+    let ldflags = ldflags(sources)?;
+    let key = digest(sources, &go_version().await?, &ldflags)?;
+    std::fs::create_dir_all(cache)
         .with_context(|| format!("making the cache directory {}", cache.display()))?;
     let program = cache.join(format!("{name}-{key}"));
     if program.is_file() {
         return Ok(program);
     }
-    let _lock = lock(&cache, name).await?;
+    let _lock = lock(cache, name).await?;
     if !program.is_file() {
-        compile(name, &sources, &ldflags, &program).await?;
-        prune(&cache, name);
+        compile(name, sources, &ldflags, &program).await?;
+        prune(cache, name);
     }
     Ok(program)
 }
@@ -294,7 +297,7 @@ fn say(line: &str) {
 mod tests {
     use std::path::Path;
 
-    use super::{digest, ldflags};
+    use super::{KEPT, build_into, digest, ldflags, prune};
     use crate::run_dir::RunDir;
 
     #[test]
@@ -317,5 +320,65 @@ mod tests {
         let flags = ldflags(&Path::new(env!("CARGO_MANIFEST_DIR")).join("go/kube")).unwrap();
         assert!(flags.contains("version.gitVersion=v1."), "{flags}");
         assert!(flags.contains("version.gitMajor=1 "), "{flags}");
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_together_build_once() {
+        let dir = RunDir::create().unwrap();
+        let sources = dir.join("sources");
+        let cache = dir.join("cache");
+        std::fs::create_dir(&sources).unwrap();
+        dir.write("sources/go.mod", "module haulout.lab/small\n\ngo 1.26\n")
+            .unwrap();
+        dir.write("sources/main.go", "package main\n\nfunc main() {}\n")
+            .unwrap();
+        let (one, two) = tokio::join!(
+            build_into(&cache, "small", &sources),
+            build_into(&cache, "small", &sources)
+        );
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert_eq!(one, two);
+        assert!(std::process::Command::new(&one).status().unwrap().success());
+        let built = one.metadata().unwrap().modified().unwrap();
+        let again = build_into(&cache, "small", &sources).await.unwrap();
+        assert_eq!(again.metadata().unwrap().modified().unwrap(), built);
+
+        dir.write("sources/main.go", "package main\n\nfunc main() { undefined() }\n")
+            .unwrap();
+        let error = format!("{:#}", build_into(&cache, "small", &sources).await.unwrap_err());
+        assert!(
+            error.contains("main.go:3") && error.contains("undefined"),
+            "{error}"
+        );
+        // The program and the lock: nothing half built is left.
+        assert_eq!(std::fs::read_dir(&cache).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn the_cache_keeps_the_newest_builds() {
+        let dir = RunDir::create().unwrap();
+        for age in 0..10 {
+            let path = dir.write(format!("kube-{age}"), "").unwrap();
+            let when = std::time::SystemTime::now() - std::time::Duration::from_secs(age * 60);
+            std::fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_modified(when)
+                .unwrap();
+        }
+        dir.write("kube.lock", "").unwrap();
+        prune(dir.path(), "kube");
+        assert!(dir.join("kube.lock").exists());
+        let left = (0..10)
+            .filter(|age| dir.join(format!("kube-{age}")).exists())
+            .collect::<Vec<_>>();
+        assert_eq!(left, (0..KEPT).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn an_unknown_part_is_named() {
+        let error = super::part("kuba").await.unwrap_err().to_string();
+        assert!(error.contains("\"kuba\""), "{error}");
     }
 }

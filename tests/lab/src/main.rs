@@ -1,5 +1,6 @@
 //! The door: arguments in, exit code out.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,13 @@ struct Up {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // kube-client reports each refused connection as an error, and a control plane that starts refuses many.
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kube_client=off"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     let outcome = match Arguments::parse().command {
         Command::Build => build_all().await,
         Command::Up(arguments) => up(&arguments).await,
@@ -99,15 +107,11 @@ async fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-#[expect(
-    clippy::print_stdout,
-    reason = "what a person asked this command for goes to stdout"
-)]
+/// Says one line to whoever asked. A reader that went away, as `lab up | head` does, is no reason to end.
 fn say(line: &str) {
-    println!("{line}");
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-#[expect(clippy::print_stderr, reason = "the reason of a failure goes to stderr")]
 fn complain(line: &str) {
-    eprintln!("lab: {line}");
+    let _ = writeln!(std::io::stderr(), "lab: {line}");
 }

@@ -284,7 +284,33 @@ async fn pods_are_evicted_as_budgets_and_rights_allow() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_outlives_a_starter_that_was_killed() {
+async fn nothing_outlives_its_starter() {
+    let (mut lab, dir) = lab_up().await;
+    lab.start_kill().unwrap();
+    lab.wait().await.unwrap();
+    until(
+        "the killed run's processes and files to be gone",
+        PATIENCE,
+        async || Ok((!dir.exists() && processes_of(&dir).is_empty()).then_some(())),
+    )
+    .await
+    .unwrap();
+
+    let (mut lab, dir) = lab_up().await;
+    let pid = lab.id().unwrap().to_string();
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(lab.wait().await.unwrap().success());
+    assert!(!dir.exists() && processes_of(&dir).is_empty());
+}
+
+/// Starts the command a person would and waits until it says where its files are.
+async fn lab_up() -> (tokio::process::Child, PathBuf) {
     let mut lab = tokio::process::Command::new(env!("CARGO_BIN_EXE_lab"))
         .arg("up")
         .stdout(Stdio::piped())
@@ -292,25 +318,18 @@ async fn nothing_outlives_a_starter_that_was_killed() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(lab.stdout.take().unwrap()).lines();
-    let dir = loop {
+    loop {
         let line = lines
             .next_line()
             .await
             .unwrap()
             .expect("lab up ended before it was up");
         if let Some(dir) = line.trim().strip_prefix("logs: ") {
-            break PathBuf::from(dir);
+            let dir = PathBuf::from(dir);
+            assert_eq!(processes_of(&dir).len(), 3);
+            return (lab, dir);
         }
-    };
-    assert!(dir.join("etcd").is_dir());
-    assert!(!processes_of(&dir).is_empty());
-    lab.start_kill().unwrap();
-    lab.wait().await.unwrap();
-    until("the run's processes and files to be gone", PATIENCE, async || {
-        Ok((!dir.exists() && processes_of(&dir).is_empty()).then_some(()))
-    })
-    .await
-    .unwrap();
+    }
 }
 
 /// The ids of the processes whose arguments name this directory.
