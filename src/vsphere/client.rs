@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use super::endpoint::{CredentialSource, Endpoint, EndpointError, Trust};
+pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
 pub use super::power::{PowerOnBy, Started};
 use super::session::{Session, Sessions};

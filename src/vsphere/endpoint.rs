@@ -130,28 +130,20 @@ impl fmt::Debug for Endpoint {
 
 /// Where user and password come from.
 #[derive(Clone, Debug)]
-pub enum CredentialSource {
+pub struct CredentialSource {
+    /// The user, `name@domain` or `DOMAIN\name`.
+    pub user: CredentialPart,
+    /// The password.
+    pub password: CredentialPart,
+}
+
+/// One half of the credentials.
+#[derive(Clone, Debug)]
+pub enum CredentialPart {
     /// Given once.
-    Literal {
-        /// The user, `name@domain` or `DOMAIN\name`.
-        user: String,
-        /// The password.
-        password: SecretString,
-    },
-    /// Files, read for each login, so that a rotated secret is picked up without a restart.
-    Files {
-        /// Holds the user.
-        user: PathBuf,
-        /// Holds the password.
-        password: PathBuf,
-    },
-    /// A user given once, and a file with the password.
-    UserAndFile {
-        /// The user.
-        user: String,
-        /// Holds the password.
-        password: PathBuf,
-    },
+    Given(SecretString),
+    /// A file, read for each login, so that a rotated secret is picked up without a restart.
+    File(PathBuf),
 }
 
 /// What one login uses.
@@ -163,18 +155,22 @@ pub(super) struct Credentials {
 impl CredentialSource {
     /// Reads both. One line end at the end of a file is not part of the secret.
     pub(super) fn read(&self) -> Result<Credentials, LoginError> {
-        let (user, password) = match self {
-            Self::Literal { user, password } => (user.clone(), password.clone()),
-            Self::Files { user, password } => (read_line(user)?, read_line(password)?.into()),
-            Self::UserAndFile { user, password } => (user.clone(), read_line(password)?.into()),
-        };
-        if user.is_empty() {
-            return Err(LoginError::Blank { what: "user name" });
-        }
-        if password.expose_secret().is_empty() {
-            return Err(LoginError::Blank { what: "password" });
-        }
+        let user = self.user.read("user name")?.expose_secret().to_owned();
+        let password = self.password.read("password")?;
         Ok(Credentials { user, password })
+    }
+}
+
+impl CredentialPart {
+    fn read(&self, what: &'static str) -> Result<SecretString, LoginError> {
+        let secret = match self {
+            Self::Given(secret) => secret.clone(),
+            Self::File(path) => read_line(path)?.into(),
+        };
+        if secret.expose_secret().is_empty() {
+            return Err(LoginError::Blank { what });
+        }
+        Ok(secret)
     }
 }
 

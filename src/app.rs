@@ -1,0 +1,266 @@
+//! Builds everything, wires it, and owns the task tree.
+//!
+//! ```text
+//!  run ─┬─ vsphere::updates::run ──▶ updates ─┐
+//!       ├─ cluster::watch::run ────▶ updates ─┼─▶ hub::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ World
+//!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
+//!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
+//!       └─ SIGTERM, Ctrl-C ──▶ stop: the hub and its actors first, then the streams, which log out
+//! ```
+
+mod hub;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::actor::node::Shared;
+use crate::actor::supervisor::Supervisor;
+use crate::cluster;
+use crate::cluster::drain::{DrainSettings, OwnPod};
+use crate::cluster::facts::GpuResources;
+use crate::cluster::watch::Selection;
+use crate::config::{Config, Credential};
+use crate::inventory::{self, Inventory, Rules};
+use crate::keys::Keys;
+use crate::maintenance::policy::{DrainTimeoutAction, Policy};
+use crate::vsphere;
+use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
+use crate::world::World;
+
+/// How many facts may wait for the hub. An initial set comes in thousands; the streams then wait for the hub, which is
+/// right, since nothing may be decided on half a set anyway.
+const FACTS: usize = 1024;
+
+/// The first wait after a refusal. A second is the pace at which vCenter's own state settles.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// How long the streams get to log out and end. Kubernetes sends SIGKILL after 30 s; within 5 s a rollout is not felt.
+const STOP_GRACE: Duration = Duration::from_secs(4);
+
+/// Why the controller cannot start as configured: exit code 2, like every wrong value.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}={value:?}: {why}")]
+pub struct Misconfigured {
+    name: &'static str,
+    value: String,
+    why: String,
+}
+
+/// Runs the controller until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// [`Misconfigured`] for a value that only its user could judge; otherwise whatever kept the controller from starting,
+/// or a task that must run and has ended.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    for (name, value) in config.describe() {
+        info!("{name:<34} {value}");
+    }
+    let stop = CancellationToken::new();
+    let vcenter = Vcenter::new(vcenter_settings(&config)?).context("preparing the connection to vCenter")?;
+    let client = cluster::client::connect()
+        .await
+        .context("preparing the connection to Kubernetes")?;
+    let gpu_resources = GpuResources::parse(&config.gpu_resources)
+        .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
+    if config.dry_run {
+        warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
+    }
+
+    let (vsphere_sender, vsphere_updates) = mpsc::channel(FACTS);
+    let (cluster_sender, cluster_updates) = mpsc::channel(FACTS);
+    let (findings_sender, findings) = mpsc::channel(FACTS);
+    let (roster_sender, roster) = watch::channel(vsphere::update::Roster::default());
+    let (draining_sender, draining) = watch::channel(BTreeSet::new());
+
+    let keys = Keys::under(&config.annotation_prefix);
+    let world = World {
+        vcenter: vcenter.clone(),
+        client: client.clone(),
+        keys: keys.clone(),
+        gpu_resources: gpu_resources.clone(),
+        drain: DrainSettings {
+            own_pod: own_pod(),
+            ..DrainSettings::default()
+        },
+        dry_run: config.dry_run,
+        findings: findings_sender,
+        nodes: cluster_sender.clone(),
+    };
+    let shared = Shared {
+        perform: world,
+        policy: policy(&config),
+        clock,
+    };
+    let supervisor = Supervisor::new(shared, &stop);
+    let inventory = Inventory::new(rules(&config));
+    let inbox = hub::Inbox {
+        vsphere: vsphere_updates,
+        cluster: cluster_updates,
+        findings,
+    };
+    let interest = hub::Interest {
+        roster: roster_sender,
+        draining: draining_sender,
+    };
+    let watching = cluster::watch::Settings {
+        backoff_max: config.retry_max.max(RETRY_MIN),
+        ..cluster::watch::Settings::default()
+    };
+    let selection = Selection {
+        selector: config.gpu_node_label.clone(),
+        keys,
+        gpu_resources,
+    };
+
+    // The streams outlive the hub, so that an orderly end still has somebody to tell that it ends.
+    let streams_stop = CancellationToken::new();
+    let mut tasks: JoinSet<&'static str> = JoinSet::new();
+    let token = streams_stop.clone();
+    tasks.spawn(async move {
+        vsphere::updates::run(vcenter, roster, vsphere_sender, token).await;
+        "the stream of vCenter"
+    });
+    let (nodes_client, nodes_watching, nodes_sender) =
+        (client.clone(), watching.clone(), cluster_sender.clone());
+    let token = streams_stop.clone();
+    tasks.spawn(async move {
+        cluster::watch::run(nodes_client, selection, nodes_watching, nodes_sender, token).await;
+        "the watch of Nodes"
+    });
+    let token = streams_stop.clone();
+    tasks.spawn(async move {
+        cluster::watch::pods(client, draining, watching, cluster_sender, token).await;
+        "the watch of pods"
+    });
+    let token = stop.clone();
+    tasks.spawn(async move {
+        hub::run(inbox, interest, inventory, supervisor, token).await;
+        "the hub"
+    });
+    let outcome = until_asked_to_stop(&mut tasks).await;
+    stop.cancel();
+    streams_stop.cancel();
+    let all = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(STOP_GRACE, all).await.is_err() {
+        warn!("not everything ended within {STOP_GRACE:?}; the rest is dropped");
+    }
+    info!("stopped; every episode stands on its Node and goes on at the next start");
+    outcome
+}
+
+/// Waits for a signal; a task that ends before one is a fault.
+async fn until_asked_to_stop(tasks: &mut JoinSet<&'static str>) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    tokio::select! {
+        biased;
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted.context("listening for Ctrl-C")?;
+            info!("Ctrl-C: stopping");
+        }
+        _ = terminate.recv() => info!("SIGTERM: stopping"),
+        ended = tasks.join_next() => {
+            let what = match ended {
+                Some(Ok(what)) => format!("{what} ended without being asked"),
+                Some(Err(panic)) => format!("a task panicked: {panic}"),
+                None => "no task was started".to_owned(),
+            };
+            error!("{what}; stopping, so that whoever started Haulout starts it again");
+            anyhow::bail!(what);
+        }
+    }
+    Ok(())
+}
+
+/// The one clock that decisions are made by.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is where the clock is read; everybody else gets the time as an argument"
+)]
+fn clock() -> Timestamp {
+    Timestamp::now()
+}
+
+fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -> Misconfigured {
+    Misconfigured {
+        name,
+        value: value.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
+    let endpoint = Endpoint::parse(&config.vcenter_host)
+        .map_err(|error| misconfigured("VCENTER_HOST", &config.vcenter_host, &error))?;
+    let trust = match (&config.vcenter_ca_bundle, config.vcenter_tls_verify) {
+        // A CA that is written down is used even where verification is switched off beside it, as the Python
+        // controller does.
+        (Some(bundle), _) => Trust::CaBundle(bundle.clone()),
+        (None, true) => Trust::SystemRoots,
+        (None, false) => Trust::Nothing,
+    };
+    Ok(vsphere::client::Settings {
+        call_deadline: config.vcenter_call_timeout,
+        long_poll: config.vcenter_long_poll,
+        reread_every: config.poll_interval,
+        retry_min: RETRY_MIN.min(config.retry_max),
+        retry_max: config.retry_max,
+        ..vsphere::client::Settings::new(endpoint, credentials(config), trust)
+    })
+}
+
+fn policy(config: &Config) -> Policy {
+    Policy {
+        drain_timeout: config.drain_timeout,
+        drain_timeout_action: match config.drain_timeout_action {
+            crate::config::DrainTimeoutAction::PowerOff => DrainTimeoutAction::PowerOff,
+            crate::config::DrainTimeoutAction::Hold => DrainTimeoutAction::Hold,
+        },
+        eviction_retry: config.eviction_retry,
+        guest_shutdown_timeout: config.guest_shutdown_timeout,
+        relocate_timeout: config.relocate_timeout,
+        power_on_timeout: config.power_on_timeout,
+        survey_every: config.poll_interval,
+        retry_min: RETRY_MIN.min(config.retry_max),
+        retry_max: config.retry_max,
+    }
+}
+
+fn rules(config: &Config) -> Rules {
+    Rules {
+        concurrent_drains: config.max_concurrent_drains,
+        unavailable: match config.max_unavailable {
+            crate::config::MaxUnavailable::Unlimited => inventory::MaxUnavailable::Unlimited,
+            crate::config::MaxUnavailable::Nodes(nodes) => inventory::MaxUnavailable::Nodes(nodes),
+            crate::config::MaxUnavailable::Percent(percent) => inventory::MaxUnavailable::Percent(percent),
+        },
+        bind_by_name: config.bind_by_name,
+    }
+}
+
+/// The pod we run in, where the deployment tells us by the usual two variables.
+fn own_pod() -> Option<OwnPod> {
+    let read = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    Some(OwnPod {
+        namespace: read("POD_NAMESPACE")?,
+        name: read("POD_NAME")?,
+    })
+}
+
+fn credentials(config: &Config) -> CredentialSource {
+    let part = |credential: &Credential| match credential {
+        Credential::Value(value) => vsphere::client::CredentialPart::Given(value.clone()),
+        Credential::File(path) => vsphere::client::CredentialPart::File(path.clone()),
+    };
+    CredentialSource {
+        user: part(&config.vcenter_user),
+        password: part(&config.vcenter_password),
+    }
+}
