@@ -220,6 +220,17 @@ impl Kube {
         write_kubeconfig(&self.dir, &self.authority, &self.port, user)
     }
 
+    /// Makes a server's certificate for loopback, signed by the lab's authority, and tells the paths of the certificate
+    /// and its key.
+    pub fn server_certificate(&self, name: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
+        self.authority.issue(&self.dir, name, Purpose::Server)
+    }
+
+    /// The authority's own certificate, for clients that are to believe its servers.
+    pub fn authority(&self) -> &Path {
+        &self.authority.path
+    }
+
     /// The directory of this run, where the logs of all parts are.
     pub fn dir(&self) -> &Path {
         self.dir.path()

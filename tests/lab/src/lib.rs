@@ -10,6 +10,7 @@
 //! | [`kube`] | etcd, kube-apiserver and kube-controller-manager, with RBAC and an audit log |
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | ties a VM's power to a Node's life |
+//! | [`stage`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
 pub mod build;
 pub mod kube;
@@ -17,5 +18,6 @@ pub mod kubelet;
 pub mod ports;
 pub mod process;
 pub mod run_dir;
+pub mod stage;
 pub mod vcenter;
 pub mod wait;

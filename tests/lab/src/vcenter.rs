@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How long the program may take from its start to its ready line.
@@ -663,14 +664,20 @@ struct RefAnswer {
 #[derive(Debug)]
 pub struct Vcenter {
     sdk: String,
-    ctl: Url,
+    control: Control,
     user: String,
     password: String,
-    http: reqwest::Client,
     child: Child,
     // The program ends when this end of its stdin closes, which the kernel does for a starter that was killed.
     stdin: Option<ChildStdin>,
     dir: PathBuf,
+}
+
+/// The way to its control endpoint, which outlives no program but may be held by more than one task.
+#[derive(Debug, Clone)]
+struct Control {
+    ctl: Url,
+    http: reqwest::Client,
 }
 
 impl Vcenter {
@@ -685,12 +692,14 @@ impl Vcenter {
         let dir = private_dir()?;
         match Self::spawn(binary, spec, &options, &dir).await {
             Ok((child, stdin, ready)) => Ok(Self {
-                ctl: Url::parse(&ready.ctl)
-                    .with_context(|| format!("vcenter's control address {:?}", ready.ctl))?,
+                control: Control {
+                    ctl: Url::parse(&ready.ctl)
+                        .with_context(|| format!("vcenter's control address {:?}", ready.ctl))?,
+                    http,
+                },
                 sdk: ready.sdk,
                 user: options.user,
                 password: options.password,
-                http,
                 child,
                 stdin: Some(stdin),
                 dir,
@@ -758,7 +767,7 @@ impl Vcenter {
 
     /// The control endpoint's URL.
     pub fn control(&self) -> &str {
-        self.ctl.as_str()
+        self.control.ctl.as_str()
     }
 
     /// The user who may log in.
@@ -1000,6 +1009,30 @@ impl Vcenter {
         Ok(state)
     }
 
+    /// Carries the inventory to `sender` whenever it changes, until nobody listens. It may run on when this handle is
+    /// gone, and then waits in vain.
+    pub fn follow(&self, sender: watch::Sender<State>) -> impl Future<Output = ()> + Send + use<> {
+        let control = self.control.clone();
+        async move {
+            while !sender.is_closed() {
+                let query = [
+                    ("after", sender.borrow().rev.to_string()),
+                    ("waitMs", millis(POLL).to_string()),
+                ];
+                match control
+                    .call(Method::GET, &["state"], &query, None::<&()>, POLL)
+                    .await
+                {
+                    Ok(state) => {
+                        sender.send_replace(state);
+                    }
+                    // The program is being stopped; it will not come back on this address.
+                    Err(_) => return,
+                }
+            }
+        }
+    }
+
     /// The whole journal.
     pub async fn journal(&self) -> anyhow::Result<Vec<Entry>> {
         self.journal_after(0, Duration::ZERO).await
@@ -1070,6 +1103,19 @@ impl Vcenter {
             .await
     }
 
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: Option<&impl Serialize>,
+        wait: Duration,
+    ) -> anyhow::Result<T> {
+        self.control.call(method, path, query, body, wait).await
+    }
+}
+
+impl Control {
     async fn call<T: DeserializeOwned>(
         &self,
         method: Method,

@@ -1,0 +1,561 @@
+//! A stage for one story: a vCenter of its own, its nodes in a cluster that stages share, and Haulout's real binary.
+//!
+//! Stages stand side by side in one cluster: each has its own label, so each Haulout sees its own nodes alone, its own
+//! namespace for pods, and its own user in the audit log.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::build;
+use crate::kube::{AuditEvent, Kube, User};
+use crate::kubelet::{Kubelet, Machine, VmFacts};
+use crate::process::{Process, Spec as ProcessSpec};
+use crate::vcenter::{self, Spec, State, Tls, Vcenter};
+use crate::wait::until;
+
+/// The prefix of the annotations that Haulout writes unless it is told another.
+pub const ANNOTATIONS: &str = "vsphere-maintenance.boeye.net";
+
+/// How long a story waits for a fact before it says that it never came. Nothing in the lab takes longer than a few
+/// seconds; the rest is for a machine that is busy with other stories.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A VM of the stage that is a node.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// The VM's name in vCenter's inventory; the Node is called the same, behind the stage's name.
+    pub vm: String,
+    /// How the machine behaves.
+    pub machine: Machine,
+}
+
+impl Member {
+    /// A node on the VM of this name, with this BIOS UUID and two GPUs.
+    pub fn new(stage: &str, vm: &str, uuid: &str) -> Self {
+        let machine = Machine::new(format!("{stage}-{vm}"), uuid, 2).label(label(stage), "true");
+        Self {
+            vm: vm.to_owned(),
+            machine,
+        }
+    }
+}
+
+/// The label that a stage's nodes carry.
+pub fn label(stage: &str) -> String {
+    format!("lab.haulout/{stage}")
+}
+
+/// The parts of one story.
+pub struct Stage<'a> {
+    /// Its vCenter.
+    pub vcenter: Vcenter,
+    /// The cluster.
+    pub kube: &'a Kube,
+    name: String,
+    client: kube::Client,
+    kubelets: BTreeMap<String, Kubelet>,
+    uuids: BTreeMap<String, String>,
+    tls: bool,
+    // Carries vCenter's power states to the kubelets for as long as the stage stands.
+    _followers: JoinSet<()>,
+}
+
+/// A running Haulout.
+#[derive(Debug)]
+pub struct Haulout {
+    process: Process,
+}
+
+impl<'a> Stage<'a> {
+    /// Sets the stage: starts the vCenter, registers each member's Node, and waits until all are Ready with their GPUs.
+    pub async fn set(
+        kube: &'a Kube,
+        name: &str,
+        spec: &Spec,
+        members: Vec<Member>,
+        tls: bool,
+    ) -> anyhow::Result<Self> {
+        let binary = build::part("vcenter").await?;
+        let tls_files = if tls {
+            let (cert, key) = kube.server_certificate(&format!("vcenter-{name}"))?;
+            Some(Tls { cert, key })
+        } else {
+            None
+        };
+        let options = vcenter::Options {
+            tls: tls_files,
+            ..vcenter::Options::default()
+        };
+        let vcenter = Vcenter::start(&binary, spec, options).await?;
+        let client = kube.client_for(&User::admin("admin"))?;
+        kube.create_namespace(name).await?;
+        let mut followers = JoinSet::new();
+        let mut kubelets = BTreeMap::new();
+        let mut uuids = BTreeMap::new();
+        let state = vcenter.state().await?;
+        let (sender, states) = watch::channel(state);
+        for member in members {
+            let uuid = member.machine.system_uuid.clone();
+            let facts = facts(&states.borrow(), &uuid);
+            let (to_kubelet, from_vcenter) = watch::channel(facts);
+            followers.spawn(carry(states.clone(), uuid.clone(), to_kubelet));
+            uuids.insert(member.machine.name.clone(), uuid);
+            let kubelet = Kubelet::start(client.clone(), member.machine, from_vcenter);
+            kubelets.insert(kubelet.name().to_owned(), kubelet);
+        }
+        followers.spawn(vcenter.follow(sender));
+        let stage = Self {
+            vcenter,
+            kube,
+            name: name.to_owned(),
+            client,
+            kubelets,
+            uuids,
+            tls,
+            _followers: followers,
+        };
+        for node in stage.kubelets.keys() {
+            stage
+                .wait_node(node, "is Ready with its GPUs", |node| {
+                    is_ready(node) && gpus(node) > 0
+                })
+                .await?;
+        }
+        Ok(stage)
+    }
+
+    /// The stage's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The Node of the VM of this name.
+    pub fn node_name(&self, vm: &str) -> String {
+        format!("{}-{vm}", self.name)
+    }
+
+    /// The kubelet of the VM of this name.
+    pub fn kubelet(&self, vm: &str) -> anyhow::Result<&Kubelet> {
+        self.kubelets
+            .get(&self.node_name(vm))
+            .ok_or_else(|| anyhow!("no node on a VM {vm:?} is on this stage"))
+    }
+
+    /// The BIOS UUID of the VM of this name.
+    pub fn uuid(&self, vm: &str) -> anyhow::Result<&str> {
+        let uuid = self.uuids.get(&self.node_name(vm));
+        uuid.map(String::as_str)
+            .ok_or_else(|| anyhow!("no node on a VM {vm:?} is on this stage"))
+    }
+
+    /// A client that may do everything.
+    pub fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
+    /// The user that this stage's Haulout is in the audit log.
+    pub fn user(&self) -> User {
+        User::haulout(format!("haulout-{}", self.name))
+    }
+
+    /// The environment that a Haulout of this stage runs with: the lab's fast periods, its label, both addresses.
+    pub fn environment(&self) -> anyhow::Result<BTreeMap<String, OsString>> {
+        let kubeconfig = self.kube.kubeconfig(&self.user())?;
+        let mut environment: BTreeMap<String, OsString> = [
+            ("VCENTER_HOST", self.vcenter.sdk()),
+            ("VCENTER_USER", self.vcenter.user()),
+            ("VCENTER_PASSWORD", self.vcenter.password()),
+            ("GPU_NODE_LABEL", &label(&self.name)),
+            ("POLL_INTERVAL_SECONDS", "1"),
+            ("DRAIN_TIMEOUT_SECONDS", "120"),
+            ("EVICTION_RETRY_SECONDS", "1"),
+            ("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "30"),
+            ("RELOCATE_TIMEOUT_SECONDS", "60"),
+            ("POWER_ON_TIMEOUT_SECONDS", "60"),
+            ("RETRY_MAX_SECONDS", "1"),
+            ("LOG_LEVEL", "info"),
+            // The lab is on loopback, whatever the machine's proxies are for.
+            ("HTTP_PROXY", ""),
+            ("HTTPS_PROXY", ""),
+            ("http_proxy", ""),
+            ("https_proxy", ""),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), OsString::from(value)))
+        .collect();
+        environment.insert("KUBECONFIG".to_owned(), kubeconfig.into_os_string());
+        if self.tls {
+            let authority = self.kube.authority().as_os_str().to_owned();
+            environment.insert("VCENTER_CA_BUNDLE".to_owned(), authority);
+        }
+        Ok(environment)
+    }
+
+    /// Starts Haulout with this stage's environment, changed by `changes`.
+    pub fn start(&self, binary: &Path, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+        let mut environment = self.environment()?;
+        for (name, value) in changes {
+            environment.insert((*name).to_owned(), OsString::from(value));
+        }
+        let mut spec = ProcessSpec::new("haulout", binary, self.log()).arg("run");
+        for (name, value) in environment {
+            spec = spec.env(name, value);
+        }
+        Ok(Haulout {
+            process: spec.spawn()?,
+        })
+    }
+
+    /// The file that takes what every Haulout of this stage says.
+    pub fn log(&self) -> PathBuf {
+        self.kube.dir().join(format!("haulout-{}.log", self.name))
+    }
+
+    /// What every Haulout of this stage has said.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// Waits until the log says `words`.
+    pub async fn wait_said(&self, words: &str) -> anyhow::Result<()> {
+        let what = format!("the log of {} to say {words:?}", self.name);
+        let said = until(&what, PATIENCE, async || {
+            Ok(self.said().contains(words).then_some(()))
+        })
+        .await;
+        said.with_context(|| format!("it says:\n{}", self.said()))
+    }
+
+    /// The Node of this name.
+    pub async fn node(&self, name: &str) -> anyhow::Result<Node> {
+        let nodes: Api<Node> = Api::all(self.client());
+        nodes
+            .get(name)
+            .await
+            .with_context(|| format!("reading the Node {name}"))
+    }
+
+    /// Waits until the Node is as wanted. When it is not in time, the error shows it and what Haulout said.
+    pub async fn wait_node(
+        &self,
+        name: &str,
+        what: &str,
+        wanted: impl Fn(&Node) -> bool,
+    ) -> anyhow::Result<Node> {
+        let nodes: Api<Node> = Api::all(self.client());
+        let what = format!("{name} {what}");
+        let look = until(&what, PATIENCE, async || {
+            let node = nodes.get(name).await?;
+            Ok(wanted(&node).then_some(node))
+        });
+        match look.await {
+            Ok(node) => Ok(node),
+            Err(error) => {
+                let node = nodes
+                    .get(name)
+                    .await
+                    .map_or_else(|error| error.to_string(), |node| describe(&node));
+                Err(error.context(format!("{node}\nHaulout said:\n{}", self.said())))
+            }
+        }
+    }
+
+    /// Waits until the Node's `state` annotation is this, or absent for `None`.
+    pub async fn wait_state(&self, node: &str, state: Option<&str>) -> anyhow::Result<Node> {
+        let what = format!("has the state {state:?}");
+        self.wait_node(node, &what, |node| annotation(node, "state") == state)
+            .await
+    }
+
+    /// Waits until the episode on the Node is in this phase, as its JSON names it.
+    pub async fn wait_phase(&self, node: &str, phase: &str) -> anyhow::Result<Node> {
+        self.wait_node(node, &format!("is in phase {phase}"), |node| {
+            self::phase(node).as_deref() == Some(phase)
+        })
+        .await
+    }
+
+    /// Waits until the Node is back in service: no episode, schedulable, Ready, with its GPUs.
+    pub async fn wait_in_service(&self, node: &str) -> anyhow::Result<Node> {
+        let is_back = |node: &Node| {
+            annotation(node, "state").is_none()
+                && annotation(node, "episode").is_none()
+                && !is_cordoned(node)
+                && is_ready(node)
+                && gpus(node) > 0
+        };
+        self.wait_node(node, "is back in service", is_back).await
+    }
+
+    /// Puts a pod on the Node; it ends when it is told to.
+    pub async fn add_pod(&self, name: &str, node: &str, annotations: &[(&str, &str)]) -> anyhow::Result<Pod> {
+        let annotations: BTreeMap<&str, &str> = [(crate::kubelet::EXITS_AFTER_MS, "100")]
+            .into_iter()
+            .chain(annotations.iter().copied())
+            .collect();
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": {"app": name}, "annotations": annotations},
+            "spec": {
+                "nodeName": node, "terminationGracePeriodSeconds": 5,
+                "containers": [{"name": "main", "image": "lab.invalid/none"}],
+            },
+        }))
+        .context("writing a pod")?;
+        let pods: Api<Pod> = Api::namespaced(self.client(), &self.name);
+        pods.create(&PostParams::default(), &pod)
+            .await
+            .with_context(|| format!("creating the pod {name}"))?;
+        until(&format!("the pod {name} to be Ready"), PATIENCE, async || {
+            let pod = pods.get(name).await?;
+            let ready = pod
+                .status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten());
+            let is_ready = ready.clone().any(|it| it.type_ == "Ready" && it.status == "True");
+            Ok(is_ready.then_some(pod))
+        })
+        .await
+    }
+
+    /// The names of the pods that stand on the Node in this stage's namespace.
+    pub async fn pods_on(&self, node: &str) -> anyhow::Result<Vec<String>> {
+        let pods: Api<Pod> = Api::namespaced(self.client(), &self.name);
+        let list = pods
+            .list(&ListParams::default().fields(&format!("spec.nodeName={node}")))
+            .await;
+        let list = list.with_context(|| format!("listing the pods of {node}"))?;
+        Ok(list
+            .items
+            .into_iter()
+            .filter_map(|pod| pod.metadata.name)
+            .collect())
+    }
+
+    /// Makes a budget that lets `allowed` of the pods labelled `app=NAME` go at a time, or changes the one that is
+    /// there, and waits until the disruption controller has counted.
+    pub async fn set_budget(&self, app: &str, allowed: i32) -> anyhow::Result<()> {
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.client(), &self.name);
+        let budget = json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": {"name": format!("{app}-budget")},
+            "spec": {"maxUnavailable": allowed, "selector": {"matchLabels": {"app": app}}},
+        });
+        let params = PatchParams::apply("lab").force();
+        let name = format!("{app}-budget");
+        budgets
+            .patch(&name, &params, &Patch::Apply(&budget))
+            .await
+            .context("writing the budget")?;
+        until(
+            &format!("the budget {name} to be counted"),
+            PATIENCE,
+            async || {
+                let status = budgets.get(&name).await?;
+                let counted = status.status.as_ref().is_some_and(|it| {
+                    it.observed_generation == status.metadata.generation && it.expected_pods > Some(0)
+                });
+                let allows = status
+                    .status
+                    .is_some_and(|it| (it.disruptions_allowed > Some(0)) == (allowed > 0));
+                Ok((counted && allows).then_some(()))
+            },
+        )
+        .await
+    }
+
+    /// Cordons or uncordons the Node as a person with kubectl does.
+    pub async fn person_cordons(&self, node: &str, cordon: bool) -> anyhow::Result<()> {
+        let nodes: Api<Node> = Api::all(self.client());
+        let params = PatchParams {
+            field_manager: Some("kubectl-cordon".to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Strategic(json!({"spec": {"unschedulable": cordon}}));
+        nodes
+            .patch(node, &params, &patch)
+            .await
+            .with_context(|| format!("cordoning {node} by hand"))?;
+        Ok(())
+    }
+
+    /// Sets annotations of the Node under Haulout's prefix, as the Python controller would.
+    pub async fn annotate(&self, node: &str, annotations: &[(&str, &str)]) -> anyhow::Result<()> {
+        let annotations: BTreeMap<String, &str> = annotations
+            .iter()
+            .map(|(name, value)| (format!("{ANNOTATIONS}/{name}"), *value))
+            .collect();
+        let nodes: Api<Node> = Api::all(self.client());
+        let params = PatchParams {
+            field_manager: Some("OpenAPI-Generator".to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+        nodes
+            .patch(node, &params, &patch)
+            .await
+            .with_context(|| format!("annotating {node}"))?;
+        Ok(())
+    }
+
+    /// What this stage's Haulout did, as the kube-apiserver's audit log tells: requests that change something.
+    pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
+        let user = self.user();
+        let all = self.kube.audit().await?;
+        Ok(all
+            .into_iter()
+            .filter(|event| event.user == user.name())
+            .collect())
+    }
+
+    /// How often the VM's power went off and on, by vCenter's journal.
+    pub async fn power_cycles(&self, vm: &str) -> anyhow::Result<(usize, usize)> {
+        let journal = self.vcenter.journal().await?;
+        let count = |detail: &str| {
+            let power = |entry: &&vcenter::Entry| entry.kind == vcenter::EntryKind::Power;
+            journal
+                .iter()
+                .filter(power)
+                .filter(|it| it.object == vm && it.detail == detail)
+                .count()
+        };
+        Ok((count("poweredOff"), count("poweredOn")))
+    }
+
+    /// Waits until vCenter's inventory is as wanted.
+    pub async fn wait_vcenter(
+        &self,
+        what: &str,
+        wanted: impl FnMut(&State) -> bool,
+    ) -> anyhow::Result<State> {
+        let state = self.vcenter.wait_until(what, PATIENCE, wanted).await;
+        state.with_context(|| format!("Haulout said:\n{}", self.said()))
+    }
+}
+
+impl Haulout {
+    /// Ends it as Kubernetes does: SIGTERM, and an orderly end within the time.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        let status = self.process.stop(Duration::from_secs(5)).await?;
+        if !status.success() {
+            bail!("haulout ended with {status} after SIGTERM");
+        }
+        Ok(())
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub async fn kill(mut self) -> anyhow::Result<()> {
+        self.process.kill().await.map(|_| ())
+    }
+
+    /// Waits until it ends by itself, and tells its exit code.
+    pub async fn ended(mut self) -> anyhow::Result<Option<i32>> {
+        let status = tokio::time::timeout(PATIENCE, self.process.wait()).await;
+        Ok(status
+            .with_context(|| format!("haulout did not end within {PATIENCE:?}"))??
+            .code())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+}
+
+/// Carries one VM's power to its kubelet.
+async fn carry(mut states: watch::Receiver<State>, uuid: String, to_kubelet: watch::Sender<VmFacts>) {
+    while states.changed().await.is_ok() {
+        let next = facts(&states.borrow_and_update(), &uuid);
+        to_kubelet.send_if_modified(|standing| {
+            let changed = *standing != next;
+            *standing = next;
+            changed
+        });
+    }
+}
+
+fn facts(state: &State, uuid: &str) -> VmFacts {
+    let vm = state.vms.iter().find(|vm| vm.uuid == uuid);
+    VmFacts {
+        on: vm.is_some_and(vcenter::VmState::is_on),
+        boots: vm.map_or(0, |vm| u64::from(vm.boots)),
+    }
+}
+
+/// One of Haulout's annotations on a Node, by its name behind the prefix.
+pub fn annotation<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
+    node.metadata
+        .annotations
+        .as_ref()?
+        .get(&format!("{ANNOTATIONS}/{name}"))
+        .map(String::as_str)
+}
+
+/// The episode's JSON on a Node.
+pub fn episode(node: &Node) -> Option<serde_json::Value> {
+    serde_json::from_str(annotation(node, "episode")?).ok()
+}
+
+/// The phase of the episode on a Node, as its JSON names it.
+pub fn phase(node: &Node) -> Option<String> {
+    let episode = episode(node)?;
+    let phase = episode.get("phase")?;
+    let with_data = || phase.as_object()?.keys().next().map(String::as_str);
+    phase.as_str().or_else(with_data).map(str::to_owned)
+}
+
+/// Whether a Node is cordoned.
+pub fn is_cordoned(node: &Node) -> bool {
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.unschedulable)
+        .unwrap_or(false)
+}
+
+/// Whether a Node is Ready.
+pub fn is_ready(node: &Node) -> bool {
+    let conditions = node
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .clone()
+        .any(|it| it.type_ == "Ready" && it.status == "True")
+}
+
+/// How many GPUs a Node has allocatable.
+pub fn gpus(node: &Node) -> u32 {
+    let allocatable = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.as_ref());
+    allocatable
+        .and_then(|all| all.get(crate::kubelet::GPU)?.0.parse().ok())
+        .unwrap_or(0)
+}
+
+/// A Node's boot id.
+pub fn boot_id(node: &Node) -> Option<String> {
+    Some(node.status.as_ref()?.node_info.as_ref()?.boot_id.clone())
+}
+
+fn describe(node: &Node) -> String {
+    format!(
+        "it is cordoned: {}, ready: {}, GPUs: {}, boot: {:?}, annotations: {:#?}",
+        is_cordoned(node),
+        is_ready(node),
+        gpus(node),
+        boot_id(node),
+        node.metadata.annotations,
+    )
+}

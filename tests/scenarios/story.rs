@@ -1,0 +1,93 @@
+//! What every story begins with: the cluster that all share, and a small datacenter of its own.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use haulout_lab::kube::{Kube, Options};
+use haulout_lab::stage::{Haulout, Member, Stage};
+use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+
+/// The PCI id of the GPU that nodes have here: an NVIDIA A40.
+pub const A40: u16 = 0x2235;
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_haulout");
+
+/// One runtime for all stories, because the client of the shared cluster belongs to the runtime it was made in.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("starting a runtime"));
+
+/// The cluster ends with this process: its parts hang on our end of their stdin.
+static KUBE: OnceCell<Kube> = OnceCell::const_new();
+
+pub async fn kube() -> &'static Kube {
+    KUBE.get_or_init(async || Kube::start(&Options::default()).await.expect("starting the cluster")).await
+}
+
+/// Tells a story, and fails with everything that led to its failure.
+pub fn tell(story: impl Future<Output = anyhow::Result<()>>) {
+    RUNTIME.block_on(async {
+        if let Err(error) = story.await {
+            panic!("{error:#}");
+        }
+    });
+}
+
+/// A cluster `c1` without DRS of hosts with one datastore in common, each with these devices.
+pub fn hosts(hosts: &[(&str, &[DeviceSpec])]) -> Spec {
+    let hosts = hosts.iter().map(|(name, devices)| HostSpec {
+        name: (*name).to_owned(),
+        devices: devices.to_vec(),
+        datastores: vec!["ds1".to_owned()],
+    });
+    let drs = DrsSpec { enabled: false, behavior: DrsBehavior::Manual, ..DrsSpec::default() };
+    Spec {
+        clusters: vec![ClusterSpec { name: "c1".to_owned(), drs, hosts: hosts.collect() }],
+        ..Spec::default()
+    }
+}
+
+/// A GPU at an address that is made of `slot`.
+pub fn a40(slot: u8) -> DeviceSpec {
+    DeviceSpec::gpu(format!("0000:{slot:02x}:00.0"), A40)
+}
+
+/// A UUID that is made of the two names, so that it differs from story to story.
+pub fn uuid(stage: &str, vm: &str) -> String {
+    let digit = |index: usize| {
+        let mixed = stage.bytes().chain(vm.bytes()).enumerate().fold(index as u64 + 7, |sum, (at, byte)| {
+            sum.wrapping_mul(31).wrapping_add(u64::from(byte) * (at as u64 + 1))
+        });
+        char::from_digit(u32::try_from(mixed % 16).unwrap(), 16).unwrap()
+    };
+    let digits: String = (0..32).map(digit).collect();
+    format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
+}
+
+/// A GPU worker's VM on `host`.
+pub fn gpu_vm(stage: &str, name: &str, host: &str) -> VmSpec {
+    VmSpec {
+        name: name.to_owned(),
+        uuid: uuid(stage, name),
+        host: host.to_owned(),
+        gpu: Gpu::nvidia(A40),
+        ..VmSpec::default()
+    }
+}
+
+/// A stage on which each VM of `spec` is a node.
+pub async fn stage(name: &str, spec: &Spec) -> anyhow::Result<Stage<'static>> {
+    let members = spec.vms.iter().map(|vm| Member::new(name, &vm.name, &vm.uuid)).collect();
+    Stage::set(kube().await, name, spec, members, true).await
+}
+
+/// The smallest stage: one node on one host, and nowhere else to go.
+pub async fn one_node(name: &str) -> anyhow::Result<Stage<'static>> {
+    let mut spec = hosts(&[("esx1", &[a40(1)])]);
+    spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
+    stage(name, &spec).await
+}
+
+pub fn start(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+    stage.start(Path::new(BINARY), changes)
+}
