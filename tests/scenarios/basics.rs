@@ -22,14 +22,36 @@ fn s01_a_node_whose_vm_can_go_nowhere_waits_for_its_own_host() {
 
         let off = stage.wait_state(&node, Some("powered-off")).await?;
         ensure!(is_cordoned(&off));
-        ensure!(stage.pods_on(&node).await?.is_empty(), "the pod was evicted before the power-off");
-        stage.wait_vcenter("esx1 is in maintenance", |it| it.host("esx1").unwrap().in_maintenance).await?;
+        ensure!(
+            stage.pods_on(&node).await?.is_empty(),
+            "the pod was evicted before the power-off"
+        );
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
         stage.wait_said("waiting for host esx1").await?;
 
         stage.vcenter.exit_maintenance("esx1").await?;
         let back = stage.wait_in_service(&node).await?;
         ensure!(boot_id(&back) != boot_before, "back on another boot");
+        println!(
+            "{}\n{:#?}",
+            stage.said(),
+            stage
+                .vcenter
+                .journal()
+                .await?
+                .iter()
+                .map(|e| format!(
+                    "{:?} {} {} {} {} {}",
+                    e.kind, e.method, e.object, e.detail, e.cause, e.user
+                ))
+                .collect::<Vec<_>>()
+        );
         ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(stage.calls("PowerOnVM_Task", "gpu1").await? == 1, "asked once");
         haulout.stop().await
     });
 }

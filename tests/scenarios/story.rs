@@ -21,7 +21,12 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("star
 static KUBE: OnceCell<Kube> = OnceCell::const_new();
 
 pub async fn kube() -> &'static Kube {
-    KUBE.get_or_init(async || Kube::start(&Options::default()).await.expect("starting the cluster")).await
+    KUBE.get_or_init(async || {
+        Kube::start(&Options::default())
+            .await
+            .expect("starting the cluster")
+    })
+    .await
 }
 
 /// Tells a story, and fails with everything that led to its failure.
@@ -40,9 +45,17 @@ pub fn hosts(hosts: &[(&str, &[DeviceSpec])]) -> Spec {
         devices: devices.to_vec(),
         datastores: vec!["ds1".to_owned()],
     });
-    let drs = DrsSpec { enabled: false, behavior: DrsBehavior::Manual, ..DrsSpec::default() };
+    let drs = DrsSpec {
+        enabled: false,
+        behavior: DrsBehavior::Manual,
+        ..DrsSpec::default()
+    };
     Spec {
-        clusters: vec![ClusterSpec { name: "c1".to_owned(), drs, hosts: hosts.collect() }],
+        clusters: vec![ClusterSpec {
+            name: "c1".to_owned(),
+            drs,
+            hosts: hosts.collect(),
+        }],
         ..Spec::default()
     }
 }
@@ -55,13 +68,25 @@ pub fn a40(slot: u8) -> DeviceSpec {
 /// A UUID that is made of the two names, so that it differs from story to story.
 pub fn uuid(stage: &str, vm: &str) -> String {
     let digit = |index: usize| {
-        let mixed = stage.bytes().chain(vm.bytes()).enumerate().fold(index as u64 + 7, |sum, (at, byte)| {
-            sum.wrapping_mul(31).wrapping_add(u64::from(byte) * (at as u64 + 1))
-        });
+        let mixed = stage
+            .bytes()
+            .chain(vm.bytes())
+            .enumerate()
+            .fold(index as u64 + 7, |sum, (at, byte)| {
+                sum.wrapping_mul(31)
+                    .wrapping_add(u64::from(byte) * (at as u64 + 1))
+            });
         char::from_digit(u32::try_from(mixed % 16).unwrap(), 16).unwrap()
     };
     let digits: String = (0..32).map(digit).collect();
-    format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
+    format!(
+        "{}-{}-{}-{}-{}",
+        &digits[..8],
+        &digits[8..12],
+        &digits[12..16],
+        &digits[16..20],
+        &digits[20..]
+    )
 }
 
 /// A GPU worker's VM on `host`.
@@ -77,7 +102,11 @@ pub fn gpu_vm(stage: &str, name: &str, host: &str) -> VmSpec {
 
 /// A stage on which each VM of `spec` is a node.
 pub async fn stage(name: &str, spec: &Spec) -> anyhow::Result<Stage<'static>> {
-    let members = spec.vms.iter().map(|vm| Member::new(name, &vm.name, &vm.uuid)).collect();
+    let members = spec
+        .vms
+        .iter()
+        .map(|vm| Member::new(name, &vm.name, &vm.uuid))
+        .collect();
     Stage::set(kube().await, name, spec, members, true).await
 }
 

@@ -7,7 +7,7 @@ use super::super::property::{Change, Object};
 use super::super::soap::Moref;
 use super::super::text;
 use super::super::update::{
-    Compute, Connection, Drs, Entering, Host, Passthrough, PciDevice, Power, Task, Update, Vm,
+    Compute, Connection, Drs, Entering, Host, Passthrough, PciDevice, Power, Task, TaskState, Update, Vm,
 };
 use super::super::xml::Element;
 use super::feed::EVACUATION;
@@ -22,6 +22,10 @@ pub struct Shadow {
     tasks: BTreeMap<TaskRef, TaskInfo>,
     ours: BTreeSet<VmRef>,
     awaited: BTreeSet<TaskRef>,
+    /// Maintenance tasks that ended well while their host does not tell that it is in maintenance. The end of the task
+    /// and the state of the host come on two ways, in either order; between the two the host must not look as if it had
+    /// come out of maintenance, or its VMs would be powered on.
+    arriving: BTreeSet<TaskRef>,
     /// What has to be looked at before the next telling.
     changed: BTreeSet<Moref>,
     /// What the stream told since the re-read that is under way began: the re-read may be older.
@@ -113,8 +117,25 @@ impl Shadow {
                 self.tasks.remove(&task);
                 self.changed.insert(object.moref.clone());
             }
+            self.settle_arrivals(&object.moref);
         }
         self.forget_ended(objects);
+    }
+
+    /// A re-read that began after a maintenance task had ended tells the host as it came to be: in maintenance, or out
+    /// of it again before anybody saw it in.
+    fn settle_arrivals(&mut self, host: &Moref) {
+        let (tasks, fresher) = (&self.tasks, &self.fresher);
+        let count = self.arriving.len();
+        self.arriving.retain(|task| {
+            let is_here = tasks
+                .get(task)
+                .is_none_or(|info| info.entity.as_ref() == Some(host));
+            !is_here || fresher.contains(&Moref::from(task))
+        });
+        if self.arriving.len() != count {
+            self.changed.insert(host.clone());
+        }
     }
 
     /// Tasks that have ended and that nothing lists any more are of no use: without this they would pile up.
@@ -186,6 +207,14 @@ impl Shadow {
             unreadable
                 .chain(readable)
                 .for_each(|(path, value)| facts.set(path, value));
+            if facts.in_maintenance == Some(true) {
+                let tasks = &self.tasks;
+                self.arriving.retain(|task| {
+                    tasks
+                        .get(task)
+                        .is_some_and(|info| info.entity.as_ref() != Some(moref))
+                });
+            }
         } else if let Some(vm) = moref.vm() {
             let facts = self.vms.entry(vm).or_default();
             unreadable
@@ -226,6 +255,14 @@ impl Shadow {
         if !matters || known.is_some_and(|known| known.has_ended() || *known == task) {
             return;
         }
+        let was_running = known.is_some_and(|known| !known.has_ended());
+        if was_running && task.enters_maintenance() && task.state == TaskState::Success {
+            let host = task.entity.as_ref().and_then(Moref::host);
+            let in_maintenance = host.and_then(|host| self.hosts.get(&host)?.in_maintenance);
+            if in_maintenance != Some(true) {
+                self.arriving.insert(task.moref.clone());
+            }
+        }
         let moref = Moref::from(&task.moref);
         self.fresher.insert(moref.clone());
         self.changed.extend(task.entity.clone());
@@ -258,7 +295,8 @@ impl Shadow {
 
     fn entering_tasks(&self, host: &Moref) -> impl Iterator<Item = &TaskInfo> {
         self.tasks.values().filter(move |task| {
-            task.enters_maintenance() && !task.has_ended() && task.entity.as_ref() == Some(host)
+            let is_under_way = !task.has_ended() || self.arriving.contains(&task.moref);
+            task.enters_maintenance() && is_under_way && task.entity.as_ref() == Some(host)
         })
     }
 

@@ -418,18 +418,25 @@ impl<'a> Stage<'a> {
             .collect())
     }
 
-    /// How often the VM's power went off and on, by vCenter's journal.
+    /// How often the VM's power went off and on since the stage was set, by vCenter's journal.
     pub async fn power_cycles(&self, vm: &str) -> anyhow::Result<(usize, usize)> {
         let journal = self.vcenter.journal().await?;
         let count = |detail: &str| {
-            let power = |entry: &&vcenter::Entry| entry.kind == vcenter::EntryKind::Power;
-            journal
+            let changes = journal
                 .iter()
-                .filter(power)
-                .filter(|it| it.object == vm && it.detail == detail)
+                .filter(|entry| entry.kind == vcenter::EntryKind::Power && entry.cause != "spec");
+            changes
+                .filter(|entry| entry.object == vm && entry.detail == detail)
                 .count()
         };
         Ok((count("poweredOff"), count("poweredOn")))
+    }
+
+    /// How often `method` was called over SOAP on the object of this name.
+    pub async fn calls(&self, method: &str, object: &str) -> anyhow::Result<usize> {
+        let journal = self.vcenter.journal().await?;
+        let calls = journal.iter().filter(|entry| entry.is_call(method));
+        Ok(calls.filter(|entry| entry.object == object).count())
     }
 
     /// Waits until vCenter's inventory is as wanted.
