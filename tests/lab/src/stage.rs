@@ -424,7 +424,7 @@ impl<'a> Stage<'a> {
         let count = |detail: &str| {
             let changes = journal
                 .iter()
-                .filter(|entry| entry.kind == vcenter::EntryKind::Power && entry.cause != "spec");
+                .filter(|entry| entry.kind == vcenter::EntryKind::Power && entry.user != "spec");
             changes
                 .filter(|entry| entry.object == vm && entry.detail == detail)
                 .count()
