@@ -1,0 +1,7 @@
+//! What a vCenter answers, well-formed and hostile, and what the client makes of it.
+
+mod soap {
+    mod captures;
+    mod hostile;
+    mod sessions;
+}
