@@ -1,5 +1,6 @@
 //! What a vCenter answers, well-formed and hostile, and what the client makes of it.
 
+#[cfg(test)]
 mod soap {
     mod captures;
     mod hostile;

@@ -260,6 +260,31 @@ fn tasks_are_returned_and_end() {
 }
 
 #[test]
+fn what_is_made_or_started_is_returned_by_reference() {
+    for (method, bytes, kind) in [
+        ("CreateContainerView", capture!("container-view"), "ContainerView"),
+        ("PowerOffVM_Task", capture!("power-off-again"), "Task"),
+        ("PowerOnMultiVM_Task", capture!("power-on-drs"), "Task"),
+        ("RelocateVM_Task", capture!("relocate"), "Task"),
+    ] {
+        let Answer::Returned(response) = read_answer(method, bytes).unwrap() else {
+            panic!("{method}: a fault");
+        };
+        let moref = returned_moref(&response).unwrap();
+        assert_eq!(
+            (moref.kind.as_str(), moref.is_of_session()),
+            (kind, kind == "ContainerView")
+        );
+    }
+    assert_eq!(
+        page(capture!("vm-unknown")).objects,
+        [],
+        "it does not exist, and fails nothing else"
+    );
+    assert_eq!(page(capture!("datacenter")).objects[0].moref.kind, "Datacenter");
+}
+
+#[test]
 fn an_off_vm_refuses_in_the_task_or_at_once() {
     let TaskState::Error(refused) = task(capture!("task-power-off-again")).state else {
         panic!("no error");

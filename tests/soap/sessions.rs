@@ -7,9 +7,13 @@ use std::time::Duration;
 use haulout::ids::VmRef;
 use haulout::vsphere::client::{CredentialSource, Endpoint, Error, LoginError, Settings, Trust, Vcenter};
 use haulout::vsphere::fault::FaultKind;
+use haulout::vsphere::update::{Roster, Update};
+use haulout::vsphere::updates;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 const VERSIONS: &[u8] = include_bytes!("../../proto-notes/captures/versions.xml");
 const CONTENT: &[u8] = include_bytes!("../../proto-notes/captures/service-content.xml");
@@ -115,6 +119,7 @@ async fn start(script: Script, source: Option<CredentialSource>) -> (Vcenter, Ar
     });
     let mut settings = Settings::new(endpoint, source, Trust::Nothing);
     settings.call_deadline = Duration::from_secs(5);
+    settings.retry_min = Duration::from_millis(10);
     (Vcenter::new(settings).unwrap(), script, tasks)
 }
 
@@ -210,4 +215,54 @@ async fn a_call_that_acts_is_sent_once_when_its_answer_is_useless() {
     assert!(error.chain().contains("503"), "{}", error.chain());
     assert_eq!(script.calls.load(Ordering::SeqCst), 1);
     assert!(!format!("{vcenter:?}").contains("hunter2"));
+}
+
+#[test]
+fn a_ca_file_that_cannot_be_used_is_named() {
+    let endpoint = Endpoint::parse("vc.example.com").unwrap();
+    let source = CredentialSource::Literal {
+        user: "someone".to_owned(),
+        password: "hunter2".to_owned().into(),
+    };
+    for (path, words) in [
+        ("/nonexistent/ca.pem", "cannot be read"),
+        ("Cargo.toml", "holds no PEM certificate"),
+    ] {
+        let settings = Settings::new(endpoint.clone(), source.clone(), Trust::CaBundle(path.into()));
+        let error = Vcenter::new(settings).unwrap_err().to_string();
+        assert!(error.contains(path) && error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_stand_says_so_goes_on_trying_and_stops_when_told() {
+    let script = Script {
+        status: Some(503),
+        ..Script::default()
+    };
+    let (vcenter, script, _tasks) = start(script, None).await;
+    let (_roster, roster) = watch::channel(Roster::default());
+    let (out, mut updates) = mpsc::channel(8);
+    let stop = CancellationToken::new();
+    let mut stream = JoinSet::new();
+    stream.spawn(updates::run(vcenter, roster, out, stop.clone()));
+    for _ in 0..2 {
+        let update = updates.recv().await;
+        assert!(
+            matches!(&update, Some(Update::Lost { why }) if why.contains("503")),
+            "{update:?}"
+        );
+    }
+    assert_eq!(
+        script.logins.load(Ordering::SeqCst),
+        1,
+        "a session that stands is kept"
+    );
+    stop.cancel();
+    tokio::time::timeout(Duration::from_secs(4), stream.join_next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(updates.recv().await, None);
 }
