@@ -1,0 +1,8 @@
+//! What a vCenter answers, well-formed and hostile, and what the client makes of it.
+
+#[cfg(test)]
+mod soap {
+    mod captures;
+    mod hostile;
+    mod sessions;
+}

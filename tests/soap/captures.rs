@@ -1,0 +1,336 @@
+//! The captures beside `proto-notes/`: a note that is wrong about the wire fails here.
+
+use haulout::ids::{HostRef, TaskRef, VmRef};
+use haulout::vsphere::fault::{FaultKind, Retry};
+use haulout::vsphere::property::{
+    Change, Object, Page, UpdateSet, is_of_dead_session, read_page, read_update_set,
+};
+use haulout::vsphere::session::choose_version;
+use haulout::vsphere::soap::{Answer, Moref, read_answer, returned_moref};
+use haulout::vsphere::update::{ClaimedDevice, DrsBehavior, Passthrough, Power, TaskState, Update};
+use haulout::vsphere::updates::shadow::Shadow;
+use haulout::vsphere::{decode, survey};
+
+macro_rules! capture {
+    ($name:literal) => {
+        include_bytes!(concat!("../../proto-notes/captures/", $name, ".xml")).as_slice()
+    };
+}
+
+fn page(bytes: &[u8]) -> Page {
+    match read_answer("RetrievePropertiesEx", bytes).unwrap() {
+        Answer::Returned(response) => read_page(response).unwrap(),
+        Answer::Fault { fault, .. } => panic!("{fault}"),
+    }
+}
+
+fn set(bytes: &[u8]) -> Option<UpdateSet> {
+    match read_answer("WaitForUpdatesEx", bytes).unwrap() {
+        Answer::Returned(response) => read_update_set(response).unwrap(),
+        Answer::Fault { fault, .. } => panic!("{fault}"),
+    }
+}
+
+fn fault(method: &str, bytes: &[u8]) -> (haulout::vsphere::fault::Fault, Option<Power>) {
+    match read_answer(method, bytes).unwrap() {
+        Answer::Fault { fault, existing } => (fault, existing),
+        Answer::Returned(response) => panic!("{response:?}"),
+    }
+}
+
+fn task(bytes: &[u8]) -> decode::TaskInfo {
+    let objects = page(bytes).objects;
+    decode::task_info(objects[0].get("info").unwrap()).unwrap()
+}
+
+fn vm(bytes: &[u8]) -> (Object, Update) {
+    let object = page(bytes).objects.remove(0);
+    let mut shadow = Shadow::default();
+    shadow.set_ours([object.moref.vm().unwrap()].into());
+    shadow.apply(vec![Change::Upsert(object.clone())]);
+    (object, shadow.tell().remove(0))
+}
+
+#[test]
+fn the_newest_version_both_sides_know_is_chosen() {
+    assert_eq!(choose_version(capture!("versions")).unwrap(), "8.0.3.0");
+    let newer = br#"<namespaces><namespace><name>urn:vim25</name><version>11.0.0.0</version>
+        <priorVersions><version>10.0</version><version>8.0.1.0</version><version>7.0</version></priorVersions></namespace></namespaces>"#;
+    assert_eq!(choose_version(newer).unwrap(), "8.0.1.0");
+    assert!(choose_version(b"<namespaces/>").is_err());
+}
+
+#[test]
+fn a_refused_login_and_a_dead_session_are_told_apart() {
+    let (refused, _) = fault("Login", capture!("login-refused"));
+    assert_eq!(
+        (&refused.kind, refused.retry()),
+        (&FaultKind::InvalidLogin, Retry::Person)
+    );
+    let (dead, _) = fault("CreatePropertyCollector", capture!("dead-session-call"));
+    assert_eq!(
+        (&dead.kind, dead.retry()),
+        (&FaultKind::NotAuthenticated, Retry::Relogin)
+    );
+    assert!(dead.said.contains("System.View"), "{dead}");
+    let (dead, _) = fault("WaitForUpdatesEx", capture!("dead-session-wait"));
+    assert_eq!(dead.kind, FaultKind::NotAuthenticated);
+}
+
+#[test]
+fn a_read_in_a_dead_session_is_no_fault_but_withholds_everything() {
+    let dead = page(capture!("dead-session-read"));
+    assert!(is_of_dead_session(&dead.objects));
+    assert!(!is_of_dead_session(&page(capture!("vm-dynamic")).objects));
+    assert!(
+        !is_of_dead_session(&[]),
+        "nothing found is not the same as nothing shown"
+    );
+}
+
+#[test]
+fn an_object_of_a_session_that_is_not_found_ends_the_session_and_a_vm_does_not() {
+    let (fault_of_view, _) = fault("DestroyView", capture!("session-object-not-found"));
+    let view = Moref::new(
+        "ContainerView",
+        "session[00000000-0000-0000-0000-000000000000]52f0",
+    );
+    assert!(fault_of_view.ends_session(&view));
+    assert!(
+        !fault_of_view.said.contains("session[0000"),
+        "the key may be the cookie: {fault_of_view}"
+    );
+    let (fault_of_vm, _) = fault("PowerOffVM_Task", capture!("object-not-found"));
+    assert!(!fault_of_vm.ends_session(&Moref::new("VirtualMachine", "vm-99999")));
+    assert_eq!(fault_of_vm.retry(), Retry::LookAgain);
+}
+
+#[test]
+fn nothing_happened_is_an_empty_answer_and_a_cancelled_wait_a_fault() {
+    assert_eq!(set(capture!("nothing-happened")), None);
+    let (fault, _) = fault("WaitForUpdatesEx", capture!("wait-cancelled"));
+    assert_eq!(fault.kind, FaultKind::RequestCanceled);
+}
+
+#[test]
+fn a_truncated_set_says_so_and_a_page_has_a_token() {
+    assert!(set(capture!("hosts-truncated")).unwrap().truncated);
+    assert!(!set(capture!("hosts-first-set")).unwrap().truncated);
+    let page = page(capture!("page-with-token"));
+    assert_eq!(page.objects.len(), 2);
+    assert!(page.token.is_some());
+}
+
+#[test]
+fn a_host_is_entering_from_the_click_to_the_cancel() {
+    let mut shadow = Shadow::default();
+    shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
+    let first = shadow.tell();
+    let hosts = first.iter().filter(|update| matches!(update, Update::Host(_)));
+    assert_eq!(hosts.count(), 3);
+    shadow.apply(set(capture!("entering")).unwrap().changes);
+    let entering = shadow.tell();
+    let [Update::Host(host)] = entering.as_slice() else {
+        panic!("{entering:?}");
+    };
+    assert_eq!(
+        host.in_maintenance,
+        Some(false),
+        "the flag is not set while a host is entering"
+    );
+    let click = host.entering.as_ref().unwrap();
+    assert_eq!(click.user.as_deref(), Some("operator"));
+    assert_eq!(host.passthrough.len(), 1);
+    assert_eq!(
+        (host.passthrough[0].vendor, host.passthrough[0].device),
+        (0x10de, 0x20b5)
+    );
+    shadow.apply(set(capture!("entering-cancelled")).unwrap().changes);
+    let cancelled = shadow.tell();
+    let [Update::Host(host)] = cancelled.as_slice() else {
+        panic!("{cancelled:?}");
+    };
+    assert_eq!(host.entering, None);
+}
+
+#[test]
+fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
+    let entering = set(capture!("entering")).unwrap().changes;
+    let host = entering.iter().find_map(|change| match change {
+        Change::Upsert(object) => object.moref.host(),
+        Change::Gone(_) => None,
+    });
+    let host = host.unwrap_or_else(|| HostRef::new("host-17"));
+    let without_tasks = Object {
+        moref: Moref::from(&host),
+        properties: vec![("recentTask".to_owned(), None)],
+        missing: Vec::new(),
+    };
+    let mut shadow = Shadow::default();
+    shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
+    shadow.tell();
+    shadow.begin_reread();
+    shadow.apply(entering);
+    assert_eq!(shadow.tell().len(), 1);
+    shadow.merge_reread(std::slice::from_ref(&without_tasks));
+    assert_eq!(
+        shadow.tell(),
+        [],
+        "the stream told of the click after the re-read began"
+    );
+    shadow.begin_reread();
+    shadow.merge_reread(&[without_tasks]);
+    let over = shadow.tell();
+    assert!(
+        matches!(over.as_slice(), [Update::Host(host)] if host.entering.is_none()),
+        "{over:?}"
+    );
+}
+
+#[test]
+fn vms_are_read_with_their_devices() {
+    let (_, dynamic) = vm(capture!("vm-dynamic"));
+    let Update::Vm(dynamic) = dynamic else {
+        panic!("{dynamic:?}")
+    };
+    assert_eq!(
+        (dynamic.name.as_deref(), dynamic.power),
+        (Some("gpu-1"), Some(Power::On))
+    );
+    let allowed = Passthrough::Dynamic {
+        allowed: vec![(0x10de, 0x20b5)],
+    };
+    assert_eq!(dynamic.passthrough, Some(vec![allowed]));
+    assert!(!dynamic.evacuation_power_off);
+    let (_, fixed) = vm(capture!("vm-static"));
+    let Update::Vm(fixed) = fixed else {
+        panic!("{fixed:?}")
+    };
+    assert!(fixed.evacuation_power_off);
+    assert!(
+        matches!(fixed.passthrough.as_deref(), Some([Passthrough::Static { address, vendor: 0x10de, .. }]) if address == "0000:3b:00.0"),
+        "{fixed:?}"
+    );
+}
+
+#[test]
+fn a_cluster_tells_its_drs_settings() {
+    let objects = page(capture!("cluster")).objects;
+    let drs = decode::drs(objects[0].get("configurationEx").unwrap()).unwrap();
+    assert_eq!((drs.enabled, drs.behavior), (true, DrsBehavior::FullyAutomated));
+    let (vm, own) = drs.overrides.iter().next().unwrap();
+    assert_eq!(own.behavior, Some(DrsBehavior::Manual));
+    assert!(!drs.fully_automated_for(vm) && drs.fully_automated_for(&VmRef::new("vm-1")));
+}
+
+#[test]
+fn a_survey_claims_what_is_held_and_leaves_out_what_cannot_be_read() {
+    let mut objects = page(capture!("survey")).objects;
+    let host = objects.iter().find_map(|object| object.moref.host()).unwrap();
+    let claims = survey::claims(std::slice::from_ref(&host), &objects);
+    assert_eq!(claims[0].held.len(), 1);
+    assert!(
+        matches!(&claims[0].held[0].device, ClaimedDevice::Address(address) if address.starts_with("0000:"))
+    );
+    let vm = objects
+        .iter_mut()
+        .find(|object| object.moref.vm().is_some())
+        .unwrap();
+    vm.properties.retain(|(path, _)| path != "config.hardware.device");
+    assert_eq!(survey::claims(&[host], &objects), []);
+}
+
+#[test]
+fn tasks_are_returned_and_end() {
+    let Answer::Returned(response) = read_answer("PowerOffVM_Task", capture!("power-off")).unwrap() else {
+        panic!("a fault");
+    };
+    assert!(returned_moref(&response).unwrap().task().is_some());
+    let off = task(capture!("task-power-off"));
+    assert_eq!(
+        (&*off.description_id, &off.state),
+        ("VirtualMachine.powerOff", &TaskState::Success)
+    );
+    assert_eq!(
+        task(capture!("task-relocate")).description_id,
+        "VirtualMachine.relocate"
+    );
+    assert_eq!(task(capture!("task-power-on-drs")).state, TaskState::Success);
+    assert_ne!(off.moref, TaskRef::new("task-0"));
+}
+
+#[test]
+fn what_is_made_or_started_is_returned_by_reference() {
+    for (method, bytes, kind) in [
+        ("CreateContainerView", capture!("container-view"), "ContainerView"),
+        ("PowerOffVM_Task", capture!("power-off-again"), "Task"),
+        ("PowerOnMultiVM_Task", capture!("power-on-drs"), "Task"),
+        ("RelocateVM_Task", capture!("relocate"), "Task"),
+    ] {
+        let Answer::Returned(response) = read_answer(method, bytes).unwrap() else {
+            panic!("{method}: a fault");
+        };
+        let moref = returned_moref(&response).unwrap();
+        assert_eq!(
+            (moref.kind.as_str(), moref.is_of_session()),
+            (kind, kind == "ContainerView")
+        );
+    }
+    assert_eq!(
+        page(capture!("vm-unknown")).objects,
+        [],
+        "it does not exist, and fails nothing else"
+    );
+    assert_eq!(page(capture!("datacenter")).objects[0].moref.kind, "Datacenter");
+}
+
+#[test]
+fn an_off_vm_refuses_in_the_task_or_at_once() {
+    let TaskState::Error(refused) = task(capture!("task-power-off-again")).state else {
+        panic!("no error");
+    };
+    assert_eq!(refused.kind, FaultKind::InvalidPowerState);
+    let (at_once, existing) = fault("ShutdownGuest", capture!("shutdown-guest-off"));
+    assert_eq!(
+        (at_once.kind, existing),
+        (FaultKind::InvalidPowerState, Some(Power::Off))
+    );
+}
+
+#[test]
+fn a_start_that_drs_only_recommends_is_no_success() {
+    let TaskState::Error(recommended) = task(capture!("task-power-on-drs-manual")).state else {
+        panic!("no error");
+    };
+    assert_eq!(
+        (&recommended.kind, recommended.retry()),
+        (&FaultKind::OnlyRecommended, Retry::OtherPlace)
+    );
+}
+
+#[test]
+fn missing_privileges_are_named() {
+    let reply = br#"<e:Envelope xmlns:e="http://schemas.xmlsoap.org/soap/envelope/"><e:Body><e:Fault><faultcode>ServerFaultCode</faultcode>
+        <faultstring>Permission to perform this operation was denied.</faultstring><detail><NoPermissionFault xmlns="urn:vim25"
+        xmlns:x="http://www.w3.org/2001/XMLSchema-instance" x:type="NoPermission"><object type="VirtualMachine">vm-36</object>
+        <privilegeId>VirtualMachine.Interact.PowerOff</privilegeId></NoPermissionFault></detail></e:Fault></e:Body></e:Envelope>"#;
+    let (denied, _) = fault("PowerOffVM_Task", reply);
+    assert_eq!(denied.kind, FaultKind::NoPermission);
+    assert!(
+        denied.said.contains("VirtualMachine.Interact.PowerOff") && denied.said.contains("vm-36"),
+        "{denied}"
+    );
+}
+
+#[test]
+fn a_lookup_gives_all_who_answer_or_none() {
+    for (bytes, count) in [
+        (capture!("find-all-by-uuid"), 1),
+        (capture!("find-all-by-uuid-none"), 0),
+    ] {
+        let Answer::Returned(response) = read_answer("FindAllByUuid", bytes).unwrap() else {
+            panic!("a fault");
+        };
+        assert_eq!(response.children_named("returnval").count(), count);
+    }
+}

@@ -1,0 +1,268 @@
+//! Sessions against a server that is a script: how often is logged in, and what is sent when.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use haulout::ids::VmRef;
+use haulout::vsphere::client::{CredentialSource, Endpoint, Error, LoginError, Settings, Trust, Vcenter};
+use haulout::vsphere::fault::FaultKind;
+use haulout::vsphere::update::{Roster, Update};
+use haulout::vsphere::updates;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+const VERSIONS: &[u8] = include_bytes!("../../proto-notes/captures/versions.xml");
+const CONTENT: &[u8] = include_bytes!("../../proto-notes/captures/service-content.xml");
+const LOGIN: &[u8] = include_bytes!("../../proto-notes/captures/login.xml");
+const REFUSED: &[u8] = include_bytes!("../../proto-notes/captures/login-refused.xml");
+const DEAD: &[u8] = include_bytes!("../../proto-notes/captures/dead-session-call.xml");
+
+/// Answers `ShutdownGuest` in the session that was logged in last, and counts.
+#[derive(Default)]
+struct Script {
+    logins: AtomicUsize,
+    calls: AtomicUsize,
+    refuse: bool,
+    /// From this login on a session stands; before, it is dead as soon as it is made.
+    stands_from: usize,
+    /// Answers calls with this status and no body.
+    status: Option<u16>,
+    with_cookie_at_login: AtomicUsize,
+}
+
+impl Script {
+    fn answer(&self, head: &str, body: &str) -> (u16, String, Vec<u8>) {
+        let cookie = |n: usize| format!("vmware_soap_session=\"s {n}\"");
+        if head.starts_with("GET /sdk/vimServiceVersions.xml") {
+            return (200, String::new(), VERSIONS.to_vec());
+        }
+        if body.contains("<RetrieveServiceContent") {
+            return (200, String::new(), CONTENT.to_vec());
+        }
+        if body.contains("<Login ") {
+            let nth = self.logins.fetch_add(1, Ordering::SeqCst) + 1;
+            if head.to_ascii_lowercase().contains("\r\ncookie:") {
+                self.with_cookie_at_login.fetch_add(1, Ordering::SeqCst);
+            }
+            if self.refuse {
+                return (500, String::new(), REFUSED.to_vec());
+            }
+            return (
+                200,
+                format!("Set-Cookie: {}; Path=/; HttpOnly\r\n", cookie(nth)),
+                LOGIN.to_vec(),
+            );
+        }
+        if let Some(status) = self.status {
+            self.calls.fetch_add(1, Ordering::SeqCst);
+            return (status, String::new(), Vec::new());
+        }
+        let logins = self.logins.load(Ordering::SeqCst);
+        if body.contains("<ShutdownGuest") && logins >= self.stands_from && head.contains(&cookie(logins)) {
+            self.calls.fetch_add(1, Ordering::SeqCst);
+            let ok = r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/"><s:Body><ShutdownGuestResponse xmlns="urn:vim25"/></s:Body></s:Envelope>"#;
+            return (200, String::new(), ok.into());
+        }
+        (500, String::new(), DEAD.to_vec())
+    }
+}
+
+async fn serve(mut stream: TcpStream, script: Arc<Script>) -> Option<()> {
+    let mut buffer = Vec::new();
+    loop {
+        let (head, length) = loop {
+            let text = String::from_utf8_lossy(&buffer).into_owned();
+            if let Some((head, _)) = text.split_once("\r\n\r\n") {
+                let lower = head.to_ascii_lowercase();
+                let length = lower
+                    .lines()
+                    .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+                break (head.to_owned(), length.unwrap_or(0_usize));
+            }
+            (stream.read_buf(&mut buffer).await.ok()? > 0).then_some(())?;
+        };
+        let end = head.len() + 4 + length;
+        while buffer.len() < end {
+            (stream.read_buf(&mut buffer).await.ok()? > 0).then_some(())?;
+        }
+        let body = String::from_utf8_lossy(&buffer[head.len() + 4..end]).into_owned();
+        buffer.drain(..end);
+        let (status, headers, reply) = script.answer(&head, &body);
+        let head = format!(
+            "HTTP/1.1 {status} x\r\n{headers}Content-Length: {}\r\n\r\n",
+            reply.len()
+        );
+        stream.write_all(head.as_bytes()).await.ok()?;
+        stream.write_all(&reply).await.ok()?;
+    }
+}
+
+async fn start(script: Script, source: Option<CredentialSource>) -> (Vcenter, Arc<Script>, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = Endpoint::parse(&format!("http://{}/sdk", listener.local_addr().unwrap())).unwrap();
+    let script = Arc::new(script);
+    let mut tasks = JoinSet::new();
+    let served = script.clone();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.spawn(serve(stream, served.clone()));
+        }
+    });
+    let source = source.unwrap_or(CredentialSource::Literal {
+        user: "someone".to_owned(),
+        password: "hunter2".to_owned().into(),
+    });
+    let mut settings = Settings::new(endpoint, source, Trust::Nothing);
+    settings.call_deadline = Duration::from_secs(5);
+    settings.retry_min = Duration::from_millis(10);
+    (Vcenter::new(settings).unwrap(), script, tasks)
+}
+
+#[tokio::test]
+async fn however_many_ask_one_login_is_made() {
+    let (vcenter, script, _tasks) = start(Script::default(), None).await;
+    let mut calls = JoinSet::new();
+    for n in 0..20 {
+        let vcenter = vcenter.clone();
+        calls.spawn(async move { vcenter.shutdown_guest(&VmRef::new(format!("vm-{n}"))).await });
+    }
+    while let Some(result) = calls.join_next().await {
+        result.unwrap().unwrap();
+    }
+    assert_eq!(script.logins.load(Ordering::SeqCst), 1);
+    assert_eq!(script.calls.load(Ordering::SeqCst), 20);
+}
+
+#[tokio::test]
+async fn a_dead_session_costs_one_login_however_many_find_it_dead() {
+    let script = Script {
+        stands_from: 2,
+        ..Script::default()
+    };
+    let (vcenter, script, _tasks) = start(script, None).await;
+    let mut calls = JoinSet::new();
+    for n in 0..20 {
+        let vcenter = vcenter.clone();
+        calls.spawn(async move { vcenter.shutdown_guest(&VmRef::new(format!("vm-{n}"))).await });
+    }
+    while let Some(result) = calls.join_next().await {
+        result.unwrap().unwrap();
+    }
+    assert_eq!(script.logins.load(Ordering::SeqCst), 2);
+    assert_eq!(script.with_cookie_at_login.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_session_that_dies_at_once_again_is_an_error_and_no_loop() {
+    let script = Script {
+        stands_from: usize::MAX,
+        ..Script::default()
+    };
+    let (vcenter, script, _tasks) = start(script, None).await;
+    let error = vcenter.shutdown_guest(&VmRef::new("vm-1")).await.unwrap_err();
+    assert_eq!(
+        error.fault().map(|fault| &fault.kind),
+        Some(&FaultKind::NotAuthenticated)
+    );
+    assert_eq!(script.logins.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn refused_credentials_are_held_back_until_they_change() {
+    let directory = std::env::temp_dir().join(format!("haulout-soap-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (user, password) = (directory.join("user"), directory.join("password"));
+    std::fs::write(&user, "someone\n").unwrap();
+    std::fs::write(&password, "hunter2\n").unwrap();
+    let source = CredentialSource::Files {
+        user,
+        password: password.clone(),
+    };
+    let script = Script {
+        refuse: true,
+        ..Script::default()
+    };
+    let (vcenter, script, _tasks) = start(script, Some(source)).await;
+    for _ in 0..3 {
+        let error = vcenter.shutdown_guest(&VmRef::new("vm-1")).await.unwrap_err();
+        assert!(
+            matches!(&error, Error::Login { source: LoginError::Credentials { again_in, .. }, .. } if again_in.as_secs() > 100),
+            "{}",
+            error.chain()
+        );
+        assert!(!format!("{error:?} {}", error.chain()).contains("hunter2"));
+    }
+    assert_eq!(script.logins.load(Ordering::SeqCst), 1);
+    std::fs::write(&password, "other").unwrap();
+    vcenter.shutdown_guest(&VmRef::new("vm-1")).await.unwrap_err();
+    assert_eq!(script.logins.load(Ordering::SeqCst), 2);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_acts_is_sent_once_when_its_answer_is_useless() {
+    let script = Script {
+        status: Some(503),
+        ..Script::default()
+    };
+    let (vcenter, script, _tasks) = start(script, None).await;
+    let error = vcenter.shutdown_guest(&VmRef::new("vm-1")).await.unwrap_err();
+    assert!(error.chain().contains("503"), "{}", error.chain());
+    assert_eq!(script.calls.load(Ordering::SeqCst), 1);
+    assert!(!format!("{vcenter:?}").contains("hunter2"));
+}
+
+#[test]
+fn a_ca_file_that_cannot_be_used_is_named() {
+    let endpoint = Endpoint::parse("vc.example.com").unwrap();
+    let source = CredentialSource::Literal {
+        user: "someone".to_owned(),
+        password: "hunter2".to_owned().into(),
+    };
+    for (path, words) in [
+        ("/nonexistent/ca.pem", "cannot be read"),
+        ("Cargo.toml", "holds no PEM certificate"),
+    ] {
+        let settings = Settings::new(endpoint.clone(), source.clone(), Trust::CaBundle(path.into()));
+        let error = Vcenter::new(settings).unwrap_err().to_string();
+        assert!(error.contains(path) && error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_stand_says_so_goes_on_trying_and_stops_when_told() {
+    let script = Script {
+        status: Some(503),
+        ..Script::default()
+    };
+    let (vcenter, script, _tasks) = start(script, None).await;
+    let (_roster, roster) = watch::channel(Roster::default());
+    let (out, mut updates) = mpsc::channel(8);
+    let stop = CancellationToken::new();
+    let mut stream = JoinSet::new();
+    stream.spawn(updates::run(vcenter, roster, out, stop.clone()));
+    for _ in 0..2 {
+        let update = updates.recv().await;
+        assert!(
+            matches!(&update, Some(Update::Lost { why }) if why.contains("503")),
+            "{update:?}"
+        );
+    }
+    assert_eq!(
+        script.logins.load(Ordering::SeqCst),
+        1,
+        "a session that stands is kept"
+    );
+    stop.cancel();
+    tokio::time::timeout(Duration::from_secs(4), stream.join_next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(updates.recv().await, None);
+}
