@@ -1,0 +1,453 @@
+//! What Haulout was told to do: the arguments as they were typed become a configuration that is true throughout.
+//!
+//! Every setting has one name: `POLL_INTERVAL_SECONDS` in the environment is `--poll-interval-seconds` on the command
+//! line, which goes first. A variable that is set to nothing counts as not set, as charts like to render them.
+
+mod args;
+mod selector;
+mod setting;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::{ExposeSecret as _, SecretString};
+use thiserror::Error;
+
+pub use args::Args;
+pub use setting::{ConfigError, EXIT_CODE, Wrong};
+
+use crate::keys;
+use setting::{Choice, Found, Range, Seconds};
+
+/// The GPU resources unless others are configured: those of the three vendors' device plugins.
+pub const DEFAULT_GPU_RESOURCES: &str = "nvidia.com/*,amd.com/*,gpu.intel.com/*";
+
+// Upper bounds keep typing errors out, as milliseconds for seconds; they lie well above what anybody has asked for.
+const POLL_INTERVAL: Seconds = Seconds::new("POLL_INTERVAL_SECONDS", 30, 3_600);
+const DRAIN_TIMEOUT: Seconds = Seconds::new("DRAIN_TIMEOUT_SECONDS", 600, 604_800);
+const EVICTION_RETRY: Seconds = Seconds::new("EVICTION_RETRY_SECONDS", 5, 600);
+const GUEST_SHUTDOWN_TIMEOUT: Seconds = Seconds::new("GUEST_SHUTDOWN_TIMEOUT_SECONDS", 120, 86_400);
+const RELOCATE_TIMEOUT: Seconds = Seconds::new("RELOCATE_TIMEOUT_SECONDS", 600, 604_800);
+const POWER_ON_TIMEOUT: Seconds = Seconds::new("POWER_ON_TIMEOUT_SECONDS", 300, 86_400);
+const RETRY_MAX: Seconds = Seconds::new("RETRY_MAX_SECONDS", 30, 3_600);
+const VCENTER_CALL_TIMEOUT: Seconds = Seconds::new("VCENTER_CALL_TIMEOUT_SECONDS", 30, 600);
+// vCenter ends a session that is idle for 30 minutes; a poll must end well before.
+const VCENTER_LONG_POLL: Seconds = Seconds::new("VCENTER_LONG_POLL_SECONDS", 60, 1_200);
+const MAX_CONCURRENT_DRAINS: Range = Range::new("MAX_CONCURRENT_DRAINS", "nodes", 1, 1_000);
+const DRAIN_TIMEOUT_ACTION: Choice<DrainTimeoutAction> = Choice::new(
+    "DRAIN_TIMEOUT_ACTION",
+    &[
+        ("power-off", DrainTimeoutAction::PowerOff),
+        ("hold", DrainTimeoutAction::Hold),
+    ],
+);
+const LOG_FORMAT: Choice<LogFormat> = Choice::new(
+    "LOG_FORMAT",
+    &[("text", LogFormat::Text), ("json", LogFormat::Json)],
+);
+
+/// The whole configuration. `Debug` and [`Config::describe`] mask the secrets.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The vCenter as it was given: a name, `name:port` or a URL. The vSphere half reads it.
+    pub vcenter_host: String,
+    /// Who logs in.
+    pub vcenter_user: Credential,
+    /// The password.
+    pub vcenter_password: Credential,
+    /// PEM file with certificate authorities to trust for the vCenter.
+    pub vcenter_ca_bundle: Option<PathBuf>,
+    /// Whether the vCenter's certificate is verified. Always true with a CA bundle, which goes first.
+    pub vcenter_tls_verify: bool,
+    /// The longest wait for the answer to one call.
+    pub vcenter_call_timeout: Duration,
+    /// How long the vCenter may let a question for updates stand open.
+    pub vcenter_long_poll: Duration,
+    /// Label selector of the nodes that are taken through maintenance.
+    pub gpu_node_label: String,
+    /// Which resources are GPUs, as it was given. The Kubernetes half reads it.
+    pub gpu_resources: String,
+    /// Prefix of the annotations, without the slash.
+    pub annotation_prefix: String,
+    /// Whether a VM may be bound to a node by its name alone.
+    pub bind_by_name: bool,
+    /// How often everything is read again, in case the push was lost.
+    pub poll_interval: Duration,
+    /// The longest drain.
+    pub drain_timeout: Duration,
+    /// What happens to a node whose drain takes longer.
+    pub drain_timeout_action: DrainTimeoutAction,
+    /// When a refused eviction is tried again.
+    pub eviction_retry: Duration,
+    /// The longest wait for the guest to shut down before its power is cut.
+    pub guest_shutdown_timeout: Duration,
+    /// The longest cold relocate.
+    pub relocate_timeout: Duration,
+    /// The longest wait from power-on until the node is back with its GPUs.
+    pub power_on_timeout: Duration,
+    /// The longest wait between two tries of anything that failed.
+    pub retry_max: Duration,
+    /// How many nodes may be between cordon and power-off at once.
+    pub max_concurrent_drains: u32,
+    /// How many nodes may be out of service at once.
+    pub max_unavailable: MaxUnavailable,
+    /// How the log is written.
+    pub log_format: LogFormat,
+    /// What is logged: a level, or a list of `target=level`.
+    pub log_level: String,
+    /// Whether everything is decided and nothing done.
+    pub dry_run: bool,
+}
+
+/// What happens to a node whose drain takes too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainTimeoutAction {
+    /// Its VM is shut down with the pods that are left, which are named.
+    PowerOff,
+    /// It waits for the pods, for ever if need be.
+    Hold,
+}
+
+/// How many nodes may be out of service at once, from cordon until they are back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxUnavailable {
+    /// As many as there are.
+    Unlimited,
+    /// This many.
+    Nodes(u32),
+    /// This part of the nodes that the selector matches, in percent.
+    Percent(u8),
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A part of the login, given itself or as a file that is read again whenever it is needed.
+#[derive(Clone, Debug)]
+pub enum Credential {
+    /// Itself.
+    Value(SecretString),
+    /// The file that holds it.
+    File(PathBuf),
+}
+
+/// A credential's file that cannot be used.
+#[derive(Debug, Error)]
+pub enum CredentialError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It holds nothing.
+    #[error("{} is empty", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Config {
+    /// Reads what was typed. All that is wrong is told at once.
+    pub fn from_args(args: Args) -> Result<Self, ConfigError> {
+        let Args {
+            vcenter_host,
+            vcenter_user,
+            vcenter_user_file,
+            vcenter_password,
+            vcenter_password_file,
+            vcenter_ca_bundle,
+            vcenter_tls_verify,
+            vcenter_call_timeout_seconds,
+            vcenter_long_poll_seconds,
+            gpu_node_label,
+            gpu_resources,
+            annotation_prefix,
+            bind_by_name,
+            poll_interval_seconds,
+            drain_timeout_seconds,
+            drain_timeout_action,
+            eviction_retry_seconds,
+            guest_shutdown_timeout_seconds,
+            relocate_timeout_seconds,
+            power_on_timeout_seconds,
+            retry_max_seconds,
+            max_concurrent_drains,
+            max_unavailable,
+            log_format,
+            log_level,
+            dry_run,
+        } = args;
+        let found = &mut Found::default();
+        let user = vcenter_user.map(SecretString::from);
+        let ca_bundle = setting::given(vcenter_ca_bundle).map(PathBuf::from);
+        let verify = setting::boolean("VCENTER_TLS_VERIFY", vcenter_tls_verify, true, found);
+        let config = Self {
+            vcenter_host: host(vcenter_host, found),
+            vcenter_user: Credential::read_args("VCENTER_USER", user, vcenter_user_file, found),
+            vcenter_password: Credential::read_args(
+                "VCENTER_PASSWORD",
+                vcenter_password,
+                vcenter_password_file,
+                found,
+            ),
+            vcenter_tls_verify: verify || ca_bundle.is_some(),
+            vcenter_ca_bundle: ca_bundle,
+            vcenter_call_timeout: VCENTER_CALL_TIMEOUT.read(vcenter_call_timeout_seconds, found),
+            vcenter_long_poll: VCENTER_LONG_POLL.read(vcenter_long_poll_seconds, found),
+            gpu_node_label: node_label(gpu_node_label, found),
+            gpu_resources: setting::given(gpu_resources).unwrap_or_else(|| DEFAULT_GPU_RESOURCES.to_owned()),
+            annotation_prefix: prefix(annotation_prefix, found),
+            bind_by_name: setting::boolean("BIND_BY_NAME", bind_by_name, false, found),
+            poll_interval: POLL_INTERVAL.read(poll_interval_seconds, found),
+            drain_timeout: DRAIN_TIMEOUT.read(drain_timeout_seconds, found),
+            drain_timeout_action: DRAIN_TIMEOUT_ACTION.read(
+                drain_timeout_action,
+                DrainTimeoutAction::PowerOff,
+                found,
+            ),
+            eviction_retry: EVICTION_RETRY.read(eviction_retry_seconds, found),
+            guest_shutdown_timeout: GUEST_SHUTDOWN_TIMEOUT.read(guest_shutdown_timeout_seconds, found),
+            relocate_timeout: RELOCATE_TIMEOUT.read(relocate_timeout_seconds, found),
+            power_on_timeout: POWER_ON_TIMEOUT.read(power_on_timeout_seconds, found),
+            retry_max: RETRY_MAX.read(retry_max_seconds, found),
+            max_concurrent_drains: MAX_CONCURRENT_DRAINS.read(max_concurrent_drains, 1, found),
+            max_unavailable: unavailable(max_unavailable, found),
+            log_format: LOG_FORMAT.read(log_format, LogFormat::Text, found),
+            log_level: level(log_level, found),
+            dry_run: setting::boolean("DRY_RUN", dry_run, false, found),
+        };
+        std::mem::take(found).into_result(config)
+    }
+
+    /// The effective configuration by the settings' names, without the password.
+    pub fn describe(&self) -> Vec<(&'static str, String)> {
+        let seconds = |duration: Duration| duration.as_secs().to_string();
+        let Self {
+            vcenter_host,
+            vcenter_user,
+            vcenter_password,
+            vcenter_ca_bundle,
+            vcenter_tls_verify,
+            vcenter_call_timeout,
+            vcenter_long_poll,
+            gpu_node_label,
+            gpu_resources,
+            annotation_prefix,
+            bind_by_name,
+            poll_interval,
+            drain_timeout,
+            drain_timeout_action,
+            eviction_retry,
+            guest_shutdown_timeout,
+            relocate_timeout,
+            power_on_timeout,
+            retry_max,
+            max_concurrent_drains,
+            max_unavailable,
+            log_format,
+            log_level,
+            dry_run,
+        } = self;
+        let ca_bundle = vcenter_ca_bundle.as_ref().map(|path| path.display().to_string());
+        vec![
+            ("VCENTER_HOST", without_password(vcenter_host)),
+            ("VCENTER_USER", vcenter_user.describe(|user| user.to_owned())),
+            (
+                "VCENTER_PASSWORD",
+                vcenter_password.describe(|_| "***".to_owned()),
+            ),
+            ("VCENTER_CA_BUNDLE", ca_bundle.unwrap_or_default()),
+            ("VCENTER_TLS_VERIFY", vcenter_tls_verify.to_string()),
+            (VCENTER_CALL_TIMEOUT.name(), seconds(*vcenter_call_timeout)),
+            (VCENTER_LONG_POLL.name(), seconds(*vcenter_long_poll)),
+            ("GPU_NODE_LABEL", gpu_node_label.clone()),
+            ("GPU_RESOURCES", gpu_resources.clone()),
+            ("ANNOTATION_PREFIX", annotation_prefix.clone()),
+            ("BIND_BY_NAME", bind_by_name.to_string()),
+            (POLL_INTERVAL.name(), seconds(*poll_interval)),
+            (DRAIN_TIMEOUT.name(), seconds(*drain_timeout)),
+            (
+                DRAIN_TIMEOUT_ACTION.name(),
+                DRAIN_TIMEOUT_ACTION.word(*drain_timeout_action),
+            ),
+            (EVICTION_RETRY.name(), seconds(*eviction_retry)),
+            (GUEST_SHUTDOWN_TIMEOUT.name(), seconds(*guest_shutdown_timeout)),
+            (RELOCATE_TIMEOUT.name(), seconds(*relocate_timeout)),
+            (POWER_ON_TIMEOUT.name(), seconds(*power_on_timeout)),
+            (RETRY_MAX.name(), seconds(*retry_max)),
+            (MAX_CONCURRENT_DRAINS.name(), max_concurrent_drains.to_string()),
+            ("MAX_UNAVAILABLE", max_unavailable.to_string()),
+            (LOG_FORMAT.name(), LOG_FORMAT.word(*log_format)),
+            ("LOG_LEVEL", log_level.clone()),
+            ("DRY_RUN", dry_run.to_string()),
+        ]
+    }
+}
+
+impl fmt::Display for MaxUnavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unlimited => f.write_str("unlimited"),
+            Self::Nodes(nodes) => write!(f, "{nodes}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+impl Credential {
+    /// The credential as it is at this moment. A file's last line end is not part of it.
+    pub fn read(&self) -> Result<SecretString, CredentialError> {
+        let path = match self {
+            Self::Value(value) => return Ok(value.clone()),
+            Self::File(path) => path,
+        };
+        let text = std::fs::read_to_string(path).map_err(|source| CredentialError::Unreadable {
+            path: path.clone(),
+            source,
+        })?;
+        let text = SecretString::from(text);
+        let line = text.expose_secret().trim_end_matches(['\r', '\n']);
+        if line.is_empty() {
+            return Err(CredentialError::Empty { path: path.clone() });
+        }
+        Ok(SecretString::from(line))
+    }
+
+    /// `name` as a value or as the path in `{name}_FILE`, and exactly one of them.
+    fn read_args(
+        name: &'static str,
+        value: Option<SecretString>,
+        file: Option<String>,
+        found: &mut Found,
+    ) -> Self {
+        let value = value.filter(|value| !value.expose_secret().is_empty());
+        match (value, setting::given(file)) {
+            (Some(value), None) => return Self::Value(value),
+            (None, Some(path)) => return Self::File(PathBuf::from(path)),
+            (Some(_), Some(path)) => found.wrong(
+                name,
+                "***",
+                format!("it stands beside {name}_FILE={path}; one of the two is expected"),
+            ),
+            (None, None) => found.missing(name, format!("it or {name}_FILE is expected")),
+        }
+        Self::File(PathBuf::new())
+    }
+
+    fn describe(&self, show: impl FnOnce(&str) -> String) -> String {
+        match self {
+            Self::Value(value) => show(value.expose_secret()),
+            Self::File(path) => format!("(in {})", path.display()),
+        }
+    }
+}
+
+fn host(host: Option<String>, found: &mut Found) -> String {
+    setting::given(host).unwrap_or_else(|| {
+        found.missing(
+            "VCENTER_HOST",
+            "the vCenter's name, name:port or URL is expected".to_owned(),
+        );
+        String::new()
+    })
+}
+
+/// A host as it was given, but for credentials that someone wrote into the URL.
+fn without_password(host: &str) -> String {
+    match host.rsplit_once('@') {
+        Some((_, host)) => format!("***@{host}"),
+        None => host.to_owned(),
+    }
+}
+
+fn node_label(label: Option<String>, found: &mut Found) -> String {
+    let label = setting::given(label).unwrap_or_else(|| keys::DEFAULT_NODE_SELECTOR.to_owned());
+    if !selector::is_selector(&label) {
+        found.wrong(
+            "GPU_NODE_LABEL",
+            &label,
+            "a label selector is expected, such as key=value, key, !key or key in (a,b), joined by commas"
+                .to_owned(),
+        );
+    }
+    label
+}
+
+fn prefix(prefix: Option<String>, found: &mut Found) -> String {
+    let given = setting::given(prefix).unwrap_or_else(|| keys::DEFAULT_PREFIX.to_owned());
+    let prefix = given.trim_end_matches('/');
+    if !selector::is_dns_subdomain(prefix) {
+        found.wrong(
+            "ANNOTATION_PREFIX",
+            &given,
+            "a DNS name of 1 to 253 lower-case letters, digits, hyphens and dots is expected".to_owned(),
+        );
+    }
+    prefix.to_owned()
+}
+
+fn unavailable(given: Option<String>, found: &mut Found) -> MaxUnavailable {
+    let Some(text) = setting::given(given) else {
+        return MaxUnavailable::Unlimited;
+    };
+    let read = match text.strip_suffix('%') {
+        Some(percent) => percent
+            .parse::<u8>()
+            .ok()
+            .filter(|percent| (1..=100).contains(percent))
+            .map(MaxUnavailable::Percent),
+        None => text
+            .parse::<u32>()
+            .ok()
+            .filter(|nodes| (1..=10_000).contains(nodes))
+            .map(MaxUnavailable::Nodes),
+    };
+    read.unwrap_or_else(|| {
+        found.wrong(
+            "MAX_UNAVAILABLE",
+            &text,
+            "1 to 10000 nodes or 1% to 100% is expected, or nothing for no limit".to_owned(),
+        );
+        MaxUnavailable::Unlimited
+    })
+}
+
+fn level(given: Option<String>, found: &mut Found) -> String {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let text = setting::given(given)
+        .unwrap_or_else(|| "info".to_owned())
+        .to_lowercase();
+    let is_directive = |entry: &str| {
+        let (target, level) = entry.rsplit_once('=').unwrap_or(("haulout", entry));
+        LEVELS.contains(&level)
+            && !target.is_empty()
+            && target
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
+    };
+    if !text.split(',').all(is_directive) {
+        found.wrong(
+            "LOG_LEVEL",
+            &text,
+            format!(
+                "one of {} is expected, or a list as info,kube=debug",
+                LEVELS.join(", ")
+            ),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

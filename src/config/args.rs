@@ -1,0 +1,109 @@
+//! The settings as they are typed: nothing is checked here but the spelling of the flags.
+
+use secrecy::SecretString;
+
+const VCENTER: &str = "vCenter";
+const NODES: &str = "Nodes";
+const PACE: &str = "How many nodes at once";
+const PERIODS: &str = "Periods and deadlines";
+const OPERATION: &str = "Operation";
+
+/// Watches vCenter and Kubernetes, and takes each GPU node through the maintenance of its ESXi host.
+///
+/// Every setting can be given as a flag or in the environment; the flag goes first. Kubernetes is found by KUBECONFIG,
+/// or from inside the cluster. A wrong value ends the program with exit code 2 and names what would be right.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Args {
+    /// The vCenter: a name, name:port or URL [required]
+    #[arg(long, env = "VCENTER_HOST", value_name = "HOST", help_heading = VCENTER)]
+    pub vcenter_host: Option<String>,
+    /// Who logs in to the vCenter [required, or VCENTER_USER_FILE]
+    #[arg(long, env = "VCENTER_USER", value_name = "NAME", help_heading = VCENTER)]
+    pub vcenter_user: Option<String>,
+    /// File with the user name, read again at each login
+    #[arg(long, env = "VCENTER_USER_FILE", value_name = "FILE", help_heading = VCENTER)]
+    pub vcenter_user_file: Option<String>,
+    /// The password [required, or VCENTER_PASSWORD_FILE]; as a flag, other users of this machine can see it
+    #[arg(long, env = "VCENTER_PASSWORD", value_name = "PASSWORD", help_heading = VCENTER, hide_env_values = true,
+          value_parser = secret)]
+    pub vcenter_password: Option<SecretString>,
+    /// File with the password, read again at each login
+    #[arg(long, env = "VCENTER_PASSWORD_FILE", value_name = "FILE", help_heading = VCENTER)]
+    pub vcenter_password_file: Option<String>,
+    /// PEM file with the certificate authority to trust for the vCenter, beside the system's own
+    #[arg(long, env = "VCENTER_CA_BUNDLE", value_name = "FILE", help_heading = VCENTER)]
+    pub vcenter_ca_bundle: Option<String>,
+    /// Verify the vCenter's certificate; false is ignored beside a CA bundle [default: true]
+    #[arg(long, env = "VCENTER_TLS_VERIFY", value_name = "BOOL", help_heading = VCENTER,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub vcenter_tls_verify: Option<String>,
+    /// The longest wait for the answer to one call [default: 30; 1 to 600]
+    #[arg(long, env = "VCENTER_CALL_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = VCENTER)]
+    pub vcenter_call_timeout_seconds: Option<String>,
+    /// How long the vCenter may let a question for updates stand open [default: 60; 1 to 1200]
+    #[arg(long, env = "VCENTER_LONG_POLL_SECONDS", value_name = "SECONDS", help_heading = VCENTER)]
+    pub vcenter_long_poll_seconds: Option<String>,
+
+    /// Label selector of the nodes to take through maintenance [default: intel.feature.node.kubernetes.io/gpu=true]
+    #[arg(long, env = "GPU_NODE_LABEL", value_name = "SELECTOR", help_heading = NODES)]
+    pub gpu_node_label: Option<String>,
+    /// The resources that must be allocatable again before a node is back, comma-separated
+    /// [default: nvidia.com/*,amd.com/*,gpu.intel.com/*]
+    #[arg(long, env = "GPU_RESOURCES", value_name = "LIST", help_heading = NODES)]
+    pub gpu_resources: Option<String>,
+    /// Prefix of the annotations that Haulout keeps on a node [default: vsphere-maintenance.boeye.net]
+    #[arg(long, env = "ANNOTATION_PREFIX", value_name = "DNS NAME", help_heading = NODES)]
+    pub annotation_prefix: Option<String>,
+    /// Bind a node to the VM of the same name where no UUID tells which VM it is [default: false]
+    #[arg(long, env = "BIND_BY_NAME", value_name = "BOOL", help_heading = NODES,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub bind_by_name: Option<String>,
+
+    /// Nodes between cordon and power-off at once [default: 1; 1 to 1000]
+    #[arg(long, env = "MAX_CONCURRENT_DRAINS", value_name = "NODES", help_heading = PACE)]
+    pub max_concurrent_drains: Option<String>,
+    /// Nodes between cordon and being back at once: a number or a percentage [default: no limit; 1 to 10000, 1% to 100%]
+    #[arg(long, env = "MAX_UNAVAILABLE", value_name = "NODES", help_heading = PACE)]
+    pub max_unavailable: Option<String>,
+
+    /// How often everything is read again, in case a push was lost [default: 30; 1 to 3600]
+    #[arg(long, env = "POLL_INTERVAL_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub poll_interval_seconds: Option<String>,
+    /// The longest drain [default: 600; 1 to 604800]
+    #[arg(long, env = "DRAIN_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub drain_timeout_seconds: Option<String>,
+    /// After the longest drain: power-off with the pods that are left, or hold [default: power-off]
+    #[arg(long, env = "DRAIN_TIMEOUT_ACTION", value_name = "ACTION", help_heading = PERIODS)]
+    pub drain_timeout_action: Option<String>,
+    /// When a refused eviction is tried again [default: 5; 1 to 600]
+    #[arg(long, env = "EVICTION_RETRY_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub eviction_retry_seconds: Option<String>,
+    /// The longest guest shutdown before the power is cut [default: 120; 1 to 86400]
+    #[arg(long, env = "GUEST_SHUTDOWN_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub guest_shutdown_timeout_seconds: Option<String>,
+    /// The longest move to another host [default: 600; 1 to 604800]
+    #[arg(long, env = "RELOCATE_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub relocate_timeout_seconds: Option<String>,
+    /// The longest wait from power-on until the node is back with its GPUs [default: 300; 1 to 86400]
+    #[arg(long, env = "POWER_ON_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub power_on_timeout_seconds: Option<String>,
+    /// The longest wait between two tries of anything that failed [default: 30; 1 to 3600]
+    #[arg(long, env = "RETRY_MAX_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub retry_max_seconds: Option<String>,
+
+    /// How the log is written: text or json [default: text]
+    #[arg(long, env = "LOG_FORMAT", value_name = "FORMAT", help_heading = OPERATION)]
+    pub log_format: Option<String>,
+    /// What is logged: off, error, warn, info, debug or trace, or a list as info,kube=debug [default: info]
+    #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", help_heading = OPERATION)]
+    pub log_level: Option<String>,
+    /// Decide and log every step, and change nothing, neither in vCenter nor in Kubernetes [default: false]
+    #[arg(long, env = "DRY_RUN", value_name = "BOOL", help_heading = OPERATION,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub dry_run: Option<String>,
+}
+
+/// Takes a secret out of the reach of `Debug` at the first moment.
+fn secret(text: &str) -> Result<SecretString, std::convert::Infallible> {
+    Ok(SecretString::from(text))
+}

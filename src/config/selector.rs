@@ -1,0 +1,129 @@
+//! Whether a text is a label selector or a DNS name, so that a typing error is told at the start and not by the first
+//! request.
+
+/// Whether `text` is a label selector in Kubernetes' notation: requirements joined by commas, each of the forms `key`,
+/// `!key`, `key=value`, `key==value`, `key!=value`, `key in (a,b)`, `key notin (a,b)`.
+pub(super) fn is_selector(text: &str) -> bool {
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return false;
+    }
+    loop {
+        let Some(after) = after_requirement(rest) else {
+            return false;
+        };
+        match after.strip_prefix(',') {
+            Some(more) => rest = more.trim_start(),
+            None => return after.is_empty(),
+        }
+    }
+}
+
+/// Whether `text` is a lower-case DNS name of at most 253 characters.
+pub(super) fn is_dns_subdomain(text: &str) -> bool {
+    let is_label = |label: &str| {
+        is_edged_by_alphanumerics(label)
+            && label
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
+}
+
+/// What follows the requirement at the start of `text`; `None` if there is none.
+fn after_requirement(text: &str) -> Option<&str> {
+    if let Some(key) = text.strip_prefix('!') {
+        return after_key(key.trim_start());
+    }
+    let rest = after_key(text)?;
+    if let Some(set) = ["in", "notin"]
+        .iter()
+        .find_map(|word| rest.strip_prefix(word)?.trim_start().strip_prefix('('))
+    {
+        let (values, rest) = set.split_once(')')?;
+        let is_set = values.split(',').all(|value| is_value(value.trim()));
+        return is_set.then(|| rest.trim_start());
+    }
+    match ["==", "!=", "="].iter().find_map(|sign| rest.strip_prefix(sign)) {
+        Some(value) => {
+            let (value, rest) = value.split_at(value.find(',').unwrap_or(value.len()));
+            is_value(value.trim()).then_some(rest)
+        }
+        None => Some(rest),
+    }
+}
+
+/// What follows the label key at the start of `text`, without the space between.
+fn after_key(text: &str) -> Option<&str> {
+    let is_of_key = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    let (key, rest) = text.split_at(text.find(|c| !is_of_key(c)).unwrap_or(text.len()));
+    let (is_prefix_right, name) = match key.split_once('/') {
+        Some((prefix, name)) => (is_dns_subdomain(prefix), name),
+        None => (true, key),
+    };
+    let is_name = !name.is_empty() && !name.contains('/') && is_value(name);
+    (is_prefix_right && is_name).then(|| rest.trim_start())
+}
+
+/// Whether `text` may be the value of a label. It may be empty.
+fn is_value(text: &str) -> bool {
+    text.is_empty()
+        || text.len() <= 63
+            && is_edged_by_alphanumerics(text)
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+fn is_edged_by_alphanumerics(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_selector_is_accepted() {
+        for text in [
+            "gpu",
+            "!gpu",
+            "intel.feature.node.kubernetes.io/gpu=true",
+            "gpu==true",
+            "gpu!=false",
+            "gpu=",
+            "gpu in (a,b)",
+            "gpu notin ( a, b )",
+            "gpu in(a)",
+            "nvidia.com/gpu.present=true, !maintenance ,zone in (a,b),x",
+            "inside=yes",
+            "in in (in)",
+        ] {
+            assert!(is_selector(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_selector_is_refused() {
+        for text in [
+            "",
+            ",",
+            "a,",
+            "=true",
+            "gpu=a=b",
+            "gpu=a b",
+            "gpu in a",
+            "gpu in (a",
+            "gpu in (a) b",
+            "a/b/c=d",
+            "-gpu=true",
+            "gpu=-x",
+            "UPPER.example/gpu=true",
+            "gpu=true;rm",
+            "gpu=\u{e9}",
+        ] {
+            assert!(!is_selector(text), "{text}");
+        }
+    }
+}
