@@ -535,3 +535,6 @@ fn budgets(status: &Status) -> Option<Vec<String>> {
     names.dedup();
     Some(names)
 }
+
+#[cfg(test)]
+mod tests;
