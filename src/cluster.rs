@@ -12,5 +12,7 @@ pub mod drain;
 pub mod facts;
 pub mod node;
 pub mod pods;
+#[cfg(test)]
+mod stand_in;
 pub mod update;
 pub mod watch;

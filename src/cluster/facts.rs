@@ -188,3 +188,6 @@ fn marks(node: &core::Node, keys: &Keys) -> Marks {
         keep_cordoned: annotation(&keys.keep_cordoned),
     }
 }
+
+#[cfg(test)]
+mod tests;

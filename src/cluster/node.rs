@@ -239,3 +239,6 @@ fn is_admission(status: &Status) -> bool {
     .iter()
     .any(|words| status.message.contains(words))
 }
+
+#[cfg(test)]
+mod tests;

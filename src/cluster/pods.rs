@@ -120,3 +120,6 @@ fn leaving(pod: &Pod, _: &NodeName) -> Option<Verdict> {
         since: ends.checked_sub(grace).ok(),
     })
 }
+
+#[cfg(test)]
+mod tests;

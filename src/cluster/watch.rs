@@ -387,3 +387,6 @@ fn said(error: &watcher::Error) -> String {
         watcher::Error::NoResourceVersion => answer::chain(error),
     }
 }
+
+#[cfg(test)]
+mod tests;

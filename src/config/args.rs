@@ -14,16 +14,16 @@ const OPERATION: &str = "Operation";
 /// or from inside the cluster. A wrong value ends the program with exit code 2 and names what would be right.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
-    /// The vCenter: a name, name:port or URL [required]
+    /// The vCenter: a name, name:port or URL (required)
     #[arg(long, env = "VCENTER_HOST", value_name = "HOST", help_heading = VCENTER)]
     pub vcenter_host: Option<String>,
-    /// Who logs in to the vCenter [required, or VCENTER_USER_FILE]
+    /// Who logs in to the vCenter (required, or VCENTER_USER_FILE)
     #[arg(long, env = "VCENTER_USER", value_name = "NAME", help_heading = VCENTER)]
     pub vcenter_user: Option<String>,
     /// File with the user name, read again at each login
     #[arg(long, env = "VCENTER_USER_FILE", value_name = "FILE", help_heading = VCENTER)]
     pub vcenter_user_file: Option<String>,
-    /// The password [required, or VCENTER_PASSWORD_FILE]; as a flag, other users of this machine can see it
+    /// The password (required, or VCENTER_PASSWORD_FILE); as a flag, other users of this machine can see it
     #[arg(long, env = "VCENTER_PASSWORD", value_name = "PASSWORD", help_heading = VCENTER, hide_env_values = true,
           value_parser = secret)]
     pub vcenter_password: Option<SecretString>,

@@ -133,6 +133,12 @@ impl Seconds {
         self.name
     }
 
+    /// The default and the range, as the help states them.
+    #[cfg(test)]
+    pub(super) fn range(&self) -> String {
+        format!("[default: {}; 1 to {}]", self.default, self.max)
+    }
+
     pub(super) fn read(&self, text: Option<String>, found: &mut Found) -> Duration {
         let Some(text) = given(text) else {
             return Duration::from_secs(self.default);

@@ -1,0 +1,471 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, server};
+
+const LIST: &str = "GET /api/v1/pods";
+
+fn node() -> NodeName {
+    NodeName::new("gpu-1")
+}
+
+fn evicted(name: &str) -> String {
+    format!("POST /api/v1/namespaces/shop/pods/{name}/eviction")
+}
+
+fn accepted() -> Reply {
+    Reply::Json(
+        201,
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}),
+    )
+}
+
+async fn evict_round(
+    answer: impl FnMut(&Seen) -> Reply + Send + 'static,
+) -> (Result<Report, DrainError>, Log) {
+    let (client, log) = server(answer);
+    let report = round(&client, &node(), &DrainSettings::default(), Mode::Evict).await;
+    (report, log)
+}
+
+/// One round on one pod whose eviction is answered with `reply`; the pod is still listed afterwards.
+async fn why(reply: impl Fn() -> Reply + Send + 'static) -> (Why, Report) {
+    let (report, _) = evict_round(move |seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1")], ""),
+        _ => reply(),
+    })
+    .await;
+    let report = report.unwrap();
+    assert_eq!(report.left.len(), 1);
+    (report.left[0].why.clone(), report)
+}
+
+#[tokio::test]
+async fn an_empty_node_is_drained_after_one_list() {
+    let (report, log) = evict_round(|_| pod_list(&[], "")).await;
+    assert!(report.unwrap().is_drained());
+    assert_eq!(log.lines(), [LIST]);
+    assert_eq!(
+        log.all()[0].query,
+        "&fieldSelector=spec.nodeName%3Dgpu-1&limit=500"
+    );
+}
+
+#[tokio::test]
+async fn an_eviction_names_the_pod_by_its_uid_and_overrides_nothing() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1")], ""),
+        _ => accepted(),
+    })
+    .await;
+    let report = report.unwrap();
+    assert_eq!(report.left[0].why, Why::Evicted);
+    assert!(!report.is_drained() && !report.is_retry_worth_it());
+    assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
+    assert_eq!(
+        log.all()[1].body,
+        json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": "web-1", "namespace": "shop"},
+            "deleteOptions": {"preconditions": {"uid": "uid-web-1"}},
+        })
+    );
+    assert_eq!(log.all()[1].query, "");
+}
+
+#[tokio::test]
+async fn an_eviction_refused_by_a_budget_names_the_budget() {
+    let (why, report) = why(|| {
+        refusal(
+            429,
+            "TooManyRequests",
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            json!({"causes": [{"reason": "DisruptionBudget",
+                "message": "The disruption budget web-pdb needs 2 healthy pods and has 2 currently"}]}),
+        )
+    })
+    .await;
+    assert_eq!(
+        why,
+        Why::Budget {
+            names: vec!["web-pdb".to_owned()],
+            said: "The disruption budget web-pdb needs 2 healthy pods and has 2 currently".to_owned(),
+        }
+    );
+    assert!(report.is_retry_worth_it());
+    assert_eq!(report.retry_after, None);
+    assert_eq!(
+        report.left[0].to_string(),
+        "shop/web-1: held by budget web-pdb: The disruption budget web-pdb needs 2 healthy pods and has 2 currently"
+    );
+}
+
+#[tokio::test]
+async fn a_budget_not_observed_yet_is_named_and_its_retry_after_is_honoured() {
+    let (why, report) = why(|| {
+        refusal(
+            429,
+            "TooManyRequests",
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            json!({"retryAfterSeconds": 10, "causes": [{"reason": "DisruptionBudget",
+                "message": "The disruption budget web-pdb is still being processed by the server."}]}),
+        )
+    })
+    .await;
+    assert!(matches!(why, Why::Budget { names, .. } if names == ["web-pdb"]));
+    assert_eq!(report.retry_after, Some(Duration::from_secs(10)));
+}
+
+#[tokio::test]
+async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
+    let (why, _) = why(|| {
+        refusal(
+            429,
+            "TooManyRequests",
+            "no",
+            json!({"causes": [{"reason": "DisruptionBudget", "message": "Budget says no"}]}),
+        )
+    })
+    .await;
+    assert_eq!(
+        why,
+        Why::Budget {
+            names: vec![],
+            said: "Budget says no".to_owned()
+        }
+    );
+}
+
+#[tokio::test]
+async fn each_refusal_has_its_own_meaning() {
+    type Case = (fn() -> Reply, Why);
+    let said = |text: &str| text.to_owned();
+    let cases: [Case; 6] = [
+        (
+            || {
+                refusal(
+                    500,
+                    "InternalError",
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+                    Value::Null,
+                )
+            },
+            Why::ServerError {
+                said: said(
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support. (HTTP 500)",
+                ),
+            },
+        ),
+        (
+            || {
+                refusal(
+                    403,
+                    "Forbidden",
+                    "unable to create new content in namespace shop because it is being terminated",
+                    json!({"causes": [{"reason": "NamespaceTerminating", "message": "namespace shop is being terminated"}]}),
+                )
+            },
+            Why::NamespaceTerminating,
+        ),
+        (
+            || {
+                refusal(
+                    403,
+                    "Forbidden",
+                    "admission webhook \"guard\" denied the request: not today",
+                    Value::Null,
+                )
+            },
+            Why::Forbidden {
+                said: said("admission webhook \"guard\" denied the request: not today (HTTP 403)"),
+            },
+        ),
+        (
+            || {
+                refusal(
+                    429,
+                    "TooManyRequests",
+                    "too many requests, please try again later",
+                    Value::Null,
+                )
+            },
+            Why::TooManyRequests,
+        ),
+        (
+            || {
+                refusal(
+                    409,
+                    "Conflict",
+                    "Operation cannot be fulfilled on poddisruptionbudgets",
+                    Value::Null,
+                )
+            },
+            Why::ServerError {
+                said: said("Operation cannot be fulfilled on poddisruptionbudgets (HTTP 409)"),
+            },
+        ),
+        (
+            || Reply::Text(502, "<html>Bad gateway</html>"),
+            Why::ServerError {
+                said: said("<html>Bad gateway</html> (HTTP 502)"),
+            },
+        ),
+    ];
+    for (reply, expected) in cases {
+        let (why, report) = why(reply).await;
+        assert_eq!(why, expected);
+        assert!(report.is_retry_worth_it(), "{why}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_without_an_answer_ends_at_our_deadline() {
+    let (why, _) = why(|| Reply::Silence).await;
+    assert_eq!(
+        why,
+        Why::Unreachable {
+            said: "no answer within 20 s".to_owned()
+        }
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gone_when_evicted_counts_as_gone_only_after_another_list() {
+    for (code, message) in [
+        (404, "pods \"web-1\" not found"),
+        (
+            409,
+            "Operation cannot be fulfilled on Pod \"web-1\": the UID in the precondition (uid-web-1) does not match the UID in record (other). The object might have been deleted and then recreated",
+        ),
+        (
+            409,
+            "Operation cannot be fulfilled on Pod \"web-1\": Precondition failed: UID in precondition: uid-web-1, UID in object meta: other",
+        ),
+    ] {
+        let lists = AtomicUsize::new(0);
+        let (report, log) = evict_round(move |seen| match seen.line.as_str() {
+            LIST if lists.fetch_add(1, Ordering::Relaxed) == 0 => pod_list(&[pod("web-1")], ""),
+            LIST => pod_list(&[], ""),
+            _ => refusal(code, "", message, Value::Null),
+        })
+        .await;
+        assert!(report.unwrap().is_drained());
+        assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1"), LIST.to_owned()]);
+    }
+}
+
+#[tokio::test]
+async fn lists_and_evictions_that_contradict_each_other_never_make_a_drain_complete() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1")], ""),
+        _ => refusal(404, "NotFound", "not found", Value::Null),
+    })
+    .await;
+    assert!(matches!(report, Err(DrainError::Unlisted { .. })));
+    assert_eq!(log.lines().len(), 2 * PASSES_MAX);
+}
+
+#[tokio::test]
+async fn all_pages_of_a_list_are_read_before_anything_is_decided() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST if seen.query.contains("continue=next") => pod_list(&[pod("web-2")], ""),
+        LIST => pod_list(&[], "next"),
+        _ => accepted(),
+    })
+    .await;
+    let report = report.unwrap();
+    assert_eq!(report.left[0].name, "web-2");
+    assert_eq!(log.lines(), [LIST.to_owned(), LIST.to_owned(), evicted("web-2")]);
+}
+
+#[tokio::test]
+async fn an_expired_continue_token_lists_from_the_start() {
+    let expired = AtomicUsize::new(0);
+    let (report, log) = evict_round(move |seen| {
+        if !seen.query.contains("continue=") {
+            pod_list(&[], "next")
+        } else if expired.fetch_add(1, Ordering::Relaxed) == 0 {
+            refusal(
+                410,
+                "Expired",
+                "The provided continue parameter is too old",
+                Value::Null,
+            )
+        } else {
+            pod_list(&[], "")
+        }
+    })
+    .await;
+    assert!(report.unwrap().is_drained());
+    assert_eq!(log.lines().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_never_completes_a_drain() {
+    type Case = (fn() -> Reply, &'static str);
+    let cases: [Case; 5] = [
+        (
+            || refusal(500, "InternalError", "etcdserver: request timed out", Value::Null),
+            "the pods of node gpu-1 could not be listed: etcdserver: request timed out (HTTP 500); the drain waits and lists them again",
+        ),
+        (
+            || Reply::Silence,
+            "the pods of node gpu-1 could not be listed: no answer within 30 s; the drain waits and lists them again",
+        ),
+        (
+            || refusal(410, "Expired", "too old", Value::Null),
+            "the pods of node gpu-1 could not be listed: its continue token expired in each of 3 tries; the drain waits and lists them again",
+        ),
+        (
+            || refusal(403, "Forbidden", "pods is forbidden", Value::Null),
+            "Haulout may not list the pods of node gpu-1: pods is forbidden (HTTP 403); allow its service account `list` on pods, the drain waits until then",
+        ),
+        (
+            || Reply::Json(200, json!({"kind": "PodList", "metadata": {}, "items": "none"})),
+            "",
+        ),
+    ];
+    for (reply, words) in cases {
+        let (report, _) = evict_round(move |_| reply()).await;
+        let error = report.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn pods_that_leave_are_not_asked_again_and_the_others_are_counted() {
+    let (report, log) = evict_round(|_| {
+        let mut leaving = pod("web-1");
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+        let mut finished = pod("job-1");
+        finished["status"]["phase"] = json!("Succeeded");
+        pod_list(&[finished, leaving], "")
+    })
+    .await;
+    let report = report.unwrap();
+    assert_eq!(log.lines(), [LIST]);
+    assert_eq!(report.listed, 2);
+    assert_eq!(report.skipped, BTreeMap::from([(SkipReason::Finished, 1)]));
+    assert!(matches!(report.left[0].why, Why::Terminating { since: Some(_) }));
+    assert!(!report.is_retry_worth_it());
+}
+
+#[tokio::test]
+async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => {
+            let mut other = pod("web-1");
+            other["metadata"]["namespace"] = json!("lab");
+            other["metadata"]["uid"] = json!("uid-other");
+            pod_list(&[pod("web-1"), other], "")
+        }
+        _ => accepted(),
+    })
+    .await;
+    let left = report.unwrap().left;
+    assert_eq!(
+        left.iter()
+            .map(|left| left.namespace.as_str())
+            .collect::<Vec<_>>(),
+        ["lab", "shop"]
+    );
+    assert_eq!(log.lines().len(), 3);
+}
+
+#[tokio::test]
+async fn a_round_that_only_looks_sends_no_eviction() {
+    let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
+    let report = round(&client, &node(), &DrainSettings::default(), Mode::ListOnly)
+        .await
+        .unwrap();
+    assert_eq!(report.left[0].why, Why::Standing);
+    assert_eq!(log.lines(), [LIST]);
+}
+
+#[tokio::test]
+async fn two_hundred_pods_cost_one_list_and_one_eviction_each() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..200).map(|n| pod(&format!("web-{n:03}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => accepted(),
+    })
+    .await;
+    assert_eq!(report.unwrap().left.len(), 200);
+    assert_eq!(log.lines().len(), 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..5).map(|n| pod(&format!("web-{n}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => Reply::Silence,
+    });
+    let settings = DrainSettings {
+        eviction_deadline: Duration::from_secs(20),
+        round_deadline: Duration::from_secs(30),
+        parallel: 2,
+        ..DrainSettings::default()
+    };
+    let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
+    let count = |is: fn(&Why) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
+    assert_eq!(count(|why| matches!(why, Why::Unreachable { .. })), 4);
+    assert_eq!(count(|why| *why == Why::NotReached), 1);
+    assert_eq!(log.lines().len(), 5);
+}
+
+#[tokio::test]
+async fn a_kube_apiserver_that_asks_for_quiet_gets_it() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..50).map(|n| pod(&format!("web-{n:02}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => refusal(
+            429,
+            "TooManyRequests",
+            "slow down",
+            json!({"retryAfterSeconds": 3}),
+        ),
+    });
+    let settings = DrainSettings {
+        parallel: 1,
+        ..DrainSettings::default()
+    };
+    let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
+    assert_eq!(log.lines().len(), 2);
+    assert_eq!(report.retry_after, Some(Duration::from_secs(3)));
+    assert_eq!(report.left.len(), 50);
+}
+
+#[tokio::test]
+async fn our_own_pod_leaves_last() {
+    let settings = DrainSettings {
+        own_pod: Some(OwnPod {
+            namespace: "shop".to_owned(),
+            name: "haulout-1".to_owned(),
+        }),
+        ..DrainSettings::default()
+    };
+    let answer = |pods: Vec<Value>| {
+        move |seen: &Seen| match seen.line.as_str() {
+            LIST => pod_list(&pods, ""),
+            _ => accepted(),
+        }
+    };
+    let (client, log) = server(answer(vec![pod("haulout-1"), pod("web-1")]));
+    let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
+    assert_eq!(report.left[0].why, Why::OwnPod);
+    assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
+    let (client, log) = server(answer(vec![pod("haulout-1")]));
+    let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
+    assert_eq!(report.left[0].why, Why::Evicted);
+    assert_eq!(log.lines(), [LIST.to_owned(), evicted("haulout-1")]);
+}
