@@ -1,7 +1,16 @@
 //! Takes Kubernetes nodes with passthrough GPUs safely through ESXi host maintenance.
-pub mod cli;
-pub mod cluster;
-pub mod config;
+//!
+//! ```text
+//! vCenter ──WaitForUpdatesEx──▶ vsphere::updates ─┐                       ┌─▶ world ─▶ vsphere::{power, relocate}
+//!                                                 ├─▶ inventory ─▶ actor ─▶ maintenance::decide
+//! Kubernetes ──watch──────────▶ cluster::watch ───┘   (a fold)   (1/node)  └─▶ world ─▶ cluster::{node, drain}
+//! ```
+//!
+//! One way, no circle. Streams carry facts in; the inventory folds them into one sight per node; each node's actor shows
+//! its sight to the pure function [`maintenance::decide::decide`]; the decision is recorded on the Node, then performed
+//! by [`world`], the only place where effects run; what they bring about comes back as facts. The modules below stand in
+//! the order in which the data flows; `tests/architecture.rs` holds who may use whom.
+
 pub mod ids;
 pub mod keys;
 

@@ -193,8 +193,8 @@ impl World {
                 }
             }
             WorldIsHeard => self.seen.hearing = Hearing::Both,
-            AMinute => self.now = self.now + jiff::SignedDuration::from_mins(1),
-            AnHour => self.now = self.now + jiff::SignedDuration::from_hours(1),
+            AMinute => self.now += jiff::SignedDuration::from_mins(1),
+            AnHour => self.now += jiff::SignedDuration::from_hours(1),
         }
     }
 
