@@ -303,7 +303,7 @@ impl World {
     fn impossible(&self, kind: EffectKind) -> Option<Advice> {
         match kind {
             EffectKind::PowerOn
-                if !self.host().takes_vms() && !(self.spare.takes_vms() && self.spare_is_free) =>
+                if !(self.host().takes_vms() || self.spare.takes_vms() && self.spare_is_free) =>
             {
                 Some(Advice::OtherHost)
             }

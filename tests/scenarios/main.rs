@@ -14,4 +14,10 @@
 
 mod story;
 
-mod basics;
+mod adopt;
+mod cancel;
+mod drain;
+mod hosts;
+mod main_job;
+mod people;
+mod restarts;

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use haulout::ids::VmRef;
-use haulout::vsphere::client::{CredentialSource, Endpoint, Error, LoginError, Settings, Trust, Vcenter};
+use haulout::vsphere::client::{
+    CredentialPart, CredentialSource, Endpoint, Error, LoginError, Settings, Trust, Vcenter,
+};
 use haulout::vsphere::fault::FaultKind;
 use haulout::vsphere::update::{Roster, Update};
 use haulout::vsphere::updates;
@@ -113,14 +115,18 @@ async fn start(script: Script, source: Option<CredentialSource>) -> (Vcenter, Ar
             connections.spawn(serve(stream, served.clone()));
         }
     });
-    let source = source.unwrap_or(CredentialSource::Literal {
-        user: "someone".to_owned(),
-        password: "hunter2".to_owned().into(),
-    });
+    let source = source.unwrap_or_else(someone);
     let mut settings = Settings::new(endpoint, source, Trust::Nothing);
     settings.call_deadline = Duration::from_secs(5);
     settings.retry_min = Duration::from_millis(10);
     (Vcenter::new(settings).unwrap(), script, tasks)
+}
+
+fn someone() -> CredentialSource {
+    CredentialSource {
+        user: CredentialPart::Given("someone".to_owned().into()),
+        password: CredentialPart::Given("hunter2".to_owned().into()),
+    }
 }
 
 #[tokio::test]
@@ -179,9 +185,9 @@ async fn refused_credentials_are_held_back_until_they_change() {
     let (user, password) = (directory.join("user"), directory.join("password"));
     std::fs::write(&user, "someone\n").unwrap();
     std::fs::write(&password, "hunter2\n").unwrap();
-    let source = CredentialSource::Files {
-        user,
-        password: password.clone(),
+    let source = CredentialSource {
+        user: CredentialPart::File(user),
+        password: CredentialPart::File(password.clone()),
     };
     let script = Script {
         refuse: true,
@@ -220,10 +226,7 @@ async fn a_call_that_acts_is_sent_once_when_its_answer_is_useless() {
 #[test]
 fn a_ca_file_that_cannot_be_used_is_named() {
     let endpoint = Endpoint::parse("vc.example.com").unwrap();
-    let source = CredentialSource::Literal {
-        user: "someone".to_owned(),
-        password: "hunter2".to_owned().into(),
-    };
+    let source = someone();
     for (path, words) in [
         ("/nonexistent/ca.pem", "cannot be read"),
         ("Cargo.toml", "holds no PEM certificate"),

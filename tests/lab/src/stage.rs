@@ -342,14 +342,15 @@ impl<'a> Stage<'a> {
             .collect())
     }
 
-    /// Makes a budget that lets `allowed` of the pods labelled `app=NAME` go at a time, or changes the one that is
-    /// there, and waits until the disruption controller has counted.
+    /// Makes a budget that lets the one pod labelled `app=NAME` go, or with `allowed` 0 does not, or changes the one that
+    /// is there, and waits until the disruption controller has counted. It is told as `minAvailable`, because a pod
+    /// without a controller has no scale that a `maxUnavailable` could be taken from.
     pub async fn set_budget(&self, app: &str, allowed: i32) -> anyhow::Result<()> {
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.client(), &self.name);
         let budget = json!({
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
             "metadata": {"name": format!("{app}-budget")},
-            "spec": {"maxUnavailable": allowed, "selector": {"matchLabels": {"app": app}}},
+            "spec": {"minAvailable": i32::from(allowed == 0), "selector": {"matchLabels": {"app": app}}},
         });
         let params = PatchParams::apply("lab").force();
         let name = format!("{app}-budget");

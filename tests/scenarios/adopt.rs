@@ -1,0 +1,113 @@
+//! Episodes that the Python controller left behind.
+
+use anyhow::ensure;
+use haulout_lab::stage::Stage;
+
+use crate::story::{a40, gpu_vm, hosts, one_node, stage, start, tell};
+
+/// A transition time as Python's `isoformat()` writes it, a few seconds ago.
+#[expect(clippy::disallowed_methods, reason = "the controller that left it lived in real time")]
+fn a_moment_ago() -> String {
+    let time = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(5);
+    format!("{time:.6}").replace('Z', "+00:00")
+}
+
+async fn leave(stage: &Stage<'_>, node: &str, annotations: &[(&str, &str)]) -> anyhow::Result<()> {
+    let time = a_moment_ago();
+    let mut all = annotations.to_vec();
+    all.push(("transition-time", &time));
+    stage.annotate(node, &all).await
+}
+
+#[test]
+fn s15_an_adopted_drain_goes_on_even_where_the_node_was_not_cordoned_yet() {
+    tell(async {
+        let stage = one_node("py-drain").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        // It annotates first and cordons afterwards; here it was killed between the two.
+        leave(&stage, &node, &[("state", "draining"), ("host", "esx1")]).await?;
+        let haulout = start(&stage, &[])?;
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
+        ensure!(stage.pods_on(&node).await?.is_empty());
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn s15_an_adopted_power_off_is_brought_back_when_its_host_is() {
+    tell(async {
+        let stage = one_node("py-off").await?;
+        let node = stage.node_name("gpu1");
+        stage.person_cordons(&node, true).await?;
+        stage.annotate(&node, &[]).await?;
+        leave(&stage, &node, &[("state", "powered-off"), ("host", "esx1")]).await?;
+        stage.vcenter.power_off("gpu1").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
+        let haulout = start(&stage, &[])?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn s15_an_adopted_migration_that_is_running_is_not_powered_off_again() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("py-moved", "gpu1", "esx2")];
+        let stage = stage("py-moved", &spec).await?;
+        let node = stage.node_name("gpu1");
+        stage.person_cordons(&node, true).await?;
+        let moved = [
+            ("state", "migrated"),
+            ("host", "esx1"),
+            ("migrated-to-host", "esx2"),
+        ];
+        leave(&stage, &node, &moved).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let haulout = start(&stage, &[])?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn an_annotation_of_an_unknown_version_is_left_alone_and_said_so() {
+    tell(async {
+        let stage = one_node("future").await?;
+        let node = stage.node_name("gpu1");
+        stage.annotate(&node, &[("episode", "{\"version\":7}")]).await?;
+        let haulout = start(&stage, &[])?;
+        stage
+            .wait_said("the episode is of version 7, and this program reads version 1")
+            .await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .vcenter
+            .wait_for_entry("entering", haulout_lab::stage::PATIENCE, |it| {
+                it.detail == "entering"
+            })
+            .await?;
+        let standing = stage.node(&node).await?;
+        ensure!(haulout_lab::stage::annotation(&standing, "episode") == Some("{\"version\":7}"));
+        ensure!(stage.audit().await?.iter().all(|event| event.verb != "patch"));
+        haulout.stop().await
+    });
+}

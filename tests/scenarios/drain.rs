@@ -1,0 +1,170 @@
+//! Pods that do not go, and guests that do not stop.
+
+use anyhow::ensure;
+use haulout_lab::kubelet::STUCK;
+use haulout_lab::stage::{episode, is_cordoned};
+use haulout_lab::vcenter::GuestPatch;
+
+use crate::story::{one_node, start, tell};
+
+#[test]
+fn s08_a_budget_that_blocks_is_named_and_the_drain_goes_on_when_it_allows() {
+    tell(async {
+        let stage = one_node("budget").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .wait_said("budget/held: held by PodDisruptionBudget held-budget")
+            .await?;
+        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
+        stage.set_budget("held", 1).await?;
+        stage.wait_state(&node, Some("powered-off")).await?;
+        stage.vcenter.exit_maintenance("esx1").await.ok();
+        stage
+            .wait_vcenter("esx1 is in maintenance or out", |it| {
+                it.host("esx1").unwrap().entering.is_none()
+            })
+            .await?;
+        stage.vcenter.exit_maintenance("esx1").await.ok();
+        stage.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn s09_the_drain_timeout_ends_in_power_off_and_names_the_pods_left_behind() {
+    tell(async {
+        let stage = one_node("timeout").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("stuck", &node, &[(STUCK, "true")]).await?;
+        stage.add_pod("goes", &node, &[]).await?;
+        let haulout = start(&stage, &[("DRAIN_TIMEOUT_SECONDS", "3")])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let off = stage.wait_state(&node, Some("powered-off")).await?;
+        let left = episode(&off).and_then(|it| it.get("leftBehind").cloned());
+        ensure!(left == Some(serde_json::json!(["timeout/stuck"])), "{left:?}");
+        stage.wait_said("1 pods are left behind: timeout/stuck").await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn s09_with_hold_the_drain_timeout_does_not_power_off() {
+    tell(async {
+        let stage = one_node("hold").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("stuck", &node, &[(STUCK, "true")]).await?;
+        let changes = [("DRAIN_TIMEOUT_SECONDS", "1"), ("DRAIN_TIMEOUT_ACTION", "hold")];
+        let haulout = start(&stage, &changes)?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .wait_said("the drain timeout passed and its power is not cut on pods")
+            .await?;
+        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
+        let held = stage.node(&node).await?;
+        ensure!(is_cordoned(&held));
+        stage.vcenter.cancel_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn s10_a_guest_that_ignores_shutdown_is_powered_off_hard_after_its_deadline() {
+    tell(async {
+        let stage = one_node("ignores").await?;
+        let node = stage.node_name("gpu1");
+        let deaf = GuestPatch {
+            ignore_shutdown: Some(true),
+            ..GuestPatch::default()
+        };
+        stage.vcenter.patch_vm("gpu1", deaf).await?;
+        let haulout = start(&stage, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "2")])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_state(&node, Some("powered-off")).await?;
+        ensure!(stage.calls("ShutdownGuest", "gpu1").await? == 1);
+        ensure!(stage.calls("PowerOffVM_Task", "gpu1").await? == 1);
+        let journal = stage.vcenter.journal().await?;
+        let asked = journal
+            .iter()
+            .find(|it| it.is_call("ShutdownGuest"))
+            .unwrap()
+            .time;
+        let cut = journal
+            .iter()
+            .find(|it| it.is_call("PowerOffVM_Task"))
+            .unwrap()
+            .time;
+        ensure!(
+            cut.duration_since(asked).as_secs_f64() > 1.5,
+            "not before its deadline"
+        );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_guest_without_tools_is_powered_off_at_once() {
+    tell(async {
+        let stage = one_node("no-tools").await?;
+        let node = stage.node_name("gpu1");
+        let mute = GuestPatch {
+            tools: Some(false),
+            ..GuestPatch::default()
+        };
+        stage.vcenter.patch_vm("gpu1", mute).await?;
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_state(&node, Some("powered-off")).await?;
+        ensure!(stage.calls("PowerOffVM_Task", "gpu1").await? == 1);
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn s12_a_ready_that_lies_does_not_bring_the_node_back() {
+    tell(async {
+        let stage = one_node("lies").await?;
+        let node = stage.node_name("gpu1");
+        // The Node stays Ready=True, with its heartbeats, through the whole power cycle.
+        stage
+            .kubelet("gpu1")?
+            .set_lies(std::time::Duration::from_secs(30));
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        let boot_before = haulout_lab::stage::boot_id(&stage.node(&node).await?);
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
+        ensure!(haulout_lab::stage::is_ready(&stage.node(&node).await?), "it lies");
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage
+            .wait_said("its Ready is from before the power cycle")
+            .await?;
+        let back = stage.wait_in_service(&node).await?;
+        ensure!(
+            haulout_lab::stage::boot_id(&back) != boot_before,
+            "only the other boot counts"
+        );
+        haulout.stop().await
+    });
+}

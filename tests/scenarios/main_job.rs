@@ -1,0 +1,184 @@
+//! The main job: wait for the own host, move to another, or let DRS place.
+
+use anyhow::ensure;
+use haulout_lab::stage::{annotation, boot_id, is_cordoned};
+use haulout_lab::vcenter::{DeviceSpec, DrsBehavior, DrsSpec, Gpu, VmSpec};
+
+use crate::story::{A40, a40, gpu_vm, hosts, kube, one_node, stage, start, tell};
+use haulout_lab::stage::{Member, Stage};
+
+#[test]
+fn s01_a_node_whose_vm_can_go_nowhere_waits_for_its_own_host() {
+    tell(async {
+        let stage = one_node("waits").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        let boot_before = boot_id(&stage.node(&node).await?);
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let drained = stage.wait_state(&node, Some("draining")).await?;
+        ensure!(is_cordoned(&drained), "cordon and begin are one write");
+        ensure!(annotation(&drained, "host") == Some("esx1"));
+
+        let off = stage.wait_state(&node, Some("powered-off")).await?;
+        ensure!(is_cordoned(&off));
+        ensure!(
+            stage.pods_on(&node).await?.is_empty(),
+            "the pod was evicted before the power-off"
+        );
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
+        stage
+            .wait_said("waiting for host esx1, which is in maintenance mode, to be back in service")
+            .await?;
+
+        stage.vcenter.exit_maintenance("esx1").await?;
+        let back = stage.wait_in_service(&node).await?;
+        ensure!(boot_id(&back) != boot_before, "back on another boot");
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(stage.calls("PowerOnVM_Task", "gpu1").await? == 1, "asked once");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn s02_a_node_moves_to_the_host_with_a_free_matching_device_and_to_no_other() {
+    tell(async {
+        let flex = DeviceSpec {
+            vendor: 0x8086,
+            device: 0x56c0,
+            ..a40(1)
+        };
+        let mut spec = hosts(&[
+            ("esx1", &[a40(1)]),
+            ("esx-taken", &[a40(1)]),
+            ("esx-other-vendor", &[flex]),
+            ("esx-free", &[a40(1)]),
+        ]);
+        let foreign = VmSpec {
+            name: "somebody-elses".to_owned(),
+            host: "esx-taken".to_owned(),
+            gpu: Gpu::nvidia(A40),
+            ..VmSpec::default()
+        };
+        let ours = gpu_vm("moves", "gpu1", "esx1");
+        let members = vec![Member::new("moves", "gpu1", &ours.uuid)];
+        spec.vms = vec![ours, foreign];
+        let stage = Stage::set(kube().await, "moves", &spec, members, true).await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let migrated = stage.wait_state(&node, Some("migrated")).await?;
+        ensure!(annotation(&migrated, "migrated-to-host") == Some("esx-free"));
+        stage.wait_in_service(&node).await?;
+        let state = stage.vcenter.state().await?;
+        ensure!(state.vm("gpu1").unwrap().host == "esx-free");
+        ensure!(
+            state.host("esx1").unwrap().in_maintenance,
+            "its host got its maintenance"
+        );
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(stage.calls("RelocateVM_Task", "gpu1").await? == 1);
+        ensure!(
+            stage.power_cycles("somebody-elses").await? == (0, 0),
+            "nobody else was touched"
+        );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn s03_where_drs_is_fully_automated_drs_places_the_vm() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.clusters[0].drs = DrsSpec {
+            enabled: true,
+            behavior: DrsBehavior::FullyAutomated,
+            ..DrsSpec::default()
+        };
+        spec.vms = vec![gpu_vm("drs", "gpu1", "esx1")];
+        let stage = stage("drs", &spec).await?;
+        let node = stage.node_name("gpu1");
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_said("-> PoweringOn").await?;
+        stage.wait_in_service(&node).await?;
+        let state = stage.vcenter.state().await?;
+        ensure!(
+            state.vm("gpu1").unwrap().host == "esx2",
+            "DRS placed it on the other host"
+        );
+        ensure!(
+            stage.calls("RelocateVM_Task", "gpu1").await? == 0,
+            "Haulout did not move it itself"
+        );
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_device_at_a_fixed_address_keeps_its_vm_at_home() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        let fixed = Gpu::Static {
+            id: "0000:01:00.0".to_owned(),
+        };
+        spec.vms = vec![VmSpec {
+            gpu: fixed,
+            ..gpu_vm("static", "gpu1", "esx1")
+        }];
+        let stage = stage("static", &spec).await?;
+        let node = stage.node_name("gpu1");
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .wait_said("esx2 would need the VM's fixed device address re-pointed")
+            .await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.calls("RelocateVM_Task", "gpu1").await? == 0);
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_node_that_waits_takes_a_device_that_becomes_free_elsewhere() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        let ours = gpu_vm("frees", "gpu1", "esx1");
+        let foreign = VmSpec {
+            name: "somebody-elses".to_owned(),
+            host: "esx2".to_owned(),
+            gpu: Gpu::nvidia(A40),
+            ..VmSpec::default()
+        };
+        let members = vec![Member::new("frees", "gpu1", &ours.uuid)];
+        spec.vms = vec![ours, foreign];
+        let stage = Stage::set(kube().await, "frees", &spec, members, true).await?;
+        let node = stage.node_name("gpu1");
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .wait_said("elsewhere: esx2 has no matching device free")
+            .await?;
+        stage.vcenter.remove_vm("somebody-elses").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.vcenter.state().await?.vm("gpu1").unwrap().host == "esx2");
+        haulout.stop().await
+    });
+}

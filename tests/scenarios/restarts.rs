@@ -1,0 +1,127 @@
+//! vCenter and the kube-apiserver restart under a running episode.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use haulout_lab::kube::{Kube, Options};
+use haulout_lab::stage::{Member, Stage};
+use haulout_lab::vcenter::Down;
+
+use crate::story::{a40, gpu_vm, hosts, one_node, start, tell};
+
+/// Breaks something while the node is in each phase of the wait story, and expects the end of the undisturbed one.
+async fn break_in_each_phase(
+    stage: &Stage<'_>,
+    mut harm: impl AsyncFnMut(&Stage<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let node = stage.node_name("gpu1");
+    stage.add_pod("held", &node, &[]).await?;
+    stage.set_budget("held", 0).await?;
+    let slow = haulout_lab::vcenter::GuestPatch {
+        shutdown_ms: Some(1500),
+        ..Default::default()
+    };
+    stage.vcenter.patch_vm("gpu1", slow).await?;
+    let haulout = start(stage, &[])?;
+    stage.wait_said("vCenter has told its complete set").await?;
+    harm(stage).await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    stage.wait_phase(&node, "draining").await?;
+    harm(stage).await?;
+    stage.set_budget("held", 1).await?;
+    stage.wait_phase(&node, "shuttingDown").await?;
+    harm(stage).await?;
+    stage.wait_phase(&node, "awaitingHost").await?;
+    harm(stage).await?;
+    stage
+        .wait_vcenter("esx1 is in maintenance", |it| {
+            it.host("esx1").unwrap().in_maintenance
+        })
+        .await?;
+    stage.vcenter.exit_maintenance("esx1").await?;
+    stage.wait_phase(&node, "rejoining").await?;
+    harm(stage).await?;
+    stage.wait_in_service(&node).await?;
+    ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+    haulout.stop().await
+}
+
+#[test]
+fn s14_a_session_killed_in_each_phase_costs_one_login_each() {
+    tell(async {
+        let stage = one_node("killed").await?;
+        break_in_each_phase(&stage, async |stage| stage.vcenter.kill_sessions().await).await?;
+        let journal = stage.vcenter.journal().await?;
+        let logins = journal.iter().filter(|it| it.detail == "login").count();
+        ensure!(logins <= 6, "five sessions were killed, and {logins} logins seen");
+        Ok(())
+    });
+}
+
+#[test]
+fn s14_sessions_that_vanish_in_silence_are_noticed_in_each_phase() {
+    tell(async {
+        let stage = one_node("vanished").await?;
+        break_in_each_phase(&stage, async |stage| stage.vcenter.kill_sessions_silently().await).await
+    });
+}
+
+#[test]
+fn s14_a_vcenter_that_restarts_with_refused_connections_in_each_phase() {
+    tell(async {
+        let stage = one_node("refused").await?;
+        let restart = async |stage: &Stage<'_>| {
+            stage
+                .vcenter
+                .restart(Down::Refused, Duration::from_millis(400))
+                .await
+        };
+        break_in_each_phase(&stage, restart).await
+    });
+}
+
+#[test]
+fn s14_a_vcenter_that_restarts_behind_503_in_each_phase() {
+    tell(async {
+        let stage = one_node("s503").await?;
+        let restart = async |stage: &Stage<'_>| {
+            stage
+                .vcenter
+                .restart(Down::Unavailable, Duration::from_millis(400))
+                .await
+        };
+        break_in_each_phase(&stage, restart).await
+    });
+}
+
+#[test]
+fn s18_a_kube_apiserver_that_restarts_in_mid_drain() {
+    tell(async {
+        // A cluster of its own: the others would not like it.
+        let kube = Kube::start(&Options::default()).await?;
+        let mut spec = hosts(&[("esx1", &[a40(1)])]);
+        let vm = gpu_vm("apiserver", "gpu1", "esx1");
+        let members = vec![Member::new("apiserver", "gpu1", &vm.uuid)];
+        spec.vms = vec![vm];
+        let stage = Stage::set(&kube, "apiserver", &spec, members, true).await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+        kube.restart_apiserver(Duration::from_millis(300)).await?;
+        stage.set_budget("held", 1).await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
