@@ -7,12 +7,14 @@
 //! | [`process`] | a child process that never outlives whoever started it |
 //! | [`run_dir`], [`ports`] | a run's temporary directory, and loopback ports that no other run takes |
 //! | [`wait`] | waits for a fact, with a deadline |
+//! | [`gate`] | stops what passes to either server at the k-th request that changes something |
 //! | [`kube`] | etcd, kube-apiserver and kube-controller-manager, with RBAC and an audit log |
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | ties a VM's power to a Node's life |
 //! | [`stage`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
 pub mod build;
+pub mod gate;
 pub mod kube;
 pub mod kubelet;
 pub mod ports;

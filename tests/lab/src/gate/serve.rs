@@ -1,0 +1,275 @@
+//! One of the gate's proxies: accepts connections, and forwards requests or holds them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::request::Parts;
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{Shared, Side, Verdict, what};
+
+/// An answer's body, as it comes.
+type Body = UnsyncBoxBody<Bytes, anyhow::Error>;
+
+/// Headers that concern one connection and not the request, and those that each connection's own end composes.
+const OF_THE_CONNECTION: [HeaderName; 8] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// How long the next try waits after a connection could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
+
+/// Where requests go.
+pub(super) enum Upstream {
+    Kubernetes(kube::Client),
+    Vcenter { http: reqwest::Client, origin: String },
+}
+
+impl Upstream {
+    pub(super) fn kubernetes(client: kube::Client) -> Self {
+        Self::Kubernetes(client)
+    }
+
+    /// `origin` is scheme, host and port.
+    pub(super) fn vcenter(origin: String) -> anyhow::Result<Self> {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            // A connection that the server closes while it is idle must be the client's to see, not ours.
+            .pool_max_idle_per_host(0)
+            .build()
+            .context("building the gate's client of vCenter")?;
+        Ok(Self::Vcenter { http, origin })
+    }
+
+    /// The request's name where it changes something.
+    fn changes(&self, parts: &Parts, body: &Bytes) -> Option<String> {
+        match self {
+            Self::Kubernetes(_) => what::kubernetes(&parts.method, parts.uri.path()),
+            Self::Vcenter { .. } => what::vcenter(body),
+        }
+    }
+
+    /// Forwards a request and returns its answer as soon as the head is there.
+    async fn send(&self, parts: Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
+        let tried = format!("forwarding {} {}", parts.method, parts.uri);
+        self.try_send(parts, body).await.context(tried)
+    }
+
+    async fn try_send(&self, mut parts: Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
+        let target = parts.uri.path_and_query().context("it has no path")?.to_string();
+        let headers = &mut parts.headers;
+        remove_of_the_connection(headers);
+        for name in [HOST, CONTENT_LENGTH, EXPECT] {
+            headers.remove(name);
+        }
+        match self {
+            Self::Kubernetes(client) => {
+                let mut request = Request::new(kube::client::Body::from(body.to_vec()));
+                *request.method_mut() = parts.method;
+                *request.uri_mut() = target.parse().context("reading its path")?;
+                *request.headers_mut() = parts.headers;
+                let (head, body) = client.send(request).await?.into_parts();
+                let body = body.map_err(anyhow::Error::from).boxed_unsync();
+                Ok(answer(head, body))
+            }
+            Self::Vcenter { http, origin } => {
+                let mut request = http
+                    .request(parts.method, format!("{origin}{target}"))
+                    .headers(parts.headers);
+                if !body.is_empty() {
+                    request = request.body(body);
+                }
+                let (head, body) = Response::<reqwest::Body>::from(request.send().await?).into_parts();
+                let body = body.map_err(anyhow::Error::from).boxed_unsync();
+                Ok(answer(head, body))
+            }
+        }
+    }
+
+    /// Forwards a request and returns its answer when all of it is there.
+    async fn send_whole(&self, parts: Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
+        let tried = format!("reading the answer to {} {}", parts.method, parts.uri);
+        let (head, body) = self.send(parts, body).await?.into_parts();
+        let body = body.collect().await.context(tried)?.to_bytes();
+        let body = Full::new(body).map_err(|never| match never {}).boxed_unsync();
+        Ok(Response::from_parts(head, body))
+    }
+}
+
+/// The same answer on another connection.
+fn answer(head: http::response::Parts, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    remove_of_the_connection(response.headers_mut());
+    response
+}
+
+fn remove_of_the_connection(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&OF_THE_CONNECTION) {
+        headers.remove(name);
+    }
+}
+
+/// One proxy.
+pub(super) struct Door {
+    shared: Arc<Shared>,
+    side: Side,
+    upstream: Upstream,
+}
+
+impl Door {
+    /// Binds a port and serves it until the gate ends.
+    pub(super) async fn open(
+        shared: &Arc<Shared>,
+        side: Side,
+        upstream: Upstream,
+    ) -> anyhow::Result<SocketAddr> {
+        let bind = async || -> anyhow::Result<_> {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.into_std()?;
+            let again = listener.try_clone()?;
+            let address = listener.local_addr()?;
+            Ok((TcpListener::from_std(listener)?, again, address))
+        };
+        let (listener, again, address) = bind()
+            .await
+            .with_context(|| format!("binding a port of 127.0.0.1 for the gate before {side}"))?;
+        shared.lock().doors.push(again);
+        let door = Arc::new(Self {
+            shared: shared.clone(),
+            side,
+            upstream,
+        });
+        let end = shared.end.clone();
+        tokio::spawn(async move { end.run_until_cancelled(door.serve(listener)).await });
+        Ok(address)
+    }
+
+    async fn serve(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            let accepted = std::future::poll_fn(|cx| {
+                // Under the lock, so that a connection's generation is that of the moment when it was accepted.
+                let _state = self.shared.lock();
+                listener
+                    .poll_accept(cx)
+                    .map_ok(|(connection, _)| (connection, *self.shared.generation.borrow()))
+            })
+            .await;
+            match accepted {
+                Ok((connection, generation)) => {
+                    let end = self.shared.end.clone();
+                    let conversation = self.clone().converse(connection, generation);
+                    tokio::spawn(async move { end.run_until_cancelled(conversation).await });
+                }
+                Err(error) => {
+                    tracing::warn!(side = %self.side, %error, "the gate failed to accept a connection");
+                    // A process without free descriptors would fail again at once.
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn converse(self: Arc<Self>, connection: TcpStream, generation: u64) {
+        // Streamed events are small and wanted at once.
+        let _ = connection.set_nodelay(true);
+        let service = service_fn(|request| {
+            let door = self.clone();
+            async move { door.cross(generation, request).await }
+        });
+        let mut current = self.shared.generation.subscribe();
+        let closed = async move {
+            // The sender lives as long as the gate's servers, so that an error cannot be.
+            let _ = current.wait_for(|it| *it != generation).await;
+        };
+        let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(connection), service));
+        let result = tokio::select! {
+            result = &mut connection => result,
+            () = closed => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = result {
+            let error = anyhow!(error);
+            tracing::debug!(side = %self.side, "a connection through the gate ended: {error:#}");
+        }
+    }
+
+    /// One request. An error cuts the connection, which is what the client would have met without the gate.
+    async fn cross(
+        self: Arc<Self>,
+        generation: u64,
+        request: Request<Incoming>,
+    ) -> anyhow::Result<Response<Body>> {
+        let (parts, body) = request.into_parts();
+        let body = body
+            .collect()
+            .await
+            .with_context(|| format!("reading the body of {} {}", parts.method, parts.uri))?
+            .to_bytes();
+        let Some(what) = self.upstream.changes(&parts, &body) else {
+            return self.upstream.send(parts, body).await;
+        };
+        match self.shared.admit(generation, self.side, what) {
+            Verdict::Hold => match self.shared.hold().await {},
+            Verdict::Pass => {
+                // In a task of its own: what was counted reaches its server, also when the client is killed meanwhile.
+                let door = self.clone();
+                let forward = self.spawn(async move { door.upstream.send_whole(parts, body).await });
+                forward
+                    .await
+                    .context("the task that forwards failed")?
+                    .context("the gate ended")?
+            }
+            Verdict::After(crossing) => {
+                let door = self.clone();
+                self.spawn(async move {
+                    if let Err(error) = door.upstream.send_whole(parts, body).await {
+                        tracing::warn!(%crossing, "the crossing that stops the gate got no answer: {error:#}");
+                    }
+                    door.shared.answered(crossing);
+                });
+                match self.shared.hold().await {}
+            }
+        }
+    }
+
+    /// Runs something until it ends or the gate does, whoever still waits for it.
+    fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> tokio::task::JoinHandle<Option<T>> {
+        let end = self.shared.end.clone();
+        tokio::spawn(async move { end.run_until_cancelled(work).await })
+    }
+}

@@ -1,0 +1,177 @@
+//! Tells requests that change something from those that read, and gives them names.
+
+use http::Method;
+use quick_xml::Reader;
+use quick_xml::events::{BytesStart, Event};
+
+/// The methods of vCenter's API that change something outside of the caller's session.
+const CHANGES: [&str; 11] = [
+    "EnterMaintenanceMode_Task",
+    "ExitMaintenanceMode_Task",
+    "PowerOffVM_Task",
+    "PowerOnVM_Task",
+    "PowerOnMultiVM_Task",
+    "RelocateVM_Task",
+    "MigrateVM_Task",
+    "ReconfigVM_Task",
+    "ShutdownGuest",
+    "ResetVM_Task",
+    "CancelTask",
+];
+
+/// Kinds that are created in order to ask something: the answer is in the status, and nothing is stored.
+const QUESTIONS: [&str; 6] = [
+    "selfsubjectaccessreviews",
+    "selfsubjectrulesreviews",
+    "selfsubjectreviews",
+    "subjectaccessreviews",
+    "localsubjectaccessreviews",
+    "tokenreviews",
+];
+
+/// Names a request to the API server that changes something, `PATCH nodes/gpu-1`; `None` for all others.
+pub(super) fn kubernetes(method: &Method, path: &str) -> Option<String> {
+    if ![Method::POST, Method::PUT, Method::PATCH, Method::DELETE].contains(method) {
+        return None;
+    }
+    let segments: Vec<&str> = path.split('/').filter(|it| !it.is_empty()).collect();
+    let rest = match segments.as_slice() {
+        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
+        other => other,
+    };
+    let object = match rest {
+        // A namespace's own subresources stand where other paths have the resource.
+        ["namespaces", _, "status" | "finalize"] => rest,
+        ["namespaces", _namespace, object @ ..] if !object.is_empty() => object,
+        other => other,
+    };
+    if object.first().is_some_and(|kind| QUESTIONS.contains(kind)) {
+        return None;
+    }
+    Some(format!("{method} {}", object.join("/")))
+}
+
+/// Names a SOAP request that changes something, `PowerOffVM_Task vm-42`; `None` for all others, and for what is no SOAP
+/// request, which vCenter refuses by itself.
+pub(super) fn vcenter(body: &[u8]) -> Option<String> {
+    let mut reader = Reader::from_str(std::str::from_utf8(body).ok()?);
+    let mut in_body = false;
+    let method = loop {
+        match reader.read_event().ok()? {
+            Event::Start(start) if !in_body => in_body = local_name(&start) == "Body",
+            Event::Start(start) | Event::Empty(start) if in_body => break local_name(&start),
+            Event::Eof => return None,
+            Event::Start(_)
+            | Event::End(_)
+            | Event::Empty(_)
+            | Event::Text(_)
+            | Event::CData(_)
+            | Event::Comment(_)
+            | Event::Decl(_)
+            | Event::PI(_)
+            | Event::DocType(_)
+            | Event::GeneralRef(_) => {}
+        }
+    };
+    if !CHANGES.contains(&method.as_str()) {
+        return None;
+    }
+    Some(match this(&mut reader) {
+        Some(this) => format!("{method} {this}"),
+        None => method,
+    })
+}
+
+/// The value of the `_this` that follows; vCenter wants it first, so that nothing of the same name can come before.
+fn this(reader: &mut Reader<&[u8]>) -> Option<String> {
+    let mut inside = false;
+    loop {
+        match reader.read_event().ok()? {
+            Event::Start(start) => inside = local_name(&start) == "_this",
+            Event::Text(text) if inside => return Some(text.trim().to_owned()),
+            Event::Eof => return None,
+            Event::End(_)
+            | Event::Empty(_)
+            | Event::Text(_)
+            | Event::CData(_)
+            | Event::Comment(_)
+            | Event::Decl(_)
+            | Event::PI(_)
+            | Event::DocType(_)
+            | Event::GeneralRef(_) => {}
+        }
+    }
+}
+
+fn local_name(start: &BytesStart<'_>) -> String {
+    start.local_name().as_ref().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::{kubernetes, vcenter};
+
+    #[test]
+    fn kubernetes_requests_are_named_by_what_they_change() {
+        for (method, path, name) in [
+            (Method::PATCH, "/api/v1/nodes/gpu-1", Some("PATCH nodes/gpu-1")),
+            (
+                Method::POST,
+                "/api/v1/namespaces/ml/pods/train-0/eviction",
+                Some("POST pods/train-0/eviction"),
+            ),
+            (
+                Method::PUT,
+                "/apis/coordination.k8s.io/v1/namespaces/haulout/leases/haulout",
+                Some("PUT leases/haulout"),
+            ),
+            (
+                Method::DELETE,
+                "/api/v1/namespaces/ml",
+                Some("DELETE namespaces/ml"),
+            ),
+            (
+                Method::PUT,
+                "/api/v1/namespaces/ml/finalize",
+                Some("PUT namespaces/ml/finalize"),
+            ),
+            (Method::GET, "/api/v1/nodes/gpu-1", None),
+            (
+                Method::POST,
+                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                None,
+            ),
+            (
+                Method::POST,
+                "/apis/authorization.k8s.io/v1/namespaces/ml/localsubjectaccessreviews",
+                None,
+            ),
+        ] {
+            assert_eq!(kubernetes(&method, path).as_deref(), name, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn soap_requests_are_named_by_method_and_object() {
+        for (body, name) in [
+            (
+                r#"<?xml version="1.0"?><soapenv:Envelope xmlns:soapenv="e"><soapenv:Header><operationID>Body</operationID></soapenv:Header><soapenv:Body><PowerOffVM_Task xmlns="urn:vim25"><_this type="VirtualMachine">vm-42</_this></PowerOffVM_Task></soapenv:Body></soapenv:Envelope>"#,
+                Some("PowerOffVM_Task vm-42"),
+            ),
+            (
+                "<E:Envelope xmlns:E='e'>\n<E:Body>\n<v:CancelTask xmlns:v='urn:vim25'>\n<v:_this type='Task'> task-7 </v:_this></v:CancelTask></E:Body></E:Envelope>",
+                Some("CancelTask task-7"),
+            ),
+            (
+                "<Envelope><Body><RetrievePropertiesEx><_this>PowerOffVM_Task</_this></RetrievePropertiesEx></Body></Envelope>",
+                None,
+            ),
+            ("PowerOffVM_Task", None),
+            ("", None),
+        ] {
+            assert_eq!(vcenter(body.as_bytes()).as_deref(), name, "{body}");
+        }
+    }
+}
