@@ -1,0 +1,384 @@
+//! Builds the lab's Go parts into a cache outside `target/`, once per state of their sources.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use sha2::{Digest as _, Sha256};
+use tokio::process::Command;
+
+/// The parts of the whole lab: each is a Go module in `tests/lab/go/` under its own name.
+const PARTS: [&str; 2] = ["kube", "vcenter"];
+
+/// Overrides where built parts are kept.
+pub const CACHE: &str = "HAULOUT_LAB_CACHE";
+
+/// How many builds of one part stay in the cache, for those who switch between branches.
+const KEPT: usize = 4;
+
+/// How often a running build says that it is still at it.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// The directory that keeps built parts: `$HAULOUT_LAB_CACHE`, else `haulout-lab` in the user's cache directory.
+pub fn cache_dir() -> anyhow::Result<PathBuf> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    set(CACHE)
+        .or_else(|| set("XDG_CACHE_HOME").map(|dir| dir.join("haulout-lab")))
+        .or_else(|| set("HOME").map(|dir| dir.join(".cache/haulout-lab")))
+        .with_context(|| {
+            format!("where to keep built parts? None of {CACHE}, XDG_CACHE_HOME and HOME is set")
+        })
+}
+
+/// The names of the parts that [`part`] can build.
+pub fn parts() -> impl Iterator<Item = &'static str> {
+    PARTS
+        .into_iter()
+        .filter(|name| sources(name).join("go.mod").is_file())
+}
+
+fn sources(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(name)
+}
+
+/// The path of a part's program, built first when the cache has none for the present sources and Go version. Processes
+/// that ask at the same time build once.
+pub async fn part(name: &str) -> anyhow::Result<PathBuf> {
+    let sources = sources(name);
+    if !sources.join("go.mod").is_file() {
+        bail!(
+            "there is no lab part {name:?}: {} is missing",
+            sources.join("go.mod").display()
+        );
+    }
+    build_into(&cache_dir()?, name, &sources).await
+}
+
+async fn build_into(cache: &Path, name: &str, sources: &Path) -> anyhow::Result<PathBuf> {
+    let ldflags = ldflags(sources)?;
+    let key = digest(sources, &go_version().await?, &ldflags)?;
+    std::fs::create_dir_all(cache)
+        .with_context(|| format!("making the cache directory {}", cache.display()))?;
+    let program = cache.join(format!("{name}-{key}"));
+    if program.is_file() {
+        return Ok(program);
+    }
+    let _lock = lock(cache, name).await?;
+    if !program.is_file() {
+        compile(name, sources, &ldflags, &program).await?;
+        prune(cache, name);
+    }
+    Ok(program)
+}
+
+/// Waits for its turn to build this part. The kernel gives the lock back when its holder ends, however that happens.
+async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
+    let path = cache.join(format!("{name}.lock"));
+    let file = File::create(&path).with_context(|| format!("opening the lock {}", path.display()))?;
+    let started = Instant::now();
+    let mut next = Duration::ZERO;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(std::fs::TryLockError::WouldBlock) => {
+                if started.elapsed() >= next {
+                    say(&format!(
+                        "another process is building {name} … {} s",
+                        started.elapsed().as_secs()
+                    ));
+                    next += PROGRESS;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(std::fs::TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("locking {}", path.display()));
+            }
+        }
+    }
+}
+
+async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> anyhow::Result<()> {
+    // Written beside its final place and renamed, so that nobody ever runs half a program.
+    let partial = program.with_extension(format!("partial-{}", std::process::id()));
+    let what = format!("building {name}{}", expected(name));
+    say(&what);
+    let started = Instant::now();
+    let child = Command::new("go")
+        .args([
+            "build",
+            "-trimpath",
+            "-buildvcs=false",
+            "-mod=readonly",
+            "-ldflags",
+            ldflags,
+            "-o",
+        ])
+        .arg(&partial)
+        .arg(".")
+        .current_dir(sources)
+        .env("CGO_ENABLED", "0")
+        .env("GOWORK", "off")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("starting go build in {}", sources.display()))?;
+    let output = child.wait_with_output();
+    tokio::pin!(output);
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + PROGRESS, PROGRESS);
+    let output = loop {
+        tokio::select! {
+            output = &mut output => break output.context("waiting for go build")?,
+            _ = tick.tick() => say(&format!("{what} … {} s", started.elapsed().as_secs())),
+        }
+    };
+    if !output.status.success() {
+        let _ = std::fs::remove_file(&partial);
+        bail!(
+            "go build of the lab part {name} in {} ended with {}:\n{}",
+            sources.display(),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
+    }
+    std::fs::rename(&partial, program)
+        .with_context(|| format!("moving {} to {}", partial.display(), program.display()))?;
+    say(&format!("built {name} in {} s", started.elapsed().as_secs()));
+    Ok(())
+}
+
+fn expected(name: &str) -> &'static str {
+    match name {
+        "kube" => " (about 3 minutes on 2 cores the first time)",
+        "vcenter" => " (about 1 minute on 2 cores the first time)",
+        _ => "",
+    }
+}
+
+/// What `go version` answers, or a hint in one line when there is no Go.
+async fn go_version() -> anyhow::Result<String> {
+    let output = Command::new("go")
+        .arg("version")
+        .stdin(Stdio::null())
+        .output()
+        .await;
+    let output = match output {
+        Ok(output) => output,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!(
+                "the lab builds its parts with Go, and there is no `go` on PATH: install Go 1.26 or newer (https://go.dev/dl)"
+            )
+        }
+        Err(error) => return Err(error).context("running `go version`"),
+    };
+    if !output.status.success() {
+        bail!(
+            "`go version` ended with {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The linker's flags. A control plane built from source has an empty version, which charts that check
+/// `kubeVersion` refuse; `go.mod` knows which one it is.
+fn ldflags(sources: &Path) -> anyhow::Result<String> {
+    let path = sources.join("go.mod");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let version = text.lines().find_map(|line| {
+        let mut words = line
+            .trim()
+            .strip_prefix("require ")
+            .unwrap_or(line.trim())
+            .split_whitespace();
+        (words.next() == Some("k8s.io/kubernetes"))
+            .then(|| words.next())
+            .flatten()
+    });
+    let mut flags = "-s -w".to_owned();
+    if let Some(version) = version {
+        let mut numbers = version.trim_start_matches('v').split('.');
+        let (major, minor) = (
+            numbers.next().unwrap_or_default(),
+            numbers.next().unwrap_or_default(),
+        );
+        for (variable, value) in [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor)] {
+            flags.push_str(&format!(" -X k8s.io/component-base/version.{variable}={value}"));
+        }
+    }
+    Ok(flags)
+}
+
+/// Names one state of a part: its sources, the Go version and the flags.
+fn digest(sources: &Path, go_version: &str, ldflags: &str) -> anyhow::Result<String> {
+    let mut files = Vec::new();
+    collect(sources, &mut files)?;
+    files.sort();
+    let mut hash = Sha256::new();
+    hash.update(go_version);
+    hash.update(ldflags);
+    for file in files {
+        let content = std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
+        hash.update(
+            file.strip_prefix(sources)
+                .unwrap_or(&file)
+                .as_os_str()
+                .as_encoded_bytes(),
+        );
+        hash.update(content.len().to_le_bytes());
+        hash.update(content);
+    }
+    Ok(hash
+        .finalize()
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
+}
+
+/// Finds `go.mod`, `go.sum`, and all Go files but the tests, which do not end up in the program.
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let reading = || format!("reading the directory {}", dir.display());
+    for entry in std::fs::read_dir(dir).with_context(reading)? {
+        let path = entry.with_context(reading)?.path();
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if matches!(name.as_str(), "go.mod" | "go.sum")
+            || name.ends_with(".go") && !name.ends_with("_test.go")
+        {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Removes all but the newest builds of a part. What cannot be removed stays: it only costs disk space.
+fn prune(cache: &Path, name: &str) {
+    let Ok(entries) = std::fs::read_dir(cache) else {
+        return;
+    };
+    let mut builds: Vec<(std::time::SystemTime, PathBuf)> = entries
+        .flatten()
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(&format!("{name}-"))
+        })
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    builds.sort();
+    for (_, path) in builds.iter().rev().skip(KEPT) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "a build of minutes has to show that it lives, also where no log is set up"
+)]
+fn say(line: &str) {
+    eprintln!("lab: {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{KEPT, build_into, digest, ldflags, prune};
+    use crate::run_dir::RunDir;
+
+    #[test]
+    fn the_key_follows_the_sources_and_the_toolchain() {
+        let dir = RunDir::create().unwrap();
+        dir.write("go.mod", "module x").unwrap();
+        dir.write("main.go", "package main").unwrap();
+        let first = digest(dir.path(), "go1", "").unwrap();
+        dir.write("README.md", "words").unwrap();
+        dir.write("main_test.go", "package main").unwrap();
+        assert_eq!(digest(dir.path(), "go1", "").unwrap(), first);
+        assert_ne!(digest(dir.path(), "go2", "").unwrap(), first);
+        assert_ne!(digest(dir.path(), "go1", "-s").unwrap(), first);
+        dir.write("main.go", "package main // changed").unwrap();
+        assert_ne!(digest(dir.path(), "go1", "").unwrap(), first);
+    }
+
+    #[test]
+    fn the_control_plane_carries_the_version_that_go_mod_names() {
+        let flags = ldflags(&Path::new(env!("CARGO_MANIFEST_DIR")).join("go/kube")).unwrap();
+        assert!(flags.contains("version.gitVersion=v1."), "{flags}");
+        assert!(flags.contains("version.gitMajor=1 "), "{flags}");
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_together_build_once() {
+        let dir = RunDir::create().unwrap();
+        let sources = dir.join("sources");
+        let cache = dir.join("cache");
+        std::fs::create_dir(&sources).unwrap();
+        dir.write("sources/go.mod", "module haulout.lab/small\n\ngo 1.26\n")
+            .unwrap();
+        dir.write("sources/main.go", "package main\n\nfunc main() {}\n")
+            .unwrap();
+        let (one, two) = tokio::join!(
+            build_into(&cache, "small", &sources),
+            build_into(&cache, "small", &sources)
+        );
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert_eq!(one, two);
+        assert!(std::process::Command::new(&one).status().unwrap().success());
+        let built = one.metadata().unwrap().modified().unwrap();
+        let again = build_into(&cache, "small", &sources).await.unwrap();
+        assert_eq!(again.metadata().unwrap().modified().unwrap(), built);
+
+        dir.write("sources/main.go", "package main\n\nfunc main() { undefined() }\n")
+            .unwrap();
+        let error = format!("{:#}", build_into(&cache, "small", &sources).await.unwrap_err());
+        assert!(
+            error.contains("main.go:3") && error.contains("undefined"),
+            "{error}"
+        );
+        // The program and the lock: nothing half built is left.
+        assert_eq!(std::fs::read_dir(&cache).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn the_cache_keeps_the_newest_builds() {
+        let dir = RunDir::create().unwrap();
+        for age in 0..10 {
+            let path = dir.write(format!("kube-{age}"), "").unwrap();
+            let when = std::time::SystemTime::now() - std::time::Duration::from_secs(age * 60);
+            std::fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_modified(when)
+                .unwrap();
+        }
+        dir.write("kube.lock", "").unwrap();
+        prune(dir.path(), "kube");
+        assert!(dir.join("kube.lock").exists());
+        let left = (0..10)
+            .filter(|age| dir.join(format!("kube-{age}")).exists())
+            .collect::<Vec<_>>();
+        assert_eq!(left, (0..KEPT).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn an_unknown_part_is_named() {
+        let error = super::part("kuba").await.unwrap_err().to_string();
+        assert!(error.contains("\"kuba\""), "{error}");
+    }
+}

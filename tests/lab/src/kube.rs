@@ -1,0 +1,673 @@
+//! A Kubernetes control plane on loopback: etcd, kube-apiserver and kube-controller-manager, with RBAC and an audit log.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
+use kube::api::{Api, GetParams, ObjectMeta, PostParams};
+use kube::config::AuthInfo;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use crate::build;
+use crate::ports::Port;
+use crate::process::{Process, REMOVE_AT_EOF, Spec};
+use crate::run_dir::RunDir;
+use crate::wait::until;
+
+/// The group whose members have the rights that Haulout documents, and no others.
+pub const HAULOUT_GROUP: &str = "haulout";
+/// The group that may do everything.
+const ADMIN_GROUP: &str = "system:masters";
+/// How long the whole control plane may take to come up, on a busy machine.
+const STARTUP: Duration = Duration::from_secs(60);
+/// How long a part may finish what it does when it is stopped, before it is killed. kube-apiserver would wait a minute
+/// for its watchers to hang up.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What a test may choose about the control plane.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long a node may be silent until its Ready condition becomes Unknown. Production's 40 s let a whole power
+    /// cycle pass with Ready=True; the default of 4 s makes silent nodes visible quickly.
+    pub node_monitor_grace: Duration,
+    /// What members of [`HAULOUT_GROUP`] may do.
+    pub haulout_rules: Vec<PolicyRule>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            node_monitor_grace: Duration::from_secs(4),
+            haulout_rules: vec![
+                rule("", "nodes", &["get", "list", "watch", "patch"]),
+                rule("", "pods", &["get", "list", "watch"]),
+                rule("", "pods/eviction", &["create"]),
+            ],
+        }
+    }
+}
+
+/// One RBAC rule: these verbs on this resource of this API group.
+pub fn rule(group: &str, resource: &str, verbs: &[&str]) -> PolicyRule {
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(vec![resource.to_owned()]),
+        verbs: verbs.iter().map(|&verb| verb.to_owned()).collect(),
+        ..PolicyRule::default()
+    }
+}
+
+/// Who speaks to the API server. The name is what the audit log shows, so that each scenario may have its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    name: String,
+    group: &'static str,
+}
+
+impl User {
+    /// Someone who may do everything.
+    pub fn admin(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            group: ADMIN_GROUP,
+        }
+    }
+
+    /// Someone with the rights that Haulout documents.
+    pub fn haulout(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            group: HAULOUT_GROUP,
+        }
+    }
+
+    /// The name in the audit log.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// One request that asked to change something, as the API server logged it when it had answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuditEvent {
+    /// `create`, `update`, `patch`, `delete` or `deletecollection`.
+    pub verb: String,
+    /// Who asked.
+    pub user: String,
+    /// The program that asked, as it calls itself.
+    pub user_agent: String,
+    /// The plural resource, such as `nodes`.
+    pub resource: String,
+    /// Such as `eviction` or `status`.
+    pub subresource: Option<String>,
+    /// The namespace, for what lives in one.
+    pub namespace: Option<String>,
+    /// The object's name; none for a create that names it in the body only.
+    pub name: Option<String>,
+    /// The HTTP status of the answer.
+    pub code: u16,
+    /// When the request came in.
+    pub received: jiff::Timestamp,
+    /// When it had been answered.
+    pub answered: jiff::Timestamp,
+    /// The request's body, logged for members of [`HAULOUT_GROUP`] only.
+    pub object: Option<serde_json::Value>,
+}
+
+/// A running control plane. Dropping it ends its processes and removes its files.
+pub struct Kube {
+    // Fields drop in this order: first the processes, then their ports, then their files.
+    controller_manager: Mutex<Process>,
+    apiserver: Mutex<Process>,
+    etcd: Mutex<Process>,
+    apiserver_spec: Spec,
+    port: Port,
+    _etcd_port: Port,
+    authority: Authority,
+    client: kube::Client,
+    dir: RunDir,
+}
+
+impl Kube {
+    /// Starts a control plane and waits until it serves: RBAC roles are in place and the controllers work.
+    pub async fn start(options: &Options) -> anyhow::Result<Self> {
+        // Whoever came first has set the same provider, or one that serves as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let program = build::part("kube").await?;
+        let mut tries = 3;
+        loop {
+            tries -= 1;
+            match Self::try_start(&program, options).await {
+                Err(error) if tries > 0 && format!("{error:#}").contains("address already in use") => {
+                    tracing::debug!(%error, "a foreign process took the port, taking another");
+                }
+                result => return result.context("starting the lab's Kubernetes control plane"),
+            }
+        }
+    }
+
+    async fn try_start(program: &Path, options: &Options) -> anyhow::Result<Self> {
+        let dir = RunDir::create()?;
+        let port = Port::reserve()?;
+        let etcd_port = Port::reserve()?;
+        let authority = Authority::create(&dir)?;
+
+        let etcd_spec = etcd(program, &dir, &etcd_port);
+        let apiserver_spec = apiserver(program, &dir, &authority, &port, &etcd_port)?;
+        let etcd = etcd_spec.spawn()?;
+        let apiserver = apiserver_spec.spawn()?;
+        let admin = User::admin("admin");
+        let client = kube::Client::try_from(client_config(&dir, &authority, &port, &admin)?)
+            .context("making the admin's client")?;
+        let manager_config =
+            write_kubeconfig(&dir, &authority, &port, &User::admin("kube-controller-manager"))?;
+        let manager_spec = controller_manager(program, &dir, &authority, &manager_config, options);
+        // The controller manager gives up after 10 s without an API server, which a busy machine may exceed.
+        let mut starting = [etcd, apiserver];
+        await_apiserver(&client, &mut starting).await?;
+        let [etcd, apiserver] = starting;
+        let mut manager = [manager_spec.spawn()?];
+        grant(&client, options).await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
+        await_with(
+            &mut manager,
+            "the controllers to make the default service account",
+            async || Ok(accounts.get_opt("default").await?.map(|_| ())),
+        )
+        .await?;
+        let [controller_manager] = manager;
+        Ok(Self {
+            controller_manager: Mutex::new(controller_manager),
+            apiserver: Mutex::new(apiserver),
+            etcd: Mutex::new(etcd),
+            apiserver_spec,
+            port,
+            _etcd_port: etcd_port,
+            authority,
+            client,
+            dir,
+        })
+    }
+
+    /// A client that may do everything, named `admin` in the audit log. It does not retry: a 429 or a refused
+    /// connection is what the caller asked to see.
+    pub fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
+    /// A client for someone else; it does not retry either.
+    pub fn client_for(&self, user: &User) -> anyhow::Result<kube::Client> {
+        let config = client_config(&self.dir, &self.authority, &self.port, user)?;
+        kube::Client::try_from(config).with_context(|| format!("making the client of {}", user.name))
+    }
+
+    /// Where the API server listens.
+    pub fn url(&self) -> String {
+        url(&self.port)
+    }
+
+    /// Writes a kubeconfig for this user and tells its path. It points at files that live as long as this value.
+    pub fn kubeconfig(&self, user: &User) -> anyhow::Result<PathBuf> {
+        write_kubeconfig(&self.dir, &self.authority, &self.port, user)
+    }
+
+    /// The directory of this run, where the logs of all parts are.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Makes a namespace and waits until pods may be made in it, which needs its default service account.
+    pub async fn create_namespace(&self, name: &str) -> anyhow::Result<()> {
+        let namespace = Namespace {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Namespace::default()
+        };
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .with_context(|| format!("creating the namespace {name}"))?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), name);
+        until(
+            &format!("the default service account of the namespace {name}"),
+            STARTUP,
+            async || Ok(accounts.get_opt("default").await?.map(|_| ())),
+        )
+        .await
+    }
+
+    /// Stops kube-apiserver, leaves it down for this long, starts it on the same port with the same certificates, and
+    /// waits until it serves. Clients meet closed connections, then refused ones.
+    pub async fn restart_apiserver(&self, down: Duration) -> anyhow::Result<()> {
+        let mut apiserver = self.apiserver.lock().await;
+        apiserver.stop(PATIENCE).await?;
+        tokio::time::sleep(down).await;
+        *apiserver = self.apiserver_spec.spawn()?;
+        await_apiserver(&self.client, std::slice::from_mut(&mut *apiserver)).await
+    }
+
+    /// Fails, with its last words, when one of the processes has ended although nobody stopped it.
+    pub async fn check_running(&self) -> anyhow::Result<()> {
+        for part in [&self.etcd, &self.apiserver, &self.controller_manager] {
+            part.lock().await.check_running()?;
+        }
+        Ok(())
+    }
+
+    /// Every request so far that asked to change something, but for the nodes' Leases, in the order of their answers. The API server writes the
+    /// log before it answers, so what a client has been told is in it.
+    pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
+        let path = self.dir.join(AUDIT_LOG);
+        let text = match tokio::fs::read_to_string(&path).await {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => {
+                return Err(error).with_context(|| format!("reading the audit log {}", path.display()));
+            }
+        };
+        parse_audit(&text)
+    }
+
+    /// Ends the control plane in order and removes its files. Dropping it does the same with SIGKILL.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.controller_manager.lock().await.stop(PATIENCE).await?;
+        self.apiserver.lock().await.stop(PATIENCE).await?;
+        self.etcd.lock().await.stop(PATIENCE).await?;
+        Ok(())
+    }
+}
+
+const ACCOUNT_KEY: &str = "service-accounts.key";
+const AUDIT_LOG: &str = "audit.log";
+const AUDIT_POLICY: &str = r#"apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules:
+# Every node renews its Lease once a second, which would bury everything else.
+- level: None
+  namespaces: [kube-node-lease]
+  resources: [{group: coordination.k8s.io, resources: [leases]}]
+# Bodies only for the program under test: Secrets and the stand-ins' heartbeats would drown them.
+- level: Request
+  userGroups: ["haulout"]
+  verbs: [create, update, patch, delete, deletecollection]
+- level: Metadata
+  verbs: [create, update, patch, delete, deletecollection]
+"#;
+
+/// Those whose work a test can see; the rest would only cost memory. There is no scheduler either: tests say
+/// themselves where a pod runs.
+const CONTROLLERS: &str = "daemonset-controller,deployment-controller,disruption-controller,\
+     garbage-collector-controller,job-controller,namespace-controller,node-lifecycle-controller,\
+     pod-garbage-collector-controller,replicaset-controller,serviceaccount-controller,serviceaccount-token-controller,\
+     statefulset-controller,taint-eviction-controller";
+
+fn etcd(program: &Path, dir: &RunDir, port: &Port) -> Spec {
+    let client = format!("http://127.0.0.1:{}", port.number());
+    Spec::new("etcd", program, dir.join("etcd.log"))
+        .arg("etcd")
+        .arg(format!("--data-dir={}", dir.join("etcd").display()))
+        .arg(format!("--listen-client-urls={client}"))
+        .arg(format!("--advertise-client-urls={client}"))
+        // No peer ever calls, so any port will do, and the advertised one need not be true.
+        .args([
+            "--listen-peer-urls=http://127.0.0.1:0",
+            "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+        ])
+        .args([
+            "--initial-cluster=default=http://127.0.0.1:2380",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        ])
+        .env(REMOVE_AT_EOF, dir.path())
+}
+
+fn apiserver(
+    program: &Path,
+    dir: &RunDir,
+    authority: &Authority,
+    port: &Port,
+    etcd_port: &Port,
+) -> anyhow::Result<Spec> {
+    let (certificate, key) = authority.issue(dir, "kube-apiserver", Purpose::Server)?;
+    let policy = dir.write("audit-policy.yaml", AUDIT_POLICY)?;
+    let account_key = KeyPair::generate().context("making the service accounts' key")?;
+    let account_public = dir.write("service-accounts.pub", account_key.public_key_pem())?;
+    let account_private = dir.write(ACCOUNT_KEY, account_key.serialize_pem())?;
+    let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
+    Ok(
+        Spec::new("kube-apiserver", program, dir.join("kube-apiserver.log"))
+            .arg("kube-apiserver")
+            .arg(format!("--etcd-servers=http://127.0.0.1:{}", etcd_port.number()))
+            .arg(format!("--secure-port={}", port.number()))
+            .args([
+                "--bind-address=127.0.0.1",
+                "--advertise-address=127.0.0.1",
+                "--endpoint-reconciler-type=none",
+            ])
+            .args([
+                "--service-cluster-ip-range=10.96.0.0/16",
+                "--authorization-mode=RBAC",
+                "--profiling=false",
+            ])
+            .arg("--service-account-issuer=https://kubernetes.default.svc")
+            .arg(file("service-account-key-file", &account_public))
+            .arg(file("service-account-signing-key-file", &account_private))
+            .arg(file("client-ca-file", &authority.path))
+            .arg(file("tls-cert-file", &certificate))
+            .arg(file("tls-private-key-file", &key))
+            .arg(file("cert-dir", dir.path()))
+            .arg(file("audit-policy-file", &policy))
+            .arg(file("audit-log-path", &dir.join(AUDIT_LOG)))
+            .arg("--audit-log-mode=blocking"),
+    )
+}
+
+fn controller_manager(
+    program: &Path,
+    dir: &RunDir,
+    authority: &Authority,
+    kubeconfig: &Path,
+    options: &Options,
+) -> Spec {
+    let grace = options.node_monitor_grace;
+    Spec::new(
+        "kube-controller-manager",
+        program,
+        dir.join("kube-controller-manager.log"),
+    )
+    .arg("kube-controller-manager")
+    .arg(format!("--kubeconfig={}", kubeconfig.display()))
+    .arg(format!("--controllers={CONTROLLERS}"))
+    .arg(format!(
+        "--service-account-private-key-file={}",
+        dir.join(ACCOUNT_KEY).display()
+    ))
+    .arg(format!("--root-ca-file={}", authority.path.display()))
+    .arg(format!("--node-monitor-grace-period={}ms", grace.as_millis()))
+    .arg(format!(
+        "--node-startup-grace-period={}ms",
+        grace.as_millis().max(4_000)
+    ))
+    .args([
+        "--node-monitor-period=250ms",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ])
+    .args(["--kube-api-qps=500", "--kube-api-burst=1000"])
+}
+
+/// Waits for a fact and gives up early when one of the processes it depends on has ended.
+async fn await_with<T>(
+    parts: &mut [Process],
+    what: &str,
+    mut look: impl AsyncFnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let mut ended = None;
+    let seen = until(what, STARTUP, async || {
+        if let Err(error) = parts.iter_mut().try_for_each(Process::check_running) {
+            ended = Some(error);
+            return Ok(Some(None));
+        }
+        Ok(look().await?.map(Some))
+    })
+    .await;
+    if let Some(error) = ended {
+        return Err(error.context(format!("waiting for {what}")));
+    }
+    match seen {
+        Ok(Some(value)) => Ok(value),
+        Ok(None) => bail!("waiting for {what} ended without an answer"),
+        Err(error) => {
+            let words: Vec<String> = parts
+                .iter()
+                .map(|part| format!("{}:\n{}", part.name(), part.tail()))
+                .collect();
+            Err(error.context(words.join("\n")))
+        }
+    }
+}
+
+async fn await_apiserver(client: &kube::Client, parts: &mut [Process]) -> anyhow::Result<()> {
+    await_with(parts, "kube-apiserver to be ready", async || {
+        let request = kube::core::Request::new("").get("readyz", &GetParams::default())?;
+        let answer = tokio::time::timeout(Duration::from_secs(5), client.request_text(request)).await??;
+        Ok((answer == "ok").then_some(()))
+    })
+    .await
+}
+
+/// Gives [`HAULOUT_GROUP`] its rights.
+async fn grant(client: &kube::Client, options: &Options) -> anyhow::Result<()> {
+    let name = || ObjectMeta {
+        name: Some(HAULOUT_GROUP.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let role = ClusterRole {
+        metadata: name(),
+        rules: Some(options.haulout_rules.clone()),
+        ..ClusterRole::default()
+    };
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": name(),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": HAULOUT_GROUP},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": HAULOUT_GROUP}],
+    }))
+    .context("composing the ClusterRoleBinding")?;
+    let params = PostParams::default();
+    Api::<ClusterRole>::all(client.clone())
+        .create(&params, &role)
+        .await
+        .context("creating the ClusterRole haulout")?;
+    Api::<ClusterRoleBinding>::all(client.clone())
+        .create(&params, &binding)
+        .await
+        .context("creating the ClusterRoleBinding haulout")?;
+    Ok(())
+}
+
+fn url(port: &Port) -> String {
+    format!("https://127.0.0.1:{}", port.number())
+}
+
+fn client_config(
+    dir: &RunDir,
+    authority: &Authority,
+    port: &Port,
+    user: &User,
+) -> anyhow::Result<kube::Config> {
+    let (certificate, key) = authority.issue(dir, &user.name, Purpose::Client { group: user.group })?;
+    let address = url(port).parse().context("composing the API server's address")?;
+    // Made by hand and not from a kubeconfig, because that would also follow the proxy variables of the environment.
+    let mut config = kube::Config::new(address);
+    config.root_cert = Some(vec![authority.der.clone()]);
+    config.default_retry = false;
+    config.auth_info = AuthInfo {
+        client_certificate: Some(certificate.display().to_string()),
+        client_key: Some(key.display().to_string()),
+        ..AuthInfo::default()
+    };
+    Ok(config)
+}
+
+fn write_kubeconfig(
+    dir: &RunDir,
+    authority: &Authority,
+    port: &Port,
+    user: &User,
+) -> anyhow::Result<PathBuf> {
+    let (certificate, key) = authority.issue(dir, &user.name, Purpose::Client { group: user.group })?;
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "lab", "cluster": {"server": url(port), "certificate-authority": authority.path}}],
+        "users": [{"name": user.name, "user": {"client-certificate": certificate, "client-key": key}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user.name}}],
+        "current-context": "lab",
+    });
+    // JSON is YAML too, and needs no second serializer.
+    dir.write(
+        format!("{}.kubeconfig", user.name),
+        serde_json::to_string_pretty(&config)?,
+    )
+}
+
+enum Purpose {
+    Server,
+    Client { group: &'static str },
+}
+
+/// The lab's own certificate authority, made anew for each run.
+#[derive(Debug)]
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    path: PathBuf,
+    der: Vec<u8>,
+}
+
+impl Authority {
+    fn create(dir: &RunDir) -> anyhow::Result<Self> {
+        let key = KeyPair::generate().context("making the authority's key")?;
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, "haulout lab");
+        let certificate = params
+            .self_signed(&key)
+            .context("making the authority's certificate")?;
+        let path = dir.write("ca.crt", certificate.pem())?;
+        Ok(Self {
+            der: certificate.der().to_vec(),
+            issuer: Issuer::new(params, key),
+            path,
+        })
+    }
+
+    /// Makes a certificate with its key and tells the paths of both.
+    fn issue(&self, dir: &RunDir, name: &str, purpose: Purpose) -> anyhow::Result<(PathBuf, PathBuf)> {
+        if name.is_empty() || name.contains(['/', '\0']) {
+            bail!("{name:?} cannot be a user's name here: it becomes a file's name");
+        }
+        let key = KeyPair::generate().with_context(|| format!("making {name}'s key"))?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = match purpose {
+            Purpose::Server => {
+                params.subject_alt_names = vec![
+                    rcgen::SanType::IpAddress(Ipv4Addr::LOCALHOST.into()),
+                    rcgen::SanType::DnsName("localhost".try_into().context("naming localhost")?),
+                ];
+                vec![ExtendedKeyUsagePurpose::ServerAuth]
+            }
+            Purpose::Client { group } => {
+                params.distinguished_name.push(DnType::OrganizationName, group);
+                vec![ExtendedKeyUsagePurpose::ClientAuth]
+            }
+        };
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .with_context(|| format!("making {name}'s certificate"))?;
+        // A name may be asked for twice, also at the same time, and a reader must never pair one's certificate with
+        // the other's key.
+        let serial = {
+            use std::sync::atomic::{AtomicU32, Ordering};
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        };
+        Ok((
+            dir.write(format!("{name}-{serial}.crt"), certificate.pem())?,
+            dir.write(format!("{name}-{serial}.key"), key.serialize_pem())?,
+        ))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AuditLine {
+    verb: String,
+    user: AuditUser,
+    #[serde(default)]
+    user_agent: String,
+    #[serde(default)]
+    object_ref: AuditObject,
+    #[serde(default)]
+    response_status: AuditStatus,
+    request_received_timestamp: jiff::Timestamp,
+    stage_timestamp: jiff::Timestamp,
+    request_object: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct AuditUser {
+    username: String,
+}
+
+#[derive(Deserialize, Default)]
+struct AuditObject {
+    #[serde(default)]
+    resource: String,
+    subresource: Option<String>,
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+struct AuditStatus {
+    #[serde(default)]
+    code: u16,
+}
+
+fn parse_audit(text: &str) -> anyhow::Result<Vec<AuditEvent>> {
+    // What follows the last newline is a line that is still being written.
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole
+        .lines()
+        .map(|line| {
+            let line: AuditLine =
+                serde_json::from_str(line).with_context(|| format!("reading the audit log's line {line}"))?;
+            Ok(AuditEvent {
+                verb: line.verb,
+                user: line.user.username,
+                user_agent: line.user_agent,
+                resource: line.object_ref.resource,
+                subresource: line.object_ref.subresource,
+                namespace: line.object_ref.namespace,
+                name: line.object_ref.name,
+                code: line.response_status.code,
+                received: line.request_received_timestamp,
+                answered: line.stage_timestamp,
+                object: line.request_object,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_audit;
+
+    #[test]
+    fn an_audit_line_that_is_still_being_written_is_left_for_later() {
+        let line = r#"{"verb":"create","user":{"username":"haulout"},"objectRef":{"resource":"pods","namespace":"n","name":"p","subresource":"eviction"},"responseStatus":{"code":429},"requestReceivedTimestamp":"2026-11-21T09:00:00.000001Z","stageTimestamp":"2026-11-21T09:00:00.000002Z"}"#;
+        let events = parse_audit(&format!("{line}\n{}", &line[..40])).unwrap();
+        let [event] = events.as_slice() else {
+            panic!("{events:?}")
+        };
+        assert_eq!(
+            (event.verb.as_str(), event.code, event.subresource.as_deref()),
+            ("create", 429, Some("eviction"))
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! A run's temporary directory: private to its user, and gone when the run ends.
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+/// The name every run's directory begins with. The Go parts refuse to remove a directory of another name.
+pub const PREFIX: &str = "haulout-lab-";
+
+/// A directory under the system's temporary directory that is removed with all it holds when this is dropped.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// Makes a directory with a name of its own, readable by nobody else: it holds private keys.
+    pub fn create() -> anyhow::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let base = std::env::temp_dir();
+        loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = base.join(format!("{PREFIX}{}-{count}", std::process::id()));
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self { path }),
+                // A killed process of the same id may have left one behind.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("making the directory {}", path.display()));
+                }
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of `name` inside it.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes `content` to `name` inside it and tells the path.
+    pub fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
+        let path = self.join(name);
+        std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        // A process that was just killed may finish a last write while its directory goes, which makes the removal
+        // fail with "directory not empty".
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while let Err(error) = std::fs::remove_dir_all(&self.path) {
+            if error.kind() == std::io::ErrorKind::NotFound {
+                return;
+            }
+            if Instant::now() > deadline {
+                tracing::warn!(path = %self.path.display(), %error, "could not remove the run's directory");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RunDir;
+
+    #[test]
+    fn a_directory_goes_with_its_owner() {
+        let dir = RunDir::create().unwrap();
+        let file = dir.write("a", "b").unwrap();
+        assert!(file.exists());
+        let path = dir.path().to_owned();
+        drop(dir);
+        assert!(!path.exists());
+    }
+}
