@@ -486,8 +486,7 @@ impl Answer {
         let said = answer::said(status);
         let why = match status.code {
             404 => return Self::Gone,
-            // Another 409 is a budget that changed under the kube-apiserver's hands: the pod is still there.
-            409 if status.message.contains("UID in precondition") => return Self::Gone,
+            409 if is_about_uid(status) => return Self::Gone,
             429 => match budgets(status) {
                 Some(names) => Why::Budget {
                     names,
@@ -514,6 +513,13 @@ impl Answer {
                 .map(|seconds| Duration::from_secs(seconds.into())),
         }
     }
+}
+
+/// Whether a 409 says that the pod of that name is another one. Only the words tell, and Kubernetes has two wordings:
+/// `the UID in the precondition (…) does not match the UID in record (…)` and `Precondition failed: UID in precondition:
+/// …`. A 409 in other words is a budget that changed under the kube-apiserver's hands; the pod counts as still there.
+fn is_about_uid(status: &Status) -> bool {
+    status.message.contains("UID") && status.message.to_lowercase().contains("precondition")
 }
 
 /// The budgets that a 429 names, or `None` if it speaks of no budget.

@@ -238,6 +238,10 @@ async fn a_pod_that_is_gone_when_evicted_counts_as_gone_only_after_another_list(
         (404, "pods \"web-1\" not found"),
         (
             409,
+            "Operation cannot be fulfilled on Pod \"web-1\": the UID in the precondition (uid-web-1) does not match the UID in record (other). The object might have been deleted and then recreated",
+        ),
+        (
+            409,
             "Operation cannot be fulfilled on Pod \"web-1\": Precondition failed: UID in precondition: uid-web-1, UID in object meta: other",
         ),
     ] {
