@@ -15,11 +15,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::answer;
+use super::client;
 use super::facts::{GpuResources, node_facts};
 use super::pods::{Verdict, verdict};
 use super::update::Update;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::Keys;
+
+/// How much earlier than the client's own deadline the kube-apiserver shall end a silent watch. It ends them up to a few
+/// seconds late.
+const READ_MARGIN: Duration = Duration::from_secs(15);
 
 /// Which Nodes are watched, and what is read of them.
 #[derive(Clone, Debug)]
@@ -148,9 +153,11 @@ impl Default for Settings {
 
 impl Settings {
     fn watcher(&self) -> watcher::Config {
-        let seconds = u32::try_from(self.watch_timeout.as_secs()).unwrap_or(u32::MAX);
-        // Zero would switch kube's idle timeout off.
-        watcher::Config::default().timeout(seconds.max(1))
+        // Zero would switch kube's idle timeout off, and a watch that is silent for longer than the client reads would
+        // be taken for dead.
+        let longest = client::READ_DEADLINE.saturating_sub(READ_MARGIN);
+        let timeout = self.watch_timeout.clamp(Duration::from_secs(1), longest);
+        watcher::Config::default().timeout(u32::try_from(timeout.as_secs()).unwrap_or(1))
     }
 }
 
