@@ -8,8 +8,9 @@
 )]
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use haulout::cluster::client;
 use haulout::cluster::drain::{self, DrainSettings, Mode, Report, Why};
 use haulout::cluster::facts::GpuResources;
 use haulout::cluster::node::{self, GetError, NodePatch, PatchError};
@@ -19,14 +20,20 @@ use haulout::cluster::watch::{self, Selection, Settings};
 use haulout::ids::{NodeName, NodeUid};
 use haulout::keys::{DEFAULT_PREFIX, Keys};
 use haulout_lab::kube::{Kube, Options, User};
-use haulout_lab::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, VmFacts};
+use haulout_lab::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, STUCK, VmFacts};
 use haulout_lab::wait::until;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -51,7 +58,13 @@ impl Scene {
         let (vm, facts) = tokio::sync::watch::channel(VmFacts::ON);
         let machine = Machine::new("gpu-1", UUID, 4).label("gpu", "true");
         let kubelet = Kubelet::start(kube.client(), machine, facts);
-        let haulout = kube.client_for(&User::haulout("haulout-1")).unwrap();
+        let path = kube.kubeconfig(&User::haulout("haulout-1")).unwrap();
+        let kubeconfig = Kubeconfig::read_from(path).unwrap();
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .unwrap();
+        let haulout = client::client(config).unwrap();
         let scene = Self {
             kube,
             _kubelet: kubelet,
@@ -323,7 +336,8 @@ async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
     let (out, mut updates) = mpsc::channel(16);
     let (_draining, nodes) = tokio::sync::watch::channel(BTreeSet::from([scene.name.clone()]));
     let stop = CancellationToken::new();
-    let watching = tokio::spawn(watch::pods(
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch::pods(
         scene.haulout.clone(),
         nodes,
         Settings::default(),
@@ -341,7 +355,7 @@ async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
     }
     let took = began.elapsed();
     stop.cancel();
-    watching.await.unwrap();
+    tasks.join_all().await;
     let audit = scene.kube.audit().await.unwrap();
     let evictions = audit
         .iter()
@@ -366,7 +380,8 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
         backoff_min: Duration::from_millis(200),
         ..Settings::default()
     };
-    let watching = tokio::spawn(watch::run(
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch::run(
         scene.haulout.clone(),
         selection,
         settings,
@@ -413,5 +428,82 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
         }
     }
     stop.cancel();
-    watching.await.unwrap();
+    tasks.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_by_admission_carries_the_words_of_who_refuses() {
+    let scene = Scene::start().await;
+    scene.run_pods(&["web".to_owned()], "50").await;
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(scene.kube.client());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(scene.kube.client());
+    let rule = |group: &str, resource: &str, operation: &str| json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": [operation], "resources": [resource]});
+    let policy = json!({
+        "metadata": {"name": "freeze"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule("", "nodes", "UPDATE"), rule("", "pods/eviction", "CREATE")]},
+            "validations": [{"expression": "request.userInfo.username != 'haulout-1'", "message": "the change freeze lasts until Monday"}],
+        },
+    });
+    let binding = json!({
+        "metadata": {"name": "freeze"},
+        "spec": {"policyName": "freeze", "validationActions": ["Deny"]},
+    });
+    let params = PostParams::default();
+    policies
+        .create(&params, &serde_json::from_value(policy).unwrap())
+        .await
+        .unwrap();
+    bindings
+        .create(&params, &serde_json::from_value(binding).unwrap())
+        .await
+        .unwrap();
+    let refused = until("the policy to be in force", PATIENCE, async || {
+        let seen = scene.get().await?;
+        let error = scene.patch(&cordon(&seen)).await.err();
+        Ok(error.filter(|error| !matches!(error, PatchError::Conflict { .. })))
+    })
+    .await
+    .unwrap();
+    assert!(matches!(refused, PatchError::Rejected { .. }), "{refused:?}");
+    assert!(
+        refused
+            .to_string()
+            .contains("the change freeze lasts until Monday"),
+        "{refused}"
+    );
+    let report = scene.round().await;
+    assert!(
+        matches!(&report.left[0].why, Why::Forbidden { said } if said.contains("the change freeze lasts until Monday")),
+        "{report:?}"
+    );
+    bindings.delete("freeze", &DeleteParams::default()).await.unwrap();
+
+    // A namespace that is being deleted refuses evictions in words of its own.
+    scene
+        .create::<core::Pod>(json!({
+            "metadata": {"name": "stuck", "annotations": {STUCK: "true"}},
+            "spec": {"nodeName": "gpu-1", "containers": [{"name": "main", "image": "lab.invalid/none"}]},
+        }))
+        .await;
+    let namespaces: Api<core::Namespace> = Api::all(scene.kube.client());
+    namespaces.delete("shop", &DeleteParams::default()).await.unwrap();
+    let pods: Api<core::Pod> = Api::namespaced(scene.kube.client(), "shop");
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "stuck"}});
+    let refused = until("the namespace to refuse", PATIENCE, async || {
+        let answer: kube::Result<Value> = pods
+            .create_subresource("eviction", "stuck", &params, &eviction)
+            .await;
+        match answer {
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(Some(status)),
+            other => Err(anyhow::anyhow!("{other:?}")),
+        }
+    })
+    .await
+    .unwrap();
+    let causes = refused.details.unwrap().causes;
+    assert!(
+        causes.iter().any(|cause| cause.reason == "NamespaceTerminating"),
+        "{causes:?}"
+    );
 }
