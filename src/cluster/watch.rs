@@ -161,7 +161,8 @@ impl Settings {
     }
 }
 
-/// Tells of Nodes until the watch breaks or stops.
+/// Tells of Nodes until the watch breaks or stops. The `Reset` is held back until the list answers, so that an outage
+/// voids nothing before there is something better.
 async fn follow_nodes(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Node>>>>,
     selection: &Selection,
@@ -169,6 +170,7 @@ async fn follow_nodes(
     stop: &CancellationToken,
     backoff: &mut Backoff,
 ) -> Ended {
+    let mut is_reset_due = false;
     loop {
         let event = tokio::select! {
             biased;
@@ -176,14 +178,17 @@ async fn follow_nodes(
             event = events.next() => event,
         };
         let update = match event {
-            Some(Ok(Event::Init)) => Update::Reset,
+            Some(Ok(Event::Init)) => {
+                is_reset_due = true;
+                continue;
+            }
             Some(Ok(Event::InitApply(node) | Event::Apply(node))) => Update::Node(Box::new(node_facts(
                 &node,
                 &selection.keys,
                 &selection.gpu_resources,
             ))),
             Some(Ok(Event::InitDone)) => {
-                backoff.reset();
+                backoff.settled();
                 Update::Settled
             }
             Some(Ok(Event::Delete(node))) => Update::NodeGone {
@@ -193,6 +198,9 @@ async fn follow_nodes(
             Some(Err(error)) => return Ended::Broke(said(&error)),
             None => return Ended::Broke("it ended".to_owned()),
         };
+        if std::mem::take(&mut is_reset_due) && !tell(out, stop, Update::Reset).await {
+            return Ended::Stopped;
+        }
         if !tell(out, stop, update).await {
             return Ended::Stopped;
         }
@@ -256,7 +264,7 @@ async fn follow_pods(
                 News::None
             }
             Some(Ok(Event::InitDone)) => {
-                backoff.reset();
+                backoff.settled();
                 News::Now
             }
             Some(Ok(Event::Apply(pod))) => standing.apply(&pod, node),
@@ -326,10 +334,14 @@ impl StandingPods {
 }
 
 /// The waits between tries: doubling, with jitter, so that the watches of many Nodes do not come back in step.
+///
+/// They start anew only after a watch has stood for as long as the longest wait. One that breaks at once each time, as
+/// where `list` is allowed and `watch` is not, would otherwise list for ever at the pace of the shortest.
 struct Backoff {
     builder: backon::ExponentialBuilder,
     waits: backon::ExponentialBackoff,
     max: Duration,
+    settled: Option<Instant>,
 }
 
 impl Backoff {
@@ -343,14 +355,21 @@ impl Backoff {
             waits: builder.build(),
             builder,
             max: settings.backoff_max,
+            settled: None,
         }
     }
 
-    fn reset(&mut self) {
-        self.waits = self.builder.build();
+    /// The watch stands.
+    fn settled(&mut self) {
+        self.settled = Some(Instant::now());
     }
 
+    /// The watch is broken: how long to wait.
     fn next(&mut self) -> Duration {
+        let stood = self.settled.take().map(|since| since.elapsed());
+        if stood.is_some_and(|stood| stood >= self.max) {
+            self.waits = self.builder.build();
+        }
         self.waits.next().unwrap_or(self.max).min(self.max)
     }
 }
