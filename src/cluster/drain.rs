@@ -93,7 +93,7 @@ pub enum DrainError {
 /// How the answer to one eviction is read.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// The pod is not on this Node any more, or never was the one that was meant.
+    /// The pod that was meant is gone.
     Gone,
     /// It is still there.
     Here { why: Why, retry_after: Option<Duration> },

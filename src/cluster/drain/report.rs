@@ -37,7 +37,7 @@ pub struct Left {
 /// Why a pod is still there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
-    /// It was asked to leave in this round, and now leaves.
+    /// It was asked to leave in this round, and leaves.
     Evicted,
     /// It was leaving before this round.
     Terminating {
