@@ -26,6 +26,12 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the controller
+    ///
+    /// It watches vCenter and Kubernetes, and takes each GPU node through the maintenance of its ESXi host.
+    ///
+    /// Every setting can be given as a flag or in the environment; the flag goes first. Kubernetes is found by
+    /// KUBECONFIG, or from inside the cluster. A wrong value ends the program with exit code 2 and names what would be
+    /// right.
     // Boxed: the settings are many times the size of the other variants.
     Run(Box<Args>),
     /// Print the version

@@ -3,12 +3,11 @@
 //! A round starts departures and reports; it waits for none. The caller comes back when pods have changed or when a
 //! refused eviction is worth another try, so that a crash between two rounds loses nothing.
 
-use std::collections::BTreeMap;
-use std::fmt;
+mod report;
+
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -18,8 +17,10 @@ use kube::core::Status;
 use thiserror::Error;
 use tokio::time::Instant;
 
+pub use report::{Left, Report, Why};
+
 use super::answer::{self, Refusal};
-use super::pods::{SkipReason, Verdict, verdict};
+use super::pods::{Verdict, verdict};
 use crate::ids::NodeName;
 
 /// After this many complete lists a round ends, though pods that were gone when they were to be evicted may have been
@@ -66,76 +67,6 @@ pub enum Mode {
     ListOnly,
 }
 
-/// What a round found and did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// The pods in the last complete list, those that do not stand in the way included.
-    pub listed: usize,
-    /// The pods that stand in the way, by namespace and name. Empty only if a complete list showed none.
-    pub left: Vec<Left>,
-    /// How many pods do not stand in the way, and why.
-    pub skipped: BTreeMap<SkipReason, usize>,
-    /// The longest wait that Kubernetes asked for before an eviction is tried again.
-    pub retry_after: Option<Duration>,
-}
-
-/// A pod that stands in the way.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Left {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Which of the pods of that name.
-    pub uid: String,
-    /// Why it is still there.
-    pub why: Why,
-}
-
-/// Why a pod is still there.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
-    /// It was asked to leave in this round, and now leaves.
-    Evicted,
-    /// It was leaving before this round.
-    Terminating {
-        /// When it was told to, as far as the object tells.
-        since: Option<Timestamp>,
-    },
-    /// A PodDisruptionBudget forbids the eviction for the time being.
-    Budget {
-        /// The budgets, if Kubernetes named them.
-        names: Vec<String>,
-        /// What Kubernetes said.
-        said: String,
-    },
-    /// The kube-apiserver failed at it; two budgets on one pod end here as well.
-    ServerError {
-        /// What it said.
-        said: String,
-    },
-    /// Its namespace is being deleted, which takes the pod along.
-    NamespaceTerminating,
-    /// Haulout may not evict it, by RBAC or by the words of an admission webhook.
-    Forbidden {
-        /// What Kubernetes said.
-        said: String,
-    },
-    /// The kube-apiserver has too much to do; the rest of the round was left out.
-    TooManyRequests,
-    /// No usable answer; whether it leaves will be seen by the next list.
-    Unreachable {
-        /// What went wrong.
-        said: String,
-    },
-    /// The round ended before its turn.
-    NotReached,
-    /// It is Haulout's own pod, which leaves last.
-    OwnPod,
-    /// It would be evicted, if the round were not one that only looks.
-    Standing,
-}
-
 /// Why a round could not even look. Nothing is known about the pods then; least of all that there are none.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DrainError {
@@ -162,7 +93,7 @@ pub enum DrainError {
 /// How the answer to one eviction is read.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// The pod is not on this Node any more, or never was the one that was meant.
+    /// The pod that was meant is gone.
     Gone,
     /// It is still there.
     Here { why: Why, retry_after: Option<Duration> },
@@ -205,6 +136,17 @@ pub async fn round(
     }
 }
 
+impl OwnPod {
+    /// The pod that this process runs in, if its manifest tells by the downward API in `POD_NAMESPACE` and `POD_NAME`.
+    pub fn from_environment() -> Option<Self> {
+        let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Some(Self {
+            namespace: read("POD_NAMESPACE")?,
+            name: read("POD_NAME")?,
+        })
+    }
+}
+
 impl Default for DrainSettings {
     fn default() -> Self {
         Self {
@@ -217,60 +159,6 @@ impl Default for DrainSettings {
             // kubectl's and client-go's own page.
             page_size: 500,
             own_pod: None,
-        }
-    }
-}
-
-impl Report {
-    /// Whether a complete list showed no pod that stands in the way.
-    pub fn is_drained(&self) -> bool {
-        self.left.is_empty()
-    }
-
-    /// Whether another round can achieve something before a pod has changed: not if all who are left are leaving.
-    pub fn is_retry_worth_it(&self) -> bool {
-        self.left.iter().any(|left| match left.why {
-            Why::Evicted | Why::Terminating { .. } | Why::Standing => false,
-            Why::Budget { .. }
-            | Why::ServerError { .. }
-            | Why::NamespaceTerminating
-            | Why::Forbidden { .. }
-            | Why::TooManyRequests
-            | Why::Unreachable { .. }
-            | Why::NotReached
-            | Why::OwnPod => true,
-        })
-    }
-
-    /// The same report with the pods in an order that does not change from round to round.
-    fn sorted(mut self) -> Self {
-        self.left.sort();
-        self
-    }
-}
-
-impl fmt::Display for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}: {}", self.namespace, self.name, self.why)
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Evicted => f.write_str("evicted, leaving"),
-            Self::Terminating { since: Some(since) } => write!(f, "terminating since {since}"),
-            Self::Terminating { since: None } => f.write_str("terminating"),
-            Self::Budget { names, said } if names.is_empty() => write!(f, "held by a budget: {said}"),
-            Self::Budget { names, said } => write!(f, "held by budget {}: {said}", names.join(", ")),
-            Self::ServerError { said } => write!(f, "not evicted: {said}"),
-            Self::NamespaceTerminating => f.write_str("its namespace is being deleted"),
-            Self::Forbidden { said } => write!(f, "eviction forbidden: {said}"),
-            Self::TooManyRequests => f.write_str("not evicted: the kube-apiserver has too much to do"),
-            Self::Unreachable { said } => write!(f, "eviction not answered: {said}"),
-            Self::NotReached => f.write_str("its turn has not come"),
-            Self::OwnPod => f.write_str("Haulout's own pod, leaves last"),
-            Self::Standing => f.write_str("to be evicted"),
         }
     }
 }
@@ -500,7 +388,8 @@ impl Answer {
             403 if answer::causes(status, "NamespaceTerminating").next().is_some() => {
                 Why::NamespaceTerminating
             }
-            401 | 403 => Why::Forbidden { said },
+            // 422 is how an admission policy refuses unless it asks for another code.
+            401 | 403 | 422 => Why::Forbidden { said },
             _ => Why::ServerError { said },
         };
         Self::Here {

@@ -15,11 +15,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::answer;
+use super::client;
 use super::facts::{GpuResources, node_facts};
 use super::pods::{Verdict, verdict};
 use super::update::Update;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::Keys;
+
+/// How much earlier than the client's own deadline the kube-apiserver shall end a silent watch. It ends them up to a few
+/// seconds late.
+const READ_MARGIN: Duration = Duration::from_secs(15);
 
 /// Which Nodes are watched, and what is read of them.
 #[derive(Clone, Debug)]
@@ -148,13 +153,16 @@ impl Default for Settings {
 
 impl Settings {
     fn watcher(&self) -> watcher::Config {
-        let seconds = u32::try_from(self.watch_timeout.as_secs()).unwrap_or(u32::MAX);
-        // Zero would switch kube's idle timeout off.
-        watcher::Config::default().timeout(seconds.max(1))
+        // Zero would switch kube's idle timeout off, and a watch that is silent for longer than the client reads would
+        // be taken for dead.
+        let longest = client::READ_DEADLINE.saturating_sub(READ_MARGIN);
+        let timeout = self.watch_timeout.clamp(Duration::from_secs(1), longest);
+        watcher::Config::default().timeout(u32::try_from(timeout.as_secs()).unwrap_or(1))
     }
 }
 
-/// Tells of Nodes until the watch breaks or stops.
+/// Tells of Nodes until the watch breaks or stops. The `Reset` is held back until the list answers, so that an outage
+/// voids nothing before there is something better.
 async fn follow_nodes(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Node>>>>,
     selection: &Selection,
@@ -162,6 +170,7 @@ async fn follow_nodes(
     stop: &CancellationToken,
     backoff: &mut Backoff,
 ) -> Ended {
+    let mut is_reset_due = false;
     loop {
         let event = tokio::select! {
             biased;
@@ -169,14 +178,17 @@ async fn follow_nodes(
             event = events.next() => event,
         };
         let update = match event {
-            Some(Ok(Event::Init)) => Update::Reset,
+            Some(Ok(Event::Init)) => {
+                is_reset_due = true;
+                continue;
+            }
             Some(Ok(Event::InitApply(node) | Event::Apply(node))) => Update::Node(Box::new(node_facts(
                 &node,
                 &selection.keys,
                 &selection.gpu_resources,
             ))),
             Some(Ok(Event::InitDone)) => {
-                backoff.reset();
+                backoff.settled();
                 Update::Settled
             }
             Some(Ok(Event::Delete(node))) => Update::NodeGone {
@@ -186,6 +198,9 @@ async fn follow_nodes(
             Some(Err(error)) => return Ended::Broke(said(&error)),
             None => return Ended::Broke("it ended".to_owned()),
         };
+        if std::mem::take(&mut is_reset_due) && !tell(out, stop, Update::Reset).await {
+            return Ended::Stopped;
+        }
         if !tell(out, stop, update).await {
             return Ended::Stopped;
         }
@@ -249,7 +264,7 @@ async fn follow_pods(
                 News::None
             }
             Some(Ok(Event::InitDone)) => {
-                backoff.reset();
+                backoff.settled();
                 News::Now
             }
             Some(Ok(Event::Apply(pod))) => standing.apply(&pod, node),
@@ -319,10 +334,14 @@ impl StandingPods {
 }
 
 /// The waits between tries: doubling, with jitter, so that the watches of many Nodes do not come back in step.
+///
+/// They start anew only after a watch has stood for as long as the longest wait. One that breaks at once each time, as
+/// where `list` is allowed and `watch` is not, would otherwise list for ever at the pace of the shortest.
 struct Backoff {
     builder: backon::ExponentialBuilder,
     waits: backon::ExponentialBackoff,
     max: Duration,
+    settled: Option<Instant>,
 }
 
 impl Backoff {
@@ -336,14 +355,21 @@ impl Backoff {
             waits: builder.build(),
             builder,
             max: settings.backoff_max,
+            settled: None,
         }
     }
 
-    fn reset(&mut self) {
-        self.waits = self.builder.build();
+    /// The watch stands.
+    fn settled(&mut self) {
+        self.settled = Some(Instant::now());
     }
 
+    /// The watch is broken: how long to wait.
     fn next(&mut self) -> Duration {
+        let stood = self.settled.take().map(|since| since.elapsed());
+        if stood.is_some_and(|stood| stood >= self.max) {
+            self.waits = self.builder.build();
+        }
         self.waits.next().unwrap_or(self.max).min(self.max)
     }
 }

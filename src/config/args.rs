@@ -8,10 +8,7 @@ const PACE: &str = "How many nodes at once";
 const PERIODS: &str = "Periods and deadlines";
 const OPERATION: &str = "Operation";
 
-/// Watches vCenter and Kubernetes, and takes each GPU node through the maintenance of its ESXi host.
-///
-/// Every setting can be given as a flag or in the environment; the flag goes first. Kubernetes is found by KUBECONFIG,
-/// or from inside the cluster. A wrong value ends the program with exit code 2 and names what would be right.
+/// The settings of the controller.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
     /// The vCenter: a name, name:port or URL (required)

@@ -1,4 +1,5 @@
 use clap::{CommandFactory as _, Parser as _};
+use secrecy::ExposeSecret as _;
 
 use super::*;
 use crate::cli::{Cli, Command};

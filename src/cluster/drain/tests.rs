@@ -1,8 +1,10 @@
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cluster::pods::SkipReason;
 use crate::cluster::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, server};
 
 const LIST: &str = "GET /api/v1/pods";
@@ -143,7 +145,20 @@ async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
 async fn each_refusal_has_its_own_meaning() {
     type Case = (fn() -> Reply, Why);
     let said = |text: &str| text.to_owned();
-    let cases: [Case; 6] = [
+    let cases: [Case; 7] = [
+        (
+            || {
+                refusal(
+                    422,
+                    "Invalid",
+                    "ValidatingAdmissionPolicy 'calm' denied request: not today",
+                    Value::Null,
+                )
+            },
+            Why::Forbidden {
+                said: said("ValidatingAdmissionPolicy 'calm' denied request: not today (HTTP 422)"),
+            },
+        ),
         (
             || {
                 refusal(

@@ -1,0 +1,133 @@
+//! What a drain round reports: which pods are left on the Node, and why each is still there.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::cluster::pods::SkipReason;
+
+/// What a round found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The pods in the last complete list, those that do not stand in the way included.
+    pub listed: usize,
+    /// The pods that stand in the way, by namespace and name. Empty only if a complete list showed none.
+    pub left: Vec<Left>,
+    /// How many pods do not stand in the way, and why.
+    pub skipped: BTreeMap<SkipReason, usize>,
+    /// The longest wait that Kubernetes asked for before an eviction is tried again.
+    pub retry_after: Option<Duration>,
+}
+
+/// A pod that stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Left {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which of the pods of that name.
+    pub uid: String,
+    /// Why it is still there.
+    pub why: Why,
+}
+
+/// Why a pod is still there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// It was asked to leave in this round, and leaves.
+    Evicted,
+    /// It was leaving before this round.
+    Terminating {
+        /// When it was told to, as far as the object tells.
+        since: Option<Timestamp>,
+    },
+    /// A PodDisruptionBudget forbids the eviction for the time being.
+    Budget {
+        /// The budgets, if Kubernetes named them.
+        names: Vec<String>,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// The kube-apiserver failed at it; two budgets on one pod end here as well.
+    ServerError {
+        /// What it said.
+        said: String,
+    },
+    /// Its namespace is being deleted, which takes the pod along.
+    NamespaceTerminating,
+    /// Haulout may not evict it, by RBAC or by the words of an admission webhook or policy.
+    Forbidden {
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// The kube-apiserver has too much to do; the rest of the round was left out.
+    TooManyRequests,
+    /// No usable answer; whether it leaves will be seen by the next list.
+    Unreachable {
+        /// What went wrong.
+        said: String,
+    },
+    /// The round ended before its turn.
+    NotReached,
+    /// It is Haulout's own pod, which leaves last.
+    OwnPod,
+    /// It would be evicted, if the round were not one that only looks.
+    Standing,
+}
+
+impl Report {
+    /// Whether a complete list showed no pod that stands in the way.
+    pub fn is_drained(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Whether another round can achieve something before a pod has changed: not if all who are left are leaving.
+    pub fn is_retry_worth_it(&self) -> bool {
+        self.left.iter().any(|left| match left.why {
+            Why::Evicted | Why::Terminating { .. } | Why::Standing => false,
+            Why::Budget { .. }
+            | Why::ServerError { .. }
+            | Why::NamespaceTerminating
+            | Why::Forbidden { .. }
+            | Why::TooManyRequests
+            | Why::Unreachable { .. }
+            | Why::NotReached
+            | Why::OwnPod => true,
+        })
+    }
+
+    /// The same report with the pods in an order that does not change from round to round.
+    pub(super) fn sorted(mut self) -> Self {
+        self.left.sort();
+        self
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}: {}", self.namespace, self.name, self.why)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Evicted => f.write_str("evicted, leaving"),
+            Self::Terminating { since: Some(since) } => write!(f, "terminating since {since}"),
+            Self::Terminating { since: None } => f.write_str("terminating"),
+            Self::Budget { names, said } if names.is_empty() => write!(f, "held by a budget: {said}"),
+            Self::Budget { names, said } => write!(f, "held by budget {}: {said}", names.join(", ")),
+            Self::ServerError { said } => write!(f, "not evicted: {said}"),
+            Self::NamespaceTerminating => f.write_str("its namespace is being deleted"),
+            Self::Forbidden { said } => write!(f, "eviction forbidden: {said}"),
+            Self::TooManyRequests => f.write_str("not evicted: the kube-apiserver has too much to do"),
+            Self::Unreachable { said } => write!(f, "eviction not answered: {said}"),
+            Self::NotReached => f.write_str("its turn has not come"),
+            Self::OwnPod => f.write_str("Haulout's own pod, leaves last"),
+            Self::Standing => f.write_str("to be evicted"),
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! The Kubernetes half against a real kube-apiserver with its real disruption controller.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use haulout::cluster::client;
+use haulout::cluster::drain::{self, DrainSettings, Mode, Report, Why};
+use haulout::cluster::facts::GpuResources;
+use haulout::cluster::node::{self, GetError, NodePatch, PatchError};
+use haulout::cluster::pods::SkipReason;
+use haulout::cluster::update::{Marks, Node, Update};
+use haulout::cluster::watch::{self, Selection, Settings};
+use haulout::ids::{NodeName, NodeUid};
+use haulout::keys::{DEFAULT_PREFIX, Keys};
+use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, STUCK, VmFacts};
+use haulout_lab::wait::until;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(10);
+const UUID: &str = "42160f2c-7a0f-4e2c-9d4e-000000000001";
+
+/// A lab with one Node, and a client with Haulout's own rights.
+struct Scene {
+    kube: Kube,
+    _kubelet: Kubelet,
+    _vm: tokio::sync::watch::Sender<VmFacts>,
+    haulout: kube::Client,
+    keys: Keys,
+    gpus: GpuResources,
+    name: NodeName,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let kube = Kube::start(&Options::default()).await.unwrap();
+        kube.create_namespace("shop").await.unwrap();
+        let (vm, facts) = tokio::sync::watch::channel(VmFacts::ON);
+        let machine = Machine::new("gpu-1", UUID, 4).label("gpu", "true");
+        let kubelet = Kubelet::start(kube.client(), machine, facts);
+        let path = kube.kubeconfig(&User::haulout("haulout-1")).unwrap();
+        let kubeconfig = Kubeconfig::read_from(path).unwrap();
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .unwrap();
+        let haulout = client::client(config).unwrap();
+        let scene = Self {
+            kube,
+            _kubelet: kubelet,
+            _vm: vm,
+            haulout,
+            keys: Keys::under(DEFAULT_PREFIX),
+            gpus: GpuResources::parse("nvidia.com/*").unwrap(),
+            name: NodeName::new("gpu-1"),
+        };
+        until("the node to be ready with its GPUs", PATIENCE, async || {
+            let node = scene.get().await?;
+            Ok((node.ready.is_true && node.gpus.contains_key("nvidia.com/gpu")).then_some(()))
+        })
+        .await
+        .unwrap();
+        scene
+    }
+
+    async fn get(&self) -> Result<Node, GetError> {
+        node::get(&self.haulout, &self.keys, &self.gpus, &self.name, DEADLINE).await
+    }
+
+    async fn patch(&self, patch: &NodePatch) -> Result<Node, PatchError> {
+        node::patch(&self.haulout, &self.keys, &self.gpus, &self.name, patch, DEADLINE).await
+    }
+
+    /// Cordons on the newest view; the kubelet's status writes may come between.
+    async fn cordon(&self) -> Node {
+        until("the cordon to be accepted", PATIENCE, async || {
+            let seen = self.get().await?;
+            Ok(self.patch(&cordon(&seen)).await.ok())
+        })
+        .await
+        .unwrap()
+    }
+
+    async fn round(&self) -> Report {
+        drain::round(&self.haulout, &self.name, &DrainSettings::default(), Mode::Evict)
+            .await
+            .unwrap()
+    }
+
+    async fn create<K>(&self, object: Value)
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::Serialize
+            + serde::de::DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.kube.client(), "shop");
+        let object: K = serde_json::from_value(object).unwrap();
+        api.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    async fn run_pods(&self, names: &[String], exits_after_ms: &str) {
+        for name in names {
+            self.create::<core::Pod>(json!({
+                "metadata": {"name": name, "labels": {"app": name}, "annotations": {EXITS_AFTER_MS: exits_after_ms}},
+                "spec": {"nodeName": "gpu-1", "terminationGracePeriodSeconds": 20,
+                    "containers": [{"name": "main", "image": "lab.invalid/none"}]},
+            }))
+            .await;
+        }
+        let pods: Api<core::Pod> = Api::namespaced(self.kube.client(), "shop");
+        until("the pods to run", PATIENCE, async || {
+            let running = pods.list(&Default::default()).await?;
+            let is_running = |pod: &core::Pod| {
+                pod.status
+                    .as_ref()
+                    .is_some_and(|status| status.phase.as_deref() == Some("Running"))
+            };
+            Ok(running.iter().all(is_running).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Requires `min` pods of the app to stay, and waits until that is observed.
+    async fn guard(&self, name: &str, app: &str) {
+        self.create::<PodDisruptionBudget>(json!({
+            "metadata": {"name": name},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}},
+        }))
+        .await;
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.kube.client(), "shop");
+        until("the budget to count its pod", PATIENCE, async || {
+            let status = budgets.get(name).await?.status.unwrap_or_default();
+            Ok((status.current_healthy == Some(1)).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+}
+
+fn cordon(seen: &Node) -> NodePatch {
+    NodePatch {
+        uid: seen.uid.clone(),
+        resource_version: seen.resource_version,
+        marks: Marks {
+            state: Some("draining".to_owned()),
+            episode: Some("{\"v\":1}".to_owned()),
+            ..Marks::default()
+        },
+        unschedulable: Some(true),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
+    let scene = Scene::start().await;
+    let nodes: Api<core::Node> = Api::all(scene.kube.client());
+
+    let first = scene.get().await.unwrap();
+    let node = scene.cordon().await;
+    assert!(node.unschedulable && node.resource_version > first.resource_version);
+    assert_eq!(node.cordoned_by.as_deref(), Some("haulout"));
+    assert_eq!(node.marks.state.as_deref(), Some("draining"));
+    let stale = scene.patch(&cordon(&first)).await.unwrap_err();
+    assert!(matches!(stale, PatchError::Conflict { .. }), "{stale}");
+
+    // A person's annotation is neither written nor removed.
+    let key = scene.keys.keep_cordoned.clone();
+    let wish = Patch::Merge(json!({"metadata": {"annotations": {key: "true"}}}));
+    nodes
+        .patch("gpu-1", &PatchParams::default(), &wish)
+        .await
+        .unwrap();
+    let node = until("the end to be accepted", PATIENCE, async || {
+        let seen = scene.get().await?;
+        let end = NodePatch {
+            marks: Marks::default(),
+            unschedulable: Some(false),
+            ..cordon(&seen)
+        };
+        Ok(scene.patch(&end).await.ok())
+    })
+    .await
+    .unwrap();
+    assert!(!node.unschedulable && node.cordoned_by.is_none());
+    assert_eq!(
+        node.marks,
+        Marks {
+            keep_cordoned: Some("true".to_owned()),
+            ..Marks::default()
+        }
+    );
+    let spec = nodes.get("gpu-1").await.unwrap().spec.unwrap();
+    assert_eq!(spec.unschedulable, None);
+    let by_person = Patch::Merge(json!({"spec": {"unschedulable": true}}));
+    let as_kubectl = PatchParams::apply("kubectl-cordon");
+    nodes.patch("gpu-1", &as_kubectl, &by_person).await.unwrap();
+    assert_eq!(
+        scene.get().await.unwrap().cordoned_by.as_deref(),
+        Some("kubectl-cordon")
+    );
+
+    // Another Node of that name, and none at all.
+    let other = until("an answer about the UID", PATIENCE, async || {
+        let seen = scene.get().await?;
+        let other = NodePatch {
+            uid: NodeUid::new("00000000-0000-0000-0000-000000000000"),
+            ..cordon(&seen)
+        };
+        let error = scene.patch(&other).await.unwrap_err();
+        let is_raced = error.to_string().contains("object has been modified");
+        Ok((!is_raced).then_some(error))
+    })
+    .await
+    .unwrap();
+    assert!(
+        matches!(other, PatchError::Gone { .. } | PatchError::Conflict { .. }),
+        "{other}"
+    );
+    let nowhere = NodeName::new("gpu-9");
+    let gone = node::patch(
+        &scene.haulout,
+        &scene.keys,
+        &scene.gpus,
+        &nowhere,
+        &cordon(&first),
+        DEADLINE,
+    )
+    .await;
+    assert!(matches!(gone, Err(PatchError::Gone { .. })), "{gone:?}");
+    let gone = node::get(&scene.haulout, &scene.keys, &scene.gpus, &nowhere, DEADLINE).await;
+    assert!(matches!(gone, Err(GetError::Gone { .. })), "{gone:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
+    let scene = Scene::start().await;
+    let names = ["free", "guarded", "twice", "done"].map(str::to_owned);
+    scene.run_pods(&names, "50").await;
+    scene.guard("keep-guarded", "guarded").await;
+    scene.guard("keep-twice-a", "twice").await;
+    scene.guard("keep-twice-b", "twice").await;
+    let pods: Api<core::Pod> = Api::namespaced(scene.kube.client(), "shop");
+    let done = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+    pods.patch_status("done", &PatchParams::default(), &done)
+        .await
+        .unwrap();
+    scene.cordon().await;
+
+    let report = scene.round().await;
+    assert_eq!(report.listed, 4);
+    assert_eq!(report.skipped.get(&SkipReason::Finished), Some(&1));
+    let why = |name: &str| {
+        report
+            .left
+            .iter()
+            .find(|left| left.name == name)
+            .map(|left| left.why.clone())
+    };
+    assert_eq!(why("free"), Some(Why::Evicted));
+    let Some(Why::Budget { names, said }) = why("guarded") else {
+        panic!("{report:?}");
+    };
+    assert_eq!(names, ["keep-guarded"]);
+    assert!(
+        said.contains("needs 1 healthy pods and has 1 currently"),
+        "{said}"
+    );
+    let Some(Why::ServerError { said }) = why("twice") else {
+        panic!("{report:?}");
+    };
+    assert!(said.contains("more than one PodDisruptionBudget"), "{said}");
+    assert!(report.is_retry_worth_it());
+
+    // The words by which an eviction of a namesake is known.
+    let namesake = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "guarded"},
+        "deleteOptions": {"preconditions": {"uid": "00000000-0000-0000-0000-000000000000"}}});
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(scene.kube.client(), "shop");
+    for budget in ["keep-guarded", "keep-twice-a", "keep-twice-b"] {
+        budgets.delete(budget, &DeleteParams::default()).await.unwrap();
+    }
+    let refused = until("the budget to be gone", PATIENCE, async || {
+        let answer: kube::Result<Value> = pods
+            .create_subresource("eviction", "guarded", &PostParams::default(), &namesake)
+            .await;
+        match answer {
+            Err(kube::Error::Api(status)) if status.code != 429 => Ok(Some(status)),
+            other => Err(anyhow::anyhow!("{other:?}")),
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(refused.code, 409);
+    assert!(
+        refused.message.contains("the UID in the precondition"),
+        "{refused:?}"
+    );
+
+    let report = until("the drain", PATIENCE, async || {
+        Ok(Some(scene.round().await).filter(Report::is_drained))
+    })
+    .await
+    .unwrap();
+    assert_eq!((report.listed, report.skipped.len()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
+    let scene = Scene::start().await;
+    let names: Vec<_> = (0..60).map(|n| format!("web-{n}")).collect();
+    scene.run_pods(&names, "500").await;
+    scene.cordon().await;
+
+    let (out, mut updates) = mpsc::channel(16);
+    let (_draining, nodes) = tokio::sync::watch::channel(BTreeSet::from([scene.name.clone()]));
+    let stop = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch::pods(
+        scene.haulout.clone(),
+        nodes,
+        Settings::default(),
+        out,
+        stop.clone(),
+    ));
+    let began = Instant::now();
+    let mut rounds = 1;
+    while !scene.round().await.is_drained() {
+        let update = tokio::time::timeout(PATIENCE, updates.recv())
+            .await
+            .expect("a change in time");
+        assert_eq!(update, Some(Update::PodsChanged(scene.name.clone())));
+        rounds += 1;
+    }
+    let took = began.elapsed();
+    stop.cancel();
+    tasks.join_all().await;
+    let audit = scene.kube.audit().await.unwrap();
+    let evictions = audit
+        .iter()
+        .filter(|event| event.user == "haulout-1" && event.subresource.as_deref() == Some("eviction"))
+        .count();
+    assert_eq!(evictions, 60);
+    assert!(rounds <= 5, "{rounds} lists");
+    println!("60 pods with half a second of grace: {took:?}, {rounds} lists, {evictions} evictions");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
+    let scene = Scene::start().await;
+    let (out, mut updates) = mpsc::channel(16);
+    let stop = CancellationToken::new();
+    let selection = Selection {
+        selector: "gpu in (true),!spare".to_owned(),
+        keys: scene.keys.clone(),
+        gpu_resources: scene.gpus.clone(),
+    };
+    let settings = Settings {
+        backoff_min: Duration::from_millis(200),
+        ..Settings::default()
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch::run(
+        scene.haulout.clone(),
+        selection,
+        settings,
+        out,
+        stop.clone(),
+    ));
+    let mut next = async || {
+        tokio::time::timeout(PATIENCE, updates.recv())
+            .await
+            .expect("an update in time")
+            .unwrap()
+    };
+    assert_eq!(next().await, Update::Reset);
+    let Update::Node(node) = next().await else {
+        panic!("a node")
+    };
+    assert_eq!(
+        (node.name.as_str(), node.gpus.get("nvidia.com/gpu")),
+        ("gpu-1", Some(&4))
+    );
+    assert_eq!(node.provider_uuid, node.system_uuid);
+    assert_eq!(next().await, Update::Settled);
+
+    scene
+        .kube
+        .restart_apiserver(Duration::from_secs(1))
+        .await
+        .unwrap();
+    while !matches!(next().await, Update::Lost { .. }) {}
+    while next().await != Update::Reset {}
+    while next().await != Update::Settled {}
+
+    // A Node that the selector matches no longer is as good as gone.
+    let spare = Patch::Merge(json!({"metadata": {"labels": {"spare": ""}}}));
+    let nodes: Api<core::Node> = Api::all(scene.kube.client());
+    nodes
+        .patch("gpu-1", &PatchParams::default(), &spare)
+        .await
+        .unwrap();
+    loop {
+        if let Update::NodeGone { name, uid } = next().await {
+            assert_eq!((name, uid), (scene.name.clone(), node.uid.clone()));
+            break;
+        }
+    }
+    stop.cancel();
+    tasks.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_by_admission_carries_the_words_of_who_refuses() {
+    let scene = Scene::start().await;
+    scene.run_pods(&["web".to_owned()], "50").await;
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(scene.kube.client());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(scene.kube.client());
+    let rule = |group: &str, resource: &str, operation: &str| json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": [operation], "resources": [resource]});
+    let policy = json!({
+        "metadata": {"name": "freeze"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule("", "nodes", "UPDATE"), rule("", "pods/eviction", "CREATE")]},
+            "validations": [{"expression": "request.userInfo.username != 'haulout-1'", "message": "the change freeze lasts until Monday"}],
+        },
+    });
+    let binding = json!({
+        "metadata": {"name": "freeze"},
+        "spec": {"policyName": "freeze", "validationActions": ["Deny"]},
+    });
+    let params = PostParams::default();
+    policies
+        .create(&params, &serde_json::from_value(policy).unwrap())
+        .await
+        .unwrap();
+    bindings
+        .create(&params, &serde_json::from_value(binding).unwrap())
+        .await
+        .unwrap();
+    let refused = until("the policy to be in force", PATIENCE, async || {
+        let seen = scene.get().await?;
+        let error = scene.patch(&cordon(&seen)).await.err();
+        Ok(error.filter(|error| !matches!(error, PatchError::Conflict { .. })))
+    })
+    .await
+    .unwrap();
+    assert!(matches!(refused, PatchError::Rejected { .. }), "{refused:?}");
+    assert!(
+        refused
+            .to_string()
+            .contains("the change freeze lasts until Monday"),
+        "{refused}"
+    );
+    let report = scene.round().await;
+    assert!(
+        matches!(&report.left[0].why, Why::Forbidden { said } if said.contains("the change freeze lasts until Monday")),
+        "{report:?}"
+    );
+    bindings.delete("freeze", &DeleteParams::default()).await.unwrap();
+
+    // A namespace that is being deleted refuses evictions in words of its own.
+    scene
+        .create::<core::Pod>(json!({
+            "metadata": {"name": "stuck", "annotations": {STUCK: "true"}},
+            "spec": {"nodeName": "gpu-1", "containers": [{"name": "main", "image": "lab.invalid/none"}]},
+        }))
+        .await;
+    let namespaces: Api<core::Namespace> = Api::all(scene.kube.client());
+    namespaces.delete("shop", &DeleteParams::default()).await.unwrap();
+    let pods: Api<core::Pod> = Api::namespaced(scene.kube.client(), "shop");
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "stuck"}});
+    let refused = until("the namespace to refuse", PATIENCE, async || {
+        let answer: kube::Result<Value> = pods
+            .create_subresource("eviction", "stuck", &params, &eviction)
+            .await;
+        match answer {
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(Some(status)),
+            other => Err(anyhow::anyhow!("{other:?}")),
+        }
+    })
+    .await
+    .unwrap();
+    let causes = refused.details.unwrap().causes;
+    assert!(
+        causes.iter().any(|cause| cause.reason == "NamespaceTerminating"),
+        "{causes:?}"
+    );
+}
