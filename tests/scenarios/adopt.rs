@@ -6,7 +6,10 @@ use haulout_lab::stage::Stage;
 use crate::story::{a40, gpu_vm, hosts, one_node, stage, start, tell};
 
 /// A transition time as Python's `isoformat()` writes it, a few seconds ago.
-#[expect(clippy::disallowed_methods, reason = "the controller that left it lived in real time")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the controller that left it lived in real time"
+)]
 fn a_moment_ago() -> String {
     let time = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(5);
     format!("{time:.6}").replace('Z', "+00:00")
