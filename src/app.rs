@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -60,6 +60,8 @@ pub struct Misconfigured {
 /// [`Misconfigured`] for a value that only its user could judge; otherwise whatever kept the controller from starting,
 /// or a task that must run and has ended.
 pub async fn run(config: Config) -> anyhow::Result<()> {
+    // Listened for from the beginning, so that a stop during the start is an orderly one as well.
+    let terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     for (name, value) in config.describe() {
         info!("{name:<34} {value}");
     }
@@ -145,7 +147,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         hub::run(inbox, interest, inventory, supervisor, token).await;
         "the hub"
     });
-    let outcome = until_asked_to_stop(&mut tasks).await;
+    let outcome = until_asked_to_stop(&mut tasks, terminate).await;
     stop.cancel();
     streams_stop.cancel();
     let all = async { while tasks.join_next().await.is_some() {} };
@@ -157,8 +159,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 }
 
 /// Waits for a signal; a task that ends before one is a fault.
-async fn until_asked_to_stop(tasks: &mut JoinSet<&'static str>) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+async fn until_asked_to_stop(tasks: &mut JoinSet<&'static str>, mut terminate: Signal) -> anyhow::Result<()> {
     tokio::select! {
         biased;
         interrupted = tokio::signal::ctrl_c() => {

@@ -18,6 +18,7 @@ mod adopt;
 mod cancel;
 mod drain;
 mod hosts;
+mod kills;
 mod main_job;
 mod people;
 mod restarts;

@@ -1,0 +1,175 @@
+//! SIGKILL before and after every request that changes something: the story ends as if nothing had happened.
+
+use anyhow::{Context as _, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use haulout_lab::gate::{Gate, Moment};
+use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage, boot_id, episode};
+
+use crate::story::{a40, gpu_vm, hosts, kube, start, tell};
+
+/// How many of these stories run at once. Each is mostly waiting, and the machine has two cores for all.
+const ABREAST: usize = 6;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Story {
+    Wait,
+    Migrate,
+}
+
+impl Story {
+    async fn set(self, name: &str) -> anyhow::Result<Stage<'static>> {
+        let mut spec = match self {
+            Self::Wait => hosts(&[("esx1", &[a40(1)])]),
+            Self::Migrate => hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]),
+        };
+        let vm = gpu_vm(name, "gpu1", "esx1");
+        let members = vec![Member::new(name, "gpu1", &vm.uuid)];
+        spec.vms = vec![vm];
+        // The gate reads what passes, so the vCenter behind it speaks plain HTTP on loopback.
+        let stage = Stage::set(kube().await, name, &spec, members, false).await?;
+        stage.add_pod("train", &stage.node_name("gpu1"), &[]).await?;
+        Ok(stage)
+    }
+
+    /// What the operator does and sees, whatever happens to Haulout meanwhile.
+    async fn play(self, stage: &Stage<'_>) -> anyhow::Result<()> {
+        let node = stage.node_name("gpu1");
+        let boot_before = boot_id(&stage.node(&node).await?);
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
+        if self == Self::Wait {
+            stage.vcenter.exit_maintenance("esx1").await?;
+        }
+        stage
+            .wait_node(&node, "is on another boot", |node| boot_id(node) != boot_before)
+            .await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.pods_on(&node).await?.is_empty(), "the pod was evicted");
+        let stands_on = stage.vcenter.state().await?.vm("gpu1").unwrap().host.clone();
+        ensure!(
+            stands_on == if self == Self::Wait { "esx1" } else { "esx2" },
+            "the VM is on {stands_on}"
+        );
+        let cycles = stage.power_cycles("gpu1").await?;
+        ensure!(
+            cycles == (1, 1),
+            "off {} times and on {} times",
+            cycles.0,
+            cycles.1
+        );
+        for method in ["PowerOffVM_Task", "PowerOnVM_Task", "RelocateVM_Task"] {
+            let calls = stage.calls(method, "gpu1").await?;
+            ensure!(calls <= 1, "{method} was accepted {calls} times");
+        }
+        Ok(())
+    }
+}
+
+async fn through(stage: &Stage<'_>) -> anyhow::Result<(Gate, String)> {
+    let client = stage.kube.client_for(&stage.user())?;
+    let gate = Gate::start(client, stage.vcenter.sdk()).await?;
+    let kubeconfig = stage.kube.dir().join(format!("gate-{}.kubeconfig", stage.name()));
+    gate.write_kubeconfig(&kubeconfig)?;
+    Ok((gate, kubeconfig.to_string_lossy().into_owned()))
+}
+
+fn start_behind(stage: &Stage<'_>, gate: &Gate, kubeconfig: &str) -> anyhow::Result<Haulout> {
+    start(
+        stage,
+        &[("VCENTER_HOST", &gate.vcenter_sdk()), ("KUBECONFIG", kubeconfig)],
+    )
+}
+
+/// The story undisturbed; gives what it changed, in order.
+async fn undisturbed(story: Story, name: &str) -> anyhow::Result<Vec<String>> {
+    let stage = story.set(name).await?;
+    let (gate, kubeconfig) = through(&stage).await?;
+    let haulout = start_behind(&stage, &gate, &kubeconfig)?;
+    stage.wait_said("vCenter has told its complete set").await?;
+    story.play(&stage).await?;
+    haulout.stop().await?;
+    Ok(gate
+        .crossings()
+        .into_iter()
+        .map(|crossing| crossing.what)
+        .collect())
+}
+
+async fn killed(story: Story, name: &str, number: usize, moment: Moment) -> anyhow::Result<()> {
+    let stage = story.set(name).await?;
+    let (gate, kubeconfig) = through(&stage).await?;
+    gate.stop_at(number, moment);
+    let haulout = start_behind(&stage, &gate, &kubeconfig)?;
+    stage.wait_said("vCenter has told its complete set").await?;
+    let kill = async {
+        let crossing = tokio::time::timeout(PATIENCE, gate.stopped())
+            .await
+            .with_context(|| format!("the story never came to its change number {number}"))?;
+        haulout.kill().await?;
+        gate.open();
+        let successor = start_behind(&stage, &gate, &kubeconfig)?;
+        anyhow::Ok((crossing, successor))
+    };
+    let (played, killed) = tokio::join!(story.play(&stage), kill);
+    let (crossing, successor) = killed?;
+    played.with_context(|| {
+        format!(
+            "killed {moment:?} {}; the changes were {:#?}\n{}",
+            crossing.what,
+            gate.crossings(),
+            stage.said()
+        )
+    })?;
+    // It may have been started a moment ago, with nothing left to do.
+    successor.kill().await?;
+    let left = stage.node(&stage.node_name("gpu1")).await?;
+    ensure!(
+        episode(&left).is_none(),
+        "nothing of the episode is left on the Node"
+    );
+    Ok(())
+}
+
+fn survives_a_kill_at_every_change(story: Story, name: &'static str) {
+    tell(async move {
+        let changes = undisturbed(story, &format!("{name}-ref")).await?;
+        println!("{} changes: {changes:#?}", changes.len());
+        ensure!(
+            changes.len() >= 8,
+            "the story has lost some of its changes: {changes:#?}"
+        );
+        let points =
+            (1..=changes.len()).flat_map(|number| [(number, Moment::Before), (number, Moment::After)]);
+        stream::iter(points)
+            .map(|(number, moment)| {
+                let at = match moment {
+                    Moment::Before => "before",
+                    Moment::After => "after",
+                };
+                let name = format!("{name}-{number}-{at}");
+                async move {
+                    killed(story, &name, number, moment)
+                        .await
+                        .with_context(|| name.clone())
+                }
+            })
+            .buffer_unordered(ABREAST)
+            .try_collect::<Vec<()>>()
+            .await
+            .map(|_| ())
+    });
+}
+
+#[test]
+fn s11_a_kill_before_and_after_every_change_of_the_wait_story() {
+    survives_a_kill_at_every_change(Story::Wait, "kill-wait");
+}
+
+#[test]
+fn s11_a_kill_before_and_after_every_change_of_the_migrate_story() {
+    survives_a_kill_at_every_change(Story::Migrate, "kill-move");
+}
