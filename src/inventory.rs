@@ -78,7 +78,10 @@ pub struct Inventory {
 #[derive(Debug)]
 struct Side<Key> {
     silent: Option<String>,
+    /// What was told since the last `Reset`.
     told: BTreeSet<Key>,
+    /// Something was told since the last `Settled`.
+    is_open: bool,
 }
 
 /// What this process knows of a node beyond what the two worlds tell. Nothing here is needed after a restart.
@@ -98,6 +101,7 @@ impl<Key> Side<Key> {
         Self {
             silent: Some(format!("{who} has not told its first complete set yet")),
             told: BTreeSet::new(),
+            is_open: false,
         }
     }
 }
@@ -128,6 +132,12 @@ impl Inventory {
             Fact::Cluster(update) => self.apply_cluster(update),
             Fact::Finding(finding) => self.apply_finding(finding),
         }
+    }
+
+    /// Whether a set of vCenter's has been told in part: what belongs to it follows at once, and is to be judged together.
+    /// Kubernetes tells each Node by itself, so there is nothing to wait for.
+    pub fn is_amid_a_set(&self) -> bool {
+        self.vcenter.silent.is_none() && self.vcenter.is_open
     }
 
     /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
@@ -168,6 +178,7 @@ impl Inventory {
 
     fn apply_vsphere(&mut self, update: vsphere::Update) {
         use vsphere::Update;
+        self.vcenter.is_open = !matches!(update, Update::Settled | Update::Lost { .. });
         match update {
             Update::Reset => {
                 self.vcenter.silent = Some("vCenter is telling its whole set anew".to_owned());

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::perform::{NotRecorded, Perform};
 use crate::ids::NodeName;
@@ -129,7 +129,8 @@ impl<P: Perform> NodeActor<P> {
                 waiting_on,
                 recheck,
             } => {
-                self.tell(&sight, Some(&waiting_on), Some(&effect));
+                self.tell(&sight, &waiting_on);
+                tell_effect(&self.name, &effect);
                 self.shared.perform.perform(&self.name, &effect, now).await;
                 let of = Own::Try {
                     kind: effect.kind(),
@@ -142,7 +143,7 @@ impl<P: Perform> NodeActor<P> {
                 self.wake_at(recheck, now)
             }
             Decision::Wait { waiting_on, recheck } => {
-                self.tell(&sight, Some(&waiting_on), None);
+                self.tell(&sight, &waiting_on);
                 self.wake_at(recheck, now)
             }
             Decision::Rest => {
@@ -208,14 +209,8 @@ impl<P: Perform> NodeActor<P> {
     }
 
     /// Says what the node waits for, once each time it changes.
-    fn tell(&mut self, sight: &Sight, waiting_on: Option<&WaitingOn>, effect: Option<&Effect>) {
-        let words = match (waiting_on, effect) {
-            (Some(waiting_on), Some(effect)) => {
-                format!("trying to {}; waiting for {waiting_on}", effect.kind().words())
-            }
-            (Some(waiting_on), None) => format!("waiting for {waiting_on}"),
-            (None, _) => return,
-        };
+    fn tell(&mut self, sight: &Sight, waiting_on: &WaitingOn) {
+        let words = waiting_on.to_string();
         if self.told.as_ref() == Some(&words) {
             return;
         }
@@ -225,10 +220,22 @@ impl<P: Perform> NodeActor<P> {
             host = episode.map(|episode| episode.host.name.as_str()),
             episode = episode.map(|episode| episode.id.as_str()),
             phase = sight.record.phase_name(),
-            waiting_on = waiting_on.map(WaitingOn::kind),
-            "{words}"
+            waiting_on = waiting_on.kind(),
+            "waiting for {words}"
         );
         self.told = Some(words);
+    }
+}
+
+/// Says what is done to the node. Drain rounds and surveys come again and again and change little each, so they are for
+/// those who look closer.
+fn tell_effect(name: &NodeName, effect: &Effect) {
+    let kind = effect.kind();
+    match kind {
+        EffectKind::DrainRound | EffectKind::Survey => debug!(node = %name, "asking to {}", kind.words()),
+        EffectKind::ShutdownGuest | EffectKind::PowerOff | EffectKind::Relocate | EffectKind::PowerOn => {
+            info!(node = %name, "asking to {}", kind.words());
+        }
     }
 }
 

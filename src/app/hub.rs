@@ -2,8 +2,10 @@
 //! each node's actor what has changed.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -18,6 +20,10 @@ use crate::vsphere::update as vsphere;
 /// The most facts that are folded in before the actors are shown a picture. An initial set of 2,500 hosts comes as as
 /// many facts; showing after each would make a picture of every node each time, and never showing would starve them.
 const BATCH: usize = 1024;
+
+/// How long the rest of a set is waited for. It comes within milliseconds, or, where a VM was found and is not told of
+/// yet, with the next answer of the poll; were it ever to stay away, nodes it has nothing to do with must not wait.
+const REST_OF_A_SET: Duration = Duration::from_secs(2);
 
 /// What comes into the hub.
 #[derive(Debug)]
@@ -43,28 +49,45 @@ pub(super) async fn run<P: Perform>(
     stop: CancellationToken,
 ) {
     let mut heard = Heard::default();
+    let mut amid_until: Option<Instant> = None;
     loop {
+        let rest_is_late = async {
+            match amid_until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
         // Order: a closing house first; then what our own effects found, because actors wait for their echo; then the
         // reaping, which is rare and short.
         let fact = tokio::select! {
             biased;
             () = stop.cancelled() => break,
             Some(finding) = inbox.findings.recv() => Some(Fact::Finding(finding)),
-            () = supervisor.reap() => None,
+            () = supervisor.reap() => continue,
             Some(update) = inbox.cluster.recv() => Some(Fact::Cluster(update)),
             Some(update) = inbox.vsphere.recv() => Some(Fact::Vsphere(update)),
+            () = rest_is_late => None,
             else => break,
         };
-        let Some(fact) = fact else { continue };
-        heard.note(&fact);
-        inventory.apply(fact);
-        for _ in 0..BATCH {
-            let Some(fact) = inbox.try_next() else { break };
+        if let Some(fact) = fact {
             heard.note(&fact);
             inventory.apply(fact);
+            for _ in 0..BATCH {
+                let Some(fact) = inbox.try_next() else { break };
+                heard.note(&fact);
+                inventory.apply(fact);
+            }
         }
-        let sights = inventory.sights();
         set(&interest.roster, inventory.roster());
+        if inventory.is_amid_a_set() {
+            // The rest of it is on its way, and half a set may show one of two clicks.
+            let until = *amid_until.get_or_insert_with(|| Instant::now() + REST_OF_A_SET);
+            if Instant::now() < until {
+                continue;
+            }
+        }
+        amid_until = None;
+        let sights = inventory.sights();
         set(&interest.draining, inventory.draining());
         supervisor.show(sights);
     }

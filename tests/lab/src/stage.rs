@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -343,7 +343,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Makes a budget that lets the one pod labelled `app=NAME` go, or with `allowed` 0 does not, or changes the one that
-    /// is there, and waits until the disruption controller has counted. It is told as `minAvailable`, because a pod
+    /// is there. One that blocks is waited for until the disruption controller has counted; one that was loosened is not,
+    /// because the pod may be gone before anybody looks. It is told as `minAvailable`, because a pod
     /// without a controller has no scale that a `maxUnavailable` could be taken from.
     pub async fn set_budget(&self, app: &str, allowed: i32) -> anyhow::Result<()> {
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.client(), &self.name);
@@ -358,18 +359,18 @@ impl<'a> Stage<'a> {
             .patch(&name, &params, &Patch::Apply(&budget))
             .await
             .context("writing the budget")?;
+        if allowed > 0 {
+            return Ok(());
+        }
         until(
             &format!("the budget {name} to be counted"),
             PATIENCE,
             async || {
-                let status = budgets.get(&name).await?;
-                let counted = status.status.as_ref().is_some_and(|it| {
-                    it.observed_generation == status.metadata.generation && it.expected_pods > Some(0)
-                });
-                let allows = status
-                    .status
-                    .is_some_and(|it| (it.disruptions_allowed > Some(0)) == (allowed > 0));
-                Ok((counted && allows).then_some(()))
+                let status = budgets.get(&name).await?.status;
+                let blocks = |it: &PodDisruptionBudgetStatus| {
+                    it.expected_pods > Some(0) && it.disruptions_allowed == Some(0)
+                };
+                Ok(status.as_ref().is_some_and(blocks).then_some(()))
             },
         )
         .await
