@@ -66,12 +66,12 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         info!("{name:<34} {value}");
     }
     let stop = CancellationToken::new();
+    let gpu_resources = GpuResources::parse(&config.gpu_resources)
+        .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
     let vcenter = Vcenter::new(vcenter_settings(&config)?).context("preparing the connection to vCenter")?;
     let client = cluster::client::connect()
         .await
         .context("preparing the connection to Kubernetes")?;
-    let gpu_resources = GpuResources::parse(&config.gpu_resources)
-        .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
     if config.dry_run {
         warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
     }

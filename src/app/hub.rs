@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::actor::perform::Perform;
 use crate::actor::supervisor::Supervisor;
@@ -115,25 +115,26 @@ fn set<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
 /// Says once each time when a world is heard, and when it falls silent.
 #[derive(Debug, Default)]
 struct Heard {
-    vcenter: bool,
-    kubernetes: bool,
+    vcenter: Option<bool>,
+    kubernetes: Option<bool>,
 }
 
 impl Heard {
     fn note(&mut self, fact: &Fact) {
-        let (standing, who, now) = match fact {
-            Fact::Vsphere(vsphere::Update::Settled) => (&mut self.vcenter, "vCenter", Ok(())),
-            Fact::Vsphere(vsphere::Update::Lost { why }) => (&mut self.vcenter, "vCenter", Err(why)),
-            Fact::Cluster(cluster::Update::Settled) => (&mut self.kubernetes, "Kubernetes", Ok(())),
-            Fact::Cluster(cluster::Update::Lost { why }) => (&mut self.kubernetes, "Kubernetes", Err(why)),
+        let (standing, who, why) = match fact {
+            Fact::Vsphere(vsphere::Update::Settled) => (&mut self.vcenter, "vCenter", None),
+            Fact::Vsphere(vsphere::Update::Lost { why }) => (&mut self.vcenter, "vCenter", Some(why)),
+            Fact::Cluster(cluster::Update::Settled) => (&mut self.kubernetes, "Kubernetes", None),
+            Fact::Cluster(cluster::Update::Lost { why }) => (&mut self.kubernetes, "Kubernetes", Some(why)),
             Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => return,
         };
-        if *standing != now.is_ok() {
-            match now {
-                Ok(()) => info!("{who} has told its complete set"),
-                Err(why) => info!("{who} is not heard, nothing is done until it is: {why}"),
-            }
-            *standing = now.is_ok();
+        let is_heard = why.is_none();
+        if standing.replace(is_heard) == Some(is_heard) {
+            return;
+        }
+        match why {
+            None => info!("{who} has told its complete set"),
+            Some(why) => warn!("{who} is not heard, nothing is done until it is: {why}"),
         }
     }
 }

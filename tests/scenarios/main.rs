@@ -22,3 +22,4 @@ mod kills;
 mod main_job;
 mod people;
 mod restarts;
+mod session;

@@ -1,0 +1,120 @@
+//! What the command line answers to a wrong value: exit code 2, the name, the value, and what would be right.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+use std::process::{Command, Output};
+
+/// Runs `haulout run` with nothing in its environment but these.
+fn run(environment: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_haulout"))
+        .arg("run")
+        .env_clear()
+        .envs(environment.iter().copied())
+        .output()
+        .expect("running haulout")
+}
+
+#[test]
+fn a_wrong_value_ends_with_exit_code_2_and_says_what_would_be_right() {
+    let good = [
+        ("VCENTER_HOST", "vc.example.com"),
+        ("VCENTER_USER", "someone"),
+        ("VCENTER_PASSWORD", "hunter2-canary"),
+    ];
+    for (name, value, expected) in [
+        ("VCENTER_HOST", "", "name, name:port or URL"),
+        ("VCENTER_HOST", "http://vc.example.com", "only https"),
+        (
+            "VCENTER_HOST",
+            "https://user:secret@vc.example.com",
+            "VCENTER_HOST",
+        ),
+        ("VCENTER_HOST", "vc.example.com:0x50", "VCENTER_HOST"),
+        ("VCENTER_USER", "", "VCENTER_USER_FILE"),
+        ("VCENTER_PASSWORD", "", "VCENTER_PASSWORD_FILE"),
+        ("VCENTER_TLS_VERIFY", "maybe", "true or false"),
+        ("GPU_NODE_LABEL", "a==b==c", "label selector"),
+        ("GPU_RESOURCES", "nvidia.com/*,,", "GPU_RESOURCES"),
+        ("POLL_INTERVAL_SECONDS", "0", "from 1 to"),
+        ("POLL_INTERVAL_SECONDS", "-5", "from 1 to"),
+        ("POLL_INTERVAL_SECONDS", "1e3", "from 1 to"),
+        ("POLL_INTERVAL_SECONDS", "99999999999999999999", "from 1 to"),
+        ("DRAIN_TIMEOUT_SECONDS", "ten", "from 1 to"),
+        ("DRAIN_TIMEOUT_ACTION", "kill", "power-off or hold"),
+        ("EVICTION_RETRY_SECONDS", "0", "from 1 to"),
+        ("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "2m", "from 1 to"),
+        ("RELOCATE_TIMEOUT_SECONDS", "0", "from 1 to"),
+        ("POWER_ON_TIMEOUT_SECONDS", "", ""),
+        ("MAX_CONCURRENT_DRAINS", "0", "1 to"),
+        ("MAX_UNAVAILABLE", "0", "1%"),
+        ("MAX_UNAVAILABLE", "101%", "1% to 100%"),
+        ("ANNOTATION_PREFIX", "Not A Prefix", "ANNOTATION_PREFIX"),
+        ("BIND_BY_NAME", "perhaps", "true or false"),
+        ("LOG_FORMAT", "xml", "text or json"),
+        ("LOG_LEVEL", "loud=very=much", "info"),
+        ("DRY_RUN", "2", "true or false"),
+    ] {
+        let mut environment = good.to_vec();
+        environment.push((name, value));
+        // An empty optional value means "unset", so only the required ones are wrong when empty.
+        if expected.is_empty() {
+            environment.push(("DRY_RUN", "2"));
+        }
+        let output = run(&environment);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}={value:?}: {said}");
+        assert!(
+            said.contains(expected),
+            "{name}={value:?} should say {expected:?}: {said}"
+        );
+        let all = format!("{said}{}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            !all.contains("hunter2-canary"),
+            "the password is in the output: {all}"
+        );
+    }
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once() {
+    let output = run(&[("POLL_INTERVAL_SECONDS", "0"), ("DRY_RUN", "2")]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    for name in [
+        "VCENTER_HOST",
+        "VCENTER_USER",
+        "VCENTER_PASSWORD",
+        "POLL_INTERVAL_SECONDS",
+        "DRY_RUN",
+    ] {
+        assert!(said.contains(name), "{name} is missing in {said}");
+    }
+}
+
+#[test]
+fn the_help_names_every_setting_of_the_python_controller() {
+    let output = Command::new(env!("CARGO_BIN_EXE_haulout"))
+        .args(["run", "--help"])
+        .output()
+        .unwrap();
+    let help = String::from_utf8_lossy(&output.stdout);
+    for name in [
+        "VCENTER_HOST",
+        "VCENTER_USER",
+        "VCENTER_PASSWORD",
+        "VCENTER_CA_BUNDLE",
+        "VCENTER_TLS_VERIFY",
+        "GPU_NODE_LABEL",
+        "POLL_INTERVAL_SECONDS",
+        "DRAIN_TIMEOUT_SECONDS",
+        "GUEST_SHUTDOWN_TIMEOUT_SECONDS",
+        "POWER_ON_TIMEOUT_SECONDS",
+        "MAX_CONCURRENT_DRAINS",
+        "DRY_RUN",
+    ] {
+        assert!(help.contains(name), "{name}");
+    }
+}

@@ -1,0 +1,103 @@
+//! How Haulout comes to vCenter, and how it leaves: certificates, logins, logouts.
+
+use anyhow::ensure;
+
+use crate::story::{one_node, start, tell};
+
+/// The environment that undoes the lab's own trust.
+const NO_BUNDLE: (&str, &str) = ("VCENTER_CA_BUNDLE", "");
+
+#[test]
+fn an_unknown_certificate_is_refused_and_no_password_is_sent() {
+    tell(async {
+        let stage = one_node("unknown-ca").await?;
+        let haulout = start(&stage, &[NO_BUNDLE])?;
+        stage
+            .wait_said("vCenter is not heard, nothing is done until it is")
+            .await?;
+        stage.wait_said("certificate").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .vcenter
+            .wait_for_entry("entering", haulout_lab::stage::PATIENCE, |it| {
+                it.detail == "entering"
+            })
+            .await?;
+        let logins = stage
+            .vcenter
+            .journal()
+            .await?
+            .iter()
+            .filter(|it| it.detail == "login")
+            .count();
+        ensure!(logins == 0, "{logins} logins");
+        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn without_verification_it_works_and_says_so_loudly() {
+    tell(async {
+        let stage = one_node("unverified").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = start(&stage, &[NO_BUNDLE, ("VCENTER_TLS_VERIFY", "false")])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        let said = stage.said();
+        ensure!(
+            said.lines()
+                .any(|line| line.contains("WARN") && line.contains("VCENTER_TLS_VERIFY")),
+            "{said}"
+        );
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn an_orderly_end_logs_out_and_leaves_no_session_behind() {
+    tell(async {
+        let stage = one_node("logout").await?;
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        ensure!(
+            stage.vcenter.state().await?.sessions == 1,
+            "one session, however many connections"
+        );
+        haulout.stop().await?;
+        let sessions = stage.vcenter.state().await?.sessions;
+        ensure!(sessions == 0, "{sessions} sessions are left");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_wrong_password_is_tried_once_and_not_again_and_again() {
+    tell(async {
+        let stage = one_node("wrong").await?;
+        let haulout = start(&stage, &[("VCENTER_PASSWORD", "not-the-password")])?;
+        stage.wait_said("did not accept the credentials").await?;
+        // Long enough for many more tries at the lab's pace of one a second.
+        stage.wait_said("vCenter is not heard").await?;
+        let refused =
+            async || -> anyhow::Result<usize> { Ok(stage.said().matches("changed ones at once").count()) };
+        haulout_lab::wait::until("three more attempts", haulout_lab::stage::PATIENCE, async || {
+            Ok((refused().await? >= 3).then_some(()))
+        })
+        .await?;
+        let tried = stage
+            .vcenter
+            .journal()
+            .await?
+            .iter()
+            .filter(|it| it.detail.contains("login refused") || it.detail.contains("InvalidLogin"))
+            .count();
+        ensure!(tried <= 1, "the password was tried {tried} times");
+        ensure!(
+            !stage.said().contains("not-the-password"),
+            "the password is in the log"
+        );
+        haulout.stop().await
+    });
+}
