@@ -446,3 +446,6 @@ impl From<&Fault> for Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -153,6 +153,68 @@ fn a_host_is_entering_from_the_click_to_the_cancel() {
     assert_eq!(host.entering, None);
 }
 
+/// The same click, told as ended well.
+fn ended_well() -> Vec<Change> {
+    let running = String::from_utf8(capture!("entering").to_vec()).unwrap();
+    let ended = running.replace("<state>running</state>", "<state>success</state>");
+    assert_ne!(ended, running);
+    let tasks = set(ended.as_bytes()).unwrap().changes.into_iter();
+    tasks
+        .filter(|change| matches!(change, Change::Upsert(object) if object.moref.task().is_some()))
+        .collect()
+}
+
+/// What a re-read or a set tells of the host of the click.
+fn host_tells(in_maintenance: bool) -> Object {
+    let flag = format!(
+        r#"<val xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xmlns:xsd="http://www.w3.org/2001/XMLSchema" xsi:type="xsd:boolean">{in_maintenance}</val>"#
+    );
+    let value = haulout::vsphere::xml::Element::parse(flag.as_bytes()).unwrap();
+    Object {
+        moref: Moref::from(&HostRef::new("host-35")),
+        properties: vec![
+            ("runtime.inMaintenanceMode".to_owned(), Some(value)),
+            ("recentTask".to_owned(), None),
+        ],
+        missing: Vec::new(),
+    }
+}
+
+#[test]
+fn a_host_whose_task_ended_well_is_entering_until_it_tells_that_it_is_in_maintenance() {
+    let entered = || {
+        let mut shadow = Shadow::default();
+        shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
+        shadow.apply(set(capture!("entering")).unwrap().changes);
+        shadow.tell();
+        shadow.apply(ended_well());
+        assert_eq!(shadow.tell(), [], "for whoever listens, nothing has changed yet");
+        shadow
+    };
+    let told = |shadow: &mut Shadow| {
+        let told = shadow.tell();
+        let [Update::Host(host)] = told.as_slice() else {
+            panic!("{told:?}")
+        };
+        (host.in_maintenance, host.entering.is_some())
+    };
+    let mut shadow = entered();
+    shadow.apply(vec![Change::Upsert(host_tells(true))]);
+    assert_eq!(told(&mut shadow), (Some(true), false));
+
+    // It was in and out again before anybody saw it in: a re-read that began after the end of the task tells so.
+    let mut shadow = entered();
+    shadow.merge_reread(&[host_tells(false)]);
+    assert_eq!(
+        shadow.tell(),
+        [],
+        "this re-read may have begun before the end of the task"
+    );
+    shadow.begin_reread();
+    shadow.merge_reread(&[host_tells(false)]);
+    assert_eq!(told(&mut shadow), (Some(false), false));
+}
+
 #[test]
 fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
     let entering = set(capture!("entering")).unwrap().changes;

@@ -1,0 +1,516 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::*;
+use crate::cluster::update::{Marks, Node, Ready};
+use crate::ids::{DatastoreRef, NodeUid, VmUuid};
+use crate::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
+use crate::maintenance::observed::{Admission, Hearing, HostState, Sight, VmSeen};
+use crate::maintenance::record::write;
+use crate::vsphere::update::{
+    Compute, Connection, Entering, Host, Passthrough, PciDevice, Power, Task, TaskState, Vm, VmKey,
+};
+
+const A40: (u16, u16) = (0x10de, 0x2235);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+}
+
+fn uuid(n: u8) -> VmUuid {
+    VmUuid::parse(&format!("4215e1a2-7c3d-9e4f-0102-0304050607{n:02x}")).unwrap()
+}
+
+fn rules() -> Rules {
+    Rules {
+        concurrent_drains: 1,
+        unavailable: MaxUnavailable::Unlimited,
+        bind_by_name: false,
+    }
+}
+
+fn name(n: u8) -> NodeName {
+    NodeName::new(format!("gpu-{n}"))
+}
+
+fn node(n: u8) -> Node {
+    Node {
+        name: name(n),
+        uid: NodeUid::new(format!("uid-{n}")),
+        resource_version: 10,
+        provider_uuid: Some(uuid(n)),
+        system_uuid: Some(uuid(n).swapped()),
+        unschedulable: false,
+        cordoned_by: None,
+        ready: Ready {
+            is_true: true,
+            heartbeat: None,
+        },
+        boot_id: None,
+        gpus: BTreeMap::new(),
+        marks: Marks::default(),
+    }
+}
+
+fn host(n: u8) -> Host {
+    Host {
+        moref: HostRef::new(format!("host-{n}")),
+        name: Some(format!("esx-{n}")),
+        compute: Some(ComputeRef::new("c")),
+        connection: Some(Connection::Connected),
+        in_maintenance: Some(false),
+        in_quarantine: Some(false),
+        entering: None,
+        datastores: BTreeSet::from([DatastoreRef::new("ds")]),
+        passthrough: vec![PciDevice {
+            address: "0000:01:00.0".to_owned(),
+            vendor: A40.0,
+            device: A40.1,
+        }],
+    }
+}
+
+fn entering(n: u8, clicked: i64) -> Host {
+    let task = TaskRef::new(format!("task-{n}"));
+    Host {
+        entering: Some(Entering {
+            task,
+            queued_at: at(clicked),
+            user: None,
+        }),
+        ..host(n)
+    }
+}
+
+fn vm(n: u8) -> Vm {
+    Vm {
+        moref: VmRef::new(format!("vm-{n}")),
+        name: Some(format!("gpu-{n}")),
+        uuid: Some(uuid(n)),
+        template: false,
+        power: Some(Power::On),
+        host: Some(HostRef::new(format!("host-{n}"))),
+        tools_running: Some(true),
+        question: None,
+        datastores: BTreeSet::from([DatastoreRef::new("ds")]),
+        passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![A40] }]),
+        evacuation_power_off: false,
+    }
+}
+
+fn vsphere(update: vsphere::Update) -> Fact {
+    Fact::Vsphere(update)
+}
+
+fn found(n: u8, vms: &[u8]) -> Fact {
+    let vms = vms.iter().map(|n| VmRef::new(format!("vm-{n}"))).collect();
+    vsphere(vsphere::Update::Found {
+        key: VmKey::Uuid(uuid(n)),
+        vms,
+    })
+}
+
+/// An inventory that has been told all of this, on both sides.
+fn told(facts: impl IntoIterator<Item = Fact>) -> Inventory {
+    let mut inventory = Inventory::new(rules());
+    tell(&mut inventory, facts);
+    inventory
+}
+
+fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
+    inventory.apply(vsphere(vsphere::Update::Reset));
+    inventory.apply(Fact::Cluster(cluster::Update::Reset));
+    facts.into_iter().for_each(|fact| inventory.apply(fact));
+    inventory.apply(vsphere(vsphere::Update::Settled));
+    inventory.apply(Fact::Cluster(cluster::Update::Settled));
+}
+
+/// Node, VM and host of this number, all in service.
+fn trio(n: u8) -> Vec<Fact> {
+    vec![
+        Fact::Cluster(cluster::Update::Node(Box::new(node(n)))),
+        vsphere(vsphere::Update::Host(host(n))),
+        vsphere(vsphere::Update::Vm(vm(n))),
+        found(n, &[n]),
+    ]
+}
+
+fn sight(inventory: &mut Inventory, n: u8) -> Sight {
+    inventory.sights().remove(&name(n)).unwrap()
+}
+
+fn tried(n: u8, kind: EffectKind, when: i64, outcome: Outcome) -> Fact {
+    let found = Found::Tried {
+        kind,
+        at: at(when),
+        host: None,
+        outcome,
+    };
+    Fact::Finding(Finding { node: name(n), found })
+}
+
+fn task(state: TaskState) -> Fact {
+    let moref = TaskRef::new("task-9");
+    let description_id = "VirtualMachine.powerOn".to_owned();
+    vsphere(vsphere::Update::Task(Task {
+        moref,
+        vm: None,
+        description_id,
+        state,
+        queued_at: at(0),
+    }))
+}
+
+fn fault() -> Fault {
+    Fault {
+        kind: FaultKind::InsufficientResources,
+        said: "no device".to_owned(),
+    }
+}
+
+/// The Node of this number in an episode that waits for a host.
+fn awaiting(n: u8) -> Fact {
+    let trigger = Trigger {
+        task: None,
+        clicked_at: at(i64::from(n)),
+        user: None,
+    };
+    let uid = NodeUid::new(format!("uid-{n}"));
+    let (id, traceparent) = Episode::name(&uid, &trigger, at(0));
+    let episode = Episode {
+        id,
+        traceparent,
+        trigger,
+        node_uid: uid,
+        vm_uuid: Some(uuid(n)),
+        host: HostMark {
+            moref: None,
+            name: format!("esx-{n}"),
+        },
+        begun_at: at(0),
+        cordon: Cordon::Ours,
+        recordoned: 0,
+        boot_before: None,
+        gpus_before: BTreeMap::new(),
+        powered_off: true,
+        moved_to: None,
+        left_behind: Vec::new(),
+        epoch: 0,
+        phase: Phase::AwaitingHost,
+        since: at(0),
+    };
+    let written = write(&Record::Episode(Box::new(episode)), at(0));
+    let marks = Marks {
+        episode: written.episode,
+        ..Marks::default()
+    };
+    Fact::Cluster(cluster::Update::Node(Box::new(Node {
+        marks,
+        unschedulable: true,
+        ..node(n)
+    })))
+}
+
+#[test]
+fn half_a_set_is_never_the_world() {
+    let mut inventory = told(trio(1));
+    assert_eq!(sight(&mut inventory, 1).seen.hearing, Hearing::Both);
+    inventory.apply(vsphere(vsphere::Update::Reset));
+    assert!(matches!(
+        sight(&mut inventory, 1).seen.hearing,
+        Hearing::NoVcenter { .. }
+    ));
+    inventory.apply(vsphere(vsphere::Update::Settled));
+    // Nothing was told again, so nothing is there: unknown, and not out of maintenance.
+    assert_eq!(sight(&mut inventory, 1).seen.hearing, Hearing::Both);
+    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::NotLookedUp);
+}
+
+#[test]
+fn a_host_that_is_gone_or_unreadable_is_unknown() {
+    let host_of = |inventory: &mut Inventory| match sight(inventory, 1).seen.vm {
+        VmSeen::Found(vm) => vm.host,
+        other => panic!("{other:?}"),
+    };
+    let mut inventory = told(trio(1));
+    assert_eq!(host_of(&mut inventory), HostState::InService);
+    for (change, state) in [
+        (
+            Host {
+                in_maintenance: None,
+                ..host(1)
+            },
+            HostState::Unknown,
+        ),
+        (
+            Host {
+                connection: None,
+                ..host(1)
+            },
+            HostState::Unknown,
+        ),
+        (
+            Host {
+                connection: Some(Connection::NotResponding),
+                in_maintenance: Some(true),
+                ..host(1)
+            },
+            HostState::Unreachable,
+        ),
+        (
+            Host {
+                in_quarantine: Some(true),
+                ..host(1)
+            },
+            HostState::Quarantined,
+        ),
+        (
+            Host {
+                in_maintenance: Some(true),
+                ..entering(1, 5)
+            },
+            HostState::InMaintenance,
+        ),
+    ] {
+        inventory.apply(vsphere(vsphere::Update::Host(change)));
+        assert_eq!(host_of(&mut inventory), state);
+    }
+    inventory.apply(vsphere(vsphere::Update::HostGone(HostRef::new("host-1"))));
+    assert_eq!(host_of(&mut inventory), HostState::Unknown);
+}
+
+#[test]
+fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
+    let vm_seen = |facts: Vec<Fact>| sight(&mut told(trio(1).into_iter().chain(facts)), 1).seen.vm;
+    assert!(matches!(vm_seen(vec![]), VmSeen::Found(_)));
+    assert_eq!(vm_seen(vec![found(1, &[])]), VmSeen::Missing);
+    let clone = vsphere(vsphere::Update::Vm(vm(2)));
+    assert!(matches!(vm_seen(vec![clone, found(1, &[1, 2])]), VmSeen::Ambiguous(vms) if vms.len() == 2));
+    let template = vsphere(vsphere::Update::Vm(Vm {
+        template: true,
+        ..vm(2)
+    }));
+    assert!(matches!(
+        vm_seen(vec![template, found(1, &[1, 2])]),
+        VmSeen::Found(_)
+    ));
+    let namesake = Node {
+        provider_uuid: Some(uuid(1)),
+        system_uuid: None,
+        ..node(2)
+    };
+    let namesake = Fact::Cluster(cluster::Update::Node(Box::new(namesake)));
+    assert_eq!(vm_seen(vec![namesake]), VmSeen::Shared(vec![name(2)]));
+}
+
+#[test]
+fn the_name_counts_only_where_no_uuid_is_known_or_where_it_is_configured() {
+    let keys = |inventory: &Inventory| inventory.roster().vms;
+    let by_uuid = BTreeSet::from([VmKey::Uuid(uuid(1))]);
+    let by_name = BTreeSet::from([VmKey::Name("gpu-1".to_owned())]);
+    assert_eq!(keys(&told(trio(1))), by_uuid, "both byte orders are one question");
+    let nameless = Node {
+        provider_uuid: None,
+        system_uuid: None,
+        ..node(1)
+    };
+    assert_eq!(
+        keys(&told([Fact::Cluster(cluster::Update::Node(Box::new(nameless)))])),
+        by_name
+    );
+    let mut configured = Inventory::new(Rules {
+        bind_by_name: true,
+        ..rules()
+    });
+    tell(&mut configured, trio(1));
+    assert_eq!(keys(&configured), by_name);
+}
+
+#[test]
+fn an_older_view_of_a_node_does_not_undo_a_younger_one() {
+    let mut inventory = told(trio(1));
+    let version = |n| {
+        Fact::Cluster(cluster::Update::Node(Box::new(Node {
+            resource_version: n,
+            ..node(1)
+        })))
+    };
+    inventory.apply(version(12));
+    inventory.apply(version(11));
+    assert_eq!(sight(&mut inventory, 1).seen.node.unwrap().resource_version, 12);
+}
+
+#[test]
+fn the_end_of_a_task_reaches_the_attempt_that_waits_for_it_in_either_order() {
+    let running = || {
+        tried(
+            1,
+            EffectKind::PowerOn,
+            5,
+            Outcome::Running(TaskRef::new("task-9")),
+        )
+    };
+    let failed = || task(TaskState::Error(fault()));
+    for facts in [vec![running(), failed()], vec![failed(), running()]] {
+        let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+        facts.into_iter().for_each(|fact| inventory.apply(fact));
+        let attempt = sight(&mut inventory, 1)
+            .seen
+            .attempts
+            .remove(&EffectKind::PowerOn)
+            .unwrap();
+        let refusal = Refusal {
+            advice: Advice::OtherHost,
+            said: "no device".to_owned(),
+        };
+        assert_eq!(
+            (attempt.outcome, attempt.refusals),
+            (Outcome::Refused(refusal), 1)
+        );
+    }
+}
+
+#[test]
+fn a_task_that_vcenter_forgot_is_awaited_no_more() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    inventory.apply(tried(
+        1,
+        EffectKind::PowerOn,
+        5,
+        Outcome::Running(TaskRef::new("task-9")),
+    ));
+    assert_eq!(inventory.roster().tasks, BTreeSet::from([TaskRef::new("task-9")]));
+    tell(&mut inventory, trio(1).into_iter().chain([awaiting(1)]));
+    assert_eq!(inventory.roster().tasks, BTreeSet::new());
+    assert!(sight(&mut inventory, 1).seen.attempts.is_empty());
+}
+
+#[test]
+fn between_episodes_nothing_of_an_earlier_one_counts() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    inventory.apply(tried(1, EffectKind::PowerOn, 5, Outcome::Done));
+    let ended = Node {
+        resource_version: 20,
+        ..node(1)
+    };
+    inventory.apply(Fact::Cluster(cluster::Update::Node(Box::new(ended))));
+    assert!(sight(&mut inventory, 1).seen.attempts.is_empty());
+}
+
+#[test]
+fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
+    // Hosts 1 and 2 are in maintenance; host 3 has one device free.
+    let off = |n| {
+        vsphere(vsphere::Update::Vm(Vm {
+            power: Some(Power::Off),
+            ..vm(n)
+        }))
+    };
+    let away = |n| {
+        vsphere(vsphere::Update::Host(Host {
+            in_maintenance: Some(true),
+            ..host(n)
+        }))
+    };
+    let third = vsphere(vsphere::Update::Host(host(3)));
+    let facts = [
+        awaiting(1),
+        awaiting(2),
+        off(1),
+        off(2),
+        away(1),
+        away(2),
+        third,
+        found(1, &[1]),
+        found(2, &[2]),
+    ];
+    let mut inventory = told(facts);
+    assert_eq!(
+        sight(&mut inventory, 1).seen.offer.survey,
+        [HostRef::new("host-3")]
+    );
+    let holds = Found::Holds {
+        host: HostRef::new("host-3"),
+        holds: Vec::new(),
+    };
+    inventory.apply(Fact::Finding(Finding {
+        node: name(1),
+        found: holds,
+    }));
+    let fits = |inventory: &mut Inventory, n| sight(inventory, n).seen.offer.fits.is_some();
+    assert_eq!(
+        (fits(&mut inventory, 1), fits(&mut inventory, 2)),
+        (true, false),
+        "first come, first served"
+    );
+    assert_eq!(
+        (fits(&mut inventory, 1), fits(&mut inventory, 2)),
+        (true, false),
+        "and it stays so"
+    );
+}
+
+#[test]
+fn of_two_clicks_in_one_set_the_earlier_is_served() {
+    let mut inventory = told(trio(1).into_iter().chain(trio(2)));
+    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 20))));
+    assert!(inventory.is_amid_a_set(), "the set is not told to its end");
+    inventory.apply(vsphere(vsphere::Update::Host(entering(2, 10))));
+    inventory.apply(vsphere(vsphere::Update::Settled));
+    assert!(!inventory.is_amid_a_set());
+    assert_eq!(sight(&mut inventory, 2).seen.admission, Admission::Granted);
+    assert!(matches!(
+        sight(&mut inventory, 1).seen.admission,
+        Admission::Behind { .. }
+    ));
+}
+
+#[test]
+fn a_share_of_the_nodes_is_rounded_down_and_never_to_none() {
+    for (percent, nodes, limit) in [(50, 4, 2), (50, 3, 1), (1, 3, 1), (100, 3, 3)] {
+        let mut inventory = Inventory::new(Rules {
+            unavailable: MaxUnavailable::Percent(percent),
+            ..rules()
+        });
+        tell(&mut inventory, (1..=nodes).flat_map(trio));
+        assert_eq!(
+            inventory.limits().unavailable,
+            Some(limit),
+            "{percent}% of {nodes}"
+        );
+    }
+}
+
+#[test]
+fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    inventory.apply(Fact::Cluster(cluster::Update::NodeGone {
+        name: name(1),
+        uid: NodeUid::new("uid-1"),
+    }));
+    let gone = sight(&mut inventory, 1);
+    assert_eq!(gone.seen.node, None);
+    assert!(gone.record.episode().is_some());
+    // A Node without an episode leaves nothing behind.
+    let mut inventory = told(trio(2));
+    inventory.apply(Fact::Cluster(cluster::Update::NodeGone {
+        name: name(2),
+        uid: NodeUid::new("uid-2"),
+    }));
+    assert!(inventory.sights().is_empty());
+}
+
+#[test]
+fn a_standalone_host_has_no_drs() {
+    let compute = Compute {
+        moref: ComputeRef::new("c"),
+        drs: None,
+    };
+    let mut inventory = told(
+        trio(1)
+            .into_iter()
+            .chain([vsphere(vsphere::Update::Compute(compute))]),
+    );
+    assert!(matches!(sight(&mut inventory, 1).seen.vm, VmSeen::Found(vm) if !vm.drs));
+}
