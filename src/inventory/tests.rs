@@ -231,7 +231,9 @@ fn half_a_set_is_never_the_world() {
 fn a_host_that_is_gone_or_unreadable_is_unknown() {
     let host_of = |inventory: &mut Inventory| match sight(inventory, 1).seen.vm {
         VmSeen::Found(vm) => vm.host,
-        other => panic!("{other:?}"),
+        other @ (VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_)) => {
+            panic!("{other:?}")
+        }
     };
     let mut inventory = told(trio(1));
     assert_eq!(host_of(&mut inventory), HostState::InService);

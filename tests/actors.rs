@@ -1,0 +1,196 @@
+//! Actors and their supervisor, under a paused clock and with a world that only writes down what it is asked.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking"
+)]
+
+#[allow(dead_code, reason = "shared with the tests of the laws, which use all of it")]
+#[path = "laws/facts.rs"]
+mod facts;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use facts::{at, entering, episode, node, observed, policy, vm};
+use haulout::actor::node::Shared;
+use haulout::actor::perform::{NotRecorded, Perform, Recorded};
+use haulout::actor::supervisor::Supervisor;
+use haulout::ids::NodeName;
+use haulout::maintenance::decide::Transition;
+use haulout::maintenance::effect::{Effect, EffectKind};
+use haulout::maintenance::episode::{Cordon, DrainEnd, Phase, Record};
+use haulout::maintenance::observed::{Attempt, NodeSeen, Observed, Outcome, PowerSeen, Sight};
+use haulout::maintenance::policy::DrainTimeoutAction;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+/// What the world was asked, in order.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+struct Witness {
+    asked: Asked,
+    /// The node whose effects panic, as a bug would.
+    bad: Option<&'static str>,
+}
+
+impl Perform for Witness {
+    async fn record(
+        &self,
+        name: &NodeName,
+        node: &NodeSeen,
+        _before: &Record,
+        transition: &Transition,
+        _now: Timestamp,
+    ) -> Result<Recorded, NotRecorded> {
+        self.asked
+            .lock()
+            .unwrap()
+            .push(format!("{name} writes {}", transition.record.phase_name()));
+        Ok(Recorded {
+            resource_version: node.resource_version + 1,
+        })
+    }
+
+    async fn perform(&self, name: &NodeName, effect: &Effect, _now: Timestamp) {
+        self.asked
+            .lock()
+            .unwrap()
+            .push(format!("{name} does {:?}", effect.kind()));
+        assert!(self.bad != Some(name.as_str()), "a bug");
+    }
+}
+
+fn house(bad: Option<&'static str>) -> (Supervisor<Witness>, Asked) {
+    let asked = Asked::default();
+    let perform = Witness {
+        asked: asked.clone(),
+        bad,
+    };
+    let shared = Shared {
+        perform,
+        policy: policy(DrainTimeoutAction::PowerOff),
+        clock: || at(0),
+    };
+    (Supervisor::new(shared, &CancellationToken::new()), asked)
+}
+
+fn sight(record: Record, seen: Observed) -> Sight {
+    Sight { record, seen }
+}
+
+/// A node whose host is entering.
+fn leaving() -> Sight {
+    sight(Record::InService, observed(node(), vm(PowerSeen::On, entering())))
+}
+
+/// A node that is drained and about to be shut down.
+fn shutting_down() -> Sight {
+    let cordoned = NodeSeen {
+        unschedulable: true,
+        ..node()
+    };
+    let phase = Phase::ShuttingDown(DrainEnd::Complete);
+    let record = Record::Episode(Box::new(episode(phase, Cordon::Ours, false)));
+    sight(record, observed(cordoned, vm(PowerSeen::On, entering())))
+}
+
+fn named(sights: impl IntoIterator<Item = (&'static str, Sight)>) -> BTreeMap<NodeName, Sight> {
+    sights
+        .into_iter()
+        .map(|(name, sight)| (NodeName::new(name), sight))
+        .collect()
+}
+
+/// Lets every task run until all of them wait for time to pass, and then that much of it pass.
+async fn pass(supervisor: &mut Supervisor<Witness>, time: Duration) {
+    let end = tokio::time::Instant::now() + time;
+    loop {
+        tokio::select! {
+            biased;
+            () = supervisor.reap() => {}
+            () = tokio::time::sleep_until(end) => return,
+        }
+    }
+}
+
+fn drain(asked: &Asked) -> Vec<String> {
+    std::mem::take(&mut asked.lock().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_click_is_written_at_once_and_written_once() {
+    let (mut house, asked) = house(None);
+    house.show(named([("gpu-1", leaving())]));
+    pass(&mut house, Duration::from_millis(10)).await;
+    assert_eq!(drain(&asked), ["gpu-1 writes Draining"]);
+    // A sight from before the write comes late: it is not decided on.
+    let mut late = leaving();
+    late.seen.pods_revision = 7;
+    house.show(named([("gpu-1", late)]));
+    pass(&mut house, Duration::from_secs(1)).await;
+    assert_eq!(drain(&asked), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_effect_is_not_tried_again_before_its_try_is_seen_and_not_while_it_is_at_work() {
+    let (mut house, asked) = house(None);
+    house.show(named([("gpu-1", shutting_down())]));
+    pass(&mut house, Duration::from_secs(1)).await;
+    assert_eq!(drain(&asked), ["gpu-1 does ShutdownGuest"]);
+    let mut seen = shutting_down();
+    let attempt = Attempt {
+        at: at(0),
+        host: None,
+        refusals: 0,
+        outcome: Outcome::Asked,
+    };
+    seen.seen.attempts.insert(EffectKind::ShutdownGuest, attempt);
+    house.show(named([("gpu-1", seen)]));
+    pass(&mut house, Duration::from_secs(60)).await;
+    assert_eq!(drain(&asked), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_actor_that_panics_is_started_again_and_disturbs_nobody() {
+    let (mut house, asked) = house(Some("bad"));
+    house.show(named([("bad", shutting_down()), ("good", leaving())]));
+    pass(&mut house, Duration::from_millis(2500)).await;
+    let asked = drain(&asked);
+    let count = |words: &str| asked.iter().filter(|it| *it == words).count();
+    assert_eq!(count("good writes Draining"), 1);
+    // At the beginning, and a second after each of its falls.
+    assert_eq!(count("bad does ShutdownGuest"), 3, "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_actor_of_a_node_that_is_gone_ends() {
+    let (mut house, asked) = house(None);
+    house.show(named([("gpu-1", leaving())]));
+    pass(&mut house, Duration::from_millis(10)).await;
+    house.show(named([]));
+    pass(&mut house, Duration::from_secs(60)).await;
+    assert_eq!(drain(&asked), ["gpu-1 writes Draining"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_nothing_to_do_nothing_is_done_for_hours() {
+    let (mut house, asked) = house(None);
+    let resting = sight(
+        Record::InService,
+        observed(
+            node(),
+            vm(
+                PowerSeen::On,
+                haulout::maintenance::observed::HostState::InService,
+            ),
+        ),
+    );
+    house.show(named([("gpu-1", resting)]));
+    pass(&mut house, Duration::from_secs(10 * 3600)).await;
+    assert_eq!(drain(&asked), [""; 0]);
+}
