@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use haulout_lab::build;
 use haulout_lab::kube::{Kube, Options};
-use haulout_lab::stage::{Haulout, Stage, annotation, boot_id, gpus, is_cordoned, is_ready, label};
+use haulout_lab::stage::{Haulout, Stage, annotation, boot_id, gpus, is_cordoned, is_ready, label, phase};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -51,16 +51,17 @@ pub(crate) struct Arguments {
 
 /// Tells the whole story, and marks in `told` that it is over when it is only left running.
 pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Result<()> {
-    let started = Instant::now();
+    let step = Instant::now();
     heading("Haulout: GPU nodes through ESXi host maintenance");
     let binary = program::build(arguments.release).await?;
     for part in build::parts() {
         build::part(part).await?;
     }
     let which = if arguments.release { "release" } else { "debug" };
-    ready(&format!("haulout is built ({which} build)"), started);
+    ready(&format!("haulout is built ({which} build)"), step);
 
-    let step = Instant::now();
+    let started = Instant::now();
+    let step = started;
     // Twice the heartbeat and more, so that a machine that is off is seen to be, and a busy one is not taken for one.
     let options = Options {
         node_monitor_grace: Duration::from_secs(3),
@@ -79,7 +80,7 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
     let stage = Stage::set(&kube, cast::STAGE, &spec, cast::members(&spec), true).await?;
     ready(
         &format!(
-            "vCenter is up: {}; 8 hosts, 5 VMs, 3 of which are Ready nodes",
+            "vCenter is up: {}; 8 hosts, 5 VMs, 3 of them Ready nodes",
             stage.vcenter.sdk()
         ),
         step,
@@ -168,7 +169,7 @@ impl Show<'_> {
         ));
         if keep {
             told.set(true);
-            self.stay().await;
+            return self.stay().await;
         }
         Ok(())
     }
@@ -214,16 +215,16 @@ impl Show<'_> {
             left.is_empty(),
             "{vm} was powered off with pods on {node}: {left:?}"
         );
-        let state = self
-            .expect_vcenter("gpu1 stands on esx4", |state| {
-                state.vm(vm).is_some_and(|vm| vm.host == target)
-            })
-            .await?;
-        let mut why = cast::candidates(&state, home, vm);
-        if let Some(chosen) = why.iter_mut().find(|it| it.starts_with(target)) {
-            *chosen = format!("{target}'s NVIDIA A40 was free");
-        }
+        self.expect_node(&node, "on its way to another host", |node| {
+            phase(node).as_deref() == Some("relocating") || annotation(node, "migrated-to-host").is_some()
+        })
+        .await?;
+        let why = cast::candidates(&self.stage.vcenter.state().await?, home, vm);
         self.note(format!("why {target}? {}", why.join("; ")));
+        self.expect_vcenter("gpu1 stands on esx4", |state| {
+            state.vm(vm).is_some_and(|vm| vm.host == target)
+        })
+        .await?;
         let after = self.expect_in_service(&node).await?;
         ensure!(
             boot_id(&after) != boot_id(&before),
@@ -308,7 +309,7 @@ impl Show<'_> {
                 self.teller.tell(Line::new(
                     event.answered,
                     Place::Kubernetes,
-                    format!("eviction of pod {pod} is refused: 429 Too Many Requests"),
+                    format!("pod {pod}: eviction refused, 429 Too Many Requests"),
                 ));
             }
             Ok((refused.len() >= REFUSALS).then_some(()))
@@ -327,15 +328,19 @@ impl Show<'_> {
     /// Latency and memory.
     async fn measure(&self, fresh: f64) -> anyhow::Result<()> {
         heading(&format!("Figures ({} build)", self.build));
+        // A drain that cannot end keeps the machine from being power-cycled between two clicks. The cordon comes before it.
+        self.stage
+            .add_pod("held-0", &self.stage.node_name("gpu3"), &[])
+            .await?;
+        self.set_budget("held", "held-0", 1).await?;
         let figures = figures::latencies(self.stage, self.kube, "esx8", "gpu3", CLICKS).await?;
         let (median, worst) = figures::median_and_worst(&figures).context("no click was measured")?;
         let idle = figures::memory(self.pid, MEMORY_WINDOW).await?;
         paragraph(&format!(
-            "from a click to the cordon's PATCH accepted, {CLICKS} clicks: median {median:.0} ms, worst {worst:.0} ms"
+            "from a click until the cordon's PATCH is accepted: median {median:.0} ms, worst {worst:.0} ms of {CLICKS} clicks"
         ));
         paragraph(&format!(
-            "resident memory, idle: {fresh:.1} MiB after the start, {idle:.1} MiB after {} maintenances",
-            CLICKS + 2
+            "resident memory when idle: {fresh:.1} MiB after the start, {idle:.1} MiB after 2 maintenances and {CLICKS} called off"
         ));
         Ok(())
     }
@@ -353,6 +358,7 @@ impl Show<'_> {
             Some(_) | None => bail!("the annotations of {node} did not tell how its episode ended"),
         };
         say("");
+        say(&format!("  {:<44}{:>10}", "step", "took"));
         let row = |what: &str, seconds: f64| say(&format!("  {what:<44}{seconds:>8.3} s"));
         let mut since = click;
         let mut what = "click until cordoned".to_owned();
@@ -450,15 +456,13 @@ impl Show<'_> {
     }
 
     /// Keeps telling what happens until the program is ended.
-    async fn stay(&self) {
+    async fn stay(&self) -> anyhow::Result<()> {
         heading("Everything stays up until Ctrl-C. What happens from here on is told below.");
-        let user = up::look_around(self.stage, self.kube);
-        if let Err(error) = user {
-            paragraph(&format!("{error:#}"));
-        }
+        // esx4 is where the node of the first story lives.
+        up::look_around(self.stage, self.kube, "esx4")?;
         say("");
         self.teller.begin();
-        std::future::pending::<()>().await;
+        std::future::pending().await
     }
 }
 

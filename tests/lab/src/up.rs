@@ -44,7 +44,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
          on esx1 and lab-gpu2 on esx2; the pods' namespace is {STAGE}.",
         started.elapsed().as_secs_f64()
     ));
-    look_around(&stage, &kube)?;
+    look_around(&stage, &kube, "esx1")?;
     say("");
     say("Start Haulout beside it, in a shell with these variables:");
     for (name, value) in stage.environment()? {
@@ -60,8 +60,8 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Tells how to look at a stage.
-pub(crate) fn look_around(stage: &Stage<'_>, kube: &Kube) -> anyhow::Result<()> {
+/// Tells how to look at a stage, and how to click on one of its hosts.
+pub(crate) fn look_around(stage: &Stage<'_>, kube: &Kube, host: &str) -> anyhow::Result<()> {
     let (vcenter, control) = (&stage.vcenter, stage.vcenter.control().trim_end_matches('/'));
     let kubeconfig = kube.kubeconfig(&User::admin("admin"))?;
     say("");
@@ -80,13 +80,14 @@ pub(crate) fn look_around(stage: &Stage<'_>, kube: &Kube) -> anyhow::Result<()> 
     say("  govc ls -l host/*");
     say("");
     say("vCenter, as the operator who clicks (enter, cancel, exit; the task is answered at once):");
-    say(&format!("  curl -X POST -d '{{}}' {control}/hosts/esx2/enter"));
+    say(&format!("  curl -X POST -d '{{}}' {control}/hosts/{host}/enter"));
     say(&format!("  curl {control}/state     # everything that it knows"));
     say(&format!(
         "  curl {control}/journal   # every call that changed something"
     ));
     say("");
-    say(&format!("Logs: {}", kube.dir().display()));
+    say(&format!("Haulout's log:      {}", stage.log().display()));
+    say(&format!("Kubernetes' logs:   {}/*.log", kube.dir().display()));
     Ok(())
 }
 

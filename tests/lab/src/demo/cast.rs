@@ -42,15 +42,13 @@ pub(crate) fn inventory() -> Spec {
             cluster("spare", vec![("esx8", a40())]),
         ],
         vms: vec![
-            vm("gpu1", "esx1", 1, 1200),
-            vm("render-a", "esx2", 11, 1200),
-            vm("gpu2", "esx5", 2, 1200),
-            vm("render-b", "esx6", 12, 1200),
-            vm("gpu3", "esx8", 3, 100),
+            vm("gpu1", "esx1", 1),
+            vm("render-a", "esx2", 11),
+            vm("gpu2", "esx5", 2),
+            vm("render-b", "esx6", 12),
+            vm("gpu3", "esx8", 3),
         ],
         delays: Delays {
-            // An operator who cancels finds the task still running.
-            enter_ms: 500,
             exit_ms: 300,
             power_on_ms: 100,
             relocate_ms: 1500,
@@ -60,29 +58,30 @@ pub(crate) fn inventory() -> Spec {
     }
 }
 
-/// Those of its VMs that are nodes. The third is the one that is clicked again and again, and boots at once.
+/// The VMs that are nodes.
+const NODES: [&str; 3] = ["gpu1", "gpu2", "gpu3"];
+
+/// The nodes on them. They boot for longer than the node monitor's grace, so that NotReady is seen every time.
 pub(crate) fn members(spec: &Spec) -> Vec<Member> {
-    let nodes = [("gpu1", 4000), ("gpu2", 4000), ("gpu3", 100)];
-    let member = |(name, boot)| {
-        let vm = spec.vms.iter().find(|vm| vm.name == name)?;
-        let mut member = Member::new(STAGE, name, &vm.uuid);
+    let nodes = spec.vms.iter().filter(|vm| NODES.contains(&vm.name.as_str()));
+    let member = |vm: &VmSpec| {
+        let mut member = Member::new(STAGE, &vm.name, &vm.uuid);
         member.machine.gpus = 1;
-        member.machine.boot = Duration::from_millis(boot);
-        member.machine.gpus_after = Duration::from_millis(boot / 8);
-        Some(member)
+        member.machine.boot = Duration::from_secs(4);
+        member.machine.gpus_after = Duration::from_millis(500);
+        member
     };
-    nodes.into_iter().filter_map(member).collect()
+    nodes.map(member).collect()
 }
 
 /// One row for each host: cluster, host, device, who holds it, and the node on it.
 pub(crate) fn rows(state: &State) -> Vec<[String; 5]> {
-    let nodes = ["gpu1", "gpu2", "gpu3"];
     let row = |host: &haulout_lab::vcenter::HostState| {
         let device = host.devices.first();
         let holder = device.and_then(|device| device.used_by.clone());
         let node = holder
             .as_deref()
-            .filter(|holder| nodes.contains(holder))
+            .filter(|holder| NODES.contains(holder))
             .map_or_else(String::new, |vm| format!("{STAGE}-{vm}"));
         [
             host.cluster.clone(),
@@ -134,13 +133,13 @@ fn cluster(name: &str, hosts: Vec<(&str, Vec<DeviceSpec>)>) -> ClusterSpec {
     }
 }
 
-fn vm(name: &str, host: &str, number: u8, shutdown_ms: u32) -> VmSpec {
+fn vm(name: &str, host: &str, number: u8) -> VmSpec {
     VmSpec {
         name: name.to_owned(),
         uuid: format!("4217a90c-0000-4000-8000-0000000000{number:02x}"),
         host: host.to_owned(),
         gpu: Gpu::nvidia(A40),
-        shutdown_ms,
+        shutdown_ms: 1200,
         ..VmSpec::default()
     }
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::teller::seconds_between;
 
-/// Clicks Enter Maintenance Mode on `host` and, as soon as the Node is cordoned, cancels; `clicks` times, each from a
+/// Clicks Enter Maintenance Mode on `host`, where a budget keeps the node of `vm` from being drained, and, as soon as the Node is cordoned, cancels; `clicks` times, each from a
 /// node that is back in service. Tells how many milliseconds passed each time from the click, by vCenter's journal, to
 /// the answer to Haulout's first PATCH of the Node, by the audit log. Both clocks are this machine's.
 pub(crate) async fn latencies(

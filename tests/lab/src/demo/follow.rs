@@ -112,15 +112,15 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
         }
         EntryKind::Maintenance => Some(match detail.as_str() {
             "entering" => format!(
-                "task \"Enter maintenance mode\" of {object} is running ({}); it waits until no VM is on there",
+                "{object}: task \"Enter maintenance mode\" ({}) runs until no VM is powered on there",
                 entry.task
             ),
-            "entered" => format!("{object} is in maintenance mode; the task has succeeded"),
-            "exited" => format!("{object} has left maintenance mode"),
+            "entered" => format!("{object}: the task has succeeded; the host is in maintenance mode"),
+            "exited" => format!("{object}: the host has left maintenance mode"),
             other => format!("{object}: {other}"),
         }),
-        EntryKind::Move => Some(format!("VM {object} has moved: {detail}")),
-        EntryKind::Reconfigure => Some(format!("VM {object} is reconfigured {detail}")),
+        EntryKind::Move => Some(format!("VM {object}: moved, {detail}")),
+        EntryKind::Reconfigure => Some(format!("VM {object}: reconfigured {detail}")),
         EntryKind::Host => Some(format!("host {object}: {detail}")),
         EntryKind::Session | EntryKind::Fault => None,
     }
@@ -159,34 +159,24 @@ impl NodeSeen {
     /// What differs from what was seen before, as a person with kubectl would put it.
     fn since(&self, before: &Self) -> Option<String> {
         let mut parts = Vec::new();
-        if self.status != before.status {
-            parts.push(format!("is {}", self.status));
-        }
         if self.boot != before.boot {
-            parts.push("has booted (another bootID)".to_owned());
+            parts.push("another bootID".to_owned());
+        }
+        if self.status != before.status {
+            parts.push(self.status.clone());
         }
         if self.gpus != before.gpus {
-            parts.push(format!(
-                "has {} of {} allocatable",
-                self.gpus,
-                haulout_lab::kubelet::GPU
-            ));
+            parts.push(format!("{} {} allocatable", self.gpus, haulout_lab::kubelet::GPU));
         }
-        let changed: Vec<String> = self
-            .annotations
-            .iter()
-            .zip(&before.annotations)
-            .filter(|(after, before)| after != before)
-            .filter_map(|((name, value), _)| value.as_ref().map(|value| format!("{name}={value}")))
-            .collect();
-        let had = before.annotations.iter().any(|(_, value)| value.is_some());
-        let has = self.annotations.iter().any(|(_, value)| value.is_some());
-        if !changed.is_empty() {
-            parts.push(format!("is annotated {}", changed.join(" ")));
-        } else if had && !has {
-            parts.push("its annotations are gone".to_owned());
+        let pairs = self.annotations.iter().zip(&before.annotations);
+        for ((name, value), _) in pairs.filter(|(after, before)| after != before) {
+            parts.extend(value.as_ref().map(|value| format!("{name}={value}")));
         }
-        (!parts.is_empty()).then(|| parts.join(", "))
+        let has_any = |it: &Self| it.annotations.iter().any(|(_, value)| value.is_some());
+        if has_any(before) && !has_any(self) {
+            parts.push("annotations gone".to_owned());
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 }
 
@@ -213,13 +203,13 @@ pub(crate) async fn nodes(client: kube::Client, label: String, teller: Teller, p
                         });
                     }
                     if let Some(what) = state.since(before) {
-                        teller.tell(Line::new(at, Place::Kubernetes, format!("node {name} {what}")));
+                        teller.tell(Line::new(at, Place::Kubernetes, format!("node {name}: {what}")));
                     }
                 }
                 seen.insert(name, state);
             }
             Event::Delete(node) => {
-                let what = format!("node {} is deleted", node.name_any());
+                let what = format!("node {}: deleted", node.name_any());
                 teller.tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
             }
             Event::Init | Event::InitDone => {}
@@ -240,11 +230,11 @@ pub(crate) async fn pods(client: kube::Client, namespace: String, teller: Teller
             Event::Apply(pod) | Event::InitApply(pod) => {
                 let name = pod.name_any();
                 let begins = pod.metadata.deletion_timestamp.is_some() && leaving.insert(name.clone());
-                begins.then(|| format!("pod {name} is Terminating"))
+                begins.then(|| format!("pod {name}: Terminating"))
             }
             Event::Delete(pod) => {
                 leaving.remove(&pod.name_any());
-                Some(format!("pod {} is gone", pod.name_any()))
+                Some(format!("pod {}: gone", pod.name_any()))
             }
             Event::Init | Event::InitDone => None,
         };

@@ -15,7 +15,7 @@ const HOLD: Duration = Duration::from_millis(300);
 /// How often held lines are looked at.
 const TICK: Duration = Duration::from_millis(40);
 /// Where lines are broken. Wide enough for a sentence behind the two columns, narrow enough for half a screen.
-const WIDTH: usize = 116;
+const WIDTH: usize = 120;
 /// The columns before the text: time and place.
 const INDENT: usize = 23;
 
