@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use haulout_lab::build;
 use haulout_lab::kube::{Kube, Options};
-use haulout_lab::stage::{Haulout, Stage, annotation, boot_id, gpus, is_cordoned, is_ready, label, phase};
+use haulout_lab::stage::{
+    ANNOTATIONS, Haulout, Stage, annotation, boot_id, gpus, is_cordoned, is_ready, label, phase,
+};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -35,6 +37,14 @@ const CLICKS: usize = 20;
 const MEMORY_WINDOW: Duration = Duration::from_secs(1);
 /// How often an eviction is refused before a person loosens the budget that refuses it.
 const REFUSALS: usize = 3;
+/// What the story counts on, whatever the shell that started the demo has set for a Haulout of its own.
+const SETTINGS: [(&str, &str); 5] = [
+    ("ANNOTATION_PREFIX", ANNOTATIONS),
+    ("DRAIN_TIMEOUT_ACTION", "power-off"),
+    ("DRY_RUN", "false"),
+    ("LOG_FORMAT", "text"),
+    ("MAX_CONCURRENT_DRAINS", "1"),
+];
 /// Haulout's last words that stand beside a failure.
 const LAST_WORDS: usize = 12;
 
@@ -86,7 +96,7 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
         step,
     );
     let step = Instant::now();
-    let mut haulout = stage.start(&binary, &[("LOG_FORMAT", "text"), ("DRY_RUN", "false")])?;
+    let mut haulout = stage.start(&binary, &SETTINGS)?;
     let heard = wait_said(&stage, "vCenter has told its complete set");
     tokio::select! {
         heard = heard => heard?,
@@ -121,16 +131,23 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
     };
     if let Err(error) = outcome {
         teller.end().await;
-        heading("Haulout's last words");
-        let said = stage.said();
-        let lines: Vec<&str> = said.lines().collect();
-        for line in lines.iter().skip(lines.len().saturating_sub(LAST_WORDS)) {
-            say(&format!("  {line}"));
+        // One that ended by itself has its last words in the error already.
+        if haulout.check_running().is_ok() {
+            last_words(&stage);
         }
         return Err(error);
     }
     haulout.stop().await?;
     kube.stop().await
+}
+
+fn last_words(stage: &Stage<'_>) {
+    heading("Haulout's last words");
+    let said = stage.said();
+    let lines: Vec<&str> = said.lines().collect();
+    for line in lines.iter().skip(lines.len().saturating_sub(LAST_WORDS)) {
+        say(&format!("  {line}"));
+    }
 }
 
 /// Runs until a part of the demo ends that should not.
@@ -458,8 +475,10 @@ impl Show<'_> {
     /// Keeps telling what happens until the program is ended.
     async fn stay(&self) -> anyhow::Result<()> {
         heading("Everything stays up until Ctrl-C. What happens from here on is told below.");
-        // esx4 is where the node of the first story lives.
+        // The node of the first story lives on esx4, and may move back.
+        self.stage.vcenter.exit_maintenance("esx1").await?;
         up::look_around(self.stage, self.kube, "esx4")?;
+        say(&format!("Haulout's log:      {}", self.stage.log().display()));
         say("");
         self.teller.begin();
         std::future::pending().await

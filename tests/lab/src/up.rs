@@ -48,6 +48,10 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     say("");
     say("Start Haulout beside it, in a shell with these variables:");
     for (name, value) in stage.environment()? {
+        // Only a shell that has a proxy has to forget it.
+        if value.is_empty() && std::env::var_os(&name).is_none() {
+            continue;
+        }
         say(&format!("  export {name}={}", quote(&value)));
     }
     say("  cargo run --bin haulout -- run");
@@ -77,16 +81,29 @@ pub(crate) fn look_around(stage: &Stage<'_>, kube: &Kube, host: &str) -> anyhow:
         "  export GOVC_TLS_CA_CERTS={}",
         quote(kube.authority().as_os_str())
     ));
-    say("  govc ls -l host/*");
+    say("  govc ls -l 'host/*'");
     say("");
-    say("vCenter, as the operator who clicks (enter, cancel, exit; the task is answered at once):");
-    say(&format!("  curl -X POST -d '{{}}' {control}/hosts/{host}/enter"));
-    say(&format!("  curl {control}/state     # everything that it knows"));
+    say("vCenter, as the operator who clicks:");
+    for (verb, what) in [
+        (
+            "enter",
+            "Enter Maintenance Mode; the task runs on until no VM is powered on there",
+        ),
+        ("cancel", "cancel that task"),
+        ("exit", "Exit Maintenance Mode"),
+    ] {
+        let command = format!("curl -sX POST -d '{{}}' {control}/hosts/{host}/{verb}");
+        say(&format!("  {command:<68} # {what}"));
+    }
     say(&format!(
-        "  curl {control}/journal   # every call that changed something"
+        "  {:<68} # all hosts and VMs",
+        format!("curl -s {control}/state")
+    ));
+    say(&format!(
+        "  {:<68} # every call that changed something",
+        format!("curl -s {control}/journal")
     ));
     say("");
-    say(&format!("Haulout's log:      {}", stage.log().display()));
     say(&format!("Kubernetes' logs:   {}/*.log", kube.dir().display()));
     Ok(())
 }

@@ -97,7 +97,7 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
         EntryKind::Power => {
             let cause = match entry.cause.as_str() {
                 "" => String::new(),
-                "ShutdownGuest" => ", shut down by its guest".to_owned(),
+                "ShutdownGuest" => " (its guest shut down)".to_owned(),
                 other => format!(" ({other})"),
             };
             let power = match detail.as_str() {
@@ -105,10 +105,7 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
                 "poweredOff" => "off",
                 other => other,
             };
-            Some(format!(
-                "VM {object} is powered {power}{cause}, on {}",
-                entry.host
-            ))
+            Some(format!("VM {object}: powered {power} on {}{cause}", entry.host))
         }
         EntryKind::Maintenance => Some(match detail.as_str() {
             "entering" => format!(
