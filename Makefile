@@ -1,7 +1,25 @@
 # What a person types; everything behind it is Cargo's.
 
+.DEFAULT_GOAL := help
+
+# What the lab's parts are built with, and where to get it.
+define need_toolchains
+@command -v cargo >/dev/null || { echo "everything here is built with Rust, and there is no cargo on PATH: install Rust (https://rustup.rs)" >&2; exit 1; }
+@command -v cc >/dev/null || { echo "the lab needs a C compiler for Rust to link with, and there is no cc on PATH: install gcc or clang" >&2; exit 1; }
+@command -v go >/dev/null || { echo "the lab builds its parts with Go, and there is no go on PATH: install Go 1.26 or newer (https://go.dev/dl)" >&2; exit 1; }
+endef
+
+.PHONY: help
+help: ## list what can be made
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: demo
+demo: ## watch two GPU nodes go through host maintenance (a minute; KEEP=1 stays up, RELEASE=1 takes the release build)
+	$(need_toolchains)
+	@cargo run -p haulout-lab --bin lab -- demo
+
 .PHONY: lab
 lab: ## build the lab's parts into the cache (about 5 minutes the first time, nothing afterwards)
-	@command -v cc >/dev/null || { echo "the lab needs a C compiler for Rust to link with, and there is no cc on PATH: install gcc or clang" >&2; exit 1; }
-	@command -v go >/dev/null || { echo "the lab builds its parts with Go, and there is no go on PATH: install Go 1.26 or newer (https://go.dev/dl)" >&2; exit 1; }
-	cargo run -p haulout-lab --bin lab -- build
+	$(need_toolchains)
+	@cargo run -p haulout-lab --bin lab -- build
+	@echo "start it with: cargo run -p haulout-lab --bin lab -- up"

@@ -479,6 +479,11 @@ impl Haulout {
     pub fn pid(&self) -> Option<u32> {
         self.process.pid()
     }
+
+    /// Fails, with its last words, when it has ended although nobody stopped it.
+    pub fn check_running(&mut self) -> anyhow::Result<()> {
+        self.process.check_running()
+    }
 }
 
 /// Carries one VM's power to its kubelet.

@@ -1,0 +1,145 @@
+//! The datacenter that the demo plays in: three clusters, three nodes, and two VMs of somebody else.
+
+use std::time::Duration;
+
+use haulout_lab::stage::Member;
+use haulout_lab::vcenter::{
+    ClusterSpec, Delays, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
+};
+
+/// The stage's name, and with it the namespace of its pods and the beginning of its nodes' names.
+pub(crate) const STAGE: &str = "demo";
+
+const A40: u16 = 0x2235;
+const AMD: u16 = 0x1002;
+const MI210: u16 = 0x740f;
+
+/// The name of a device's model.
+pub(crate) fn model(device: &DeviceSpec) -> String {
+    match (device.vendor, device.device) {
+        (0x10de, A40) => "NVIDIA A40".to_owned(),
+        (AMD, MI210) => "AMD MI210".to_owned(),
+        (vendor, device) => format!("{vendor:04x}:{device:04x}"),
+    }
+}
+
+/// The inventory to begin with. Times are those of a quick machine, so that every step can be seen and none is long.
+pub(crate) fn inventory() -> Spec {
+    let a40 = || vec![DeviceSpec::gpu("0000:3b:00.0", A40)];
+    let amd = || {
+        vec![DeviceSpec {
+            vendor: AMD,
+            ..DeviceSpec::gpu("0000:3b:00.0", MI210)
+        }]
+    };
+    Spec {
+        clusters: vec![
+            cluster(
+                "train",
+                vec![("esx1", a40()), ("esx2", a40()), ("esx3", amd()), ("esx4", a40())],
+            ),
+            cluster("serve", vec![("esx5", a40()), ("esx6", a40()), ("esx7", amd())]),
+            cluster("spare", vec![("esx8", a40())]),
+        ],
+        vms: vec![
+            vm("gpu1", "esx1", 1),
+            vm("render-a", "esx2", 11),
+            vm("gpu2", "esx5", 2),
+            vm("render-b", "esx6", 12),
+            vm("gpu3", "esx8", 3),
+        ],
+        delays: Delays {
+            exit_ms: 300,
+            power_on_ms: 100,
+            relocate_ms: 1500,
+            ..Delays::default()
+        },
+        ..Spec::default()
+    }
+}
+
+/// The VMs that are nodes.
+const NODES: [&str; 3] = ["gpu1", "gpu2", "gpu3"];
+
+/// The nodes on them. They boot for longer than the node monitor's grace, so that NotReady is seen every time.
+pub(crate) fn members(spec: &Spec) -> Vec<Member> {
+    let nodes = spec.vms.iter().filter(|vm| NODES.contains(&vm.name.as_str()));
+    let member = |vm: &VmSpec| {
+        let mut member = Member::new(STAGE, &vm.name, &vm.uuid);
+        member.machine.gpus = 1;
+        member.machine.boot = Duration::from_secs(4);
+        member.machine.gpus_after = Duration::from_millis(500);
+        member
+    };
+    nodes.map(member).collect()
+}
+
+/// One row for each host: cluster, host, device, who holds it, and the node on it.
+pub(crate) fn rows(state: &State) -> Vec<[String; 5]> {
+    let row = |host: &haulout_lab::vcenter::HostState| {
+        let device = host.devices.first();
+        let holder = device.and_then(|device| device.used_by.clone());
+        let node = holder
+            .as_deref()
+            .filter(|holder| NODES.contains(holder))
+            .map_or_else(String::new, |vm| format!("{STAGE}-{vm}"));
+        [
+            host.cluster.clone(),
+            host.name.clone(),
+            device.map_or_else(String::new, |device| model(&device.spec)),
+            holder.map_or_else(|| "(free)".to_owned(), |holder| format!("VM {holder}")),
+            node,
+        ]
+    };
+    let mut rows: Vec<_> = state.hosts.iter().map(row).collect();
+    rows.sort_by(|a, b| a[1].cmp(&b[1]));
+    rows
+}
+
+/// What there is to say of each other host of the cluster of `home`, from the point of view of a VM that needs an A40.
+pub(crate) fn candidates(state: &State, home: &str, vm: &str) -> Vec<String> {
+    let cluster = state.host(home).map(|host| host.cluster.as_str());
+    let others = state
+        .hosts
+        .iter()
+        .filter(|host| Some(host.cluster.as_str()) == cluster && host.name != home);
+    let judge = |host: &haulout_lab::vcenter::HostState| {
+        let device = host.devices.first()?;
+        let (name, model) = (&host.name, model(&device.spec));
+        let matches = device.spec.vendor == 0x10de && device.spec.device == A40;
+        Some(match &device.used_by {
+            _ if !matches => format!("{name} has an {model}, which is not what {vm} needs"),
+            Some(holder) if holder != vm => format!("{name}'s {model} is held by VM {holder}"),
+            Some(_) | None => format!("{name}'s {model} is free"),
+        })
+    };
+    others.filter_map(judge).collect()
+}
+
+fn cluster(name: &str, hosts: Vec<(&str, Vec<DeviceSpec>)>) -> ClusterSpec {
+    let host = |(host, devices): (&str, Vec<DeviceSpec>)| HostSpec {
+        name: host.to_owned(),
+        devices,
+        datastores: vec![format!("{name}-storage")],
+    };
+    ClusterSpec {
+        name: name.to_owned(),
+        drs: DrsSpec {
+            enabled: false,
+            behavior: DrsBehavior::Manual,
+            ..DrsSpec::default()
+        },
+        hosts: hosts.into_iter().map(host).collect(),
+    }
+}
+
+fn vm(name: &str, host: &str, number: u8) -> VmSpec {
+    VmSpec {
+        name: name.to_owned(),
+        uuid: format!("4217a90c-0000-4000-8000-0000000000{number:02x}"),
+        host: host.to_owned(),
+        gpu: Gpu::nvidia(A40),
+        shutdown_ms: 1200,
+        ..VmSpec::default()
+    }
+}

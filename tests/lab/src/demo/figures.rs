@@ -1,0 +1,113 @@
+//! Measures what Haulout takes: the time from a click to the cordon, and memory.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use haulout_lab::kube::Kube;
+use haulout_lab::stage::{Stage, is_cordoned};
+use haulout_lab::vcenter::EntryKind;
+use jiff::Timestamp;
+
+use super::teller::seconds_between;
+
+/// Clicks Enter Maintenance Mode on `host`, where a budget keeps the node of `vm` from being drained, and, as soon as the Node is cordoned, cancels; `clicks` times, each from a
+/// node that is back in service. Tells how many milliseconds passed each time from the click, by vCenter's journal, to
+/// the answer to Haulout's first PATCH of the Node, by the audit log. Both clocks are this machine's.
+pub(crate) async fn latencies(
+    stage: &Stage<'_>,
+    kube: &Kube,
+    host: &str,
+    vm: &str,
+    clicks: usize,
+) -> anyhow::Result<Vec<f64>> {
+    let node = stage.node_name(vm);
+    let begun = Timestamp::now();
+    for _ in 0..clicks {
+        stage.vcenter.enter_maintenance(host).await?;
+        stage.wait_node(&node, "is cordoned", is_cordoned).await?;
+        stage.vcenter.cancel_maintenance(host).await?;
+        stage.wait_in_service(&node).await?;
+    }
+    let journal = stage.vcenter.journal().await?;
+    let clicked = journal.iter().filter(|entry| {
+        entry.kind == EntryKind::Call
+            && entry.method == "EnterMaintenanceMode_Task"
+            && entry.object == host
+            && entry.time >= begun
+    });
+    let user = stage.user();
+    let audit = kube.audit().await?;
+    let accepted = |from: Timestamp| {
+        let patches = audit.iter().filter(|event| {
+            event.user == user.name()
+                && event.verb == "patch"
+                && event.resource == "nodes"
+                && event.name.as_deref() == Some(node.as_str())
+                && event.code == 200
+                && event.received >= from
+        });
+        patches.map(|event| event.answered).min()
+    };
+    clicked
+        .map(|entry| {
+            let answered = accepted(entry.time).with_context(|| {
+                format!(
+                    "the audit log has no PATCH of {node} after the click at {}",
+                    entry.time
+                )
+            })?;
+            Ok(seconds_between(entry.time, answered) * 1000.0)
+        })
+        .collect()
+}
+
+/// The median and the largest of some figures.
+pub(crate) fn median_and_worst(figures: &[f64]) -> Option<(f64, f64)> {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    let lower = if sorted.len().is_multiple_of(2) {
+        *sorted.get(middle.checked_sub(1)?)?
+    } else {
+        upper
+    };
+    Some((f64::midpoint(lower, upper), *sorted.last()?))
+}
+
+/// The most resident memory that a process had in `window`, in MiB.
+pub(crate) async fn memory(pid: u32, window: Duration) -> anyhow::Result<f64> {
+    let end = tokio::time::Instant::now() + window;
+    let mut most: f64 = 0.0;
+    loop {
+        most = most.max(resident(pid).await?);
+        if tokio::time::Instant::now() >= end {
+            return Ok(most);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn resident(pid: u32) -> anyhow::Result<f64> {
+    let path = format!("/proc/{pid}/status");
+    let text = tokio::fs::read_to_string(&path)
+        .await
+        .with_context(|| format!("reading {path}"))?;
+    let kib = text.lines().find_map(|line| {
+        let value = line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?;
+        value.trim().parse::<f64>().ok()
+    });
+    Ok(kib.with_context(|| format!("{path} has no VmRSS"))? / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median_and_worst;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+        assert_eq!(median_and_worst(&[4.0, 1.0, 3.0, 2.0]), Some((2.5, 4.0)));
+        assert_eq!(median_and_worst(&[5.0]), Some((5.0, 5.0)));
+        assert_eq!(median_and_worst(&[]), None);
+    }
+}

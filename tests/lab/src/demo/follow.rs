@@ -1,0 +1,353 @@
+//! Follows vCenter's journal, the Nodes and Pods, and Haulout's log, and says in plain words what changes there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use haulout_lab::stage::{annotation, boot_id, gpus, is_cordoned, is_ready, phase};
+use haulout_lab::vcenter::{Entry, EntryKind, Vcenter};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt as _};
+
+use super::teller::{Line, Place, Teller};
+
+/// How long one look at the journal waits for its next line.
+const POLL: Duration = Duration::from_secs(5);
+/// How often the log file is looked at: files tell nobody that they grow.
+const LOG_POLL: Duration = Duration::from_millis(30);
+
+/// The phases that each node went through, and when, as its annotation told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Phases(Arc<Mutex<Vec<PhaseSeen>>>);
+
+/// One phase of one node.
+#[derive(Debug, Clone)]
+pub(crate) struct PhaseSeen {
+    /// Which node.
+    pub(crate) node: String,
+    /// The phase, as the episode's JSON names it; none when the node is in service.
+    pub(crate) phase: Option<String>,
+    /// Since when.
+    pub(crate) since: Timestamp,
+}
+
+impl Phases {
+    /// The phases of one node from a moment on, in their order.
+    pub(crate) fn of(&self, node: &str, from: Timestamp) -> Vec<PhaseSeen> {
+        let all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let of_node = all.iter().filter(|it| it.node == node && it.since >= from);
+        of_node.cloned().collect()
+    }
+
+    fn add(&self, seen: PhaseSeen) {
+        let mut all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        all.push(seen);
+    }
+}
+
+/// Follows vCenter's journal until vCenter ends.
+pub(crate) async fn journal(vcenter: &Vcenter, haulout_user: &str, teller: &Teller) -> anyhow::Result<()> {
+    let mut seq = 0;
+    loop {
+        for entry in vcenter.journal_after(seq, POLL).await? {
+            seq = entry.seq;
+            if let Some(what) = words(&entry, haulout_user) {
+                let mut line = Line::new(entry.time, Place::Vcenter, what);
+                line.click = entry.kind == EntryKind::Call && entry.method == "EnterMaintenanceMode_Task";
+                teller.tell(line);
+            }
+        }
+    }
+}
+
+fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
+    let (object, detail) = (&entry.object, &entry.detail);
+    match entry.kind {
+        EntryKind::Call => {
+            let who = if entry.session.is_empty() {
+                "the operator"
+            } else if entry.user == haulout_user {
+                "Haulout"
+            } else {
+                entry.user.as_str()
+            };
+            let verb = match entry.method.as_str() {
+                "EnterMaintenanceMode_Task" => {
+                    return Some(format!("{who} clicks Enter Maintenance Mode on {object}"));
+                }
+                "ExitMaintenanceMode_Task" => {
+                    return Some(format!("{who} clicks Exit Maintenance Mode on {object}"));
+                }
+                "CancelTask" => {
+                    return Some(format!("{who} cancels the task on {object}"));
+                }
+                "ShutdownGuest" => return Some(format!("{who} asks the guest of VM {object} to shut down")),
+                "PowerOnVM_Task" | "PowerOnMultiVM_Task" => "power on",
+                "PowerOffVM_Task" => "power off",
+                "RelocateVM_Task" => "relocate",
+                other => return Some(format!("{who} calls {other} on {object}")),
+            };
+            Some(format!("{who} starts a task: {verb} VM {object}"))
+        }
+        EntryKind::Power => {
+            let cause = match entry.cause.as_str() {
+                "" => String::new(),
+                "ShutdownGuest" => " (its guest shut down)".to_owned(),
+                other => format!(" ({other})"),
+            };
+            let power = match detail.as_str() {
+                "poweredOn" => "on",
+                "poweredOff" => "off",
+                other => other,
+            };
+            Some(format!("VM {object}: powered {power} on {}{cause}", entry.host))
+        }
+        EntryKind::Maintenance => Some(match detail.as_str() {
+            "entering" => format!(
+                "{object}: task \"Enter maintenance mode\" ({}) runs until no VM is powered on there",
+                entry.task
+            ),
+            "entered" => format!("{object}: the task has succeeded; the host is in maintenance mode"),
+            "exited" => format!("{object}: the host has left maintenance mode"),
+            other => format!("{object}: {other}"),
+        }),
+        EntryKind::Move => Some(format!("VM {object}: moved, {detail}")),
+        EntryKind::Reconfigure => Some(format!("VM {object}: reconfigured {detail}")),
+        EntryKind::Host => Some(format!("host {object}: {detail}")),
+        EntryKind::Session | EntryKind::Fault => None,
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct NodeSeen {
+    status: String,
+    gpus: u32,
+    boot: Option<String>,
+    annotations: Vec<(&'static str, Option<String>)>,
+    phase: Option<String>,
+}
+
+impl NodeSeen {
+    fn of(node: &Node) -> Self {
+        let ready = if is_ready(node) { "Ready" } else { "NotReady" };
+        let cordon = if is_cordoned(node) {
+            ",SchedulingDisabled"
+        } else {
+            ""
+        };
+        let annotations = ["state", "host", "migrated-to-host"];
+        Self {
+            status: format!("{ready}{cordon}"),
+            gpus: gpus(node),
+            boot: boot_id(node),
+            annotations: annotations
+                .into_iter()
+                .map(|name| (name, annotation(node, name).map(str::to_owned)))
+                .collect(),
+            phase: phase(node),
+        }
+    }
+
+    /// What differs from what was seen before, as a person with kubectl would put it.
+    fn since(&self, before: &Self) -> Option<String> {
+        let mut parts = Vec::new();
+        if self.boot != before.boot {
+            parts.push("another bootID".to_owned());
+        }
+        if self.status != before.status {
+            parts.push(self.status.clone());
+        }
+        if self.gpus != before.gpus {
+            parts.push(format!("{} {} allocatable", self.gpus, haulout_lab::kubelet::GPU));
+        }
+        let pairs = self.annotations.iter().zip(&before.annotations);
+        for ((name, value), _) in pairs.filter(|(after, before)| after != before) {
+            parts.extend(value.as_ref().map(|value| format!("{name}={value}")));
+        }
+        let has_any = |it: &Self| it.annotations.iter().any(|(_, value)| value.is_some());
+        if has_any(before) && !has_any(self) {
+            parts.push("annotations gone".to_owned());
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
+
+/// Follows the Nodes with this label.
+pub(crate) async fn nodes(client: kube::Client, label: String, teller: Teller, phases: Phases) {
+    let config = watcher::Config::default().labels(&label);
+    let mut events = watcher(Api::<Node>::all(client), config)
+        .default_backoff()
+        .boxed();
+    let mut seen: BTreeMap<String, NodeSeen> = BTreeMap::new();
+    while let Some(event) = events.next().await {
+        // A watch that broke is taken up again by the stream itself.
+        let Ok(event) = event else { continue };
+        match event {
+            Event::Apply(node) | Event::InitApply(node) => {
+                let at = Timestamp::now();
+                let (name, state) = (node.name_any(), NodeSeen::of(&node));
+                if let Some(before) = seen.get(&name) {
+                    if state.phase != before.phase {
+                        phases.add(PhaseSeen {
+                            node: name.clone(),
+                            phase: state.phase.clone(),
+                            since: at,
+                        });
+                    }
+                    if let Some(what) = state.since(before) {
+                        teller.tell(Line::new(at, Place::Kubernetes, format!("node {name}: {what}")));
+                    }
+                }
+                seen.insert(name, state);
+            }
+            Event::Delete(node) => {
+                let what = format!("node {}: deleted", node.name_any());
+                teller.tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
+            }
+            Event::Init | Event::InitDone => {}
+        }
+    }
+}
+
+/// Follows the Pods of this namespace.
+pub(crate) async fn pods(client: kube::Client, namespace: String, teller: Teller) {
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    let mut events = watcher(pods, watcher::Config::default())
+        .default_backoff()
+        .boxed();
+    let mut leaving: BTreeSet<String> = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        let Ok(event) = event else { continue };
+        let what = match event {
+            Event::Apply(pod) | Event::InitApply(pod) => {
+                let name = pod.name_any();
+                let begins = pod.metadata.deletion_timestamp.is_some() && leaving.insert(name.clone());
+                begins.then(|| format!("pod {name}: Terminating"))
+            }
+            Event::Delete(pod) => {
+                leaving.remove(&pod.name_any());
+                Some(format!("pod {}: gone", pod.name_any()))
+            }
+            Event::Init | Event::InitDone => None,
+        };
+        if let Some(what) = what {
+            teller.tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
+        }
+    }
+}
+
+/// Follows Haulout's log, from its beginning on.
+pub(crate) async fn log(path: PathBuf, teller: Teller) {
+    let mut read = 0;
+    let mut filter = Filter::default();
+    loop {
+        let text = tokio::fs::read(&path).await.unwrap_or_default();
+        let fresh = text.get(read..).unwrap_or_default();
+        // The last line may be half written.
+        if let Some(end) = fresh.iter().rposition(|byte| *byte == b'\n') {
+            let whole = String::from_utf8_lossy(fresh.get(..=end).unwrap_or_default()).into_owned();
+            read += end + 1;
+            for line in whole.lines().filter_map(|line| filter.pass(line)) {
+                teller.tell(line);
+            }
+        }
+        tokio::time::sleep(LOG_POLL).await;
+    }
+}
+
+/// Lets through what tells the story: no configuration, and nothing twice within a phase. A drain that goes round after
+/// round says the same again each time.
+#[derive(Debug, Default)]
+struct Filter {
+    told: BTreeSet<String>,
+}
+
+impl Filter {
+    fn pass(&mut self, line: &str) -> Option<Line> {
+        let (time, rest) = line.trim().split_once(' ')?;
+        let at: Timestamp = time.parse().ok()?;
+        let (level, rest) = rest.trim_start().split_once(' ')?;
+        let (message, fields) = rest.split_at(fields_at(rest));
+        if !fields.contains(" node=") && level == "INFO" {
+            return None;
+        }
+        let message = message.trim();
+        if message.contains(" -> ") {
+            self.told.clear();
+        }
+        // Trying and then waiting for the same is one thing to a reader.
+        let waits_for = message
+            .split_once("waiting for ")
+            .map_or(message, |(_, rest)| rest);
+        if !self.told.insert(waits_for.to_owned()) {
+            return None;
+        }
+        let what = match level {
+            "INFO" => message.to_owned(),
+            other => format!("{other}: {message}"),
+        };
+        Some(Line::new(at, Place::Haulout, what))
+    }
+}
+
+/// Where the fields begin that `tracing` writes behind a message: at the first ` name=` in small letters.
+fn fields_at(text: &str) -> usize {
+    let mut from = 0;
+    while let Some(space) = text.get(from..).and_then(|rest| rest.find(' ')) {
+        let start = from + space;
+        let word = text.get(start + 1..).unwrap_or_default();
+        let name = word.find('=').and_then(|equals| word.get(..equals));
+        let is_field = name.is_some_and(|name| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        });
+        if is_field {
+            return start;
+        }
+        from = start + 1;
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Filter, fields_at};
+
+    #[test]
+    fn a_log_line_loses_its_time_and_its_fields() {
+        let mut filter = Filter::default();
+        let line =
+            "2026-01-02T10:12:26.544934Z  INFO Draining -> ShuttingDown node=gpu1 host=\"esx1\" phase=\"x\"";
+        assert_eq!(filter.pass(line).unwrap().what, "Draining -> ShuttingDown");
+        let config = "2026-01-02T10:12:26.544934Z  INFO VCENTER_USER      admin";
+        assert_eq!(filter.pass(config), None);
+        let warning = "2026-01-02T10:12:26.544934Z  WARN something is wrong why=\"x\"";
+        assert_eq!(filter.pass(warning).unwrap().what, "WARN: something is wrong");
+    }
+
+    #[test]
+    fn waiting_for_the_same_is_told_once_in_a_phase() {
+        let mut filter = Filter::default();
+        let mut said = |words: &str| {
+            let line = format!("2026-01-02T10:12:26.544934Z  INFO {words} node=gpu1");
+            filter.pass(&line).map(|line| line.what)
+        };
+        assert!(said("trying to drain; waiting for 1 pod to go").is_some());
+        assert_eq!(said("waiting for 1 pod to go"), None);
+        assert!(said("Draining -> ShuttingDown").is_some());
+        assert!(said("waiting for 1 pod to go").is_some());
+    }
+
+    #[test]
+    fn capitals_are_part_of_the_message() {
+        let text = "set VCENTER_TLS_VERIFY=false here endpoint=x";
+        assert_eq!(
+            text.split_at(fields_at(text)).0,
+            "set VCENTER_TLS_VERIFY=false here"
+        );
+    }
+}

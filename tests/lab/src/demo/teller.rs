@@ -1,0 +1,229 @@
+//! Puts what several sources tell into one story: ordered by time, in columns, relative to the operator's click.
+
+use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::say;
+
+/// How long a line is held back, so that one from a slower source which happened earlier is told first.
+const HOLD: Duration = Duration::from_millis(300);
+/// How often held lines are looked at.
+const TICK: Duration = Duration::from_millis(40);
+/// Where lines are broken. Wide enough for a sentence behind the two columns, narrow enough for half a screen.
+const WIDTH: usize = 120;
+/// The columns before the text: time and place.
+const INDENT: usize = 23;
+
+/// Where something can be seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// In vCenter's client.
+    Vcenter,
+    /// With kubectl.
+    Kubernetes,
+    /// In Haulout's log.
+    Haulout,
+    /// Nowhere: an explanation.
+    Note,
+}
+
+/// One line of the story.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Line {
+    /// When it happened.
+    pub(crate) at: Timestamp,
+    /// Where it is seen.
+    pub(crate) place: Place,
+    /// What happened.
+    pub(crate) what: String,
+    /// Whether this is the click that times count from.
+    pub(crate) click: bool,
+}
+
+impl Line {
+    /// A line that is no click.
+    pub(crate) fn new(at: Timestamp, place: Place, what: impl Into<String>) -> Self {
+        Self {
+            at,
+            place,
+            what: what.into(),
+            click: false,
+        }
+    }
+}
+
+enum Message {
+    Line(Line),
+    Begin,
+    End(oneshot::Sender<()>),
+}
+
+/// The way to the teller, which lives for as long as one of these does.
+#[derive(Debug, Clone)]
+pub(crate) struct Teller {
+    to_task: mpsc::UnboundedSender<Message>,
+}
+
+impl Teller {
+    /// Starts a teller that is silent until a story begins.
+    pub(crate) fn start() -> Self {
+        let (to_task, messages) = mpsc::unbounded_channel();
+        tokio::spawn(tell(messages));
+        Self { to_task }
+    }
+
+    /// Tells one line, unless no story is being told.
+    pub(crate) fn tell(&self, line: Line) {
+        // The teller ends only when the program does.
+        let _ = self.to_task.send(Message::Line(line));
+    }
+
+    /// Tells what happens from here on.
+    pub(crate) fn begin(&self) {
+        let _ = self.to_task.send(Message::Begin);
+    }
+
+    /// Tells what is still held back, and is silent from there on.
+    pub(crate) async fn end(&self) {
+        let (reply, replied) = oneshot::channel();
+        let _ = self.to_task.send(Message::End(reply));
+        let _ = replied.await;
+    }
+}
+
+async fn tell(mut messages: mpsc::UnboundedReceiver<Message>) {
+    let mut held: BTreeSet<Line> = BTreeSet::new();
+    let mut zero: Option<Timestamp> = None;
+    let mut open = false;
+    let mut ending: Option<(oneshot::Sender<()>, Instant)> = None;
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        tokio::select! {
+            message = messages.recv() => match message {
+                Some(Message::Line(line)) => {
+                    if open {
+                        held.insert(line);
+                    }
+                }
+                Some(Message::Begin) => {
+                    open = true;
+                    zero = None;
+                }
+                Some(Message::End(reply)) => ending = Some((reply, Instant::now() + HOLD)),
+                None => return,
+            },
+            _ = tick.tick() => {}
+        }
+        let over = ending.as_ref().is_some_and(|(_, at)| Instant::now() >= *at);
+        let due = Timestamp::now() - HOLD;
+        while let Some(line) = held.pop_first() {
+            if line.at > due && !over {
+                held.insert(line);
+                break;
+            }
+            if line.click {
+                if zero.is_some() {
+                    say("");
+                }
+                zero = Some(line.at);
+            }
+            print(&line, zero);
+        }
+        if over && let Some((reply, _)) = ending.take() {
+            open = false;
+            let _ = reply.send(());
+        }
+    }
+}
+
+fn print(line: &Line, zero: Option<Timestamp>) {
+    let time = zero.map_or_else(
+        || " ".repeat(9),
+        |zero| format!("{:>7.3} s", seconds_between(zero, line.at)),
+    );
+    let (name, colour) = match line.place {
+        Place::Vcenter => ("vCenter", "36"),
+        Place::Kubernetes => ("Kubernetes", "34"),
+        Place::Haulout => ("Haulout", "32"),
+        Place::Note => ("", "2"),
+    };
+    let mut rows = wrap(&line.what, WIDTH - INDENT).into_iter();
+    let paint_text = |text: &str| match line.place {
+        Place::Note => paint(colour, text),
+        Place::Vcenter | Place::Kubernetes | Place::Haulout => text.to_owned(),
+    };
+    let first = rows.next().unwrap_or_default();
+    say(&format!(
+        "{}  {}  {}",
+        paint("2", &time),
+        paint(colour, &format!("{name:<10}")),
+        paint_text(&first)
+    ));
+    for row in rows {
+        say(&format!("{:INDENT$}{}", "", paint_text(&row)));
+    }
+}
+
+/// The seconds from one time to another.
+pub(crate) fn seconds_between(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64()
+}
+
+/// Breaks a text into rows of at most `width` characters, at its spaces.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut rows: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match rows.last_mut() {
+            Some(row) if row.chars().count() + 1 + word.chars().count() <= width => {
+                row.push(' ');
+                row.push_str(word);
+            }
+            Some(_) | None => rows.push(word.to_owned()),
+        }
+    }
+    rows
+}
+
+/// A heading.
+pub(crate) fn heading(text: &str) {
+    say("");
+    say(&paint("1", text));
+}
+
+/// A paragraph, indented as the story is.
+pub(crate) fn paragraph(text: &str) {
+    for row in wrap(text, WIDTH - 2) {
+        say(&format!("  {row}"));
+    }
+}
+
+/// Colours a text where somebody sees colours.
+fn paint(colour: &str, text: &str) -> String {
+    static COLOURS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+        std::io::stdout().is_terminal() && !refused && !dumb
+    });
+    if *COLOURS && !text.trim().is_empty() {
+        format!("\x1b[{colour}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrap;
+
+    #[test]
+    fn rows_are_broken_at_spaces_and_no_word_is_lost() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("unbreakable word", 4), ["unbreakable", "word"]);
+        assert!(wrap("", 4).is_empty());
+    }
+}
