@@ -5,6 +5,7 @@
 //! not heard, and what was not told again by then is forgotten.
 
 mod bind;
+mod findings;
 mod paper;
 mod places;
 mod sight;
@@ -16,10 +17,9 @@ use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
 use crate::maintenance::admission::{Applicant, Ledger, Limits};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
-use crate::maintenance::finding::{Finding, Found};
-use crate::maintenance::observed::{Advice, Attempt, DrainReport, Outcome, Refusal, Sight};
+use crate::maintenance::finding::Finding;
+use crate::maintenance::observed::{Attempt, DrainReport, Outcome, Sight};
 use crate::maintenance::placement::Hold;
-use crate::vsphere::fault::{Fault, FaultKind, Retry};
 use crate::vsphere::update as vsphere;
 
 pub use sight::record_of;
@@ -324,45 +324,6 @@ impl Inventory {
         }
     }
 
-    fn apply_finding(&mut self, finding: Finding) {
-        let local = self.local.entry(finding.node).or_default();
-        match finding.found {
-            Found::Tried {
-                kind,
-                at,
-                host,
-                outcome,
-            } => {
-                let before = local.attempts.get(&kind).map_or(0, |attempt| attempt.refusals);
-                let refusals = before.saturating_add(u32::from(matches!(outcome, Outcome::Refused(_))));
-                let attempt = Attempt {
-                    at,
-                    host,
-                    refusals,
-                    outcome,
-                };
-                let task = match &attempt.outcome {
-                    Outcome::Running(task) => Some(task.clone()),
-                    Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
-                };
-                local.attempts.insert(kind, attempt);
-                if let Some(task) = task {
-                    // Its end may have been told before we learned its name.
-                    local.settle(&task, &self.tasks);
-                }
-            }
-            Found::Drain(report) => local.drain = Some(report),
-            Found::Holds { host, holds } => {
-                self.holds.insert(host, holds);
-            }
-            Found::PaperRecord {
-                record,
-                unschedulable,
-            } => local.paper.write(*record, unschedulable),
-            Found::PaperEffect(effect) => local.paper.perform(&effect),
-        }
-    }
-
     fn limits(&self) -> Limits {
         let unavailable = match self.rules.unavailable {
             MaxUnavailable::Unlimited => None,
@@ -404,46 +365,6 @@ impl Inventory {
             ledger.grant(self.limits());
         }
         self.ledger = ledger;
-    }
-}
-
-impl Local {
-    /// Carries the end of `task` into the attempt that waits for it.
-    fn settle(&mut self, task: &TaskRef, tasks: &BTreeMap<TaskRef, vsphere::Task>) {
-        let Some(state) = tasks.get(task).map(|task| &task.state) else {
-            return;
-        };
-        for attempt in self.attempts.values_mut() {
-            if attempt.outcome != Outcome::Running(task.clone()) {
-                continue;
-            }
-            match state {
-                vsphere::TaskState::Queued | vsphere::TaskState::Running => {}
-                vsphere::TaskState::Success => {
-                    attempt.outcome = Outcome::Done;
-                    attempt.refusals = 0;
-                }
-                vsphere::TaskState::Error(fault) => {
-                    attempt.outcome = Outcome::Refused(Refusal::from(fault));
-                    attempt.refusals = attempt.refusals.saturating_add(1);
-                }
-            }
-        }
-    }
-}
-
-impl From<&Fault> for Refusal {
-    fn from(fault: &Fault) -> Self {
-        let advice = match (&fault.kind, fault.retry()) {
-            (FaultKind::ToolsUnavailable, _) => Advice::NoTools,
-            (_, Retry::Relogin | Retry::LookAgain | Retry::Soon | Retry::Later) => Advice::Retry,
-            (_, Retry::OtherPlace) => Advice::OtherHost,
-            (_, Retry::Person) => Advice::Person,
-        };
-        Self {
-            advice,
-            said: fault.said.clone(),
-        }
     }
 }
 

@@ -6,8 +6,10 @@ use super::*;
 use crate::cluster::update::{Marks, Node, Ready};
 use crate::ids::{DatastoreRef, NodeUid, VmUuid};
 use crate::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
-use crate::maintenance::observed::{Admission, Hearing, HostState, Sight, VmSeen};
+use crate::maintenance::finding::Found;
+use crate::maintenance::observed::{Admission, Advice, Hearing, HostState, Refusal, Sight, VmSeen};
 use crate::maintenance::record::write;
+use crate::vsphere::fault::{Fault, FaultKind};
 use crate::vsphere::update::{
     Compute, Connection, Entering, Host, Passthrough, PciDevice, Power, Task, TaskState, Vm, VmKey,
 };

@@ -1,24 +1,26 @@
 //! What to do next for one node. Pure: the same record, the same facts, the same hour give the same answer.
 //!
-//! One function per phase, in the order of an episode: here what comes before the cordon, in [`adopt`] the
-//! episodes of the Python controller, in [`drain`] the way down, in
-//! [`away`] what happens while the VM is off, in [`back`] the way back. A phase function looks at facts and gives a
-//! [`Step`]; [`decide`] turns it into a [`Decision`] and knows about parking, so that no phase has to.
+//! One function per phase, in the order of an episode: here what comes before the cordon, in [`adopt`] the episodes of
+//! the Python controller, in [`drain`] the way down, in [`away`] what happens while the VM is off, in [`back`] the way
+//! back. A phase function looks at a [`Scene`] and gives a [`Step`]; [`decide`] turns it into a [`Decision`] and knows
+//! about parking, so that no phase has to.
 
 mod adopt;
 mod away;
 mod back;
 mod drain;
+mod scene;
 
 use jiff::Timestamp;
 
-use super::effect::{Effect, EffectKind};
+use super::effect::Effect;
 use super::episode::{Cordon, Ended, Episode, HostMark, Phase, Record, Trigger};
 use super::observed::{
-    Admission, Attempt, Hearing, HostState, NodeSeen, Observed, Outcome, PowerSeen, Refusal, VmFacts, VmSeen,
+    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
 };
-use super::policy::{Policy, after};
+use super::policy::Policy;
 use super::waiting::{ParkReason, WaitingOn};
+use scene::{Scene, Step};
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,37 +57,6 @@ pub struct Transition {
     pub unschedulable: Option<bool>,
     /// How the episode ended, when it does.
     pub ended: Option<Ended>,
-}
-
-/// What a phase says.
-enum Step {
-    Go(Transition),
-    Do {
-        effect: Effect,
-        waiting_on: WaitingOn,
-        recheck: Option<Timestamp>,
-    },
-    Wait {
-        waiting_on: WaitingOn,
-        recheck: Option<Timestamp>,
-    },
-    // A parked phase may still try, slowly: what it waits for may be cured by somebody who does not tell us.
-    Park {
-        reason: ParkReason,
-        effect: Option<Effect>,
-        recheck: Option<Timestamp>,
-    },
-}
-
-/// What the phases look at: one node in an episode, whose VM is known.
-#[derive(Clone, Copy)]
-struct Scene<'a> {
-    episode: &'a Episode,
-    node: &'a NodeSeen,
-    vm: &'a VmFacts,
-    seen: &'a Observed,
-    policy: &'a Policy,
-    now: Timestamp,
 }
 
 /// Decides what to do next for one node.
@@ -389,10 +360,8 @@ impl Scene<'_> {
     /// The end of the episode. The Node is uncordoned if the cordon is ours and no person has made it theirs since.
     fn end(self) -> Step {
         let person = match (&self.episode.cordon, &self.node.cordoned_by) {
-            (Cordon::Ours, super::observed::CordonedBy::Other(_)) => true,
-            (Cordon::Adopted(manager), super::observed::CordonedBy::Other(by)) => {
-                manager.as_ref() != Some(by)
-            }
+            (Cordon::Ours, CordonedBy::Other(_)) => true,
+            (Cordon::Adopted(manager), CordonedBy::Other(by)) => manager.as_ref() != Some(by),
             (Cordon::Ours | Cordon::Adopted(_) | Cordon::NotYet | Cordon::Theirs, _) => false,
         };
         let uncordon = self.episode.cordon_is_ours() && !person && !self.node.keep_cordoned;
@@ -405,128 +374,5 @@ impl Scene<'_> {
                 Ended::Cancelled
             }),
         })
-    }
-
-    fn host_not_visible(self) -> Step {
-        let host = self.vm.on_name.clone();
-        Step::Wait {
-            waiting_on: WaitingOn::HostVisible {
-                host,
-                state: self.vm.host.words(),
-            },
-            recheck: None,
-        }
-    }
-
-    /// Tries `effect` unless it is under way; after a refusal, tries again when its backoff is over. `waiting_on` is
-    /// what the node waits for once the effect was asked for.
-    fn pursue(self, effect: Effect, waiting_on: WaitingOn) -> Step {
-        let kind = effect.kind();
-        let Some(attempt) = self.seen.attempt(kind, self.episode.since) else {
-            return Step::Do {
-                effect,
-                waiting_on,
-                recheck: None,
-            };
-        };
-        match &attempt.outcome {
-            Outcome::Running(_) => Step::Wait {
-                waiting_on,
-                recheck: None,
-            },
-            // The effect is over and its fact not seen yet; if it never shows, the effect is tried again.
-            Outcome::Asked | Outcome::Done => {
-                let again = after(attempt.at, self.policy.retry_max);
-                if self.now >= again {
-                    Step::Do {
-                        effect,
-                        waiting_on,
-                        recheck: None,
-                    }
-                } else {
-                    Step::Wait {
-                        waiting_on,
-                        recheck: Some(again),
-                    }
-                }
-            }
-            Outcome::Refused(refusal) => self.retry(effect, attempt, refusal),
-        }
-    }
-
-    fn retry(self, effect: Effect, attempt: &Attempt, refusal: &Refusal) -> Step {
-        let at = self.retry_at(attempt, refusal);
-        let waiting_on = WaitingOn::Retry {
-            effect: effect.kind(),
-            said: refusal.said.clone(),
-            at,
-        };
-        if self.now >= at {
-            Step::Do {
-                effect,
-                waiting_on,
-                recheck: None,
-            }
-        } else {
-            Step::Wait {
-                waiting_on,
-                recheck: Some(at),
-            }
-        }
-    }
-
-    fn retry_at(self, attempt: &Attempt, refusal: &Refusal) -> Timestamp {
-        let wait = match refusal.advice {
-            super::observed::Advice::Retry
-            | super::observed::Advice::OtherHost
-            | super::observed::Advice::NoTools => self.policy.backoff(attempt.refusals),
-            super::observed::Advice::Person => self.policy.retry_max,
-        };
-        after(attempt.at, wait)
-    }
-
-    /// When the effect of this kind may be tried again after its latest refusal, in whatever phase that was.
-    fn not_before(self, kind: EffectKind) -> Option<Timestamp> {
-        let attempt = self.seen.attempts.get(&kind)?;
-        match &attempt.outcome {
-            Outcome::Refused(refusal) => {
-                let at = self.retry_at(attempt, refusal);
-                (self.now < at).then_some(at)
-            }
-            Outcome::Asked | Outcome::Running(_) | Outcome::Done => None,
-        }
-    }
-
-    /// Parks a phase whose deadline has passed; whatever it would try, it goes on trying.
-    fn unless_overdue(self, deadline: Timestamp, step: Step) -> Step {
-        let (effect, waiting_on, recheck) = match step {
-            Step::Go(_) | Step::Park { .. } => return step,
-            Step::Do {
-                effect,
-                waiting_on,
-                recheck,
-            } => (Some(effect), waiting_on, recheck),
-            Step::Wait { waiting_on, recheck } => (None, waiting_on, recheck),
-        };
-        if self.now < deadline {
-            let recheck = Some(recheck.map_or(deadline, |at| at.min(deadline)));
-            return match effect {
-                Some(effect) => Step::Do {
-                    effect,
-                    waiting_on,
-                    recheck,
-                },
-                None => Step::Wait { waiting_on, recheck },
-            };
-        }
-        let reason = ParkReason::Overdue {
-            phase: self.episode.phase.name().to_owned(),
-            waiting_on: waiting_on.to_string(),
-        };
-        Step::Park {
-            reason,
-            effect,
-            recheck,
-        }
     }
 }

@@ -177,7 +177,7 @@ impl fmt::Display for WaitingOn {
         match self {
             Self::Vcenter { why } => write!(f, "vCenter to be heard again: {why}"),
             Self::Kubernetes { why } => write!(f, "Kubernetes to be heard again: {why}"),
-            Self::NodeObject => f.write_str("the Node object, which was deleted"),
+            Self::NodeObject => f.write_str("the Node, which was deleted or is no longer selected"),
             Self::VmLookup => f.write_str("vCenter's answer which VM this node is"),
             Self::Slot { ahead, limit } => {
                 let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();

@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::{Scene, Step, cordoned, go, stands_on};
+use super::scene::{Scene, Step};
+use super::{cordoned, go, stands_on};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{Episode, HostMark, Phase};
 use crate::maintenance::observed::Outcome;

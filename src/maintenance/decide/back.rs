@@ -1,6 +1,7 @@
 //! The way back: the VM is on; the node counts as back when it is Ready on another boot with its GPUs.
 
-use super::{Scene, Step, stands_on, start_draining};
+use super::scene::{Scene, Step};
+use super::{stands_on, start_draining};
 use crate::maintenance::episode::Episode;
 use crate::maintenance::observed::Admission;
 use crate::maintenance::policy::after;

@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::{Scene, Step, Transition, cordoned, start_draining};
+use super::scene::{Scene, Step, at_latest};
+use super::{Transition, cordoned, start_draining};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{DrainEnd, Episode, Phase};
 use crate::maintenance::observed::{Advice, DrainReport, Drained, Outcome, PodLeft, PodLeftBecause};
@@ -186,7 +187,7 @@ impl Scene<'_> {
             },
             Some(_) | None => {
                 let ask = Effect::ShutdownGuest { vm, drained };
-                self.at_latest(until, self.pursue(ask, WaitingOn::GuestShutdown { until }))
+                at_latest(until, self.pursue(ask, WaitingOn::GuestShutdown { until }))
             }
         }
     }
@@ -202,25 +203,5 @@ impl Scene<'_> {
             };
         }
         Step::Go(super::go(self.episode.enter(Phase::Rejoining, self.now)))
-    }
-
-    fn at_latest(self, at: Timestamp, step: Step) -> Step {
-        let sooner = |recheck: Option<Timestamp>| Some(recheck.map_or(at, |recheck| recheck.min(at)));
-        match step {
-            Step::Do {
-                effect,
-                waiting_on,
-                recheck,
-            } => Step::Do {
-                effect,
-                waiting_on,
-                recheck: sooner(recheck),
-            },
-            Step::Wait { waiting_on, recheck } => Step::Wait {
-                waiting_on,
-                recheck: sooner(recheck),
-            },
-            Step::Go(_) | Step::Park { .. } => step,
-        }
     }
 }

@@ -1,0 +1,91 @@
+//! What effects found: their tries, and how those ended.
+
+use std::collections::BTreeMap;
+
+use super::{Inventory, Local};
+use crate::ids::TaskRef;
+use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::observed::{Advice, Attempt, Outcome, Refusal};
+use crate::vsphere::fault::{Fault, FaultKind, Retry};
+use crate::vsphere::update::{Task, TaskState};
+
+impl Inventory {
+    pub(super) fn apply_finding(&mut self, finding: Finding) {
+        let local = self.local.entry(finding.node).or_default();
+        match finding.found {
+            Found::Tried {
+                kind,
+                at,
+                host,
+                outcome,
+            } => {
+                let before = local.attempts.get(&kind).map_or(0, |attempt| attempt.refusals);
+                let refusals = before.saturating_add(u32::from(matches!(outcome, Outcome::Refused(_))));
+                let attempt = Attempt {
+                    at,
+                    host,
+                    refusals,
+                    outcome,
+                };
+                let task = match &attempt.outcome {
+                    Outcome::Running(task) => Some(task.clone()),
+                    Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
+                };
+                local.attempts.insert(kind, attempt);
+                if let Some(task) = task {
+                    // Its end may have been told before we learned its name.
+                    local.settle(&task, &self.tasks);
+                }
+            }
+            Found::Drain(report) => local.drain = Some(report),
+            Found::Holds { host, holds } => {
+                self.holds.insert(host, holds);
+            }
+            Found::PaperRecord {
+                record,
+                unschedulable,
+            } => local.paper.write(*record, unschedulable),
+            Found::PaperEffect(effect) => local.paper.perform(&effect),
+        }
+    }
+}
+
+impl Local {
+    /// Carries the end of `task` into the attempt that waits for it.
+    pub(super) fn settle(&mut self, task: &TaskRef, tasks: &BTreeMap<TaskRef, Task>) {
+        let Some(state) = tasks.get(task).map(|task| &task.state) else {
+            return;
+        };
+        for attempt in self.attempts.values_mut() {
+            if attempt.outcome != Outcome::Running(task.clone()) {
+                continue;
+            }
+            match state {
+                TaskState::Queued | TaskState::Running => {}
+                TaskState::Success => {
+                    attempt.outcome = Outcome::Done;
+                    attempt.refusals = 0;
+                }
+                TaskState::Error(fault) => {
+                    attempt.outcome = Outcome::Refused(Refusal::from(fault));
+                    attempt.refusals = attempt.refusals.saturating_add(1);
+                }
+            }
+        }
+    }
+}
+
+impl From<&Fault> for Refusal {
+    fn from(fault: &Fault) -> Self {
+        let advice = match (&fault.kind, fault.retry()) {
+            (FaultKind::ToolsUnavailable, _) => Advice::NoTools,
+            (_, Retry::Relogin | Retry::LookAgain | Retry::Soon | Retry::Later) => Advice::Retry,
+            (_, Retry::OtherPlace) => Advice::OtherHost,
+            (_, Retry::Person) => Advice::Person,
+        };
+        Self {
+            advice,
+            said: fault.said.clone(),
+        }
+    }
+}
