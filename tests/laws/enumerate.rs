@@ -448,7 +448,14 @@ fn transition_laws(
                         "6: only a draining node goes on to be shut down",
                         from.map(Phase::at_work) == Some(&Phase::Draining),
                     );
-                    let empty = seen.is_drained(before.unwrap().since.min(at(0)));
+                    let since = before.map_or(at(0), |before| before.since).min(at(0));
+                    // Said here in its own words, so that the function it is about is not asked about itself.
+                    let empty = node.unschedulable
+                        && seen.drain.as_ref().is_some_and(|list| {
+                            list.left.is_empty()
+                                && list.listed_at >= since
+                                && list.pods_revision == seen.pods_revision
+                        });
                     let timed_out =
                         now >= at(600) && policy.drain_timeout_action == DrainTimeoutAction::PowerOff;
                     match end {

@@ -30,6 +30,7 @@ enum Happening {
     PlaceTaken,
     PodGoes,
     PodComes,
+    PodSlipsIn,
     GuestStops,
     TaskEnds,
     TaskFails,
@@ -65,6 +66,7 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         PodGoes,
         PodGoes,
         PodComes,
+        PodSlipsIn,
         GuestStops,
         GuestStops,
         TaskEnds,
@@ -168,6 +170,12 @@ impl World {
                 self.seen.pods_revision += 1;
             }
             PodComes => {}
+            // The scheduler was about to bind it when the node was cordoned.
+            PodSlipsIn if self.power == PowerSeen::On => {
+                self.pods += 1;
+                self.seen.pods_revision += 1;
+            }
+            PodSlipsIn => {}
             GuestStops if self.asked_to_stop() => self.power_off(),
             GuestStops => {}
             TaskEnds => self.end_tasks(None),
