@@ -82,8 +82,9 @@ pub(crate) fn look_around(stage: &Stage<'_>, kube: &Kube, host: &str) -> anyhow:
         quote(kube.authority().as_os_str())
     ));
     say("  govc ls -l 'host/*'");
+    say(&format!("  govc host.maintenance.enter {host}"));
     say("");
-    say("vCenter, as the operator who clicks:");
+    say("vCenter, without govc:");
     for (verb, what) in [
         (
             "enter",

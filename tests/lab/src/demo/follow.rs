@@ -77,11 +77,12 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
                 entry.user.as_str()
             };
             let verb = match entry.method.as_str() {
+                // Whoever does that with govc may use the account that Haulout logs in with, but Haulout never does it.
                 "EnterMaintenanceMode_Task" => {
-                    return Some(format!("{who} clicks Enter Maintenance Mode on {object}"));
+                    return Some(format!("the operator clicks Enter Maintenance Mode on {object}"));
                 }
                 "ExitMaintenanceMode_Task" => {
-                    return Some(format!("{who} clicks Exit Maintenance Mode on {object}"));
+                    return Some(format!("the operator clicks Exit Maintenance Mode on {object}"));
                 }
                 "CancelTask" => {
                     return Some(format!("{who} cancels the task on {object}"));
