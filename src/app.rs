@@ -102,7 +102,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         clock,
     };
     let supervisor = Supervisor::new(shared, &stop);
-    let inventory = Inventory::new(rules(&config));
+    let inventory = Inventory::new(rules(&config), clock());
     let inbox = hub::Inbox {
         vsphere: vsphere_updates,
         cluster: cluster_updates,

@@ -12,6 +12,8 @@ mod sight;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
+
 use crate::cluster::update as cluster;
 use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
 use crate::maintenance::admission::{Applicant, Ledger, Limits};
@@ -61,6 +63,7 @@ pub enum MaxUnavailable {
 #[derive(Debug)]
 pub struct Inventory {
     rules: Rules,
+    process_began: Timestamp,
     vcenter: Side<String>,
     kubernetes: Side<NodeName>,
     hosts: BTreeMap<HostRef, vsphere::Host>,
@@ -107,10 +110,11 @@ impl<Key> Side<Key> {
 }
 
 impl Inventory {
-    /// An inventory that knows nothing yet.
-    pub fn new(rules: Rules) -> Self {
+    /// An inventory that knows nothing yet, of a process that began at `process_began`.
+    pub fn new(rules: Rules, process_began: Timestamp) -> Self {
         Self {
             rules,
+            process_began,
             vcenter: Side::unheard("vCenter"),
             kubernetes: Side::unheard("the kube-apiserver"),
             hosts: BTreeMap::new(),

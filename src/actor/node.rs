@@ -13,7 +13,7 @@ use super::perform::{NotRecorded, Perform};
 use crate::ids::NodeName;
 use crate::maintenance::decide::{Decision, Transition, decide};
 use crate::maintenance::effect::{Effect, EffectKind};
-use crate::maintenance::episode::{Ended, Record};
+use crate::maintenance::episode::{Ended, Phase, Record};
 use crate::maintenance::observed::Sight;
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::WaitingOn;
@@ -271,9 +271,10 @@ fn tell_transition(name: &NodeName, before: &Record, transition: &Transition) {
         episode = episode.map(|episode| episode.id.as_str()),
         phase = transition.record.phase_name(),
         from = before.phase_name(),
-        "{} -> {}{cordon}{ended}",
+        "{} -> {}{}{cordon}{ended}",
         before.phase_name(),
         transition.record.phase_name(),
+        transition.record.phase().map(Phase::whereto).unwrap_or_default(),
     );
     if let Some(episode) = transition.record.episode()
         && !episode.left_behind.is_empty()

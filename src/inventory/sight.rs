@@ -93,15 +93,25 @@ impl Inventory {
             let record = local.and_then(|local| local.record_of_gone.clone())?;
             return Some(Sight {
                 record,
-                seen: gone(hearing),
+                seen: gone(hearing, self.process_began),
             });
         };
         let record = self.record(node);
         let target = match record.phase().map(Phase::at_work) {
             Some(Phase::Relocating { to }) => self.host_state(to.moref.as_ref()),
-            _ => HostState::Unknown,
+            Some(
+                Phase::Queued
+                | Phase::Draining
+                | Phase::ShuttingDown(_)
+                | Phase::AwaitingHost
+                | Phase::PoweringOn { .. }
+                | Phase::Rejoining
+                | Phase::Parked { .. },
+            )
+            | None => HostState::Unknown,
         };
         let mut seen = Observed {
+            process_began: self.process_began,
             hearing,
             node: Some(node_seen(node)),
             vm: self.vm_of(node),
@@ -159,8 +169,9 @@ fn node_seen(node: &Node) -> NodeSeen {
 }
 
 /// What is known of a Node that was deleted in mid-episode.
-fn gone(hearing: Hearing) -> Observed {
+fn gone(hearing: Hearing, process_began: Timestamp) -> Observed {
     Observed {
+        process_began,
         hearing,
         node: None,
         vm: VmSeen::NotLookedUp,

@@ -115,7 +115,7 @@ fn found(n: u8, vms: &[u8]) -> Fact {
 
 /// An inventory that has been told all of this, on both sides.
 fn told(facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    let mut inventory = Inventory::new(rules());
+    let mut inventory = Inventory::new(rules(), at(0));
     tell(&mut inventory, facts);
     inventory
 }
@@ -323,10 +323,13 @@ fn the_name_counts_only_where_no_uuid_is_known_or_where_it_is_configured() {
         keys(&told([Fact::Cluster(cluster::Update::Node(Box::new(nameless)))])),
         by_name
     );
-    let mut configured = Inventory::new(Rules {
-        bind_by_name: true,
-        ..rules()
-    });
+    let mut configured = Inventory::new(
+        Rules {
+            bind_by_name: true,
+            ..rules()
+        },
+        at(0),
+    );
     tell(&mut configured, trio(1));
     assert_eq!(keys(&configured), by_name);
 }
@@ -473,10 +476,13 @@ fn of_two_clicks_in_one_set_the_earlier_is_served() {
 #[test]
 fn a_share_of_the_nodes_is_rounded_down_and_never_to_none() {
     for (percent, nodes, limit) in [(50, 4, 2), (50, 3, 1), (1, 3, 1), (100, 3, 3)] {
-        let mut inventory = Inventory::new(Rules {
-            unavailable: MaxUnavailable::Percent(percent),
-            ..rules()
-        });
+        let mut inventory = Inventory::new(
+            Rules {
+                unavailable: MaxUnavailable::Percent(percent),
+                ..rules()
+            },
+            at(0),
+        );
         tell(&mut inventory, (1..=nodes).flat_map(trio));
         assert_eq!(
             inventory.limits().unavailable,

@@ -213,6 +213,21 @@ impl Phase {
         }
     }
 
+    /// Where the phase leads, in words that follow its name; empty where its name says all.
+    pub fn whereto(&self) -> String {
+        match self {
+            Self::Relocating { to } => format!(" to {to}"),
+            Self::PoweringOn { by_drs: true } => ", placed by DRS".to_owned(),
+            Self::Parked { reason, .. } => format!(": {reason}"),
+            Self::Queued
+            | Self::Draining
+            | Self::ShuttingDown(_)
+            | Self::AwaitingHost
+            | Self::PoweringOn { by_drs: false }
+            | Self::Rejoining => String::new(),
+        }
+    }
+
     /// The phase that is really being worked on: what a parked one will resume.
     pub fn at_work(&self) -> &Self {
         match self {

@@ -21,6 +21,8 @@ pub struct Sight {
 /// All that a decision about one node may look at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
+    /// When this process began. What it did since, it knows; what one before it did, only the record tells.
+    pub process_began: Timestamp,
     /// Whether both worlds are being heard. Without them nothing is done: what we know may be old.
     pub hearing: Hearing,
     /// The Node, `None` when the object is gone.

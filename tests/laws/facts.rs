@@ -86,6 +86,7 @@ pub fn vm(power: PowerSeen, host: HostState) -> VmFacts {
 
 pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
     Observed {
+        process_began: at(0),
         hearing: Hearing::Both,
         node: Some(node),
         vm: VmSeen::Found(vm),

@@ -210,6 +210,7 @@ impl World {
     fn crash(&mut self) {
         self.seen.attempts.clear();
         self.seen.drain = None;
+        self.seen.process_began = self.now;
         if let Record::Episode(_) = &self.record {
             self.record = read(&write(&self.record, self.now));
         }

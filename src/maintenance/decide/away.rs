@@ -44,9 +44,17 @@ impl Scene<'_> {
         };
         let survey_at = self.survey_at();
         if survey_at.is_some_and(|at| self.now >= at) {
-            let hosts = self.seen.offer.survey.clone();
+            let effect = Effect::Survey {
+                hosts: self.seen.offer.survey.clone(),
+            };
+            // Before the first reading, nothing is known that could be waited for.
+            let is_first = self
+                .seen
+                .attempt(EffectKind::Survey, self.episode.since)
+                .is_none();
+            let waiting_on = if is_first { WaitingOn::Survey } else { waiting_on };
             return Step::Do {
-                effect: Effect::Survey { hosts },
+                effect,
                 waiting_on,
                 recheck: None,
             };

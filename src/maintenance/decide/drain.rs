@@ -103,7 +103,11 @@ impl Scene<'_> {
         } else {
             after(report.listed_at, self.policy.retry_max)
         };
-        let waiting_on = waiting_on(report.left.clone());
+        let waiting_on = if report.left.is_empty() {
+            WaitingOn::DrainRound
+        } else {
+            waiting_on(report.left.clone())
+        };
         if self.now < due {
             let recheck = Some(deadline.map_or(due, |deadline| due.min(deadline)));
             return Step::Wait { waiting_on, recheck };
@@ -192,9 +196,17 @@ impl Scene<'_> {
         }
     }
 
-    /// The maintenance was called off after the guest was, perhaps, asked to shut down. Whether it was cannot be known
-    /// after a restart, and it cannot be un-asked; so it is waited for until its deadline and its power is not cut.
+    /// The maintenance was called off after the guest was, perhaps, asked to shut down. If a process before this one may
+    /// have asked, that cannot be known, and it cannot be un-asked; so the guest is waited for until its deadline, and its
+    /// power is not cut.
     fn cancelled_in_shutdown(self, until: Timestamp) -> Step {
+        let asked = self
+            .seen
+            .attempt(EffectKind::ShutdownGuest, self.episode.since)
+            .is_some();
+        if !asked && self.episode.since > self.seen.process_began {
+            return self.end();
+        }
         if self.now < until {
             let waiting_on = WaitingOn::GuestShutdownAfterCancel { until };
             return Step::Wait {
