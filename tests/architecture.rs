@@ -316,7 +316,7 @@ fn the_table_is_held_against_every_way_to_write_a_path() {
         "pub use crate::keys::Keys;",
     ];
     for case in cases {
-        assert_eq!(wrong("src/vsphere.rs", case).len(), 1, "{case}");
+        assert!(!wrong("src/vsphere.rs", case).is_empty(), "{case}");
     }
     assert_eq!(
         wrong("src/vsphere/updates/feed.rs", "use super::super::super::keys::Keys;"),
