@@ -54,11 +54,7 @@ fn the_table_of_settings_is_the_programs_own() {
         vcenter_password_file: Some("password".to_owned()),
         ..Args::default()
     };
-    let defaults: BTreeMap<&str, String> = Config::from_args(least)
-        .unwrap()
-        .describe()
-        .into_iter()
-        .collect();
+    let defaults: BTreeMap<&str, String> = Config::from_args(least).unwrap().describe().into_iter().collect();
     let command = Cli::command();
     let run = command.find_subcommand("run").unwrap();
     let mut known = Vec::new();
