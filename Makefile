@@ -23,3 +23,22 @@ lab: ## build the lab's parts into the cache (about 5 minutes the first time, no
 	$(need_toolchains)
 	@cargo run -p haulout-lab --bin lab -- build
 	@echo "start it with: cargo run -p haulout-lab --bin lab -- up"
+
+GO_VCENTER := tests/lab/go/vcenter
+
+.PHONY: check
+check: ## formatting, clippy and go vet
+	$(need_toolchains)
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cd $(GO_VCENTER) && go vet ./...
+
+# Scenarios mostly wait, so more of them run at once than there are cores.
+.PHONY: test
+test: export RUST_TEST_THREADS ?= 8
+test: export RUST_BACKTRACE = 0
+test: ## build the lab, run every test
+	$(need_toolchains)
+	cargo run --quiet --locked -p haulout-lab --bin lab -- build
+	cd $(GO_VCENTER) && go test ./...
+	cargo test --workspace --locked

@@ -1,0 +1,316 @@
+//! The documents against the program: what they say of settings, annotations, rights, files and tests has to be so.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a test fails by panicking"
+)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use clap::CommandFactory as _;
+use haulout::cli::Cli;
+use haulout::config::{Args, Config};
+use haulout::ids::NodeName;
+use haulout::keys::{DEFAULT_PREFIX, Keys};
+use haulout::maintenance::effect::EffectKind;
+use haulout::maintenance::observed::{HostState, Limit, PodLeft, PodLeftBecause};
+use haulout::maintenance::placement::{Refused, Why};
+use haulout::maintenance::waiting::{ParkReason, WaitingOn};
+use haulout_lab::kube::Options;
+use jiff::Timestamp;
+
+const DOCUMENTS: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+
+/// A row of the README's table of settings.
+#[derive(Debug, PartialEq, Eq)]
+struct Setting {
+    flag: String,
+    default: String,
+    range: String,
+}
+
+#[test]
+fn the_table_of_settings_is_the_programs_own() {
+    let readme = read("README.md");
+    let shown: BTreeMap<String, Setting> = rows(&readme)
+        .filter(|cells| cells.len() == 5 && cells[1].starts_with("--"))
+        .map(|cells| {
+            let setting = Setting {
+                flag: cells[1].clone(),
+                default: cells[2].clone(),
+                range: cells[3].clone(),
+            };
+            (cells[0].clone(), setting)
+        })
+        .collect();
+
+    let least = Args {
+        vcenter_host: Some("vcenter.example.com".to_owned()),
+        vcenter_user: Some("someone".to_owned()),
+        vcenter_password_file: Some("password".to_owned()),
+        ..Args::default()
+    };
+    let defaults: BTreeMap<&str, String> = Config::from_args(least).unwrap().describe().into_iter().collect();
+    let command = Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    let mut known = Vec::new();
+    for arg in run.get_arguments().filter(|arg| arg.get_env().is_some()) {
+        let name = arg.get_env().unwrap().to_str().unwrap();
+        let help = arg.get_help().unwrap().to_string();
+        let row = shown
+            .get(name)
+            .unwrap_or_else(|| panic!("{name} is not in the table"));
+        assert_eq!(row.flag, format!("--{}", arg.get_long().unwrap()), "{name}");
+        let default = match defaults.get(name) {
+            _ if help.contains("(required") => "required",
+            Some(value) if !value.is_empty() => value,
+            Some(_) | None => "unset",
+        };
+        assert_eq!(row.default, default, "the default of {name}");
+        if let Some((_, range)) = help
+            .rsplit_once("; ")
+            .filter(|(before, _)| before.contains("[default"))
+        {
+            assert_eq!(row.range, range.trim_end_matches(']'), "the range of {name}");
+        }
+        known.push(name.to_owned());
+    }
+    known.sort();
+    assert_eq!(shown.keys().cloned().collect::<Vec<_>>(), known);
+}
+
+#[test]
+fn the_table_of_annotations_has_every_key() {
+    let readme = read("README.md");
+    let mut shown: Vec<String> = rows(&readme)
+        .map(|cells| cells[0].clone())
+        .filter(|first| first.starts_with(DEFAULT_PREFIX))
+        .collect();
+    // By name, so that a key that is added is missed here.
+    let Keys {
+        state,
+        host,
+        migrated_to_host,
+        transition_time,
+        episode,
+        keep_cordoned,
+    } = Keys::under(DEFAULT_PREFIX);
+    let mut held = vec![
+        state,
+        host,
+        migrated_to_host,
+        transition_time,
+        episode,
+        keep_cordoned,
+    ];
+    shown.sort();
+    held.sort();
+    assert_eq!(shown, held);
+}
+
+#[test]
+fn the_rights_in_the_readme_are_those_the_lab_gives() {
+    let readme = read("README.md");
+    let list = |line: &str, key: &str| -> Option<Vec<String>> {
+        let items = line
+            .trim()
+            .trim_start_matches("- ")
+            .strip_prefix(key)?
+            .trim()
+            .strip_prefix('[')?
+            .strip_suffix(']')?;
+        Some(
+            items
+                .split(", ")
+                .map(|item| item.trim_matches('"').to_owned())
+                .collect(),
+        )
+    };
+    let of = |key: &str| -> Vec<Vec<String>> { readme.lines().filter_map(|line| list(line, key)).collect() };
+    let rules = Options::default().haulout_rules;
+    let held = |part: fn(&k8s_openapi::api::rbac::v1::PolicyRule) -> Vec<String>| -> Vec<Vec<String>> {
+        rules.iter().map(part).collect()
+    };
+    assert_eq!(
+        of("apiGroups:"),
+        held(|rule| rule.api_groups.clone().unwrap_or_default())
+    );
+    assert_eq!(
+        of("resources:"),
+        held(|rule| rule.resources.clone().unwrap_or_default())
+    );
+    assert_eq!(of("verbs:"), held(|rule| rule.verbs.clone()));
+}
+
+#[test]
+fn the_readme_shows_waits_in_the_programs_own_words() {
+    let at = |time: &str| time.parse::<Timestamp>().unwrap();
+    let held = |name: &str, budget: &str| PodLeft {
+        name: name.to_owned(),
+        why: PodLeftBecause::Budget {
+            names: vec![budget.to_owned()],
+        },
+    };
+    let leaving = |name: &str| PodLeft {
+        name: name.to_owned(),
+        why: PodLeftBecause::Leaving,
+    };
+    let refused = |host: &str, why: Why| Refused {
+        host: host.to_owned(),
+        why,
+    };
+    let waits = [
+        WaitingOn::Slot {
+            ahead: vec![NodeName::new("gpu-7")],
+            limit: Limit::ConcurrentDrains(1),
+        },
+        WaitingOn::Pods(vec![
+            held("ml/train-0", "train"),
+            leaving("ml/a"),
+            leaving("ml/b"),
+        ]),
+        WaitingOn::DrainHeld(vec![held("ml/train-0", "train")]),
+        WaitingOn::GuestShutdown {
+            until: at("2026-03-01T03:14:00Z"),
+        },
+        WaitingOn::HostExit {
+            host: "esx-3".to_owned(),
+            state: HostState::InMaintenance.words(),
+            refused: vec![
+                refused("esx-1", Why::DevicesTaken),
+                refused("esx-2", Why::State(HostState::Quarantined.words())),
+            ],
+        },
+        WaitingOn::Retry {
+            effect: EffectKind::PowerOn,
+            said: "NoPermission: VirtualMachine.Interact.PowerOn".to_owned(),
+            at: at("2026-03-01T03:20:00Z"),
+        },
+        WaitingOn::NodeReady {
+            missing: "its Ready is from before the power cycle",
+        },
+        WaitingOn::Gpus {
+            resource: "nvidia.com/gpu".to_owned(),
+            have: 0,
+            want: 2,
+        },
+        WaitingOn::Parked(ParkReason::VmAmbiguous { count: 2 }),
+    ];
+    let readme = read("README.md");
+    let shown: Vec<&str> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("waiting for "))
+        .collect();
+    assert_eq!(shown, waits.map(|wait| wait.to_string()));
+}
+
+#[test]
+fn every_file_that_a_document_names_is_there() {
+    const PLACES: [&str; 4] = ["src/", "tests/", "proto-notes/", ".ci/"];
+    let mut missing = Vec::new();
+    for document in DOCUMENTS {
+        let text = read(document);
+        let named = code(&text).filter(|word| PLACES.iter().any(|place| word.starts_with(place)));
+        let linked = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+            .filter(|link| !link.contains("://"));
+        for path in named.chain(linked) {
+            let path = path.split(['#', ':', '*', '{']).next().unwrap();
+            if !root().join(path).exists() {
+                missing.push(format!("{document}: {path}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn every_test_and_target_that_a_document_names_is_there() {
+    let mut sources = String::new();
+    for folder in ["src", "tests"] {
+        append(&root().join(folder), &mut sources);
+    }
+    let makefile = read("Makefile");
+    let mut missing = Vec::new();
+    let mut tests = 0;
+    for document in DOCUMENTS {
+        let text = read(document);
+        // Nothing but a test has a name of that many words.
+        let named = code(&text).filter(|word| {
+            word.split('_').count() >= 4 && word.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
+        });
+        for name in named.filter(|name| name.chars().any(|c| c.is_ascii_lowercase())) {
+            tests += 1;
+            if !sources.contains(&format!("fn {name}(")) {
+                missing.push(format!("{document}: the test {name}"));
+            }
+        }
+        for target in code(&text).filter_map(|word| word.strip_prefix("make ")) {
+            let target = target.split(' ').next().unwrap();
+            if !makefile.contains(&format!("\n{target}:")) {
+                missing.push(format!("{document}: make {target}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(tests > 10, "only {tests} tests are named");
+}
+
+#[test]
+fn the_version_of_the_program_is_in_the_changelog_or_ahead_of_it() {
+    let changelog = read("CHANGELOG.md");
+    let version = env!("CARGO_PKG_VERSION");
+    let newest = changelog
+        .lines()
+        .find_map(|line| line.strip_prefix("## ["))
+        .unwrap();
+    assert!(
+        newest.starts_with("Unreleased]") || newest.starts_with(&format!("{version}]")),
+        "{newest}"
+    );
+}
+
+/// The rows of all tables, as cells without their backticks.
+fn rows(text: &str) -> impl Iterator<Item = Vec<String>> {
+    text.lines().filter(|line| line.starts_with("| `")).map(|line| {
+        let inner = line.trim().trim_start_matches('|').trim_end_matches('|');
+        let cells = inner.split(" | ").map(|cell| {
+            let cell = cell.trim();
+            // A cell of one code word is that word; in any other, the backticks only set words off.
+            cell.replace('`', "")
+        });
+        cells.collect()
+    })
+}
+
+/// What stands in backticks, outside of blocks of code.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split("```")
+        .step_by(2)
+        .flat_map(|prose| prose.split('`').skip(1).step_by(2))
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn append(folder: &Path, to: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            append(&path, to);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            to.push_str(&std::fs::read_to_string(&path).unwrap());
+        }
+    }
+}
