@@ -6,9 +6,10 @@
 //!                     └────────────────── facts, by way of the hub ◀───────────┘
 //! ```
 //!
-//! The hub alone tells actors anything, by replacing their sight of the node; an actor tells nobody anything but the
-//! log. Stop order: the supervisor cancels its actors, waits a moment for them, and says who did not end.
+//! The hub alone tells actors anything, by replacing their sight of the node; what an actor does it tells to whoever
+//! listens ([`tell`]). Stop order: the supervisor cancels its actors, waits a moment for them, and says who did not end.
 
 pub mod node;
 pub mod perform;
 pub mod supervisor;
+pub mod tell;

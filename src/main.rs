@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 fn run(config: Config) -> ExitCode {
-    if let Err(error) = telemetry::start_logging(&config) {
+    if let Err(error) = telemetry::log::start(&config) {
         return complain(
             &format!("LOG_LEVEL={:?}: {error}", config.log_level),
             config::EXIT_CODE,

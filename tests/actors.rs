@@ -20,6 +20,7 @@ use facts::{at, entering, episode, node, observed, policy, vm};
 use haulout::actor::node::Shared;
 use haulout::actor::perform::{NotRecorded, Perform, Recorded};
 use haulout::actor::supervisor::Supervisor;
+use haulout::actor::tell::{Tell, Told};
 use haulout::ids::NodeName;
 use haulout::maintenance::decide::Transition;
 use haulout::maintenance::effect::{Effect, EffectKind};
@@ -65,6 +66,14 @@ impl Perform for Witness {
     }
 }
 
+/// Nobody listens.
+#[derive(Debug)]
+struct Silence;
+
+impl Tell for Silence {
+    fn tell(&self, _node: &NodeName, _told: Told<'_>) {}
+}
+
 fn house(bad: Option<&'static str>) -> (Supervisor<Witness>, Asked) {
     let asked = Asked::default();
     let perform = Witness {
@@ -73,6 +82,7 @@ fn house(bad: Option<&'static str>) -> (Supervisor<Witness>, Asked) {
     };
     let shared = Shared {
         perform,
+        tell: Box::new(Silence),
         policy: policy(DrainTimeoutAction::PowerOff),
         clock: || at(0),
     };

@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
 
 use super::perform::{NotRecorded, Perform};
+use super::tell::{Tell, Told};
 use crate::ids::NodeName;
 use crate::maintenance::decide::{Decision, Transition, decide};
-use crate::maintenance::effect::{Effect, EffectKind};
-use crate::maintenance::episode::{Ended, Phase, Record};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::Record;
 use crate::maintenance::observed::Sight;
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::WaitingOn;
@@ -32,6 +32,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30 * 60);
 pub struct Shared<P> {
     /// The way to the world.
     pub perform: P,
+    /// Who is told what happens.
+    pub tell: Box<dyn Tell>,
     /// The configured part of each decision.
     pub policy: Policy,
     /// The one clock that decisions are made by.
@@ -47,8 +49,8 @@ pub struct NodeActor<P> {
     stop: CancellationToken,
     /// What this actor did and has not seen yet.
     echo: Option<Echo>,
-    /// What was last said about this node, so that nothing is said twice.
-    told: Option<String>,
+    /// What was last told to be waited for, so that nothing is told twice.
+    waited_on: Option<WaitingOn>,
     /// How many writes in a row were refused.
     refused_writes: u32,
 }
@@ -81,7 +83,7 @@ impl<P: Perform> NodeActor<P> {
             sights,
             stop,
             echo: None,
-            told: None,
+            waited_on: None,
             refused_writes: 0,
         }
     }
@@ -129,8 +131,11 @@ impl<P: Perform> NodeActor<P> {
                 waiting_on,
                 recheck,
             } => {
-                self.tell(&sight, &waiting_on);
-                tell_effect(&self.name, &effect);
+                self.waits(&sight, &waiting_on);
+                self.tell(Told::Asks {
+                    record: &sight.record,
+                    effect: &effect,
+                });
                 self.shared.perform.perform(&self.name, &effect, now).await;
                 let of = Own::Try {
                     kind: effect.kind(),
@@ -143,11 +148,11 @@ impl<P: Perform> NodeActor<P> {
                 self.wake_at(recheck, now)
             }
             Decision::Wait { waiting_on, recheck } => {
-                self.tell(&sight, &waiting_on);
+                self.waits(&sight, &waiting_on);
                 self.wake_at(recheck, now)
             }
             Decision::Rest => {
-                self.told = None;
+                self.waited_on = None;
                 self.wake_at(None, now)
             }
         }
@@ -165,8 +170,14 @@ impl<P: Perform> NodeActor<P> {
         match written {
             Ok(recorded) => {
                 self.refused_writes = 0;
-                self.told = None;
-                tell_transition(&self.name, &sight.record, transition);
+                self.waited_on = None;
+                let wrote = (now, (self.shared.clock)());
+                self.tell(Told::Recorded {
+                    node,
+                    before: &sight.record,
+                    transition,
+                    wrote,
+                });
                 let of = if recorded.resource_version == 0 {
                     Own::PaperWrite(Box::new(transition.record.clone()))
                 } else {
@@ -182,12 +193,12 @@ impl<P: Perform> NodeActor<P> {
             Err(NotRecorded::Refused(said)) => {
                 self.refused_writes = self.refused_writes.saturating_add(1);
                 let pause = self.shared.policy.backoff(self.refused_writes);
-                warn!(
-                    node = %self.name,
-                    phase = sight.record.phase_name(),
-                    "could not record {} on the Node: {said}; trying again in {pause:?}",
-                    transition.record.phase_name(),
-                );
+                let said = format!("{said}; trying again in {pause:?}");
+                self.tell(Told::NotRecorded {
+                    before: &sight.record,
+                    transition,
+                    said: &said,
+                });
                 Instant::now() + pause
             }
         }
@@ -208,34 +219,19 @@ impl<P: Perform> NodeActor<P> {
         Instant::now() + sleep
     }
 
-    /// Says what the node waits for, once each time it changes.
-    fn tell(&mut self, sight: &Sight, waiting_on: &WaitingOn) {
-        let words = waiting_on.to_string();
-        if self.told.as_ref() == Some(&words) {
-            return;
+    /// Tells what the node waits for, once each time it changes.
+    fn waits(&mut self, sight: &Sight, on: &WaitingOn) {
+        if self.waited_on.as_ref() != Some(on) {
+            self.tell(Told::Waits {
+                record: &sight.record,
+                on,
+            });
+            self.waited_on = Some(on.clone());
         }
-        let episode = sight.record.episode();
-        info!(
-            node = %self.name,
-            host = episode.map(|episode| episode.host.name.as_str()),
-            episode = episode.map(|episode| episode.id.as_str()),
-            phase = sight.record.phase_name(),
-            waiting_on = waiting_on.kind(),
-            "waiting for {words}"
-        );
-        self.told = Some(words);
     }
-}
 
-/// Says what is done to the node. Drain rounds and surveys come again and again and change little each, so they are for
-/// those who look closer.
-fn tell_effect(name: &NodeName, effect: &Effect) {
-    let kind = effect.kind();
-    match kind {
-        EffectKind::DrainRound | EffectKind::Survey => debug!(node = %name, "asking to {}", kind.words()),
-        EffectKind::ShutdownGuest | EffectKind::PowerOff | EffectKind::Relocate | EffectKind::PowerOn => {
-            info!(node = %name, "asking to {}", kind.words());
-        }
+    fn tell(&self, told: Told<'_>) {
+        self.shared.tell.tell(&self.name, told);
     }
 }
 
@@ -250,44 +246,5 @@ impl Own {
             Self::PaperWrite(record) => sight.record == **record,
             Self::Try { kind, at } => sight.seen.attempt(*kind, *at).is_some(),
         }
-    }
-}
-
-fn tell_transition(name: &NodeName, before: &Record, transition: &Transition) {
-    let episode = transition.record.episode().or(before.episode());
-    let cordon = match transition.unschedulable {
-        Some(true) => ", cordoned",
-        Some(false) => ", uncordoned",
-        None => "",
-    };
-    let ended = match transition.ended {
-        Some(Ended::Succeeded) => ": the episode ended well",
-        Some(Ended::Cancelled) => ": the episode was called off",
-        None => "",
-    };
-    info!(
-        node = %name,
-        host = episode.map(|episode| episode.host.name.as_str()),
-        episode = episode.map(|episode| episode.id.as_str()),
-        phase = transition.record.phase_name(),
-        from = before.phase_name(),
-        "{} -> {}{}{cordon}{ended}",
-        before.phase_name(),
-        transition.record.phase_name(),
-        transition.record.phase().map(Phase::whereto).unwrap_or_default(),
-    );
-    if let Some(episode) = transition.record.episode()
-        && !episode.left_behind.is_empty()
-        && before
-            .episode()
-            .is_some_and(|before| before.left_behind.is_empty())
-    {
-        warn!(
-            node = %name,
-            episode = episode.id.as_str(),
-            "the drain timeout passed; {} pods are left behind: {}",
-            episode.left_behind.len(),
-            episode.left_behind.join(", ")
-        );
     }
 }

@@ -1,0 +1,56 @@
+//! What an actor tells of its node while it works, and who listens: the log, and whatever else shows it to people.
+
+use jiff::Timestamp;
+
+use crate::ids::NodeName;
+use crate::maintenance::decide::Transition;
+use crate::maintenance::effect::Effect;
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::NodeSeen;
+use crate::maintenance::waiting::WaitingOn;
+
+/// One thing to tell of a node. It is the decision itself, so that no two listeners can disagree about what happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Told<'a> {
+    /// A change of record stands on the Node.
+    Recorded {
+        /// The Node as it was decided on.
+        node: &'a NodeSeen,
+        /// What stood there before.
+        before: &'a Record,
+        /// What stands there, and what became of the cordon.
+        transition: &'a Transition,
+        /// When the write began and when it was accepted.
+        wrote: (Timestamp, Timestamp),
+    },
+    /// A change of record was not accepted.
+    NotRecorded {
+        /// What stands there.
+        before: &'a Record,
+        /// What was to stand there.
+        transition: &'a Transition,
+        /// What was said, and what happens next.
+        said: &'a str,
+    },
+    /// An effect is asked for.
+    Asks {
+        /// What stands on the Node.
+        record: &'a Record,
+        /// Which.
+        effect: &'a Effect,
+    },
+    /// The node waits, and for something else than before.
+    Waits {
+        /// What stands on the Node.
+        record: &'a Record,
+        /// For what.
+        on: &'a WaitingOn,
+    },
+}
+
+/// Listens. It is called between two steps of an actor, so it must not wait: whoever has something slow to do hands it
+/// on, and lets go of it rather than hold the actor up.
+pub trait Tell: std::fmt::Debug + Send + Sync + 'static {
+    /// Takes what is told of `node`.
+    fn tell(&self, node: &NodeName, told: Told<'_>);
+}
