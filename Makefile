@@ -41,4 +41,4 @@ test: ## build the lab, run every test
 	$(need_toolchains)
 	cargo run --quiet --locked -p haulout-lab --bin lab -- build
 	cd $(GO_VCENTER) && go test ./...
-	cargo test --workspace --locked
+	cargo test --workspace --locked --no-fail-fast
