@@ -31,6 +31,7 @@ use crate::config::{Config, Credential};
 use crate::inventory::{self, Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
+use crate::telemetry::Listeners;
 use crate::telemetry::log::Log;
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
@@ -99,7 +100,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     let shared = Shared {
         perform: world,
-        tell: Box::new(Log),
+        tell: Box::new(Listeners(vec![Box::new(Log)])),
         policy: policy(&config),
         clock,
     };

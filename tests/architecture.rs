@@ -61,7 +61,8 @@ const TABLE: &[Rights] = &[
         ],
     ),
     rights("config", &["keys"]),
-    rights("telemetry", &["config"]),
+    // It renders what actors tell, and decides nothing.
+    rights("telemetry", &["ids", "config", "maintenance", "actor::tell"]),
     rights("cli", &["config"]),
     rights("app", &[EVERYTHING]),
     // The door calls what it opens.
