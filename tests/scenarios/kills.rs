@@ -42,6 +42,8 @@ impl Story {
             })
             .await?;
         if self == Self::Wait {
+            // An exit before the wait is on record would spare the story one of its changes.
+            stage.wait_phase(&node, "awaitingHost").await?;
             stage.vcenter.exit_maintenance("esx1").await?;
         }
         stage

@@ -182,3 +182,63 @@ fn a_node_that_waits_takes_a_device_that_becomes_free_elsewhere() {
         haulout.stop().await
     });
 }
+
+#[test]
+fn a_node_whose_new_host_turns_out_to_have_no_room_goes_on_to_another() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("no-room", "gpu1", "esx1")];
+        let stage = stage("no-room", &spec).await?;
+        let node = stage.node_name("gpu1");
+        let full = haulout_lab::vcenter::Fault::task("PowerOnVM_Task", "InsufficientResourcesFault");
+        stage.vcenter.fault(&full.times(1)).await?;
+        let haulout = start(&stage, &[])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_said("PoweringOn -> AwaitingHost").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(
+            stage.calls("RelocateVM_Task", "gpu1").await? == 2,
+            "to the first, and on to the second"
+        );
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_device_that_a_waiting_node_will_want_back_is_not_free_for_another() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![
+            gpu_vm("wants-back", "gpu1", "esx1"),
+            gpu_vm("wants-back", "gpu2", "esx2"),
+        ];
+        let stage = stage("wants-back", &spec).await?;
+        let (first, second) = (stage.node_name("gpu1"), stage.node_name("gpu2"));
+        let haulout = start(&stage, &[("MAX_CONCURRENT_DRAINS", "2")])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        for host in ["esx1", "esx2"] {
+            stage.vcenter.enter_maintenance(host).await?;
+        }
+        for host in ["esx1", "esx2"] {
+            stage
+                .wait_vcenter("both are in maintenance", |it| {
+                    it.host(host).unwrap().in_maintenance
+                })
+                .await?;
+        }
+        stage.wait_phase(&first, "awaitingHost").await?;
+        stage.wait_phase(&second, "awaitingHost").await?;
+        // The first to be back is not taken from its own VM by the other, which waits as well.
+        stage.vcenter.exit_maintenance("esx2").await?;
+        stage.wait_in_service(&second).await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&first).await?;
+        let state = stage.vcenter.state().await?;
+        ensure!(state.vm("gpu1").unwrap().host == "esx1" && state.vm("gpu2").unwrap().host == "esx2");
+        haulout.stop().await
+    });
+}
