@@ -7,7 +7,7 @@ use haulout_lab::kube::{Kube, Options};
 use haulout_lab::stage::{Member, Stage};
 use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, VmSpec};
 
-use crate::story::{a40, gpu_vm, hosts, one_node, start, tell};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, run, tell};
 
 /// Breaks something while the node is in each phase of the wait story, and expects the end of the undisturbed one.
 async fn break_in_each_phase(
@@ -22,8 +22,7 @@ async fn break_in_each_phase(
         ..Default::default()
     };
     stage.vcenter.patch_vm("gpu1", slow).await?;
-    let haulout = start(stage, &[])?;
-    stage.wait_said("vCenter has told its complete set").await?;
+    let haulout = run(stage, &[]).await?;
     harm(stage).await?;
     stage.vcenter.enter_maintenance("esx1").await?;
     stage.wait_phase(&node, "draining").await?;
@@ -33,11 +32,7 @@ async fn break_in_each_phase(
     harm(stage).await?;
     stage.wait_phase(&node, "awaitingHost").await?;
     harm(stage).await?;
-    stage
-        .wait_vcenter("esx1 is in maintenance", |it| {
-            it.host("esx1").unwrap().in_maintenance
-        })
-        .await?;
+    in_maintenance(stage, "esx1").await?;
     stage.vcenter.exit_maintenance("esx1").await?;
     stage.wait_phase(&node, "rejoining").await?;
     harm(stage).await?;
@@ -75,8 +70,7 @@ async fn break_in_each_phase_of_a_move(
     let (node, first) = (stage.node_name("gpu1"), stage.node_name("first"));
     stage.add_pod("held", &first, &[]).await?;
     stage.set_budget("held", 0).await?;
-    let haulout = start(&stage, &[])?;
-    stage.wait_said("vCenter has told its complete set").await?;
+    let haulout = run(&stage, &[]).await?;
     stage.vcenter.enter_maintenance("esx3").await?;
     stage.wait_phase(&first, "draining").await?;
     stage.vcenter.enter_maintenance("esx1").await?;
@@ -180,18 +174,13 @@ fn s18_a_kube_apiserver_that_restarts_in_mid_drain() {
         let node = stage.node_name("gpu1");
         stage.add_pod("held", &node, &[]).await?;
         stage.set_budget("held", 0).await?;
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_said("held by PodDisruptionBudget held-budget").await?;
         kube.restart_apiserver(Duration::from_millis(300)).await?;
         stage.set_budget("held", 1).await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         stage.vcenter.exit_maintenance("esx1").await?;
         stage.wait_in_service(&node).await?;
         ensure!(stage.power_cycles("gpu1").await? == (1, 1));
