@@ -24,6 +24,7 @@ use tracing::{error, info, warn};
 
 use crate::actor::node::Shared;
 use crate::actor::supervisor::Supervisor;
+use crate::actor::tell::Tell;
 use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::events::Publisher;
@@ -33,7 +34,6 @@ use crate::config::{Config, Credential};
 use crate::inventory::{self, Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
-use crate::actor::tell::Tell;
 use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
 use crate::telemetry::log::Log;

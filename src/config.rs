@@ -283,10 +283,7 @@ impl Config {
             (RETRY_MAX.name(), seconds(*retry_max)),
             (MAX_CONCURRENT_DRAINS.name(), max_concurrent_drains.to_string()),
             ("MAX_UNAVAILABLE", max_unavailable.to_string()),
-            (
-                NODE_CONDITIONS.name(),
-                NODE_CONDITIONS.word(*node_conditions),
-            ),
+            (NODE_CONDITIONS.name(), NODE_CONDITIONS.word(*node_conditions)),
             (LOG_FORMAT.name(), LOG_FORMAT.word(*log_format)),
             ("LOG_LEVEL", log_level.clone()),
             ("DRY_RUN", dry_run.to_string()),

@@ -203,7 +203,10 @@ pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop:
     queue.0.close();
     let ends = Instant::now() + LAST_WORDS;
     while let Ok(Some(telling)) = tokio::time::timeout_at(ends, queue.0.recv()).await {
-        if tokio::time::timeout_at(ends, writer.write(telling)).await.is_err() {
+        if tokio::time::timeout_at(ends, writer.write(telling))
+            .await
+            .is_err()
+        {
             return;
         }
     }

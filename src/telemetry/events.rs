@@ -101,7 +101,9 @@ impl Memory {
             self.nodes.remove(node);
         } else {
             let sent = &mut self.nodes.entry(node.clone()).or_default().sent;
-            sent.retain(|_, at| now.duration_since(*at) < SignedDuration::try_from(REPEAT_AFTER).unwrap_or_default());
+            sent.retain(|_, at| {
+                now.duration_since(*at) < SignedDuration::try_from(REPEAT_AFTER).unwrap_or_default()
+            });
             if sent.contains_key(&said.key) {
                 return None;
             }
@@ -131,7 +133,10 @@ impl Memory {
     fn note(&mut self, node: &NodeName, told: Told<'_>) {
         match told {
             Told::Recorded {
-                before, transition, wrote, ..
+                before,
+                transition,
+                wrote,
+                ..
             } => {
                 let of_node = self.nodes.entry(node.clone()).or_default();
                 of_node.parts.add(before, wrote.0);
@@ -152,9 +157,7 @@ impl Memory {
     fn moment(&mut self, now: Timestamp) -> Timestamp {
         let now = Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now);
         let moment = match self.last_at {
-            Some(last) if now <= last => last
-                .checked_add(SignedDuration::from_micros(1))
-                .unwrap_or(last),
+            Some(last) if now <= last => last.checked_add(SignedDuration::from_micros(1)).unwrap_or(last),
             Some(_) | None => now,
         };
         self.last_at = Some(moment);

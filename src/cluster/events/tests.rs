@@ -46,13 +46,19 @@ async fn an_event_stands_on_the_node_with_its_real_uid_and_in_the_form_of_events
     assert_eq!(body["reportingController"], REPORTING_CONTROLLER);
     assert_eq!(body["reportingInstance"], "haulout-0");
     let name = body["metadata"]["name"].as_str().unwrap();
-    assert!(name.starts_with("gpu-1.") && name.len() == "gpu-1.".len() + 16, "{name}");
+    assert!(
+        name.starts_with("gpu-1.") && name.len() == "gpu-1.".len() + 16,
+        "{name}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_note_cannot_write_to_a_terminal_and_is_no_longer_than_the_api_allows() {
     let nasty = format!("\u{1b}[31m\u{202e}red\n{}", "ü".repeat(2_000));
-    let seen = published(vec![event(&nasty)], |_| Reply::Json(201, json!({"regarding": {}}))).await;
+    let seen = published(vec![event(&nasty)], |_| {
+        Reply::Json(201, json!({"regarding": {}}))
+    })
+    .await;
     let note = seen[0].body["note"].as_str().unwrap();
     assert!(note.len() <= NOTE_BYTES_MAX, "{} bytes", note.len());
     assert!(note.starts_with("[31m red ü"), "{note}");
@@ -62,10 +68,18 @@ async fn a_note_cannot_write_to_a_terminal_and_is_no_longer_than_the_api_allows(
 #[tokio::test(start_paused = true)]
 async fn a_refused_event_is_not_tried_again_and_the_next_one_is() {
     let seen = published(vec![event("one"), event("two")], |_| {
-        refusal(503, "ServiceUnavailable", "later", json!({"retryAfterSeconds": 1}))
+        refusal(
+            503,
+            "ServiceUnavailable",
+            "later",
+            json!({"retryAfterSeconds": 1}),
+        )
     })
     .await;
-    let notes: Vec<&str> = seen.iter().map(|seen| seen.body["note"].as_str().unwrap()).collect();
+    let notes: Vec<&str> = seen
+        .iter()
+        .map(|seen| seen.body["note"].as_str().unwrap())
+        .collect();
     assert_eq!(notes, ["one", "two"]);
 }
 

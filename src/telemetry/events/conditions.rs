@@ -27,7 +27,10 @@ pub(super) fn changed(node: &NodeName, told: Told<'_>, now: Timestamp) -> Option
         return None;
     };
     let changes: Vec<ConditionChange> = match transition.record.episode() {
-        None => KINDS.iter().map(|kind| ConditionChange { kind, to: None }).collect(),
+        None => KINDS
+            .iter()
+            .map(|kind| ConditionChange { kind, to: None })
+            .collect(),
         Some(episode) => KINDS
             .iter()
             .zip(states(before).into_iter().zip(states(&transition.record)))
@@ -50,7 +53,11 @@ fn state(kind: &str, is_true: bool, episode: &Episode) -> ConditionState {
     let is_drained = kind == "Drained" && is_true;
     ConditionState {
         is_true,
-        reason: if is_drained { "DrainCompleted" } else { "AdminRequested" },
+        reason: if is_drained {
+            "DrainCompleted"
+        } else {
+            "AdminRequested"
+        },
         message: format!(
             "maintenance of ESXi host {}, episode {}",
             episode.host, episode.id

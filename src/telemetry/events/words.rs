@@ -20,7 +20,10 @@ const NAMED: usize = 3;
 
 /// What happened, as one word. People filter by it, so a word that is there stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the words say it, and the README's table explains each")]
+#[expect(
+    missing_docs,
+    reason = "the words say it, and the README's table explains each"
+)]
 pub enum Reason {
     HostMaintenanceDetected,
     MaintenanceQueued,
@@ -191,8 +194,9 @@ fn recorded(
         Record::Python(_) => {
             let phase = episode.phase.name();
             let host = &episode.host;
-            let note =
-                format!("Took over the maintenance of ESXi host {host} from the Python controller, in {phase}");
+            let note = format!(
+                "Took over the maintenance of ESXi host {host} from the Python controller, in {phase}"
+            );
             return Some((Reason::MaintenanceAdopted, note));
         }
         Record::InService | Record::Unreadable { .. } => {
@@ -269,7 +273,10 @@ fn recorded(
         }
         Phase::PoweringOn { .. } if episode.moved_to != was.moved_to => {
             let to = episode.moved_to.as_ref().map_or("", |to| to.name.as_str());
-            let note = format!("The VM was moved from ESXi host {} to {to} in {took}", episode.host);
+            let note = format!(
+                "The VM was moved from ESXi host {} to {to} in {took}",
+                episode.host
+            );
             Some((Reason::VMRelocated, note))
         }
         Phase::Relocating { .. } | Phase::AwaitingHost | Phase::PoweringOn { .. } => None,
@@ -285,7 +292,7 @@ fn ended(was: &Episode, transition: &Transition, known: &OfNode, at: Timestamp) 
     let cordon = match transition.unschedulable {
         Some(false) => "; uncordoned",
         Some(true) | None if was.cordon == Cordon::NotYet => "",
-        Some(true) | None => "; it stays as it was cordoned by somebody",
+        Some(true) | None => "; its cordon is left as it is",
     };
     let whole = Span(at.duration_since(was.begun_at));
     match transition.ended {
@@ -359,7 +366,10 @@ fn waits(
         WaitingOn::Pods(left) => blocked(left).or_else(|| refused(left)),
         WaitingOn::DrainHeld(_) => Some((
             Reason::DrainTimedOut,
-            format!("Not drained in time, and its power is not cut on pods. {}", waiting()),
+            format!(
+                "Not drained in time, and its power is not cut on pods. {}",
+                waiting()
+            ),
             String::new(),
         )),
         WaitingOn::Task(EffectKind::PowerOff) => Some(power_cut(episode, known, now)),
@@ -379,11 +389,9 @@ fn waits(
                 format!("{what} {said}"),
             ))
         }
-        WaitingOn::HostVisible { host, state } => Some((
-            Reason::HostNotVisible,
-            waiting(),
-            format!("{host} {state}"),
-        )),
+        WaitingOn::HostVisible { host, state } => {
+            Some((Reason::HostNotVisible, waiting(), format!("{host} {state}")))
+        }
         WaitingOn::HostExit { host, refused, .. } if refused.is_empty() => Some((
             Reason::WaitingForHost,
             format!("Waiting for ESXi host {host} to be back in service"),
