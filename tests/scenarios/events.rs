@@ -60,7 +60,7 @@ fn kubectl_describe_node_tells_the_episode_in_order_and_it_costs_one_event_a_cha
         let patches = audit.iter().filter(|it| it.verb == "patch" && it.code == 200);
         let on_nodes = patches.clone().filter(|it| it.subresource.is_none()).count();
         ensure!(patches.count() == on_nodes, "nothing but the record is patched");
-        let regarding = |kind: &str| {
+        let regarding = |kind: &'static str| {
             audit.iter().filter(move |it| {
                 let regards = it.object.as_ref().map(|object| &object["regarding"]["kind"]);
                 it.resource == "events" && regards.is_some_and(|regards| regards == kind)
