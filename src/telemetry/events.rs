@@ -9,7 +9,6 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -23,7 +22,7 @@ pub use words::Reason;
 
 /// How long something that was told is taken for known. Whoever looks sees an hour of Events, and a wait that goes on
 /// changing its details all the while is one thing to know, not hundreds.
-const REPEAT_AFTER: Duration = Duration::from_secs(10 * 60);
+const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(10 * 60);
 
 /// Hands what actors tell to the publisher, as Events and conditions.
 #[derive(Debug)]
@@ -101,9 +100,7 @@ impl Memory {
             self.nodes.remove(node);
         } else {
             let sent = &mut self.nodes.entry(node.clone()).or_default().sent;
-            sent.retain(|_, at| {
-                now.duration_since(*at) < SignedDuration::try_from(REPEAT_AFTER).unwrap_or_default()
-            });
+            sent.retain(|_, at| now.duration_since(*at) < REPEAT_AFTER);
             if sent.contains_key(&said.key) {
                 return None;
             }
