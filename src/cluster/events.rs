@@ -133,20 +133,26 @@ enum Telling {
 pub struct Publisher {
     queue: mpsc::Sender<Telling>,
     dropped: Arc<AtomicU64>,
+    unwritten: Arc<AtomicU64>,
 }
 
 /// What waits to be written, for [`run`].
 #[derive(Debug)]
-pub struct Queue(mpsc::Receiver<Telling>);
+pub struct Queue {
+    waiting: mpsc::Receiver<Telling>,
+    unwritten: Arc<AtomicU64>,
+}
 
 /// The two ends of the queue.
 pub fn queue() -> (Publisher, Queue) {
     let (queue, waiting) = mpsc::channel(QUEUE);
+    let unwritten = Arc::<AtomicU64>::default();
     let publisher = Publisher {
         queue,
         dropped: Arc::default(),
+        unwritten: Arc::clone(&unwritten),
     };
-    (publisher, Queue(waiting))
+    (publisher, Queue { waiting, unwritten })
 }
 
 impl Publisher {
@@ -163,6 +169,11 @@ impl Publisher {
     /// How many were let go because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// How many the kube-apiserver did not take, or did not say that it took.
+    pub fn unwritten(&self) -> u64 {
+        self.unwritten.load(Ordering::Relaxed)
     }
 
     fn hand_on(&self, telling: Telling) -> bool {
@@ -182,13 +193,14 @@ pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop:
         client,
         instance,
         lost: 0,
+        unwritten: Arc::clone(&queue.unwritten),
     };
     loop {
         // Order: a closing house goes over to its last words.
         let telling = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            telling = queue.0.recv() => telling,
+            telling = queue.waiting.recv() => telling,
         };
         match telling {
             // Dropped at a stop in the middle: at most one is lost, and it may have been written.
@@ -200,9 +212,9 @@ pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop:
             None => stop.cancelled().await,
         }
     }
-    queue.0.close();
+    queue.waiting.close();
     let ends = Instant::now() + LAST_WORDS;
-    while let Ok(Some(telling)) = tokio::time::timeout_at(ends, queue.0.recv()).await {
+    while let Ok(Some(telling)) = tokio::time::timeout_at(ends, queue.waiting.recv()).await {
         if tokio::time::timeout_at(ends, writer.write(telling))
             .await
             .is_err()
@@ -224,6 +236,8 @@ struct Writer {
     instance: String,
     /// How many in a row could not be written.
     lost: u64,
+    /// How many in all.
+    unwritten: Arc<AtomicU64>,
 }
 
 impl Writer {
@@ -266,6 +280,7 @@ impl Writer {
                     );
                 }
                 self.lost = self.lost.saturating_add(1);
+                self.unwritten.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

@@ -66,21 +66,23 @@ async fn a_note_cannot_write_to_a_terminal_and_is_no_longer_than_the_api_allows(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_event_is_not_tried_again_and_the_next_one_is() {
-    let seen = published(vec![event("one"), event("two")], |_| {
-        refusal(
-            503,
-            "ServiceUnavailable",
-            "later",
-            json!({"retryAfterSeconds": 1}),
-        )
-    })
-    .await;
+async fn a_refused_event_is_counted_and_not_tried_again_and_the_next_one_is() {
+    let (client, log) = server(|_| {
+        let details = json!({"retryAfterSeconds": 1});
+        refusal(503, "ServiceUnavailable", "later", details)
+    });
+    let (publisher, queue) = queue();
+    assert!(publisher.event(event("one")) && publisher.event(event("two")));
+    let stop = CancellationToken::new();
+    stop.cancel();
+    run(client, "haulout-0".to_owned(), queue, stop).await;
+    let seen = log.all();
     let notes: Vec<&str> = seen
         .iter()
         .map(|seen| seen.body["note"].as_str().unwrap())
         .collect();
     assert_eq!(notes, ["one", "two"]);
+    assert_eq!((publisher.unwritten(), publisher.dropped()), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
