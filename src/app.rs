@@ -3,6 +3,7 @@
 //! ```text
 //!  run ─┬─ vsphere::updates::run ──▶ updates ─┐
 //!       ├─ cluster::watch::run ────▶ updates ─┼─▶ hub::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ World
+//!       ├─ cluster::events::run ◀─── Events ◀── what actors tell
 //!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the hub and its actors first, then the streams, which log out
@@ -23,8 +24,10 @@ use tracing::{error, info, warn};
 
 use crate::actor::node::Shared;
 use crate::actor::supervisor::Supervisor;
+use crate::actor::tell::Tell;
 use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
+use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
 use crate::cluster::watch::Selection;
 use crate::config::{Config, Credential};
@@ -32,6 +35,7 @@ use crate::inventory::{self, Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::telemetry::Listeners;
+use crate::telemetry::events::Events;
 use crate::telemetry::log::Log;
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
@@ -43,6 +47,9 @@ const FACTS: usize = 1024;
 
 /// The first wait after a refusal. A second is the pace at which vCenter's own state settles.
 const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// The API's own limit for who reports an Event. Names of pods and machines are ASCII.
+const INSTANCE_CHARS_MAX: usize = 128;
 
 /// How long the streams get to log out and end. Kubernetes sends SIGKILL after 30 s; within 5 s a rollout is not felt.
 const STOP_GRACE: Duration = Duration::from_secs(4);
@@ -84,6 +91,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let (roster_sender, roster) = watch::channel(vsphere::update::Roster::default());
     let (draining_sender, draining) = watch::channel(BTreeSet::new());
 
+    let (publisher, to_publish) = cluster::events::queue();
     let keys = Keys::under(&config.annotation_prefix);
     let world = World {
         vcenter: vcenter.clone(),
@@ -95,12 +103,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             ..DrainSettings::default()
         },
         dry_run: config.dry_run,
+        events: publisher.clone(),
         findings: findings_sender,
         nodes: cluster_sender.clone(),
     };
     let shared = Shared {
         perform: world,
-        tell: Box::new(Listeners(vec![Box::new(Log)])),
+        tell: Box::new(Listeners(listeners(&config, publisher))),
         policy: policy(&config),
         clock,
     };
@@ -139,6 +148,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tasks.spawn(async move {
         cluster::watch::run(nodes_client, selection, nodes_watching, nodes_sender, token).await;
         "the watch of Nodes"
+    });
+    let (events_client, token) = (client.clone(), streams_stop.clone());
+    tasks.spawn(async move {
+        cluster::events::run(events_client, instance(), to_publish, token).await;
+        "the publisher of Events"
     });
     let token = streams_stop.clone();
     tasks.spawn(async move {
@@ -247,6 +261,27 @@ fn rules(config: &Config) -> Rules {
         },
         bind_by_name: config.bind_by_name,
     }
+}
+
+/// Who listens to what actors tell. On paper nothing happens that an Event could be about.
+fn listeners(config: &Config, publisher: Publisher) -> Vec<Box<dyn Tell>> {
+    let mut listeners: Vec<Box<dyn Tell>> = vec![Box::new(Log)];
+    if !config.dry_run {
+        listeners.push(Box::new(Events::new(publisher, config.node_conditions, clock)));
+    }
+    listeners
+}
+
+/// Who we are among several of us, in Events: the pod, or else the machine.
+fn instance() -> String {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let read = |name| std::env::var(name).ok();
+    [read("POD_NAME"), read("HOSTNAME"), host()]
+        .into_iter()
+        .flatten()
+        .map(|name| name.trim().chars().take(INSTANCE_CHARS_MAX).collect::<String>())
+        .find(|name| !name.is_empty())
+        .unwrap_or_else(|| "haulout".to_owned())
 }
 
 fn credentials(config: &Config) -> CredentialSource {

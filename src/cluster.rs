@@ -4,11 +4,13 @@
 //! kube-apiserver ──▶ watch ─▶ facts ─▶ Update         (to the inventory)
 //! kube-apiserver ◀── node: one PATCH per transition    (from the world)
 //! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions  (from the world)
+//! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
 //! ```
 
 mod answer;
 pub mod client;
 pub mod drain;
+pub mod events;
 pub mod facts;
 pub mod node;
 pub mod pods;

@@ -48,6 +48,14 @@ const LOG_FORMAT: Choice<LogFormat> = Choice::new(
     &[("text", LogFormat::Text), ("json", LogFormat::Json)],
 );
 
+const NODE_CONDITIONS: Choice<NodeConditions> = Choice::new(
+    "NODE_CONDITIONS",
+    &[
+        ("well-known", NodeConditions::WellKnown),
+        ("off", NodeConditions::Off),
+    ],
+);
+
 /// The whole configuration. `Debug` and [`Config::describe`] mask the secrets.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -93,6 +101,8 @@ pub struct Config {
     pub max_concurrent_drains: u32,
     /// How many nodes may be out of service at once.
     pub max_unavailable: MaxUnavailable,
+    /// Whether an episode also shows in conditions of its Node.
+    pub node_conditions: NodeConditions,
     /// How the log is written.
     pub log_format: LogFormat,
     /// What is logged: a level, or a list of `target=level`.
@@ -119,6 +129,15 @@ pub enum MaxUnavailable {
     Nodes(u32),
     /// This part of the nodes that the selector matches, in percent.
     Percent(u8),
+}
+
+/// Whether an episode also shows in conditions of its Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeConditions {
+    /// In those of KEP-5683, while it lasts.
+    WellKnown,
+    /// In none: they cost a second PATCH for most changes of phase, and a right that nothing else needs.
+    Off,
 }
 
 /// How the log is written.
@@ -157,6 +176,7 @@ impl Config {
             retry_max_seconds,
             max_concurrent_drains,
             max_unavailable,
+            node_conditions,
             log_format,
             log_level,
             dry_run,
@@ -196,6 +216,7 @@ impl Config {
             retry_max: RETRY_MAX.read(retry_max_seconds, found),
             max_concurrent_drains: MAX_CONCURRENT_DRAINS.read(max_concurrent_drains, 1, found),
             max_unavailable: unavailable(max_unavailable, found),
+            node_conditions: NODE_CONDITIONS.read(node_conditions, NodeConditions::Off, found),
             log_format: LOG_FORMAT.read(log_format, LogFormat::Text, found),
             log_level: level(log_level, found),
             dry_run: setting::boolean("DRY_RUN", dry_run, false, found),
@@ -228,6 +249,7 @@ impl Config {
             retry_max,
             max_concurrent_drains,
             max_unavailable,
+            node_conditions,
             log_format,
             log_level,
             dry_run,
@@ -261,6 +283,7 @@ impl Config {
             (RETRY_MAX.name(), seconds(*retry_max)),
             (MAX_CONCURRENT_DRAINS.name(), max_concurrent_drains.to_string()),
             ("MAX_UNAVAILABLE", max_unavailable.to_string()),
+            (NODE_CONDITIONS.name(), NODE_CONDITIONS.word(*node_conditions)),
             (LOG_FORMAT.name(), LOG_FORMAT.word(*log_format)),
             ("LOG_LEVEL", log_level.clone()),
             ("DRY_RUN", dry_run.to_string()),

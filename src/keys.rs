@@ -7,6 +7,9 @@ pub const DEFAULT_PREFIX: &str = "vsphere-maintenance.boeye.net";
 /// The field manager of our PATCHes: `metadata.managedFields` then tells our cordon from a person's.
 pub const FIELD_MANAGER: &str = "haulout";
 
+/// Who reports, in every Event we write.
+pub const REPORTING_CONTROLLER: &str = "haulout.dev/controller";
+
 /// The label selector of GPU nodes unless another is configured: the Python controller's default.
 pub const DEFAULT_NODE_SELECTOR: &str = "intel.feature.node.kubernetes.io/gpu=true";
 

@@ -1,5 +1,6 @@
 //! What Haulout shows of itself. Everything here renders what actors tell; nothing here decides.
 
+pub mod events;
 pub mod log;
 
 use crate::actor::tell::{Tell, Told};

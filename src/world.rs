@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use crate::actor::perform::{NotRecorded, Perform, Recorded};
 use crate::cluster::drain::{self, DrainSettings, Mode, Why};
+use crate::cluster::events::{Event, Publisher, Regarding, Severity};
 use crate::cluster::facts::GpuResources;
 use crate::cluster::node::{self, NodePatch, PatchError};
 use crate::cluster::update::{Marks, Node, Update};
@@ -47,6 +48,8 @@ pub struct World {
     pub drain: DrainSettings,
     /// `DRY_RUN`: walk through every decision, change nothing.
     pub dry_run: bool,
+    /// Where Events on evicted pods go.
+    pub events: Publisher,
     /// Where findings go.
     pub findings: mpsc::Sender<Finding>,
     /// Where the answers of the kube-apiserver to our own requests go, so that we see our writes before the watch does.
@@ -161,6 +164,10 @@ impl World {
         let mode = if self.dry_run { Mode::ListOnly } else { Mode::Evict };
         match drain::round(&self.client, name, &self.drain, mode).await {
             Ok(report) => {
+                for evicted in report.left.iter().filter(|left| left.why == Why::Evicted) {
+                    // One that cannot be taken is counted by the publisher, and the pod leaves all the same.
+                    self.events.event(eviction(name, evicted, now));
+                }
                 let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
                 let left = if self.dry_run {
                     info!(node = %name, "dry run: would evict {} pods", left.len());
@@ -270,6 +277,22 @@ fn hold(claim: Claim) -> Hold {
         ClaimedDevice::AnyOf(ids) => Held::AnyOf(ids),
     };
     Hold { vm: claim.vm, device }
+}
+
+/// What a pod's owner is told: their logs say only that it was asked to stop.
+fn eviction(node: &NodeName, pod: &drain::Left, at: Timestamp) -> Event {
+    Event {
+        regarding: Regarding::Pod {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        },
+        at,
+        severity: Severity::Normal,
+        reason: "Evicted",
+        action: "Drain",
+        note: format!("Evicted: node {node} is drained for the maintenance of its ESXi host"),
+    }
 }
 
 fn pod_left(left: &drain::Left) -> PodLeft {

@@ -61,8 +61,11 @@ const TABLE: &[Rights] = &[
         ],
     ),
     rights("config", &["keys"]),
-    // It renders what actors tell, and decides nothing.
-    rights("telemetry", &["ids", "config", "maintenance", "actor::tell"]),
+    // It renders what actors tell, and decides nothing. What it renders for Kubernetes has that half's plain types.
+    rights(
+        "telemetry",
+        &["ids", "config", "maintenance", "actor::tell", "cluster::events"],
+    ),
     rights("cli", &["config"]),
     rights("app", &[EVERYTHING]),
     // The door calls what it opens.

@@ -20,6 +20,7 @@ use haulout::maintenance::effect::EffectKind;
 use haulout::maintenance::observed::{HostState, Limit, PodLeft, PodLeftBecause};
 use haulout::maintenance::placement::{Refused, Why};
 use haulout::maintenance::waiting::{ParkReason, WaitingOn};
+use haulout::telemetry::events::Reason;
 use haulout_lab::kube::Options;
 use jiff::Timestamp;
 
@@ -109,6 +110,17 @@ fn the_table_of_annotations_has_every_key() {
     ];
     shown.sort();
     held.sort();
+    assert_eq!(shown, held);
+}
+
+#[test]
+fn the_table_of_events_has_every_reason() {
+    let readme = read("README.md");
+    let shown: Vec<(String, String)> = rows(&readme)
+        .filter(|cells| cells.len() == 3 && ["Normal", "Warning"].contains(&cells[1].as_str()))
+        .map(|cells| (cells[0].clone(), cells[1].clone()))
+        .collect();
+    let held = Reason::ALL.map(|reason| (reason.name().to_owned(), reason.severity().word().to_owned()));
     assert_eq!(shown, held);
 }
 

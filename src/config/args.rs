@@ -88,6 +88,10 @@ pub struct Args {
     #[arg(long, env = "RETRY_MAX_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
     pub retry_max_seconds: Option<String>,
 
+    /// Show an episode in the Node's conditions MaintenancePlanned, DrainInProgress, Drained and MaintenanceInProgress:
+    /// well-known or off [default: off]
+    #[arg(long, env = "NODE_CONDITIONS", value_name = "WHICH", help_heading = OPERATION)]
+    pub node_conditions: Option<String>,
     /// How the log is written: text or json [default: text]
     #[arg(long, env = "LOG_FORMAT", value_name = "FORMAT", help_heading = OPERATION)]
     pub log_format: Option<String>,

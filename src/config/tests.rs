@@ -45,6 +45,7 @@ fn the_defaults_are_those_of_the_python_controller_but_for_verified_certificates
         ("RETRY_MAX_SECONDS", "30"),
         ("MAX_CONCURRENT_DRAINS", "1"),
         ("MAX_UNAVAILABLE", "unlimited"),
+        ("NODE_CONDITIONS", "off"),
         ("LOG_FORMAT", "text"),
         ("LOG_LEVEL", "info"),
         ("DRY_RUN", "false"),
@@ -136,6 +137,12 @@ fn each_malformed_value_is_named_with_its_flag_and_what_would_be_right() {
         ),
         (|a, v| a.bind_by_name = v, &["2"], "BIND_BY_NAME", "true or false"),
         (|a, v| a.dry_run = v, &["maybe"], "DRY_RUN", "true or false"),
+        (
+            |a, v| a.node_conditions = v,
+            &["on", "true"],
+            "NODE_CONDITIONS (--node-conditions)",
+            "well-known or off",
+        ),
         (|a, v| a.log_format = v, &["xml"], "LOG_FORMAT", "text or json"),
         (
             |a, v| a.log_level = v,

@@ -17,6 +17,7 @@ mod story;
 mod adopt;
 mod cancel;
 mod drain;
+mod events;
 mod hosts;
 mod kills;
 mod main_job;

@@ -51,6 +51,8 @@ impl Default for Options {
                 rule("", "nodes", &["get", "list", "watch", "patch"]),
                 rule("", "pods", &["get", "list", "watch"]),
                 rule("", "pods/eviction", &["create"]),
+                rule("events.k8s.io", "events", &["create"]),
+                rule("", "nodes/status", &["patch"]),
             ],
         }
     }

@@ -1,0 +1,395 @@
+//! Writes Events, and a Node's conditions, beside the story: from a bounded queue, each under a deadline, never again.
+//!
+//! They are what people look at and nothing is decided from them. So whoever tells one does not wait for it, and one
+//! that cannot be written is let go and counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1 as api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::answer;
+use crate::ids::{NodeName, NodeUid};
+use crate::keys::{FIELD_MANAGER, REPORTING_CONTROLLER};
+
+/// What may wait to be written: the evictions of two full Nodes (110 pods each), and every node of a large house saying
+/// something at once. At 1 kB each it is half a megabyte when an apiserver hangs, and nothing otherwise.
+const QUEUE: usize = 512;
+
+/// For one write. A kube-apiserver that needs longer is in trouble, and then has better to do than to take Events.
+const WRITE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long what is queued is still written when the house closes. The end of an episode may be among it; a rollout must
+/// not feel it.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// The API's own limit for a note, in bytes.
+const NOTE_BYTES_MAX: usize = 1_024;
+
+/// The longest name of an object, and what of it the time takes in the name of an Event: a dot and 16 digits.
+const NAME_BYTES_MAX: usize = 253 - 17;
+
+/// What an Event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Regarding {
+    /// A Node, with its real UID: `kubectl describe node` asks for it.
+    Node {
+        /// Its name.
+        name: NodeName,
+        /// Which of the Nodes of that name.
+        uid: NodeUid,
+    },
+    /// A pod.
+    Pod {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Which of the pods of that name.
+        uid: String,
+    },
+}
+
+/// Whether something is as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// It is.
+    Normal,
+    /// It was not expected.
+    Warning,
+}
+
+/// One thing that happened, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it happened to.
+    pub regarding: Regarding,
+    /// When. It also orders the Events of one object, so no two of them may be told for one moment.
+    pub at: Timestamp,
+    /// Whether it was to be expected.
+    pub severity: Severity,
+    /// What, as a word from a closed list.
+    pub reason: &'static str,
+    /// What was being done, as a word from a closed list.
+    pub action: &'static str,
+    /// The sentence.
+    pub note: String,
+}
+
+/// Conditions of a Node that are to change, by their types.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// The Node.
+    pub node: NodeName,
+    /// Which of the Nodes of that name.
+    pub uid: NodeUid,
+    /// When they changed.
+    pub at: Timestamp,
+    /// Those that change; all others, and those of other writers, are not touched.
+    pub changes: Vec<ConditionChange>,
+}
+
+/// A change of one condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConditionChange {
+    /// Its type.
+    pub kind: &'static str,
+    /// What it is to be; `None` removes it.
+    pub to: Option<ConditionState>,
+}
+
+/// What a condition says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConditionState {
+    /// True or False.
+    pub is_true: bool,
+    /// Why, as a word.
+    pub reason: &'static str,
+    /// Why, as a sentence.
+    pub message: String,
+}
+
+/// One thing to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Telling {
+    Event(Box<Event>),
+    Conditions(Box<Conditions>),
+}
+
+/// Takes what is to be written, and never waits.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    queue: mpsc::Sender<Telling>,
+    dropped: Arc<AtomicU64>,
+    unwritten: Arc<AtomicU64>,
+}
+
+/// What waits to be written, for [`run`].
+#[derive(Debug)]
+pub struct Queue {
+    waiting: mpsc::Receiver<Telling>,
+    unwritten: Arc<AtomicU64>,
+}
+
+/// The two ends of the queue.
+pub fn queue() -> (Publisher, Queue) {
+    let (queue, waiting) = mpsc::channel(QUEUE);
+    let unwritten = Arc::<AtomicU64>::default();
+    let publisher = Publisher {
+        queue,
+        dropped: Arc::default(),
+        unwritten: Arc::clone(&unwritten),
+    };
+    (publisher, Queue { waiting, unwritten })
+}
+
+impl Publisher {
+    /// Hands `event` on. Gives false when it had to be let go.
+    pub fn event(&self, event: Event) -> bool {
+        self.hand_on(Telling::Event(Box::new(event)))
+    }
+
+    /// Hands changed conditions on. Gives false when they had to be let go.
+    pub fn conditions(&self, conditions: Conditions) -> bool {
+        self.hand_on(Telling::Conditions(Box::new(conditions)))
+    }
+
+    /// How many were let go because the queue was full.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// How many the kube-apiserver did not take, or did not say that it took.
+    pub fn unwritten(&self) -> u64 {
+        self.unwritten.load(Ordering::Relaxed)
+    }
+
+    fn hand_on(&self, telling: Telling) -> bool {
+        let taken = self.queue.try_send(telling).is_ok();
+        if !taken && self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+            warn!(
+                "{QUEUE} Events wait to be written and no more are taken; what happens is in the log and goes on as before"
+            );
+        }
+        taken
+    }
+}
+
+/// Writes what is queued until `stop`, and then what is still there, for a moment.
+pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop: CancellationToken) {
+    let mut writer = Writer {
+        client,
+        instance,
+        lost: 0,
+        unwritten: Arc::clone(&queue.unwritten),
+    };
+    loop {
+        // Order: a closing house goes over to its last words.
+        let telling = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            telling = queue.waiting.recv() => telling,
+        };
+        match telling {
+            // Dropped at a stop in the middle: at most one is lost, and it may have been written.
+            Some(telling) => tokio::select! {
+                biased;
+                () = writer.write(telling) => {}
+                () = closing(&stop) => break,
+            },
+            None => stop.cancelled().await,
+        }
+    }
+    queue.waiting.close();
+    let ends = Instant::now() + LAST_WORDS;
+    while let Ok(Some(telling)) = tokio::time::timeout_at(ends, queue.waiting.recv()).await {
+        if tokio::time::timeout_at(ends, writer.write(telling))
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Ends a moment after `stop`: a write that is under way gets the time that an answer takes.
+async fn closing(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(LAST_WORDS / 2).await;
+}
+
+struct Writer {
+    client: kube::Client,
+    /// Who tells, in `reportingInstance`.
+    instance: String,
+    /// How many in a row could not be written.
+    lost: u64,
+    /// How many in all.
+    unwritten: Arc<AtomicU64>,
+}
+
+impl Writer {
+    async fn write(&mut self, telling: Telling) {
+        let written = match telling {
+            Telling::Event(event) => {
+                let namespace = event.regarding.namespace().to_owned();
+                let events: Api<api::Event> = Api::namespaced(self.client.clone(), &namespace);
+                let body = event.into_body(&self.instance);
+                let params = PostParams::default();
+                let call = events.create(&params, &body);
+                answer::within(WRITE_DEADLINE, call).await.map(|_| ())
+            }
+            Telling::Conditions(conditions) => {
+                let nodes: Api<core::Node> = Api::all(self.client.clone());
+                let params = PatchParams {
+                    field_manager: Some(FIELD_MANAGER.to_owned()),
+                    ..PatchParams::default()
+                };
+                let body = Patch::Strategic(conditions.body());
+                let call = nodes.patch_status(conditions.node.as_str(), &params, &body);
+                answer::within(WRITE_DEADLINE, call).await.map(|_| ())
+            }
+        };
+        match written {
+            Ok(()) if self.lost == 0 => {}
+            Ok(()) => {
+                info!(
+                    "Events and conditions are written again; {} were lost meanwhile",
+                    self.lost
+                );
+                self.lost = 0;
+            }
+            // Said once: as many would follow as happens, and the log tells what happens anyway.
+            Err(refusal) => {
+                if self.lost == 0 {
+                    warn!(
+                        "an Event or condition was not written and is not tried again: {}; allow the service account `create` on events of events.k8s.io and, with NODE_CONDITIONS, `patch` on nodes/status",
+                        refusal.said()
+                    );
+                }
+                self.lost = self.lost.saturating_add(1);
+                self.unwritten.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Regarding {
+    /// Where its Events are kept: those of what lives in no namespace, in `default`.
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Node { .. } => "default",
+            Self::Pod { namespace, .. } => namespace,
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Node { name, .. } => name.as_str(),
+            Self::Pod { name, .. } => name,
+        }
+    }
+
+    fn reference(&self) -> ObjectReference {
+        let (kind, uid, namespace) = match self {
+            Self::Node { uid, .. } => ("Node", uid.as_str(), None),
+            Self::Pod { namespace, uid, .. } => ("Pod", uid.as_str(), Some(namespace.clone())),
+        };
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(kind.to_owned()),
+            name: Some(self.name().to_owned()),
+            namespace,
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+impl Severity {
+    /// The word of the API.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+impl Event {
+    fn into_body(self, instance: &str) -> api::Event {
+        let name = shortened(self.regarding.name(), NAME_BYTES_MAX, "");
+        // As client-go names them. The time has 16 digits until the year 2554, so names sort as things happened, which
+        // is the order in which `kubectl describe` shows Events that carry no time of the older API.
+        let name = format!(
+            "{}.{:016x}",
+            name.trim_end_matches(['.', '-']),
+            self.at.as_nanosecond()
+        );
+        api::Event {
+            metadata: ObjectMeta {
+                name: Some(name),
+                namespace: Some(self.regarding.namespace().to_owned()),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(self.at)),
+            type_: Some(self.severity.word().to_owned()),
+            reason: Some(self.reason.to_owned()),
+            action: Some(self.action.to_owned()),
+            note: Some(shortened(&answer::plain(&self.note), NOTE_BYTES_MAX, "…")),
+            regarding: Some(self.regarding.reference()),
+            reporting_controller: Some(REPORTING_CONTROLLER.to_owned()),
+            reporting_instance: Some(instance.to_owned()),
+            ..api::Event::default()
+        }
+    }
+}
+
+impl Conditions {
+    /// The strategic merge patch: conditions are merged by their type, so the kubelet's stay as they are.
+    fn body(&self) -> Value {
+        let at = format!("{:.0}", self.at);
+        let conditions: Vec<Value> = self
+            .changes
+            .iter()
+            .map(|change| match &change.to {
+                None => json!({"$patch": "delete", "type": change.kind}),
+                Some(state) => json!({
+                    "type": change.kind,
+                    "status": if state.is_true { "True" } else { "False" },
+                    "reason": state.reason,
+                    "message": answer::plain(&state.message),
+                    "lastTransitionTime": at,
+                    "lastHeartbeatTime": at,
+                }),
+            })
+            .collect();
+        // With the UID, a namesake that was created meanwhile is refused.
+        json!({"metadata": {"uid": self.uid.as_str()}, "status": {"conditions": conditions}})
+    }
+}
+
+/// `text`, or as much of it as fits into `bytes` together with `end`.
+fn shortened(text: &str, bytes: usize, end: &str) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let room = text.floor_char_boundary(bytes.saturating_sub(end.len()));
+    let kept = text.get(..room).unwrap_or_default();
+    format!("{kept}{end}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+use super::*;
+use crate::cluster::stand_in::{Reply, Seen, refusal, server};
+
+fn event(note: &str) -> Event {
+    Event {
+        regarding: Regarding::Node {
+            name: NodeName::new("gpu-1"),
+            uid: NodeUid::new("uid-1"),
+        },
+        at: "2026-03-01T03:14:00.123456Z".parse().unwrap(),
+        severity: Severity::Warning,
+        reason: "EvictionBlocked",
+        action: "Drain",
+        note: note.to_owned(),
+    }
+}
+
+/// Publishes with a kube-apiserver that is `answer`, then stops; gives what was asked.
+async fn published(tellings: Vec<Event>, answer: fn(&Seen) -> Reply) -> Vec<Seen> {
+    let (client, log) = server(answer);
+    let (publisher, queue) = queue();
+    for event in tellings {
+        assert!(publisher.event(event));
+    }
+    let stop = CancellationToken::new();
+    stop.cancel();
+    run(client, "haulout-0".to_owned(), queue, stop).await;
+    log.all()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_stands_on_the_node_with_its_real_uid_and_in_the_form_of_events_k8s_io() {
+    let seen = published(vec![event("why")], |_| Reply::Json(201, json!({"regarding": {}}))).await;
+    assert_eq!(seen.len(), 1);
+    assert_eq!(
+        seen[0].line,
+        "POST /apis/events.k8s.io/v1/namespaces/default/events"
+    );
+    let body = &seen[0].body;
+    assert_eq!(
+        body["regarding"],
+        json!({"apiVersion": "v1", "kind": "Node", "name": "gpu-1", "uid": "uid-1"})
+    );
+    assert_eq!(body["type"], "Warning");
+    assert_eq!(body["eventTime"], "2026-03-01T03:14:00.123456Z");
+    assert_eq!(body["reportingController"], REPORTING_CONTROLLER);
+    assert_eq!(body["reportingInstance"], "haulout-0");
+    let name = body["metadata"]["name"].as_str().unwrap();
+    assert!(
+        name.starts_with("gpu-1.") && name.len() == "gpu-1.".len() + 16,
+        "{name}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_cannot_write_to_a_terminal_and_is_no_longer_than_the_api_allows() {
+    let nasty = format!("\u{1b}[31m\u{202e}red\n{}", "ü".repeat(2_000));
+    let seen = published(vec![event(&nasty)], |_| {
+        Reply::Json(201, json!({"regarding": {}}))
+    })
+    .await;
+    let note = seen[0].body["note"].as_str().unwrap();
+    assert!(note.len() <= NOTE_BYTES_MAX, "{} bytes", note.len());
+    assert!(note.starts_with("[31m red ü"), "{note}");
+    assert!(note.ends_with('…'));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_event_is_counted_and_not_tried_again_and_the_next_one_is() {
+    let (client, log) = server(|_| {
+        let details = json!({"retryAfterSeconds": 1});
+        refusal(503, "ServiceUnavailable", "later", details)
+    });
+    let (publisher, queue) = queue();
+    assert!(publisher.event(event("one")) && publisher.event(event("two")));
+    let stop = CancellationToken::new();
+    stop.cancel();
+    run(client, "haulout-0".to_owned(), queue, stop).await;
+    let seen = log.all();
+    let notes: Vec<&str> = seen
+        .iter()
+        .map(|seen| seen.body["note"].as_str().unwrap())
+        .collect();
+    assert_eq!(notes, ["one", "two"]);
+    assert_eq!((publisher.unwritten(), publisher.dropped()), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_apiserver_that_is_silent_holds_up_neither_who_tells_nor_the_end() {
+    let begun = Instant::now();
+    let tellings = (0..20).map(|n| event(&n.to_string())).collect();
+    published(tellings, |_| Reply::Silence).await;
+    assert!(begun.elapsed() <= LAST_WORDS + Duration::from_millis(1));
+
+    let (publisher, _queue) = queue();
+    let taken = (0..2 * QUEUE).filter(|_| publisher.event(event("x"))).count();
+    assert_eq!((taken, publisher.dropped()), (QUEUE, QUEUE as u64));
+}
+
+#[test]
+fn conditions_are_merged_by_their_type_and_removed_by_it() {
+    let conditions = Conditions {
+        node: NodeName::new("gpu-1"),
+        uid: NodeUid::new("uid-1"),
+        at: "2026-03-01T03:14:00.123456Z".parse().unwrap(),
+        changes: vec![
+            ConditionChange {
+                kind: "DrainInProgress",
+                to: Some(ConditionState {
+                    is_true: true,
+                    reason: "AdminRequested",
+                    message: "host esx-1".to_owned(),
+                }),
+            },
+            ConditionChange {
+                kind: "Drained",
+                to: None,
+            },
+        ],
+    };
+    assert_eq!(
+        conditions.body(),
+        json!({"metadata": {"uid": "uid-1"}, "status": {"conditions": [
+            {
+                "type": "DrainInProgress", "status": "True", "reason": "AdminRequested", "message": "host esx-1",
+                "lastTransitionTime": "2026-03-01T03:14:00Z", "lastHeartbeatTime": "2026-03-01T03:14:00Z",
+            },
+            {"$patch": "delete", "type": "Drained"},
+        ]}})
+    );
+}
+
+#[test]
+fn the_name_of_an_event_fits_whatever_the_name_of_the_node() {
+    let mut long = event("x");
+    long.regarding = Regarding::Node {
+        name: NodeName::new(format!("{}.{}", "a".repeat(235), "b".repeat(17))),
+        uid: NodeUid::new("uid-1"),
+    };
+    let name = long.into_body("haulout-0").metadata.name.unwrap();
+    assert_eq!(name.len(), 252);
+    assert!(name.contains("a.1"), "{name}");
+}

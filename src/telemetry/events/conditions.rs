@@ -1,0 +1,85 @@
+//! The conditions of KEP-5683 that a phase shows on its Node: a pure function of the record.
+
+use jiff::Timestamp;
+
+use crate::actor::tell::Told;
+use crate::cluster::events::{ConditionChange, ConditionState, Conditions};
+use crate::ids::NodeName;
+use crate::maintenance::episode::{DrainEnd, Episode, Phase, Record};
+
+const KINDS: [&str; 4] = [
+    "MaintenancePlanned",
+    "DrainInProgress",
+    "Drained",
+    "MaintenanceInProgress",
+];
+
+/// The conditions that `told` changes. Within an episode only what differs from before is written; its end removes all
+/// four, so that a write that was lost on the way leaves nothing behind.
+pub(super) fn changed(node: &NodeName, told: Told<'_>, now: Timestamp) -> Option<Conditions> {
+    let Told::Recorded {
+        node: seen,
+        before,
+        transition,
+        ..
+    } = told
+    else {
+        return None;
+    };
+    let changes: Vec<ConditionChange> = match transition.record.episode() {
+        None => KINDS
+            .iter()
+            .map(|kind| ConditionChange { kind, to: None })
+            .collect(),
+        Some(episode) => KINDS
+            .iter()
+            .zip(states(before).into_iter().zip(states(&transition.record)))
+            .filter(|(_, (was, is))| was != is)
+            .map(|(kind, (_, is))| ConditionChange {
+                kind,
+                to: is.map(|is_true| state(kind, is_true, episode)),
+            })
+            .collect(),
+    };
+    (!changes.is_empty()).then(|| Conditions {
+        node: node.clone(),
+        uid: seen.uid.clone(),
+        at: now,
+        changes,
+    })
+}
+
+fn state(kind: &str, is_true: bool, episode: &Episode) -> ConditionState {
+    let is_drained = kind == "Drained" && is_true;
+    ConditionState {
+        is_true,
+        reason: if is_drained {
+            "DrainCompleted"
+        } else {
+            "AdminRequested"
+        },
+        message: format!(
+            "maintenance of ESXi host {}, episode {}",
+            episode.host, episode.id
+        ),
+    }
+}
+
+/// The four in the order of [`KINDS`]; `None` is absent. Once there, a condition turns False but is not removed before
+/// the end, so that who watches sees it turn.
+fn states(record: &Record) -> [Option<bool>; 4] {
+    let Some(episode) = record.episode() else {
+        return [None; 4];
+    };
+    let was_emptied = Some(episode.left_behind.is_empty());
+    match episode.phase.at_work() {
+        Phase::Queued => [Some(true), None, None, None],
+        Phase::Draining => [Some(true), Some(true), Some(false), Some(false)],
+        Phase::ShuttingDown(DrainEnd::Complete) => [Some(true), Some(false), Some(true), Some(false)],
+        Phase::ShuttingDown(DrainEnd::TimedOut) => [Some(true), Some(false), Some(false), Some(false)],
+        Phase::Relocating { .. } | Phase::AwaitingHost | Phase::PoweringOn { .. } | Phase::Rejoining => {
+            [Some(false), Some(false), was_emptied, Some(true)]
+        }
+        Phase::Parked { .. } => [None; 4],
+    }
+}

@@ -1,0 +1,83 @@
+//! Where the time of an episode went, in the four parts that people ask for.
+
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::maintenance::episode::{Phase, Record};
+
+/// The time spent so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// All of it was seen by this process; otherwise the parts would not make up the whole.
+    is_whole: bool,
+    queue: SignedDuration,
+    drain: SignedDuration,
+    host: SignedDuration,
+    boot: SignedDuration,
+}
+
+/// A time as people write it: `0.4s`, `42s`, `18m48s`, `3h15m`.
+pub(super) struct Span(pub(super) SignedDuration);
+
+impl Parts {
+    /// Adds the phase that ended at `at`.
+    pub(super) fn add(&mut self, before: &Record, at: Timestamp) {
+        let Some(episode) = before.episode() else {
+            *self = Self {
+                is_whole: matches!(before, Record::InService),
+                ..Self::default()
+            };
+            return;
+        };
+        let spent = at.duration_since(episode.since).max(SignedDuration::ZERO);
+        match episode.phase.at_work() {
+            Phase::Queued => self.queue = self.queue.saturating_add(spent),
+            Phase::Draining | Phase::ShuttingDown(_) => self.drain = self.drain.saturating_add(spent),
+            Phase::Relocating { .. } | Phase::AwaitingHost => self.host = self.host.saturating_add(spent),
+            Phase::PoweringOn { .. } | Phase::Rejoining => self.boot = self.boot.saturating_add(spent),
+            Phase::Parked { .. } => {}
+        }
+    }
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            ("queue", self.queue),
+            ("drain", self.drain),
+            ("host", self.host),
+            ("boot", self.boot),
+        ];
+        let spent = parts
+            .iter()
+            .filter(|(_, span)| self.is_whole && *span > SignedDuration::ZERO);
+        for (index, (name, span)) in spent.enumerate() {
+            f.write_str(if index == 0 { " (" } else { ", " })?;
+            write!(f, "{name} {}", Span(*span))?;
+        }
+        if self.is_whole && parts.iter().any(|(_, span)| *span > SignedDuration::ZERO) {
+            f.write_str(")")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Two clocks may disagree by more than there is between two moments.
+        let span = self.0.max(SignedDuration::ZERO);
+        let seconds = span.as_secs();
+        if seconds < 10 {
+            return write!(f, "{:.1}s", span.as_secs_f64());
+        }
+        let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+        match (hours, minutes, rest) {
+            (0, 0, _) => write!(f, "{rest}s"),
+            (0, _, 0) => write!(f, "{minutes}m"),
+            (0, ..) => write!(f, "{minutes}m{rest}s"),
+            (_, 0, _) => write!(f, "{hours}h"),
+            (..) => write!(f, "{hours}h{minutes}m"),
+        }
+    }
+}

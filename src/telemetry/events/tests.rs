@@ -1,0 +1,609 @@
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+
+use super::*;
+use crate::cluster::events::Severity;
+use crate::ids::{EpisodeId, TaskRef};
+use crate::maintenance::decide::Transition;
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::{Cordon, DrainEnd, Ended, Episode, HostMark, Phase, Record, Trigger};
+use crate::maintenance::observed::{CordonedBy, Limit, NodeSeen, PodLeft, PodLeftBecause};
+use crate::maintenance::placement::{Refused, Why};
+use crate::maintenance::waiting::ParkReason;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
+}
+
+fn node() -> NodeSeen {
+    NodeSeen {
+        uid: NodeUid::new("uid-1"),
+        resource_version: 1,
+        unschedulable: false,
+        cordoned_by: CordonedBy::Unknown,
+        keep_cordoned: false,
+        ready: true,
+        heartbeat: None,
+        boot_id: None,
+        gpus: BTreeMap::new(),
+    }
+}
+
+fn mark(name: &str) -> HostMark {
+    HostMark {
+        moref: None,
+        name: name.to_owned(),
+    }
+}
+
+/// An episode that began at 10 s and is in `phase` since `since`.
+fn episode(phase: Phase, since: i64) -> Episode {
+    Episode {
+        id: EpisodeId::new("4bf9"),
+        traceparent: String::new(),
+        trigger: Trigger {
+            task: Some(TaskRef::new("task-9")),
+            clicked_at: at(10) - SignedDuration::from_millis(400),
+            user: Some("ops".to_owned()),
+        },
+        node_uid: NodeUid::new("uid-1"),
+        vm_uuid: None,
+        host: mark("esx-1"),
+        begun_at: at(10),
+        cordon: Cordon::Ours,
+        recordoned: 0,
+        boot_before: None,
+        gpus_before: BTreeMap::new(),
+        powered_off: false,
+        moved_to: None,
+        left_behind: Vec::new(),
+        epoch: 0,
+        phase,
+        since: at(since),
+    }
+}
+
+fn record(phase: Phase, since: i64) -> Record {
+    Record::Episode(Box::new(episode(phase, since)))
+}
+
+fn parked(reason: ParkReason, resume: Phase, resume_since: i64) -> Phase {
+    Phase::Parked {
+        reason,
+        resume: Box::new(resume),
+        resume_since: at(resume_since),
+    }
+}
+
+fn overdue(phase: &Phase) -> ParkReason {
+    ParkReason::Overdue {
+        phase: phase.name().to_owned(),
+        waiting_on: "the node: it is not Ready".to_owned(),
+    }
+}
+
+fn to(record: Record) -> Transition {
+    Transition {
+        record,
+        unschedulable: None,
+        ended: None,
+    }
+}
+
+fn ending(ended: Ended, unschedulable: Option<bool>) -> Transition {
+    Transition {
+        record: Record::InService,
+        unschedulable,
+        ended: Some(ended),
+    }
+}
+
+fn relocating() -> Phase {
+    Phase::Relocating { to: mark("esx-2") }
+}
+
+fn powering_on() -> Phase {
+    Phase::PoweringOn { by_drs: false }
+}
+
+/// Tells a change of record at 100 s; gives the Event as `Type Reason: note`.
+fn recorded(memory: &mut Memory, before: &Record, transition: &Transition) -> String {
+    let node = node();
+    let told = Told::Recorded {
+        node: &node,
+        before,
+        transition,
+        wrote: (at(100), at(100)),
+    };
+    shown(memory, told, 100)
+}
+
+fn waits(memory: &mut Memory, record: &Record, on: &WaitingOn, now: i64) -> String {
+    shown(memory, Told::Waits { record, on }, now)
+}
+
+fn shown(memory: &mut Memory, told: Told<'_>, now: i64) -> String {
+    memory.event(&NodeName::new("gpu-1"), told, at(now)).map_or_else(
+        || "-".to_owned(),
+        |(event, _)| {
+            let severity = match event.severity {
+                Severity::Normal => "",
+                Severity::Warning => "! ",
+            };
+            format!("{severity}{}: {}", event.reason, event.note)
+        },
+    )
+}
+
+#[test]
+fn each_change_of_phase_tells_at_most_one_event() {
+    let adopted = Record::Python(crate::maintenance::episode::PythonEpisode {
+        state: crate::maintenance::episode::PythonState::PoweredOff,
+        host: "esx-1".to_owned(),
+        migrated_to_host: None,
+        since: at(0),
+    });
+    let theirs = Record::Episode(Box::new(Episode {
+        cordon: Cordon::Theirs,
+        ..episode(Phase::Draining, 10)
+    }));
+    let recordoned = Record::Episode(Box::new(Episode {
+        recordoned: 1,
+        ..episode(Phase::Draining, 100)
+    }));
+    let left = Record::Episode(Box::new(Episode {
+        left_behind: ["a", "b", "c", "d", "e"].map(|name| format!("ml/{name}")).into(),
+        ..episode(Phase::ShuttingDown(DrainEnd::TimedOut), 100)
+    }));
+    let moved = |phase| {
+        Record::Episode(Box::new(Episode {
+            moved_to: Some(mark("esx-2")),
+            ..episode(phase, 100)
+        }))
+    };
+    let shutting = || Phase::ShuttingDown(DrainEnd::Complete);
+    let late = || parked(overdue(&Phase::Rejoining), Phase::Rejoining, 20);
+    let table = [
+        (
+            Record::InService,
+            to(record(Phase::Draining, 10)),
+            "HostMaintenanceDetected: ESXi host esx-1 is entering maintenance (task-9 by ops); noticed after 0.4s; cordoned, pods are being evicted; trace 4bf9",
+        ),
+        (
+            Record::InService,
+            to(theirs),
+            "HostMaintenanceDetected: ESXi host esx-1 is entering maintenance (task-9 by ops); noticed after 0.4s; was cordoned already, pods are being evicted; trace 4bf9",
+        ),
+        (
+            Record::InService,
+            to(record(Phase::Queued, 10)),
+            "HostMaintenanceDetected: ESXi host esx-1 is entering maintenance (task-9 by ops); noticed after 0.4s; waits for its turn; trace 4bf9",
+        ),
+        (
+            adopted,
+            to(record(Phase::AwaitingHost, 10)),
+            "MaintenanceAdopted: Took over the maintenance of ESXi host esx-1 from the Python controller, in AwaitingHost",
+        ),
+        (
+            record(Phase::Queued, 10),
+            to(record(Phase::Draining, 100)),
+            "DrainStarted: Cordoned after 1m30s in the queue; pods are being evicted for the maintenance of ESXi host esx-1",
+        ),
+        (
+            record(Phase::Rejoining, 10),
+            to(record(Phase::Draining, 100)),
+            "DrainStarted: Cordoned; pods are being evicted for the maintenance of ESXi host esx-1",
+        ),
+        (
+            record(Phase::Draining, 10),
+            to(recordoned),
+            "! CordonRestored: Somebody uncordoned the node in mid-drain; it is cordoned again and drained from the beginning",
+        ),
+        (
+            record(shutting(), 10),
+            to(record(Phase::Draining, 100)),
+            "! GuestRestarted: The guest restarted where it was asked to shut down; the node is drained again",
+        ),
+        (
+            record(Phase::Draining, 10),
+            to(record(shutting(), 100)),
+            "DrainSucceeded: Drained in 1m30s; the guest is being shut down",
+        ),
+        (
+            record(Phase::Draining, 10),
+            to(left),
+            "! DrainTimedOut: Not drained within 1m30s; the guest is being shut down with 5 pods left behind: ml/a, ml/b, ml/c, … (2 more)",
+        ),
+        (
+            record(shutting(), 98),
+            to(record(Phase::AwaitingHost, 100)),
+            "VMPoweredOff: The VM is off after 2.0s",
+        ),
+        (
+            record(Phase::Draining, 10),
+            to(record(relocating(), 100)),
+            "VMPoweredOff: The VM was found off in Draining",
+        ),
+        (
+            record(Phase::AwaitingHost, 10),
+            to(record(relocating(), 100)),
+            "-",
+        ),
+        (
+            record(relocating(), 10),
+            to(record(Phase::AwaitingHost, 100)),
+            "-",
+        ),
+        (
+            record(Phase::AwaitingHost, 10),
+            to(record(powering_on(), 100)),
+            "-",
+        ),
+        (
+            record(relocating(), 58),
+            to(moved(powering_on())),
+            "VMRelocated: The VM was moved from ESXi host esx-1 to esx-2 in 42s",
+        ),
+        (
+            record(powering_on(), 10),
+            to(record(Phase::Rejoining, 100)),
+            "VMPoweredOn: The VM is on, on ESXi host esx-1",
+        ),
+        (
+            record(powering_on(), 10),
+            to(moved(Phase::Rejoining)),
+            "VMPoweredOn: The VM is on, on ESXi host esx-2",
+        ),
+        (record(shutting(), 10), to(record(Phase::Rejoining, 100)), "-"),
+        (
+            record(Phase::Rejoining, 20),
+            to(record(late(), 100)),
+            "! NodeNotReadyAfterPowerOn: Not back in time after the power-on, still waiting for the node: it is not Ready",
+        ),
+        (
+            record(Phase::Draining, 20),
+            to(record(parked(ParkReason::Uncordoned, Phase::Draining, 20), 100)),
+            "! MaintenanceParked: Waiting for a person or a change: somebody keeps uncordoning the Node; cordon it to let the drain go on",
+        ),
+        (
+            record(late(), 40),
+            to(record(Phase::Rejoining, 100)),
+            "MaintenanceResumed: Rejoining goes on after 1m",
+        ),
+        (
+            record(parked(ParkReason::VmSuspended, Phase::AwaitingHost, 20), 40),
+            to(record(Phase::Rejoining, 100)),
+            "VMPoweredOn: The VM is on, on ESXi host esx-1",
+        ),
+        (
+            record(Phase::Draining, 10),
+            ending(Ended::Cancelled, Some(false)),
+            "MaintenanceCancelled: The maintenance of ESXi host esx-1 was called off after 1m30s; uncordoned",
+        ),
+        (
+            record(Phase::Rejoining, 10),
+            ending(Ended::Succeeded, None),
+            "MaintenanceSucceeded: Back in service after 1m30s; its cordon is left as it is",
+        ),
+    ];
+    for (before, transition, event) in table {
+        assert_eq!(
+            recorded(&mut Memory::default(), &before, &transition),
+            event,
+            "{before:?} -> {transition:?}"
+        );
+    }
+}
+
+#[test]
+fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
+    let budget = |name: &str, budget: &str| PodLeft {
+        name: format!("ml/{name}"),
+        why: PodLeftBecause::Budget {
+            names: vec![budget.to_owned()],
+        },
+    };
+    let leaving = PodLeft {
+        name: "ml/gone".to_owned(),
+        why: PodLeftBecause::Leaving,
+    };
+    let webhook = PodLeft {
+        name: "ml/kept".to_owned(),
+        why: PodLeftBecause::Refused {
+            said: "admission webhook \"keep\" denied the request".to_owned(),
+        },
+    };
+    let exit = |refused| WaitingOn::HostExit {
+        host: "esx-1".to_owned(),
+        state: "in maintenance mode",
+        refused,
+    };
+    let retry = |effect| WaitingOn::Retry {
+        effect,
+        said: "NoPermission".to_owned(),
+        at: at(200),
+    };
+    let shutting = || Phase::ShuttingDown(DrainEnd::Complete);
+    let table = [
+        (
+            Phase::Queued,
+            WaitingOn::Slot {
+                ahead: vec![NodeName::new("gpu-7")],
+                limit: Limit::ConcurrentDrains(1),
+            },
+            "MaintenanceQueued: Waiting for its turn: at most 1 drained at once, and gpu-7 comes first",
+        ),
+        (
+            Phase::Draining,
+            WaitingOn::Pods(vec![
+                leaving.clone(),
+                budget("trainer-0", "trainer"),
+                webhook.clone(),
+            ]),
+            "! EvictionBlocked: Cannot evict pod as it would violate the pod's disruption budget. The disruption budget trainer allows no disruption: ml/trainer-0",
+        ),
+        (
+            Phase::Draining,
+            WaitingOn::Pods(
+                (0..9)
+                    .map(|n| budget(&format!("t-{n}"), if n == 0 { "x" } else { "y" }))
+                    .collect(),
+            ),
+            "! EvictionBlocked: Cannot evict pods as it would violate the pod's disruption budget. The disruption budgets x, y allow no disruption: ml/t-0, ml/t-1, ml/t-2, … (6 more)",
+        ),
+        (Phase::Draining, WaitingOn::Pods(vec![leaving]), "-"),
+        (
+            Phase::Draining,
+            WaitingOn::Pods(vec![webhook]),
+            "! EvictionRefused: Cannot evict ml/kept: admission webhook \"keep\" denied the request",
+        ),
+        (
+            Phase::Draining,
+            WaitingOn::DrainHeld(vec![budget("trainer-0", "trainer")]),
+            "! DrainTimedOut: Not drained in time, and its power is not cut on pods. Waiting for a person, for the drain timeout passed and its power is not cut on pods: 1 pod to go; ml/trainer-0: held by PodDisruptionBudget trainer",
+        ),
+        (shutting(), WaitingOn::GuestShutdown { until: at(200) }, "-"),
+        (
+            shutting(),
+            WaitingOn::Task(EffectKind::PowerOff),
+            "! GuestShutdownTimedOut: The guest did not shut down within 1m30s; its power is being cut",
+        ),
+        (
+            Phase::AwaitingHost,
+            exit(Vec::new()),
+            "WaitingForHost: Waiting for ESXi host esx-1 to be back in service",
+        ),
+        (
+            Phase::AwaitingHost,
+            exit(vec![Refused {
+                host: "esx-2".to_owned(),
+                why: Why::DevicesTaken,
+            }]),
+            "! NoCompatibleHost: No other host can take the VM: esx-2 has no matching device free. Waiting for ESXi host esx-1 to be back in service",
+        ),
+        (
+            Phase::Draining,
+            retry(EffectKind::DrainRound),
+            "! EvictionRefused: Could not drain: NoPermission; the next try is at 1970-01-12T13:50:00Z",
+        ),
+        (
+            powering_on(),
+            retry(EffectKind::PowerOn),
+            "! VCenterRequestFailed: Could not power on: NoPermission; the next try is at 1970-01-12T13:50:00Z",
+        ),
+        (
+            Phase::AwaitingHost,
+            WaitingOn::HostVisible {
+                host: "esx-1".to_owned(),
+                state: "unreachable",
+            },
+            "! HostNotVisible: Waiting for host esx-1, which is unreachable",
+        ),
+        (
+            powering_on(),
+            WaitingOn::Question("I copied it?".to_owned()),
+            "! VMQuestionPending: Waiting for a person to answer vCenter's question about the VM: I copied it?",
+        ),
+        (
+            Phase::Rejoining,
+            WaitingOn::NodeReady {
+                missing: "it is not Ready",
+            },
+            "-",
+        ),
+        (
+            Phase::Draining,
+            WaitingOn::Vcenter {
+                why: "down".to_owned(),
+            },
+            "-",
+        ),
+    ];
+    for (phase, on, event) in table {
+        let said = waits(&mut Memory::default(), &record(phase, 10), &on, 100);
+        assert_eq!(said, event, "{on:?}");
+    }
+}
+
+#[test]
+fn a_guest_that_could_not_be_asked_is_not_told_to_be_late() {
+    let memory = &mut Memory::default();
+    let record = record(Phase::ShuttingDown(DrainEnd::Complete), 10);
+    waits(memory, &record, &WaitingOn::GuestShutdown { until: at(130) }, 11);
+    assert_eq!(
+        waits(memory, &record, &WaitingOn::Task(EffectKind::PowerOff), 12),
+        "! GuestShutdownUnavailable: The guest cannot be asked to shut down, as VMware Tools do not run; its power is being cut"
+    );
+}
+
+#[test]
+fn what_is_told_again_within_ten_minutes_is_not_sent_and_an_end_clears_the_memory() {
+    let memory = &mut Memory::default();
+    let draining = record(Phase::Draining, 10);
+    let held = |pods: &[&str]| {
+        let pods = pods.iter().map(|name| PodLeft {
+            name: (*name).to_owned(),
+            why: PodLeftBecause::Budget {
+                names: vec!["train".to_owned()],
+            },
+        });
+        WaitingOn::Pods(pods.collect())
+    };
+    assert_ne!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 20), "-");
+    assert_eq!(
+        waits(memory, &draining, &held(&["ml/a"]), 21),
+        "-",
+        "the same budget"
+    );
+    assert_eq!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 619), "-");
+    assert_ne!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 620), "-");
+    recorded(memory, &draining, &ending(Ended::Cancelled, Some(false)));
+    assert!(memory.nodes.is_empty(), "{memory:?}");
+}
+
+#[test]
+fn a_parked_node_is_told_once_by_its_record_and_not_again_by_its_wait() {
+    let memory = &mut Memory::default();
+    let phase = parked(ParkReason::VmSuspended, Phase::Draining, 10);
+    let standing = record(phase, 100);
+    assert_ne!(
+        recorded(memory, &record(Phase::Draining, 10), &to(standing.clone())),
+        "-"
+    );
+    let wait = WaitingOn::Parked(ParkReason::VmSuspended);
+    assert_eq!(waits(memory, &standing, &wait, 101), "-");
+    // After a restart nobody knows what was told.
+    assert_ne!(waits(&mut Memory::default(), &standing, &wait, 101), "-");
+}
+
+#[test]
+fn the_end_tells_where_the_time_went_if_all_of_it_was_seen() {
+    let story = [
+        (Record::InService, record(Phase::Queued, 10), 10),
+        (record(Phase::Queued, 10), record(Phase::Draining, 730), 730),
+        (
+            record(Phase::Draining, 730),
+            record(Phase::ShuttingDown(DrainEnd::Complete), 1_870),
+            1_870,
+        ),
+        (
+            record(Phase::ShuttingDown(DrainEnd::Complete), 1_870),
+            record(Phase::AwaitingHost, 1_880),
+            1_880,
+        ),
+        (
+            record(Phase::AwaitingHost, 1_880),
+            record(Phase::Rejoining, 11_240),
+            11_240,
+        ),
+    ];
+    let end = |skip: usize| {
+        let memory = &mut Memory::default();
+        let node = node();
+        let tell = |memory: &mut Memory, before: &Record, transition: &Transition, now: i64| {
+            let wrote = (at(now), at(now));
+            let told = Told::Recorded {
+                node: &node,
+                before,
+                transition,
+                wrote,
+            };
+            shown(memory, told, now)
+        };
+        for (before, after, now) in story.iter().skip(skip) {
+            tell(memory, before, &to(after.clone()), *now);
+        }
+        let back = record(Phase::Rejoining, 11_240);
+        tell(memory, &back, &ending(Ended::Succeeded, Some(false)), 11_600)
+    };
+    assert_eq!(
+        end(0),
+        "MaintenanceSucceeded: Back in service after 3h13m (queue 12m, drain 19m10s, host 2h36m, boot 6m); uncordoned"
+    );
+    assert_eq!(
+        end(2),
+        "MaintenanceSucceeded: Back in service after 3h13m; uncordoned"
+    );
+}
+
+#[test]
+fn no_two_events_are_told_for_one_moment() {
+    let memory = &mut Memory::default();
+    let moments = [memory.moment(at(1)), memory.moment(at(1)), memory.moment(at(0))];
+    assert!(moments.is_sorted() && moments[0] < moments[1] && moments[1] < moments[2]);
+}
+
+#[test]
+fn reasons_and_actions_are_words_that_the_api_takes() {
+    for reason in Reason::ALL {
+        for word in [reason.name(), reason.action()] {
+            assert!(!word.is_empty() && word.len() <= 128 && word.chars().all(|c| c.is_ascii_alphanumeric()));
+        }
+        assert_eq!(format!("{reason:?}"), reason.name());
+    }
+}
+
+#[test]
+fn conditions_follow_the_phase_and_only_what_changes_is_written() {
+    let node = node();
+    let changes = |before: &Record, transition: &Transition| -> Vec<String> {
+        let told = Told::Recorded {
+            node: &node,
+            before,
+            transition,
+            wrote: (at(0), at(0)),
+        };
+        let changed = conditions::changed(&NodeName::new("gpu-1"), told, at(0));
+        changed.map_or_else(Vec::new, |changed| {
+            let changes = changed.changes.into_iter();
+            changes
+                .map(|change| match change.to {
+                    None => format!("-{}", change.kind),
+                    Some(state) => format!("{}={}", change.kind, state.is_true),
+                })
+                .collect()
+        })
+    };
+    let shutting = || Phase::ShuttingDown(DrainEnd::Complete);
+    let table = [
+        (Record::InService, Phase::Queued, vec!["MaintenancePlanned=true"]),
+        (
+            record(Phase::Queued, 0),
+            Phase::Draining,
+            vec![
+                "DrainInProgress=true",
+                "Drained=false",
+                "MaintenanceInProgress=false",
+            ],
+        ),
+        (
+            record(Phase::Draining, 0),
+            shutting(),
+            vec!["DrainInProgress=false", "Drained=true"],
+        ),
+        (
+            record(shutting(), 0),
+            Phase::AwaitingHost,
+            vec!["MaintenancePlanned=false", "MaintenanceInProgress=true"],
+        ),
+        (record(Phase::AwaitingHost, 0), powering_on(), vec![]),
+        (
+            record(powering_on(), 0),
+            parked(overdue(&powering_on()), powering_on(), 0),
+            vec![],
+        ),
+    ];
+    for (before, phase, expected) in table {
+        assert_eq!(changes(&before, &to(record(phase, 1))), expected, "{before:?}");
+    }
+    assert_eq!(
+        changes(&record(Phase::Queued, 0), &ending(Ended::Cancelled, None)),
+        [
+            "-MaintenancePlanned",
+            "-DrainInProgress",
+            "-Drained",
+            "-MaintenanceInProgress"
+        ]
+    );
+}

@@ -1,0 +1,259 @@
+//! What `kubectl describe node` tells after an episode, and what telling it costs.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::kube::User;
+use haulout_lab::stage::{PATIENCE, Stage};
+use haulout_lab::wait::until;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+
+use crate::story::{one_node, start, tell};
+
+/// The story of one node whose pod a budget holds for a while, as `kubectl describe node` prints it; times, the task,
+/// the user and the trace are masked.
+const TOLD: &str = "\
+Normal HostMaintenanceDetected ESXi host esx1 is entering maintenance (TASK); noticed after TIME; cordoned, pods are being evicted; trace ID
+Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget allows no disruption: told/held
+Normal DrainSucceeded Drained in TIME; the guest is being shut down
+Normal VMPoweredOff The VM is off after TIME
+Normal WaitingForHost Waiting for ESXi host esx1 to be back in service
+Normal VMPoweredOn The VM is on, on ESXi host esx1
+Normal MaintenanceSucceeded Back in service after TIME (drain TIME, host TIME, boot TIME); uncordoned";
+
+/// Events of waits, which come beside those of changes of phase.
+const OF_WAITS: [&str; 2] = ["EvictionBlocked", "WaitingForHost"];
+
+const CONDITIONS: [&str; 4] = [
+    "MaintenancePlanned",
+    "DrainInProgress",
+    "Drained",
+    "MaintenanceInProgress",
+];
+
+#[test]
+fn kubectl_describe_node_tells_the_episode_in_order_and_it_costs_one_event_a_change() {
+    tell(async {
+        let stage = one_node("told").await?;
+        held_for_a_while(&stage, &[]).await?;
+
+        let node = stage.node_name("gpu1");
+        let events = wait_events(&stage, "MaintenanceSucceeded").await?;
+        let listed: Vec<String> = events
+            .iter()
+            .map(|event| {
+                let part = |part: &Option<String>| part.clone().unwrap_or_default();
+                let note = masked(&part(&event.note));
+                format!("{} {} {note}", part(&event.type_), part(&event.reason))
+            })
+            .collect();
+        ensure!(listed.join("\n") == TOLD, "{}", listed.join("\n"));
+        match described(&stage, &node).await? {
+            Some(shown) => ensure!(shown == TOLD, "kubectl shows:\n{shown}"),
+            None => println!("kubectl is not there; the Events themselves were compared"),
+        }
+
+        // What it cost: one PATCH for each change of phase, and no more Events of changes than PATCHes.
+        let audit = stage.audit().await?;
+        let patches = audit.iter().filter(|it| it.verb == "patch" && it.code == 200);
+        let on_nodes = patches.clone().filter(|it| it.subresource.is_none()).count();
+        ensure!(patches.count() == on_nodes, "nothing but the record is patched");
+        let regarding = |kind: &'static str| {
+            audit.iter().filter(move |it| {
+                let regards = it.object.as_ref().map(|object| &object["regarding"]["kind"]);
+                it.resource == "events" && regards.is_some_and(|regards| regards == kind)
+            })
+        };
+        let reasons: Vec<String> = regarding("Node")
+            .filter_map(|it| Some(it.object.as_ref()?["reason"].as_str()?.to_owned()))
+            .collect();
+        ensure!(reasons.len() == events.len(), "each is sent once: {reasons:?}");
+        let of_changes = reasons
+            .iter()
+            .filter(|reason| !OF_WAITS.contains(&reason.as_str()));
+        ensure!(
+            of_changes.count() <= on_nodes,
+            "{on_nodes} PATCHes, and {reasons:?}"
+        );
+        ensure!(regarding("Pod").count() == 1, "one Event for the evicted pod");
+        Ok(())
+    });
+}
+
+#[test]
+fn the_conditions_of_an_episode_are_gone_at_its_end_and_the_kubelets_stay() {
+    tell(async {
+        let stage = one_node("conditions").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = start(&stage, &[("NODE_CONDITIONS", "well-known")])?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .wait_node(&node, "is drained and in maintenance", |node| {
+                let of = |kind| condition(node, kind);
+                of("MaintenanceInProgress") == Some("True")
+                    && of("Drained") == Some("True")
+                    && of("DrainInProgress") == Some("False")
+                    && of("Ready").is_some()
+            })
+            .await?;
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        stage
+            .wait_node(&node, "has the kubelet's conditions alone", |node| {
+                CONDITIONS.iter().all(|kind| condition(node, kind).is_none())
+                    && condition(node, "Ready") == Some("True")
+            })
+            .await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_dry_run_sends_no_event() {
+    tell(async {
+        let stage = one_node("untold").await?;
+        stage.add_pod("train", &stage.node_name("gpu1"), &[]).await?;
+        let changes = [("DRY_RUN", "true"), ("NODE_CONDITIONS", "well-known")];
+        let haulout = start(&stage, &changes)?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_said("-> AwaitingHost").await?;
+        stage.vcenter.cancel_maintenance("esx1").await?;
+        stage.wait_said("Rejoining -> InService, uncordoned").await?;
+        haulout.stop().await?;
+        let audit = stage.audit().await?;
+        ensure!(audit.is_empty(), "{audit:#?}");
+        ensure!(events_of_node(&stage).await?.is_empty());
+        Ok(())
+    });
+}
+
+/// A budget holds the node's pod until it is loosened; then the host goes into maintenance and comes back.
+async fn held_for_a_while(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<()> {
+    let node = stage.node_name("gpu1");
+    stage.add_pod("held", &node, &[]).await?;
+    stage.set_budget("held", 0).await?;
+    let haulout = start(stage, changes)?;
+    stage.wait_said("vCenter has told its complete set").await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+    stage.set_budget("held", 1).await?;
+    stage
+        .wait_vcenter("esx1 is in maintenance", |it| {
+            it.host("esx1").unwrap().in_maintenance
+        })
+        .await?;
+    stage
+        .wait_said("waiting for host esx1, which is in maintenance mode, to be back in service")
+        .await?;
+    stage.vcenter.exit_maintenance("esx1").await?;
+    stage.wait_in_service(&node).await?;
+    haulout.stop().await
+}
+
+/// The Events of the stage's node that Haulout wrote, as they happened, once one for `reason` is among them.
+async fn wait_events(stage: &Stage<'_>, reason: &str) -> anyhow::Result<Vec<Event>> {
+    until(&format!("an Event {reason}"), PATIENCE, async || {
+        let events = events_of_node(stage).await?;
+        let is_there = events.iter().any(|event| event.reason.as_deref() == Some(reason));
+        Ok(is_there.then_some(events))
+    })
+    .await
+}
+
+async fn events_of_node(stage: &Stage<'_>) -> anyhow::Result<Vec<Event>> {
+    let node = stage.node(&stage.node_name("gpu1")).await?;
+    let all: Api<Event> = Api::namespaced(stage.client(), "default");
+    let listed = all.list(&ListParams::default()).await.context("listing Events")?;
+    let is_ours = |event: &Event| {
+        let regarding = event.regarding.as_ref();
+        regarding.is_some_and(|regarding| regarding.uid == node.metadata.uid)
+            && event.reporting_controller.as_deref() == Some("haulout.dev/controller")
+    };
+    let mut events: Vec<Event> = listed.items.into_iter().filter(is_ours).collect();
+    events.sort_by_key(|event| event.event_time.as_ref().map(|time| time.0));
+    Ok(events)
+}
+
+/// What `kubectl describe node` shows of Haulout's Events, masked; none where there is no kubectl.
+async fn described(stage: &Stage<'_>, node: &str) -> anyhow::Result<Option<String>> {
+    let kubeconfig = stage.kube.kubeconfig(&User::admin("describer"))?;
+    let asked = tokio::process::Command::new("kubectl")
+        .arg("--kubeconfig")
+        .arg(Path::new(&kubeconfig))
+        .args(["describe", "node", node])
+        .env_remove("KUBECONFIG")
+        .envs(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, "")))
+        .kill_on_drop(true)
+        .output();
+    let output = match tokio::time::timeout(PATIENCE, asked).await? {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        output => output.context("asking kubectl")?,
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let (_, events) = text.split_once("\nEvents:").context("no Events are shown")?;
+    let ours = events
+        .lines()
+        .filter(|line| line.contains("haulout.dev/controller"));
+    // Type, reason, age, from, message.
+    let lines = ours.map(|line| {
+        let mut words = line.split_whitespace();
+        let (kind, reason) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let message = line
+            .split_once("haulout.dev/controller")
+            .map_or("", |(_, rest)| rest);
+        format!("{kind} {reason} {}", masked(message.trim()))
+    });
+    Ok(Some(lines.collect::<Vec<_>>().join("\n")))
+}
+
+/// The note without what differs each time.
+fn masked(note: &str) -> String {
+    let is_span = |word: &str| {
+        word.ends_with(['s', 'm', 'h'])
+            && word.starts_with(|c: char| c.is_ascii_digit())
+            && word.chars().all(|c| c.is_ascii_digit() || ".smh".contains(c))
+    };
+    let note = match (note.find('('), note.find(')')) {
+        (Some(open), Some(close)) if note[open..].starts_with("(task") => {
+            format!("{}(TASK{}", &note[..open], &note[close..])
+        }
+        _ => note.to_owned(),
+    };
+    let mut trace_follows = false;
+    let words = note.split(' ').map(|word| {
+        let bare = word.trim_end_matches([';', ',', ')']);
+        let end = &word[bare.len()..];
+        let shown = if std::mem::take(&mut trace_follows) {
+            "ID"
+        } else if is_span(bare) {
+            "TIME"
+        } else {
+            bare
+        };
+        trace_follows = bare == "trace";
+        format!("{shown}{end}")
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn condition<'n>(node: &'n k8s_openapi::api::core::v1::Node, kind: &str) -> Option<&'n str> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == kind)
+        .map(|condition| condition.status.as_str())
+}
