@@ -5,6 +5,7 @@
 
 mod args;
 mod credential;
+mod listen;
 mod selector;
 mod setting;
 
@@ -16,9 +17,11 @@ use secrecy::SecretString;
 
 pub use args::Args;
 pub use credential::{Credential, CredentialError};
+pub use listen::Listen;
 pub use setting::{ConfigError, EXIT_CODE, Wrong};
 
 use crate::keys;
+use listen::Address;
 use setting::{Choice, Found, Range, Seconds};
 
 /// The GPU resources unless others are configured: those of the three vendors' device plugins.
@@ -47,6 +50,10 @@ const LOG_FORMAT: Choice<LogFormat> = Choice::new(
     "LOG_FORMAT",
     &[("text", LogFormat::Text), ("json", LogFormat::Json)],
 );
+
+// The ports that controllers have by habit: a ServiceMonitor and a probe copied from another one fit.
+const METRICS_ADDRESS: Address = Address::new("METRICS_ADDRESS", 8080);
+const HEALTH_ADDRESS: Address = Address::new("HEALTH_ADDRESS", 8081);
 
 /// The whole configuration. `Debug` and [`Config::describe`] mask the secrets.
 #[derive(Clone, Debug)]
@@ -97,6 +104,10 @@ pub struct Config {
     pub log_format: LogFormat,
     /// What is logged: a level, or a list of `target=level`.
     pub log_level: String,
+    /// Where metrics are served.
+    pub metrics_address: Listen,
+    /// Where the health checks are served.
+    pub health_address: Listen,
     /// Whether everything is decided and nothing done.
     pub dry_run: bool,
 }
@@ -159,6 +170,8 @@ impl Config {
             max_unavailable,
             log_format,
             log_level,
+            metrics_address,
+            health_address,
             dry_run,
         } = args;
         let found = &mut Found::default();
@@ -198,6 +211,8 @@ impl Config {
             max_unavailable: unavailable(max_unavailable, found),
             log_format: LOG_FORMAT.read(log_format, LogFormat::Text, found),
             log_level: level(log_level, found),
+            metrics_address: METRICS_ADDRESS.read(metrics_address, found),
+            health_address: HEALTH_ADDRESS.read(health_address, found),
             dry_run: setting::boolean("DRY_RUN", dry_run, false, found),
         };
         std::mem::take(found).into_result(config)
@@ -230,6 +245,8 @@ impl Config {
             max_unavailable,
             log_format,
             log_level,
+            metrics_address,
+            health_address,
             dry_run,
         } = self;
         let ca_bundle = vcenter_ca_bundle.as_ref().map(|path| path.display().to_string());
@@ -263,6 +280,8 @@ impl Config {
             ("MAX_UNAVAILABLE", max_unavailable.to_string()),
             (LOG_FORMAT.name(), LOG_FORMAT.word(*log_format)),
             ("LOG_LEVEL", log_level.clone()),
+            (METRICS_ADDRESS.name(), metrics_address.to_string()),
+            (HEALTH_ADDRESS.name(), health_address.to_string()),
             ("DRY_RUN", dry_run.to_string()),
         ]
     }

@@ -33,6 +33,9 @@ use crate::vsphere::update::{Claim, ClaimedDevice};
 /// limit for a request is 60 s, after which the answer would be about another world.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Takes an HTTP status (0 where there was no answer) and how many evictions were answered with it.
+pub type OnEvictions = Box<dyn Fn(u16, u64) + Send + Sync>;
+
 /// The way to both worlds.
 pub struct World {
     /// vCenter.
@@ -47,6 +50,8 @@ pub struct World {
     pub drain: DrainSettings,
     /// `DRY_RUN`: walk through every decision, change nothing.
     pub dry_run: bool,
+    /// Who is told how many evictions were answered with which HTTP status.
+    pub on_evictions: OnEvictions,
     /// Where findings go.
     pub findings: mpsc::Sender<Finding>,
     /// Where the answers of the kube-apiserver to our own requests go, so that we see our writes before the watch does.
@@ -161,6 +166,9 @@ impl World {
         let mode = if self.dry_run { Mode::ListOnly } else { Mode::Evict };
         match drain::round(&self.client, name, &self.drain, mode).await {
             Ok(report) => {
+                for (code, count) in &report.answers {
+                    (self.on_evictions)(*code, *count);
+                }
                 let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
                 let left = if self.dry_run {
                     info!(node = %name, "dry run: would evict {} pods", left.len());

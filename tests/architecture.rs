@@ -63,6 +63,8 @@ const TABLE: &[Rights] = &[
     rights("config", &["keys"]),
     // It renders what actors tell, and decides nothing.
     rights("telemetry", &["ids", "config", "maintenance", "actor::tell"]),
+    // It serves what the metrics write, and the health that it states itself.
+    rights("admin", &["telemetry::metrics"]),
     rights("cli", &["config"]),
     rights("app", &[EVERYTHING]),
     // The door calls what it opens.

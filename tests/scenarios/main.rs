@@ -20,6 +20,7 @@ mod drain;
 mod hosts;
 mod kills;
 mod main_job;
+mod metrics;
 mod people;
 mod restarts;
 mod session;
