@@ -102,7 +102,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         keys: keys.clone(),
         gpu_resources: gpu_resources.clone(),
         drain: DrainSettings {
-            own_pod: own_pod(),
+            own_pod: OwnPod::from_environment(),
             ..DrainSettings::default()
         },
         dry_run: config.dry_run,
@@ -284,15 +284,6 @@ fn rules(config: &Config) -> Rules {
         },
         bind_by_name: config.bind_by_name,
     }
-}
-
-/// The pod we run in, where the deployment tells us by the usual two variables.
-fn own_pod() -> Option<OwnPod> {
-    let read = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    Some(OwnPod {
-        namespace: read("POD_NAMESPACE")?,
-        name: read("POD_NAME")?,
-    })
 }
 
 fn credentials(config: &Config) -> CredentialSource {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 pub use args::Args;
-pub use credential::{Credential, CredentialError};
+pub use credential::Credential;
 pub use listen::Listen;
 pub use setting::{ConfigError, EXIT_CODE, Wrong};
 

@@ -51,7 +51,7 @@ pub struct Args {
     /// Prefix of the annotations that Haulout keeps on a node [default: vsphere-maintenance.boeye.net]
     #[arg(long, env = "ANNOTATION_PREFIX", value_name = "DNS NAME", help_heading = NODES)]
     pub annotation_prefix: Option<String>,
-    /// Bind a node to the VM of the same name where no UUID tells which VM it is [default: false]
+    /// Bind each node to the VM of the same name, whatever its UUID; without it a name counts only where no UUID is known [default: false]
     #[arg(long, env = "BIND_BY_NAME", value_name = "BOOL", help_heading = NODES,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub bind_by_name: Option<String>,

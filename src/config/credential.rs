@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use secrecy::{ExposeSecret as _, SecretString};
-use thiserror::Error;
 
 use super::setting::{self, Found};
 
@@ -16,44 +15,7 @@ pub enum Credential {
     File(PathBuf),
 }
 
-/// A credential's file that cannot be used.
-#[derive(Debug, Error)]
-pub enum CredentialError {
-    /// It cannot be read.
-    #[error("cannot read {}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It holds nothing.
-    #[error("{} is empty", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-}
-
 impl Credential {
-    /// The credential as it is at this moment. A file's last line end is not part of it.
-    pub fn read(&self) -> Result<SecretString, CredentialError> {
-        let path = match self {
-            Self::Value(value) => return Ok(value.clone()),
-            Self::File(path) => path,
-        };
-        let text = std::fs::read_to_string(path).map_err(|source| CredentialError::Unreadable {
-            path: path.clone(),
-            source,
-        })?;
-        let text = SecretString::from(text);
-        let line = text.expose_secret().trim_end_matches(['\r', '\n']);
-        if line.is_empty() {
-            return Err(CredentialError::Empty { path: path.clone() });
-        }
-        Ok(SecretString::from(line))
-    }
-
     /// `name` as a value or as the path in `{name}_FILE`, and exactly one of them.
     pub(super) fn read_args(
         name: &'static str,

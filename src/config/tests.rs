@@ -1,5 +1,4 @@
 use clap::{CommandFactory as _, Parser as _};
-use secrecy::ExposeSecret as _;
 
 use super::*;
 use crate::cli::{Cli, Command};
@@ -302,27 +301,6 @@ fn the_password_is_in_no_output() {
     assert!(!described.contains("s3cret"), "{described}");
     let debug = format!("{:?}", config.vcenter_password);
     assert!(!debug.contains("s3cret"), "{debug}");
-}
-
-#[test]
-fn a_credential_in_a_file_is_read_anew_each_time_without_its_line_end() {
-    let path = std::env::temp_dir().join(format!("haulout-credential-{}", std::process::id()));
-    let config = Config::from_args(Args {
-        vcenter_password: None,
-        vcenter_password_file: Some(path.display().to_string()),
-        ..least()
-    })
-    .unwrap();
-    let read = || config.vcenter_password.read();
-    let text = |text: &str| std::fs::write(&path, text).unwrap();
-    assert!(matches!(read(), Err(CredentialError::Unreadable { .. })));
-    text("first\n");
-    assert_eq!(read().unwrap().expose_secret(), "first");
-    text(" second \r\n");
-    assert_eq!(read().unwrap().expose_secret(), " second ");
-    text("\n");
-    assert!(matches!(read(), Err(CredentialError::Empty { .. })));
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]

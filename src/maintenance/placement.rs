@@ -165,7 +165,11 @@ pub fn look(
     };
     for host in hosts.iter().filter(eligible) {
         match judge(wanted, host, refused) {
-            Verdict::Fits => fits.push(host),
+            Verdict::Fits => {
+                // It fits by the latest reading; a wait that begins later wants one of its own.
+                offer.survey.push(host.moref.clone());
+                fits.push(host);
+            }
             Verdict::Survey => offer.survey.push(host.moref.clone()),
             Verdict::No(why) => {
                 // What other VMs hold, and what vCenter refuses, may be otherwise at the next reading.

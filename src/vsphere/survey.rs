@@ -6,14 +6,14 @@ use super::client::{Error, Vcenter};
 use super::decode::{self, Device};
 use super::property::{Object, Spec, Step};
 use super::soap::Moref;
-use super::update::{Claim, ClaimedDevice, Claims, Passthrough, Power};
+use super::update::{Claim, ClaimedDevice, Claims, Passthrough};
 use crate::ids::{HostRef, VmRef};
 
 impl Vcenter {
     /// Reads who holds the passthrough devices of `hosts` (`RetrievePropertiesEx` over `HostSystem.vm`).
     ///
-    /// A device with a fixed address is held by its VM whether that runs or not; one chosen at power-on is held while
-    /// its VM is not off. A host that cannot be read whole, because it or one of its VMs is denied or vanished
+    /// A VM that is off holds its devices as well, the one that is chosen at power-on among them: it will want it back,
+    /// and a node that waits for this host must find it free. Templates never run and hold nothing. A host that cannot be read whole, because it or one of its VMs is denied or vanished
     /// meanwhile, is left out: no claims is a statement, not a default.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Vcenter {
         }
         let mut spec = Spec::default().read("HostSystem", &["vm"]).read(
             "VirtualMachine",
-            &["config.hardware.device", "runtime.powerState", "runtime.host"],
+            &["config.hardware.device", "config.template", "runtime.host"],
         );
         for host in hosts.iter().collect::<BTreeSet<_>>() {
             spec = spec.of(&host.into(), vec![Step::new("HostSystem", "vm", Vec::new())]);
@@ -84,7 +84,7 @@ fn listed(host: &HostRef, objects: &[Object]) -> Option<Vec<VmRef>> {
 /// What matters of a VM for the survey.
 struct VmHolds {
     host: Option<HostRef>,
-    power: Power,
+    is_template: bool,
     devices: Vec<Device>,
 }
 
@@ -93,15 +93,19 @@ impl VmHolds {
         let host = object.get("runtime.host").and_then(Moref::read);
         Some(Self {
             host: host.and_then(|host| host.host()),
-            power: decode::power(&object.get("runtime.powerState")?.text)?,
+            is_template: object
+                .get("config.template")
+                .is_some_and(|flag| &*flag.text == "true"),
             devices: decode::passthrough(object.get("config.hardware.device")?),
         })
     }
 
     fn claims(&self, vm: &VmRef) -> Option<Vec<Claim>> {
+        if self.is_template {
+            return Some(Vec::new());
+        }
         let held = self.devices.iter().filter_map(|device| match &device.what {
             Passthrough::Static { address, .. } => Some(ClaimedDevice::Address(address.clone())),
-            Passthrough::Dynamic { .. } if self.power == Power::Off => None,
             Passthrough::Dynamic { allowed } => Some(match &device.assigned {
                 Some(address) => ClaimedDevice::Address(address.clone()),
                 None => ClaimedDevice::AnyOf(allowed.clone()),

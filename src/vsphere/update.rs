@@ -265,7 +265,7 @@ pub enum TaskState {
 pub struct Claims {
     /// The host.
     pub host: HostRef,
-    /// One entry for each passthrough device of each VM registered there, ours or not, powered on or static.
+    /// One entry for each passthrough device of each VM registered there, ours or not, powered on or off.
     pub held: Vec<Claim>,
 }
 

@@ -1,4 +1,4 @@
-//! Every phase with every combination of facts: some six million cases, each checked against the laws.
+//! Every phase with every combination of facts: some millions of cases, each checked against the laws.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use haulout_lab::stage::Stage;
 
-use crate::story::{a40, gpu_vm, hosts, one_node, stage, start, tell};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, stage, start, tell};
 
 /// A transition time as Python's `isoformat()` writes it, a few seconds ago.
 #[expect(
@@ -32,11 +32,7 @@ fn s15_an_adopted_drain_goes_on_even_where_the_node_was_not_cordoned_yet() {
         // It annotates first and cordons afterwards; here it was killed between the two.
         leave(&stage, &node, &[("state", "draining"), ("host", "esx1")]).await?;
         let haulout = start(&stage, &[])?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         ensure!(stage.pods_on(&node).await?.is_empty());
         stage.vcenter.exit_maintenance("esx1").await?;
         stage.wait_in_service(&node).await?;
@@ -55,11 +51,7 @@ fn s15_an_adopted_power_off_is_brought_back_when_its_host_is() {
         leave(&stage, &node, &[("state", "powered-off"), ("host", "esx1")]).await?;
         stage.vcenter.power_off("gpu1").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         let haulout = start(&stage, &[])?;
         stage.wait_phase(&node, "awaitingHost").await?;
         stage.vcenter.exit_maintenance("esx1").await?;

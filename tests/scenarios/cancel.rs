@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use haulout_lab::stage::boot_id;
 
-use crate::story::{one_node, start, tell};
+use crate::story::{in_maintenance, one_node, run, tell};
 
 #[test]
 fn s04_a_cancel_while_draining_leaves_the_node_as_it_was_found() {
@@ -13,8 +13,7 @@ fn s04_a_cancel_while_draining_leaves_the_node_as_it_was_found() {
         stage.add_pod("held", &node, &[]).await?;
         stage.set_budget("held", 0).await?;
         let boot = boot_id(&stage.node(&node).await?);
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_said("held by PodDisruptionBudget held-budget").await?;
@@ -40,8 +39,7 @@ fn s05_a_cancel_while_powered_off_brings_the_node_back_at_once() {
             haulout_lab::stage::Stage::set(crate::story::kube().await, "cancel-off", &spec, members, true)
                 .await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
@@ -61,8 +59,7 @@ fn a_host_that_enters_again_right_after_the_cancel_is_served_again() {
     tell(async {
         let stage = one_node("again").await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_state(&node, Some("draining")).await?;
@@ -70,11 +67,7 @@ fn a_host_that_enters_again_right_after_the_cancel_is_served_again() {
         stage.vcenter.exit_maintenance("esx1").await.ok();
         stage.wait_in_service(&node).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         stage.vcenter.exit_maintenance("esx1").await?;
         stage.wait_in_service(&node).await?;
         let (off, on) = stage.power_cycles("gpu1").await?;

@@ -5,7 +5,7 @@ use haulout_lab::kubelet::STUCK;
 use haulout_lab::stage::{episode, is_cordoned};
 use haulout_lab::vcenter::GuestPatch;
 
-use crate::story::{one_node, start, tell};
+use crate::story::{in_maintenance, one_node, run, tell};
 
 #[test]
 fn s08_a_budget_that_blocks_is_named_and_the_drain_goes_on_when_it_allows() {
@@ -14,8 +14,7 @@ fn s08_a_budget_that_blocks_is_named_and_the_drain_goes_on_when_it_allows() {
         let node = stage.node_name("gpu1");
         stage.add_pod("held", &node, &[]).await?;
         stage.set_budget("held", 0).await?;
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage
@@ -43,8 +42,7 @@ fn s09_the_drain_timeout_ends_in_power_off_and_names_the_pods_left_behind() {
         let node = stage.node_name("gpu1");
         stage.add_pod("stuck", &node, &[(STUCK, "true")]).await?;
         stage.add_pod("goes", &node, &[]).await?;
-        let haulout = start(&stage, &[("DRAIN_TIMEOUT_SECONDS", "3")])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[("DRAIN_TIMEOUT_SECONDS", "3")]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         let off = stage.wait_state(&node, Some("powered-off")).await?;
@@ -62,8 +60,7 @@ fn s09_with_hold_the_drain_timeout_does_not_power_off() {
         let node = stage.node_name("gpu1");
         stage.add_pod("stuck", &node, &[(STUCK, "true")]).await?;
         let changes = [("DRAIN_TIMEOUT_SECONDS", "1"), ("DRAIN_TIMEOUT_ACTION", "hold")];
-        let haulout = start(&stage, &changes)?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &changes).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage
@@ -89,8 +86,7 @@ fn s10_a_guest_that_ignores_shutdown_is_powered_off_hard_after_its_deadline() {
             ..GuestPatch::default()
         };
         stage.vcenter.patch_vm("gpu1", deaf).await?;
-        let haulout = start(&stage, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "2")])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "2")]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_state(&node, Some("powered-off")).await?;
@@ -125,8 +121,7 @@ fn a_guest_without_tools_is_powered_off_at_once() {
             ..GuestPatch::default()
         };
         stage.vcenter.patch_vm("gpu1", mute).await?;
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_state(&node, Some("powered-off")).await?;
@@ -144,17 +139,12 @@ fn s12_a_ready_that_lies_does_not_bring_the_node_back() {
         stage
             .kubelet("gpu1")?
             .set_lies(std::time::Duration::from_secs(30));
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         let boot_before = haulout_lab::stage::boot_id(&stage.node(&node).await?);
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         ensure!(haulout_lab::stage::is_ready(&stage.node(&node).await?), "it lies");
         stage.vcenter.exit_maintenance("esx1").await?;
         stage

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use haulout_lab::stage::is_cordoned;
 use haulout_lab::vcenter::{Connection, HostSpec};
 
-use crate::story::{a40, one_node, start, tell};
+use crate::story::{a40, in_maintenance, one_node, run, start, tell};
 
 #[test]
 fn s13_started_while_the_host_is_entering() {
@@ -15,11 +15,7 @@ fn s13_started_while_the_host_is_entering() {
         let node = stage.node_name("gpu1");
         stage.vcenter.enter_maintenance("esx1").await?;
         let haulout = start(&stage, &[])?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         stage.vcenter.exit_maintenance("esx1").await?;
         stage.wait_in_service(&node).await?;
         ensure!(stage.power_cycles("gpu1").await? == (1, 1));
@@ -32,17 +28,12 @@ fn s13_started_again_while_the_host_is_in_maintenance_and_after_it_has_left() {
     tell(async {
         let stage = one_node("later").await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
         haulout.kill().await?;
 
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         let haulout = start(&stage, &[])?;
         stage
             .wait_said("waiting for host esx1, which is in maintenance mode")
@@ -66,15 +57,10 @@ fn s16_a_host_that_is_disconnected_while_its_vm_is_off_is_waited_for() {
     tell(async {
         let stage = one_node("gone-silent").await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
 
         stage
             .vcenter
@@ -103,15 +89,10 @@ fn s16_a_host_that_is_renamed_while_its_vm_is_off_is_the_same_host() {
     tell(async {
         let stage = one_node("renamed").await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
 
         stage.vcenter.rename_host("esx1", "esx-renamed").await?;
         stage.wait_said("waiting for host esx-renamed").await?;
@@ -127,15 +108,10 @@ fn s16_a_host_that_is_removed_while_its_vm_is_off_parks_the_node_until_the_vm_is
     tell(async {
         let stage = one_node("removed").await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
 
         stage.vcenter.remove_host("esx1").await?;
         let parked = stage.wait_phase(&node, "parked").await?;
@@ -162,8 +138,7 @@ fn a_click_that_vcenter_does_not_push_is_found_by_reading_again() {
         let stage = one_node("unpushed").await?;
         let node = stage.node_name("gpu1");
         stage.vcenter.push_recent_task(false).await?;
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
         haulout.stop().await
@@ -177,8 +152,7 @@ fn a_maintenance_that_times_out_is_as_good_as_cancelled() {
         let node = stage.node_name("gpu1");
         stage.add_pod("held", &node, &[]).await?;
         stage.set_budget("held", 0).await?;
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         stage
             .vcenter
             .enter_maintenance_within("esx1", Duration::from_secs(2))

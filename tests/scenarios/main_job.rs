@@ -4,7 +4,7 @@ use anyhow::ensure;
 use haulout_lab::stage::{annotation, boot_id, is_cordoned};
 use haulout_lab::vcenter::{DeviceSpec, DrsBehavior, DrsSpec, Gpu, VmSpec};
 
-use crate::story::{A40, a40, gpu_vm, hosts, kube, one_node, stage, start, tell};
+use crate::story::{A40, a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell};
 use haulout_lab::stage::{Member, Stage};
 
 #[test]
@@ -14,8 +14,7 @@ fn s01_a_node_whose_vm_can_go_nowhere_waits_for_its_own_host() {
         let node = stage.node_name("gpu1");
         stage.add_pod("train", &node, &[]).await?;
         let boot_before = boot_id(&stage.node(&node).await?);
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         let drained = stage.wait_state(&node, Some("draining")).await?;
@@ -28,11 +27,7 @@ fn s01_a_node_whose_vm_can_go_nowhere_waits_for_its_own_host() {
             stage.pods_on(&node).await?.is_empty(),
             "the pod was evicted before the power-off"
         );
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         stage
             .wait_said("waiting for host esx1, which is in maintenance mode, to be back in service")
             .await?;
@@ -72,8 +67,7 @@ fn s02_a_node_moves_to_the_host_with_a_free_matching_device_and_to_no_other() {
         let stage = Stage::set(kube().await, "moves", &spec, members, true).await?;
         let node = stage.node_name("gpu1");
         stage.add_pod("train", &node, &[]).await?;
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         let migrated = stage.wait_state(&node, Some("migrated")).await?;
@@ -107,8 +101,7 @@ fn s03_where_drs_is_fully_automated_drs_places_the_vm() {
         spec.vms = vec![gpu_vm("drs", "gpu1", "esx1")];
         let stage = stage("drs", &spec).await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_said("-> PoweringOn").await?;
@@ -140,8 +133,7 @@ fn a_device_at_a_fixed_address_keeps_its_vm_at_home() {
         }];
         let stage = stage("static", &spec).await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage
@@ -169,8 +161,7 @@ fn a_node_that_waits_takes_a_device_that_becomes_free_elsewhere() {
         spec.vms = vec![ours, foreign];
         let stage = Stage::set(kube().await, "frees", &spec, members, true).await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage
@@ -179,6 +170,60 @@ fn a_node_that_waits_takes_a_device_that_becomes_free_elsewhere() {
         stage.vcenter.remove_vm("somebody-elses").await?;
         stage.wait_in_service(&node).await?;
         ensure!(stage.vcenter.state().await?.vm("gpu1").unwrap().host == "esx2");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_node_whose_new_host_turns_out_to_have_no_room_goes_on_to_another() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("no-room", "gpu1", "esx1")];
+        let stage = stage("no-room", &spec).await?;
+        let node = stage.node_name("gpu1");
+        let full = haulout_lab::vcenter::Fault::task("PowerOnVM_Task", "InsufficientResourcesFault");
+        stage.vcenter.fault(&full.times(1)).await?;
+        let haulout = run(&stage, &[]).await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_said("PoweringOn -> AwaitingHost").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(
+            stage.calls("RelocateVM_Task", "gpu1").await? == 2,
+            "to the first, and on to the second"
+        );
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_device_that_a_waiting_node_will_want_back_is_not_free_for_another() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![
+            gpu_vm("wants-back", "gpu1", "esx1"),
+            gpu_vm("wants-back", "gpu2", "esx2"),
+        ];
+        let stage = stage("wants-back", &spec).await?;
+        let (first, second) = (stage.node_name("gpu1"), stage.node_name("gpu2"));
+        let haulout = run(&stage, &[("MAX_CONCURRENT_DRAINS", "2")]).await?;
+
+        for host in ["esx1", "esx2"] {
+            stage.vcenter.enter_maintenance(host).await?;
+        }
+        for host in ["esx1", "esx2"] {
+            in_maintenance(&stage, host).await?;
+        }
+        stage.wait_phase(&first, "awaitingHost").await?;
+        stage.wait_phase(&second, "awaitingHost").await?;
+        // The first to be back is not taken from its own VM by the other, which waits as well.
+        stage.vcenter.exit_maintenance("esx2").await?;
+        stage.wait_in_service(&second).await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&first).await?;
+        let state = stage.vcenter.state().await?;
+        ensure!(state.vm("gpu1").unwrap().host == "esx1" && state.vm("gpu2").unwrap().host == "esx2");
         haulout.stop().await
     });
 }

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use haulout_lab::stage::{Member, Stage, annotation, is_cordoned, is_ready};
 
-use crate::story::{a40, gpu_vm, hosts, kube, one_node, stage, start, tell};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell};
 
 #[test]
 fn s06_a_persons_cordon_from_before_stays() {
@@ -11,15 +11,10 @@ fn s06_a_persons_cordon_from_before_stays() {
         let stage = one_node("theirs").await?;
         let node = stage.node_name("gpu1");
         stage.person_cordons(&node, true).await?;
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         stage.vcenter.exit_maintenance("esx1").await?;
         let back = stage
             .wait_node(&node, "has no episode and is Ready", |node| {
@@ -37,8 +32,7 @@ fn a_persons_cordon_set_during_the_episode_stays() {
     tell(async {
         let stage = one_node("theirs-later").await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
@@ -65,8 +59,7 @@ fn s07_two_hosts_at_once_are_drained_one_after_the_other_in_the_order_of_the_cli
         let (first, second) = (stage.node_name("gpu2"), stage.node_name("gpu1"));
         stage.add_pod("held", &first, &[]).await?;
         stage.set_budget("held", 0).await?;
-        let haulout = start(&stage, &[("MAX_CONCURRENT_DRAINS", "1")])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[("MAX_CONCURRENT_DRAINS", "1")]).await?;
 
         stage.vcenter.enter_maintenance("esx2").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
@@ -78,11 +71,7 @@ fn s07_two_hosts_at_once_are_drained_one_after_the_other_in_the_order_of_the_cli
             .await?;
         stage.set_budget("held", 1).await?;
         for host in ["esx1", "esx2"] {
-            stage
-                .wait_vcenter("both are in maintenance", |it| {
-                    it.host(host).unwrap().in_maintenance
-                })
-                .await?;
+            in_maintenance(&stage, host).await?;
         }
         stage.vcenter.exit_maintenance("esx1").await?;
         stage.vcenter.exit_maintenance("esx2").await?;
@@ -123,16 +112,11 @@ fn s17_of_two_vms_of_one_name_the_uuid_decides_and_the_other_is_never_touched() 
         spec.vms = vec![ours, other];
         let stage = Stage::set(kube().await, "namesake", &spec, members, true).await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx2").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         let state = stage.vcenter.state().await?;
         ensure!(state.vm(&other_uuid).unwrap().is_on(), "the namesake still runs");
         ensure!(!state.vm(&ours_uuid).unwrap().is_on());
@@ -152,8 +136,7 @@ fn a_dry_run_walks_through_the_drain_and_changes_nothing() {
         let stage = one_node("dry").await?;
         let node = stage.node_name("gpu1");
         stage.add_pod("train", &node, &[]).await?;
-        let haulout = start(&stage, &[("DRY_RUN", "true")])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[("DRY_RUN", "true")]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_said("InService -> Draining, cordoned").await?;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use haulout_lab::kube::{Kube, Options};
 use haulout_lab::stage::{Member, Stage};
-use haulout_lab::vcenter::Down;
+use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, VmSpec};
 
-use crate::story::{a40, gpu_vm, hosts, one_node, start, tell};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, run, tell};
 
 /// Breaks something while the node is in each phase of the wait story, and expects the end of the undisturbed one.
 async fn break_in_each_phase(
@@ -22,8 +22,7 @@ async fn break_in_each_phase(
         ..Default::default()
     };
     stage.vcenter.patch_vm("gpu1", slow).await?;
-    let haulout = start(stage, &[])?;
-    stage.wait_said("vCenter has told its complete set").await?;
+    let haulout = run(stage, &[]).await?;
     harm(stage).await?;
     stage.vcenter.enter_maintenance("esx1").await?;
     stage.wait_phase(&node, "draining").await?;
@@ -33,17 +32,85 @@ async fn break_in_each_phase(
     harm(stage).await?;
     stage.wait_phase(&node, "awaitingHost").await?;
     harm(stage).await?;
-    stage
-        .wait_vcenter("esx1 is in maintenance", |it| {
-            it.host("esx1").unwrap().in_maintenance
-        })
-        .await?;
+    in_maintenance(stage, "esx1").await?;
     stage.vcenter.exit_maintenance("esx1").await?;
     stage.wait_phase(&node, "rejoining").await?;
     harm(stage).await?;
     stage.wait_in_service(&node).await?;
     ensure!(stage.power_cycles("gpu1").await? == (1, 1));
     haulout.stop().await
+}
+
+/// As [`break_in_each_phase`], in the phases of a move, and in the queue before it.
+async fn break_in_each_phase_of_a_move(
+    name: &str,
+    mut harm: impl AsyncFnMut(&Stage<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let flex = DeviceSpec {
+        vendor: 0x8086,
+        device: 0x56c0,
+        ..a40(1)
+    };
+    let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[flex])]);
+    let first = VmSpec {
+        gpu: Gpu::Dynamic {
+            vendor: 0x8086,
+            device: 0x56c0,
+        },
+        ..gpu_vm(name, "first", "esx3")
+    };
+    spec.vms = vec![gpu_vm(name, "gpu1", "esx1"), first];
+    // Long enough to be met in the middle.
+    spec.delays = Delays {
+        relocate_ms: 1500,
+        power_on_ms: 1500,
+        ..Delays::default()
+    };
+    let stage = crate::story::stage(name, &spec).await?;
+    let (node, first) = (stage.node_name("gpu1"), stage.node_name("first"));
+    stage.add_pod("held", &first, &[]).await?;
+    stage.set_budget("held", 0).await?;
+    let haulout = run(&stage, &[]).await?;
+    stage.vcenter.enter_maintenance("esx3").await?;
+    stage.wait_phase(&first, "draining").await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    stage.wait_phase(&node, "queued").await?;
+    harm(&stage).await?;
+    stage.vcenter.cancel_maintenance("esx3").await?;
+    stage.wait_phase(&node, "relocating").await?;
+    harm(&stage).await?;
+    stage.wait_phase(&node, "poweringOn").await?;
+    harm(&stage).await?;
+    stage.wait_in_service(&node).await?;
+    stage.wait_in_service(&first).await?;
+    ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+    ensure!(stage.power_cycles("first").await? == (0, 0));
+    ensure!(stage.calls("RelocateVM_Task", "gpu1").await? == 1, "moved once");
+    ensure!(
+        stage.calls("PowerOnVM_Task", "gpu1").await? == 1,
+        "powered on once"
+    );
+    haulout.stop().await
+}
+
+#[test]
+fn s14_a_session_killed_in_each_phase_of_a_move() {
+    tell(async {
+        break_in_each_phase_of_a_move("move-killed", async |stage| stage.vcenter.kill_sessions().await).await
+    });
+}
+
+#[test]
+fn s14_a_vcenter_that_restarts_in_each_phase_of_a_move() {
+    tell(async {
+        let restart = async |stage: &Stage<'_>| {
+            stage
+                .vcenter
+                .restart(Down::Refused, Duration::from_millis(400))
+                .await
+        };
+        break_in_each_phase_of_a_move("move-refused", restart).await
+    });
 }
 
 #[test]
@@ -107,18 +174,13 @@ fn s18_a_kube_apiserver_that_restarts_in_mid_drain() {
         let node = stage.node_name("gpu1");
         stage.add_pod("held", &node, &[]).await?;
         stage.set_budget("held", 0).await?;
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_said("held by PodDisruptionBudget held-budget").await?;
         kube.restart_apiserver(Duration::from_millis(300)).await?;
         stage.set_budget("held", 1).await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        stage
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        in_maintenance(&stage, "esx1").await?;
         stage.vcenter.exit_maintenance("esx1").await?;
         stage.wait_in_service(&node).await?;
         ensure!(stage.power_cycles("gpu1").await? == (1, 1));

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 
-use crate::story::{one_node, start, tell};
+use crate::story::{one_node, run, start, tell};
 
 /// The environment that undoes the lab's own trust.
 const NO_BUNDLE: (&str, &str) = ("VCENTER_CA_BUNDLE", "");
@@ -41,8 +41,7 @@ fn without_verification_it_works_and_says_so_loudly() {
     tell(async {
         let stage = one_node("unverified").await?;
         let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[NO_BUNDLE, ("VCENTER_TLS_VERIFY", "false")])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[NO_BUNDLE, ("VCENTER_TLS_VERIFY", "false")]).await?;
         let said = stage.said();
         ensure!(
             said.lines()
@@ -59,8 +58,7 @@ fn without_verification_it_works_and_says_so_loudly() {
 fn an_orderly_end_logs_out_and_leaves_no_session_behind() {
     tell(async {
         let stage = one_node("logout").await?;
-        let haulout = start(&stage, &[])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        let haulout = run(&stage, &[]).await?;
         ensure!(
             stage.vcenter.state().await?.sessions == 1,
             "one session, however many connections"

@@ -5,7 +5,9 @@ use std::sync::LazyLock;
 
 use haulout_lab::kube::{Kube, Options};
 use haulout_lab::stage::{Haulout, Member, Stage};
-use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
+use haulout_lab::vcenter::{
+    ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
+};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
@@ -119,4 +121,20 @@ pub async fn one_node(name: &str) -> anyhow::Result<Stage<'static>> {
 
 pub fn start(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     stage.start(Path::new(BINARY), changes)
+}
+
+/// Starts Haulout, and waits until it has heard vCenter's complete set.
+pub async fn run(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+    let haulout = start(stage, changes)?;
+    stage.wait_said("vCenter has told its complete set").await?;
+    Ok(haulout)
+}
+
+/// Waits until `host` is in maintenance.
+pub async fn in_maintenance(stage: &Stage<'_>, host: &str) -> anyhow::Result<()> {
+    let is_in = |state: &State| state.host(host).is_some_and(|host| host.in_maintenance);
+    stage
+        .wait_vcenter(&format!("{host} is in maintenance"), is_in)
+        .await?;
+    Ok(())
 }

@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 
-use super::scene::{Scene, Step};
+use super::scene::{self, Scene, Step};
 use super::{cordoned, go, stands_on};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{Episode, HostMark, Phase};
-use crate::maintenance::observed::Outcome;
+use crate::maintenance::observed::{Advice, Outcome};
 use crate::maintenance::policy::after;
 use crate::maintenance::waiting::WaitingOn;
 
@@ -31,17 +31,6 @@ impl Scene<'_> {
         if let Some(phase) = self.way_on() {
             return Step::Go(go(self.episode.enter(phase, self.now)));
         }
-        let out_or_leaving = self.vm.host.is_leaving() || self.vm.host.is_out();
-        let (host, state) = (self.vm.on_name.clone(), self.vm.host.words());
-        let waiting_on = if out_or_leaving {
-            WaitingOn::HostExit {
-                host,
-                state,
-                refused: self.seen.offer.refused.clone(),
-            }
-        } else {
-            WaitingOn::HostVisible { host, state }
-        };
         let survey_at = self.survey_at();
         if survey_at.is_some_and(|at| self.now >= at) {
             let effect = Effect::Survey {
@@ -52,27 +41,93 @@ impl Scene<'_> {
                 .seen
                 .attempt(EffectKind::Survey, self.episode.since)
                 .is_none();
-            let waiting_on = if is_first { WaitingOn::Survey } else { waiting_on };
+            let waiting_on = if is_first {
+                WaitingOn::Survey
+            } else {
+                self.nowhere_to_go()
+            };
             return Step::Do {
                 effect,
                 waiting_on,
                 recheck: None,
             };
         }
-        let retries = [EffectKind::PowerOn, EffectKind::Relocate].map(|kind| self.not_before(kind));
-        let recheck = retries.into_iter().flatten().chain(survey_at).min();
-        Step::Wait { waiting_on, recheck }
+        let retry_at = self.not_before(EffectKind::Relocate);
+        let at_latest = |step| match [survey_at, retry_at].into_iter().flatten().min() {
+            Some(at) => scene::at_latest(at, step),
+            None => step,
+        };
+        at_latest(match self.power_on_again() {
+            Some(step) => step,
+            None => Step::Wait {
+                waiting_on: self.nowhere_to_go(),
+                recheck: None,
+            },
+        })
     }
 
-    /// The next phase of a VM that is off, where there is one: home if its host is back, else where DRS or we can
-    /// place it.
+    fn nowhere_to_go(self) -> WaitingOn {
+        let (host, state) = (self.vm.on_name.clone(), self.vm.host.words());
+        if self.vm.host.is_leaving() || self.vm.host.is_out() {
+            WaitingOn::HostExit {
+                host,
+                state,
+                refused: self.seen.offer.refused.clone(),
+            }
+        } else {
+            WaitingOn::HostVisible { host, state }
+        }
+    }
+
+    /// A VM whose power-on was refused for want of a place is powered on again from here, at the pace of its backoff:
+    /// to go to and fro between two phases would cost two writes for each try.
+    fn power_on_again(self) -> Option<Step> {
+        let attempt = self.seen.attempts.get(&EffectKind::PowerOn)?;
+        if !self.vm.host.takes_vms() && !self.vm.drs {
+            return None;
+        }
+        let effect = Effect::PowerOn {
+            vm: self.vm.moref.clone(),
+            by_drs: self.vm.drs,
+        };
+        match &attempt.outcome {
+            Outcome::Refused(refusal) => Some(self.retry(effect, attempt, refusal)),
+            Outcome::Running(_) => Some(Step::Wait {
+                waiting_on: WaitingOn::Task(EffectKind::PowerOn),
+                recheck: None,
+            }),
+            Outcome::Asked | Outcome::Done => None,
+        }
+    }
+
+    /// Whether the VM can be powered on where it stands, as far as known.
+    fn may_stay(self) -> bool {
+        self.vm.host.takes_vms() && self.power_on_refused() != Some(Advice::OtherHost)
+    }
+
+    /// What the latest power-on was refused for, if it was, in whatever phase that was.
+    fn power_on_refused(self) -> Option<Advice> {
+        match &self.seen.attempts.get(&EffectKind::PowerOn)?.outcome {
+            Outcome::Refused(refusal) => Some(refusal.advice),
+            Outcome::Asked | Outcome::Running(_) | Outcome::Done => None,
+        }
+    }
+
+    /// The next phase of a VM that is off, where there is one: powered on where it stands if its host takes VMs, else
+    /// where DRS or we can place it.
     fn way_on(self) -> Option<Phase> {
-        let refused_lately = self.not_before(EffectKind::PowerOn).is_some();
-        if self.vm.host.takes_vms() {
+        let attempt = self.seen.attempts.get(&EffectKind::PowerOn);
+        if attempt.is_some_and(|attempt| matches!(attempt.outcome, Outcome::Running(_))) {
+            return None;
+        }
+        if self.may_stay() {
             return Some(Phase::PoweringOn { by_drs: self.vm.drs });
         }
         if self.vm.drs {
-            return (!refused_lately).then_some(Phase::PoweringOn { by_drs: true });
+            return self
+                .power_on_refused()
+                .is_none()
+                .then_some(Phase::PoweringOn { by_drs: true });
         }
         if self.not_before(EffectKind::Relocate).is_some() {
             return None;
@@ -126,7 +181,7 @@ impl Scene<'_> {
             // Another host may take it, or its own: choose again from the facts as they are.
             Some(Outcome::Refused(_)) => self.choose_again(),
             Some(Outcome::Asked | Outcome::Done) | None => match &to.moref {
-                Some(target) if self.seen.target.takes_vms() && !self.vm.host.takes_vms() => {
+                Some(target) if self.seen.target.takes_vms() && !self.may_stay() => {
                     let effect = Effect::Relocate {
                         vm: self.vm.moref.clone(),
                         to: target.clone(),
@@ -146,16 +201,19 @@ impl Scene<'_> {
     /// Off, to be powered on.
     pub(super) fn powering_on(self, by_drs: bool) -> Step {
         let placeable = self.vm.host.takes_vms() || (by_drs && self.vm.drs);
-        let refused = self
+        let (refused, running) = match self
             .seen
             .attempt(EffectKind::PowerOn, self.episode.since)
-            .is_some_and(|attempt| matches!(attempt.outcome, Outcome::Refused(_)));
-        let running = self
-            .seen
-            .attempt(EffectKind::PowerOn, self.episode.since)
-            .is_some_and(|attempt| matches!(attempt.outcome, Outcome::Running(_)));
+            .map(|attempt| &attempt.outcome)
+        {
+            Some(Outcome::Refused(refusal)) => (Some(refusal.advice), false),
+            Some(Outcome::Running(_)) => (None, true),
+            Some(Outcome::Asked | Outcome::Done) | None => (None, false),
+        };
+        // For want of a place here: another host may have one, or this one later.
+        let no_place = refused == Some(Advice::OtherHost) || (refused.is_some() && !self.vm.host.takes_vms());
         // A task under way is waited for whatever became of the host: it ends by itself, and its end is a fact.
-        if !running && (!placeable || (refused && !self.vm.host.takes_vms())) {
+        if !running && (!placeable || no_place) {
             return self.choose_again();
         }
         if let Some(question) = &self.vm.question {

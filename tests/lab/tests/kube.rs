@@ -318,18 +318,27 @@ async fn lab_up() -> (tokio::process::Child, PathBuf) {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(lab.stdout.take().unwrap()).lines();
-    loop {
-        let line = lines
-            .next_line()
-            .await
-            .unwrap()
-            .expect("lab up ended before it was up");
-        if let Some(dir) = line.trim().strip_prefix("logs: ") {
-            let dir = PathBuf::from(dir);
-            assert_eq!(processes_of(&dir).len(), 3);
-            return (lab, dir);
+    let where_its_logs_are = async {
+        loop {
+            let line = lines
+                .next_line()
+                .await
+                .unwrap()
+                .expect("lab up ended before it was up");
+            let logs = line.trim().strip_prefix("Kubernetes' logs:").map(str::trim);
+            if let Some(dir) = logs.and_then(|logs| logs.strip_suffix("/*.log")) {
+                return PathBuf::from(dir);
+            }
         }
-    }
+    };
+    let dir = tokio::time::timeout(PATIENCE, where_its_logs_are)
+        .await
+        .expect("lab up did not say where its logs are");
+    // etcd, kube-apiserver, kube-controller-manager, and the vCenter, whose certificate is from the same place.
+    assert_eq!(processes_of(&dir).len(), 4);
+    // Whoever reads no further must not make it stop at a full pipe.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    (lab, dir)
 }
 
 /// The ids of the processes whose arguments name this directory.
