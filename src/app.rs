@@ -6,12 +6,15 @@
 //!       ├─ cluster::events::run ◀─── Events ◀── what actors tell
 //!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
+//!       ├─ admin::Server::run ◀── metrics and health, which look on at the hub
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the hub and its actors first, then the streams, which log out
 //! ```
 
 mod hub;
+mod onlookers;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -25,12 +28,13 @@ use tracing::{error, info, warn};
 use crate::actor::node::Shared;
 use crate::actor::supervisor::Supervisor;
 use crate::actor::tell::Tell;
+use crate::admin::{self, Server};
 use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
 use crate::cluster::watch::Selection;
-use crate::config::{Config, Credential};
+use crate::config::{Config, Credential, Listen};
 use crate::inventory::{self, Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -40,6 +44,7 @@ use crate::telemetry::log::Log;
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
 use crate::world::World;
+use onlookers::Onlookers;
 
 /// How many facts may wait for the hub. An initial set comes in thousands; the streams then wait for the hub, which is
 /// right, since nothing may be decided on half a set anyway.
@@ -75,12 +80,18 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         info!("{name:<34} {value}");
     }
     let stop = CancellationToken::new();
+    let onlookers = Onlookers::at(clock());
     let gpu_resources = GpuResources::parse(&config.gpu_resources)
         .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
-    let vcenter = Vcenter::new(vcenter_settings(&config)?).context("preparing the connection to vCenter")?;
+    let settings = vsphere::client::Settings {
+        on_answer: onlookers.on_answer(clock),
+        ..vcenter_settings(&config)?
+    };
+    let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
     let client = cluster::client::connect()
         .await
         .context("preparing the connection to Kubernetes")?;
+    let servers = servers(&config, &onlookers).await?;
     if config.dry_run {
         warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
     }
@@ -104,12 +115,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         },
         dry_run: config.dry_run,
         events: publisher.clone(),
+        on_evictions: onlookers.on_evictions(),
         findings: findings_sender,
         nodes: cluster_sender.clone(),
     };
     let shared = Shared {
         perform: world,
-        tell: Box::new(Listeners(listeners(&config, publisher))),
+        tell: Box::new(Listeners(listeners(&config, publisher, &onlookers))),
         policy: policy(&config),
         clock,
     };
@@ -161,9 +173,17 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     });
     let token = stop.clone();
     tasks.spawn(async move {
-        hub::run(inbox, interest, inventory, supervisor, token).await;
+        hub::run(inbox, interest, inventory, supervisor, onlookers, token).await;
         "the hub"
     });
+    for server in servers {
+        let token = streams_stop.clone();
+        tasks.spawn(async move {
+            let what = server.what();
+            server.run(token).await;
+            what
+        });
+    }
     let outcome = until_asked_to_stop(&mut tasks, terminate).await;
     stop.cancel();
     streams_stop.cancel();
@@ -173,6 +193,20 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     info!("stopped; every episode stands on its Node and goes on at the next start");
     outcome
+}
+
+/// Takes the ports that are configured. One that cannot be had ends the program here, before it has touched anything.
+async fn servers(config: &Config, onlookers: &Onlookers) -> anyhow::Result<Vec<Server>> {
+    let mut servers = Vec::new();
+    if let Listen::At(address) = config.metrics_address {
+        let metrics = Arc::clone(&onlookers.metrics);
+        servers.push(admin::metrics("METRICS_ADDRESS", address, metrics).await?);
+    }
+    if let Listen::At(address) = config.health_address {
+        let health = Arc::clone(&onlookers.health);
+        servers.push(admin::health("HEALTH_ADDRESS", address, health).await?);
+    }
+    Ok(servers)
 }
 
 /// Waits for a signal; a task that ends before one is a fault.
@@ -264,8 +298,8 @@ fn rules(config: &Config) -> Rules {
 }
 
 /// Who listens to what actors tell. On paper nothing happens that an Event could be about.
-fn listeners(config: &Config, publisher: Publisher) -> Vec<Box<dyn Tell>> {
-    let mut listeners: Vec<Box<dyn Tell>> = vec![Box::new(Log)];
+fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Vec<Box<dyn Tell>> {
+    let mut listeners: Vec<Box<dyn Tell>> = vec![Box::new(Log), Box::new(Arc::clone(&onlookers.metrics))];
     if !config.dry_run {
         listeners.push(Box::new(Events::new(publisher, config.node_conditions, clock)));
     }

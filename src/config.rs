@@ -5,6 +5,7 @@
 
 mod args;
 mod credential;
+mod listen;
 mod selector;
 mod setting;
 
@@ -16,9 +17,11 @@ use secrecy::SecretString;
 
 pub use args::Args;
 pub use credential::Credential;
+pub use listen::Listen;
 pub use setting::{ConfigError, EXIT_CODE, Wrong};
 
 use crate::keys;
+use listen::Address;
 use setting::{Choice, Found, Range, Seconds};
 
 /// The GPU resources unless others are configured: those of the three vendors' device plugins.
@@ -55,6 +58,9 @@ const NODE_CONDITIONS: Choice<NodeConditions> = Choice::new(
         ("off", NodeConditions::Off),
     ],
 );
+// The ports that controllers have by habit: a ServiceMonitor and a probe copied from another one fit.
+const METRICS_ADDRESS: Address = Address::new("METRICS_ADDRESS", 8080);
+const HEALTH_ADDRESS: Address = Address::new("HEALTH_ADDRESS", 8081);
 
 /// The whole configuration. `Debug` and [`Config::describe`] mask the secrets.
 #[derive(Clone, Debug)]
@@ -107,6 +113,10 @@ pub struct Config {
     pub log_format: LogFormat,
     /// What is logged: a level, or a list of `target=level`.
     pub log_level: String,
+    /// Where metrics are served.
+    pub metrics_address: Listen,
+    /// Where the health checks are served.
+    pub health_address: Listen,
     /// Whether everything is decided and nothing done.
     pub dry_run: bool,
 }
@@ -179,6 +189,8 @@ impl Config {
             node_conditions,
             log_format,
             log_level,
+            metrics_address,
+            health_address,
             dry_run,
         } = args;
         let found = &mut Found::default();
@@ -219,6 +231,8 @@ impl Config {
             node_conditions: NODE_CONDITIONS.read(node_conditions, NodeConditions::Off, found),
             log_format: LOG_FORMAT.read(log_format, LogFormat::Text, found),
             log_level: level(log_level, found),
+            metrics_address: METRICS_ADDRESS.read(metrics_address, found),
+            health_address: HEALTH_ADDRESS.read(health_address, found),
             dry_run: setting::boolean("DRY_RUN", dry_run, false, found),
         };
         std::mem::take(found).into_result(config)
@@ -252,6 +266,8 @@ impl Config {
             node_conditions,
             log_format,
             log_level,
+            metrics_address,
+            health_address,
             dry_run,
         } = self;
         let ca_bundle = vcenter_ca_bundle.as_ref().map(|path| path.display().to_string());
@@ -286,6 +302,8 @@ impl Config {
             (NODE_CONDITIONS.name(), NODE_CONDITIONS.word(*node_conditions)),
             (LOG_FORMAT.name(), LOG_FORMAT.word(*log_format)),
             ("LOG_LEVEL", log_level.clone()),
+            (METRICS_ADDRESS.name(), metrics_address.to_string()),
+            (HEALTH_ADDRESS.name(), health_address.to_string()),
             ("DRY_RUN", dry_run.to_string()),
         ]
     }

@@ -23,6 +23,7 @@ pub mod maintenance;
 pub mod actor;
 pub mod world;
 
+pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;

@@ -2,6 +2,7 @@
 
 pub mod events;
 pub mod log;
+pub mod metrics;
 
 use crate::actor::tell::{Tell, Told};
 use crate::ids::NodeName;

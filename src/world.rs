@@ -34,6 +34,9 @@ use crate::vsphere::update::{Claim, ClaimedDevice};
 /// limit for a request is 60 s, after which the answer would be about another world.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Takes an HTTP status (0 where there was no answer) and how many evictions were answered with it.
+pub type OnEvictions = Box<dyn Fn(u16, u64) + Send + Sync>;
+
 /// The way to both worlds.
 pub struct World {
     /// vCenter.
@@ -50,6 +53,8 @@ pub struct World {
     pub dry_run: bool,
     /// Where Events on evicted pods go.
     pub events: Publisher,
+    /// Who is told how many evictions were answered with which HTTP status.
+    pub on_evictions: OnEvictions,
     /// Where findings go.
     pub findings: mpsc::Sender<Finding>,
     /// Where the answers of the kube-apiserver to our own requests go, so that we see our writes before the watch does.
@@ -167,6 +172,9 @@ impl World {
                 for evicted in report.left.iter().filter(|left| left.why == Why::Evicted) {
                     // One that cannot be taken is counted by the publisher, and the pod leaves all the same.
                     self.events.event(eviction(name, evicted, now));
+                }
+                for (code, count) in &report.answers {
+                    (self.on_evictions)(*code, *count);
                 }
                 let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
                 let left = if self.dry_run {

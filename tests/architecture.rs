@@ -66,6 +66,8 @@ const TABLE: &[Rights] = &[
         "telemetry",
         &["ids", "config", "maintenance", "actor::tell", "cluster::events"],
     ),
+    // It serves what the metrics write, and the health that it states itself.
+    rights("admin", &["telemetry::metrics"]),
     rights("cli", &["config"]),
     rights("app", &[EVERYTHING]),
     // The door calls what it opens.

@@ -21,6 +21,7 @@ use haulout::maintenance::observed::{HostState, Limit, PodLeft, PodLeftBecause};
 use haulout::maintenance::placement::{Refused, Why};
 use haulout::maintenance::waiting::{ParkReason, WaitingOn};
 use haulout::telemetry::events::Reason;
+use haulout::telemetry::metrics::ALL;
 use haulout_lab::kube::Options;
 use jiff::Timestamp;
 
@@ -82,6 +83,33 @@ fn the_table_of_settings_is_the_programs_own() {
     }
     known.sort();
     assert_eq!(shown.keys().cloned().collect::<Vec<_>>(), known);
+}
+
+#[test]
+fn the_table_of_metrics_is_the_programs_own() {
+    let document = read("docs/metrics.md");
+    // A metric that is there twice would be missed as a key of a map.
+    let mut shown: Vec<(String, String, String)> = rows(&document)
+        .filter(|cells| cells[0].starts_with("haulout_"))
+        .map(|cells| {
+            assert_eq!(cells.len(), 5, "{cells:?}");
+            assert!(["stable", "alpha"].contains(&cells[4].as_str()), "{cells:?}");
+            (cells[0].clone(), cells[1].clone(), cells[2].clone())
+        })
+        .collect();
+    let mut held: Vec<(String, String, String)> = ALL
+        .iter()
+        .map(|metric| {
+            let labels = match metric.labels {
+                [] => "none".to_owned(),
+                some => some.join(", "),
+            };
+            (metric.name(), metric.kind.to_string(), labels)
+        })
+        .collect();
+    shown.sort();
+    held.sort();
+    assert_eq!(shown, held);
 }
 
 #[test]
@@ -222,7 +250,7 @@ fn the_readme_shows_waits_in_the_programs_own_words() {
 
 #[test]
 fn every_file_that_a_document_names_is_there() {
-    const PLACES: [&str; 4] = ["src/", "tests/", "proto-notes/", ".ci/"];
+    const PLACES: [&str; 5] = ["src/", "tests/", "docs/", "proto-notes/", ".ci/"];
     let mut missing = Vec::new();
     for document in DOCUMENTS {
         let text = read(document);

@@ -9,8 +9,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::onlookers::Onlookers;
 use crate::actor::perform::Perform;
 use crate::actor::supervisor::Supervisor;
+use crate::admin::health::PULSE;
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
 use crate::inventory::{Fact, Inventory};
@@ -46,11 +48,13 @@ pub(super) async fn run<P: Perform>(
     interest: Interest,
     mut inventory: Inventory,
     mut supervisor: Supervisor<P>,
+    onlookers: Onlookers,
     stop: CancellationToken,
 ) {
     let mut heard = Heard::default();
     let mut amid_until: Option<Instant> = None;
     loop {
+        onlookers.health.hub_turns();
         let rest_is_late = async {
             match amid_until {
                 Some(until) => tokio::time::sleep_until(until).await,
@@ -58,7 +62,7 @@ pub(super) async fn run<P: Perform>(
             }
         };
         // Order: a closing house first; then what our own effects found, because actors wait for their echo; then the
-        // reaping, which is rare and short.
+        // reaping, which is rare and short; the pulse last, for whoever has something to do shows by that that he turns.
         let fact = tokio::select! {
             biased;
             () = stop.cancelled() => break,
@@ -67,14 +71,17 @@ pub(super) async fn run<P: Perform>(
             Some(update) = inbox.cluster.recv() => Some(Fact::Cluster(update)),
             Some(update) = inbox.vsphere.recv() => Some(Fact::Vsphere(update)),
             () = rest_is_late => None,
+            () = tokio::time::sleep(PULSE) => continue,
             else => break,
         };
         if let Some(fact) = fact {
             heard.note(&fact);
+            onlookers.note(&fact);
             inventory.apply(fact);
             for _ in 0..BATCH {
                 let Some(fact) = inbox.try_next() else { break };
                 heard.note(&fact);
+                onlookers.note(&fact);
                 inventory.apply(fact);
             }
         }
@@ -89,6 +96,7 @@ pub(super) async fn run<P: Perform>(
         amid_until = None;
         let sights = inventory.sights();
         set(&interest.draining, inventory.draining());
+        onlookers.show(&sights);
         supervisor.show(sights);
     }
     supervisor.close().await;

@@ -312,15 +312,19 @@ async fn evict_all(
                 let left_s = ends.saturating_duration_since(Instant::now());
                 let answer = if left_s.is_zero() || is_quiet_asked.load(std::sync::atomic::Ordering::Relaxed)
                 {
-                    Answer::here(Why::NotReached)
+                    (Answer::here(Why::NotReached), None)
                 } else {
-                    evict(client, &pod, settings.eviction_deadline.min(left_s)).await
+                    let (answer, code) = evict(client, &pod, settings.eviction_deadline.min(left_s)).await;
+                    (answer, Some(code))
                 };
                 (pod, answer)
             }
         })
         .buffer_unordered(settings.parallel.max(1));
-    while let Some((pod, answer)) = answers.next().await {
+    while let Some((pod, (answer, code))) = answers.next().await {
+        if let Some(code) = code {
+            *report.answers.entry(code).or_default() += 1;
+        }
         match answer {
             Answer::Gone => {}
             Answer::Here { why, retry_after } => {
@@ -335,8 +339,8 @@ async fn evict_all(
 }
 
 /// Asks for one eviction. The UID makes sure that it meets the pod that was listed and no namesake; the grace is the
-/// pod's own.
-async fn evict(client: &kube::Client, pod: &Standing, deadline: Duration) -> Answer {
+/// pod's own. Gives the HTTP status of the answer too, 0 where there was none.
+async fn evict(client: &kube::Client, pod: &Standing, deadline: Duration) -> (Answer, u16) {
     let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     let eviction = Eviction {
         metadata: ObjectMeta {
@@ -355,9 +359,10 @@ async fn evict(client: &kube::Client, pod: &Standing, deadline: Duration) -> Ans
     let params = PostParams::default();
     let call = api.create_subresource::<_, serde_json::Value>("eviction", &pod.name, &params, &eviction);
     match answer::within(deadline, call).await {
-        Ok(_accepted) => Answer::here(Why::Evicted),
-        Err(Refusal::Status(status)) => Answer::to(&status),
-        Err(Refusal::Unreachable(said)) => Answer::here(Why::Unreachable { said }),
+        // The kube-apiserver answers an accepted eviction with 201 Created; the client does not pass the status on.
+        Ok(_accepted) => (Answer::here(Why::Evicted), 201),
+        Err(Refusal::Status(status)) => (Answer::to(&status), status.code),
+        Err(Refusal::Unreachable(said)) => (Answer::here(Why::Unreachable { said }), 0),
     }
 }
 

@@ -98,6 +98,12 @@ pub struct Args {
     /// What is logged: off, error, warn, info, debug or trace, or a list as info,kube=debug [default: info]
     #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", help_heading = OPERATION)]
     pub log_level: Option<String>,
+    /// Where /metrics is served [default: 0.0.0.0:8080; IP:PORT, or off]
+    #[arg(long, env = "METRICS_ADDRESS", value_name = "ADDRESS", help_heading = OPERATION)]
+    pub metrics_address: Option<String>,
+    /// Where /livez and /readyz are served [default: 0.0.0.0:8081; IP:PORT, or off]
+    #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS", help_heading = OPERATION)]
+    pub health_address: Option<String>,
     /// Decide and log every step, and change nothing, neither in vCenter nor in Kubernetes [default: false]
     #[arg(long, env = "DRY_RUN", value_name = "BOOL", help_heading = OPERATION,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]

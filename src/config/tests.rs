@@ -48,6 +48,8 @@ fn the_defaults_are_those_of_the_python_controller_but_for_verified_certificates
         ("NODE_CONDITIONS", "off"),
         ("LOG_FORMAT", "text"),
         ("LOG_LEVEL", "info"),
+        ("METRICS_ADDRESS", "0.0.0.0:8080"),
+        ("HEALTH_ADDRESS", "0.0.0.0:8081"),
         ("DRY_RUN", "false"),
     ];
     assert_eq!(described, expected.map(|(name, value)| (name, value.to_owned())));
@@ -142,6 +144,25 @@ fn each_malformed_value_is_named_with_its_flag_and_what_would_be_right() {
             &["on", "true"],
             "NODE_CONDITIONS (--node-conditions)",
             "well-known or off",
+        ),
+        (
+            |a, v| a.metrics_address = v,
+            &[
+                "8080",
+                ":8080",
+                "0.0.0.0",
+                "0.0.0.0:65536",
+                "localhost:8080",
+                "none",
+            ],
+            "METRICS_ADDRESS (--metrics-address)",
+            "a port from 0 to 65535 are expected, as in 0.0.0.0:8080 or [::]:8080, or off",
+        ),
+        (
+            |a, v| a.health_address = v,
+            &["8081"],
+            "HEALTH_ADDRESS (--health-address)",
+            "0.0.0.0:8081",
         ),
         (|a, v| a.log_format = v, &["xml"], "LOG_FORMAT", "text or json"),
         (

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
 pub use super::power::{PowerOnBy, Started};
@@ -35,6 +37,46 @@ pub struct Settings {
     /// How long credentials that vCenter refused are not tried again, 180 s: repeated failures lock the account.
     /// Changed credentials are tried at once.
     pub bad_login_hold: Duration,
+    /// Who is told of each call, nobody unless asked for.
+    pub on_answer: OnAnswer,
+}
+
+/// Is told of each call that was made: which method, what came of it, and how long it took.
+#[derive(Clone, Default)]
+pub struct OnAnswer(Option<Arc<Listener>>);
+
+type Listener = dyn Fn(&'static str, Came, Duration) + Send + Sync;
+
+/// What came of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// The answer.
+    Returned,
+    /// A fault.
+    Fault,
+    /// Nothing: no connection, or no answer in time.
+    Nothing,
+    /// Something that cannot be read.
+    Unreadable,
+}
+
+impl OnAnswer {
+    /// Tells `listener`, which must not wait.
+    pub fn tell(listener: impl Fn(&'static str, Came, Duration) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(listener)))
+    }
+
+    pub(super) fn note(&self, method: &'static str, came: Came, began: Instant) {
+        if let Some(listener) = &self.0 {
+            listener(method, came, began.elapsed());
+        }
+    }
+}
+
+impl std::fmt::Debug for OnAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("OnAnswer").field(&self.0.is_some()).finish()
+    }
 }
 
 impl Settings {
@@ -50,6 +92,7 @@ impl Settings {
             retry_min: Duration::from_secs(1),
             retry_max: Duration::from_secs(30),
             bad_login_hold: Duration::from_secs(180),
+            on_answer: OnAnswer::default(),
         }
     }
 }
@@ -143,6 +186,19 @@ impl Vcenter {
         call: &Call,
         deadline: Duration,
     ) -> Result<Element, Error> {
+        let began = Instant::now();
+        let answer = self.exchange(session, call, deadline).await;
+        let came = match &answer {
+            Ok(_) => Came::Returned,
+            Err(Error::Refused { .. }) => Came::Fault,
+            Err(Error::Transport { .. } | Error::Login { .. }) => Came::Nothing,
+            Err(Error::Reply { .. }) => Came::Unreadable,
+        };
+        self.settings.on_answer.note(call.method, came, began);
+        answer
+    }
+
+    async fn exchange(&self, session: &Session, call: &Call, deadline: Duration) -> Result<Element, Error> {
         let (operation, object) = (call.method, call.on.to_string());
         let id = format!("haulout-{:x}", self.calls.fetch_add(1, Ordering::Relaxed));
         let envelope = soap::envelope(&call.body, &id);

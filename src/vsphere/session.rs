@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::client::Settings;
+use super::client::{Came, Settings};
 use super::endpoint::{Credentials, Trust};
 use super::error::{ConnectError, Error, LoginError, TransportError};
 use super::fault::{Fault, FaultKind};
@@ -269,12 +269,24 @@ impl Sessions {
         call: &Out,
     ) -> Result<(Answer, Option<HeaderValue>), LoginError> {
         let envelope = soap::envelope(call, "haulout-login");
+        let began = tokio::time::Instant::now();
         let reply = transport
             .post(soap_action, None, envelope, self.settings.call_deadline)
-            .await
-            .map_err(|error| step(method, error))?;
-        let answer = soap::read_answer(method, &reply.body).map_err(|error| step(method, error))?;
-        Ok((answer, reply.cookie))
+            .await;
+        let read = reply
+            .map_err(|error| (Came::Nothing, step(method, error)))
+            .and_then(|reply| {
+                let answer = soap::read_answer(method, &reply.body);
+                let answer = answer.map_err(|error| (Came::Unreadable, step(method, error)))?;
+                Ok((answer, reply.cookie))
+            });
+        let came = match &read {
+            Ok((Answer::Returned(_), _)) => Came::Returned,
+            Ok((Answer::Fault { .. }, _)) => Came::Fault,
+            Err((came, _)) => *came,
+        };
+        self.settings.on_answer.note(method, came, began);
+        read.map_err(|(_, error)| error)
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Report {
     pub left: Vec<Left>,
     /// How many pods do not stand in the way, and why.
     pub skipped: BTreeMap<SkipReason, usize>,
+    /// How many evictions were answered with each HTTP status; under 0, how many were not answered.
+    pub answers: BTreeMap<u16, u64>,
     /// The longest wait that Kubernetes asked for before an eviction is tried again.
     pub retry_after: Option<Duration>,
 }

@@ -185,6 +185,9 @@ impl<'a> Stage<'a> {
             ("POWER_ON_TIMEOUT_SECONDS", "60"),
             ("RETRY_MAX_SECONDS", "1"),
             ("LOG_LEVEL", "info"),
+            // Stories run side by side: who wants to ask Haulout something sets an address of its own.
+            ("METRICS_ADDRESS", "off"),
+            ("HEALTH_ADDRESS", "off"),
             // The lab is on loopback, whatever the machine's proxies are for.
             ("HTTP_PROXY", ""),
             ("HTTPS_PROXY", ""),

@@ -1,0 +1,225 @@
+//! What Haulout answers over HTTP: its metrics, and whether it lives and is ready. Nothing here changes anything.
+
+mod doors;
+pub mod health;
+
+use std::future::ready;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::RawQuery;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::telemetry::metrics::{Metrics, Text};
+use doors::Doors;
+use health::{Check, Health};
+
+/// A server whose port is taken and that answers nobody yet.
+#[derive(Debug)]
+pub struct Server {
+    what: &'static str,
+    listener: TcpListener,
+    router: Router,
+}
+
+/// A port that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve {what} on {address}: set {setting} to another address, or to off")]
+pub struct NoPort {
+    what: &'static str,
+    setting: &'static str,
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Takes the port for `/metrics`.
+///
+/// # Errors
+/// For a port that is taken by somebody else, or an address that is not this machine's.
+pub async fn metrics(
+    setting: &'static str,
+    address: SocketAddr,
+    metrics: Arc<Metrics>,
+) -> Result<Server, NoPort> {
+    let answer = move |headers: HeaderMap| ready(answer_metrics(&metrics, &headers));
+    let router = Router::new().route("/metrics", get(answer));
+    bind("metrics", setting, address, router).await
+}
+
+/// Takes the port for `/livez`, `/readyz` and `/healthz`, which is another name of `/livez`.
+///
+/// # Errors
+/// As [`metrics`].
+pub async fn health(
+    setting: &'static str,
+    address: SocketAddr,
+    health: Arc<Health>,
+) -> Result<Server, NoPort> {
+    let route = |name: &'static str, checks: fn(&Health) -> Vec<Check>| {
+        let health = Arc::clone(&health);
+        get(move |RawQuery(query): RawQuery| ready(answer_health(name, &checks(&health), query.as_deref())))
+    };
+    let router = Router::new()
+        .route("/livez", route("livez", Health::live))
+        .route("/healthz", route("healthz", Health::live))
+        .route("/readyz", route("readyz", Health::ready));
+    bind("health", setting, address, router).await
+}
+
+async fn bind(
+    what: &'static str,
+    setting: &'static str,
+    address: SocketAddr,
+    router: Router,
+) -> Result<Server, NoPort> {
+    let no_port = |source| NoPort {
+        what,
+        setting,
+        address,
+        source,
+    };
+    let listener = TcpListener::bind(address).await.map_err(no_port)?;
+    let bound = listener.local_addr().map_err(no_port)?;
+    info!("serving {what} on http://{bound}");
+    Ok(Server {
+        what,
+        listener,
+        router,
+    })
+}
+
+impl Server {
+    /// What it serves.
+    pub fn what(&self) -> &'static str {
+        self.what
+    }
+
+    /// Answers until `stop`. Whoever is being answered then is cut off: what they asked for is worth nothing to them
+    /// from a process that ends. The server gives each connection a task of its own; the doors bound how many there are.
+    pub async fn run(self, stop: CancellationToken) {
+        let serve = axum::serve(Doors::of(self.listener), self.router);
+        // Order: a closing house answers nobody.
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            ended = serve.into_future() => {
+                if let Err(error) = ended {
+                    warn!("{} are not served any more: {error}", self.what);
+                }
+            }
+        }
+    }
+}
+
+fn answer_metrics(metrics: &Metrics, headers: &HeaderMap) -> Response {
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
+    let text = Text::accepted(accept);
+    match metrics.write(text) {
+        Ok(body) => ([(header::CONTENT_TYPE, text.content_type())], body).into_response(),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("the metrics cannot be written: {error}\n"),
+        )
+            .into_response(),
+    }
+}
+
+/// Answers as the kube-apiserver does: `ok`, and each check by name where one fails or where all are asked for.
+fn answer_health(name: &str, checks: &[Check], query: Option<&str>) -> Response {
+    let is_well = checks.iter().all(|check| check.fails.is_none());
+    let is_verbose = query.is_some_and(|query| {
+        query
+            .split('&')
+            .any(|part| part.split('=').next() == Some("verbose"))
+    });
+    if is_well && !is_verbose {
+        return "ok".into_response();
+    }
+    let mut body = String::new();
+    for check in checks {
+        match &check.fails {
+            None => body.push_str(&format!("[+]{} ok\n", check.name)),
+            Some(why) => body.push_str(&format!("[-]{} failed: {why}\n", check.name)),
+        }
+    }
+    if is_well {
+        body.push_str(&format!("{name} check passed\n"));
+        body.into_response()
+    } else {
+        body.push_str(&format!("{name} check failed\n"));
+        (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    /// A server of health, and where it is.
+    async fn served() -> (SocketAddr, JoinSet<()>) {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = health("HEALTH_ADDRESS", loopback, Arc::new(Health::of_a_beginner()))
+            .await
+            .unwrap();
+        let address = server.listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server.run(CancellationToken::new()));
+        (address, tasks)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_finish_asking_is_shown_out() {
+        let (address, _tasks) = served().await;
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET /livez HTTP/1.1\r\nHost: ").await.unwrap();
+        let mut answer = Vec::new();
+        // The clock of the test goes on by itself while all wait.
+        let _ = slow.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(!answer.contains("200 OK"), "{answer}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_who_say_nothing_do_not_keep_out_one_who_asks() {
+        let (address, _tasks) = served().await;
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut asks = TcpStream::connect(address).await.unwrap();
+        let question = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        asks.write_all(question).await.unwrap();
+        let mut answer = String::new();
+        asks.read_to_string(&mut answer).await.unwrap();
+        // That the hub of this test never turned is part of the answer by then.
+        assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+    }
+
+    #[test]
+    fn all_checks_are_told_where_one_fails_or_where_they_are_asked_for() {
+        let check = |fails: Option<&str>| Check {
+            name: "vcenter",
+            fails: fails.map(str::to_owned),
+        };
+        let status = |fails, query| answer_health("readyz", &[check(fails)], query).status();
+        assert_eq!(status(None, None), StatusCode::OK);
+        assert_eq!(status(None, Some("verbose")), StatusCode::OK);
+        assert_eq!(status(Some("refused"), None), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            status(Some("refused"), Some("a=b&verbose=1")),
+            StatusCode::SERVICE_UNAVAILABLE
+        );
+    }
+}

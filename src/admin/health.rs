@@ -1,0 +1,120 @@
+//! Whether the controller lives, and whether it is ready, each as a list of checks.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How often the hub shows that it turns although nothing happens.
+pub const PULSE: Duration = Duration::from_secs(1);
+
+/// How long the hub may be silent. It takes a second for thousands of nodes; whatever holds it for longer than this
+/// does not let go by itself.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// What the checks go by.
+#[derive(Debug)]
+pub struct Health(Mutex<Signs>);
+
+#[derive(Debug)]
+struct Signs {
+    hub_turned: Instant,
+    vcenter: Result<(), String>,
+    kubernetes: Result<(), String>,
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What is looked at.
+    pub name: &'static str,
+    /// Why it fails, if it does.
+    pub fails: Option<String>,
+}
+
+impl Health {
+    /// The health of a process that begins at this moment and has heard nobody.
+    pub fn of_a_beginner() -> Self {
+        let unheard = |who: &str| Err(format!("{who} has not told its complete set yet"));
+        Self(Mutex::new(Signs {
+            hub_turned: Instant::now(),
+            vcenter: unheard("vCenter"),
+            kubernetes: unheard("Kubernetes"),
+        }))
+    }
+
+    /// Takes that the hub turns.
+    pub fn hub_turns(&self) {
+        self.signs().hub_turned = Instant::now();
+    }
+
+    /// Takes whether vCenter has told its complete set, or why not.
+    pub fn vcenter(&self, heard: Result<(), String>) {
+        self.signs().vcenter = heard;
+    }
+
+    /// Takes whether Kubernetes has told its complete set, or why not.
+    pub fn kubernetes(&self, heard: Result<(), String>) {
+        self.signs().kubernetes = heard;
+    }
+
+    /// Whether the controller lives: a restart would help where it does not. Whether vCenter answers is no part of it.
+    pub fn live(&self) -> Vec<Check> {
+        let silent = self.signs().hub_turned.elapsed();
+        let fails =
+            (silent > SILENCE_MAX).then(|| format!("the hub has not turned for {} s", silent.as_secs()));
+        vec![Check { name: "hub", fails }]
+    }
+
+    /// Whether the controller knows enough to decide.
+    pub fn ready(&self) -> Vec<Check> {
+        let mut checks = self.live();
+        let signs = self.signs();
+        for (name, heard) in [("vcenter", &signs.vcenter), ("kubernetes", &signs.kubernetes)] {
+            let fails = heard.as_ref().err().cloned();
+            checks.push(Check { name, fails });
+        }
+        checks
+    }
+
+    fn signs(&self) -> MutexGuard<'_, Signs> {
+        // Every change of it is whole, whatever panicked meanwhile.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failing(checks: &[Check]) -> Vec<&'static str> {
+        let failing = checks.iter().filter(|check| check.fails.is_some());
+        failing.map(|check| check.name).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hub_that_does_not_turn_is_not_alive_and_one_that_turns_again_is() {
+        let health = Health::of_a_beginner();
+        assert!(failing(&health.live()).is_empty());
+        tokio::time::advance(SILENCE_MAX + PULSE).await;
+        assert_eq!(
+            health.live()[0].fails.as_deref(),
+            Some("the hub has not turned for 31 s")
+        );
+        health.hub_turns();
+        assert!(failing(&health.live()).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ready_needs_both_worlds_and_alive_needs_neither() {
+        let health = Health::of_a_beginner();
+        assert_eq!(failing(&health.ready()), ["vcenter", "kubernetes"]);
+        health.kubernetes(Ok(()));
+        assert_eq!(failing(&health.ready()), ["vcenter"]);
+        health.vcenter(Ok(()));
+        assert!(failing(&health.ready()).is_empty());
+        health.vcenter(Err("connection refused".to_owned()));
+        assert_eq!(failing(&health.ready()), ["vcenter"]);
+        assert!(failing(&health.live()).is_empty());
+    }
+}

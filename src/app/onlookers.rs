@@ -1,0 +1,91 @@
+//! Those who look on while the hub works, and show it to whoever asks: the metrics and the health checks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::admin::health::Health;
+use crate::cluster::update as cluster;
+use crate::ids::NodeName;
+use crate::inventory::Fact;
+use crate::maintenance::observed::Sight;
+use crate::telemetry::metrics::{Came, Metrics};
+use crate::vsphere;
+use crate::vsphere::client::OnAnswer;
+use crate::vsphere::update::Update;
+use crate::world::OnEvictions;
+
+/// The method whose answer says that vCenter was asked for updates, and had some or none.
+const LONG_POLL: &str = "WaitForUpdatesEx";
+
+/// Those who look on.
+#[derive(Clone, Debug)]
+pub(super) struct Onlookers {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) health: Arc<Health>,
+}
+
+impl Onlookers {
+    pub(super) fn at(process_began: Timestamp) -> Self {
+        Self {
+            metrics: Arc::new(Metrics::new(process_began)),
+            health: Arc::new(Health::of_a_beginner()),
+        }
+    }
+
+    /// Looks on while the hub folds `fact` in.
+    pub(super) fn note(&self, fact: &Fact) {
+        match fact {
+            Fact::Vsphere(Update::Settled) => {
+                self.metrics.vcenter_is(true);
+                self.health.vcenter(Ok(()));
+            }
+            Fact::Vsphere(Update::Reset) => {
+                self.metrics.vcenter_is(true);
+                let why = "vCenter is telling its whole set anew";
+                self.health.vcenter(Err(why.to_owned()));
+            }
+            Fact::Vsphere(Update::Lost { why }) => {
+                self.metrics.vcenter_is(false);
+                self.health.vcenter(Err(why.clone()));
+            }
+            Fact::Cluster(cluster::Update::Settled) => self.health.kubernetes(Ok(())),
+            Fact::Cluster(cluster::Update::Reset) => {
+                let why = "the kube-apiserver is listing the Nodes anew";
+                self.health.kubernetes(Err(why.to_owned()));
+            }
+            Fact::Cluster(cluster::Update::Lost { why }) => self.health.kubernetes(Err(why.clone())),
+            Fact::Finding(finding) => self.metrics.found(finding),
+            Fact::Vsphere(_) | Fact::Cluster(_) => {}
+        }
+    }
+
+    /// Looks at what actors are about to be shown.
+    pub(super) fn show(&self, sights: &BTreeMap<NodeName, Sight>) {
+        self.metrics.show(sights);
+    }
+
+    /// Listens to the calls to vCenter.
+    pub(super) fn on_answer(&self, clock: fn() -> Timestamp) -> OnAnswer {
+        let metrics = Arc::clone(&self.metrics);
+        OnAnswer::tell(move |method, came, took| {
+            let came = match came {
+                vsphere::client::Came::Returned => Came::Answer,
+                vsphere::client::Came::Fault => Came::Fault,
+                vsphere::client::Came::Nothing => Came::Nothing,
+                vsphere::client::Came::Unreadable => Came::Unreadable,
+            };
+            metrics.vcenter_called(method, came, took);
+            if method == LONG_POLL && came == Came::Answer {
+                metrics.vcenter_answered(clock());
+            }
+        })
+    }
+
+    /// Listens to the evictions.
+    pub(super) fn on_evictions(&self) -> OnEvictions {
+        let metrics = Arc::clone(&self.metrics);
+        Box::new(move |code, count| metrics.evictions(code, count))
+    }
+}

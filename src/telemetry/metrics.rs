@@ -1,0 +1,239 @@
+//! The metrics: what actors tell is counted as it is told, and how things stand is shown from the hub's latest picture.
+
+mod families;
+mod picture;
+mod text;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+
+pub use families::{ALL, Descriptor, Kind};
+pub use text::Text;
+
+use crate::actor::tell::{Tell, Told};
+use crate::ids::NodeName;
+use crate::maintenance::decide::Transition;
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::{Ended, Episode, Phase, Record};
+use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::observed::{Outcome, Sight};
+use families::{Families, Histogram, PREFIX, labels};
+use picture::Picture;
+
+/// All metrics of the process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    families: Families,
+    picture: Arc<Picture>,
+    process_began: Timestamp,
+}
+
+/// What came of a call to vCenter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// The answer.
+    Answer,
+    /// A fault.
+    Fault,
+    /// No connection, or no answer in time.
+    Nothing,
+    /// Something that cannot be read.
+    Unreadable,
+}
+
+impl Metrics {
+    /// Metrics of a process that began at `process_began`, at zero.
+    pub fn new(process_began: Timestamp) -> Self {
+        let mut registry = Registry::with_prefix(PREFIX);
+        let families = Families::register(&mut registry);
+        let picture = Arc::new(Picture::default());
+        registry.register_collector(Box::new(Arc::clone(&picture)));
+        Self {
+            registry,
+            families,
+            picture,
+            process_began,
+        }
+    }
+
+    /// All of them, as `text`.
+    ///
+    /// # Errors
+    /// Where a metric cannot be written, which would be a fault of the program.
+    pub fn write(&self, text: Text) -> Result<String, std::fmt::Error> {
+        let mut open = String::new();
+        prometheus_client::encoding::text::encode(&mut open, &self.registry)?;
+        Ok(match text {
+            Text::OpenMetrics => open,
+            Text::Prometheus => text::older(&open),
+        })
+    }
+
+    /// Takes the picture that actors are shown.
+    pub fn show(&self, sights: &BTreeMap<NodeName, Sight>) {
+        self.picture.show(sights);
+    }
+
+    /// Takes what an effect found.
+    pub fn found(&self, finding: &Finding) {
+        if let Found::Tried {
+            kind: EffectKind::PowerOff,
+            outcome: Outcome::Running(task),
+            ..
+        } = &finding.found
+            && let Some(reason) = self.picture.cuts_power(&finding.node, task)
+        {
+            let reason = labels([("reason", reason)]);
+            self.families.forced_poweroffs.get_or_create(&reason).inc();
+        }
+    }
+
+    /// Takes how many evictions were answered with this HTTP status, 0 for none.
+    pub fn evictions(&self, code: u16, count: u64) {
+        let code = vec![("code", Cow::Owned(code.to_string()))];
+        self.families.eviction_requests.get_or_create(&code).inc_by(count);
+    }
+
+    /// Takes a call to vCenter. `operation` is one of the methods that the program knows.
+    pub fn vcenter_called(&self, operation: &'static str, came: Came, took: Duration) {
+        let code = match came {
+            Came::Answer => "ok",
+            Came::Fault => "fault",
+            Came::Nothing => "no_answer",
+            Came::Unreadable => "unreadable",
+        };
+        let both = labels([("operation", operation), ("code", code)]);
+        self.families.vcenter_requests.get_or_create(&both).inc();
+        let duration = self.families.vcenter_request_duration.get_or_create(&both);
+        duration.observe(took.as_secs_f64(), None, None);
+    }
+
+    /// Takes whether the stream of vCenter's updates stands.
+    pub fn vcenter_is(&self, up: bool) {
+        self.picture.vcenter_is(up);
+    }
+
+    /// Takes that vCenter answered the question for updates, be it that there are none.
+    pub fn vcenter_answered(&self, at: Timestamp) {
+        self.picture.vcenter_answered(at);
+    }
+
+    fn decided(&self, decision: &'static str) {
+        let decision = labels([("decision", decision)]);
+        self.families.decisions.get_or_create(&decision).inc();
+    }
+
+    fn recorded(&self, before: &Record, transition: &Transition, at: Timestamp) {
+        let was = before.episode();
+        let is = transition.record.episode();
+        if let Some(episode) = is
+            && was.is_none_or(|was| was.id != episode.id)
+        {
+            self.began(episode, before, at);
+        }
+        if let Some(was) = was {
+            let goes_on = is.is_some_and(|is| is.id == was.id && is.since == was.since);
+            if !goes_on {
+                let phase = labels([("phase", was.phase.name())]);
+                let duration = self.families.phase_duration.get_or_create(&phase);
+                observe(&duration, was.since, at, was);
+            }
+            let was_queued = matches!(was.phase.at_work(), Phase::Queued);
+            if was_queued && is.is_some_and(|is| is.phase.is_draining()) {
+                observe(&self.families.queue_wait, was.begun_at, at, was);
+            }
+            if let Some(ended) = transition.ended {
+                self.ended(was, ended, at);
+            }
+        }
+    }
+
+    fn began(&self, episode: &Episode, before: &Record, at: Timestamp) {
+        let clicked = episode.trigger.task.is_some();
+        let trigger = match before {
+            Record::Python(_) => "adopted",
+            Record::InService | Record::Episode(_) | Record::Unreadable { .. } if clicked => "task",
+            Record::InService | Record::Episode(_) | Record::Unreadable { .. } => "host_state",
+        };
+        let counted = labels([("trigger", trigger)]);
+        self.families.episodes_started.get_or_create(&counted).inc();
+        if clicked {
+            // A click from before the process tells how long nobody listened, not how long listening takes.
+            let source = if episode.trigger.clicked_at < self.process_began {
+                "startup"
+            } else {
+                "running"
+            };
+            let source = labels([("source", source)]);
+            let latency = self.families.detection_latency.get_or_create(&source);
+            observe(&latency, episode.trigger.clicked_at, at, episode);
+        }
+        if trigger != "adopted" && episode.phase.is_draining() {
+            observe(&self.families.queue_wait, at, at, episode);
+        }
+    }
+
+    fn ended(&self, episode: &Episode, ended: Ended, at: Timestamp) {
+        let result = match ended {
+            Ended::Succeeded => "success",
+            Ended::Cancelled => "cancelled",
+        };
+        let placement = match (&episode.moved_to, episode.powered_off) {
+            (Some(_), _) => "migrated",
+            (None, true) => "returned",
+            (None, false) => "none",
+        };
+        let both = labels([("result", result), ("placement", placement)]);
+        self.families.episodes_finished.get_or_create(&both).inc();
+        let result = labels([("result", result)]);
+        let duration = self.families.episode_duration.get_or_create(&result);
+        observe(&duration, episode.begun_at, at, episode);
+    }
+}
+
+impl Tell for Arc<Metrics> {
+    fn tell(&self, node: &NodeName, told: Told<'_>) {
+        match told {
+            Told::Recorded {
+                before,
+                transition,
+                wrote: (_, at),
+                ..
+            } => {
+                self.decided("record");
+                // An actor tells anew what it waits for after each record.
+                self.picture.waits(node, None);
+                self.recorded(before, transition, at);
+            }
+            Told::NotRecorded { .. } => self.decided("record_refused"),
+            Told::Asks { effect, .. } => self.decided(match effect.kind() {
+                EffectKind::DrainRound => "drain_round",
+                EffectKind::ShutdownGuest => "shutdown_guest",
+                EffectKind::PowerOff => "power_off",
+                EffectKind::Survey => "survey",
+                EffectKind::Relocate => "relocate",
+                EffectKind::PowerOn => "power_on",
+            }),
+            Told::Waits { on, .. } => {
+                self.decided("wait");
+                self.picture.waits(node, Some(on.kind()));
+            }
+        }
+    }
+}
+
+/// Counts the time between the two, which clocks that differ may turn around: then it is none.
+fn observe(histogram: &Histogram, from: Timestamp, to: Timestamp, episode: &Episode) {
+    let took = to.duration_since(from).as_secs_f64().max(0.0);
+    let trace = [("trace_id", episode.id.to_string())];
+    histogram.observe(took, Some(trace), None);
+}
+
+#[cfg(test)]
+mod tests;

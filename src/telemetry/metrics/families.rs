@@ -1,0 +1,264 @@
+//! Every metric there is: its name, its labels, what it means, and how it is registered.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::{Registry, Unit};
+
+/// What all our metrics' names begin with.
+pub(super) const PREFIX: &str = "haulout";
+
+/// A set of labels; every value comes from a closed list, or is the name of a node of ours or of its host.
+pub(super) type Labels = Vec<(&'static str, Cow<'static, str>)>;
+
+/// A histogram whose exemplars name the trace of the episode that was counted last in each bucket.
+pub(super) type Histogram = HistogramWithExemplars<[(&'static str, String); 1]>;
+
+/// A second to a day: a drain takes minutes, a host's maintenance hours.
+const LONG: [f64; 17] = [
+    1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0,
+    43200.0, 86400.0,
+];
+
+/// A push arrives within a second, a poll within the poll's interval, and beyond five minutes it is all the same.
+const DETECTION: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+
+/// A call takes milliseconds, the long poll a minute unless it is set otherwise.
+const REQUEST: [f64; 12] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0,
+];
+
+/// What a metric counts or shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only goes up, from 0 at the start of the process.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts how often which value was met.
+    Histogram,
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    stem: &'static str,
+    is_seconds: bool,
+    /// Its type.
+    pub kind: Kind,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+    pub(super) help: &'static str,
+}
+
+impl Descriptor {
+    /// Its name, as queries use it.
+    pub fn name(&self) -> String {
+        let seconds = if self.is_seconds { "_seconds" } else { "" };
+        let total = if self.kind == Kind::Counter { "_total" } else { "" };
+        format!("{PREFIX}_{}{seconds}{total}", self.stem)
+    }
+
+    pub(super) fn stem(&self) -> &'static str {
+        self.stem
+    }
+
+    pub(super) fn unit(&self) -> Option<Unit> {
+        self.is_seconds.then_some(Unit::Seconds)
+    }
+
+    const fn new(
+        kind: Kind,
+        stem: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self {
+            stem,
+            is_seconds: false,
+            kind,
+            labels,
+            help,
+        }
+    }
+
+    const fn in_seconds(self) -> Self {
+        Self {
+            is_seconds: true,
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        })
+    }
+}
+
+/// Declares each metric as a constant, and all of them as a list that cannot miss one.
+macro_rules! metrics {
+    ($($constant:ident: $kind:ident, $stem:literal, [$($label:literal),*], $help:literal $(, $seconds:ident)?;)*) => {
+        $(pub(super) const $constant: Descriptor =
+            Descriptor::new(Kind::$kind, $stem, &[$($label),*], $help)$(.$seconds())?;)*
+
+        /// Every metric, by topic.
+        pub const ALL: &[Descriptor] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    BUILD_INFO: Gauge, "build_info", ["version", "revision"],
+        "1, with the version and the commit it was built from";
+    DETECTION_LATENCY: Histogram, "detection_latency", ["source"],
+        "From the click, on vCenter's clock, until the episode stands on its Node, on ours", in_seconds;
+    EPISODES_STARTED: Counter, "episodes_started", ["trigger"],
+        "Episodes that began";
+    EPISODES_FINISHED: Counter, "episodes_finished", ["result", "placement"],
+        "Episodes that ended, and where the VM was then";
+    EPISODES_ACTIVE: Gauge, "episodes_active", ["phase"],
+        "Nodes that are in each phase of an episode";
+    EPISODE_DURATION: Histogram, "episode_duration", ["result"],
+        "From the first record of an episode until its end, its wait in the queue included", in_seconds;
+    PHASE_DURATION: Histogram, "phase_duration", ["phase"],
+        "How long a phase took that has ended", in_seconds;
+    NODE_PHASE: Gauge, "node_phase", ["node", "phase"],
+        "1 for the phase that the node is in, 0 for the others";
+    NODE_PHASE_START: Gauge, "node_phase_start_timestamp", ["node"],
+        "When the phase of the node's episode began; absent without an episode", in_seconds;
+    WAITING_ON: Gauge, "waiting_on", ["node", "kind"],
+        "1 for what the node waits for";
+    QUEUE_DEPTH: Gauge, "queue_depth", [],
+        "Nodes that wait for their turn under the limits";
+    QUEUE_WAIT: Histogram, "queue_wait", [],
+        "From the first record of an episode until its drain began; 0 where it began at once", in_seconds;
+    DRAIN_PODS_PENDING: Gauge, "drain_pods_pending", ["node", "reason"],
+        "Pods that the latest drain round of a draining node left";
+    EVICTION_REQUESTS: Counter, "eviction_requests", ["code"],
+        "Evictions asked for, by the HTTP status of the answer; 0 where there was none";
+    FORCED_POWEROFFS: Counter, "forced_poweroffs", ["reason"],
+        "Times the power of a VM was cut because its guest did not shut down";
+    VCENTER_REQUESTS: Counter, "vcenter_requests", ["operation", "code"],
+        "Calls to vCenter, and what came of them";
+    VCENTER_REQUEST_DURATION: Histogram, "vcenter_request_duration", ["operation", "code"],
+        "How long calls to vCenter took; WaitForUpdatesEx is the long poll, which waits by design", in_seconds;
+    VCENTER_SESSION_UP: Gauge, "vcenter_session_up", [],
+        "1 while the stream of vCenter's updates stands";
+    VCENTER_LAST_UPDATE: Gauge, "vcenter_last_update_timestamp", [],
+        "When vCenter last answered the question for updates", in_seconds;
+    HOST_MAINTENANCE_STATE: Gauge, "host_maintenance_state", ["host", "state"],
+        "1 for the state of a host that carries a VM of ours, 0 for the others";
+    DECISIONS: Counter, "decisions", ["decision"],
+        "What actors decided: records and effects each time, waits when they change";
+}
+
+/// The metrics that are counted as things happen.
+#[derive(Debug)]
+pub(super) struct Families {
+    pub(super) detection_latency: Family<Labels, Histogram, fn() -> Histogram>,
+    pub(super) episodes_started: Family<Labels, Counter>,
+    pub(super) episodes_finished: Family<Labels, Counter>,
+    pub(super) episode_duration: Family<Labels, Histogram, fn() -> Histogram>,
+    pub(super) phase_duration: Family<Labels, Histogram, fn() -> Histogram>,
+    pub(super) queue_wait: Histogram,
+    pub(super) eviction_requests: Family<Labels, Counter>,
+    pub(super) forced_poweroffs: Family<Labels, Counter>,
+    pub(super) vcenter_requests: Family<Labels, Counter>,
+    pub(super) vcenter_request_duration: Family<Labels, Histogram, fn() -> Histogram>,
+    pub(super) decisions: Family<Labels, Counter>,
+}
+
+impl Families {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let queue_wait = long();
+        register(registry, &QUEUE_WAIT, queue_wait.clone());
+        let families = Self {
+            detection_latency: histogram(registry, &DETECTION_LATENCY, detection),
+            episodes_started: counter(registry, &EPISODES_STARTED),
+            episodes_finished: counter(registry, &EPISODES_FINISHED),
+            episode_duration: histogram(registry, &EPISODE_DURATION, long),
+            phase_duration: histogram(registry, &PHASE_DURATION, long),
+            queue_wait,
+            eviction_requests: counter(registry, &EVICTION_REQUESTS),
+            forced_poweroffs: counter(registry, &FORCED_POWEROFFS),
+            vcenter_requests: counter(registry, &VCENTER_REQUESTS),
+            vcenter_request_duration: histogram(registry, &VCENTER_REQUEST_DURATION, request),
+            decisions: counter(registry, &DECISIONS),
+        };
+        families.begin_at_zero();
+        families
+    }
+
+    /// A counter that appears with its first event shows no increase for it, so those that alerts go by are there from
+    /// the beginning.
+    fn begin_at_zero(&self) {
+        for trigger in ["task", "host_state", "adopted"] {
+            let _ = self
+                .episodes_started
+                .get_or_create(&labels([("trigger", trigger)]));
+        }
+        for result in ["success", "cancelled"] {
+            for placement in ["migrated", "returned", "none"] {
+                let both = labels([("result", result), ("placement", placement)]);
+                let _ = self.episodes_finished.get_or_create(&both);
+            }
+        }
+        for reason in ["guest_deadline", "no_tools"] {
+            let _ = self.forced_poweroffs.get_or_create(&labels([("reason", reason)]));
+        }
+    }
+}
+
+/// Labels whose values are words of ours.
+pub(super) fn labels<const N: usize>(pairs: [(&'static str, &'static str); N]) -> Labels {
+    pairs
+        .into_iter()
+        .map(|(name, value)| (name, Cow::Borrowed(value)))
+        .collect()
+}
+
+fn long() -> Histogram {
+    Histogram::new(LONG.into_iter())
+}
+
+fn detection() -> Histogram {
+    Histogram::new(DETECTION.into_iter())
+}
+
+fn request() -> Histogram {
+    Histogram::new(REQUEST.into_iter())
+}
+
+fn counter(registry: &mut Registry, descriptor: &Descriptor) -> Family<Labels, Counter> {
+    let family = Family::default();
+    register(registry, descriptor, family.clone());
+    family
+}
+
+fn histogram(
+    registry: &mut Registry,
+    descriptor: &Descriptor,
+    empty: fn() -> Histogram,
+) -> Family<Labels, Histogram, fn() -> Histogram> {
+    let family = Family::new_with_constructor(empty);
+    register(registry, descriptor, family.clone());
+    family
+}
+
+fn register(
+    registry: &mut Registry,
+    descriptor: &Descriptor,
+    metric: impl prometheus_client::registry::Metric,
+) {
+    match descriptor.unit() {
+        Some(unit) => registry.register_with_unit(descriptor.stem(), descriptor.help, unit, metric),
+        None => registry.register(descriptor.stem(), descriptor.help, metric),
+    }
+}

@@ -1,0 +1,427 @@
+use jiff::SignedDuration;
+
+use super::*;
+use crate::ids::{EpisodeId, HostRef, NodeUid, TaskRef, VmRef};
+use crate::maintenance::effect::Effect;
+use crate::maintenance::episode::{Cordon, HostMark, Trigger};
+use crate::maintenance::observed::{
+    Admission, Advice, Attempt, CordonedBy, DrainReport, Hearing, HostState, NodeSeen, Observed, PodLeft,
+    PodLeftBecause, PowerSeen, Refusal, VmFacts, VmSeen,
+};
+use crate::maintenance::placement::Offer;
+use crate::maintenance::waiting::WaitingOn;
+
+const TRACE: &str = "00112233445566778899aabbccddeeff";
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
+}
+
+fn node() -> NodeSeen {
+    NodeSeen {
+        uid: NodeUid::new("uid-1"),
+        resource_version: 1,
+        unschedulable: false,
+        cordoned_by: CordonedBy::Unknown,
+        keep_cordoned: false,
+        ready: true,
+        heartbeat: None,
+        boot_id: None,
+        gpus: BTreeMap::new(),
+    }
+}
+
+fn episode(phase: Phase, since: i64) -> Episode {
+    Episode {
+        id: EpisodeId::new(TRACE),
+        traceparent: String::new(),
+        trigger: Trigger {
+            task: Some(TaskRef::new("task-1")),
+            clicked_at: at(0),
+            user: None,
+        },
+        node_uid: NodeUid::new("uid-1"),
+        vm_uuid: None,
+        host: HostMark {
+            moref: None,
+            name: "esx1".to_owned(),
+        },
+        begun_at: at(1),
+        cordon: Cordon::Ours,
+        recordoned: 0,
+        boot_before: None,
+        gpus_before: BTreeMap::new(),
+        powered_off: false,
+        moved_to: None,
+        left_behind: Vec::new(),
+        epoch: 0,
+        phase,
+        since: at(since),
+    }
+}
+
+fn sight(record: Record, host: HostState) -> Sight {
+    let vm = VmFacts {
+        moref: VmRef::new("vm-1"),
+        uuid: None,
+        power: PowerSeen::On,
+        on: Some(HostRef::new("host-1")),
+        on_name: "esx1".to_owned(),
+        host,
+        drs: false,
+        question: None,
+    };
+    Sight {
+        record,
+        seen: Observed {
+            process_began: at(-60),
+            hearing: Hearing::Both,
+            node: Some(node()),
+            vm: VmSeen::Found(vm),
+            admission: Admission::Granted,
+            drain: None,
+            pods_revision: 0,
+            attempts: BTreeMap::new(),
+            offer: Offer::default(),
+            target: HostState::Unknown,
+        },
+    }
+}
+
+fn of(episode: Episode) -> Record {
+    Record::Episode(Box::new(episode))
+}
+
+struct Teller {
+    metrics: Arc<Metrics>,
+    name: NodeName,
+}
+
+impl Teller {
+    fn new() -> Self {
+        Self {
+            metrics: Arc::new(Metrics::new(at(-60))),
+            name: NodeName::new("gpu1"),
+        }
+    }
+
+    fn recorded(&self, before: &Record, after: Record, ended: Option<Ended>, when: i64) {
+        let transition = Transition {
+            record: after,
+            unschedulable: None,
+            ended,
+        };
+        let told = Told::Recorded {
+            node: &node(),
+            before,
+            transition: &transition,
+            wrote: (at(when), at(when)),
+        };
+        self.metrics.tell(&self.name, told);
+    }
+
+    fn waits(&self, record: &Record, on: &WaitingOn) {
+        self.metrics.tell(&self.name, Told::Waits { record, on });
+    }
+
+    fn shows(&self, sights: impl IntoIterator<Item = Sight>) {
+        let sights = sights
+            .into_iter()
+            .map(|sight| (self.name.clone(), sight))
+            .collect();
+        self.metrics.show(&sights);
+    }
+
+    fn tried_power_off(&self, outcome: Outcome) {
+        self.metrics.found(&Finding {
+            node: self.name.clone(),
+            found: Found::Tried {
+                kind: EffectKind::PowerOff,
+                at: at(9),
+                host: None,
+                outcome,
+            },
+        });
+    }
+
+    fn open(&self) -> String {
+        self.metrics.write(Text::OpenMetrics).unwrap()
+    }
+
+    /// Each sample is written as stated.
+    #[track_caller]
+    fn says(&self, samples: &[&str]) {
+        let text = self.open();
+        for sample in samples {
+            let is_there = text
+                .lines()
+                .any(|line| line == *sample || line.starts_with(&format!("{sample} # {{")));
+            assert!(is_there, "{sample} is not in:\n{text}");
+        }
+    }
+
+    #[track_caller]
+    fn is_silent_about(&self, what: &str) {
+        let text = self.open();
+        let said: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.starts_with('#') && line.contains(what))
+            .collect();
+        assert!(said.is_empty(), "{said:#?}");
+    }
+}
+
+#[test]
+fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
+    let told = Teller::new();
+    let draining = of(episode(Phase::Draining, 1));
+    let waiting = of(Episode {
+        powered_off: true,
+        ..episode(Phase::AwaitingHost, 31)
+    });
+    told.recorded(&Record::InService, draining.clone(), None, 1);
+    told.recorded(&draining, waiting.clone(), None, 31);
+    told.recorded(&waiting, Record::InService, Some(Ended::Succeeded), 3631);
+    let bucket = told
+        .open()
+        .lines()
+        .find(|line| line.starts_with("haulout_episode_duration_seconds_bucket{le=\"7200.0\""))
+        .map(str::to_owned);
+    assert_eq!(
+        bucket.unwrap(),
+        format!(
+            "haulout_episode_duration_seconds_bucket{{le=\"7200.0\",result=\"success\"}} 1 # {{trace_id=\"{TRACE}\"}} 3630.0"
+        )
+    );
+    told.says(&[
+        "haulout_episodes_started_total{trigger=\"task\"} 1",
+        "haulout_episodes_finished_total{result=\"success\",placement=\"returned\"} 1",
+        "haulout_episodes_finished_total{result=\"cancelled\",placement=\"none\"} 0",
+        "haulout_detection_latency_seconds_sum{source=\"running\"} 1.0",
+        "haulout_phase_duration_seconds_sum{phase=\"Draining\"} 30.0",
+        "haulout_phase_duration_seconds_sum{phase=\"AwaitingHost\"} 3600.0",
+        "haulout_episode_duration_seconds_sum{result=\"success\"} 3630.0",
+        "haulout_queue_wait_seconds_sum 0.0",
+        "haulout_queue_wait_seconds_count 1",
+        "haulout_decisions_total{decision=\"record\"} 3",
+    ]);
+}
+
+#[test]
+fn a_wait_in_the_queue_is_told_once_it_is_over() {
+    let told = Teller::new();
+    let queued = of(episode(Phase::Queued, 1));
+    told.recorded(&Record::InService, queued.clone(), None, 1);
+    told.says(&["haulout_queue_wait_seconds_count 0"]);
+    told.shows([sight(queued.clone(), HostState::InMaintenance)]);
+    told.says(&[
+        "haulout_queue_depth 1.0",
+        "haulout_episodes_active{phase=\"Queued\"} 1.0",
+    ]);
+    told.recorded(&queued, of(episode(Phase::Draining, 61)), None, 61);
+    told.says(&[
+        "haulout_queue_wait_seconds_sum 60.0",
+        "haulout_queue_wait_seconds_count 1",
+    ]);
+}
+
+#[test]
+fn a_click_from_before_the_process_is_no_measure_of_hearing() {
+    let told = Teller::new();
+    let mut late = episode(Phase::Draining, 1);
+    late.trigger.clicked_at = at(-600);
+    told.recorded(&Record::InService, of(late), None, 1);
+    told.says(&["haulout_detection_latency_seconds_sum{source=\"startup\"} 601.0"]);
+    told.is_silent_about("source=\"running\"");
+}
+
+#[test]
+fn clocks_that_differ_give_no_time_below_zero() {
+    let told = Teller::new();
+    let mut ahead = episode(Phase::Draining, 1);
+    ahead.trigger.clicked_at = at(5);
+    told.recorded(&Record::InService, of(ahead), None, 1);
+    told.says(&["haulout_detection_latency_seconds_sum{source=\"running\"} 0.0"]);
+}
+
+#[test]
+fn a_cut_of_power_is_counted_once_with_its_reason() {
+    let told = Teller::new();
+    let record = of(episode(Phase::Draining, 1));
+    let mut toolless = sight(record.clone(), HostState::InMaintenance);
+    let refusal = Refusal {
+        advice: Advice::NoTools,
+        said: "ToolsUnavailable".to_owned(),
+    };
+    toolless.seen.attempts.insert(
+        EffectKind::ShutdownGuest,
+        Attempt {
+            at: at(2),
+            host: None,
+            refusals: 1,
+            outcome: Outcome::Refused(refusal.clone()),
+        },
+    );
+    told.shows([toolless]);
+    told.tried_power_off(Outcome::Refused(refusal));
+    told.tried_power_off(Outcome::Done);
+    told.says(&["haulout_forced_poweroffs_total{reason=\"no_tools\"} 0"]);
+    let running = Outcome::Running(TaskRef::new("task-9"));
+    told.tried_power_off(running.clone());
+    told.tried_power_off(running);
+    told.says(&[
+        "haulout_forced_poweroffs_total{reason=\"no_tools\"} 1",
+        "haulout_forced_poweroffs_total{reason=\"guest_deadline\"} 0",
+    ]);
+}
+
+#[test]
+fn what_a_node_waits_for_is_shown_until_it_is_over() {
+    let told = Teller::new();
+    let idle = || sight(Record::InService, HostState::InService);
+    let mut unheard = idle();
+    unheard.seen.hearing = Hearing::NoVcenter { why: String::new() };
+    told.shows([unheard]);
+    told.waits(&Record::InService, &WaitingOn::Vcenter { why: String::new() });
+    told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"vcenter\"} 1.0"]);
+    told.shows([idle()]);
+    told.is_silent_about("haulout_waiting_on");
+
+    let draining = of(episode(Phase::Draining, 1));
+    told.shows([sight(draining.clone(), HostState::InMaintenance)]);
+    told.waits(&draining, &WaitingOn::DrainRound);
+    told.waits(&draining, &WaitingOn::PowerState);
+    told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"power-state\"} 1.0"]);
+    told.is_silent_about("drain-round");
+    told.recorded(&draining, of(episode(Phase::AwaitingHost, 9)), None, 9);
+    told.is_silent_about("haulout_waiting_on");
+}
+
+#[test]
+fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_gone() {
+    let told = Teller::new();
+    let mut draining = sight(of(episode(Phase::Draining, 7)), HostState::InMaintenance);
+    let left = |why| PodLeft {
+        name: "ml/secretive-pod".to_owned(),
+        why,
+    };
+    draining.seen.drain = Some(DrainReport {
+        listed_at: at(8),
+        pods_revision: 0,
+        left: vec![
+            left(PodLeftBecause::Budget { names: Vec::new() }),
+            left(PodLeftBecause::Leaving),
+            left(PodLeftBecause::Leaving),
+            left(PodLeftBecause::NotReached),
+        ],
+    });
+    told.shows([draining]);
+    told.waits(&Record::InService, &WaitingOn::DrainRound);
+    told.says(&[
+        "haulout_node_phase{node=\"gpu1\",phase=\"Draining\"} 1.0",
+        "haulout_node_phase{node=\"gpu1\",phase=\"InService\"} 0.0",
+        "haulout_node_phase_start_timestamp_seconds{node=\"gpu1\"} 1000007.0",
+        "haulout_drain_pods_pending{node=\"gpu1\",reason=\"pdb\"} 1.0",
+        "haulout_drain_pods_pending{node=\"gpu1\",reason=\"terminating\"} 2.0",
+        "haulout_drain_pods_pending{node=\"gpu1\",reason=\"other\"} 1.0",
+        "haulout_host_maintenance_state{host=\"esx1\",state=\"in\"} 1.0",
+        "haulout_host_maintenance_state{host=\"esx1\",state=\"normal\"} 0.0",
+    ]);
+    told.is_silent_about("secretive-pod");
+    told.shows([]);
+    told.is_silent_about("gpu1");
+    told.is_silent_about("esx1");
+}
+
+/// Something of everything, so that no metric is left out for want of a sample.
+fn everything() -> Teller {
+    let told = Teller::new();
+    let draining = of(episode(Phase::Draining, 1));
+    told.recorded(&Record::InService, draining.clone(), None, 1);
+    told.recorded(&draining, Record::InService, Some(Ended::Cancelled), 5);
+    let mut shown = sight(draining.clone(), HostState::InService);
+    shown.seen.drain = Some(DrainReport {
+        listed_at: at(2),
+        pods_revision: 0,
+        left: Vec::new(),
+    });
+    told.shows([shown]);
+    told.waits(&draining, &WaitingOn::DrainRound);
+    let effect = Effect::Survey { hosts: Vec::new() };
+    told.metrics.tell(
+        &told.name,
+        Told::Asks {
+            record: &draining,
+            effect: &effect,
+        },
+    );
+    told.metrics.evictions(429, 2);
+    told.metrics
+        .vcenter_called("Login", Came::Answer, Duration::from_millis(30));
+    told.metrics.vcenter_answered(at(3));
+    told
+}
+
+#[test]
+fn every_metric_is_written_under_its_name_with_its_type_and_its_labels() {
+    let told = everything();
+    let older = told.metrics.write(Text::Prometheus).unwrap();
+    let mut typed: Vec<(String, String)> = older
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .map(|(name, kind)| (name.to_owned(), kind.to_owned()))
+        .collect();
+    let mut listed: Vec<(String, String)> = ALL
+        .iter()
+        .map(|metric| (metric.name(), metric.kind.to_string()))
+        .collect();
+    typed.sort();
+    listed.sort();
+    assert_eq!(typed, listed);
+    for metric in ALL {
+        let name = metric.name();
+        let name = match metric.kind {
+            Kind::Histogram => format!("{name}_count"),
+            Kind::Counter | Kind::Gauge => name,
+        };
+        let sample = older
+            .lines()
+            .find(|line| line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} ")))
+            .unwrap_or_else(|| panic!("no sample of {name} in:\n{older}"));
+        let labels: Vec<&str> = match sample.split_once('{') {
+            Some((_, labels)) => labels
+                .split(',')
+                .map(|label| label.split('=').next().unwrap())
+                .collect(),
+            None => Vec::new(),
+        };
+        assert_eq!(labels, metric.labels, "{sample}");
+    }
+}
+
+#[test]
+fn the_older_text_has_no_exemplar_no_unit_and_whole_names() {
+    let told = everything();
+    assert!(told.open().ends_with("# EOF\n"));
+    assert!(told.open().contains(" # {trace_id="));
+    let older = told.metrics.write(Text::Prometheus).unwrap();
+    for absent in ["# EOF", "# UNIT", "trace_id"] {
+        assert!(!older.contains(absent), "{absent} in:\n{older}");
+    }
+    for line in [
+        "# HELP haulout_episodes_started_total Episodes that began.",
+        "# TYPE haulout_episodes_started_total counter",
+        "haulout_eviction_requests_total{code=\"429\"} 2",
+    ] {
+        assert!(older.lines().any(|it| it == line), "{line} is not in:\n{older}");
+    }
+}
+
+#[test]
+fn who_accepts_openmetrics_gets_it() {
+    let prometheus =
+        "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+    assert_eq!(Text::accepted(Some(prometheus)), Text::OpenMetrics);
+    assert_eq!(Text::accepted(Some("*/*")), Text::Prometheus);
+    assert_eq!(Text::accepted(None), Text::Prometheus);
+}

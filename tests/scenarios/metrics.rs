@@ -1,0 +1,348 @@
+//! What is answered over HTTP while a node goes through maintenance: metrics that agree with what others have counted,
+//! and health that tells what is wrong with whom.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::stage::{PATIENCE, Stage};
+use haulout_lab::vcenter::{Down, GuestPatch};
+use haulout_lab::wait::until;
+
+use crate::story::{one_node, start, tell};
+
+/// Any free port of the loopback; the log tells which.
+const SERVED: [(&str, &str); 2] = [
+    ("METRICS_ADDRESS", "127.0.0.1:0"),
+    ("HEALTH_ADDRESS", "127.0.0.1:0"),
+];
+
+const OPEN: &str = "application/openmetrics-text; version=1.0.0";
+
+/// Where the latest Haulout of the stage serves `what`.
+async fn address(stage: &Stage<'_>, what: &str) -> anyhow::Result<String> {
+    let words = format!("serving {what} on ");
+    stage.wait_said(&words).await?;
+    let said = stage.said();
+    let (_, after) = said.rsplit_once(&words).context("it was said")?;
+    Ok(after.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+/// Asks, and gives status and text.
+async fn ask(url: &str, accept: &str) -> anyhow::Result<(u16, String)> {
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let asked = client.get(url).header("Accept", accept);
+    let answer = tokio::time::timeout(Duration::from_secs(5), asked.send()).await??;
+    let status = answer.status().as_u16();
+    Ok((status, answer.text().await?))
+}
+
+/// The samples of an exposition, by name and labels.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let sample = line.split(" # ").next().unwrap();
+            let (name, value) = sample.rsplit_once(' ').unwrap();
+            (name.to_owned(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+async fn scrape(metrics: &str) -> anyhow::Result<BTreeMap<String, f64>> {
+    let (status, text) = ask(metrics, "text/plain").await?;
+    ensure!(status == 200, "{status}: {text}");
+    Ok(samples(&text))
+}
+
+fn value(samples: &BTreeMap<String, f64>, name: &str) -> f64 {
+    samples.get(name).copied().unwrap_or_default()
+}
+
+/// What is wrong with a text that is to be OpenMetrics: each family is described before its samples and only once, all
+/// of it is ours, exemplars stand on buckets, and the end is marked.
+fn faults_of_openmetrics(text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
+    if !text.ends_with("\n# EOF\n") || text.matches("# EOF").count() != 1 {
+        faults.push("the end is not marked once, at the end".to_owned());
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    let mut family = "";
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            if kinds.insert(name, kind).is_some() {
+                faults.push(format!("{name} is described twice"));
+            }
+            family = name;
+            continue;
+        }
+        if line.starts_with("# HELP ") || line.starts_with("# UNIT ") {
+            continue;
+        }
+        let sample = line.split(" # ").next().unwrap();
+        let (series, number) = sample.rsplit_once(' ').unwrap_or((sample, ""));
+        if number.parse::<f64>().is_err() {
+            faults.push(format!("no number: {line}"));
+        }
+        if !seen.insert(series.to_owned()) {
+            faults.push(format!("twice: {series}"));
+        }
+        let name = series.split('{').next().unwrap();
+        let suffixes: &[&str] = match kinds.get(family) {
+            Some(&"counter") => &["_total"],
+            Some(&"gauge") => &[""],
+            Some(&"histogram") => &["_bucket", "_sum", "_count"],
+            _ => &[],
+        };
+        if !suffixes.iter().any(|suffix| name == format!("{family}{suffix}")) {
+            faults.push(format!("no sample of {family}: {line}"));
+        }
+        let exemplar = line.split_once(" # ");
+        if exemplar.is_some_and(|(_, it)| !name.ends_with("_bucket") || !it.starts_with("{trace_id=\"")) {
+            faults.push(format!("an exemplar out of place: {line}"));
+        }
+    }
+    faults
+}
+
+/// Has Prometheus' own tool judge `text`, where it is installed.
+fn promtool(text: &str) -> anyhow::Result<()> {
+    let started = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut tool = match started {
+        Ok(tool) => tool,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!(
+                "promtool is not installed (apt-get install prometheus): only our own checks of the format have run"
+            );
+            return Ok(());
+        }
+        Err(error) => return Err(error).context("starting promtool"),
+    };
+    tool.stdin
+        .take()
+        .context("its stdin is piped")?
+        .write_all(text.as_bytes())?;
+    let judged = tool.wait_with_output()?;
+    let said = String::from_utf8_lossy(&judged.stderr);
+    ensure!(
+        judged.status.success(),
+        "promtool does not accept it: {said}\n{text}"
+    );
+    println!("promtool check metrics: accepted {said}");
+    Ok(())
+}
+
+#[test]
+fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() {
+    tell(async {
+        let stage = one_node("metrics").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        // A guest without tools cannot be asked, so its power is cut.
+        let toolless = GuestPatch {
+            tools: Some(false),
+            ..GuestPatch::default()
+        };
+        stage.vcenter.patch_vm("gpu1", toolless).await?;
+        let haulout = start(&stage, &SERVED)?;
+        let metrics = format!("{}/metrics", address(&stage, "metrics").await?);
+        stage.wait_said("vCenter has told its complete set").await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        let waits = format!("haulout_waiting_on{{node=\"{node}\",kind=\"host-exit\"}}");
+        let away = until("the metrics show what the node waits for", PATIENCE, async || {
+            let away = scrape(&metrics).await?;
+            Ok(away.contains_key(&waits).then_some(away))
+        })
+        .await?;
+        let phase = |phase: &str| format!("haulout_node_phase{{node=\"{node}\",phase=\"{phase}\"}}");
+        ensure!(value(&away, &phase("AwaitingHost")) == 1.0, "{away:#?}");
+        ensure!(value(&away, "haulout_episodes_active{phase=\"AwaitingHost\"}") == 1.0);
+        ensure!(value(&away, "haulout_vcenter_session_up") == 1.0);
+        // Long after 2020, so that it is a time.
+        ensure!(value(&away, "haulout_vcenter_last_update_timestamp_seconds") > 1.6e9);
+        let host = |state: &str| format!("haulout_host_maintenance_state{{host=\"esx1\",state=\"{state}\"}}");
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
+        until("the metrics show the host in maintenance", PATIENCE, async || {
+            let shown = scrape(&metrics).await?;
+            Ok((value(&shown, &host("in")) == 1.0).then_some(()))
+        })
+        .await?;
+
+        stage.vcenter.exit_maintenance("esx1").await?;
+        let episode = haulout_lab::stage::episode(&stage.node(&node).await?);
+        stage.wait_in_service(&node).await?;
+        let ended = "haulout_episodes_finished_total{result=\"success\",placement=\"returned\"}";
+        let back = until(
+            "the metrics show the node back in service",
+            PATIENCE,
+            async || {
+                let back = scrape(&metrics).await?;
+                let is_back = value(&back, ended) == 1.0 && value(&back, &phase("InService")) == 1.0;
+                Ok(is_back.then_some(back))
+            },
+        )
+        .await?;
+        ensure!(!back.keys().any(|name| name.starts_with("haulout_waiting_on{")));
+        ensure!(value(&back, "haulout_episodes_started_total{trigger=\"task\"}") == 1.0);
+        ensure!(
+            value(
+                &back,
+                "haulout_detection_latency_seconds_count{source=\"running\"}"
+            ) == 1.0
+        );
+        ensure!(
+            value(
+                &back,
+                "haulout_episode_duration_seconds_count{result=\"success\"}"
+            ) == 1.0
+        );
+
+        // What vCenter's journal has counted.
+        let counted = |count: usize| f64::from(u32::try_from(count).unwrap());
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        for method in ["PowerOffVM_Task", "PowerOnVM_Task", "ShutdownGuest"] {
+            let here: f64 = ["ok", "fault", "no_answer", "unreadable"]
+                .iter()
+                .map(|code| {
+                    value(
+                        &back,
+                        &format!("haulout_vcenter_requests_total{{operation=\"{method}\",code=\"{code}\"}}"),
+                    )
+                })
+                .sum();
+            let there = counted(stage.calls(method, "gpu1").await?);
+            ensure!(here == there, "{method}: {here} here, {there} there");
+        }
+        ensure!(value(&back, "haulout_forced_poweroffs_total{reason=\"no_tools\"}") == 1.0);
+        ensure!(value(&back, "haulout_forced_poweroffs_total{reason=\"guest_deadline\"}") == 0.0);
+
+        // What the audit log has counted.
+        let mut asked: BTreeMap<u16, usize> = BTreeMap::new();
+        for event in stage.audit().await? {
+            if event.subresource.as_deref() == Some("eviction") {
+                *asked.entry(event.code).or_default() += 1;
+            }
+        }
+        ensure!(!asked.is_empty(), "an eviction is in the audit log");
+        let all: f64 = back
+            .iter()
+            .filter(|(name, _)| name.starts_with("haulout_eviction_requests_total{"))
+            .map(|(_, value)| value)
+            .sum();
+        ensure!(all == counted(asked.values().sum()), "{all} of {asked:?}");
+        for (code, there) in asked {
+            let here = value(
+                &back,
+                &format!("haulout_eviction_requests_total{{code=\"{code}\"}}"),
+            );
+            ensure!(here == counted(there), "{code}: {here} here, {there} there");
+        }
+
+        let (_, open) = ask(&metrics, OPEN).await?;
+        let faults = faults_of_openmetrics(&open);
+        ensure!(faults.is_empty(), "{faults:#?}\n{open}");
+        let id = episode
+            .as_ref()
+            .and_then(|episode| episode.get("id")?.as_str())
+            .map(str::to_owned);
+        let exemplar = format!(" # {{trace_id=\"{}\"}}", id.context("the episode has an id")?);
+        ensure!(
+            open.contains(&exemplar),
+            "no exemplar names the episode, {exemplar}:\n{open}"
+        );
+        ensure!(!open.contains(stage.vcenter.password()), "a secret");
+        let (_, older) = ask(&metrics, "*/*").await?;
+        promtool(&older)?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn health_tells_who_is_not_heard_and_a_vcenter_that_is_down_does_not_end_the_program() {
+    tell(async {
+        let stage = one_node("health").await?;
+        let down = stage.vcenter.restart(Down::Refused, Duration::from_secs(8));
+        let meanwhile = async {
+            let vcenter = stage.vcenter.sdk().split('/').nth(2).unwrap();
+            until("vCenter to be down", PATIENCE, async || {
+                let connected = tokio::net::TcpStream::connect(vcenter).await;
+                Ok(connected.is_err().then_some(()))
+            })
+            .await?;
+            let haulout = start(&stage, &SERVED)?;
+            let health = address(&stage, "health").await?;
+            stage
+                .wait_said("vCenter is not heard, nothing is done until it is")
+                .await?;
+            let (status, said) = ask(&format!("{health}/readyz"), "*/*").await?;
+            ensure!(
+                status == 503 && said.contains("[-]vcenter failed: "),
+                "{status}: {said}"
+            );
+            ensure!(said.contains("[+]hub ok\n") && said.ends_with("readyz check failed\n"));
+            for path in ["livez", "healthz"] {
+                let (status, said) = ask(&format!("{health}/{path}"), "*/*").await?;
+                ensure!((status, said.as_str()) == (200, "ok"), "{path}: {status}: {said}");
+            }
+            let (status, said) = ask(&format!("{health}/livez?verbose"), "*/*").await?;
+            ensure!(
+                (status, said.as_str()) == (200, "[+]hub ok\nlivez check passed\n"),
+                "{said}"
+            );
+            Ok((haulout, health))
+        };
+        let ((), (haulout, health)) = tokio::try_join!(down, meanwhile)?;
+        let ready = format!("{health}/readyz");
+
+        stage.wait_said("vCenter has told its complete set").await?;
+        until("the program to be ready", PATIENCE, async || {
+            let (status, _) = ask(&ready, "*/*").await?;
+            Ok((status == 200).then_some(()))
+        })
+        .await?;
+        let (status, said) = ask(&format!("{ready}?verbose"), "*/*").await?;
+        ensure!(
+            (status, said.as_str())
+                == (
+                    200,
+                    "[+]hub ok\n[+]vcenter ok\n[+]kubernetes ok\nreadyz check passed\n"
+                ),
+            "{said}"
+        );
+        let (status, _) = ask(&format!("{health}/elsewhere"), "*/*").await?;
+        ensure!(status == 404, "{status}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_ends_the_program_with_the_setting_named() {
+    tell(async {
+        let stage = one_node("port-taken").await?;
+        let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let address = taken.local_addr()?.to_string();
+        let haulout = start(&stage, &[("METRICS_ADDRESS", &address)])?;
+        ensure!(haulout.ended().await? == Some(1));
+        let said = stage.said();
+        let words = format!(
+            "cannot serve metrics on {address}: set METRICS_ADDRESS to another address, or to off: Address already in use"
+        );
+        ensure!(said.contains(&words), "{said}");
+        Ok(())
+    });
+}
