@@ -11,6 +11,8 @@
 mod hub;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -23,6 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::actor::node::Shared;
 use crate::actor::supervisor::Supervisor;
+use crate::actor::tell::Tell;
 use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::facts::GpuResources;
@@ -33,6 +36,8 @@ use crate::keys::Keys;
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::telemetry::Listeners;
 use crate::telemetry::log::Log;
+use crate::telemetry::trace::{self, Traces};
+
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
 use crate::world::World;
@@ -98,9 +103,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         findings: findings_sender,
         nodes: cluster_sender.clone(),
     };
+    let mut listeners: Vec<Box<dyn Tell>> = vec![Box::new(Log::new(&config))];
+    // They end when nobody is left who tells, so they are no part of the tasks that must not end.
+    let mut showing = JoinSet::new();
+    let showing_stop = CancellationToken::new();
+    listeners.extend(traces(&config, &mut showing, &showing_stop)?);
     let shared = Shared {
         perform: world,
-        tell: Box::new(Listeners(vec![Box::new(Log)])),
+        tell: Box::new(Listeners(listeners)),
         policy: policy(&config),
         clock,
     };
@@ -153,7 +163,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let outcome = until_asked_to_stop(&mut tasks, terminate).await;
     stop.cancel();
     streams_stop.cancel();
-    let all = async { while tasks.join_next().await.is_some() {} };
+    showing_stop.cancel();
+    let all = async {
+        while tasks.join_next().await.is_some() {}
+        while showing.join_next().await.is_some() {}
+    };
     if tokio::time::timeout(STOP_GRACE, all).await.is_err() {
         warn!("not everything ended within {STOP_GRACE:?}; the rest is dropped");
     }
@@ -247,6 +261,26 @@ fn rules(config: &Config) -> Rules {
         },
         bind_by_name: config.bind_by_name,
     }
+}
+
+/// Whoever turns what is told into traces, where the environment names a collector. What is done on paper only is no
+/// maintenance that anybody should find in one.
+fn traces(
+    config: &Config,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<Box<dyn Tell>>> {
+    if config.dry_run {
+        return Ok(None);
+    }
+    let exporter = trace::export::exporter(|name| std::env::var(name).ok())
+        .map_err(|wrong| misconfigured(wrong.name, &wrong.value, &wrong.why))?;
+    Ok(exporter.map(|exporter| {
+        let (sender, queue) = mpsc::channel(trace::QUEUE);
+        let lost = Arc::new(AtomicU64::new(0));
+        tasks.spawn(trace::export::run(exporter, queue, lost.clone(), stop.clone()));
+        Box::new(Traces::new(sender, lost, clock)) as Box<dyn Tell>
+    }))
 }
 
 /// The pod we run in, where the deployment tells us by the usual two variables.

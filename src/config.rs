@@ -24,6 +24,9 @@ use setting::{Choice, Found, Range, Seconds};
 /// The GPU resources unless others are configured: those of the three vendors' device plugins.
 pub const DEFAULT_GPU_RESOURCES: &str = "nvidia.com/*,amd.com/*,gpu.intel.com/*";
 
+/// What a trace's id takes the place of in `TRACE_UI_URL_TEMPLATE`.
+pub const TRACE_ID: &str = "{trace_id}";
+
 // Upper bounds keep typing errors out, as milliseconds for seconds; they lie well above what anybody has asked for.
 const POLL_INTERVAL: Seconds = Seconds::new("POLL_INTERVAL_SECONDS", 30, 3_600);
 const DRAIN_TIMEOUT: Seconds = Seconds::new("DRAIN_TIMEOUT_SECONDS", 600, 604_800);
@@ -97,6 +100,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// What is logged: a level, or a list of `target=level`.
     pub log_level: String,
+    /// The address of a trace in the tracing UI, with [`TRACE_ID`] in the place of its id.
+    pub trace_ui_url_template: Option<String>,
     /// Whether everything is decided and nothing done.
     pub dry_run: bool,
 }
@@ -159,6 +164,7 @@ impl Config {
             max_unavailable,
             log_format,
             log_level,
+            trace_ui_url_template,
             dry_run,
         } = args;
         let found = &mut Found::default();
@@ -198,6 +204,7 @@ impl Config {
             max_unavailable: unavailable(max_unavailable, found),
             log_format: LOG_FORMAT.read(log_format, LogFormat::Text, found),
             log_level: level(log_level, found),
+            trace_ui_url_template: trace_ui(trace_ui_url_template, found),
             dry_run: setting::boolean("DRY_RUN", dry_run, false, found),
         };
         std::mem::take(found).into_result(config)
@@ -230,6 +237,7 @@ impl Config {
             max_unavailable,
             log_format,
             log_level,
+            trace_ui_url_template,
             dry_run,
         } = self;
         let ca_bundle = vcenter_ca_bundle.as_ref().map(|path| path.display().to_string());
@@ -263,6 +271,10 @@ impl Config {
             ("MAX_UNAVAILABLE", max_unavailable.to_string()),
             (LOG_FORMAT.name(), LOG_FORMAT.word(*log_format)),
             ("LOG_LEVEL", log_level.clone()),
+            (
+                "TRACE_UI_URL_TEMPLATE",
+                trace_ui_url_template.clone().unwrap_or_default(),
+            ),
             ("DRY_RUN", dry_run.to_string()),
         ]
     }
@@ -346,6 +358,19 @@ fn unavailable(given: Option<String>, found: &mut Found) -> MaxUnavailable {
         );
         MaxUnavailable::Unlimited
     })
+}
+
+fn trace_ui(given: Option<String>, found: &mut Found) -> Option<String> {
+    let template = setting::given(given)?;
+    let is_address = template.starts_with("https://") || template.starts_with("http://");
+    if !is_address || !template.contains(TRACE_ID) {
+        found.wrong(
+            "TRACE_UI_URL_TEMPLATE",
+            &template,
+            format!("an http or https address with {TRACE_ID} in it is expected"),
+        );
+    }
+    Some(template)
 }
 
 fn level(given: Option<String>, found: &mut Found) -> String {

@@ -1,6 +1,7 @@
 //! What Haulout shows of itself. Everything here renders what actors tell; nothing here decides.
 
 pub mod log;
+pub mod trace;
 
 use crate::actor::tell::{Tell, Told};
 use crate::ids::NodeName;

@@ -48,6 +48,7 @@ fn the_defaults_are_those_of_the_python_controller_but_for_verified_certificates
         ("MAX_UNAVAILABLE", "unlimited"),
         ("LOG_FORMAT", "text"),
         ("LOG_LEVEL", "info"),
+        ("TRACE_UI_URL_TEMPLATE", ""),
         ("DRY_RUN", "false"),
     ];
     assert_eq!(described, expected.map(|(name, value)| (name, value.to_owned())));
@@ -137,6 +138,12 @@ fn each_malformed_value_is_named_with_its_flag_and_what_would_be_right() {
         ),
         (|a, v| a.bind_by_name = v, &["2"], "BIND_BY_NAME", "true or false"),
         (|a, v| a.dry_run = v, &["maybe"], "DRY_RUN", "true or false"),
+        (
+            |a, v| a.trace_ui_url_template = v,
+            &["jaeger/{trace_id}", "https://jaeger/trace/"],
+            "TRACE_UI_URL_TEMPLATE",
+            "{trace_id}",
+        ),
         (|a, v| a.log_format = v, &["xml"], "LOG_FORMAT", "text or json"),
         (
             |a, v| a.log_level = v,

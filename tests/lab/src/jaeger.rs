@@ -107,9 +107,15 @@ impl Jaeger {
         let receiver = format!("http://{}/v1/traces", at(&http));
         until("Jaeger to answer", START, async || {
             process.check_running()?;
-            let answers = client.get(&services).send().await.is_ok_and(|it| it.status().is_success());
+            let answers = client
+                .get(&services)
+                .send()
+                .await
+                .is_ok_and(|it| it.status().is_success());
             // An empty request is a valid one.
-            let empty = client.post(&receiver).header("content-type", "application/x-protobuf");
+            let empty = client
+                .post(&receiver)
+                .header("content-type", "application/x-protobuf");
             let takes = empty.send().await.is_ok_and(|it| it.status().is_success());
             Ok((answers && takes).then_some(()))
         })
@@ -155,7 +161,12 @@ impl Jaeger {
         let tags = json!({tag: value}).to_string();
         let address = reqwest::Url::parse_with_params(
             &format!("{}/api/traces", self.query()),
-            [("service", service), ("tags", &tags), ("limit", "100"), ("lookback", "2d")],
+            [
+                ("service", service),
+                ("tags", &tags),
+                ("limit", "100"),
+                ("lookback", "2d"),
+            ],
         )?;
         let path = format!("{}?{}", address.path(), address.query().unwrap_or_default());
         self.spans(&path).await
