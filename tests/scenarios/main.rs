@@ -23,3 +23,4 @@ mod main_job;
 mod people;
 mod restarts;
 mod session;
+mod traces;

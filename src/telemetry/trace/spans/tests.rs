@@ -291,9 +291,10 @@ fn what_this_process_saw_splits_a_phase_in_two() {
             power_cut: Some(at(80)),
             host_awaited: Some(at(95)),
             gpus_awaited: Some(at(7_250)),
-            budgets: match phase {
-                Phase::Draining => ["ml/train".to_owned()].into(),
-                _ => BTreeSet::new(),
+            budgets: if matches!(phase, Phase::Draining) {
+                ["ml/train".to_owned()].into()
+            } else {
+                BTreeSet::new()
             },
             behind: None,
         }
