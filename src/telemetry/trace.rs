@@ -196,3 +196,6 @@ impl Tell for Traces {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

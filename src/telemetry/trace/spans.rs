@@ -164,8 +164,8 @@ impl<'a> Story<'a> {
             parent: Some(self.root.span_id()),
             name,
             kind,
-            start,
-            end: end.max(start),
+            start: whole_microsecond(start),
+            end: whole_microsecond(end.max(start)),
             attributes: self.identity.to_vec(),
             failed: None,
             link: None,
@@ -362,6 +362,11 @@ impl<'a> Story<'a> {
         }
         spans.push(maintenance);
     }
+}
+
+/// Trace stores keep a beginning and a duration in whole microseconds. Cut here already, phases meet there as well.
+fn whole_microsecond(at: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
 }
 
 /// How a VM that goes on in `phase` was placed, where it was.
