@@ -1,6 +1,6 @@
 //! What a tracing backend shows of an episode, and what becomes of the episode when the backend is none.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::jaeger::{Jaeger, Span};
@@ -10,6 +10,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::story::{a40, gpu_vm, hosts, kube, one_node, stage, start, tell};
 
@@ -193,7 +194,13 @@ fn a_move_is_one_trace_that_names_the_other_host() {
         let relocate = named(&spans, "relocate")?;
         ensure!(relocate.tags.get("haulout.target.host").map(String::as_str) == Some("esx2"));
         ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
-        haulout.stop().await
+        haulout.stop().await?;
+        let said = stage.said();
+        ensure!(
+            !said.contains("last spans") && !said.contains("were lost"),
+            "{said}"
+        );
+        Ok(())
     });
 }
 
