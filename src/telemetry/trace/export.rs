@@ -86,7 +86,10 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
         )),
         None => None,
     };
-    let unusable = |error: &dyn std::fmt::Display| wrong(endpoint_name, &endpoint, &error.to_string());
+    let unusable = |error: &dyn std::fmt::Display| {
+        let why = without_password(&error.to_string());
+        wrong(endpoint_name, &without_password(&endpoint), &why)
+    };
     let protocol = either(
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
         "OTEL_EXPORTER_OTLP_PROTOCOL",
@@ -123,8 +126,21 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
         }
     };
     exporter.set_resource(&resource());
-    info!("traces go to {endpoint}");
+    info!("traces go to {}", without_password(&endpoint));
     Ok(Some(exporter))
+}
+
+/// A text about an endpoint, but for credentials that someone wrote into its address.
+fn without_password(text: &str) -> String {
+    let word = |word: &str| match word.rsplit_once('@') {
+        Some((before, host)) => {
+            let scheme = before.split_once("//").map_or("", |(scheme, _)| scheme);
+            let slashes = if scheme.is_empty() { "" } else { "//" };
+            format!("{scheme}{slashes}***@{host}")
+        }
+        None => word.to_owned(),
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 fn wrong(name: &'static str, value: &str, why: &str) -> Wrong {
@@ -225,7 +241,7 @@ impl Complaints {
         if lost == self.told || self.quiet_until.is_some_and(|until| at < until) {
             return;
         }
-        let why = why.unwrap_or("the queue was full");
+        let why = why.map_or_else(|| "the queue was full".to_owned(), without_password);
         warn!(
             "{} spans were lost, {lost} since the start: {why}; episodes go on without",
             lost - self.told

@@ -40,6 +40,14 @@ async fn nothing_is_made_without_an_endpoint_or_where_it_is_switched_off() {
     assert!(absent.unwrap_err().contains("/no/such.pem"));
 }
 
+#[test]
+fn a_password_in_the_address_is_never_told() {
+    let told = without_password("sending to (http://someone:canary@collector:4318/v1/traces) failed");
+    assert_eq!(told, "sending to (http://***@collector:4318/v1/traces) failed");
+    assert_eq!(without_password("someone:canary@collector"), "***@collector");
+    assert_eq!(without_password("http://collector:4318"), "http://collector:4318");
+}
+
 fn span() -> Span {
     let at = Timestamp::UNIX_EPOCH;
     Span {
