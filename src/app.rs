@@ -15,6 +15,7 @@ mod onlookers;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -41,6 +42,8 @@ use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
 use crate::telemetry::log::Log;
+use crate::telemetry::trace::{self, Traces};
+
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
 use crate::world::World;
@@ -119,9 +122,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         findings: findings_sender,
         nodes: cluster_sender.clone(),
     };
+    let mut listeners = listeners(&config, publisher, &onlookers);
+    // They end when nobody is left who tells, so they are no part of the tasks that must not end.
+    let mut showing = JoinSet::new();
+    let showing_stop = CancellationToken::new();
+    listeners.extend(traces(&config, &mut showing, &showing_stop)?);
     let shared = Shared {
         perform: world,
-        tell: Box::new(Listeners(listeners(&config, publisher, &onlookers))),
+        tell: Box::new(Listeners(listeners)),
         policy: policy(&config),
         clock,
     };
@@ -187,7 +195,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let outcome = until_asked_to_stop(&mut tasks, terminate).await;
     stop.cancel();
     streams_stop.cancel();
-    let all = async { while tasks.join_next().await.is_some() {} };
+    showing_stop.cancel();
+    let all = async {
+        while tasks.join_next().await.is_some() {}
+        while showing.join_next().await.is_some() {}
+    };
     if tokio::time::timeout(STOP_GRACE, all).await.is_err() {
         warn!("not everything ended within {STOP_GRACE:?}; the rest is dropped");
     }
@@ -299,7 +311,10 @@ fn rules(config: &Config) -> Rules {
 
 /// Who listens to what actors tell. On paper nothing happens that an Event could be about.
 fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Vec<Box<dyn Tell>> {
-    let mut listeners: Vec<Box<dyn Tell>> = vec![Box::new(Log), Box::new(Arc::clone(&onlookers.metrics))];
+    let mut listeners: Vec<Box<dyn Tell>> = vec![
+        Box::new(Log::new(config)),
+        Box::new(Arc::clone(&onlookers.metrics)),
+    ];
     if !config.dry_run {
         listeners.push(Box::new(Events::new(publisher, config.node_conditions, clock)));
     }
@@ -316,6 +331,26 @@ fn instance() -> String {
         .map(|name| name.trim().chars().take(INSTANCE_CHARS_MAX).collect::<String>())
         .find(|name| !name.is_empty())
         .unwrap_or_else(|| "haulout".to_owned())
+}
+
+/// Whoever turns what is told into traces, where the environment names a collector. What is done on paper only is no
+/// maintenance that anybody should find in one.
+fn traces(
+    config: &Config,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<Box<dyn Tell>>> {
+    if config.dry_run {
+        return Ok(None);
+    }
+    let exporter = trace::export::exporter(|name| std::env::var(name).ok())
+        .map_err(|wrong| misconfigured(wrong.name, &wrong.value, &wrong.why))?;
+    Ok(exporter.map(|exporter| {
+        let (sender, queue) = mpsc::channel(trace::QUEUE);
+        let lost = Arc::new(AtomicU64::new(0));
+        tasks.spawn(trace::export::run(exporter, queue, lost.clone(), stop.clone()));
+        Box::new(Traces::new(sender, lost, clock)) as Box<dyn Tell>
+    }))
 }
 
 fn credentials(config: &Config) -> CredentialSource {

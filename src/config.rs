@@ -27,6 +27,9 @@ use setting::{Choice, Found, Range, Seconds};
 /// The GPU resources unless others are configured: those of the three vendors' device plugins.
 pub const DEFAULT_GPU_RESOURCES: &str = "nvidia.com/*,amd.com/*,gpu.intel.com/*";
 
+/// What a trace's id takes the place of in `TRACE_UI_URL_TEMPLATE`.
+pub const TRACE_ID: &str = "{trace_id}";
+
 // Upper bounds keep typing errors out, as milliseconds for seconds; they lie well above what anybody has asked for.
 const POLL_INTERVAL: Seconds = Seconds::new("POLL_INTERVAL_SECONDS", 30, 3_600);
 const DRAIN_TIMEOUT: Seconds = Seconds::new("DRAIN_TIMEOUT_SECONDS", 600, 604_800);
@@ -117,6 +120,8 @@ pub struct Config {
     pub metrics_address: Listen,
     /// Where the health checks are served.
     pub health_address: Listen,
+    /// The address of a trace in the tracing UI, with [`TRACE_ID`] in the place of its id.
+    pub trace_ui_url_template: Option<String>,
     /// Whether everything is decided and nothing done.
     pub dry_run: bool,
 }
@@ -191,6 +196,7 @@ impl Config {
             log_level,
             metrics_address,
             health_address,
+            trace_ui_url_template,
             dry_run,
         } = args;
         let found = &mut Found::default();
@@ -233,6 +239,7 @@ impl Config {
             log_level: level(log_level, found),
             metrics_address: METRICS_ADDRESS.read(metrics_address, found),
             health_address: HEALTH_ADDRESS.read(health_address, found),
+            trace_ui_url_template: trace_ui(trace_ui_url_template, found),
             dry_run: setting::boolean("DRY_RUN", dry_run, false, found),
         };
         std::mem::take(found).into_result(config)
@@ -268,6 +275,7 @@ impl Config {
             log_level,
             metrics_address,
             health_address,
+            trace_ui_url_template,
             dry_run,
         } = self;
         let ca_bundle = vcenter_ca_bundle.as_ref().map(|path| path.display().to_string());
@@ -304,6 +312,10 @@ impl Config {
             ("LOG_LEVEL", log_level.clone()),
             (METRICS_ADDRESS.name(), metrics_address.to_string()),
             (HEALTH_ADDRESS.name(), health_address.to_string()),
+            (
+                "TRACE_UI_URL_TEMPLATE",
+                trace_ui_url_template.clone().unwrap_or_default(),
+            ),
             ("DRY_RUN", dry_run.to_string()),
         ]
     }
@@ -387,6 +399,19 @@ fn unavailable(given: Option<String>, found: &mut Found) -> MaxUnavailable {
         );
         MaxUnavailable::Unlimited
     })
+}
+
+fn trace_ui(given: Option<String>, found: &mut Found) -> Option<String> {
+    let template = setting::given(given)?;
+    let is_address = template.starts_with("https://") || template.starts_with("http://");
+    if !is_address || !template.contains(TRACE_ID) {
+        found.wrong(
+            "TRACE_UI_URL_TEMPLATE",
+            &template,
+            format!("an http or https address with {TRACE_ID} in it is expected"),
+        );
+    }
+    Some(template)
 }
 
 fn level(given: Option<String>, found: &mut Found) -> String {

@@ -3,6 +3,7 @@
 pub mod events;
 pub mod log;
 pub mod metrics;
+pub mod trace;
 
 use crate::actor::tell::{Tell, Told};
 use crate::ids::NodeName;

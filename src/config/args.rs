@@ -104,6 +104,9 @@ pub struct Args {
     /// Where /livez and /readyz are served [default: 0.0.0.0:8081; IP:PORT, or off]
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS", help_heading = OPERATION)]
     pub health_address: Option<String>,
+    /// Address of a trace in the tracing UI, as https://jaeger.example/trace/{trace_id}; makes the log link to it
+    #[arg(long, env = "TRACE_UI_URL_TEMPLATE", value_name = "URL", help_heading = OPERATION)]
+    pub trace_ui_url_template: Option<String>,
     /// Decide and log every step, and change nothing, neither in vCenter nor in Kubernetes [default: false]
     #[arg(long, env = "DRY_RUN", value_name = "BOOL", help_heading = OPERATION,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]

@@ -50,6 +50,7 @@ fn the_defaults_are_those_of_the_python_controller_but_for_verified_certificates
         ("LOG_LEVEL", "info"),
         ("METRICS_ADDRESS", "0.0.0.0:8080"),
         ("HEALTH_ADDRESS", "0.0.0.0:8081"),
+        ("TRACE_UI_URL_TEMPLATE", ""),
         ("DRY_RUN", "false"),
     ];
     assert_eq!(described, expected.map(|(name, value)| (name, value.to_owned())));
@@ -163,6 +164,12 @@ fn each_malformed_value_is_named_with_its_flag_and_what_would_be_right() {
             &["8081"],
             "HEALTH_ADDRESS (--health-address)",
             "0.0.0.0:8081",
+        ),
+        (
+            |a, v| a.trace_ui_url_template = v,
+            &["jaeger/{trace_id}", "https://jaeger/trace/"],
+            "TRACE_UI_URL_TEMPLATE",
+            "{trace_id}",
         ),
         (|a, v| a.log_format = v, &["xml"], "LOG_FORMAT", "text or json"),
         (

@@ -293,6 +293,11 @@ impl Episode {
         (EpisodeId::new(trace), format!("00-{trace}-{span}-01"))
     }
 
+    /// The trace id, as the traceparent has it; empty for one that is none.
+    pub fn trace_id(&self) -> &str {
+        self.traceparent.split('-').nth(1).unwrap_or_default()
+    }
+
     /// The same episode in another phase, from `now`.
     pub fn enter(&self, phase: Phase, now: Timestamp) -> Self {
         Self {

@@ -5,11 +5,11 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
 use crate::actor::tell::{Tell, Told};
-use crate::config::{Config, LogFormat};
+use crate::config::{Config, LogFormat, TRACE_ID};
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::{Effect, EffectKind};
-use crate::maintenance::episode::{Ended, Phase, Record};
+use crate::maintenance::episode::{Ended, Episode, Phase, Record};
 use crate::maintenance::waiting::WaitingOn;
 
 /// Libraries that report each failed connection by themselves: our own code tells the same once, with what follows from
@@ -18,7 +18,27 @@ const QUIET: &str = "kube_client=off,hyper_util=warn,hyper=warn,h2=warn,tower=wa
 
 /// Writes what actors tell to the log.
 #[derive(Debug)]
-pub struct Log;
+pub struct Log {
+    trace_ui: Option<String>,
+}
+
+impl Log {
+    /// A log that links traces where `config` tells how.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            trace_ui: config.trace_ui_url_template.clone(),
+        }
+    }
+
+    /// The address of an episode's trace, for the lines of its begin and its end.
+    fn trace_url(&self, before: &Record, after: &Record) -> Option<String> {
+        let (was, is) = (before.episode(), after.episode());
+        let goes_on = was.zip(is).is_some_and(|(was, is)| was.id == is.id);
+        let episode = is.or(was).filter(|_| !goes_on)?;
+        let template = self.trace_ui.as_ref()?;
+        Some(template.replace(TRACE_ID, episode.trace_id()))
+    }
+}
 
 /// Starts logging to stdout.
 ///
@@ -43,13 +63,19 @@ impl Tell for Log {
         match told {
             Told::Recorded {
                 before, transition, ..
-            } => recorded(node, before, transition),
+            } => recorded(
+                node,
+                before,
+                transition,
+                self.trace_url(before, &transition.record),
+            ),
             Told::NotRecorded {
                 before,
                 transition,
                 said,
             } => warn!(
                 %node,
+                trace_id = before.episode().map(Episode::trace_id),
                 phase = before.phase_name(),
                 "could not record {} on the Node: {said}",
                 transition.record.phase_name(),
@@ -60,7 +86,7 @@ impl Tell for Log {
     }
 }
 
-fn recorded(node: &NodeName, before: &Record, transition: &Transition) {
+fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url: Option<String>) {
     let episode = transition.record.episode().or(before.episode());
     let cordon = match transition.unschedulable {
         Some(true) => ", cordoned",
@@ -76,7 +102,9 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition) {
         %node,
         host = episode.map(|episode| episode.host.name.as_str()),
         episode = episode.map(|episode| episode.id.as_str()),
+        trace_id = episode.map(Episode::trace_id),
         phase = transition.record.phase_name(),
+        trace = trace_url,
         from = before.phase_name(),
         "{} -> {}{}{cordon}{ended}",
         before.phase_name(),
@@ -92,6 +120,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition) {
         warn!(
             %node,
             episode = episode.map(|episode| episode.id.as_str()),
+            trace_id = episode.map(Episode::trace_id),
             "the drain timeout passed; {} pods are left behind: {}",
             left.len(),
             left.join(", ")
@@ -103,10 +132,13 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition) {
 fn asks(node: &NodeName, record: &Record, effect: &Effect) {
     let kind = effect.kind();
     let phase = record.phase_name();
+    let trace_id = record.episode().map(Episode::trace_id);
     match kind {
-        EffectKind::DrainRound | EffectKind::Survey => debug!(%node, phase, "asking to {}", kind.words()),
+        EffectKind::DrainRound | EffectKind::Survey => {
+            debug!(%node, trace_id, phase, "asking to {}", kind.words())
+        }
         EffectKind::ShutdownGuest | EffectKind::PowerOff | EffectKind::Relocate | EffectKind::PowerOn => {
-            info!(%node, phase, "asking to {}", kind.words());
+            info!(%node, trace_id, phase, "asking to {}", kind.words());
         }
     }
 }
@@ -117,6 +149,7 @@ fn waits(node: &NodeName, record: &Record, on: &WaitingOn) {
         %node,
         host = episode.map(|episode| episode.host.name.as_str()),
         episode = episode.map(|episode| episode.id.as_str()),
+        trace_id = episode.map(Episode::trace_id),
         phase = record.phase_name(),
         waiting_on = on.kind(),
         "waiting for {on}"

@@ -25,3 +25,4 @@ mod metrics;
 mod people;
 mod restarts;
 mod session;
+mod traces;

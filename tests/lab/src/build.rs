@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
 /// The parts of the whole lab: each is a Go module in `tests/lab/go/` under its own name.
-const PARTS: [&str; 2] = ["kube", "vcenter"];
+const PARTS: [&str; 3] = ["kube", "vcenter", "jaeger"];
 
 /// Overrides where built parts are kept.
 pub const CACHE: &str = "HAULOUT_LAB_CACHE";
@@ -120,7 +120,7 @@ async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> a
             "-o",
         ])
         .arg(&partial)
-        .arg(".")
+        .arg(package(sources)?)
         .current_dir(sources)
         .env("CGO_ENABLED", "0")
         .env("GOWORK", "off")
@@ -154,9 +154,19 @@ async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> a
     Ok(())
 }
 
+/// What is built: the module's own program, or the one that its `go.mod` names as a tool. The latter is for a program
+/// that is taken as it is and whose code no other module may import.
+fn package(sources: &Path) -> anyhow::Result<String> {
+    let path = sources.join("go.mod");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let tool = text.lines().find_map(|line| line.strip_prefix("tool "));
+    Ok(tool.map_or_else(|| ".".to_owned(), |tool| tool.trim().to_owned()))
+}
+
 fn expected(name: &str) -> &'static str {
     match name {
         "kube" => " (about 3 minutes on 2 cores the first time)",
+        "jaeger" => " (about 5 minutes on 2 cores the first time)",
         "vcenter" => " (about 1 minute on 2 cores the first time)",
         _ => "",
     }

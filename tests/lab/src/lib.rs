@@ -11,10 +11,12 @@
 //! | [`kube`] | etcd, kube-apiserver and kube-controller-manager, with RBAC and an audit log |
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | ties a VM's power to a Node's life |
+//! | [`jaeger`] | a tracing backend, asked by its own query API |
 //! | [`stage`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
 pub mod build;
 pub mod gate;
+pub mod jaeger;
 pub mod kube;
 pub mod kubelet;
 pub mod ports;

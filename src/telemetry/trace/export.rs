@@ -1,0 +1,283 @@
+//! Sends spans by OTLP, as the standard `OTEL_*` variables say, and never holds anybody up.
+//!
+//! A batch is sent once. Sent again after a lost answer, its spans could stand twice in a store; so a batch that fails
+//! is given up, counted, and told in the log.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::trace::{Link, SpanContext, SpanId, Status, TraceFlags, TraceState};
+use opentelemetry::{InstrumentationScope, Key, KeyValue};
+use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
+use opentelemetry_otlp::{SpanExporter, WithHttpConfig as _, WithTonicConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as Export, SpanLinks};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::spans::Span;
+
+/// How many spans go into one request: some ten kilobytes.
+const BATCH: usize = 128;
+
+/// The longest wait for one request, whatever `OTEL_EXPORTER_OTLP_TIMEOUT` says. Its default is ten seconds; this is for
+/// transports that forget about it.
+const EXPORT_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long the last spans may take when the process ends. The whole end has five seconds.
+const END_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How often lost spans are told of.
+const COMPLAINT_EVERY: Duration = Duration::from_secs(60);
+
+/// A variable with a value that nothing can be made of.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}={value:?}: {why}")]
+pub struct Wrong {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// The exporter that the environment asks for; `None` where it names no endpoint or says to send nothing. `read` reads
+/// one variable. Has to be called inside the runtime.
+///
+/// # Errors
+/// For a protocol that is not spoken, or an endpoint, certificate or header that cannot be used.
+pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExporter>, Wrong> {
+    let read = |name: &str| read(name).filter(|value| !value.is_empty());
+    // What is said for traces alone goes before what is said for all signals.
+    let either = |specific: &'static str, general: &'static str| {
+        read(specific)
+            .map(|value| (specific, value))
+            .or_else(|| read(general).map(|value| (general, value)))
+    };
+    let Some((endpoint_name, endpoint)) = either(
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+    ) else {
+        return Ok(None);
+    };
+    if read("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        return Ok(None);
+    }
+    match read("OTEL_TRACES_EXPORTER").as_deref() {
+        None | Some("otlp") => {}
+        Some("none") => return Ok(None),
+        Some(other) => return Err(wrong("OTEL_TRACES_EXPORTER", other, "otlp or none is expected")),
+    }
+    let authority = either(
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    );
+    let authority = match authority {
+        Some((name, path)) => Some((
+            name,
+            std::fs::read(PathBuf::from(&path)).map_err(|error| wrong(name, &path, &error.to_string()))?,
+        )),
+        None => None,
+    };
+    let unusable = |error: &dyn std::fmt::Display| {
+        let why = without_password(&error.to_string());
+        wrong(endpoint_name, &without_password(&endpoint), &why)
+    };
+    let protocol = either(
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+    );
+    let mut exporter = match protocol
+        .as_ref()
+        .map_or("http/protobuf", |(_, protocol)| protocol.as_str())
+    {
+        "grpc" => {
+            let mut builder = SpanExporter::builder().with_tonic();
+            if endpoint.starts_with("https:") {
+                let mut tls = ClientTlsConfig::new().with_enabled_roots();
+                if let Some((_, pem)) = &authority {
+                    tls = tls.ca_certificate(Certificate::from_pem(pem));
+                }
+                builder = builder.with_tls_config(tls);
+            }
+            builder.build().map_err(|error| unusable(&error))?
+        }
+        "http/protobuf" => {
+            let client = client(authority.as_ref().map(|(_, pem)| pem.as_slice()))
+                .map_err(|error| unusable(&format!("{error:#}")))?;
+            SpanExporter::builder()
+                .with_http()
+                .with_http_client(client)
+                .build()
+                .map_err(|error| unusable(&error))?
+        }
+        other => {
+            let name = protocol
+                .as_ref()
+                .map_or("OTEL_EXPORTER_OTLP_PROTOCOL", |(name, _)| *name);
+            return Err(wrong(name, other, "grpc or http/protobuf is expected"));
+        }
+    };
+    exporter.set_resource(&resource());
+    info!("traces go to {}", without_password(&endpoint));
+    Ok(Some(exporter))
+}
+
+/// A text about an endpoint, but for credentials that someone wrote into its address.
+fn without_password(text: &str) -> String {
+    let word = |word: &str| match word.rsplit_once('@') {
+        Some((before, host)) => {
+            let scheme = before.split_once("//").map_or("", |(scheme, _)| scheme);
+            let slashes = if scheme.is_empty() { "" } else { "//" };
+            format!("{scheme}{slashes}***@{host}")
+        }
+        None => word.to_owned(),
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn wrong(name: &'static str, value: &str, why: &str) -> Wrong {
+    Wrong {
+        name,
+        value: value.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+/// A client with the system's roots and the one that is named. reqwest's own way fails where the system has none, also
+/// for an endpoint without TLS.
+fn client(authority: Option<&[u8]>) -> anyhow::Result<reqwest::Client> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    for certificate in authority.into_iter().flat_map(CertificateDer::pem_slice_iter) {
+        roots.add(certificate?)?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .build()?)
+}
+
+/// Who tells: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, and a short name where they give none, because it is
+/// printed on every row of a trace.
+fn resource() -> Resource {
+    let given = Resource::builder().build();
+    let is_named = given
+        .get(&Key::new("service.name"))
+        .is_some_and(|name| !name.as_str().starts_with("unknown_service"));
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    let builder = Resource::builder().with_attribute(version);
+    if is_named {
+        builder.build()
+    } else {
+        builder.with_service_name("haulout").build()
+    }
+}
+
+/// Sends what comes out of `queue` until all who fill it are gone. After `stop`, it has two seconds for that. `lost`
+/// counts the spans that reached nobody, with those that found the queue full.
+pub async fn run<E: Export>(
+    exporter: E,
+    mut queue: mpsc::Receiver<Span>,
+    lost: Arc<AtomicU64>,
+    stop: CancellationToken,
+) {
+    let mut complaints = Complaints {
+        lost,
+        told: 0,
+        quiet_until: None,
+    };
+    let send = async {
+        let mut batch = Vec::with_capacity(BATCH);
+        while queue.recv_many(&mut batch, BATCH).await > 0 {
+            let count = batch.len();
+            let spans = batch.drain(..).map(data).collect();
+            let why = match tokio::time::timeout(EXPORT_DEADLINE, exporter.export(spans)).await {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some(format!("no answer within {EXPORT_DEADLINE:?}")),
+            };
+            complaints.after(count, why.as_deref());
+        }
+    };
+    let end = async {
+        stop.cancelled().await;
+        tokio::time::sleep(END_DEADLINE).await;
+    };
+    // Order: what is sent is sent, also in the moment in which the time is up.
+    tokio::select! {
+        biased;
+        () = send => {}
+        () = end => warn!("the collector did not take the last spans within {END_DEADLINE:?}; they are lost"),
+    }
+}
+
+/// Tells of lost spans, but not of each: a collector that is down for a day would fill the log.
+struct Complaints {
+    lost: Arc<AtomicU64>,
+    told: u64,
+    quiet_until: Option<Instant>,
+}
+
+impl Complaints {
+    fn after(&mut self, batch: usize, why: Option<&str>) {
+        if why.is_some() {
+            let batch = u64::try_from(batch).unwrap_or(u64::MAX);
+            self.lost.fetch_add(batch, Ordering::Relaxed);
+        }
+        let lost = self.lost.load(Ordering::Relaxed);
+        let at = Instant::now();
+        if lost == self.told || self.quiet_until.is_some_and(|until| at < until) {
+            return;
+        }
+        let why = why.map_or_else(|| "the queue was full".to_owned(), without_password);
+        warn!(
+            "{} spans were lost, {lost} since the start: {why}; episodes go on without",
+            lost - self.told
+        );
+        self.told = lost;
+        self.quiet_until = Some(at + COMPLAINT_EVERY);
+    }
+}
+
+fn data(span: Span) -> SpanData {
+    let mut links = SpanLinks::default();
+    links
+        .links
+        .extend(span.link.map(|root| Link::new(root, Vec::new(), 0)));
+    SpanData {
+        span_context: SpanContext::new(
+            span.trace,
+            span.id,
+            TraceFlags::SAMPLED,
+            false,
+            TraceState::default(),
+        ),
+        parent_span_id: span.parent.unwrap_or(SpanId::INVALID),
+        parent_span_is_remote: false,
+        span_kind: span.kind,
+        name: span.name.into(),
+        start_time: SystemTime::from(span.start),
+        end_time: SystemTime::from(span.end),
+        attributes: span.attributes,
+        dropped_attributes_count: 0,
+        events: Default::default(),
+        links,
+        status: span.failed.map_or(Status::Unset, Status::error),
+        instrumentation_scope: InstrumentationScope::builder("haulout").build(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! The environment's words, and a collector that is away, hangs or panics.
+
+use std::sync::Mutex;
+
+use jiff::Timestamp;
+use opentelemetry::trace::{SpanKind, TraceId};
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+
+use super::*;
+
+fn asked(variables: &[(&str, &str)]) -> Result<bool, String> {
+    let read = |name: &str| {
+        let found = variables.iter().find(|(it, _)| *it == name);
+        found.map(|(_, value)| (*value).to_owned())
+    };
+    exporter(read)
+        .map(|exporter| exporter.is_some())
+        .map_err(|wrong| wrong.to_string())
+}
+
+#[tokio::test]
+async fn nothing_is_made_without_an_endpoint_or_where_it_is_switched_off() {
+    const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+    assert_eq!(asked(&[]), Ok(false));
+    assert_eq!(asked(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]), Ok(false));
+    assert_eq!(asked(&[ENDPOINT, ("OTEL_SDK_DISABLED", "true")]), Ok(false));
+    assert_eq!(asked(&[ENDPOINT, ("OTEL_TRACES_EXPORTER", "none")]), Ok(false));
+    assert_eq!(asked(&[ENDPOINT]), Ok(true));
+    let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://collector:4317");
+    assert_eq!(
+        asked(&[traces, ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")]),
+        Ok(true)
+    );
+    let wrong = asked(&[ENDPOINT, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")]).unwrap_err();
+    assert!(
+        wrong.contains("OTEL_EXPORTER_OTLP_PROTOCOL=\"http/json\""),
+        "{wrong}"
+    );
+    let absent = asked(&[ENDPOINT, ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such.pem")]);
+    assert!(absent.unwrap_err().contains("/no/such.pem"));
+}
+
+#[test]
+fn a_password_in_the_address_is_never_told() {
+    let told = without_password("sending to (http://someone:canary@collector:4318/v1/traces) failed");
+    assert_eq!(told, "sending to (http://***@collector:4318/v1/traces) failed");
+    assert_eq!(without_password("someone:canary@collector"), "***@collector");
+    assert_eq!(without_password("http://collector:4318"), "http://collector:4318");
+}
+
+fn span() -> Span {
+    let at = Timestamp::UNIX_EPOCH;
+    Span {
+        trace: TraceId::from_bytes([1; 16]),
+        id: SpanId::from_bytes([2; 8]),
+        parent: None,
+        name: "drain",
+        kind: SpanKind::Internal,
+        start: at,
+        end: at,
+        attributes: Vec::new(),
+        failed: None,
+        link: None,
+    }
+}
+
+/// A collector that answers each request in turn as it is told; then it hangs.
+#[derive(Debug, Default)]
+struct Collector {
+    answers: Mutex<Vec<OTelSdkResult>>,
+    took: Arc<AtomicU64>,
+}
+
+impl Export for Collector {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let answer = self.answers.lock().unwrap().pop();
+        match answer {
+            Some(Ok(())) => {
+                self.took.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(Err(error)) => Err(error),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_queued_is_sent_before_the_end() {
+    let collector = Collector::default();
+    let took = collector.took.clone();
+    collector.answers.lock().unwrap().extend([Ok(()), Ok(())]);
+    let (sender, queue) = mpsc::channel(super::super::QUEUE);
+    for _ in 0..BATCH + 1 {
+        sender.try_send(span()).unwrap();
+    }
+    drop(sender);
+    let stop = CancellationToken::new();
+    stop.cancel();
+    run(collector, queue, Arc::default(), stop).await;
+    assert_eq!(took.load(Ordering::Relaxed), BATCH as u64 + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_batch_is_counted_and_the_next_one_sent() {
+    let collector = Collector::default();
+    let took = collector.took.clone();
+    let down = Err(OTelSdkError::InternalFailure("connection refused".to_owned()));
+    // The last one is the first answer.
+    collector.answers.lock().unwrap().extend([Ok(()), down]);
+    let (sender, queue) = mpsc::channel(super::super::QUEUE);
+    for _ in 0..BATCH + 1 {
+        sender.try_send(span()).unwrap();
+    }
+    drop(sender);
+    let lost = Arc::new(AtomicU64::new(0));
+    run(collector, queue, lost.clone(), CancellationToken::new()).await;
+    assert_eq!(
+        (lost.load(Ordering::Relaxed), took.load(Ordering::Relaxed)),
+        (BATCH as u64, 1)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collector_that_hangs_holds_the_end_up_for_two_seconds() {
+    let (sender, queue) = mpsc::channel(super::super::QUEUE);
+    sender.try_send(span()).unwrap();
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let begun = Instant::now();
+    run(Collector::default(), queue, Arc::default(), stop).await;
+    assert_eq!(begun.elapsed(), END_DEADLINE);
+}

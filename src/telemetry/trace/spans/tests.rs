@@ -1,0 +1,360 @@
+//! Each way through maintenance as a sequence of records, and what its trace must look like.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::ids::{HostRef, NodeUid, VmUuid};
+use crate::maintenance::episode::{Cordon, HostMark, Trigger};
+use crate::maintenance::waiting::ParkReason;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_795_000_000 + second).unwrap()
+}
+
+fn host(name: &str) -> HostMark {
+    HostMark {
+        moref: Some(HostRef::new(format!("host-{name}"))),
+        name: name.to_owned(),
+    }
+}
+
+/// The episode that a click 3 s before `at(0)` set off.
+fn begun(phase: Phase) -> Episode {
+    let trigger = Trigger {
+        task: Some(TaskRef::new("task-81")),
+        clicked_at: at(-3),
+        user: Some("VSPHERE.LOCAL\\ops".to_owned()),
+    };
+    let node_uid = NodeUid::new("uid-1");
+    let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
+    Episode {
+        id,
+        traceparent,
+        trigger,
+        node_uid,
+        vm_uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708"),
+        host: host("esx1"),
+        begun_at: at(0),
+        cordon: Cordon::Ours,
+        recordoned: 0,
+        boot_before: None,
+        gpus_before: BTreeMap::new(),
+        powered_off: true,
+        moved_to: None,
+        left_behind: Vec::new(),
+        epoch: 0,
+        phase,
+        since: at(0),
+    }
+}
+
+/// Tells an episode whose phases begin at these seconds and which ends at `end`. Each write takes 100 ms; the node is
+/// cordoned with the drain.
+fn told_with(phases: &[(Phase, i64)], end: i64, result: Ended, saw: impl Fn(&Phase) -> Saw) -> Vec<Span> {
+    let node = NodeName::new("gpu1");
+    let mut record = Record::InService;
+    let mut spans = Vec::new();
+    let after = phases.iter().map(|(phase, second)| {
+        let episode = begun(Phase::Queued).enter(phase.clone(), at(*second));
+        let unschedulable = matches!(phase, Phase::Draining).then_some(true);
+        (Record::Episode(Box::new(episode)), unschedulable, None, *second)
+    });
+    let uncordon = phases.iter().any(|(phase, _)| matches!(phase, Phase::Draining));
+    let last = (Record::InService, uncordon.then_some(false), Some(result), end);
+    for (next, unschedulable, ended_as, second) in after.chain([last]) {
+        let transition = Transition {
+            record: next.clone(),
+            unschedulable,
+            ended: ended_as,
+        };
+        let saw = record.phase().map(&saw).unwrap_or_default();
+        let wrote = (at(second), at(second) + jiff::SignedDuration::from_millis(100));
+        spans.extend(ended(&node, &record, &transition, wrote, &saw));
+        record = next;
+    }
+    check(&spans);
+    spans
+}
+
+fn told(phases: &[(Phase, i64)], end: i64, result: Ended) -> Vec<Span> {
+    told_with(phases, end, result, |_| Saw::default())
+}
+
+/// One root that comes last, everything inside its parent, phases without gaps or overlaps, and who it is about on each.
+fn check(spans: &[Span]) {
+    let roots: Vec<&Span> = spans.iter().filter(|span| span.parent.is_none()).collect();
+    assert_eq!(roots.len(), 1, "{spans:#?}");
+    let root = spans.last().unwrap();
+    assert_eq!((root.name, root.parent), ("maintenance", None));
+    assert_eq!(
+        spans[0].name, "announce",
+        "the trace can be found from the beginning"
+    );
+    assert_eq!(spans[0].start, spans[0].end);
+    let mut ids: Vec<SpanId> = spans.iter().map(|span| span.id).collect();
+    ids.sort_unstable_by_key(|id| id.to_bytes());
+    ids.dedup();
+    assert_eq!(ids.len(), spans.len(), "two spans share an id: {spans:#?}");
+    for span in spans {
+        assert_eq!(span.trace, root.trace);
+        assert!(span.start <= span.end, "{span:#?}");
+        if let Some(parent) = span.parent {
+            let parent = spans.iter().find(|it| it.id == parent);
+            let parent = parent.unwrap_or_else(|| panic!("the parent of {span:#?} is missing"));
+            assert!(
+                parent.start <= span.start && span.end <= parent.end,
+                "{span:#?} outside of {parent:#?}"
+            );
+        }
+        for key in ["haulout.episode", "k8s.node.name", "vcenter.host.name"] {
+            assert!(attribute(span, key).is_some(), "{key} is missing in {span:#?}");
+        }
+    }
+    let phases: Vec<&Span> = spans
+        .iter()
+        .filter(|span| span.parent == Some(root.id) && span.name != "announce")
+        .collect();
+    assert_eq!(phases[0].start, root.start);
+    assert_eq!(phases.last().unwrap().end, root.end);
+    for pair in phases.windows(2) {
+        assert_eq!(
+            pair[0].end, pair[1].start,
+            "between {:#?} and {:#?}",
+            pair[0], pair[1]
+        );
+    }
+}
+
+fn attribute(span: &Span, key: &str) -> Option<String> {
+    let found = span.attributes.iter().find(|it| it.key.as_str() == key)?;
+    Some(found.value.to_string())
+}
+
+fn names(spans: &[Span]) -> Vec<&'static str> {
+    spans.iter().map(|span| span.name).collect()
+}
+
+fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
+    let mut found = spans.iter().filter(|span| span.name == name);
+    let span = found.next().unwrap_or_else(|| panic!("no {name} in {spans:#?}"));
+    assert!(found.next().is_none(), "more than one {name}");
+    span
+}
+
+fn wait_phases() -> [(Phase, i64); 5] {
+    [
+        (Phase::Draining, 0),
+        (Phase::ShuttingDown(DrainEnd::Complete), 60),
+        (Phase::AwaitingHost, 90),
+        (Phase::PoweringOn { by_drs: false }, 7_200),
+        (Phase::Rejoining, 7_210),
+    ]
+}
+
+#[test]
+fn a_wait_for_the_own_host_is_told_from_the_click_to_the_uncordon() {
+    let spans = told(&wait_phases(), 7_300, Ended::Succeeded);
+    assert_eq!(
+        names(&spans),
+        [
+            "announce",
+            "detect",
+            "cordon",
+            "drain",
+            "guest shutdown",
+            "wait host exit",
+            "power on",
+            "wait node ready",
+            "uncordon",
+            "maintenance"
+        ]
+    );
+    let root = named(&spans, "maintenance");
+    assert_eq!(root.start, at(-3), "backdated to the click");
+    assert_eq!(attribute(root, "haulout.result").as_deref(), Some("succeeded"));
+    assert_eq!(attribute(root, "vcenter.task.id").as_deref(), Some("task-81"));
+    let episode = begun(Phase::Queued);
+    assert_eq!(root.trace.to_string(), episode.trace_id());
+    assert_eq!(Some(root.id), super::root(&episode).map(|root| root.span_id()));
+    let cordon = named(&spans, "cordon");
+    assert_eq!(cordon.parent, Some(named(&spans, "drain").id));
+    assert_eq!(
+        attribute(cordon, "peer.service").as_deref(),
+        Some("kube-apiserver")
+    );
+}
+
+#[test]
+fn a_move_to_another_host_is_told_with_where_it_went() {
+    let phases = [
+        (Phase::Draining, 0),
+        (Phase::ShuttingDown(DrainEnd::Complete), 60),
+        (Phase::AwaitingHost, 90),
+        (Phase::Relocating { to: host("esx2") }, 91),
+        (Phase::PoweringOn { by_drs: false }, 120),
+        (Phase::Rejoining, 130),
+    ];
+    let spans = told_with(&phases, 200, Ended::Succeeded, |_| Saw {
+        from_the_start: true,
+        ..Saw::default()
+    });
+    let place = named(&spans, "place");
+    assert_eq!((place.start, place.end), (at(90), at(91)));
+    assert_eq!(
+        attribute(place, "haulout.placement.strategy").as_deref(),
+        Some("relocate")
+    );
+    let relocate = named(&spans, "relocate");
+    assert_eq!(
+        attribute(relocate, "haulout.target.host").as_deref(),
+        Some("esx2")
+    );
+}
+
+#[test]
+fn a_placement_by_drs_takes_no_time() {
+    let phases = [
+        (Phase::Draining, 0),
+        (Phase::ShuttingDown(DrainEnd::Complete), 60),
+        (Phase::PoweringOn { by_drs: true }, 90),
+        (Phase::Rejoining, 130),
+    ];
+    let spans = told(&phases, 200, Ended::Succeeded);
+    let place = named(&spans, "place");
+    assert_eq!((place.start, place.end), (at(90), at(90)));
+    assert_eq!(
+        attribute(place, "haulout.placement.strategy").as_deref(),
+        Some("drs")
+    );
+}
+
+#[test]
+fn a_queued_episode_links_to_the_one_that_had_its_place() {
+    let other = super::root(&begun(Phase::Draining)).unwrap();
+    let phases = [
+        (Phase::Queued, 0),
+        (Phase::Draining, 500),
+        (Phase::ShuttingDown(DrainEnd::Complete), 560),
+        (Phase::AwaitingHost, 590),
+        (Phase::PoweringOn { by_drs: false }, 600),
+        (Phase::Rejoining, 610),
+    ];
+    let spans = told_with(&phases, 700, Ended::Succeeded, |_| Saw {
+        behind: Some(other.clone()),
+        ..Saw::default()
+    });
+    let queue = named(&spans, "queue");
+    assert_eq!((queue.start, queue.end), (at(0), at(500)));
+    assert_eq!(queue.link.as_ref(), Some(&other));
+}
+
+#[test]
+fn a_cancelled_episode_has_its_root_as_well() {
+    let draining = told(&[(Phase::Draining, 0)], 20, Ended::Cancelled);
+    assert_eq!(
+        names(&draining),
+        ["announce", "detect", "cordon", "drain", "uncordon", "maintenance"]
+    );
+    let drain = named(&draining, "drain");
+    assert_eq!(
+        attribute(drain, "haulout.drain.outcome").as_deref(),
+        Some("called off")
+    );
+    let root = named(&draining, "maintenance");
+    assert_eq!(attribute(root, "haulout.result").as_deref(), Some("cancelled"));
+
+    // Nothing was cordoned, so there is nothing to take back.
+    let queued = told(&[(Phase::Queued, 0)], 20, Ended::Cancelled);
+    assert_eq!(names(&queued), ["announce", "detect", "queue", "maintenance"]);
+}
+
+#[test]
+fn a_parked_time_is_told_with_its_reason_between_the_parts_of_its_phase() {
+    let parked = Phase::Parked {
+        reason: ParkReason::VmMissing,
+        resume: Box::new(Phase::Draining),
+        resume_since: at(0),
+    };
+    let phases = [(Phase::Draining, 0), (parked, 30), (Phase::Draining, 90)];
+    let spans = told(&phases, 120, Ended::Cancelled);
+    let drains = spans.iter().filter(|span| span.name == "drain").count();
+    assert_eq!(drains, 2);
+    assert!(named(&spans, "parked").failed.is_some());
+}
+
+#[test]
+fn what_this_process_saw_splits_a_phase_in_two() {
+    let saw = |from_the_start: bool| {
+        move |phase: &Phase| Saw {
+            from_the_start,
+            guest_asked: true,
+            power_cut: Some(at(80)),
+            host_awaited: Some(at(95)),
+            gpus_awaited: Some(at(7_250)),
+            budgets: if matches!(phase, Phase::Draining) {
+                ["ml/train".to_owned()].into()
+            } else {
+                BTreeSet::new()
+            },
+            behind: None,
+        }
+    };
+    let spans = told_with(&wait_phases(), 7_300, Ended::Succeeded, saw(true));
+    assert_eq!(named(&spans, "guest shutdown").end, at(80));
+    assert!(named(&spans, "guest shutdown").failed.is_some());
+    assert_eq!(named(&spans, "power off").end, at(90));
+    assert_eq!(named(&spans, "place").end, at(95));
+    assert_eq!(named(&spans, "wait host exit").end, at(7_200));
+    assert_eq!(named(&spans, "wait gpu allocatable").start, at(7_250));
+    let budgets = attribute(named(&spans, "drain"), "k8s.pdb.name").unwrap();
+    assert!(budgets.contains("ml/train"), "{budgets}");
+
+    // Seen after a restart, it says nothing of the part before.
+    let spans = told_with(&wait_phases(), 7_300, Ended::Succeeded, saw(false));
+    assert_eq!(named(&spans, "wait host exit").start, at(90));
+    assert_eq!(named(&spans, "wait node ready").end, at(7_300));
+}
+
+#[test]
+fn whoever_tells_it_tells_the_same_spans() {
+    let once = told(&wait_phases(), 7_300, Ended::Succeeded);
+    assert_eq!(once, told(&wait_phases(), 7_300, Ended::Succeeded));
+}
+
+#[test]
+fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
+    let node = NodeName::new("gpu1");
+    let mut episode = begun(Phase::Draining);
+    episode.trigger.clicked_at = at(5);
+    let record = Record::Episode(Box::new(episode));
+    let transition = |record, ended| Transition {
+        record,
+        unschedulable: None,
+        ended,
+    };
+    let begin = transition(record.clone(), None);
+    let end = transition(Record::InService, Some(Ended::Cancelled));
+    let saw = Saw::default();
+    let mut spans = ended(&node, &Record::InService, &begin, (at(0), at(0)), &saw);
+    spans.extend(ended(&node, &record, &end, (at(2), at(2)), &saw));
+    check(&spans);
+}
+
+#[test]
+fn a_traceparent_that_is_none_gives_no_spans() {
+    let mut episode = begun(Phase::Draining);
+    episode.traceparent = "mine".to_owned();
+    let begin = Transition {
+        record: Record::Episode(Box::new(episode)),
+        unschedulable: Some(true),
+        ended: None,
+    };
+    let spans = ended(
+        &NodeName::new("gpu1"),
+        &Record::InService,
+        &begin,
+        (at(0), at(1)),
+        &Saw::default(),
+    );
+    assert_eq!(spans, []);
+}

@@ -1,0 +1,242 @@
+//! Jaeger: takes traces by OTLP, keeps them in memory, and is asked for them by its own query API.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use serde_json::{Value, json};
+
+use crate::build;
+use crate::ports::Port;
+use crate::process::{Process, Spec};
+use crate::run_dir::RunDir;
+use crate::wait::until;
+
+/// How long it may take to start; it is up in two seconds on a machine that does nothing else.
+const START: Duration = Duration::from_secs(60);
+
+/// How long one question may take.
+const QUESTION: Duration = Duration::from_secs(10);
+
+/// Jaeger is taken as it is and knows no leash. A shell that watches the other end of stdin for it becomes Jaeger
+/// itself, so that it has one process id from the beginning, and leaves the watching to a child.
+const LEASHED: &str = r#"
+exec 3<&0
+(
+    cat <&3 >/dev/null
+    kill -9 $$ 2>/dev/null
+    case "$HAULOUT_LAB_REMOVE_AT_EOF" in
+        */haulout-lab-*) rm -rf "$HAULOUT_LAB_REMOVE_AT_EOF" ;;
+    esac
+) </dev/null >/dev/null 2>&1 &
+exec "$0" "$@" 3<&- </dev/null
+"#;
+
+/// A running Jaeger. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Jaeger {
+    // The process goes before the directory and the ports that it uses.
+    process: Process,
+    client: reqwest::Client,
+    grpc: Port,
+    http: Port,
+    query: Port,
+    _query_grpc: Port,
+    _dir: RunDir,
+}
+
+/// One span, as Jaeger tells it.
+#[derive(Debug, Clone)]
+pub struct Span {
+    /// Its id.
+    pub id: String,
+    /// The id of the span it is part of; `None` for a root.
+    pub parent: Option<String>,
+    /// The ids of the traces it links to.
+    pub links: Vec<String>,
+    /// Its name.
+    pub name: String,
+    /// When it began, in microseconds since 1970.
+    pub start: u64,
+    /// When it ended, in microseconds since 1970.
+    pub end: u64,
+    /// Its attributes, each as text.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Jaeger {
+    /// Starts one on free ports of loopback, built first if need be, and waits until it answers.
+    pub async fn start() -> anyhow::Result<Self> {
+        let binary = build::part("jaeger").await?;
+        let dir = RunDir::create()?;
+        let (grpc, http) = (Port::reserve()?, Port::reserve()?);
+        let (query, query_grpc) = (Port::reserve()?, Port::reserve()?);
+        let at = |port: &Port| format!("127.0.0.1:{}", port.number());
+        let config = json!({
+            "service": {
+                "extensions": ["jaeger_storage", "jaeger_query"],
+                "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["jaeger_storage_exporter"]}},
+                "telemetry": {"metrics": {"level": "none"}, "logs": {"level": "warn"}},
+            },
+            "extensions": {
+                "jaeger_storage": {"backends": {"memory": {"memory": {"max_traces": 10_000}}}},
+                "jaeger_query": {
+                    "storage": {"traces": "memory"},
+                    "http": {"endpoint": at(&query)},
+                    "grpc": {"endpoint": at(&query_grpc)},
+                },
+            },
+            "receivers": {"otlp": {"protocols": {
+                "grpc": {"endpoint": at(&grpc)},
+                "http": {"endpoint": at(&http)},
+            }}},
+            "exporters": {"jaeger_storage_exporter": {"trace_storage": "memory"}},
+        });
+        let config = dir.write("jaeger.json", config.to_string())?;
+        let mut process = Spec::new("jaeger", "/bin/sh", dir.join("jaeger.log"))
+            .args(["-c", LEASHED])
+            .arg(&binary)
+            .arg("--config")
+            .arg(&config)
+            .env(crate::process::REMOVE_AT_EOF, dir.path())
+            .spawn()?;
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // The lab is on loopback, whatever the machine's proxies are for.
+        let client = reqwest::Client::builder().no_proxy().timeout(QUESTION).build()?;
+        let services = format!("http://{}/api/services", at(&query));
+        let receiver = format!("http://{}/v1/traces", at(&http));
+        until("Jaeger to answer", START, async || {
+            process.check_running()?;
+            let answers = client
+                .get(&services)
+                .send()
+                .await
+                .is_ok_and(|it| it.status().is_success());
+            // An empty request is a valid one.
+            let empty = client
+                .post(&receiver)
+                .header("content-type", "application/x-protobuf");
+            let takes = empty.send().await.is_ok_and(|it| it.status().is_success());
+            Ok((answers && takes).then_some(()))
+        })
+        .await?;
+        Ok(Self {
+            process,
+            client,
+            grpc,
+            http,
+            query,
+            _query_grpc: query_grpc,
+            _dir: dir,
+        })
+    }
+
+    /// The endpoint for `OTEL_EXPORTER_OTLP_ENDPOINT` with the protocol `http/protobuf`.
+    pub fn otlp_http(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http.number())
+    }
+
+    /// The endpoint for `OTEL_EXPORTER_OTLP_ENDPOINT` with the protocol `grpc`.
+    pub fn otlp_grpc(&self) -> String {
+        format!("http://127.0.0.1:{}", self.grpc.number())
+    }
+
+    /// Where it is asked: `/api/traces/{id}`.
+    pub fn query(&self) -> String {
+        format!("http://127.0.0.1:{}", self.query.number())
+    }
+
+    /// The last lines of its log.
+    pub fn said(&self) -> String {
+        self.process.tail()
+    }
+
+    /// The spans of one trace in the order of their beginning; none for a trace that it does not know.
+    pub async fn trace(&self, id: &str) -> anyhow::Result<Vec<Span>> {
+        self.spans(&format!("/api/traces/{id}")).await
+    }
+
+    /// The spans of all traces with a span that carries this attribute.
+    pub async fn find(&self, service: &str, tag: &str, value: &str) -> anyhow::Result<Vec<Span>> {
+        let tags = json!({tag: value}).to_string();
+        let address = reqwest::Url::parse_with_params(
+            &format!("{}/api/traces", self.query()),
+            [
+                ("service", service),
+                ("tags", &tags),
+                ("limit", "100"),
+                ("lookback", "2d"),
+            ],
+        )?;
+        let path = format!("{}?{}", address.path(), address.query().unwrap_or_default());
+        self.spans(&path).await
+    }
+
+    async fn spans(&self, path: &str) -> anyhow::Result<Vec<Span>> {
+        let asking = || format!("asking Jaeger for {path}");
+        let answer = self
+            .client
+            .get(format!("{}{path}", self.query()))
+            .send()
+            .await
+            .with_context(asking)?;
+        if answer.status() == reqwest::StatusCode::NOT_FOUND {
+            return Ok(Vec::new());
+        }
+        let body = answer.error_for_status()?.text().await.with_context(asking)?;
+        let answer: Value = serde_json::from_str(&body).with_context(asking)?;
+        let mut spans = answer["data"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .flat_map(|trace| trace["spans"].as_array().into_iter().flatten())
+            .map(span)
+            .collect::<anyhow::Result<Vec<Span>>>()?;
+        spans.sort_by_key(|span| (span.start, span.end));
+        Ok(spans)
+    }
+}
+
+fn span(told: &Value) -> anyhow::Result<Span> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let wrong = || anyhow!("Jaeger told a span that is none: {told}");
+    let references = told["references"].as_array().into_iter().flatten();
+    let is_parent = |reference: &&Value| reference["refType"] == "CHILD_OF";
+    let start = told["startTime"].as_u64().ok_or_else(wrong)?;
+    let tags = told["tags"].as_array().into_iter().flatten();
+    Ok(Span {
+        id: text(&told["spanID"]).ok_or_else(wrong)?,
+        parent: references
+            .clone()
+            .find(is_parent)
+            .and_then(|parent| text(&parent["spanID"])),
+        links: references
+            .filter(|reference| !is_parent(reference))
+            .filter_map(|link| text(&link["traceID"]))
+            .collect(),
+        name: text(&told["operationName"]).ok_or_else(wrong)?,
+        start,
+        end: start + told["duration"].as_u64().ok_or_else(wrong)?,
+        tags: tags
+            .filter_map(|tag| {
+                let value = &tag["value"];
+                Some((
+                    text(&tag["key"])?,
+                    text(value).unwrap_or_else(|| value.to_string()),
+                ))
+            })
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Jaeger;
+
+    #[tokio::test]
+    async fn it_answers_and_knows_nothing_yet() {
+        let jaeger = Jaeger::start().await.unwrap();
+        let spans = jaeger.trace("0123456789abcdef0123456789abcdef").await.unwrap();
+        assert!(spans.is_empty(), "{spans:?}");
+    }
+}

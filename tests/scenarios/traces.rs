@@ -1,0 +1,405 @@
+//! What a tracing backend shows of an episode, and what becomes of the episode when the backend is none.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::jaeger::{Jaeger, Span};
+use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage, episode};
+use haulout_lab::wait::until;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::story::{a40, gpu_vm, hosts, kube, one_node, stage, start, tell};
+
+/// All stories tell one Jaeger; their traces keep them apart.
+static JAEGER: OnceCell<Jaeger> = OnceCell::const_new();
+
+async fn jaeger() -> &'static Jaeger {
+    JAEGER
+        .get_or_init(async || Jaeger::start().await.expect("starting Jaeger"))
+        .await
+}
+
+/// Starts Haulout with its traces to Jaeger over HTTP.
+async fn start_traced(stage: &Stage<'_>) -> anyhow::Result<Haulout> {
+    let endpoint = jaeger().await.otlp_http();
+    start(stage, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
+}
+
+/// The id of the trace of the episode on the Node.
+async fn trace_id(stage: &Stage<'_>, node: &str) -> anyhow::Result<String> {
+    let node = stage
+        .wait_node(node, "is in an episode", |node| episode(node).is_some())
+        .await?;
+    let traceparent = episode(&node).and_then(|it| it["traceparent"].as_str().map(str::to_owned));
+    let id = traceparent.and_then(|it| it.split('-').nth(1).map(str::to_owned));
+    id.context("the episode has no traceparent")
+}
+
+/// The whole trace: its root has come, and everything in it is as it must be.
+async fn whole(id: &str, node: &str) -> anyhow::Result<Vec<Span>> {
+    let jaeger = jaeger().await;
+    let spans = until(&format!("the root of the trace {id}"), PATIENCE, async || {
+        let spans = jaeger.trace(id).await?;
+        let is_whole = spans.iter().any(|span| span.parent.is_none());
+        Ok(is_whole.then_some(spans))
+    })
+    .await?;
+    check(&spans, node).with_context(|| format!("{spans:#?}"))?;
+    // The node's only trace, however many processes told it.
+    let all = jaeger.find("haulout", "k8s.node.name", node).await?;
+    let own = all.iter().filter(|span| spans.iter().any(|it| it.id == span.id));
+    ensure!(
+        own.count() == all.len(),
+        "{node} is in more than one trace: {all:#?}"
+    );
+    Ok(spans)
+}
+
+fn check(spans: &[Span], node: &str) -> anyhow::Result<()> {
+    let roots: Vec<&Span> = spans.iter().filter(|span| span.parent.is_none()).collect();
+    let [root] = roots[..] else {
+        anyhow::bail!("there are {} roots", roots.len());
+    };
+    ensure!(root.name == "maintenance", "the root is {}", root.name);
+    ensure!(spans.iter().any(|span| span.name == "announce"));
+    for span in spans {
+        let same = spans.iter().filter(|it| it.id == span.id).count();
+        ensure!(same == 1, "{} stands {same} times", span.name);
+        ensure!(span.tags.get("k8s.node.name").map(String::as_str) == Some(node));
+        for key in ["haulout.episode", "vcenter.host.name"] {
+            ensure!(span.tags.contains_key(key), "{} has no {key}", span.name);
+        }
+        if let Some(parent) = &span.parent {
+            let parent = spans.iter().find(|it| it.id == *parent);
+            let parent = parent.with_context(|| format!("the parent of {} is missing", span.name))?;
+            ensure!(
+                parent.start <= span.start && span.end <= parent.end,
+                "{} is not inside of {}",
+                span.name,
+                parent.name
+            );
+        }
+    }
+    let mut at = root.start;
+    for phase in phases(spans) {
+        ensure!(
+            phase.start == at,
+            "{} µs between {} and what was before",
+            phase.start.abs_diff(at),
+            phase.name
+        );
+        at = phase.end;
+    }
+    ensure!(root.end == at, "the root outlasts its last phase");
+    Ok(())
+}
+
+/// What is directly under the root, in order.
+fn phases(spans: &[Span]) -> Vec<&Span> {
+    let root = spans.iter().find(|span| span.parent.is_none()).unwrap();
+    let mut phases: Vec<&Span> = spans
+        .iter()
+        .filter(|span| span.parent.as_ref() == Some(&root.id) && span.name != "announce")
+        .collect();
+    phases.sort_by_key(|span| (span.start, span.end));
+    phases
+}
+
+fn names(spans: &[Span]) -> Vec<&str> {
+    phases(spans).iter().map(|span| span.name.as_str()).collect()
+}
+
+fn named<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
+    let found = spans.iter().find(|span| span.name == name);
+    found.with_context(|| format!("there is no {name} in {spans:#?}"))
+}
+
+/// Takes the one node of `stage` through maintenance, waiting for its own host. Gives its trace's id.
+async fn wait_story(stage: &Stage<'_>) -> anyhow::Result<String> {
+    let node = stage.node_name("gpu1");
+    stage.wait_said("vCenter has told its complete set").await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    let id = trace_id(stage, &node).await?;
+    stage.wait_phase(&node, "awaitingHost").await?;
+    stage
+        .wait_vcenter("esx1 is in maintenance", |it| {
+            it.host("esx1").unwrap().in_maintenance
+        })
+        .await?;
+    stage.vcenter.exit_maintenance("esx1").await?;
+    stage.wait_in_service(&node).await?;
+    Ok(id)
+}
+
+#[test]
+fn a_wait_is_one_trace_from_the_click_to_the_uncordon() {
+    tell(async {
+        let stage = one_node("trace-wait").await?;
+        let node = stage.node_name("gpu1");
+        let ui = "https://jaeger.example/trace/{trace_id}";
+        let endpoint = jaeger().await.otlp_grpc();
+        let haulout = start(
+            &stage,
+            &[
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
+                ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+                ("TRACE_UI_URL_TEMPLATE", ui),
+            ],
+        )?;
+        let id = wait_story(&stage).await?;
+        let spans = whole(&id, &node).await?;
+        let names = names(&spans);
+        ensure!(
+            names.starts_with(&["detect", "drain"]) && names.ends_with(&["uncordon"]),
+            "{names:?}"
+        );
+        for name in [
+            "cordon",
+            "guest shutdown",
+            "wait host exit",
+            "power on",
+            "wait node ready",
+        ] {
+            named(&spans, name)?;
+        }
+        let root = named(&spans, "maintenance")?;
+        ensure!(root.tags.get("haulout.result").map(String::as_str) == Some("succeeded"));
+        ensure!(root.tags.contains_key("vcenter.task.id"));
+        stage
+            .wait_said(&format!("https://jaeger.example/trace/{id}"))
+            .await?;
+        stage.wait_said(&format!("trace_id=\"{id}\"")).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_move_is_one_trace_that_names_the_other_host() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("trace-move", "gpu1", "esx1")];
+        let stage = stage("trace-move", &spec).await?;
+        let node = stage.node_name("gpu1");
+        let haulout = start_traced(&stage).await?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&stage, &node).await?;
+        stage.wait_in_service(&node).await?;
+        let spans = whole(&id, &node).await?;
+        named(&spans, "place")?;
+        let relocate = named(&spans, "relocate")?;
+        ensure!(relocate.tags.get("haulout.target.host").map(String::as_str) == Some("esx2"));
+        ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
+        haulout.stop().await?;
+        let said = stage.said();
+        ensure!(
+            !said.contains("last spans") && !said.contains("were lost"),
+            "{said}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_cancelled_drain_is_one_trace_that_names_the_budget() {
+    tell(async {
+        let stage = one_node("trace-cancel").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let haulout = start_traced(&stage).await?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&stage, &node).await?;
+        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+        stage.vcenter.cancel_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        let spans = whole(&id, &node).await?;
+        ensure!(names(&spans) == ["detect", "drain", "uncordon"], "{spans:#?}");
+        let budget = named(&spans, "drain")?.tags.get("k8s.pdb.name").cloned();
+        ensure!(
+            budget.as_ref().is_some_and(|it| it.contains("held-budget")),
+            "{budget:?}"
+        );
+        let result = named(&spans, "maintenance")?.tags.get("haulout.result").cloned();
+        ensure!(result.as_deref() == Some("cancelled"), "{result:?}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_queued_episode_links_to_the_one_whose_place_it_waited_for() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![
+            gpu_vm("trace-queue", "gpu1", "esx1"),
+            gpu_vm("trace-queue", "gpu2", "esx2"),
+        ];
+        let stage = stage("trace-queue", &spec).await?;
+        let (first, second) = (stage.node_name("gpu1"), stage.node_name("gpu2"));
+        stage.add_pod("held", &first, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let haulout = start_traced(&stage).await?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+        let holder = trace_id(&stage, &first).await?;
+        stage.vcenter.enter_maintenance("esx2").await?;
+        let id = trace_id(&stage, &second).await?;
+        stage.wait_said("waiting_on=\"slot\"").await?;
+        stage.vcenter.cancel_maintenance("esx1").await?;
+        stage.wait_in_service(&first).await?;
+        stage
+            .wait_vcenter("esx2 is in maintenance", |it| {
+                it.host("esx2").unwrap().in_maintenance
+            })
+            .await?;
+        stage.vcenter.exit_maintenance("esx2").await?;
+        stage.wait_in_service(&second).await?;
+        let spans = whole(&id, &second).await?;
+        let queue = named(&spans, "queue")?;
+        ensure!(
+            queue.links == [holder.clone()],
+            "{queue:#?} does not link to {holder}"
+        );
+        whole(&holder, &first).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_kill_while_the_node_waits_for_its_host_leaves_one_trace_with_one_root() {
+    tell(async {
+        let stage = one_node("trace-kill").await?;
+        let node = stage.node_name("gpu1");
+        let first = start_traced(&stage).await?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&stage, &node).await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        // What ended before the kill has been told by then; the wait itself has not.
+        until("the shutdown to be told", PATIENCE, async || {
+            let spans = jaeger().await.trace(&id).await?;
+            Ok(spans.iter().any(|it| it.name == "guest shutdown").then_some(()))
+        })
+        .await?;
+        let before = stage.node(&node).await?;
+        let since = episode(&before).and_then(|it| it["since"].as_str().map(str::to_owned));
+        first.kill().await?;
+        let second = start_traced(&stage).await?;
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").unwrap().in_maintenance
+            })
+            .await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        let spans = whole(&id, &node).await?;
+        let began = since
+            .context("no since")?
+            .parse::<jiff::Timestamp>()?
+            .as_microsecond();
+        let wait = named(&spans, "wait host exit")?;
+        ensure!(
+            wait.start == u64::try_from(began)?,
+            "the wait is told from its beginning in the killed process: {wait:#?}"
+        );
+        second.stop().await
+    });
+}
+
+/// A collector on a port of its own: it takes connections, and answers nothing, or a byte a second.
+async fn bad_collector(tasks: &mut JoinSet<()>, answers_slowly: bool) -> anyhow::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = format!("http://{}", listener.local_addr()?);
+    tasks.spawn(async move {
+        let mut open = JoinSet::new();
+        while let Ok((mut connection, _)) = listener.accept().await {
+            open.spawn(async move {
+                let answer = if answers_slowly {
+                    b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n".to_vec()
+                } else {
+                    Vec::new()
+                };
+                let mut pace = tokio::time::interval(Duration::from_secs(1));
+                for byte in answer {
+                    pace.tick().await;
+                    if connection.write_all(&[byte]).await.is_err() {
+                        return;
+                    }
+                }
+                std::future::pending().await
+            });
+        }
+    });
+    Ok(address)
+}
+
+#[test]
+fn a_collector_that_is_down_or_hangs_or_crawls_holds_up_neither_episode_nor_exit() {
+    tell(async {
+        let mut tasks = JoinSet::new();
+        let hung = bad_collector(&mut tasks, false).await?;
+        let slow = bad_collector(&mut tasks, true).await?;
+        // Nobody listens on a port that was just given back.
+        let down = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let down = format!("http://{down}");
+        let timed = async |name: &str, endpoint: &str| {
+            let stage = one_node(name).await?;
+            let haulout = start(&stage, &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)])?;
+            stage.wait_said("vCenter has told its complete set").await?;
+            let begun = Instant::now();
+            wait_story(&stage).await?;
+            let took = begun.elapsed();
+            // Fails when it takes more than five seconds.
+            haulout.stop().await?;
+            anyhow::Ok((took, stage.said()))
+        };
+        let (off, down, hung, slow) = tokio::try_join!(
+            timed("collector-off", ""),
+            timed("collector-down", &down),
+            timed("collector-hung", &hung),
+            timed("collector-slow", &slow),
+        )?;
+        // The four run side by side on a busy machine; a second is what they differ by without any collector.
+        let limit = off.0.mul_f64(1.05) + Duration::from_secs(1);
+        for (what, took) in [("down", down.0), ("hung", hung.0), ("slow", slow.0)] {
+            println!("{what}: {took:?}, without: {:?}", off.0);
+            ensure!(took <= limit, "{what}: {took:?}, without: {:?}", off.0);
+        }
+        ensure!(
+            !off.1.contains("traces go to"),
+            "nothing is made where nothing is asked for"
+        );
+        ensure!(down.1.contains("spans were lost"), "{}", down.1);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_member_of_two_maintenances_has_two_traces() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)])]);
+        let vm = gpu_vm("trace-twice", "gpu1", "esx1");
+        let members = vec![Member::new("trace-twice", "gpu1", &vm.uuid)];
+        spec.vms = vec![vm];
+        let stage = Stage::set(kube().await, "trace-twice", &spec, members, true).await?;
+        let haulout = start_traced(&stage).await?;
+        let first = wait_story(&stage).await?;
+        let second = wait_story(&stage).await?;
+        ensure!(first != second);
+        for id in [first, second] {
+            until("both roots", PATIENCE, async || {
+                let spans = jaeger().await.trace(&id).await?;
+                let roots = spans.iter().filter(|it| it.parent.is_none()).count();
+                Ok((roots == 1).then_some(()))
+            })
+            .await?;
+        }
+        haulout.stop().await
+    });
+}
