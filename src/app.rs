@@ -43,7 +43,6 @@ use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
 use crate::telemetry::log::Log;
 use crate::telemetry::trace::{self, Traces};
-
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
 use crate::world::World;
@@ -82,129 +81,204 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     for (name, value) in config.describe() {
         info!("{name:<34} {value}");
     }
-    let stop = CancellationToken::new();
-    let onlookers = Onlookers::at(clock());
-    let gpu_resources = GpuResources::parse(&config.gpu_resources)
-        .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
-    let settings = vsphere::client::Settings {
-        on_answer: onlookers.on_answer(clock),
-        ..vcenter_settings(&config)?
-    };
-    let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
-    let client = cluster::client::connect()
-        .await
-        .context("preparing the connection to Kubernetes")?;
-    let servers = servers(&config, &onlookers).await?;
+    let worlds = Worlds::prepare(&config).await?;
     if config.dry_run {
         warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
     }
+    let mut house = House::open(&config, worlds).await?;
+    let outcome = house.until_asked_to_stop(terminate).await;
+    house.close().await;
+    info!("stopped; every episode stands on its Node and goes on at the next start");
+    outcome
+}
 
-    let (vsphere_sender, vsphere_updates) = mpsc::channel(FACTS);
-    let (cluster_sender, cluster_updates) = mpsc::channel(FACTS);
-    let (findings_sender, findings) = mpsc::channel(FACTS);
-    let (roster_sender, roster) = watch::channel(vsphere::update::Roster::default());
-    let (draining_sender, draining) = watch::channel(BTreeSet::new());
+/// The ways to both worlds. Making them sends nothing, so what is wrong with the configuration shows before anything is
+/// touched.
+struct Worlds {
+    vcenter: Vcenter,
+    client: kube::Client,
+    keys: Keys,
+    gpu_resources: GpuResources,
+    onlookers: Onlookers,
+}
 
-    let (publisher, to_publish) = cluster::events::queue();
-    let keys = Keys::under(&config.annotation_prefix);
-    let world = World {
-        vcenter: vcenter.clone(),
-        client: client.clone(),
-        keys: keys.clone(),
-        gpu_resources: gpu_resources.clone(),
-        drain: DrainSettings {
-            own_pod: OwnPod::from_environment(),
-            ..DrainSettings::default()
-        },
-        dry_run: config.dry_run,
-        events: publisher.clone(),
-        on_evictions: onlookers.on_evictions(),
-        findings: findings_sender,
-        nodes: cluster_sender.clone(),
-    };
-    let mut listeners = listeners(&config, publisher, &onlookers);
-    // They end when nobody is left who tells, so they are no part of the tasks that must not end.
-    let mut showing = JoinSet::new();
-    let showing_stop = CancellationToken::new();
-    listeners.extend(traces(&config, &mut showing, &showing_stop)?);
-    let shared = Shared {
-        perform: world,
-        tell: Box::new(Listeners(listeners)),
-        policy: policy(&config),
-        clock,
-    };
-    let supervisor = Supervisor::new(shared, &stop);
-    let inventory = Inventory::new(rules(&config), clock());
-    let inbox = hub::Inbox {
-        vsphere: vsphere_updates,
-        cluster: cluster_updates,
-        findings,
-    };
-    let interest = hub::Interest {
-        roster: roster_sender,
-        draining: draining_sender,
-    };
-    let watching = cluster::watch::Settings {
-        backoff_max: config.retry_max.max(RETRY_MIN),
-        ..cluster::watch::Settings::default()
-    };
-    let selection = Selection {
-        selector: config.gpu_node_label.clone(),
-        keys,
-        gpu_resources,
-    };
+/// Everything that runs.
+struct House {
+    /// None of them ends before it is asked to.
+    tasks: JoinSet<&'static str>,
+    /// They end when nobody is left who tells, and bring nothing down with them.
+    showing: JoinSet<()>,
+    /// Ends the hub and its actors.
+    stop: CancellationToken,
+    /// Ends everything else. The streams outlive the hub, so that an orderly end still has somebody to tell that it ends.
+    streams_stop: CancellationToken,
+}
 
-    // The streams outlive the hub, so that an orderly end still has somebody to tell that it ends.
-    let streams_stop = CancellationToken::new();
-    let mut tasks: JoinSet<&'static str> = JoinSet::new();
-    let token = streams_stop.clone();
-    tasks.spawn(async move {
-        vsphere::updates::run(vcenter, roster, vsphere_sender, token).await;
-        "the stream of vCenter"
-    });
-    let (nodes_client, nodes_watching, nodes_sender) =
-        (client.clone(), watching.clone(), cluster_sender.clone());
-    let token = streams_stop.clone();
-    tasks.spawn(async move {
-        cluster::watch::run(nodes_client, selection, nodes_watching, nodes_sender, token).await;
-        "the watch of Nodes"
-    });
-    let (events_client, token) = (client.clone(), streams_stop.clone());
-    tasks.spawn(async move {
-        cluster::events::run(events_client, instance(), to_publish, token).await;
-        "the publisher of Events"
-    });
-    let token = streams_stop.clone();
-    tasks.spawn(async move {
-        cluster::watch::pods(client, draining, watching, cluster_sender, token).await;
-        "the watch of pods"
-    });
-    let token = stop.clone();
-    tasks.spawn(async move {
-        hub::run(inbox, interest, inventory, supervisor, onlookers, token).await;
-        "the hub"
-    });
-    for server in servers {
-        let token = streams_stop.clone();
-        tasks.spawn(async move {
-            let what = server.what();
-            server.run(token).await;
+impl Worlds {
+    async fn prepare(config: &Config) -> anyhow::Result<Self> {
+        let onlookers = Onlookers::at(clock());
+        let gpu_resources = GpuResources::parse(&config.gpu_resources)
+            .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
+        let settings = vsphere::client::Settings {
+            on_answer: onlookers.on_answer(clock),
+            ..vcenter_settings(config)?
+        };
+        let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
+        let client = cluster::client::connect()
+            .await
+            .context("preparing the connection to Kubernetes")?;
+        let keys = Keys::under(&config.annotation_prefix);
+        Ok(Self {
+            vcenter,
+            client,
+            keys,
+            gpu_resources,
+            onlookers,
+        })
+    }
+}
+
+impl House {
+    /// Wires everything and sets it going.
+    async fn open(config: &Config, worlds: Worlds) -> anyhow::Result<Self> {
+        let servers = servers(config, &worlds.onlookers).await?;
+        let mut house = Self {
+            tasks: JoinSet::new(),
+            showing: JoinSet::new(),
+            stop: CancellationToken::new(),
+            streams_stop: CancellationToken::new(),
+        };
+        let (vsphere_sender, vsphere_updates) = mpsc::channel(FACTS);
+        let (cluster_sender, cluster_updates) = mpsc::channel(FACTS);
+        let (findings_sender, findings) = mpsc::channel(FACTS);
+        let (roster_sender, roster) = watch::channel(vsphere::update::Roster::default());
+        let (draining_sender, draining) = watch::channel(BTreeSet::new());
+        let (publisher, to_publish) = cluster::events::queue();
+
+        let Worlds {
+            vcenter,
+            client,
+            keys,
+            gpu_resources,
+            onlookers,
+        } = worlds;
+        let world = World {
+            vcenter: vcenter.clone(),
+            client: client.clone(),
+            keys: keys.clone(),
+            gpu_resources: gpu_resources.clone(),
+            drain: DrainSettings {
+                own_pod: OwnPod::from_environment(),
+                ..DrainSettings::default()
+            },
+            dry_run: config.dry_run,
+            events: publisher.clone(),
+            on_evictions: onlookers.on_evictions(),
+            findings: findings_sender,
+            nodes: cluster_sender.clone(),
+        };
+        let mut listeners = listeners(config, publisher, &onlookers);
+        listeners.extend(traces(config, &mut house.showing, &house.streams_stop)?);
+        let tell = Box::new(Listeners(listeners));
+        let shared = Shared {
+            perform: world,
+            tell,
+            policy: policy(config),
+            clock,
+        };
+        let supervisor = Supervisor::new(shared, &house.stop);
+        let inventory = Inventory::new(rules(config), clock());
+        let inbox = hub::Inbox {
+            vsphere: vsphere_updates,
+            cluster: cluster_updates,
+            findings,
+        };
+        let interest = hub::Interest {
+            roster: roster_sender,
+            draining: draining_sender,
+        };
+        let selection = Selection {
+            selector: config.gpu_node_label.clone(),
+            keys,
+            gpu_resources,
+        };
+        let watching = cluster::watch::Settings {
+            backoff_max: config.retry_max.max(RETRY_MIN),
+            ..cluster::watch::Settings::default()
+        };
+
+        let token = || house.streams_stop.clone();
+        let vsphere = vsphere::updates::run(vcenter, roster, vsphere_sender, token());
+        let nodes = cluster::watch::run(
+            client.clone(),
+            selection,
+            watching.clone(),
+            cluster_sender.clone(),
+            token(),
+        );
+        let pods = cluster::watch::pods(client.clone(), draining, watching, cluster_sender, token());
+        let events = cluster::events::run(client, instance(), to_publish, token());
+        let hub = hub::run(
+            inbox,
+            interest,
+            inventory,
+            supervisor,
+            onlookers,
+            house.stop.clone(),
+        );
+        house.spawn("the stream of vCenter", vsphere);
+        house.spawn("the watch of Nodes", nodes);
+        house.spawn("the watch of pods", pods);
+        house.spawn("the publisher of Events", events);
+        house.spawn("the hub", hub);
+        for server in servers {
+            let token = house.streams_stop.clone();
+            house.spawn(server.what(), server.run(token));
+        }
+        Ok(house)
+    }
+
+    fn spawn(&mut self, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(async move {
+            task.await;
             what
         });
     }
-    let outcome = until_asked_to_stop(&mut tasks, terminate).await;
-    stop.cancel();
-    streams_stop.cancel();
-    showing_stop.cancel();
-    let all = async {
-        while tasks.join_next().await.is_some() {}
-        while showing.join_next().await.is_some() {}
-    };
-    if tokio::time::timeout(STOP_GRACE, all).await.is_err() {
-        warn!("not everything ended within {STOP_GRACE:?}; the rest is dropped");
+
+    /// Waits for a signal; a task that ends before one is a fault.
+    async fn until_asked_to_stop(&mut self, mut terminate: Signal) -> anyhow::Result<()> {
+        tokio::select! {
+            biased;
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.context("listening for Ctrl-C")?;
+                info!("Ctrl-C: stopping");
+            }
+            _ = terminate.recv() => info!("SIGTERM: stopping"),
+            ended = self.tasks.join_next() => {
+                let what = match ended {
+                    Some(Ok(what)) => format!("{what} ended without being asked"),
+                    Some(Err(panic)) => format!("a task panicked: {panic}"),
+                    None => "no task was started".to_owned(),
+                };
+                error!("{what}; stopping, so that whoever started Haulout starts it again");
+                anyhow::bail!(what);
+            }
+        }
+        Ok(())
     }
-    info!("stopped; every episode stands on its Node and goes on at the next start");
-    outcome
+
+    /// Stops everything, and says if not all of it ended in time.
+    async fn close(mut self) {
+        self.stop.cancel();
+        self.streams_stop.cancel();
+        let all = async {
+            while self.tasks.join_next().await.is_some() {}
+            while self.showing.join_next().await.is_some() {}
+        };
+        if tokio::time::timeout(STOP_GRACE, all).await.is_err() {
+            warn!("not everything ended within {STOP_GRACE:?}; the rest is dropped");
+        }
+    }
 }
 
 /// Takes the ports that are configured. One that cannot be had ends the program here, before it has touched anything.
@@ -219,28 +293,6 @@ async fn servers(config: &Config, onlookers: &Onlookers) -> anyhow::Result<Vec<S
         servers.push(admin::health("HEALTH_ADDRESS", address, health).await?);
     }
     Ok(servers)
-}
-
-/// Waits for a signal; a task that ends before one is a fault.
-async fn until_asked_to_stop(tasks: &mut JoinSet<&'static str>, mut terminate: Signal) -> anyhow::Result<()> {
-    tokio::select! {
-        biased;
-        interrupted = tokio::signal::ctrl_c() => {
-            interrupted.context("listening for Ctrl-C")?;
-            info!("Ctrl-C: stopping");
-        }
-        _ = terminate.recv() => info!("SIGTERM: stopping"),
-        ended = tasks.join_next() => {
-            let what = match ended {
-                Some(Ok(what)) => format!("{what} ended without being asked"),
-                Some(Err(panic)) => format!("a task panicked: {panic}"),
-                None => "no task was started".to_owned(),
-            };
-            error!("{what}; stopping, so that whoever started Haulout starts it again");
-            anyhow::bail!(what);
-        }
-    }
-    Ok(())
 }
 
 /// The one clock that decisions are made by.
