@@ -343,7 +343,7 @@ impl Show<'_> {
     }
 
     /// Latency and memory.
-    async fn measure(&self, fresh: f64) -> anyhow::Result<()> {
+    async fn measure(&self, fresh: figures::Memory) -> anyhow::Result<()> {
         heading(&format!("Figures ({} build)", self.build));
         // A drain that cannot end keeps the machine from being power-cycled between two clicks. The cordon comes before it.
         self.stage
@@ -361,7 +361,9 @@ impl Show<'_> {
             "from a click until the cordon's PATCH is accepted: median {median:.0} ms, worst {worst:.0} ms"
         ));
         paragraph(&format!(
-            "resident memory when idle: {fresh:.1} MiB after the start, {idle:.1} MiB after 2 maintenances and {CLICKS} called off"
+            "resident memory when idle: {:.1} MiB after the start, {:.1} MiB after 2 maintenances and {CLICKS} called off, \
+             of which {:.1} MiB are the mapped code of this {} build",
+            fresh.resident, idle.resident, idle.code, self.build
         ));
         Ok(())
     }

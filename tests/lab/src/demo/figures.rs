@@ -75,12 +75,24 @@ pub(crate) fn median_and_worst(figures: &[f64]) -> Option<(f64, f64)> {
     Some((f64::midpoint(lower, upper), *sorted.last()?))
 }
 
-/// The most resident memory that a process had in `window`, in MiB.
-pub(crate) async fn memory(pid: u32, window: Duration) -> anyhow::Result<f64> {
+/// Resident memory of a process, in MiB.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Memory {
+    /// All of it.
+    pub(crate) resident: f64,
+    /// What of it is mapped from the program's file: much in a debug build, and shared by all who run it.
+    pub(crate) code: f64,
+}
+
+/// The most resident memory that a process had in `window`.
+pub(crate) async fn memory(pid: u32, window: Duration) -> anyhow::Result<Memory> {
     let end = tokio::time::Instant::now() + window;
-    let mut most: f64 = 0.0;
+    let mut most = Memory::default();
     loop {
-        most = most.max(resident(pid).await?);
+        let seen = resident(pid).await?;
+        if seen.resident > most.resident {
+            most = seen;
+        }
         if tokio::time::Instant::now() >= end {
             return Ok(most);
         }
@@ -88,16 +100,22 @@ pub(crate) async fn memory(pid: u32, window: Duration) -> anyhow::Result<f64> {
     }
 }
 
-async fn resident(pid: u32) -> anyhow::Result<f64> {
+async fn resident(pid: u32) -> anyhow::Result<Memory> {
     let path = format!("/proc/{pid}/status");
     let text = tokio::fs::read_to_string(&path)
         .await
         .with_context(|| format!("reading {path}"))?;
-    let kib = text.lines().find_map(|line| {
-        let value = line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?;
-        value.trim().parse::<f64>().ok()
-    });
-    Ok(kib.with_context(|| format!("{path} has no VmRSS"))? / 1024.0)
+    let mib = |name: &str| {
+        let kib = text.lines().find_map(|line| {
+            let value = line.strip_prefix(name)?.trim().strip_suffix("kB")?;
+            value.trim().parse::<f64>().ok()
+        });
+        Ok::<_, anyhow::Error>(kib.with_context(|| format!("{path} has no {name}"))? / 1024.0)
+    };
+    Ok(Memory {
+        resident: mib("VmRSS:")?,
+        code: mib("RssFile:")?,
+    })
 }
 
 #[cfg(test)]
