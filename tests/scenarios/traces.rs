@@ -12,7 +12,7 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::story::{a40, gpu_vm, hosts, kube, one_node, stage, start, tell};
+use crate::story::{a40, gpu_vm, hosts, kube, one_node, run, stage, start, tell};
 
 /// All stories tell one Jaeger; their traces keep them apart.
 static JAEGER: OnceCell<Jaeger> = OnceCell::const_new();
@@ -350,8 +350,11 @@ fn a_collector_that_is_down_or_hangs_or_crawls_holds_up_neither_episode_nor_exit
         let down = format!("http://{down}");
         let timed = async |name: &str, endpoint: &str| {
             let stage = one_node(name).await?;
-            let haulout = start(&stage, &[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)])?;
-            stage.wait_said("vCenter has told its complete set").await?;
+            let changes = [
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+                ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
+            ];
+            let haulout = run(&stage, &changes).await?;
             let begun = Instant::now();
             wait_story(&stage).await?;
             let took = begun.elapsed();
@@ -365,11 +368,15 @@ fn a_collector_that_is_down_or_hangs_or_crawls_holds_up_neither_episode_nor_exit
             timed("collector-hung", &hung),
             timed("collector-slow", &slow),
         )?;
-        // The four run side by side on a busy machine; a second is what they differ by without any collector.
-        let limit = off.0.mul_f64(1.05) + Duration::from_secs(1);
+        // An episode that waited for one answer of such a collector would take the collector's whole time limit. What
+        // they cost below that is printed and not judged: how long a story takes is the busy machine's affair.
         for (what, took) in [("down", down.0), ("hung", hung.0), ("slow", slow.0)] {
             println!("{what}: {took:?}, without: {:?}", off.0);
-            ensure!(took <= limit, "{what}: {took:?}, without: {:?}", off.0);
+            ensure!(
+                took < Duration::from_secs(30),
+                "{what}: {took:?}, without: {:?}",
+                off.0
+            );
         }
         ensure!(
             !off.1.contains("traces go to"),
