@@ -286,6 +286,19 @@ fn found(seen: &Observed) -> Option<&VmFacts> {
     }
 }
 
+/// The states of a host in the laws' own words, so that the functions they are about are not asked about themselves.
+fn leaving(host: &HostState) -> bool {
+    matches!(host, HostState::Entering { .. } | HostState::InMaintenance)
+}
+
+fn out(host: &HostState) -> bool {
+    matches!(host, HostState::InService | HostState::Quarantined)
+}
+
+fn in_service(host: &HostState) -> bool {
+    matches!(host, HostState::InService)
+}
+
 /// Panics with the whole case when a law does not hold.
 fn hold(law: &str, holds: bool, record: &Record, seen: &Observed, decision: &Decision) {
     assert!(
@@ -343,7 +356,7 @@ fn effect_laws(record: &Record, seen: &Observed, effect: &Effect, decision: &Dec
             );
             law(
                 "a node whose host does not leave is not drained",
-                vm.host.is_leaving(),
+                leaving(&vm.host),
             );
         }
         Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => {
@@ -354,7 +367,7 @@ fn effect_laws(record: &Record, seen: &Observed, effect: &Effect, decision: &Dec
             law("6: the cordon holds", cordoned);
             law(
                 "6: the VM is on and its host is leaving",
-                vm.power == PowerSeen::On && vm.host.is_leaving(),
+                vm.power == PowerSeen::On && leaving(&vm.host),
             );
         }
         Effect::Survey { hosts } => law("a survey asks somebody", !hosts.is_empty()),
@@ -365,13 +378,13 @@ fn effect_laws(record: &Record, seen: &Observed, effect: &Effect, decision: &Dec
             );
             law(
                 "9: the target takes VMs",
-                seen.target.takes_vms() && *to == spare(),
+                in_service(&seen.target) && *to == spare(),
             );
         }
         Effect::PowerOn { by_drs, .. } => {
             law(
                 "9: powered on only where VMs may run, or where DRS chooses",
-                vm.host.takes_vms() || (*by_drs && vm.drs),
+                in_service(&vm.host) || (*by_drs && vm.drs),
             );
             law("only a VM that is off is powered on", vm.power == PowerSeen::Off);
         }
@@ -397,6 +410,19 @@ fn transition_laws(
     );
     let before = record.episode();
     let node = seen.node.as_ref().unwrap();
+    if *record == Record::InService {
+        let begins = found(seen).is_some_and(|vm| vm.power == PowerSeen::On && leaving(&vm.host));
+        law(
+            "an episode begins where a VM that is on stands on a host that leaves",
+            begins,
+        );
+        let granted = seen.admission == Admission::Granted;
+        let drains = transition.record.phase() == Some(&Phase::Draining);
+        law(
+            "12: it drains with a place and is queued without one",
+            drains == granted,
+        );
+    }
     if transition.unschedulable == Some(false) {
         let ours = before.is_some_and(|before| match &before.cordon {
             Cordon::Ours => !matches!(node.cordoned_by, CordonedBy::Other(_)),
@@ -417,7 +443,7 @@ fn transition_laws(
             let vm = found(seen);
             law(
                 "the end needs a VM that is on and a host that is out",
-                vm.is_some_and(|vm| vm.power == PowerSeen::On && vm.host.is_out()),
+                vm.is_some_and(|vm| vm.power == PowerSeen::On && out(&vm.host)),
             );
             if before.is_some_and(|before| before.powered_off) {
                 law("8: ready", node.ready);
