@@ -5,6 +5,9 @@ pub mod log;
 pub mod metrics;
 pub mod trace;
 
+#[cfg(test)]
+mod stand_in;
+
 use crate::actor::tell::{Tell, Told};
 use crate::ids::NodeName;
 

@@ -8,27 +8,10 @@ use crate::ids::{EpisodeId, TaskRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Cordon, DrainEnd, Ended, Episode, HostMark, Phase, Record, Trigger};
-use crate::maintenance::observed::{CordonedBy, Limit, NodeSeen, PodLeft, PodLeftBecause};
+use crate::maintenance::observed::{Limit, PodLeft, PodLeftBecause};
 use crate::maintenance::placement::{Refused, Why};
 use crate::maintenance::waiting::ParkReason;
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
-}
-
-fn node() -> NodeSeen {
-    NodeSeen {
-        uid: NodeUid::new("uid-1"),
-        resource_version: 1,
-        unschedulable: false,
-        cordoned_by: CordonedBy::Unknown,
-        keep_cordoned: false,
-        ready: true,
-        heartbeat: None,
-        boot_id: None,
-        gpus: BTreeMap::new(),
-    }
-}
+use crate::telemetry::stand_in::{at, node};
 
 fn mark(name: &str) -> HostMark {
     HostMark {

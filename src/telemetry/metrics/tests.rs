@@ -1,35 +1,16 @@
-use jiff::SignedDuration;
-
 use super::*;
 use crate::ids::{EpisodeId, HostRef, NodeUid, TaskRef, VmRef};
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::{Cordon, HostMark, Trigger};
 use crate::maintenance::observed::{
-    Admission, Advice, Attempt, CordonedBy, DrainReport, Hearing, HostState, NodeSeen, Observed, PodLeft,
-    PodLeftBecause, PowerSeen, Refusal, VmFacts, VmSeen,
+    Admission, Advice, Attempt, DrainReport, Hearing, HostState, Observed, PodLeft, PodLeftBecause,
+    PowerSeen, Refusal, VmFacts, VmSeen,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::waiting::WaitingOn;
+use crate::telemetry::stand_in::{at, node};
 
 const TRACE: &str = "00112233445566778899aabbccddeeff";
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
-}
-
-fn node() -> NodeSeen {
-    NodeSeen {
-        uid: NodeUid::new("uid-1"),
-        resource_version: 1,
-        unschedulable: false,
-        cordoned_by: CordonedBy::Unknown,
-        keep_cordoned: false,
-        ready: true,
-        heartbeat: None,
-        boot_id: None,
-        gpus: BTreeMap::new(),
-    }
-}
 
 fn episode(phase: Phase, since: i64) -> Episode {
     Episode {
