@@ -11,6 +11,7 @@
 //! ```
 
 mod hub;
+mod objects;
 mod onlookers;
 
 use std::collections::BTreeSet;
@@ -42,6 +43,7 @@ use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
 use crate::telemetry::log::Log;
+use crate::telemetry::objects::Objects;
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
@@ -116,7 +118,18 @@ struct House {
 
 impl Worlds {
     async fn prepare(config: &Config) -> anyhow::Result<Self> {
-        let onlookers = Onlookers::at(clock());
+        let mut onlookers = Onlookers::at(clock());
+        // On paper nothing is begun that an object could tell of.
+        if config.node_maintenances && !config.dry_run {
+            let trace_url = config.trace_ui_url_template.clone();
+            let objects = Objects::new(
+                config.gpu_node_label.clone(),
+                trace_url,
+                config.node_maintenance_history,
+                clock,
+            );
+            onlookers.objects = Some(Arc::new(objects));
+        }
         let gpu_resources = GpuResources::parse(&config.gpu_resources)
             .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
         let settings = vsphere::client::Settings {
@@ -207,7 +220,10 @@ impl House {
             ..cluster::watch::Settings::default()
         };
 
-        let token = || house.streams_stop.clone();
+        let stop = house.streams_stop.clone();
+        let token = || stop.clone();
+        let (client_of_objects, objects_sender) = (client.clone(), cluster_sender.clone());
+        let watching_objects = watching.clone();
         let vsphere = vsphere::updates::run(vcenter, roster, vsphere_sender, token());
         let nodes = cluster::watch::run(
             client.clone(),
@@ -218,6 +234,21 @@ impl House {
         );
         let pods = cluster::watch::pods(client.clone(), draining, watching, cluster_sender, token());
         let events = cluster::events::run(client, instance(), to_publish, token());
+        if config.node_maintenances {
+            let (client, out) = (client_of_objects.clone(), objects_sender.clone());
+            let watch = cluster::maintenances::watch::run(
+                client,
+                config.gpu_node_label.clone(),
+                watching_objects,
+                out,
+                token(),
+            );
+            house.spawn("the watch of NodeMaintenances", watch);
+        }
+        if let Some(objects) = &onlookers.objects {
+            let writing = objects::run(client_of_objects, Arc::clone(objects), objects_sender, token());
+            house.spawn("the writer of NodeMaintenances", writing);
+        }
         let hub = hub::run(
             inbox,
             interest,
@@ -344,6 +375,7 @@ fn policy(config: &Config) -> Policy {
         relocate_timeout: config.relocate_timeout,
         power_on_timeout: config.power_on_timeout,
         survey_every: config.poll_interval,
+        require_approval: config.require_approval,
         retry_min: RETRY_MIN.min(config.retry_max),
         retry_max: config.retry_max,
     }
@@ -358,6 +390,8 @@ fn rules(config: &Config) -> Rules {
             crate::config::MaxUnavailable::Percent(percent) => inventory::MaxUnavailable::Percent(percent),
         },
         bind_by_name: config.bind_by_name,
+        require_approval: config.require_approval,
+        node_maintenances: config.node_maintenances,
     }
 }
 
@@ -367,6 +401,9 @@ fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Ve
         Box::new(Log::new(config)),
         Box::new(Arc::clone(&onlookers.metrics)),
     ];
+    if let Some(objects) = &onlookers.objects {
+        listeners.push(Box::new(Arc::clone(objects)));
+    }
     if !config.dry_run {
         listeners.push(Box::new(Events::new(publisher, config.node_conditions, clock)));
     }

@@ -4,6 +4,7 @@
 //! kube-apiserver ──▶ watch ─▶ facts ─▶ Update         (to the inventory)
 //! kube-apiserver ◀── node: one PATCH per transition    (from the world)
 //! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions  (from the world)
+//! kube-apiserver ◀─▶ maintenances: requests, and the second copy of each record
 //! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
 //! ```
 
@@ -12,6 +13,7 @@ pub mod client;
 pub mod drain;
 pub mod events;
 pub mod facts;
+pub mod maintenances;
 pub mod node;
 pub mod pods;
 #[cfg(test)]

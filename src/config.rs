@@ -42,6 +42,8 @@ const VCENTER_CALL_TIMEOUT: Seconds = Seconds::new("VCENTER_CALL_TIMEOUT_SECONDS
 // vCenter ends a session that is idle for 30 minutes; a poll must end well before.
 const VCENTER_LONG_POLL: Seconds = Seconds::new("VCENTER_LONG_POLL_SECONDS", 60, 1_200);
 const MAX_CONCURRENT_DRAINS: Range = Range::new("MAX_CONCURRENT_DRAINS", "nodes", 1, 1_000);
+// A NodeMaintenance is some kilobytes; a thousand of each of a hundred nodes would be half of what etcd likes to hold.
+const NODE_MAINTENANCE_HISTORY: Range = Range::new("NODE_MAINTENANCE_HISTORY", "objects", 0, 1_000);
 const DRAIN_TIMEOUT_ACTION: Choice<DrainTimeoutAction> = Choice::new(
     "DRAIN_TIMEOUT_ACTION",
     &[
@@ -90,6 +92,12 @@ pub struct Config {
     pub annotation_prefix: String,
     /// Whether a VM may be bound to a node by its name alone.
     pub bind_by_name: bool,
+    /// Whether NodeMaintenance objects are watched and written.
+    pub node_maintenances: bool,
+    /// How many ended episodes of a node are kept as NodeMaintenance objects.
+    pub node_maintenance_history: u32,
+    /// Whether a drain begins only on a node that a person has approved.
+    pub require_approval: bool,
     /// How often everything is read again, in case the push was lost.
     pub poll_interval: Duration,
     /// The longest drain.
@@ -181,6 +189,9 @@ impl Config {
             gpu_resources,
             annotation_prefix,
             bind_by_name,
+            node_maintenances,
+            node_maintenance_history,
+            require_approval,
             poll_interval_seconds,
             drain_timeout_seconds,
             drain_timeout_action,
@@ -220,6 +231,9 @@ impl Config {
             gpu_resources: setting::given(gpu_resources).unwrap_or_else(|| DEFAULT_GPU_RESOURCES.to_owned()),
             annotation_prefix: prefix(annotation_prefix, found),
             bind_by_name: setting::boolean("BIND_BY_NAME", bind_by_name, false, found),
+            node_maintenances: setting::boolean("NODE_MAINTENANCES", node_maintenances, true, found),
+            node_maintenance_history: NODE_MAINTENANCE_HISTORY.read(node_maintenance_history, 20, found),
+            require_approval: setting::boolean("REQUIRE_APPROVAL", require_approval, false, found),
             poll_interval: POLL_INTERVAL.read(poll_interval_seconds, found),
             drain_timeout: DRAIN_TIMEOUT.read(drain_timeout_seconds, found),
             drain_timeout_action: DRAIN_TIMEOUT_ACTION.read(
@@ -260,6 +274,9 @@ impl Config {
             gpu_resources,
             annotation_prefix,
             bind_by_name,
+            node_maintenances,
+            node_maintenance_history,
+            require_approval,
             poll_interval,
             drain_timeout,
             drain_timeout_action,
@@ -294,6 +311,12 @@ impl Config {
             ("GPU_RESOURCES", gpu_resources.clone()),
             ("ANNOTATION_PREFIX", annotation_prefix.clone()),
             ("BIND_BY_NAME", bind_by_name.to_string()),
+            ("NODE_MAINTENANCES", node_maintenances.to_string()),
+            (
+                NODE_MAINTENANCE_HISTORY.name(),
+                node_maintenance_history.to_string(),
+            ),
+            ("REQUIRE_APPROVAL", require_approval.to_string()),
             (POLL_INTERVAL.name(), seconds(*poll_interval)),
             (DRAIN_TIMEOUT.name(), seconds(*drain_timeout)),
             (

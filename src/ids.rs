@@ -48,6 +48,10 @@ name!(
     NodeUid
 );
 name!(
+    /// UID of a NodeMaintenance object: tells one request from another that is made later under the same name.
+    RequestUid
+);
+name!(
     /// Moref of a `HostSystem`, such as `host-21`. A host that is removed and added again gets another one.
     HostRef
 );

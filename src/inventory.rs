@@ -8,6 +8,7 @@ mod bind;
 mod findings;
 mod paper;
 mod places;
+mod requests;
 mod sight;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +19,9 @@ use crate::cluster::update as cluster;
 use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
 use crate::maintenance::admission::{Applicant, Ledger, Limits};
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::Record;
+use crate::maintenance::episode::{Phase, Record};
 use crate::maintenance::finding::Finding;
-use crate::maintenance::observed::{Attempt, DrainReport, Outcome, Sight};
+use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Outcome, Sight};
 use crate::maintenance::placement::Hold;
 use crate::vsphere::update as vsphere;
 
@@ -46,6 +47,10 @@ pub struct Rules {
     pub unavailable: MaxUnavailable,
     /// `BIND_BY_NAME`: look VMs up by name although a UUID is known.
     pub bind_by_name: bool,
+    /// `REQUIRE_APPROVAL`.
+    pub require_approval: bool,
+    /// `NODE_MAINTENANCES`: NodeMaintenance objects are watched.
+    pub node_maintenances: bool,
 }
 
 /// `MAX_UNAVAILABLE`.
@@ -66,6 +71,7 @@ pub struct Inventory {
     process_began: Timestamp,
     vcenter: Side<String>,
     kubernetes: Side<NodeName>,
+    requests: Side<String>,
     hosts: BTreeMap<HostRef, vsphere::Host>,
     computes: BTreeMap<ComputeRef, vsphere::Compute>,
     vms: BTreeMap<VmRef, vsphere::Vm>,
@@ -73,6 +79,7 @@ pub struct Inventory {
     answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
     holds: BTreeMap<HostRef, Vec<Hold>>,
     nodes: BTreeMap<NodeName, cluster::Node>,
+    maintenances: BTreeMap<String, cluster::Maintenance>,
     local: BTreeMap<NodeName, Local>,
     ledger: Ledger,
 }
@@ -117,6 +124,11 @@ impl Inventory {
             process_began,
             vcenter: Side::unheard("vCenter"),
             kubernetes: Side::unheard("the kube-apiserver"),
+            requests: if rules.node_maintenances {
+                Side::unheard("the watch of NodeMaintenances")
+            } else {
+                Side::silent_by_choice()
+            },
             hosts: BTreeMap::new(),
             computes: BTreeMap::new(),
             vms: BTreeMap::new(),
@@ -124,6 +136,7 @@ impl Inventory {
             answers: BTreeMap::new(),
             holds: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            maintenances: BTreeMap::new(),
             local: BTreeMap::new(),
             ledger: Ledger::default(),
         }
@@ -155,22 +168,32 @@ impl Inventory {
                 Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
             });
         vsphere::Roster {
-            vms: self.nodes.values().flat_map(|node| self.keys(node)).collect(),
+            vms: self.names().iter().flat_map(|name| self.keys_of(name)).collect(),
             tasks: tasks.collect(),
         }
     }
 
-    /// The nodes whose pods are to be watched: those being drained.
+    /// The nodes whose pods are to be watched: those being drained, and those kept so.
     pub fn draining(&self) -> BTreeSet<NodeName> {
-        self.ledger.draining.clone()
+        let kept = self.nodes.values().filter(|node| match self.record(node) {
+            Record::Episode(episode) => *episode.phase.at_work() == Phase::Drained,
+            Record::InService | Record::Python(_) | Record::Unreadable { .. } => false,
+        });
+        let kept = kept.map(|node| node.name.clone());
+        self.ledger.draining.iter().cloned().chain(kept).collect()
+    }
+
+    /// Every node that anybody tells of.
+    fn names(&self) -> BTreeSet<NodeName> {
+        let known = self.nodes.keys().chain(self.local.keys()).cloned();
+        known.chain(self.only_copied()).collect()
     }
 
     /// The whole picture of each node.
     pub fn sights(&mut self) -> BTreeMap<NodeName, Sight> {
         self.update_ledger();
         let offers = self.offers();
-        let names: BTreeSet<NodeName> = self.nodes.keys().chain(self.local.keys()).cloned().collect();
-        names
+        self.names()
             .into_iter()
             .filter_map(|name| {
                 let offer = offers.get(&name).cloned().unwrap_or_default();
@@ -277,6 +300,7 @@ impl Inventory {
                     }
                 }
             }
+            Update::Maintenances(update) => self.apply_maintenances(update),
             Update::PodsChanged(name) => {
                 let local = self.local.entry(name).or_default();
                 local.pods_revision = local.pods_revision.wrapping_add(1);
@@ -298,7 +322,7 @@ impl Inventory {
         local.record_of_gone = None;
         let draining = local.paper.record().cloned().unwrap_or_else(|| record_of(&node));
         match draining.phase() {
-            Some(phase) if phase.is_draining() => {}
+            Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
             // Between episodes nothing of an earlier one counts.
             Some(_) => local.drain = None,
             None => {
@@ -325,6 +349,16 @@ impl Inventory {
             Record::InService | Record::Unreadable { .. } => {
                 self.local.remove(name);
             }
+        }
+    }
+
+    /// Why nothing may be done, if one of the worlds is not heard.
+    fn silent(&self) -> Option<Hearing> {
+        let kubernetes = self.kubernetes.silent.as_ref().or(self.requests.silent.as_ref());
+        match (&self.vcenter.silent, kubernetes) {
+            (None, None) => None,
+            (Some(why), _) => Some(Hearing::NoVcenter { why: why.clone() }),
+            (None, Some(why)) => Some(Hearing::NoKubernetes { why: why.clone() }),
         }
     }
 
@@ -365,7 +399,7 @@ impl Inventory {
             }
         }
         // A place is granted on complete pictures only: half a set may hide who holds one.
-        if self.vcenter.silent.is_none() && self.kubernetes.silent.is_none() {
+        if self.silent().is_none() {
             ledger.grant(self.limits());
         }
         self.ledger = ledger;

@@ -13,6 +13,16 @@ pub const REPORTING_CONTROLLER: &str = "haulout.dev/controller";
 /// The label selector of GPU nodes unless another is configured: the Python controller's default.
 pub const DEFAULT_NODE_SELECTOR: &str = "intel.feature.node.kubernetes.io/gpu=true";
 
+/// A person's annotation on a Node: `true` keeps Haulout's hands off it.
+pub const SKIP: &str = "haulout.dev/skip";
+
+/// A person's annotation on a Node: `true` lets its next drain begin where `REQUIRE_APPROVAL` is set. Haulout takes it
+/// away when the episode ends, so that it approves one.
+pub const APPROVED: &str = "haulout.dev/approved";
+
+/// A person's annotation on a Node: `migrate` or `wait`.
+pub const STRATEGY: &str = "haulout.dev/strategy";
+
 /// The full keys of our annotations under one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
@@ -28,6 +38,9 @@ pub struct Keys {
     pub episode: String,
     /// A person's wish that the Node stays cordoned at the end.
     pub keep_cordoned: String,
+    /// The UID of the latest request that was fulfilled: written with the end of its episode, so that no crash between
+    /// that and the request's own status makes it be gone about twice.
+    pub fulfilled: String,
 }
 
 impl Keys {
@@ -42,6 +55,7 @@ impl Keys {
             transition_time: key("transition-time"),
             episode: key("episode"),
             keep_cordoned: key("keep-cordoned"),
+            fulfilled: key("fulfilled-request"),
         }
     }
 }

@@ -23,4 +23,5 @@ pub mod observed;
 pub mod placement;
 pub mod policy;
 pub mod record;
+pub mod request;
 pub mod waiting;

@@ -3,6 +3,7 @@
 pub mod events;
 pub mod log;
 pub mod metrics;
+pub mod objects;
 pub mod trace;
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -14,8 +15,9 @@ use crate::actor::perform::{NotRecorded, Perform, Recorded};
 use crate::cluster::drain::{self, DrainSettings, Mode, Why};
 use crate::cluster::events::{Event, Publisher, Regarding, Severity};
 use crate::cluster::facts::GpuResources;
+use crate::cluster::maintenances;
 use crate::cluster::node::{self, NodePatch, PatchError};
-use crate::cluster::update::{Marks, Node, Update};
+use crate::cluster::update::{Maintenances, Marks, Node, Update};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::keys::Keys;
 use crate::maintenance::decide::Transition;
@@ -65,8 +67,8 @@ impl Perform for World {
     async fn record(
         &self,
         name: &NodeName,
-        seen: &NodeSeen,
-        _before: &Record,
+        seen: Option<&NodeSeen>,
+        before: &Record,
         transition: &Transition,
         now: Timestamp,
     ) -> Result<Recorded, NotRecorded> {
@@ -76,11 +78,15 @@ impl Perform for World {
                 Found::PaperRecord {
                     record: Box::new(transition.record.clone()),
                     unschedulable: transition.unschedulable,
+                    fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.clone()),
                 },
             )
             .await;
-            return Ok(Recorded { resource_version: 0 });
+            return Ok(Recorded::Elsewhere);
         }
+        let Some(seen) = seen else {
+            return self.record_on_copy(name, before, transition, now).await;
+        };
         let annotations = record::write(&transition.record, now);
         let patch = NodePatch {
             uid: seen.uid.clone(),
@@ -91,8 +97,10 @@ impl Perform for World {
                 migrated_to_host: annotations.migrated_to_host,
                 transition_time: annotations.transition_time,
                 episode: annotations.episode,
-                keep_cordoned: None,
+                fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.to_string()),
+                ..Marks::default()
             },
+            is_end: transition.ended.is_some(),
             unschedulable: transition.unschedulable,
         };
         match node::patch(
@@ -108,7 +116,7 @@ impl Perform for World {
             Ok(node) => {
                 let resource_version = node.resource_version;
                 self.told(node).await;
-                Ok(Recorded { resource_version })
+                Ok(Recorded::OnNode { resource_version })
             }
             Err(PatchError::Conflict { .. }) => {
                 self.read_anew(name).await;
@@ -165,6 +173,31 @@ impl Perform for World {
 }
 
 impl World {
+    /// The Node is gone: the copy of its record is the record.
+    async fn record_on_copy(
+        &self,
+        name: &NodeName,
+        before: &Record,
+        transition: &Transition,
+        now: Timestamp,
+    ) -> Result<Recorded, NotRecorded> {
+        let Some(episode) = before.episode() else {
+            let why = "the Node is gone, and with it the record of what is no episode of ours";
+            return Err(NotRecorded::Refused(why.to_owned()));
+        };
+        let object = maintenances::name_of(name, &episode.id);
+        let record = record::write(&transition.record, now).episode;
+        let changes = json!({ "record": record });
+        match maintenances::write_status(&self.client, &object, None, &changes).await {
+            Ok(object) => {
+                let seen = Maintenances::Seen(Box::new(object));
+                let _ = self.nodes.send(Update::Maintenances(seen)).await;
+                Ok(Recorded::Elsewhere)
+            }
+            Err(error) => Err(NotRecorded::Refused(whole(&error))),
+        }
+    }
+
     async fn drain_round(&self, name: &NodeName, pods_revision: u64, now: Timestamp) -> Outcome {
         let mode = if self.dry_run { Mode::ListOnly } else { Mode::Evict };
         match drain::round(&self.client, name, &self.drain, mode).await {

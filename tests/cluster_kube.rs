@@ -169,6 +169,7 @@ fn cordon(seen: &Node) -> NodePatch {
             episode: Some("{\"v\":1}".to_owned()),
             ..Marks::default()
         },
+        is_end: false,
         unschedulable: Some(true),
     }
 }

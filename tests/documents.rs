@@ -127,6 +127,7 @@ fn the_table_of_annotations_has_every_key() {
         transition_time,
         episode,
         keep_cordoned,
+        fulfilled,
     } = Keys::under(DEFAULT_PREFIX);
     let mut held = vec![
         state,
@@ -135,6 +136,7 @@ fn the_table_of_annotations_has_every_key() {
         transition_time,
         episode,
         keep_cordoned,
+        fulfilled,
     ];
     shown.sort();
     held.sort();

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::perform::{NotRecorded, Perform};
+use super::perform::{NotRecorded, Perform, Recorded};
 use super::tell::{Tell, Told};
 use crate::ids::NodeName;
 use crate::maintenance::decide::{Decision, Transition, decide};
@@ -65,7 +65,7 @@ struct Echo {
 #[derive(Debug)]
 enum Own {
     Write { resource_version: u64 },
-    PaperWrite(Box<Record>),
+    WriteElsewhere(Box<Record>),
     Try { kind: EffectKind, at: Timestamp },
 }
 
@@ -159,9 +159,7 @@ impl<P: Perform> NodeActor<P> {
     }
 
     async fn record(&mut self, sight: &Sight, transition: &Transition, now: Timestamp) -> Instant {
-        let Some(node) = &sight.seen.node else {
-            return self.wake_at(None, now);
-        };
+        let node = sight.seen.node.as_ref();
         let written = self
             .shared
             .perform
@@ -178,12 +176,9 @@ impl<P: Perform> NodeActor<P> {
                     transition,
                     wrote,
                 });
-                let of = if recorded.resource_version == 0 {
-                    Own::PaperWrite(Box::new(transition.record.clone()))
-                } else {
-                    Own::Write {
-                        resource_version: recorded.resource_version,
-                    }
+                let of = match recorded {
+                    Recorded::OnNode { resource_version } => Own::Write { resource_version },
+                    Recorded::Elsewhere => Own::WriteElsewhere(Box::new(transition.record.clone())),
                 };
                 let until = Instant::now() + OWN_ECHO;
                 self.echo = Some(Echo { of, until });
@@ -243,7 +238,7 @@ impl Own {
                 .node
                 .as_ref()
                 .is_none_or(|node| node.resource_version >= *resource_version),
-            Self::PaperWrite(record) => sight.record == **record,
+            Self::WriteElsewhere(record) => sight.record == **record,
             Self::Try { kind, at } => sight.seen.attempt(*kind, *at).is_some(),
         }
     }

@@ -14,12 +14,12 @@ use crate::maintenance::observed::NodeSeen;
 ///
 /// Both verbs keep deadlines of their own and come back; what they bring about comes as facts. They may be repeated.
 pub trait Perform: Send + Sync + 'static {
-    /// Writes `transition` to the Node in one PATCH, if the Node is still as `node` saw it. Gives the resource version
-    /// of what was written: a sight older than that has not seen the write.
+    /// Writes `transition` to the Node in one PATCH, if the Node is still as `node` saw it; or, where the Node is gone, to
+    /// the copy of its record.
     fn record(
         &self,
         name: &NodeName,
-        node: &NodeSeen,
+        node: Option<&NodeSeen>,
         before: &Record,
         transition: &Transition,
         now: Timestamp,
@@ -32,9 +32,14 @@ pub trait Perform: Send + Sync + 'static {
 
 /// A write that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recorded {
-    /// The Node's resource version after it; 0 in a dry run, which writes nothing.
-    pub resource_version: u64,
+pub enum Recorded {
+    /// On the Node.
+    OnNode {
+        /// The Node's resource version after it: a sight older than that has not seen the write.
+        resource_version: u64,
+    },
+    /// To the copy of a Node that is gone, or on paper in a dry run: it is seen when the record is.
+    Elsewhere,
 }
 
 /// A write that was not accepted.

@@ -14,8 +14,8 @@ use crate::maintenance::waiting::WaitingOn;
 pub enum Told<'a> {
     /// A change of record stands on the Node.
     Recorded {
-        /// The Node as it was decided on.
-        node: &'a NodeSeen,
+        /// The Node as it was decided on; `None` when it is gone, and the record stands on its copy.
+        node: Option<&'a NodeSeen>,
         /// What stood there before.
         before: &'a Record,
         /// What stands there, and what became of the cordon.

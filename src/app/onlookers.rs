@@ -11,6 +11,7 @@ use crate::ids::NodeName;
 use crate::inventory::Fact;
 use crate::maintenance::observed::Sight;
 use crate::telemetry::metrics::{Came, Metrics};
+use crate::telemetry::objects::Objects;
 use crate::vsphere;
 use crate::vsphere::client::OnAnswer;
 use crate::vsphere::update::Update;
@@ -24,6 +25,8 @@ const LONG_POLL: &str = "WaitForUpdatesEx";
 pub(super) struct Onlookers {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
+    /// Where NodeMaintenance objects are kept.
+    pub(super) objects: Option<Arc<Objects>>,
 }
 
 impl Onlookers {
@@ -31,6 +34,7 @@ impl Onlookers {
         Self {
             metrics: Arc::new(Metrics::new(process_began)),
             health: Arc::new(Health::of_a_beginner()),
+            objects: None,
         }
     }
 
@@ -56,6 +60,11 @@ impl Onlookers {
                 self.health.kubernetes(Err(why.to_owned()));
             }
             Fact::Cluster(cluster::Update::Lost { why }) => self.health.kubernetes(Err(why.clone())),
+            Fact::Cluster(cluster::Update::Maintenances(update)) => {
+                if let Some(objects) = &self.objects {
+                    objects.told(update);
+                }
+            }
             Fact::Finding(finding) => self.metrics.found(finding),
             Fact::Vsphere(_) | Fact::Cluster(_) => {}
         }
@@ -64,6 +73,9 @@ impl Onlookers {
     /// Looks at what actors are about to be shown.
     pub(super) fn show(&self, sights: &BTreeMap<NodeName, Sight>) {
         self.metrics.show(sights);
+        if let Some(objects) = &self.objects {
+            objects.show(sights);
+        }
     }
 
     /// Listens to the calls to vCenter.

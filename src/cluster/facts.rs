@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::update::{Marks, Node, Ready};
 use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
-use crate::keys::Keys;
+use crate::keys::{APPROVED, Keys, SKIP, STRATEGY};
 
 /// Which resources of a Node are GPUs: exact names, and prefixes as `nvidia.com/*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,7 +172,7 @@ fn count(quantity: &str) -> Option<u64> {
 }
 
 fn marks(node: &core::Node, keys: &Keys) -> Marks {
-    let annotation = |key: &String| {
+    let annotation = |key: &str| {
         node.metadata
             .annotations
             .as_ref()
@@ -186,6 +186,10 @@ fn marks(node: &core::Node, keys: &Keys) -> Marks {
         transition_time: annotation(&keys.transition_time),
         episode: annotation(&keys.episode),
         keep_cordoned: annotation(&keys.keep_cordoned),
+        fulfilled: annotation(&keys.fulfilled),
+        skip: annotation(SKIP),
+        approved: annotation(APPROVED),
+        strategy: annotation(STRATEGY),
     }
 }
 

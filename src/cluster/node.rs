@@ -13,7 +13,7 @@ use super::answer::{self, Refusal};
 use super::facts::{GpuResources, node_facts};
 use super::update::{Marks, Node};
 use crate::ids::{NodeName, NodeUid};
-use crate::keys::{FIELD_MANAGER, Keys};
+use crate::keys::{APPROVED, FIELD_MANAGER, Keys};
 
 /// One transition of one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,9 +22,11 @@ pub struct NodePatch {
     pub uid: NodeUid,
     /// The view on which the transition was decided; a Node that has changed since is not written.
     pub resource_version: u64,
-    /// All our annotations as they shall be: one that is `None` is removed. `keep_cordoned` is a person's and is not
-    /// touched, whatever stands here.
+    /// All our annotations as they shall be: one that is `None` is removed, but for `fulfilled`, which is kept then. A
+    /// person's are not touched, whatever stands here.
     pub marks: Marks,
+    /// The episode ends with it: a person's approval was for this one, and is taken away.
+    pub is_end: bool,
     /// The cordon as it shall be; `None` leaves it as it is.
     pub unschedulable: Option<bool>,
 }
@@ -161,9 +163,13 @@ impl NodePatch {
             migrated_to_host,
             transition_time,
             episode,
+            fulfilled,
             keep_cordoned: _,
+            skip: _,
+            approved: _,
+            strategy: _,
         } = &self.marks;
-        let annotations: Map<String, Value> = [
+        let mut annotations: Map<String, Value> = [
             (&keys.state, state),
             (&keys.host, host),
             (&keys.migrated_to_host, migrated_to_host),
@@ -173,6 +179,12 @@ impl NodePatch {
         .into_iter()
         .map(|(key, value)| (key.clone(), json!(value)))
         .collect();
+        if let Some(fulfilled) = fulfilled {
+            annotations.insert(keys.fulfilled.clone(), json!(fulfilled));
+        }
+        if self.is_end {
+            annotations.insert(APPROVED.to_owned(), Value::Null);
+        }
         let mut body = json!({
             "metadata": {
                 "uid": self.uid.as_str(),

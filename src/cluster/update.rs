@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
+use super::maintenances::kind::NodeMaintenanceStatus;
+use crate::ids::{BootId, NodeName, NodeUid, RequestUid, VmUuid};
 
 /// One thing that the kube-apiserver told, or that became of the watch itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +23,8 @@ pub enum Update {
     },
     /// What was told since the last `Reset` is complete.
     Settled,
+    /// What the watch of NodeMaintenance objects tells.
+    Maintenances(Maintenances),
     /// A pod on this Node came, went or changed, while the Node's pods are being watched.
     PodsChanged(NodeName),
     /// The watch broke; it is being rebuilt, and a `Reset` follows when it stands again.
@@ -29,6 +32,92 @@ pub enum Update {
         /// What was tried and what the kube-apiserver answered, for people.
         why: String,
     },
+}
+
+/// What the watch of NodeMaintenance objects tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Maintenances {
+    /// All objects told before are void. A complete list follows, closed by [`Maintenances::Settled`].
+    Reset,
+    /// An object appeared or changed, or is the answer to our own write.
+    Seen(Box<Maintenance>),
+    /// An object was deleted.
+    Gone {
+        /// Its name.
+        name: String,
+        /// Which of the objects of that name.
+        uid: RequestUid,
+    },
+    /// What was told since the last `Reset` is complete. Where the kind is not installed, that is nothing at all.
+    Settled,
+    /// The watch broke; it is being rebuilt, and a `Reset` follows when it stands again.
+    Lost {
+        /// What was tried and what the kube-apiserver answered, for people.
+        why: String,
+    },
+}
+
+/// A NodeMaintenance object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Maintenance {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: RequestUid,
+    /// `metadata.resourceVersion`, comparable as a number.
+    pub resource_version: u64,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `metadata.creationTimestamp`.
+    pub created_at: Timestamp,
+    /// `spec.nodeName`.
+    pub node: NodeName,
+    /// Who made it, and for what.
+    pub role: Role,
+    /// Its status says that it has come to its end.
+    pub is_over: bool,
+    /// Its status as it stands, to tell whether it says what is so.
+    pub status: Box<NodeMaintenanceStatus>,
+}
+
+/// What a NodeMaintenance object is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Role {
+    /// A person's request.
+    Request(Asked),
+    /// The record of an episode, made by Haulout: the second copy of what stands on the Node, kept as history. It asks for
+    /// nothing.
+    Episode {
+        /// `status.record`: the same JSON as on the Node.
+        record: Option<String>,
+    },
+}
+
+/// What a person asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// `spec.reason`.
+    pub reason: String,
+    /// `spec.action`.
+    pub action: AskedAction,
+    /// `spec.targetHost`.
+    pub target_host: Option<String>,
+    /// `spec.drainTimeoutSeconds`.
+    pub drain_timeout: Option<std::time::Duration>,
+    /// `spec.drainTimeoutAction` is `Hold`, or `PowerOff`.
+    pub hold_on_drain_timeout: Option<bool>,
+    /// `spec.guestShutdownTimeoutSeconds`.
+    pub guest_shutdown_timeout: Option<std::time::Duration>,
+}
+
+/// `spec.action`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema of the kind says what each asks for")]
+pub enum AskedAction {
+    Drain,
+    PowerOff,
+    Relocate,
+    Reboot,
 }
 
 /// The part of a Node that maintenance is about.
@@ -83,4 +172,12 @@ pub struct Marks {
     pub episode: Option<String>,
     /// `keep-cordoned`: a person asks us to leave the Node cordoned at the end. Never written by us.
     pub keep_cordoned: Option<String>,
+    /// `fulfilled-request`: the UID of the latest request that was fulfilled.
+    pub fulfilled: Option<String>,
+    /// `haulout.dev/skip`. Never written by us.
+    pub skip: Option<String>,
+    /// `haulout.dev/approved`: a person's, and taken away by us at the end.
+    pub approved: Option<String>,
+    /// `haulout.dev/strategy`. Never written by us.
+    pub strategy: Option<String>,
 }

@@ -152,7 +152,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn watcher(&self) -> watcher::Config {
+    pub(super) fn watcher(&self) -> watcher::Config {
         // Zero would switch kube's idle timeout off, and a watch that is silent for longer than the client reads would
         // be taken for dead.
         let longest = client::READ_DEADLINE.saturating_sub(READ_MARGIN);
@@ -337,7 +337,7 @@ impl StandingPods {
 ///
 /// They start anew only after a watch has stood for as long as the longest wait. One that breaks at once each time, as
 /// where `list` is allowed and `watch` is not, would otherwise list for ever at the pace of the shortest.
-struct Backoff {
+pub(super) struct Backoff {
     builder: backon::ExponentialBuilder,
     waits: backon::ExponentialBackoff,
     max: Duration,
@@ -345,7 +345,7 @@ struct Backoff {
 }
 
 impl Backoff {
-    fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings) -> Self {
         let builder = backon::ExponentialBuilder::default()
             .with_min_delay(settings.backoff_min)
             .with_max_delay(settings.backoff_max)
@@ -360,12 +360,12 @@ impl Backoff {
     }
 
     /// The watch stands.
-    fn settled(&mut self) {
+    pub(super) fn settled(&mut self) {
         self.settled = Some(Instant::now());
     }
 
     /// The watch is broken: how long to wait.
-    fn next(&mut self) -> Duration {
+    pub(super) fn next(&mut self) -> Duration {
         let stood = self.settled.take().map(|since| since.elapsed());
         if stood.is_some_and(|stood| stood >= self.max) {
             self.waits = self.builder.build();
@@ -375,7 +375,7 @@ impl Backoff {
 }
 
 /// Hands `update` over; `false` if we were asked to stop or nobody listens.
-async fn tell(out: &mpsc::Sender<Update>, stop: &CancellationToken, update: Update) -> bool {
+pub(super) async fn tell(out: &mpsc::Sender<Update>, stop: &CancellationToken, update: Update) -> bool {
     tokio::select! {
         biased;
         () = stop.cancelled() => false,
@@ -384,7 +384,7 @@ async fn tell(out: &mpsc::Sender<Update>, stop: &CancellationToken, update: Upda
 }
 
 /// Waits; `false` if we were asked to stop.
-async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
+pub(super) async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
     tokio::select! {
         biased;
         () = stop.cancelled() => false,
@@ -401,7 +401,7 @@ async fn until(due: Option<Instant>) {
 }
 
 /// What a watcher's error says, for people.
-fn said(error: &watcher::Error) -> String {
+pub(super) fn said(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))

@@ -55,7 +55,18 @@ pub struct Args {
     #[arg(long, env = "BIND_BY_NAME", value_name = "BOOL", help_heading = NODES,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub bind_by_name: Option<String>,
+    /// Watch NodeMaintenance objects: requests of people, and the second copy of each record [default: true]
+    #[arg(long, env = "NODE_MAINTENANCES", value_name = "BOOL", help_heading = NODES,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub node_maintenances: Option<String>,
+    /// How many ended episodes of a node are kept as NodeMaintenance objects [default: 20; 0 to 1000]
+    #[arg(long, env = "NODE_MAINTENANCE_HISTORY", value_name = "OBJECTS", help_heading = NODES)]
+    pub node_maintenance_history: Option<String>,
 
+    /// Begin no drain on a node before it is annotated with haulout.dev/approved=true [default: false]
+    #[arg(long, env = "REQUIRE_APPROVAL", value_name = "BOOL", help_heading = PACE,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub require_approval: Option<String>,
     /// Nodes between cordon and power-off at once [default: 1; 1 to 1000]
     #[arg(long, env = "MAX_CONCURRENT_DRAINS", value_name = "NODES", help_heading = PACE)]
     pub max_concurrent_drains: Option<String>,

@@ -6,12 +6,28 @@ use std::collections::BTreeSet;
 use super::Inventory;
 use crate::cluster::update::Node;
 use crate::ids::{NodeName, VmRef};
+use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{PowerSeen, VmFacts, VmSeen};
 use crate::vsphere::update::{Passthrough, Power, Vm, VmKey};
 
 impl Inventory {
+    /// What vCenter is asked about a node, whether its object is there or gone in mid-episode.
+    pub(super) fn keys_of(&self, name: &NodeName) -> BTreeSet<VmKey> {
+        if let Some(node) = self.nodes.get(name) {
+            return self.keys(node);
+        }
+        let gone = self.record_of_gone(name);
+        let uuid = gone.as_ref().and_then(Record::episode).and_then(|it| it.vm_uuid);
+        gone.map(|_| match uuid {
+            Some(uuid) if !self.rules.bind_by_name => VmKey::Uuid(uuid),
+            Some(_) | None => VmKey::Name(name.to_string()),
+        })
+        .into_iter()
+        .collect()
+    }
+
     /// What vCenter is asked about `node`.
-    pub(super) fn keys(&self, node: &Node) -> BTreeSet<VmKey> {
+    fn keys(&self, node: &Node) -> BTreeSet<VmKey> {
         let mut keys: BTreeSet<VmKey> = BTreeSet::new();
         for uuid in [node.provider_uuid, node.system_uuid].into_iter().flatten() {
             // The two usually name one machine in two byte orders; one question is enough then.
@@ -29,11 +45,11 @@ impl Inventory {
         keys
     }
 
-    /// The VM of `node`.
-    pub(super) fn vm_of(&self, node: &Node) -> VmSeen {
+    /// The VM of a node.
+    pub(super) fn vm_of(&self, name: &NodeName) -> VmSeen {
         let mut vms: BTreeSet<VmRef> = BTreeSet::new();
         let mut all_answered = true;
-        for key in self.keys(node) {
+        for key in self.keys_of(name) {
             match self.answers.get(&key) {
                 Some(answer) => vms.extend(answer.iter().filter(|vm| self.may_run(vm)).cloned()),
                 None => all_answered = false,
@@ -48,7 +64,7 @@ impl Inventory {
         let Some(moref) = vms.into_iter().next() else {
             return VmSeen::Missing;
         };
-        let others = self.other_nodes_of(&moref, node);
+        let others = self.other_nodes_of(&moref, name);
         if !others.is_empty() {
             return VmSeen::Shared(others);
         }
@@ -64,10 +80,10 @@ impl Inventory {
         !self.vms.get(vm).is_some_and(|vm| vm.template)
     }
 
-    fn other_nodes_of(&self, vm: &VmRef, node: &Node) -> Vec<NodeName> {
+    fn other_nodes_of(&self, vm: &VmRef, name: &NodeName) -> Vec<NodeName> {
         self.nodes
             .values()
-            .filter(|other| other.name != node.name)
+            .filter(|other| other.name != *name)
             .filter(|other| {
                 self.keys(other).iter().any(|key| {
                     self.answers

@@ -44,7 +44,8 @@ impl Inventory {
             Found::PaperRecord {
                 record,
                 unschedulable,
-            } => local.paper.write(*record, unschedulable),
+                fulfilled,
+            } => local.paper.write(*record, unschedulable, fulfilled),
             Found::PaperEffect(effect) => local.paper.perform(&effect),
         }
     }

@@ -3,7 +3,7 @@
 //! Laid over the facts, it lets every phase be walked through and logged although nothing happens. What depends on the
 //! real world alone, such as the host's own way through maintenance, stays real.
 
-use crate::ids::{BootId, HostRef, TaskRef};
+use crate::ids::{BootId, HostRef, RequestUid, TaskRef};
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{CordonedBy, HostState, Observed, PowerSeen, VmFacts, VmSeen};
@@ -21,6 +21,8 @@ pub(super) struct Paper {
     booted: bool,
     /// The click whose episode has been walked through to its end: on paper that host is out of maintenance.
     done: Option<TaskRef>,
+    /// The request that has been fulfilled on paper.
+    fulfilled: Option<RequestUid>,
 }
 
 impl Paper {
@@ -32,7 +34,16 @@ impl Paper {
         self.unschedulable == Some(true)
     }
 
-    pub(super) fn write(&mut self, record: Record, unschedulable: Option<bool>) {
+    pub(super) fn fulfilled(&self) -> Option<&RequestUid> {
+        self.fulfilled.as_ref()
+    }
+
+    pub(super) fn write(
+        &mut self,
+        record: Record,
+        unschedulable: Option<bool>,
+        fulfilled: Option<RequestUid>,
+    ) {
         if record == Record::InService {
             let done = self
                 .record
@@ -41,6 +52,7 @@ impl Paper {
                 .and_then(|it| it.trigger.task.clone());
             *self = Self {
                 done: done.or_else(|| self.done.take()),
+                fulfilled: fulfilled.or_else(|| self.fulfilled.take()),
                 ..Self::default()
             };
             return;

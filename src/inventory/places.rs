@@ -10,6 +10,7 @@ use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::{HostState, Outcome};
 use crate::maintenance::placement::{Device, HostView, Offer, Wanted, WantedDevices, look};
+use crate::maintenance::request::{Action, Request};
 use crate::vsphere::update::{Connection, Passthrough, Vm};
 
 /// A node that looks for a host.
@@ -53,12 +54,16 @@ impl Inventory {
     pub(super) fn offers(&mut self) -> BTreeMap<NodeName, Offer> {
         let mut reservations: Vec<(NodeName, Reservation)> = Vec::new();
         let mut seekers: Vec<Seeker> = Vec::new();
-        for node in self.nodes.values() {
-            let record = self.record(node);
-            let Record::Episode(episode) = &record else {
+        for name in self.names() {
+            let node = self.nodes.get(&name);
+            let record = match node {
+                Some(node) => Some(self.record(node)),
+                None => self.record_of_gone(&name),
+            };
+            let Some(Record::Episode(episode)) = &record else {
                 continue;
             };
-            let Some(vm) = self.bound_vm(node) else { continue };
+            let Some(vm) = self.bound_vm(&name) else { continue };
             match self.holds_place(episode) {
                 Some(host) => {
                     let reservation = Reservation {
@@ -66,13 +71,15 @@ impl Inventory {
                         host,
                         needs: needs(vm),
                     };
-                    reservations.push((node.name.clone(), reservation));
+                    reservations.push((name, reservation));
                 }
+                None if node.is_some_and(|node| node.marks.strategy.as_deref() == Some("wait")) => {}
                 None if matches!(episode.phase.at_work(), Phase::AwaitingHost) => {
-                    if let Some(wanted) = self.wanted(vm) {
+                    let request = self.request(&name, node);
+                    if let Some(wanted) = self.wanted(vm, request.as_ref()) {
                         seekers.push(Seeker {
                             since: episode.trigger.clicked_at,
-                            node: node.name.clone(),
+                            node: name,
                             wanted,
                         });
                     }
@@ -117,13 +124,14 @@ impl Inventory {
             Phase::PoweringOn { .. } | Phase::Rejoining => episode.moved_to.as_ref()?.moref.clone(),
             Phase::Queued
             | Phase::Draining
+            | Phase::Drained
             | Phase::ShuttingDown(_)
             | Phase::AwaitingHost
             | Phase::Parked { .. } => None,
         }
     }
 
-    fn wanted(&self, vm: &Vm) -> Option<Wanted> {
+    fn wanted(&self, vm: &Vm, request: Option<&Request>) -> Option<Wanted> {
         let from = vm.host.clone()?;
         let compute = self.hosts.get(&from).and_then(|host| host.compute.clone());
         Some(Wanted {
@@ -132,6 +140,10 @@ impl Inventory {
             compute,
             datastores: vm.datastores.clone(),
             devices: wanted_devices(vm),
+            only: request.and_then(|request| match &request.action {
+                Action::Relocate { to } => to.clone(),
+                Action::Drain | Action::PowerOff | Action::Reboot => None,
+            }),
         })
     }
 

@@ -6,9 +6,10 @@ use super::Inventory;
 use crate::cluster::update::Node;
 use crate::ids::NodeName;
 use crate::keys::FIELD_MANAGER;
+use crate::maintenance::decide::wants_place;
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, Sight, VmFacts, VmSeen,
+    CordonedBy, Hearing, HostState, NodeSeen, Observed, Sight, Strategy, VmSeen, Wishes,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::record::{Annotations, read};
@@ -41,67 +42,55 @@ impl Inventory {
     /// The record that counts: what stands on the Node, or in a dry run what would stand there.
     pub(super) fn record(&self, node: &Node) -> Record {
         let paper = self.local.get(&node.name).and_then(|local| local.paper.record());
-        paper.cloned().unwrap_or_else(|| record_of(node))
+        let record = paper.cloned().unwrap_or_else(|| record_of(node));
+        match record {
+            Record::InService => self.left_by_another(node).unwrap_or(Record::InService),
+            Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. } => record,
+        }
     }
 
-    /// The VM of `node`, where it is exactly one.
-    pub(super) fn bound_vm(&self, node: &Node) -> Option<&Vm> {
-        match self.vm_of(node) {
+    /// The episode of a Node that was deleted, where this one is the same machine registered again. One whose own Node has
+    /// ended it is only a copy that has not heard of it yet.
+    fn left_by_another(&self, node: &Node) -> Option<Record> {
+        let copy = self.copy(&node.name)?;
+        let VmSeen::Found(vm) = self.vm_of(&node.name) else {
+            return None;
+        };
+        let is_same_machine = vm.uuid.is_some() && vm.uuid == copy.vm_uuid;
+        (copy.node_uid != node.uid && is_same_machine).then(|| Record::Episode(Box::new(copy)))
+    }
+
+    /// The VM of a node, where it is exactly one.
+    pub(super) fn bound_vm(&self, name: &NodeName) -> Option<&Vm> {
+        match self.vm_of(name) {
             VmSeen::Found(facts) => self.vms.get(&facts.moref),
             VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => None,
         }
     }
 
-    /// Since when `node` wants a place under the limits, if it does: when the maintenance of its host was asked for.
+    /// Since when `node` wants a place under the limits, if it does.
     pub(super) fn applies_since(&self, node: &Node, record: &Record) -> Option<Timestamp> {
-        let vm = self.vm_with_paper(node);
-        let VmSeen::Found(VmFacts {
-            host,
-            power: PowerSeen::On,
-            ..
-        }) = &vm
-        else {
+        let VmSeen::Found(vm) = self.vm_with_paper(node) else {
             return None;
         };
-        if !host.is_leaving() {
-            return None;
-        }
-        match record {
-            Record::InService => Some(clicked_at(host)),
-            Record::Episode(episode) => match episode.phase.at_work() {
-                Phase::Queued => Some(episode.trigger.clicked_at),
-                Phase::Rejoining => Some(clicked_at(host)),
-                Phase::Draining
-                | Phase::ShuttingDown(_)
-                | Phase::Relocating { .. }
-                | Phase::AwaitingHost
-                | Phase::PoweringOn { .. }
-                | Phase::Parked { .. } => None,
-            },
-            Record::Python(_) | Record::Unreadable { .. } => None,
-        }
+        let request = self.request(&node.name, Some(node));
+        let approval = self.rules.require_approval;
+        wants_place(record, &node_seen(node), &vm, request.as_ref(), approval)
     }
 
     pub(super) fn sight(&self, name: &NodeName, offer: Offer) -> Option<Sight> {
-        let hearing = match (&self.vcenter.silent, &self.kubernetes.silent) {
-            (None, None) => Hearing::Both,
-            (Some(why), _) => Hearing::NoVcenter { why: why.clone() },
-            (None, Some(why)) => Hearing::NoKubernetes { why: why.clone() },
-        };
         let local = self.local.get(name);
-        let Some(node) = self.nodes.get(name) else {
-            let record = local.and_then(|local| local.record_of_gone.clone())?;
-            return Some(Sight {
-                record,
-                seen: gone(hearing, self.process_began),
-            });
+        let node = self.nodes.get(name);
+        let record = match node {
+            Some(node) => self.record(node),
+            None => self.record_of_gone(name)?,
         };
-        let record = self.record(node);
         let target = match record.phase().map(Phase::at_work) {
             Some(Phase::Relocating { to }) => self.host_state(to.moref.as_ref()),
             Some(
                 Phase::Queued
                 | Phase::Draining
+                | Phase::Drained
                 | Phase::ShuttingDown(_)
                 | Phase::AwaitingHost
                 | Phase::PoweringOn { .. }
@@ -112,9 +101,13 @@ impl Inventory {
         };
         let mut seen = Observed {
             process_began: self.process_began,
-            hearing,
-            node: Some(node_seen(node)),
-            vm: self.vm_of(node),
+            hearing: self.silent().unwrap_or(Hearing::Both),
+            node: node.map(node_seen),
+            has_copy: self
+                .copy(name)
+                .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
+            request: self.request(name, node),
+            vm: self.vm_of(name),
             admission: self.ledger.admission(name, self.limits()),
             drain: local.and_then(|local| local.drain.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
@@ -129,24 +122,11 @@ impl Inventory {
     }
 
     fn vm_with_paper(&self, node: &Node) -> VmSeen {
-        let mut vm = self.vm_of(node);
+        let mut vm = self.vm_of(&node.name);
         if let (VmSeen::Found(facts), Some(local)) = (&mut vm, self.local.get(&node.name)) {
             local.paper.overlay_vm(facts, |host| self.host_state(Some(host)));
         }
         vm
-    }
-}
-
-/// When the maintenance of a leaving host was asked for. A host that is in maintenance already was asked for earlier
-/// than anybody can tell, and none of its VMs can run: it comes last.
-fn clicked_at(host: &HostState) -> Timestamp {
-    match host {
-        HostState::Entering { clicked_at, .. } => *clicked_at,
-        HostState::Unknown
-        | HostState::Unreachable
-        | HostState::InMaintenance
-        | HostState::Quarantined
-        | HostState::InService => Timestamp::MAX,
     }
 }
 
@@ -161,25 +141,18 @@ fn node_seen(node: &Node) -> NodeSeen {
             Some(other) => CordonedBy::Other(other.to_owned()),
         },
         keep_cordoned: node.marks.keep_cordoned.as_deref() == Some("true"),
+        wishes: Wishes {
+            skip: node.marks.skip.as_deref() == Some("true"),
+            approved: node.marks.approved.as_deref() == Some("true"),
+            strategy: match node.marks.strategy.as_deref() {
+                Some("wait") => Strategy::Wait,
+                // A word that we do not know is no wish.
+                Some(_) | None => Strategy::Migrate,
+            },
+        },
         ready: node.ready.is_true,
         heartbeat: node.ready.heartbeat,
         boot_id: node.boot_id.clone(),
         gpus: node.gpus.clone(),
-    }
-}
-
-/// What is known of a Node that was deleted in mid-episode.
-fn gone(hearing: Hearing, process_began: Timestamp) -> Observed {
-    Observed {
-        process_began,
-        hearing,
-        node: None,
-        vm: VmSeen::NotLookedUp,
-        admission: Admission::Granted,
-        drain: None,
-        pods_revision: 0,
-        attempts: std::collections::BTreeMap::new(),
-        offer: Offer::default(),
-        target: HostState::Unknown,
     }
 }

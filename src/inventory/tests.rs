@@ -29,6 +29,8 @@ fn rules() -> Rules {
         concurrent_drains: 1,
         unavailable: MaxUnavailable::Unlimited,
         bind_by_name: false,
+        require_approval: false,
+        node_maintenances: false,
     }
 }
 
@@ -177,6 +179,7 @@ fn awaiting(n: u8) -> Fact {
         task: None,
         clicked_at: at(i64::from(n)),
         user: None,
+        request: None,
     };
     let uid = NodeUid::new(format!("uid-{n}"));
     let (id, traceparent) = Episode::name(&uid, &trigger, at(0));
@@ -197,6 +200,7 @@ fn awaiting(n: u8) -> Fact {
         gpus_before: BTreeMap::new(),
         powered_off: true,
         moved_to: None,
+        gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
         phase: Phase::AwaitingHost,
@@ -326,6 +330,8 @@ fn the_name_counts_only_where_no_uuid_is_known_or_where_it_is_configured() {
     let mut configured = Inventory::new(
         Rules {
             bind_by_name: true,
+            require_approval: false,
+            node_maintenances: false,
             ..rules()
         },
         at(0),

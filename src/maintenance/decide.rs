@@ -16,9 +16,10 @@ use jiff::Timestamp;
 use super::effect::Effect;
 use super::episode::{Cordon, Ended, Episode, HostMark, Phase, Record, Trigger};
 use super::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
+    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen, Wishes,
 };
 use super::policy::Policy;
+use super::request::{Call, Request, RequestMark};
 use super::waiting::{ParkReason, WaitingOn};
 use scene::{Scene, Step};
 
@@ -57,6 +58,8 @@ pub struct Transition {
     pub unschedulable: Option<bool>,
     /// How the episode ended, when it does.
     pub ended: Option<Ended>,
+    /// The request that is fulfilled with its end, so that it is never gone about again.
+    pub fulfilled: Option<RequestMark>,
 }
 
 /// Decides what to do next for one node.
@@ -71,14 +74,82 @@ pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Timestamp)
             why: why.clone(),
         })),
         (Record::InService, None) => Decision::Rest,
-        (Record::InService, Some(node)) => in_service(node, seen, now),
-        (Record::Episode(_) | Record::Python(_), None) => wait(WaitingOn::NodeObject),
+        (Record::InService, Some(node)) => in_service(node, seen, policy, now),
+        (Record::Episode(episode), None) => without_node(episode, seen, policy, now),
+        (Record::Python(_), None) => wait(WaitingOn::NodeObject),
+        (Record::Episode(_) | Record::Python(_), Some(node)) if node.wishes.skip => wait(WaitingOn::Skip),
         (Record::Python(python), Some(node)) => adopt::adopt(python, node, seen),
         (Record::Episode(episode), Some(node)) if episode.node_uid != node.uid => {
-            wait(WaitingOn::Parked(ParkReason::AnotherNode))
+            onto_another_node(episode, node, seen, now)
         }
         (Record::Episode(episode), Some(node)) => in_episode(episode, node, seen, policy, now),
     }
+}
+
+/// The Node object was deleted in mid-episode. While its VM is off nobody else brings it back, and the kubelet registers
+/// the Node again only once it runs: so the episode goes on by its copy. A running VM's kubelet is waited for.
+fn without_node(episode: &Episode, seen: &Observed, policy: &Policy, now: Timestamp) -> Decision {
+    let off = match &seen.vm {
+        VmSeen::Found(vm) => vm.power == PowerSeen::Off,
+        VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => false,
+    };
+    let comes_on = match episode.phase.at_work() {
+        Phase::Relocating { .. } | Phase::AwaitingHost | Phase::PoweringOn { .. } => true,
+        Phase::Queued
+        | Phase::Draining
+        | Phase::Drained
+        | Phase::ShuttingDown(_)
+        | Phase::Rejoining
+        | Phase::Parked { .. } => false,
+    };
+    if !seen.has_copy || !(off || comes_on) {
+        return wait(WaitingOn::NodeObject);
+    }
+    // A Node that is gone says nothing: it is not Ready, and nothing is scheduled there.
+    let nobody = NodeSeen {
+        uid: episode.node_uid.clone(),
+        resource_version: 0,
+        unschedulable: true,
+        cordoned_by: CordonedBy::Unknown,
+        keep_cordoned: false,
+        wishes: Wishes::default(),
+        ready: false,
+        heartbeat: None,
+        boot_id: None,
+        gpus: std::collections::BTreeMap::new(),
+    };
+    in_episode(episode, &nobody, seen, policy, now)
+}
+
+/// The Node was deleted and registered again. If it is the same machine, the episode goes on with it: cordoned in the
+/// same write, and drained anew if its power is still to be cut.
+fn onto_another_node(episode: &Episode, node: &NodeSeen, seen: &Observed, now: Timestamp) -> Decision {
+    let vm = match &seen.vm {
+        VmSeen::NotLookedUp => return wait(WaitingOn::VmLookup),
+        VmSeen::Found(vm) if vm.uuid.is_some() && vm.uuid == episode.vm_uuid => vm,
+        VmSeen::Found(_) | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => {
+            return wait(WaitingOn::Parked(ParkReason::AnotherNode));
+        }
+    };
+    let phase = match episode.phase.at_work() {
+        Phase::Drained | Phase::ShuttingDown(_) if vm.power == PowerSeen::On => Phase::Draining,
+        Phase::Queued
+        | Phase::Draining
+        | Phase::Drained
+        | Phase::ShuttingDown(_)
+        | Phase::Relocating { .. }
+        | Phase::AwaitingHost
+        | Phase::PoweringOn { .. }
+        | Phase::Rejoining
+        | Phase::Parked { .. } => episode.phase.at_work().clone(),
+    };
+    let queued = phase == Phase::Queued;
+    let here = Episode {
+        node_uid: node.uid.clone(),
+        cordon: Cordon::NotYet,
+        ..episode.enter(phase, now)
+    };
+    Decision::Record(Box::new(if queued { go(here) } else { cordoned(here, node) }))
 }
 
 fn wait(waiting_on: WaitingOn) -> Decision {
@@ -88,7 +159,7 @@ fn wait(waiting_on: WaitingOn) -> Decision {
     }
 }
 
-fn in_service(node: &NodeSeen, seen: &Observed, now: Timestamp) -> Decision {
+fn in_service(node: &NodeSeen, seen: &Observed, policy: &Policy, now: Timestamp) -> Decision {
     let vm = match &seen.vm {
         VmSeen::NotLookedUp => return wait(WaitingOn::VmLookup),
         VmSeen::Missing => return wait(WaitingOn::Parked(ParkReason::VmMissing)),
@@ -100,41 +171,115 @@ fn in_service(node: &NodeSeen, seen: &Observed, now: Timestamp) -> Decision {
         }
         VmSeen::Found(vm) => vm,
     };
-    // A VM that is off without an episode was powered off by somebody who knows why; it does not hold its host up.
-    if vm.power != PowerSeen::On || !vm.host.is_leaving() {
-        return Decision::Rest;
+    let request = seen.request.as_ref();
+    match Call::of(&vm.host, request) {
+        Call::Nothing => return Decision::Rest,
+        Call::Unclear if request.is_none() => return Decision::Rest,
+        Call::Unclear => return wait(not_visible(vm)),
+        Call::Down | Call::Drained(_) => {}
     }
-    let queued = begin(node, vm, now);
-    Decision::Record(Box::new(match seen.admission {
-        Admission::Granted => start_draining(&queued, node, now),
-        Admission::Behind { .. } => Transition {
-            record: Record::Episode(Box::new(queued)),
-            unschedulable: None,
-            ended: None,
-        },
+    if node.wishes.skip {
+        return wait(WaitingOn::Skip);
+    }
+    match (vm.power, request) {
+        (PowerSeen::On, _) => {}
+        // A VM that is off without an episode was powered off by somebody who knows why; it does not hold its host up.
+        (_, None) => return Decision::Rest,
+        (PowerSeen::Unknown, Some(_)) => return wait(WaitingOn::PowerState),
+        (PowerSeen::Off | PowerSeen::Suspended, Some(request)) => {
+            let request = request.mark.clone();
+            return wait(WaitingOn::PoweredOn { request });
+        }
+    }
+    if let Some(request) = request
+        && !vm.host.is_leaving()
+        && request.is_met_on(&vm.on_name)
+    {
+        return wait(WaitingOn::AlreadyThere {
+            request: request.mark.clone(),
+            host: vm.on_name.clone(),
+        });
+    }
+    let queued = begin(node, vm, request, now);
+    let may_drain = seen.admission == Admission::Granted && is_approved(node, policy.require_approval);
+    Decision::Record(Box::new(if may_drain {
+        start_draining(&queued, node, now)
+    } else {
+        go(queued)
     }))
 }
 
-/// A new episode of a node whose host is leaving, with all that has to be known of the time before it.
-fn begin(node: &NodeSeen, vm: &VmFacts, now: Timestamp) -> Episode {
-    let trigger = match &vm.host {
-        HostState::Entering {
-            task,
-            clicked_at,
-            user,
-        } => Trigger {
-            task: Some(task.clone()),
-            clicked_at: *clicked_at,
-            user: user.clone(),
+fn is_approved(node: &NodeSeen, require_approval: bool) -> bool {
+    node.wishes.approved || !require_approval
+}
+
+/// Since when a node wants a place under the limits, if it does: what [`decide`] makes of it when it is granted one.
+pub fn wants_place(
+    record: &Record,
+    node: &NodeSeen,
+    vm: &VmFacts,
+    request: Option<&Request>,
+    require_approval: bool,
+) -> Option<Timestamp> {
+    let called = Call::of(&vm.host, request).is_out_of_service();
+    if vm.power != PowerSeen::On || !called || node.wishes.skip || !is_approved(node, require_approval) {
+        return None;
+    }
+    let asked = || asked_at(&vm.host, request);
+    match record {
+        Record::InService => {
+            let met = request.is_some_and(|request| request.is_met_on(&vm.on_name));
+            (vm.host.is_leaving() || !met).then(asked)
+        }
+        Record::Episode(episode) => match episode.phase.at_work() {
+            Phase::Queued => Some(episode.trigger.clicked_at),
+            Phase::Drained => (Call::of(&vm.host, request) == Call::Down).then(asked),
+            Phase::Rejoining => back::is_to_leave_again(episode, vm, request).then(asked),
+            Phase::Draining
+            | Phase::ShuttingDown(_)
+            | Phase::Relocating { .. }
+            | Phase::AwaitingHost
+            | Phase::PoweringOn { .. }
+            | Phase::Parked { .. } => None,
         },
+        Record::Python(_) | Record::Unreadable { .. } => None,
+    }
+}
+
+/// When a node was called out of service. A host that is in maintenance already was asked for earlier than anybody can
+/// tell, and none of its VMs can run: it comes last.
+fn asked_at(host: &HostState, request: Option<&Request>) -> Timestamp {
+    match host {
+        HostState::Entering { clicked_at, .. } => *clicked_at,
         HostState::Unknown
         | HostState::Unreachable
         | HostState::InMaintenance
         | HostState::Quarantined
-        | HostState::InService => Trigger {
+        | HostState::InService => request.map_or(Timestamp::MAX, |request| request.asked_at),
+    }
+}
+
+/// A new episode of a node that is called out of service, with all that has to be known of the time before it.
+fn begin(node: &NodeSeen, vm: &VmFacts, request: Option<&Request>, now: Timestamp) -> Episode {
+    let trigger = match (&vm.host, request) {
+        (
+            HostState::Entering {
+                task,
+                clicked_at,
+                user,
+            },
+            _,
+        ) => Trigger {
+            task: Some(task.clone()),
+            clicked_at: *clicked_at,
+            user: user.clone(),
+            request: None,
+        },
+        (_, request) => Trigger {
             task: None,
-            clicked_at: now,
+            clicked_at: request.map_or(now, |request| request.asked_at),
             user: None,
+            request: request.map(|request| request.mark.clone()),
         },
     };
     let (id, traceparent) = Episode::name(&node.uid, &trigger, now);
@@ -152,10 +297,18 @@ fn begin(node: &NodeSeen, vm: &VmFacts, now: Timestamp) -> Episode {
         gpus_before: node.gpus.clone(),
         powered_off: false,
         moved_to: None,
+        gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
         phase: Phase::Queued,
         since: now,
+    }
+}
+
+fn not_visible(vm: &VmFacts) -> WaitingOn {
+    WaitingOn::HostVisible {
+        host: vm.on_name.clone(),
+        state: vm.host.words(),
     }
 }
 
@@ -188,6 +341,7 @@ fn cordoned(mut episode: Episode, node: &NodeSeen) -> Transition {
         record: Record::Episode(Box::new(episode)),
         unschedulable: (!node.unschedulable).then_some(true),
         ended: None,
+        fulfilled: None,
     }
 }
 
@@ -276,6 +430,7 @@ fn go(episode: Episode) -> Transition {
         record: Record::Episode(Box::new(episode)),
         unschedulable: None,
         ended: None,
+        fulfilled: None,
     }
 }
 
@@ -319,7 +474,9 @@ fn step(episode: &Episode, node: &NodeSeen, seen: &Observed, policy: &Policy, no
     match &episode.phase {
         Phase::Queued if on => scene.queued(),
         Phase::Draining if on => scene.draining(),
+        Phase::Drained if on => scene.drained(),
         Phase::ShuttingDown(end) if on => scene.shutting_down(end),
+        Phase::Drained => scene.drained_and_off(),
         Phase::Queued | Phase::Draining | Phase::ShuttingDown(_) => scene.went_off(),
         Phase::Relocating { .. } | Phase::AwaitingHost if on => scene.found_running(),
         Phase::Relocating { to } => scene.relocating(to),
@@ -337,16 +494,26 @@ fn step(episode: &Episode, node: &NodeSeen, seen: &Observed, policy: &Policy, no
 }
 
 impl Scene<'_> {
-    /// Queued, VM on: wait for a place, or for the maintenance to be called off.
+    /// Queued, VM on: wait for approval and a place, or for whatever called to be called off.
     fn queued(self) -> Step {
-        if self.vm.host.is_out() {
-            return self.end();
+        match self.call() {
+            Call::Nothing => return self.end(None),
+            Call::Unclear => return self.host_not_visible(),
+            Call::Down | Call::Drained(_) => {}
         }
-        if !self.vm.host.is_leaving() {
-            return self.host_not_visible();
+        if !is_approved(self.node, self.policy.require_approval) {
+            return Step::Wait {
+                waiting_on: WaitingOn::Approval,
+                recheck: None,
+            };
         }
+        self.drain_in_turn(self.episode.clone())
+    }
+
+    /// Begins to drain once there is a place.
+    fn drain_in_turn(self, episode: Episode) -> Step {
         match &self.seen.admission {
-            Admission::Granted => Step::Go(start_draining(self.episode, self.node, self.now)),
+            Admission::Granted => Step::Go(start_draining(&episode, self.node, self.now)),
             Admission::Behind { ahead, limit } => Step::Wait {
                 waiting_on: WaitingOn::Slot {
                     ahead: ahead.clone(),
@@ -358,7 +525,7 @@ impl Scene<'_> {
     }
 
     /// The end of the episode. The Node is uncordoned if the cordon is ours and no person has made it theirs since.
-    fn end(self) -> Step {
+    fn end(self, fulfilled: Option<RequestMark>) -> Step {
         let person = match (&self.episode.cordon, &self.node.cordoned_by) {
             (Cordon::Ours, CordonedBy::Other(_)) => true,
             (Cordon::Adopted(manager), CordonedBy::Other(by)) => manager.as_ref() != Some(by),
@@ -368,11 +535,14 @@ impl Scene<'_> {
         Step::Go(Transition {
             record: Record::InService,
             unschedulable: (uncordon && self.node.unschedulable).then_some(false),
-            ended: Some(if self.episode.powered_off {
+            ended: Some(if self.episode.gave_up.is_some() {
+                Ended::Failed
+            } else if self.episode.powered_off || *self.episode.phase.at_work() == Phase::Drained {
                 Ended::Succeeded
             } else {
                 Ended::Cancelled
             }),
+            fulfilled,
         })
     }
 }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::request::RequestMark;
 use super::waiting::ParkReason;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
 
@@ -110,6 +111,9 @@ pub struct Episode {
     pub powered_off: bool,
     /// The host the VM was moved to, once it has been.
     pub moved_to: Option<HostMark>,
+    /// Why the relocation that was asked for could not be had, once it was given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gave_up: Option<String>,
     /// Pods that were still there when the power was cut on the drain timeout, as `namespace/name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
@@ -128,10 +132,14 @@ pub struct Episode {
 pub struct Trigger {
     /// The `EnterMaintenanceMode_Task`, where there was one to see.
     pub task: Option<TaskRef>,
-    /// When it was queued, on vCenter's clock: the queue's order, and the start of the trace.
+    /// When it was queued, on vCenter's clock, or its request created, on the kube-apiserver's: the queue's order, and
+    /// the start of the trace.
     pub clicked_at: Timestamp,
     /// Who clicked, where vCenter tells.
     pub user: Option<String>,
+    /// The NodeMaintenance that asked for it, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RequestMark>,
 }
 
 /// A host as it was known when something was written down: the moref decides, the name is for people.
@@ -171,6 +179,8 @@ pub enum Phase {
     Queued,
     /// Cordoned; its pods are being evicted.
     Draining,
+    /// Drained at a person's request, and kept so: cordoned and empty, its VM on.
+    Drained,
     /// Drained; the guest is asked to shut down, and powered off hard after its deadline.
     ShuttingDown(DrainEnd),
     /// Off; being relocated cold.
@@ -204,6 +214,7 @@ impl Phase {
         match self {
             Self::Queued => "Queued",
             Self::Draining => "Draining",
+            Self::Drained => "Drained",
             Self::ShuttingDown(_) => "ShuttingDown",
             Self::Relocating { .. } => "Relocating",
             Self::AwaitingHost => "AwaitingHost",
@@ -221,6 +232,7 @@ impl Phase {
             Self::Parked { reason, .. } => format!(": {reason}"),
             Self::Queued
             | Self::Draining
+            | Self::Drained
             | Self::ShuttingDown(_)
             | Self::AwaitingHost
             | Self::PoweringOn { by_drs: false }
@@ -234,6 +246,7 @@ impl Phase {
             Self::Parked { resume, .. } => resume.at_work(),
             Self::Queued
             | Self::Draining
+            | Self::Drained
             | Self::ShuttingDown(_)
             | Self::Relocating { .. }
             | Self::AwaitingHost
@@ -246,7 +259,9 @@ impl Phase {
     pub fn is_draining(&self) -> bool {
         match self.at_work() {
             Self::Draining | Self::ShuttingDown(_) => true,
-            Self::Queued
+            // Nothing more is evicted from a node that is drained, so it holds nobody else's drain up.
+            Self::Drained
+            | Self::Queued
             | Self::Relocating { .. }
             | Self::AwaitingHost
             | Self::PoweringOn { .. }
@@ -274,9 +289,11 @@ pub enum DrainEnd {
 /// How an episode ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The node went through maintenance and is back.
+    /// What was asked for could not be had; the node is back all the same.
+    Failed,
+    /// The node went through what it was called out of service for, and is back.
     Succeeded,
-    /// The maintenance was called off, or the node left its host otherwise, before its power was cut.
+    /// What it was called out of service for was called off before it was reached.
     Cancelled,
 }
 
@@ -287,6 +304,10 @@ impl Episode {
     /// twice gives one name.
     pub fn name(node: &NodeUid, trigger: &Trigger, begun_at: Timestamp) -> (EpisodeId, String) {
         let task = trigger.task.as_ref().map_or("", TaskRef::as_str);
+        let task = trigger
+            .request
+            .as_ref()
+            .map_or(task, |request| request.uid.as_str());
         let digest = Sha256::digest(format!("{node}\n{task}\n{}\n{begun_at}", trigger.clicked_at));
         let hex: String = digest.iter().take(24).map(|byte| format!("{byte:02x}")).collect();
         let (trace, span) = hex.split_at(32);

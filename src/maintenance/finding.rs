@@ -6,7 +6,7 @@ use super::effect::{Effect, EffectKind};
 use super::episode::Record;
 use super::observed::{DrainReport, Outcome};
 use super::placement::Hold;
-use crate::ids::{HostRef, NodeName};
+use crate::ids::{HostRef, NodeName, RequestUid};
 
 /// Something found out on the way of performing an effect for one node.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +46,8 @@ pub enum Found {
         record: Box<Record>,
         /// What `spec.unschedulable` would have become.
         unschedulable: Option<bool>,
+        /// Which request would have been fulfilled.
+        fulfilled: Option<RequestUid>,
     },
     /// A dry run would have performed this effect.
     PaperEffect(Effect),

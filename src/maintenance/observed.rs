@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::effect::EffectKind;
 use super::episode::{DrainEnd, Record};
 use super::placement::Offer;
+use super::request::Request;
 use crate::ids::{BootId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
 
 /// One node, ready to be decided on.
@@ -27,6 +28,10 @@ pub struct Observed {
     pub hearing: Hearing,
     /// The Node, `None` when the object is gone.
     pub node: Option<NodeSeen>,
+    /// What stands on a NodeMaintenance object of this episode, so that it outlives the Node.
+    pub has_copy: bool,
+    /// What a person asks of it: the oldest request that is not fulfilled yet.
+    pub request: Option<Request>,
     /// Its VM.
     pub vm: VmSeen,
     /// Whether it may begin to drain.
@@ -73,6 +78,8 @@ pub struct NodeSeen {
     pub cordoned_by: CordonedBy,
     /// A person asks to leave it cordoned at the end.
     pub keep_cordoned: bool,
+    /// What else a person has written on it.
+    pub wishes: Wishes,
     /// The condition Ready is True.
     pub ready: bool,
     /// When the kubelet last said so.
@@ -81,6 +88,27 @@ pub struct NodeSeen {
     pub boot_id: Option<BootId>,
     /// Allocatable GPUs by resource name.
     pub gpus: BTreeMap<String, u64>,
+}
+
+/// What a person writes on a Node, to be heeded whatever happens to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// `haulout.dev/skip`: hands off.
+    pub skip: bool,
+    /// `haulout.dev/approved`: its next drain may begin.
+    pub approved: bool,
+    /// `haulout.dev/strategy`.
+    pub strategy: Strategy,
+}
+
+/// What becomes of a VM that is off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// `migrate`: it is moved where another host can take it, and waits for its own otherwise.
+    #[default]
+    Migrate,
+    /// `wait`: it waits for its own host.
+    Wait,
 }
 
 /// Who owns `spec.unschedulable`.

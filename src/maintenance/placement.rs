@@ -19,6 +19,8 @@ pub struct Wanted {
     pub datastores: BTreeSet<DatastoreRef>,
     /// Its passthrough devices.
     pub devices: WantedDevices,
+    /// The only host that will do, by name, where a person asks for it.
+    pub only: Option<String>,
 }
 
 /// The passthrough devices a VM needs.
@@ -122,6 +124,8 @@ pub enum Why {
     ForeignDevice(String),
     /// The VM's configuration is not readable.
     UnknownDevice,
+    /// There is no other host of that name in the VM's cluster.
+    NotThere,
     /// vCenter refused the VM there a moment ago.
     RefusedByVcenter(String),
 }
@@ -137,6 +141,7 @@ impl fmt::Display for Refused {
             Why::StaticDevice => f.write_str("would need the VM's fixed device address re-pointed"),
             Why::ForeignDevice(backing) => write!(f, "cannot be judged for a {backing}"),
             Why::UnknownDevice => f.write_str("cannot be judged while the VM's devices are unreadable"),
+            Why::NotThere => f.write_str("is no other host of the VM's cluster"),
             Why::RefusedByVcenter(said) => write!(f, "was refused by vCenter: {said}"),
         }
     }
@@ -163,7 +168,16 @@ pub fn look(
     let eligible = |host: &&HostView| {
         host.moref != wanted.from && wanted.compute.is_some() && host.compute == wanted.compute
     };
-    for host in hosts.iter().filter(eligible) {
+    let asked_for = |host: &&HostView| wanted.only.as_ref().is_none_or(|only| host.name == *only);
+    if let Some(only) = &wanted.only
+        && !hosts.iter().filter(eligible).any(|host| asked_for(&host))
+    {
+        offer.refused.push(Refused {
+            host: only.clone(),
+            why: Why::NotThere,
+        });
+    }
+    for host in hosts.iter().filter(eligible).filter(asked_for) {
         match judge(wanted, host, refused) {
             Verdict::Fits => {
                 // It fits by the latest reading; a wait that begins later wants one of its own.

@@ -21,6 +21,8 @@ pub struct Policy {
     pub power_on_timeout: Duration,
     /// `POLL_INTERVAL_SECONDS`: how old a survey of other hosts may be.
     pub survey_every: Duration,
+    /// `REQUIRE_APPROVAL`: no drain begins on a Node that no person has approved.
+    pub require_approval: bool,
     /// The first wait after a refusal; it doubles with each refusal in a row.
     pub retry_min: Duration,
     /// `RETRY_MAX_SECONDS`: the longest wait after a refusal, and the pace of everything that waits for a person.

@@ -55,7 +55,7 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
     };
     let state = match episode.phase.at_work() {
         Phase::Queued | Phase::Parked { .. } => None,
-        Phase::Draining | Phase::ShuttingDown(_) => Some("draining"),
+        Phase::Draining | Phase::Drained | Phase::ShuttingDown(_) => Some("draining"),
         Phase::Relocating { .. } | Phase::AwaitingHost => Some("powered-off"),
         Phase::PoweringOn { .. } | Phase::Rejoining if episode.moved_to.is_some() => Some("migrated"),
         Phase::PoweringOn { .. } | Phase::Rejoining => Some("powered-off"),

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::effect::EffectKind;
 use super::observed::{Limit, PodLeft, PodLeftBecause};
 use super::placement::Refused;
+use super::request::RequestMark;
 use crate::ids::NodeName;
+use crate::keys::{APPROVED, SKIP};
 
 /// What a node is waiting for.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +79,36 @@ pub enum WaitingOn {
         /// Why each other host will not do.
         refused: Vec<Refused>,
     },
+    /// A person to delete the request that keeps it so.
+    Request {
+        /// Which.
+        request: RequestMark,
+        /// What it asks for, in words that follow "asks for it to be".
+        asks: String,
+    },
+    /// A person to approve its drain.
+    Approval,
+    /// A person to take `haulout.dev/skip` off the Node.
+    Skip,
+    /// Its VM to be powered on, before a request can be gone about.
+    PoweredOn {
+        /// Which request.
+        request: RequestMark,
+    },
+    /// A person to delete a request that asks for what is so already.
+    AlreadyThere {
+        /// Which request.
+        request: RequestMark,
+        /// The host.
+        host: String,
+    },
+    /// A host that can take the VM, which a request asks to be relocated.
+    Place {
+        /// Which request.
+        request: RequestMark,
+        /// Why each host of its cluster will not do.
+        refused: Vec<Refused>,
+    },
     /// A reading of which devices of other hosts are free.
     Survey,
     /// A person to answer vCenter's question about the VM.
@@ -128,6 +160,11 @@ pub enum ParkReason {
     VmSuspended,
     /// The Node was uncordoned in mid-drain, again after it had been cordoned again: somebody means it.
     Uncordoned,
+    /// Its VM was powered on although a request asks for it to be kept off.
+    PoweredOn {
+        /// The name of the request.
+        request: String,
+    },
     /// A step took longer than its deadline.
     Overdue {
         /// Which phase.
@@ -162,6 +199,12 @@ impl WaitingOn {
             Self::Retry { .. } => "retry",
             Self::HostVisible { .. } => "host-visible",
             Self::HostExit { .. } => "host-exit",
+            Self::Request { .. } => "request",
+            Self::Approval => "approval",
+            Self::Skip => "skip",
+            Self::PoweredOn { .. } => "powered-on",
+            Self::AlreadyThere { .. } => "already-there",
+            Self::Place { .. } => "place",
             Self::Survey => "survey",
             Self::Question(_) => "question",
             Self::PowerState => "power-state",
@@ -207,11 +250,38 @@ impl fmt::Display for WaitingOn {
             Self::HostVisible { host, state } => write!(f, "host {host}, which is {state}"),
             Self::HostExit { host, state, refused } => {
                 write!(f, "host {host}, which is {state}, to be back in service")?;
-                for (index, refusal) in refused.iter().enumerate() {
-                    f.write_str(if index == 0 { "; elsewhere: " } else { ", " })?;
-                    write!(f, "{refusal}")?;
-                }
-                Ok(())
+                write_refused(f, "elsewhere", refused)
+            }
+            Self::Request { request, asks } => write!(
+                f,
+                "a person to delete NodeMaintenance {}, which asks for it to be {asks}",
+                request.name
+            ),
+            Self::Approval => write!(
+                f,
+                "a person to approve its drain: annotate it with {APPROVED}=true"
+            ),
+            Self::Skip => write!(
+                f,
+                "a person to take {SKIP} off the Node; until then it is left alone"
+            ),
+            Self::PoweredOn { request } => write!(
+                f,
+                "its VM, which is off, to be powered on before NodeMaintenance {} can be gone about",
+                request.name
+            ),
+            Self::AlreadyThere { request, host } => write!(
+                f,
+                "a person to delete NodeMaintenance {}: its VM is on {host} already",
+                request.name
+            ),
+            Self::Place { request, refused } => {
+                write!(
+                    f,
+                    "a host to relocate it to, as NodeMaintenance {} asks",
+                    request.name
+                )?;
+                write_refused(f, "so far", refused)
             }
             Self::Survey => f.write_str("a reading of which passthrough devices of other hosts are free"),
             Self::Question(text) => write!(f, "a person to answer vCenter's question about the VM: {text}"),
@@ -223,6 +293,17 @@ impl fmt::Display for WaitingOn {
             Self::Parked(reason) => write!(f, "a person or a change: {reason}"),
         }
     }
+}
+
+fn write_refused(f: &mut fmt::Formatter<'_>, lead: &str, refused: &[Refused]) -> fmt::Result {
+    for (index, refusal) in refused.iter().enumerate() {
+        if index == 0 {
+            write!(f, "; {lead}: {refusal}")?;
+        } else {
+            write!(f, ", {refusal}")?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes how many pods are left, then names the ones that are held back; names of pods on their way out are many and
@@ -287,6 +368,10 @@ impl fmt::Display for ParkReason {
             Self::Uncordoned => {
                 f.write_str("somebody keeps uncordoning the Node; cordon it to let the drain go on")
             }
+            Self::PoweredOn { request } => write!(
+                f,
+                "its VM was powered on although NodeMaintenance {request} asks for it to be kept off; delete the request or power it off"
+            ),
             Self::Overdue { phase, waiting_on } => {
                 write!(f, "{phase} is overdue, still waiting for {waiting_on}")
             }

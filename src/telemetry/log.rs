@@ -95,6 +95,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
     };
     let ended = match transition.ended {
         Some(Ended::Succeeded) => ": the episode ended well",
+        Some(Ended::Failed) => ": the episode ended without what was asked for",
         Some(Ended::Cancelled) => ": the episode was called off",
         None => "",
     };

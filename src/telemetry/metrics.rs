@@ -183,6 +183,7 @@ impl Metrics {
         let result = match ended {
             Ended::Succeeded => "success",
             Ended::Cancelled => "cancelled",
+            Ended::Failed => "failed",
         };
         let placement = match (&episode.moved_to, episode.powered_off) {
             (Some(_), _) => "migrated",

@@ -20,6 +20,7 @@ pub(super) fn node() -> NodeSeen {
         unschedulable: false,
         cordoned_by: CordonedBy::Unknown,
         keep_cordoned: false,
+        wishes: crate::maintenance::observed::Wishes::default(),
         ready: true,
         heartbeat: None,
         boot_id: None,

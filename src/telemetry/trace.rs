@@ -153,6 +153,12 @@ impl Traces {
             | WaitingOn::Task(_)
             | WaitingOn::Retry { .. }
             | WaitingOn::HostVisible { .. }
+            | WaitingOn::Request { .. }
+            | WaitingOn::Approval
+            | WaitingOn::Skip
+            | WaitingOn::PoweredOn { .. }
+            | WaitingOn::AlreadyThere { .. }
+            | WaitingOn::Place { .. }
             | WaitingOn::Survey
             | WaitingOn::Question(_)
             | WaitingOn::PowerState

@@ -19,7 +19,9 @@ fn cordon() -> NodePatch {
             transition_time: Some("2026-01-02T03:04:05Z".to_owned()),
             episode: Some("{}".to_owned()),
             keep_cordoned: Some("true".to_owned()),
+            ..Marks::default()
         },
+        is_end: false,
         unschedulable: Some(true),
     }
 }

@@ -64,6 +64,7 @@ fn word(update: Update) -> String {
         Update::Node(node) => node.name.to_string(),
         Update::NodeGone { uid, .. } => format!("gone {uid}"),
         Update::Settled => "settled".to_owned(),
+        Update::Maintenances(update) => format!("{update:?}"),
         Update::PodsChanged(node) => format!("pods of {node}"),
         Update::Lost { why } => format!("lost: {why}"),
     }

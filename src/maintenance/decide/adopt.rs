@@ -37,6 +37,7 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
         task: None,
         clicked_at: python.since,
         user: None,
+        request: None,
     };
     let (id, traceparent) = Episode::name(&node.uid, &trigger, python.since);
     Decision::Record(Box::new(go(Episode {
@@ -60,6 +61,7 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
             .migrated_to_host
             .as_ref()
             .map(|name| by_name(name, vm.on_name == *name, vm.on.clone())),
+        gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
         phase,

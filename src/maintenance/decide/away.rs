@@ -2,18 +2,19 @@
 
 use jiff::Timestamp;
 
-use super::scene::{self, Scene, Step};
+use super::scene::{self, Scene, Step, as_asked};
 use super::{cordoned, go, stands_on};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{Episode, HostMark, Phase};
-use crate::maintenance::observed::{Advice, Outcome};
+use crate::maintenance::observed::{Advice, Outcome, Strategy};
 use crate::maintenance::policy::after;
+use crate::maintenance::request::{Action, Request};
 use crate::maintenance::waiting::WaitingOn;
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
     /// The VM is seen off, by our doing or somebody else's: from here on the node is only back with another boot.
     pub(super) fn went_off(self) -> Step {
-        let phase = self.way_on().unwrap_or(Phase::AwaitingHost);
+        let on = self.on_to(self.way_on().unwrap_or(Phase::AwaitingHost));
         let episode = Episode {
             powered_off: true,
             boot_before: self
@@ -21,15 +22,58 @@ impl Scene<'_> {
                 .boot_id
                 .clone()
                 .or_else(|| self.episode.boot_before.clone()),
-            ..self.episode.enter(phase, self.now)
+            ..on
         };
         Step::Go(cordoned(episode, self.node))
     }
 
+    /// The episode in `phase`. A relocation that is asked for and cannot be had is given up with the power-on.
+    fn on_to(self, phase: Phase) -> Episode {
+        let gave_up = match (&phase, self.relocation()) {
+            (Phase::PoweringOn { .. }, Some(request)) => Some(self.no_place_for(request).to_string()),
+            _ => self.episode.gave_up.clone(),
+        };
+        Episode {
+            gave_up,
+            ..self.episode.enter(phase, self.now)
+        }
+    }
+
+    /// The request that asks for the VM to be kept off, where one does.
+    fn keeps_off(self) -> Option<&'a Request> {
+        let request = self.seen.request.as_ref()?;
+        (request.action == Action::PowerOff).then_some(request)
+    }
+
+    /// The request that asks for the VM to be moved, where one does and it has not been.
+    pub(super) fn relocation(self) -> Option<&'a Request> {
+        let request = self.seen.request.as_ref()?;
+        let relocates = matches!(request.action, Action::Relocate { .. });
+        (relocates && request.is_unmet(self.episode)).then_some(request)
+    }
+
+    fn no_place_for(self, request: &Request) -> WaitingOn {
+        WaitingOn::Place {
+            request: request.mark.clone(),
+            refused: self.seen.offer.refused.clone(),
+        }
+    }
+
+    /// DRS may place it: it is fully automated for the VM, and nobody wants the VM to wait or to go elsewhere.
+    fn drs(self) -> bool {
+        self.vm.drs && self.node.wishes.strategy == Strategy::Migrate && self.relocation().is_none()
+    }
+
     /// Off, and neither being moved nor powered on.
     pub(super) fn awaiting_host(self) -> Step {
+        if let Some(request) = self.keeps_off() {
+            return Step::Wait {
+                waiting_on: as_asked(request),
+                recheck: None,
+            };
+        }
         if let Some(phase) = self.way_on() {
-            return Step::Go(go(self.episode.enter(phase, self.now)));
+            return Step::Go(go(self.on_to(phase)));
         }
         let survey_at = self.survey_at();
         if survey_at.is_some_and(|at| self.now >= at) {
@@ -67,6 +111,9 @@ impl Scene<'_> {
     }
 
     fn nowhere_to_go(self) -> WaitingOn {
+        if let Some(request) = self.relocation() {
+            return self.no_place_for(request);
+        }
         let (host, state) = (self.vm.on_name.clone(), self.vm.host.words());
         if self.vm.host.is_leaving() || self.vm.host.is_out() {
             WaitingOn::HostExit {
@@ -83,12 +130,12 @@ impl Scene<'_> {
     /// to go to and fro between two phases would cost two writes for each try.
     fn power_on_again(self) -> Option<Step> {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn)?;
-        if !self.vm.host.takes_vms() && !self.vm.drs {
+        if self.relocation().is_some() || !(self.vm.host.takes_vms() || self.drs()) {
             return None;
         }
         let effect = Effect::PowerOn {
             vm: self.vm.moref.clone(),
-            by_drs: self.vm.drs,
+            by_drs: self.drs(),
         };
         match &attempt.outcome {
             Outcome::Refused(refusal) => Some(self.retry(effect, attempt, refusal)),
@@ -120,10 +167,14 @@ impl Scene<'_> {
         if attempt.is_some_and(|attempt| matches!(attempt.outcome, Outcome::Running(_))) {
             return None;
         }
-        if self.may_stay() {
-            return Some(Phase::PoweringOn { by_drs: self.vm.drs });
+        if self.keeps_off().is_some() {
+            return None;
         }
-        if self.vm.drs {
+        let by_drs = self.drs();
+        if self.relocation().is_none() && self.may_stay() {
+            return Some(Phase::PoweringOn { by_drs });
+        }
+        if by_drs {
             return self
                 .power_on_refused()
                 .is_none()
@@ -133,14 +184,24 @@ impl Scene<'_> {
             return None;
         }
         // Who holds which device elsewhere is only known from a reading made during this wait.
-        self.seen.attempt(EffectKind::Survey, self.episode.since)?;
-        let (moref, name) = self.seen.offer.fits.clone()?;
-        Some(Phase::Relocating {
-            to: HostMark {
-                moref: Some(moref),
-                name,
-            },
-        })
+        if let (Some((moref, name)), Some(_)) = (
+            self.seen.offer.fits.clone(),
+            self.seen.attempt(EffectKind::Survey, self.episode.since),
+        ) {
+            let moref = Some(moref);
+            return Some(Phase::Relocating {
+                to: HostMark { moref, name },
+            });
+        }
+        let given_up = self.relocation().is_some() && self.has_surveyed() && self.may_stay();
+        given_up.then_some(Phase::PoweringOn { by_drs: false })
+    }
+
+    /// Whether everything that can be read of other hosts has been, in this wait.
+    fn has_surveyed(self) -> bool {
+        let survey = self.seen.attempt(EffectKind::Survey, self.episode.since);
+        let done = survey.is_some_and(|attempt| attempt.outcome == Outcome::Done);
+        done || self.seen.offer.survey.is_empty()
     }
 
     /// When to survey other hosts: at once in a wait that has seen no survey, then at the configured pace. `None` where
@@ -181,7 +242,9 @@ impl Scene<'_> {
             // Another host may take it, or its own: choose again from the facts as they are.
             Some(Outcome::Refused(_)) => self.choose_again(),
             Some(Outcome::Asked | Outcome::Done) | None => match &to.moref {
-                Some(target) if self.seen.target.takes_vms() && !self.may_stay() => {
+                Some(target)
+                    if self.seen.target.takes_vms() && (self.relocation().is_some() || !self.may_stay()) =>
+                {
                     let effect = Effect::Relocate {
                         vm: self.vm.moref.clone(),
                         to: target.clone(),
@@ -200,7 +263,8 @@ impl Scene<'_> {
 
     /// Off, to be powered on.
     pub(super) fn powering_on(self, by_drs: bool) -> Step {
-        let placeable = self.vm.host.takes_vms() || (by_drs && self.vm.drs);
+        let wanted = self.keeps_off().is_none() && self.relocation().is_none();
+        let placeable = wanted && (self.vm.host.takes_vms() || (by_drs && self.drs()));
         let (refused, running) = match self
             .seen
             .attempt(EffectKind::PowerOn, self.episode.since)

@@ -1,23 +1,49 @@
 //! The way back: the VM is on; the node counts as back when it is Ready on another boot with its GPUs.
 
 use super::scene::{Scene, Step};
-use super::{stands_on, start_draining};
-use crate::maintenance::episode::Episode;
-use crate::maintenance::observed::Admission;
+use super::{cordoned, stands_on};
+use crate::maintenance::episode::{Episode, Phase};
+use crate::maintenance::observed::VmFacts;
 use crate::maintenance::policy::after;
-use crate::maintenance::waiting::WaitingOn;
+use crate::maintenance::request::{Action, Request};
+use crate::maintenance::waiting::{ParkReason, WaitingOn};
+
+/// Whether a node whose VM is on its way back has to be drained again: its host leaves, or a request asks for more than
+/// was done.
+pub(super) fn is_to_leave_again(episode: &Episode, vm: &VmFacts, request: Option<&Request>) -> bool {
+    let unmet = request.is_some_and(|request| request.is_unmet(episode));
+    vm.host.is_leaving() || (unmet && vm.host.is_out())
+}
 
 impl Scene<'_> {
     /// Rejoining, VM on.
     pub(super) fn rejoining(self) -> Step {
-        if self.vm.host.is_leaving() {
+        if is_to_leave_again(self.episode, self.vm, self.seen.request.as_ref()) {
             return self.leave_again();
         }
         if !self.vm.host.is_out() {
             return self.host_not_visible();
         }
+        let asked = self.seen.request.as_ref();
+        if let Some(request) = asked
+            && request.action == Action::PowerOff
+        {
+            // Someone powered it on by hand: to cut its power again would be a quarrel.
+            return Step::Park {
+                reason: ParkReason::PoweredOn {
+                    request: request.mark.name.clone(),
+                },
+                effect: None,
+                recheck: None,
+            };
+        }
         match self.missing() {
-            None => self.end(),
+            None => match asked {
+                Some(request) if request.action == Action::Drain => {
+                    Step::Go(cordoned(self.episode.enter(Phase::Drained, self.now), self.node))
+                }
+                asked => self.end(asked.map(|request| request.mark.clone())),
+            },
             Some(waiting_on) => {
                 let deadline = after(self.episode.since, self.policy.power_on_timeout);
                 self.unless_overdue(
@@ -31,30 +57,16 @@ impl Scene<'_> {
         }
     }
 
-    /// The host it came back to is leaving as well, or leaves again: the episode goes on with another drain.
+    /// The host it came back to is leaving as well, or leaves again, or a request asks for more than was done: the episode
+    /// goes on with another drain.
     fn leave_again(self) -> Step {
-        match &self.seen.admission {
-            Admission::Granted => {
-                let again = Episode {
-                    host: stands_on(self.vm),
-                    moved_to: None,
-                    boot_before: self
-                        .node
-                        .boot_id
-                        .clone()
-                        .or_else(|| self.episode.boot_before.clone()),
-                    ..self.episode.clone()
-                };
-                Step::Go(start_draining(&again, self.node, self.now))
-            }
-            Admission::Behind { ahead, limit } => Step::Wait {
-                waiting_on: WaitingOn::Slot {
-                    ahead: ahead.clone(),
-                    limit: *limit,
-                },
-                recheck: None,
-            },
-        }
+        let boot = self.node.boot_id.clone();
+        self.drain_in_turn(Episode {
+            host: stands_on(self.vm),
+            moved_to: None,
+            boot_before: boot.or_else(|| self.episode.boot_before.clone()),
+            ..self.episode.clone()
+        })
     }
 
     /// What the node still lacks to be back.

@@ -2,12 +2,13 @@
 
 use jiff::Timestamp;
 
-use super::scene::{Scene, Step, at_latest};
+use super::scene::{Scene, Step, as_asked, at_latest};
 use super::{Transition, cordoned, start_draining};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{DrainEnd, Episode, Phase};
 use crate::maintenance::observed::{Advice, DrainReport, Drained, Outcome, PodLeft, PodLeftBecause};
 use crate::maintenance::policy::{DrainTimeoutAction, after};
+use crate::maintenance::request::Call;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// The shortest time between two drain rounds: pods that end one after another would otherwise cost a list each, and a
@@ -21,20 +22,23 @@ const RECORDONS: u8 = 1;
 impl Scene<'_> {
     /// Draining, VM on.
     pub(super) fn draining(self) -> Step {
-        if self.vm.host.is_out() {
-            return self.end();
-        }
-        if !self.vm.host.is_leaving() {
-            return self.host_not_visible();
+        let call = self.call();
+        match call {
+            Call::Nothing => return self.end(None),
+            Call::Unclear => return self.host_not_visible(),
+            Call::Down | Call::Drained(_) => {}
         }
         if !self.node.unschedulable {
             return self.uncordoned();
         }
         let since = self.episode.since;
         if self.seen.is_drained(since) {
-            return Step::Go(self.shut_down(DrainEnd::Complete, Vec::new()));
+            return Step::Go(match call {
+                Call::Drained(_) => super::go(self.episode.enter(Phase::Drained, self.now)),
+                Call::Down | Call::Nothing | Call::Unclear => self.shut_down(DrainEnd::Complete, Vec::new()),
+            });
         }
-        let deadline = after(since, self.policy.drain_timeout);
+        let deadline = after(since, self.drain_timeout());
         let report = self
             .seen
             .drain
@@ -43,14 +47,71 @@ impl Scene<'_> {
         match report {
             // The pods that are left behind have to be named, so a round comes before the power is cut on them.
             None => self.pursue_round(WaitingOn::DrainRound),
-            Some(report) if self.now < deadline => self.next_round(report, WaitingOn::Pods, Some(deadline)),
-            Some(report) => match self.policy.drain_timeout_action {
+            Some(report) if self.now < deadline => self.next_round(report, &WaitingOn::Pods, Some(deadline)),
+            Some(report) => match self.drain_timeout_action(call) {
                 DrainTimeoutAction::PowerOff => {
                     let left = report.left.iter().map(|pod| pod.name.clone()).collect();
                     Step::Go(self.shut_down(DrainEnd::TimedOut, left))
                 }
-                DrainTimeoutAction::Hold => self.next_round(report, WaitingOn::DrainHeld, None),
+                DrainTimeoutAction::Hold => self.next_round(report, &WaitingOn::DrainHeld, None),
             },
+        }
+    }
+
+    fn drain_timeout(self) -> std::time::Duration {
+        let asked = self
+            .seen
+            .request
+            .as_ref()
+            .and_then(|request| request.drain_timeout);
+        asked.unwrap_or(self.policy.drain_timeout)
+    }
+
+    fn drain_timeout_action(self, call: Call<'_>) -> DrainTimeoutAction {
+        match call {
+            // No power is to be cut at all.
+            Call::Drained(_) => DrainTimeoutAction::Hold,
+            Call::Down | Call::Nothing | Call::Unclear => {
+                let request = self.seen.request.as_ref();
+                let asked = request.and_then(|request| request.drain_timeout_action);
+                asked.unwrap_or(self.policy.drain_timeout_action)
+            }
+        }
+    }
+
+    /// Drained at a person's request, VM on: kept empty until the request is gone or asks for more.
+    pub(super) fn drained(self) -> Step {
+        let request = match self.call() {
+            Call::Nothing => return self.end(None),
+            Call::Unclear => return self.host_not_visible(),
+            Call::Down | Call::Drained(_) if !self.node.unschedulable => return self.uncordoned(),
+            // What has come since the drain is not known to be nothing: it is drained again, in its turn.
+            Call::Down => return self.drain_in_turn(self.episode.clone()),
+            Call::Drained(request) => request,
+        };
+        let outdated = |report: &&DrainReport| {
+            report.pods_revision != self.seen.pods_revision || !report.left.is_empty()
+        };
+        match &self.seen.drain {
+            None => self.pursue_round(as_asked(request)),
+            // A pod came that tolerates the cordon.
+            Some(report) if outdated(&report) => self.next_round(report, &|_| as_asked(request), None),
+            Some(_) => Step::Wait {
+                waiting_on: as_asked(request),
+                recheck: None,
+            },
+        }
+    }
+
+    /// Drained at a person's request, and its VM was powered off since, by somebody who knows why: it is left off for as
+    /// long as the request stands.
+    pub(super) fn drained_and_off(self) -> Step {
+        match self.call() {
+            Call::Drained(request) => Step::Wait {
+                waiting_on: as_asked(request),
+                recheck: None,
+            },
+            Call::Nothing | Call::Down | Call::Unclear => self.went_off(),
         }
     }
 
@@ -91,7 +152,7 @@ impl Scene<'_> {
     fn next_round(
         self,
         report: &DrainReport,
-        waiting_on: fn(Vec<PodLeft>) -> WaitingOn,
+        waiting_on: &dyn Fn(Vec<PodLeft>) -> WaitingOn,
         deadline: Option<Timestamp>,
     ) -> Step {
         let refused = report.left.iter().any(|pod| pod.why != PodLeftBecause::Leaving);
@@ -145,12 +206,16 @@ impl Scene<'_> {
 
     /// Drained, VM still on: ask the guest, and cut the power after its deadline.
     pub(super) fn shutting_down(self, end: &DrainEnd) -> Step {
-        let until = after(self.episode.since, self.policy.guest_shutdown_timeout);
-        if self.vm.host.is_out() {
-            return self.cancelled_in_shutdown(until);
-        }
-        if !self.vm.host.is_leaving() {
-            return self.host_not_visible();
+        let asked = self.seen.request.as_ref();
+        let timeout = asked.and_then(|request| request.guest_shutdown_timeout);
+        let until = after(
+            self.episode.since,
+            timeout.unwrap_or(self.policy.guest_shutdown_timeout),
+        );
+        match self.call() {
+            Call::Nothing | Call::Drained(_) => return self.cancelled_in_shutdown(until),
+            Call::Unclear => return self.host_not_visible(),
+            Call::Down => {}
         }
         // Another boot than the drained one: the guest restarted instead of stopping, and its pods with it.
         let rebooted = match (&self.node.boot_id, &self.episode.boot_before) {
@@ -205,7 +270,10 @@ impl Scene<'_> {
             .attempt(EffectKind::ShutdownGuest, self.episode.since)
             .is_some();
         if !asked && self.episode.since > self.seen.process_began {
-            return self.end();
+            return match self.call() {
+                Call::Drained(_) => Step::Go(super::go(self.episode.enter(Phase::Drained, self.now))),
+                Call::Nothing | Call::Unclear | Call::Down => self.end(None),
+            };
         }
         if self.now < until {
             let waiting_on = WaitingOn::GuestShutdownAfterCancel { until };

@@ -6,6 +6,7 @@ use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::Episode;
 use crate::maintenance::observed::{Advice, Attempt, NodeSeen, Observed, Outcome, Refusal, VmFacts};
 use crate::maintenance::policy::{Policy, after};
+use crate::maintenance::request::{Call, Request};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 use super::Transition;
@@ -41,14 +42,15 @@ pub(super) struct Scene<'a> {
     pub(super) now: Timestamp,
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    /// What calls the node out of service.
+    pub(super) fn call(self) -> Call<'a> {
+        Call::of(&self.vm.host, self.seen.request.as_ref())
+    }
+
     pub(super) fn host_not_visible(self) -> Step {
-        let host = self.vm.on_name.clone();
         Step::Wait {
-            waiting_on: WaitingOn::HostVisible {
-                host,
-                state: self.vm.host.words(),
-            },
+            waiting_on: super::not_visible(self.vm),
             recheck: None,
         }
     }
@@ -154,6 +156,14 @@ impl Scene<'_> {
             effect,
             recheck,
         }
+    }
+}
+
+/// What a node waits for that is as `request` asks.
+pub(super) fn as_asked(request: &Request) -> WaitingOn {
+    WaitingOn::Request {
+        request: request.mark.clone(),
+        asks: request.action.to_string(),
     }
 }
 

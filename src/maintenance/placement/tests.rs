@@ -10,6 +10,7 @@ fn wanted(devices: WantedDevices) -> Wanted {
         compute: Some(ComputeRef::new("cluster-1")),
         datastores: BTreeSet::from([DatastoreRef::new("ds-1")]),
         devices,
+        only: None,
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) fn changed(node: &NodeName, told: Told<'_>, now: Timestamp) -> Option
             })
             .collect(),
     };
+    let seen = seen?;
     (!changes.is_empty()).then(|| Conditions {
         node: node.clone(),
         uid: seen.uid.clone(),
@@ -58,10 +59,13 @@ fn state(kind: &str, is_true: bool, episode: &Episode) -> ConditionState {
         } else {
             "AdminRequested"
         },
-        message: format!(
-            "maintenance of ESXi host {}, episode {}",
-            episode.host, episode.id
-        ),
+        message: match &episode.trigger.request {
+            Some(request) => format!("NodeMaintenance {}, episode {}", request.name, episode.id),
+            None => format!(
+                "maintenance of ESXi host {}, episode {}",
+                episode.host, episode.id
+            ),
+        },
     }
 }
 
@@ -75,6 +79,7 @@ fn states(record: &Record) -> [Option<bool>; 4] {
     match episode.phase.at_work() {
         Phase::Queued => [Some(true), None, None, None],
         Phase::Draining => [Some(true), Some(true), Some(false), Some(false)],
+        Phase::Drained => [Some(true), Some(false), Some(true), Some(true)],
         Phase::ShuttingDown(DrainEnd::Complete) => [Some(true), Some(false), Some(true), Some(false)],
         Phase::ShuttingDown(DrainEnd::TimedOut) => [Some(true), Some(false), Some(false), Some(false)],
         Phase::Relocating { .. } | Phase::AwaitingHost | Phase::PoweringOn { .. } | Phase::Rejoining => {

@@ -36,7 +36,8 @@ impl Parts {
             Phase::Draining | Phase::ShuttingDown(_) => self.drain = self.drain.saturating_add(spent),
             Phase::Relocating { .. } | Phase::AwaitingHost => self.host = self.host.saturating_add(spent),
             Phase::PoweringOn { .. } | Phase::Rejoining => self.boot = self.boot.saturating_add(spent),
-            Phase::Parked { .. } => {}
+            // How long it was kept so was its person's wish.
+            Phase::Drained | Phase::Parked { .. } => {}
         }
     }
 }

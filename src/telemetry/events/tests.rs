@@ -29,6 +29,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
             task: Some(TaskRef::new("task-9")),
             clicked_at: at(10) - SignedDuration::from_millis(400),
             user: Some("ops".to_owned()),
+            request: None,
         },
         node_uid: NodeUid::new("uid-1"),
         vm_uuid: None,
@@ -40,6 +41,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
         gpus_before: BTreeMap::new(),
         powered_off: false,
         moved_to: None,
+        gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
         phase,
@@ -71,6 +73,7 @@ fn to(record: Record) -> Transition {
         record,
         unschedulable: None,
         ended: None,
+        fulfilled: None,
     }
 }
 
@@ -79,6 +82,7 @@ fn ending(ended: Ended, unschedulable: Option<bool>) -> Transition {
         record: Record::InService,
         unschedulable,
         ended: Some(ended),
+        fulfilled: None,
     }
 }
 
@@ -94,7 +98,7 @@ fn powering_on() -> Phase {
 fn recorded(memory: &mut Memory, before: &Record, transition: &Transition) -> String {
     let node = node();
     let told = Told::Recorded {
-        node: &node,
+        node: Some(&node),
         before,
         transition,
         wrote: (at(100), at(100)),
@@ -487,7 +491,7 @@ fn the_end_tells_where_the_time_went_if_all_of_it_was_seen() {
         let tell = |memory: &mut Memory, before: &Record, transition: &Transition, now: i64| {
             let wrote = (at(now), at(now));
             let told = Told::Recorded {
-                node: &node,
+                node: Some(&node),
                 before,
                 transition,
                 wrote,
@@ -532,7 +536,7 @@ fn conditions_follow_the_phase_and_only_what_changes_is_written() {
     let node = node();
     let changes = |before: &Record, transition: &Transition| -> Vec<String> {
         let told = Told::Recorded {
-            node: &node,
+            node: Some(&node),
             before,
             transition,
             wrote: (at(0), at(0)),

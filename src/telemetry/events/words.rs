@@ -49,13 +49,16 @@ pub enum Reason {
     NodeWriteFailed,
     MaintenanceParked,
     MaintenanceResumed,
+    ApprovalNeeded,
+    MaintenanceSkipped,
     MaintenanceSucceeded,
+    MaintenanceFailed,
     MaintenanceCancelled,
 }
 
 impl Reason {
     /// All of them, in the order of an episode.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 29] = [
         Self::HostMaintenanceDetected,
         Self::MaintenanceQueued,
         Self::MaintenanceAdopted,
@@ -80,7 +83,10 @@ impl Reason {
         Self::NodeWriteFailed,
         Self::MaintenanceParked,
         Self::MaintenanceResumed,
+        Self::ApprovalNeeded,
+        Self::MaintenanceSkipped,
         Self::MaintenanceSucceeded,
+        Self::MaintenanceFailed,
         Self::MaintenanceCancelled,
     ];
 
@@ -126,7 +132,10 @@ impl Reason {
             Self::NodeWriteFailed => ("NodeWriteFailed", "Record", Warning),
             Self::MaintenanceParked => ("MaintenanceParked", "Park", Warning),
             Self::MaintenanceResumed => ("MaintenanceResumed", "Resume", Normal),
+            Self::ApprovalNeeded => ("ApprovalNeeded", "Queue", Normal),
+            Self::MaintenanceSkipped => ("MaintenanceSkipped", "Skip", Warning),
             Self::MaintenanceSucceeded => ("MaintenanceSucceeded", "End", Normal),
+            Self::MaintenanceFailed => ("MaintenanceFailed", "End", Warning),
             Self::MaintenanceCancelled => ("MaintenanceCancelled", "End", Normal),
         }
     }
@@ -143,8 +152,10 @@ pub(super) fn of(told: Told<'_>, known: &OfNode, now: Timestamp) -> Option<Said>
         } => {
             let (reason, note) = recorded(before, transition, known, wrote.0)?;
             let key = format!("{} {note}", reason.name());
+            let episode = transition.record.episode().or(before.episode());
+            let uid = node.map(|node| &node.uid).or(episode.map(|it| &it.node_uid))?;
             Some(Said {
-                uid: node.uid.clone(),
+                uid: uid.clone(),
                 reason,
                 note,
                 key,
@@ -232,6 +243,7 @@ fn recorded(
             let after = match from {
                 Phase::Queued => format!(" after {took} in the queue"),
                 Phase::Draining
+                | Phase::Drained
                 | Phase::ShuttingDown(_)
                 | Phase::Relocating { .. }
                 | Phase::AwaitingHost
@@ -239,12 +251,26 @@ fn recorded(
                 | Phase::Rejoining
                 | Phase::Parked { .. } => String::new(),
             };
-            let host = &episode.host;
+            let cause = cause(episode);
             Some((
                 Reason::DrainStarted,
-                format!("{cordon}{after}; pods are being evicted for the maintenance of ESXi host {host}"),
+                format!("{cordon}{after}; pods are being evicted for {cause}"),
             ))
         }
+        Phase::Drained => Some((
+            Reason::DrainSucceeded,
+            match from {
+                Phase::Draining => format!("Drained in {took}; kept so for {}", cause(episode)),
+                Phase::Queued
+                | Phase::Drained
+                | Phase::ShuttingDown(_)
+                | Phase::Relocating { .. }
+                | Phase::AwaitingHost
+                | Phase::PoweringOn { .. }
+                | Phase::Rejoining
+                | Phase::Parked { .. } => "Kept cordoned and drained, as a NodeMaintenance asks".to_owned(),
+            },
+        )),
         Phase::ShuttingDown(DrainEnd::Complete) => Some((
             Reason::DrainSucceeded,
             format!("Drained in {took}; the guest is being shut down"),
@@ -263,6 +289,7 @@ fn recorded(
                 Phase::ShuttingDown(_) => format!("The VM is off after {took}"),
                 Phase::Queued
                 | Phase::Draining
+                | Phase::Drained
                 | Phase::Relocating { .. }
                 | Phase::AwaitingHost
                 | Phase::PoweringOn { .. }
@@ -298,15 +325,39 @@ fn ended(was: &Episode, transition: &Transition, known: &OfNode, at: Timestamp) 
     match transition.ended {
         Some(Ended::Cancelled) => (
             Reason::MaintenanceCancelled,
+            match &was.trigger.request {
+                Some(request) => {
+                    format!(
+                        "NodeMaintenance {} was called off after {whole}{cordon}",
+                        request.name
+                    )
+                }
+                None => format!(
+                    "The maintenance of ESXi host {} was called off after {whole}{cordon}",
+                    was.host
+                ),
+            },
+        ),
+        Some(Ended::Failed) => (
+            Reason::MaintenanceFailed,
             format!(
-                "The maintenance of ESXi host {} was called off after {whole}{cordon}",
-                was.host
+                "Back in service after {whole}{}, and not relocated: it found no place, while waiting for {}{cordon}",
+                known.parts,
+                was.gave_up.as_deref().unwrap_or_default()
             ),
         ),
         Some(Ended::Succeeded) | None => (
             Reason::MaintenanceSucceeded,
             format!("Back in service after {whole}{}{cordon}", known.parts),
         ),
+    }
+}
+
+/// What it is called out of service for.
+fn cause(episode: &Episode) -> String {
+    match &episode.trigger.request {
+        Some(request) => format!("NodeMaintenance {}", request.name),
+        None => format!("the maintenance of ESXi host {}", episode.host),
     }
 }
 
@@ -323,12 +374,16 @@ fn detected(episode: &Episode) -> String {
         }
         None => "is in maintenance mode".to_owned(),
     };
+    let what = match &trigger.request {
+        Some(request) => format!("NodeMaintenance {} asks for this node", request.name),
+        None => format!("ESXi host {host} {how}"),
+    };
     let next = match (&episode.phase, &episode.cordon) {
         (Phase::Queued, _) => "waits for its turn",
         (_, Cordon::Theirs) => "was cordoned already, pods are being evicted",
         (_, Cordon::NotYet | Cordon::Ours | Cordon::Adopted(_)) => "cordoned, pods are being evicted",
     };
-    format!("ESXi host {host} {how}; {next}; trace {}", episode.id)
+    format!("{what}; {next}; trace {}", episode.id)
 }
 
 fn parked(reason: &ParkReason) -> (Reason, String) {
@@ -344,6 +399,7 @@ fn parked(reason: &ParkReason) -> (Reason, String) {
         | ParkReason::VmAmbiguous { .. }
         | ParkReason::VmShared { .. }
         | ParkReason::VmSuspended
+        | ParkReason::PoweredOn { .. }
         | ParkReason::Uncordoned => (
             Reason::MaintenanceParked,
             format!("Waiting for a person or a change: {reason}"),
@@ -407,6 +463,19 @@ fn waits(
                 elsewhere,
             ))
         }
+        WaitingOn::Approval => Some((Reason::ApprovalNeeded, waiting(), String::new())),
+        WaitingOn::Skip => Some((Reason::MaintenanceSkipped, waiting(), String::new())),
+        WaitingOn::Place { request, refused } => {
+            let elsewhere = named(&refused.iter().map(Refused::to_string).collect::<Vec<_>>());
+            Some((
+                Reason::NoCompatibleHost,
+                format!(
+                    "No host can take the VM, as NodeMaintenance {} asks: {elsewhere}",
+                    request.name
+                ),
+                elsewhere,
+            ))
+        }
         WaitingOn::Question(text) => Some((Reason::VMQuestionPending, waiting(), text.clone())),
         // The record's own change of phase has told it already, in the same words.
         WaitingOn::Parked(reason) => {
@@ -427,6 +496,9 @@ fn waits(
         | WaitingOn::DrainRound
         | WaitingOn::GuestShutdown { .. }
         | WaitingOn::GuestShutdownAfterCancel { .. }
+        | WaitingOn::Request { .. }
+        | WaitingOn::PoweredOn { .. }
+        | WaitingOn::AlreadyThere { .. }
         | WaitingOn::Survey
         | WaitingOn::PowerState
         | WaitingOn::NodeReady { .. }
@@ -500,6 +572,7 @@ fn is_off(phase: &Phase) -> bool {
         Phase::Relocating { .. } | Phase::AwaitingHost | Phase::PoweringOn { .. } => true,
         Phase::Queued
         | Phase::Draining
+        | Phase::Drained
         | Phase::ShuttingDown(_)
         | Phase::Rejoining
         | Phase::Parked { .. } => false,
@@ -512,6 +585,7 @@ fn worked_since(episode: &Episode) -> Timestamp {
         Phase::Parked { resume_since, .. } => *resume_since,
         Phase::Queued
         | Phase::Draining
+        | Phase::Drained
         | Phase::ShuttingDown(_)
         | Phase::Relocating { .. }
         | Phase::AwaitingHost

@@ -141,6 +141,7 @@ impl Node {
         let is_draining = record.phase().is_some_and(|phase| match phase.at_work() {
             Phase::Draining => true,
             Phase::Queued
+            | Phase::Drained
             | Phase::ShuttingDown(_)
             | Phase::Relocating { .. }
             | Phase::AwaitingHost

@@ -229,6 +229,7 @@ impl<'a> Story<'a> {
                 spans.push(queue);
             }
             Phase::Draining => spans.push(self.drain(next, whole, saw)),
+            Phase::Drained => spans.push(self.span("drained", SpanKind::Internal, whole)),
             Phase::ShuttingDown(_) => match cut(saw.power_cut) {
                 Some(at) if saw.guest_asked => {
                     let mut asked = vcenter(self.span("guest shutdown", SpanKind::Client, (since, at)));
@@ -290,7 +291,7 @@ impl<'a> Story<'a> {
                 drain.failed = Some(format!("the drain timeout passed with {left} pods left"));
                 "timed out"
             }
-            Some(Phase::ShuttingDown(DrainEnd::Complete)) => "complete",
+            Some(Phase::Drained | Phase::ShuttingDown(DrainEnd::Complete)) => "complete",
             Some(Phase::Parked { .. }) => "parked",
             Some(
                 Phase::Queued
@@ -347,6 +348,7 @@ impl<'a> Story<'a> {
         let result = match transition.ended {
             Some(Ended::Succeeded) => "succeeded",
             Some(Ended::Cancelled) => "cancelled",
+            Some(Ended::Failed) => "failed",
             None => "replaced",
         };
         maintenance.attributes.push(text("haulout.result", result));
@@ -377,6 +379,7 @@ fn strategy(phase: &Phase) -> Option<&'static str> {
         Phase::PoweringOn { by_drs: false }
         | Phase::Queued
         | Phase::Draining
+        | Phase::Drained
         | Phase::ShuttingDown(_)
         | Phase::AwaitingHost
         | Phase::Rejoining

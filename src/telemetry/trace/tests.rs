@@ -20,6 +20,7 @@ fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
         task: None,
         clicked_at: at(-3),
         user: None,
+        request: None,
     };
     let node_uid = NodeUid::new(uid);
     let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
@@ -41,6 +42,7 @@ fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
         gpus_before: BTreeMap::new(),
         powered_off: false,
         moved_to: None,
+        gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
         phase,
@@ -60,6 +62,7 @@ fn changes(traces: &Traces, node: &str, before: &Record, after: &Record) {
         unschedulable: true,
         cordoned_by: CordonedBy::Haulout,
         keep_cordoned: false,
+        wishes: Default::default(),
         ready: true,
         heartbeat: None,
         boot_id: None,
@@ -69,9 +72,10 @@ fn changes(traces: &Traces, node: &str, before: &Record, after: &Record) {
         record: after.clone(),
         unschedulable: None,
         ended: None,
+        fulfilled: None,
     };
     let told = Told::Recorded {
-        node: &seen,
+        node: Some(&seen),
         before,
         transition: &transition,
         wrote: (at(0), at(1)),

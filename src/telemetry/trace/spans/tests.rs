@@ -24,6 +24,7 @@ fn begun(phase: Phase) -> Episode {
         task: Some(TaskRef::new("task-81")),
         clicked_at: at(-3),
         user: Some("VSPHERE.LOCAL\\ops".to_owned()),
+        request: None,
     };
     let node_uid = NodeUid::new("uid-1");
     let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
@@ -41,6 +42,7 @@ fn begun(phase: Phase) -> Episode {
         gpus_before: BTreeMap::new(),
         powered_off: true,
         moved_to: None,
+        gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
         phase,
@@ -66,6 +68,7 @@ fn told_with(phases: &[(Phase, i64)], end: i64, result: Ended, saw: impl Fn(&Pha
             record: next.clone(),
             unschedulable,
             ended: ended_as,
+            fulfilled: None,
         };
         let saw = record.phase().map(&saw).unwrap_or_default();
         let wrote = (at(second), at(second) + jiff::SignedDuration::from_millis(100));
@@ -331,6 +334,7 @@ fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
         record,
         unschedulable: None,
         ended,
+        fulfilled: None,
     };
     let begin = transition(record.clone(), None);
     let end = transition(Record::InService, Some(Ended::Cancelled));
@@ -348,6 +352,7 @@ fn a_traceparent_that_is_none_gives_no_spans() {
         record: Record::Episode(Box::new(episode)),
         unschedulable: Some(true),
         ended: None,
+        fulfilled: None,
     };
     let spans = ended(
         &NodeName::new("gpu1"),

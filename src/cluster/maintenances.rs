@@ -1,0 +1,220 @@
+//! NodeMaintenance objects: requests of people, and the second copy of each episode's record.
+//!
+//! They are watched like Nodes. Their status is ours alone to write; a person's part is the spec.
+
+pub mod kind;
+pub mod watch;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::ObjectMeta;
+use kube::{Api, Resource as _, ResourceExt as _};
+use serde_json::json;
+use thiserror::Error;
+
+use super::answer::{self, Refusal};
+use super::update::{Asked, AskedAction, Maintenance, Role};
+use crate::ids::{EpisodeId, NodeName, RequestUid};
+use crate::keys::FIELD_MANAGER;
+use kind::{DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, Origin};
+
+/// For one write. The kube-apiserver answers within milliseconds or is in trouble.
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How much of an episode's id goes into the name of its object: a node's episodes are some dozens, and eight digits
+/// tell four billion apart.
+const ID_DIGITS: usize = 8;
+
+/// The longest name of an object that the kube-apiserver takes.
+const NAME_BYTES_MAX: usize = 253;
+
+/// Why a NodeMaintenance was not written.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum WriteError {
+    /// It is not there, or the kind is not installed.
+    #[error("NodeMaintenance {name} is not there: {said}")]
+    Gone {
+        /// Its name.
+        name: String,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// Anything else.
+    #[error("NodeMaintenance {name} was not written: {said}; it is tried again")]
+    Refused {
+        /// Its name.
+        name: String,
+        /// What Kubernetes said, or that it did not answer.
+        said: String,
+    },
+}
+
+/// The name of the object that keeps the record of an episode.
+pub fn name_of(node: &NodeName, episode: &EpisodeId) -> String {
+    let digits: String = episode.as_str().chars().take(ID_DIGITS).collect();
+    let room = node
+        .as_str()
+        .floor_char_boundary(NAME_BYTES_MAX.saturating_sub(ID_DIGITS + 1));
+    let node = node.as_str().get(..room).unwrap_or_default();
+    format!("{}-{digits}", node.trim_end_matches(['.', '-']))
+}
+
+/// Whether it concerns the controller of the nodes of `selector`: a request may, and of episodes its own.
+pub fn concerns(object: &NodeMaintenance, selector: &str) -> bool {
+    match object.spec.origin {
+        Origin::Request => true,
+        Origin::Episode => object.spec.selector.as_deref() == Some(selector),
+    }
+}
+
+/// The facts of a NodeMaintenance.
+pub fn facts(object: &NodeMaintenance) -> Maintenance {
+    let NodeMaintenanceSpec {
+        node_name,
+        reason,
+        action,
+        target_host,
+        drain_timeout_seconds,
+        drain_timeout_action,
+        guest_shutdown_timeout_seconds,
+        origin,
+        selector: _,
+    } = &object.spec;
+    let status = object.status.clone().unwrap_or_default();
+    let seconds = |seconds: &Option<u32>| seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    let action = match action {
+        MaintenanceAction::Drain => Some(AskedAction::Drain),
+        MaintenanceAction::PowerOff => Some(AskedAction::PowerOff),
+        MaintenanceAction::Relocate => Some(AskedAction::Relocate),
+        MaintenanceAction::Reboot => Some(AskedAction::Reboot),
+        MaintenanceAction::HostMaintenance => None,
+    };
+    let role = match (origin, action) {
+        (Origin::Request, Some(action)) => Role::Request(Asked {
+            reason: reason.clone().unwrap_or_default(),
+            action,
+            target_host: target_host.clone(),
+            drain_timeout: seconds(drain_timeout_seconds),
+            hold_on_drain_timeout: drain_timeout_action.map(|action| match action {
+                DrainTimeoutAction::Hold => true,
+                DrainTimeoutAction::PowerOff => false,
+            }),
+            guest_shutdown_timeout: seconds(guest_shutdown_timeout_seconds),
+        }),
+        (Origin::Episode, _) | (Origin::Request, None) => Role::Episode {
+            record: status.record.clone(),
+        },
+    };
+    Maintenance {
+        name: object.name_any(),
+        uid: RequestUid::new(object.uid().unwrap_or_default()),
+        resource_version: object
+            .resource_version()
+            .and_then(|version| version.parse().ok())
+            .unwrap_or(0),
+        generation: object.meta().generation.unwrap_or(0),
+        created_at: object
+            .creation_timestamp()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        node: NodeName::new(node_name.clone()),
+        role,
+        is_over: status.ended_at.is_some(),
+        status: Box::new(status),
+    }
+}
+
+/// Creates the object that keeps the record of an episode. One that is there already is as good.
+///
+/// # Errors
+/// When the kube-apiserver does not take it, or does not say so in time.
+pub async fn create(
+    client: &kube::Client,
+    name: &str,
+    spec: NodeMaintenanceSpec,
+) -> Result<Maintenance, WriteError> {
+    let objects: Api<NodeMaintenance> = Api::all(client.clone());
+    let object = NodeMaintenance {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    };
+    let params = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    match answer::within(WRITE_DEADLINE, objects.create(&params, &object)).await {
+        Ok(object) => Ok(facts(&object)),
+        Err(Refusal::Status(status)) if status.code == 409 => {
+            match answer::within(WRITE_DEADLINE, objects.get(name)).await {
+                Ok(object) => Ok(facts(&object)),
+                Err(refusal) => Err(WriteError::new(name, &refusal)),
+            }
+        }
+        Err(refusal) => Err(WriteError::new(name, &refusal)),
+    }
+}
+
+/// Writes `changes` to the status of an object: a merge patch, in which null takes a field away. With a UID, a namesake is
+/// refused.
+///
+/// # Errors
+/// When the kube-apiserver does not take it, or does not say so in time.
+pub async fn write_status(
+    client: &kube::Client,
+    name: &str,
+    uid: Option<&RequestUid>,
+    changes: &serde_json::Value,
+) -> Result<Maintenance, WriteError> {
+    let objects: Api<NodeMaintenance> = Api::all(client.clone());
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let mut body = json!({ "status": changes });
+    if let (Some(uid), Some(body)) = (uid, body.as_object_mut()) {
+        body.insert("metadata".to_owned(), json!({ "uid": uid.as_str() }));
+    }
+    let patch = Patch::Merge(&body);
+    let call = objects.patch_status(name, &params, &patch);
+    match answer::within(WRITE_DEADLINE, call).await {
+        Ok(object) => Ok(facts(&object)),
+        Err(refusal) => Err(WriteError::new(name, &refusal)),
+    }
+}
+
+/// Deletes an object of the history.
+///
+/// # Errors
+/// When the kube-apiserver does not take it, or does not say so in time.
+pub async fn delete(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
+    let objects: Api<NodeMaintenance> = Api::all(client.clone());
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_string()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match answer::within(WRITE_DEADLINE, objects.delete(name, &params)).await {
+        Ok(_) => Ok(()),
+        Err(refusal) => match WriteError::new(name, &refusal) {
+            WriteError::Gone { .. } => Ok(()),
+            refused @ WriteError::Refused { .. } => Err(refused),
+        },
+    }
+}
+
+impl WriteError {
+    fn new(name: &str, refusal: &Refusal) -> Self {
+        let (name, said) = (name.to_owned(), refusal.said());
+        match refusal {
+            Refusal::Status(status) if status.code == 404 => Self::Gone { name, said },
+            Refusal::Status(_) | Refusal::Unreachable(_) => Self::Refused { name, said },
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The kind `NodeMaintenance`: what people write in it, and what they read there.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Asks for one node to be taken out of service, or keeps the record of an episode.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "haulout.dev",
+    version = "v1alpha1",
+    kind = "NodeMaintenance",
+    plural = "nodemaintenances",
+    singular = "nodemaintenance",
+    shortname = "nm",
+    category = "haulout",
+    status = "NodeMaintenanceStatus",
+    derive = "PartialEq",
+    validation = Rule::new("self.spec.nodeName.size() > 0").message("spec.nodeName has to name a Node"),
+    printcolumn(json_path = ".spec.nodeName", name = "Node", type_ = "string"),
+    printcolumn(json_path = ".status.host", name = "Host", type_ = "string"),
+    printcolumn(json_path = ".spec.action", name = "Action", type_ = "string"),
+    printcolumn(json_path = ".status.state", name = "State", type_ = "string"),
+    printcolumn(json_path = ".status.drainProgress", name = "Drained", type_ = "integer", format = "int32"),
+    printcolumn(json_path = ".metadata.creationTimestamp", name = "Age", type_ = "date"),
+    printcolumn(json_path = ".status.target", name = "Target", type_ = "string", priority = 1),
+    printcolumn(json_path = ".spec.reason", name = "Reason", type_ = "string", priority = 1),
+    printcolumn(json_path = ".status.waitingOn.message", name = "Waiting for", type_ = "string", priority = 1),
+    printcolumn(json_path = ".status.traceId", name = "Trace", type_ = "string", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.nodeName == oldSelf.nodeName").message("spec.nodeName cannot be changed; delete this object and create another"),
+    validation = Rule::new("self.origin == oldSelf.origin").message("spec.origin cannot be changed"),
+    validation = Rule::new("self.action == oldSelf.action").message("spec.action cannot be changed; delete this object and create another"),
+    validation = Rule::new("has(self.targetHost) == has(oldSelf.targetHost) && (!has(self.targetHost) || self.targetHost == oldSelf.targetHost)").message("spec.targetHost cannot be changed; delete this object and create another"),
+    validation = Rule::new("!has(self.targetHost) || self.action == 'Relocate'").message("spec.targetHost goes with action Relocate only"),
+)]
+pub struct NodeMaintenanceSpec {
+    /// The Node.
+    #[schemars(length(min = 1, max = 253))]
+    pub node_name: String,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub reason: Option<String>,
+    /// What is asked for.
+    #[serde(default)]
+    pub action: MaintenanceAction,
+    /// The name of the ESXi host to relocate the VM to; any that fits without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub target_host: Option<String>,
+    /// How long the drain may take, in the place of the controller's own setting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 604800))]
+    pub drain_timeout_seconds: Option<u32>,
+    /// What happens then, in the place of the controller's own setting. A request to drain, and no more, is held always.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_timeout_action: Option<DrainTimeoutAction>,
+    /// How long the guest may take to shut down before its power is cut, in the place of the controller's own setting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub guest_shutdown_timeout_seconds: Option<u32>,
+    /// `Request`: a person asks. `Episode`: Haulout's own record of an episode; creating one asks for nothing.
+    #[serde(default)]
+    pub origin: Origin,
+    /// The label selector of the controller that made the record of an episode: of several controllers in a cluster, each
+    /// goes by its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MaintenanceAction {
+    /// Cordon and drain the node, and keep it so until this object is deleted.
+    #[default]
+    Drain,
+    /// Drain it, shut its VM down, and keep it off until this object is deleted.
+    PowerOff,
+    /// Drain it, move its VM to another host, and bring it back.
+    Relocate,
+    /// Drain it, shut its VM down and power it on, and bring it back.
+    Reboot,
+    /// What its host's maintenance needs; only the record of an episode says so.
+    HostMaintenance,
+}
+
+/// What happens when a drain takes too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DrainTimeoutAction {
+    /// The VM is shut down with the pods that are left.
+    PowerOff,
+    /// The pods are waited for.
+    Hold,
+}
+
+/// Who made an object, and for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Origin {
+    /// A person asks.
+    #[default]
+    Request,
+    /// Haulout keeps the record of an episode.
+    Episode,
+}
+
+/// How it stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeMaintenanceStatus {
+    /// The generation of the object that this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Running`, `Succeeded` or `Failed`. A drain that was asked for has succeeded once the node is drained, also while it
+    /// is kept so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Where the episode stands: `Queued`, `Draining`, `Drained`, `ShuttingDown`, `Relocating`, `AwaitingHost`, `PoweringOn`,
+    /// `Rejoining` or `Parked`; `Ended` when it is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// The latest thing that went wrong, if it still does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// The pods that are still to go, as `namespace/name`; at most 50 of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pending_pods: Vec<String>,
+    /// The same pods, each with the reason why it is still there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<PendingPod>,
+    /// How many pods there were on the node when its drain began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_pods: Option<u32>,
+    /// How many of them were to be evicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eviction_pods: Option<u32>,
+    /// How many of those are gone, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_progress: Option<u32>,
+    /// The ESXi host on which the VM stood when it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The host to which the VM is being moved, or was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// The id of the episode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub episode: Option<String>,
+    /// The id of its trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    /// The address of its trace, where the controller knows one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_url: Option<String>,
+    /// What it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_on: Option<Waiting>,
+    /// The phases so far, each with its times.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseTimes>,
+    /// When it began, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<String>,
+    /// When it came to its end, RFC 3339. An object that has one asks for nothing more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<String>,
+    /// `Succeeded`, `Reconciling` and `Stalled`, in the manner that `kubectl wait` and kstatus read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// The record as it stands on the Node: an episode goes on from it when the Node object is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<String>,
+}
+
+/// A pod that is still to go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PendingPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Why it is still there.
+    pub reason: String,
+}
+
+/// What is waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Waiting {
+    /// As a word.
+    pub reason: String,
+    /// As a sentence that follows "waiting for".
+    pub message: String,
+    /// Since when, RFC 3339.
+    pub since: String,
+}
+
+/// When a phase began and ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PhaseTimes {
+    /// The phase.
+    pub phase: String,
+    /// When it began, RFC 3339.
+    pub started_at: String,
+    /// When it ended, RFC 3339; absent while it lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<String>,
+}

@@ -1,0 +1,125 @@
+//! Watches NodeMaintenance objects, and tells of them as [`Update`]s. Where the kind is not installed there are none.
+
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use kube::Api;
+use kube::runtime::watcher::{self, Event, watcher};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::kind::NodeMaintenance;
+use super::{concerns, facts};
+use crate::cluster::update::{Maintenances, Update};
+use crate::cluster::watch::{Backoff, Settings, pause, said, tell};
+use crate::ids::RequestUid;
+
+/// How often it is looked whether the kind has been installed meanwhile: a person who installs it can wait a minute, and
+/// one request a minute is nothing.
+const LOOK_FOR_KIND: Duration = Duration::from_secs(60);
+
+/// Tells of all requests, and of the episodes of nodes of `selector`, until `stop`.
+pub async fn run(
+    client: kube::Client,
+    selector: String,
+    settings: Settings,
+    out: mpsc::Sender<Update>,
+    stop: CancellationToken,
+) {
+    let mut backoff = Backoff::new(&settings);
+    let mut is_missed = false;
+    loop {
+        let api: Api<NodeMaintenance> = Api::all(client.clone());
+        let events = pin!(watcher(api, settings.watcher()));
+        let broke = match follow(events, &selector, &out, &stop, &mut backoff).await {
+            Ok(()) => return,
+            Err(broke) => broke,
+        };
+        let (update, wait) = match broke {
+            Broke::NoSuchKind => {
+                if !std::mem::replace(&mut is_missed, true) {
+                    info!(
+                        "the kind NodeMaintenance (haulout.dev/v1alpha1) is not installed: no requests of people, and no second copy of a record"
+                    );
+                }
+                for update in [Maintenances::Reset, Maintenances::Settled] {
+                    if !tell(&out, &stop, Update::Maintenances(update)).await {
+                        return;
+                    }
+                }
+                (None, LOOK_FOR_KIND)
+            }
+            Broke::Otherwise(why) => {
+                is_missed = false;
+                let why = format!("the watch of NodeMaintenances broke: {why}");
+                (Some(Maintenances::Lost { why }), backoff.next())
+            }
+        };
+        if let Some(update) = update
+            && !tell(&out, &stop, Update::Maintenances(update)).await
+        {
+            return;
+        }
+        if !pause(&stop, wait).await {
+            return;
+        }
+    }
+}
+
+enum Broke {
+    NoSuchKind,
+    Otherwise(String),
+}
+
+/// Tells of objects until the watch breaks; `Ok` when we were asked to stop.
+async fn follow(
+    mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<NodeMaintenance>>>>,
+    selector: &str,
+    out: &mpsc::Sender<Update>,
+    stop: &CancellationToken,
+    backoff: &mut Backoff,
+) -> Result<(), Broke> {
+    let mut is_reset_due = false;
+    loop {
+        let event = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(()),
+            event = events.next() => event,
+        };
+        let update = match event {
+            Some(Ok(Event::Init)) => {
+                is_reset_due = true;
+                continue;
+            }
+            Some(Ok(Event::InitApply(object) | Event::Apply(object) | Event::Delete(object)))
+                if !concerns(&object, selector) =>
+            {
+                continue;
+            }
+            Some(Ok(Event::InitApply(object) | Event::Apply(object))) => {
+                Maintenances::Seen(Box::new(facts(&object)))
+            }
+            Some(Ok(Event::InitDone)) => {
+                backoff.settled();
+                Maintenances::Settled
+            }
+            Some(Ok(Event::Delete(object))) => Maintenances::Gone {
+                name: object.metadata.name.unwrap_or_default(),
+                uid: RequestUid::new(object.metadata.uid.unwrap_or_default()),
+            },
+            Some(Err(watcher::Error::InitialListFailed(kube::Error::Api(status)))) if status.code == 404 => {
+                return Err(Broke::NoSuchKind);
+            }
+            Some(Err(error)) => return Err(Broke::Otherwise(said(&error))),
+            None => return Err(Broke::Otherwise("it ended".to_owned())),
+        };
+        let reset = std::mem::take(&mut is_reset_due).then_some(Maintenances::Reset);
+        for update in reset.into_iter().chain([update]) {
+            if !tell(out, stop, Update::Maintenances(update)).await {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What NodeMaintenance objects say of a node: the request that counts, and the second copy of its record.
+
+use std::collections::BTreeSet;
+
+use super::{Inventory, Side};
+use crate::cluster::update::{Asked, AskedAction, Maintenance, Maintenances, Node, Role};
+use crate::ids::NodeName;
+use crate::maintenance::episode::{Episode, Record};
+use crate::maintenance::policy::DrainTimeoutAction;
+use crate::maintenance::record::{Annotations, read};
+use crate::maintenance::request::{Action, Request, RequestMark};
+
+impl Inventory {
+    pub(super) fn apply_maintenances(&mut self, update: Maintenances) {
+        match update {
+            Maintenances::Reset => {
+                self.requests.silent =
+                    Some("the kube-apiserver is listing the NodeMaintenances anew".to_owned());
+                self.requests.told.clear();
+            }
+            Maintenances::Seen(seen) => {
+                self.requests.told.insert(seen.name.clone());
+                let older = self.maintenances.get(&seen.name).is_some_and(|known| {
+                    known.uid == seen.uid && known.resource_version > seen.resource_version
+                });
+                if !older {
+                    self.maintenances.insert(seen.name.clone(), *seen);
+                }
+            }
+            Maintenances::Gone { name, uid } => {
+                if self.maintenances.get(&name).is_some_and(|known| known.uid == uid) {
+                    self.maintenances.remove(&name);
+                }
+            }
+            Maintenances::Settled => {
+                if self.requests.silent.take().is_some() {
+                    let told = std::mem::take(&mut self.requests.told);
+                    self.maintenances.retain(|name, _| told.contains(name));
+                }
+            }
+            Maintenances::Lost { why } => self.requests.silent = Some(why),
+        }
+    }
+
+    /// The request that counts for a node: the oldest that has not come to its end. One that the Node says is fulfilled
+    /// holds the others back until its own status says so too, so that none is ever gone about twice.
+    pub(super) fn request(&self, name: &NodeName, node: Option<&Node>) -> Option<Request> {
+        let (oldest, asked) = self
+            .maintenances
+            .values()
+            .filter(|it| it.node == *name && !it.is_over)
+            .filter_map(|it| match &it.role {
+                Role::Request(asked) => Some((it, asked)),
+                Role::Episode { .. } => None,
+            })
+            .min_by_key(|(it, _)| (it.created_at, &it.name))?;
+        let fulfilled = node.and_then(|node| node.marks.fulfilled.as_deref());
+        let on_paper = self.local.get(name).and_then(|local| local.paper.fulfilled());
+        let is_done = fulfilled == Some(oldest.uid.as_str()) || on_paper == Some(&oldest.uid);
+        (!is_done).then(|| request(oldest, asked))
+    }
+
+    /// The copy of a node's record: of its youngest episode that has not come to its end.
+    pub(super) fn copy(&self, name: &NodeName) -> Option<Episode> {
+        let (_, record) = self
+            .maintenances
+            .values()
+            .filter(|it| it.node == *name && !it.is_over)
+            .filter_map(|it| match &it.role {
+                Role::Episode { record } => Some((it, record.clone()?)),
+                Role::Request(_) => None,
+            })
+            .max_by_key(|(it, _)| (it.created_at, &it.name))?;
+        let annotations = Annotations {
+            episode: Some(record),
+            ..Annotations::default()
+        };
+        match read(&annotations) {
+            Record::Episode(episode) => Some(*episode),
+            // Whoever made it unreadable has made it no copy.
+            Record::InService | Record::Python(_) | Record::Unreadable { .. } => None,
+        }
+    }
+
+    /// What counts of a node whose object is gone: its copy, or what was last seen on it where that is younger.
+    pub(super) fn record_of_gone(&self, name: &NodeName) -> Option<Record> {
+        let seen = self
+            .local
+            .get(name)
+            .and_then(|local| local.record_of_gone.clone());
+        match (seen, self.copy(name)) {
+            (Some(Record::Episode(seen)), Some(copy)) if seen.since > copy.since => {
+                Some(Record::Episode(seen))
+            }
+            (_, Some(copy)) => Some(Record::Episode(Box::new(copy))),
+            (seen, None) => seen,
+        }
+    }
+
+    /// The nodes that only a copy tells of.
+    pub(super) fn only_copied(&self) -> BTreeSet<NodeName> {
+        self.maintenances
+            .values()
+            .filter(|it| !it.is_over && !self.nodes.contains_key(&it.node))
+            .filter(|it| matches!(it.role, Role::Episode { record: Some(_) }))
+            .map(|it| it.node.clone())
+            .collect()
+    }
+}
+
+fn request(object: &Maintenance, asked: &Asked) -> Request {
+    Request {
+        mark: RequestMark {
+            name: object.name.clone(),
+            uid: object.uid.clone(),
+        },
+        asked_at: object.created_at,
+        action: match asked.action {
+            AskedAction::Drain => Action::Drain,
+            AskedAction::PowerOff => Action::PowerOff,
+            AskedAction::Reboot => Action::Reboot,
+            AskedAction::Relocate => Action::Relocate {
+                to: asked.target_host.clone(),
+            },
+        },
+        drain_timeout: asked.drain_timeout,
+        drain_timeout_action: asked.hold_on_drain_timeout.map(|hold| {
+            if hold {
+                DrainTimeoutAction::Hold
+            } else {
+                DrainTimeoutAction::PowerOff
+            }
+        }),
+        guest_shutdown_timeout: asked.guest_shutdown_timeout,
+    }
+}
+
+impl Side<String> {
+    /// A side that has nothing to tell, and says so.
+    pub(super) fn silent_by_choice() -> Self {
+        Self {
+            silent: None,
+            told: BTreeSet::new(),
+            is_open: false,
+        }
+    }
+}
