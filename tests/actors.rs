@@ -43,7 +43,7 @@ impl Perform for Witness {
     async fn record(
         &self,
         name: &NodeName,
-        node: &NodeSeen,
+        node: Option<&NodeSeen>,
         _before: &Record,
         transition: &Transition,
         _now: Timestamp,
@@ -52,8 +52,8 @@ impl Perform for Witness {
             .lock()
             .unwrap()
             .push(format!("{name} writes {}", transition.record.phase_name()));
-        Ok(Recorded {
-            resource_version: node.resource_version + 1,
+        Ok(Recorded::OnNode {
+            resource_version: node.unwrap().resource_version + 1,
         })
     }
 

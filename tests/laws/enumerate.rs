@@ -14,6 +14,7 @@ use haulout::maintenance::observed::{
 };
 use haulout::maintenance::placement::Offer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout::maintenance::request::{Action, Request};
 use haulout::maintenance::waiting::ParkReason;
 use jiff::Timestamp;
 
@@ -27,6 +28,7 @@ fn phases() -> Vec<Phase> {
     let at_work = vec![
         Phase::Queued,
         Phase::Draining,
+        Phase::Drained,
         Phase::ShuttingDown(DrainEnd::Complete),
         Phase::ShuttingDown(DrainEnd::TimedOut),
         Phase::Relocating { to },
@@ -75,7 +77,7 @@ fn records() -> Vec<Record> {
         for cordon in cordons() {
             let off = !matches!(
                 phase.at_work(),
-                Phase::Queued | Phase::Draining | Phase::ShuttingDown(_)
+                Phase::Queued | Phase::Draining | Phase::Drained | Phase::ShuttingDown(_)
             );
             records.push(Record::Episode(Box::new(episode(phase.clone(), cordon, off))));
         }
@@ -221,6 +223,17 @@ fn offers() -> Vec<Offer> {
     ]
 }
 
+/// What a person may ask for beside whatever the host does.
+fn requests() -> Vec<Option<Request>> {
+    vec![
+        None,
+        Some(request(Action::Drain)),
+        Some(request(Action::PowerOff)),
+        Some(request(Action::Relocate { to: None })),
+        Some(request(Action::Reboot)),
+    ]
+}
+
 /// Calls `check` with every case.
 fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> usize {
     let policies = [
@@ -233,13 +246,19 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
         limit: Limit::ConcurrentDrains(1),
     };
     let mut cases = 0;
-    for record in &records() {
+    let requests = requests();
+    let of_request = |record| requests.iter().map(move |request| (record, request));
+    for (record, request) in records().iter().flat_map(of_request) {
         for vm in &vms {
             let mut seen = observed(node(), self::vm(PowerSeen::On, HostState::Unknown));
             seen.vm = vm.clone();
-            for node in &nodes {
+            seen.request.clone_from(request);
+            // Who cordoned matters at the end alone, and how a try was refused while something is tried: each is walked
+            // through without a request, and half of them with one.
+            let part = if request.is_some() { 2 } else { 1 };
+            for node in nodes.iter().step_by(part) {
                 seen.node = Some(node.clone());
-                for (index, attempts) in attempts.iter().enumerate() {
+                for (index, attempts) in attempts.iter().enumerate().step_by(part) {
                     seen.attempts = attempts.clone();
                     // What cannot matter together is not multiplied: drains matter while the VM is on, offers while it
                     // is off, and targets while it is being relocated.
@@ -266,7 +285,7 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
                                 behind.clone()
                             };
                         }
-                        let policy = &policies[index % 2];
+                        let policy = &policies[(index / part) % 2];
                         for now in [at(2), at(100_000)] {
                             check(record, &seen, policy, now);
                             cases += 1;
@@ -297,6 +316,25 @@ fn out(host: &HostState) -> bool {
 
 fn in_service(host: &HostState) -> bool {
     matches!(host, HostState::InService)
+}
+
+/// Whether anything asks for the VM to be off, in the laws' own words: its host, or a person.
+fn down(seen: &Observed, vm: &VmFacts) -> bool {
+    let asked = match seen.request.as_ref().map(|request| &request.action) {
+        None | Some(Action::Drain) => false,
+        Some(Action::PowerOff | Action::Relocate { .. } | Action::Reboot) => true,
+    };
+    leaving(&vm.host) || (asked && out(&vm.host))
+}
+
+/// Whether anything asks for the node to be drained.
+fn called(seen: &Observed, vm: &VmFacts) -> bool {
+    let drain = matches!(&seen.request, Some(request) if request.action == Action::Drain);
+    down(seen, vm) || drain
+}
+
+fn asks(seen: &Observed, action: &Action) -> bool {
+    seen.request.as_ref().is_some_and(|request| request.action == *action)
 }
 
 /// Panics with the whole case when a law does not hold.
@@ -351,13 +389,10 @@ fn effect_laws(record: &Record, seen: &Observed, effect: &Effect, decision: &Dec
     match effect {
         Effect::DrainRound { .. } => {
             law(
-                "only a draining node is drained",
-                at_work == Some(&Phase::Draining) && cordoned,
+                "only a draining node is drained, and one that is kept so",
+                matches!(at_work, Some(Phase::Draining | Phase::Drained)) && cordoned,
             );
-            law(
-                "a node whose host does not leave is not drained",
-                leaving(&vm.host),
-            );
+            law("a node that nothing calls is not drained", called(seen, vm));
         }
         Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => {
             law(
@@ -366,8 +401,8 @@ fn effect_laws(record: &Record, seen: &Observed, effect: &Effect, decision: &Dec
             );
             law("6: the cordon holds", cordoned);
             law(
-                "6: the VM is on and its host is leaving",
-                vm.power == PowerSeen::On && leaving(&vm.host),
+                "6: the VM is on, and its host leaves or a person asks for it to be off",
+                vm.power == PowerSeen::On && down(seen, vm),
             );
         }
         Effect::Survey { hosts } => law("a survey asks somebody", !hosts.is_empty()),
@@ -387,6 +422,10 @@ fn effect_laws(record: &Record, seen: &Observed, effect: &Effect, decision: &Dec
                 in_service(&vm.host) || (*by_drs && vm.drs),
             );
             law("only a VM that is off is powered on", vm.power == PowerSeen::Off);
+            law(
+                "what a person asks to be kept off is not powered on",
+                !asks(seen, &Action::PowerOff),
+            );
         }
     }
 }
@@ -411,9 +450,9 @@ fn transition_laws(
     let before = record.episode();
     let node = seen.node.as_ref().unwrap();
     if *record == Record::InService {
-        let begins = found(seen).is_some_and(|vm| vm.power == PowerSeen::On && leaving(&vm.host));
+        let begins = found(seen).is_some_and(|vm| vm.power == PowerSeen::On && called(seen, vm));
         law(
-            "an episode begins where a VM that is on stands on a host that leaves",
+            "an episode begins where a VM that is on is called out of service",
             begins,
         );
         let granted = seen.admission == Admission::Granted;
@@ -445,15 +484,29 @@ fn transition_laws(
                 "the end needs a VM that is on and a host that is out",
                 vm.is_some_and(|vm| vm.power == PowerSeen::On && out(&vm.host)),
             );
+            law(
+                "what a person asks to be kept drained or off is not ended",
+                !asks(seen, &Action::Drain) && !asks(seen, &Action::PowerOff),
+            );
+            let request = seen.request.as_ref().map(|request| &request.mark);
+            law(
+                "a request that is there at the end is fulfilled by it, and no other",
+                transition.fulfilled.as_ref() == request,
+            );
+            law(
+                "a restart that is asked for has been one",
+                !asks(seen, &Action::Reboot) || before.is_some_and(|before| before.powered_off),
+            );
             if before.is_some_and(|before| before.powered_off) {
                 law("8: ready", node.ready);
                 let boot = node.boot_id.is_some()
                     && node.boot_id != before.and_then(|before| before.boot_before.clone());
                 law("8: on another boot", boot);
                 law("8: with its GPUs", node.gpus.get(GPU).copied().unwrap_or(0) >= 2);
+                let gave_up = before.is_some_and(|before| before.gave_up.is_some());
                 law(
-                    "it is told as a success",
-                    transition.ended == Some(Ended::Succeeded),
+                    "it is told as a success, unless what was asked for was given up",
+                    transition.ended == Some(if gave_up { Ended::Failed } else { Ended::Succeeded }),
                 );
             }
         }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use haulout::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef};
+use haulout::ids::{BootId, EpisodeId, HostRef, NodeUid, RequestUid, TaskRef, VmRef};
 use haulout::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
 use haulout::maintenance::observed::{
     Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
 };
 use haulout::maintenance::placement::Offer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout::maintenance::request::{Action, Request, RequestMark};
 use jiff::{SignedDuration, Timestamp};
 
 pub const GPU: &str = "nvidia.com/gpu";
@@ -83,6 +84,21 @@ pub fn vm(power: PowerSeen, host: HostState) -> VmFacts {
         host,
         drs: false,
         question: None,
+    }
+}
+
+/// A person's request.
+pub fn request(action: Action) -> Request {
+    Request {
+        mark: RequestMark {
+            name: "by-hand".to_owned(),
+            uid: RequestUid::new("request-1"),
+        },
+        asked_at: at(0),
+        action,
+        drain_timeout: None,
+        drain_timeout_action: None,
+        guest_shutdown_timeout: None,
     }
 }
 

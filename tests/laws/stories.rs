@@ -6,14 +6,15 @@ use haulout::maintenance::effect::{Effect, EffectKind};
 use haulout::maintenance::episode::{Phase, Record};
 use haulout::maintenance::observed::{
     Admission, Advice, Attempt, CordonedBy, DrainReport, Hearing, HostState, Limit, Observed, Outcome,
-    PodLeft, PodLeftBecause, PowerSeen, Refusal, VmFacts, VmSeen,
+    PodLeft, PodLeftBecause, PowerSeen, Refusal, Strategy, VmFacts, VmSeen,
 };
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout::maintenance::record::{read, write};
+use haulout::maintenance::request::Action;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-use crate::facts::{at, entering, gpus, home, node, observed, policy, spare, vm};
+use crate::facts::{at, entering, gpus, home, node, observed, policy, request, spare, vm};
 
 /// What may happen to a node between two looks.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,14 @@ enum Happening {
     PersonUncordons,
     PersonPowersOn,
     PersonPowersOff,
+    PersonAsksForDrain,
+    PersonAsksForPowerOff,
+    PersonAsksForRelocate,
+    PersonAsksForReboot,
+    PersonDeletesRequest,
+    PersonSaysSkip,
+    PersonSaysGoOn,
+    PersonSaysWait,
     VmLost,
     VmBack,
     WeCrash,
@@ -79,6 +88,14 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         PersonUncordons,
         PersonPowersOn,
         PersonPowersOff,
+        PersonAsksForDrain,
+        PersonAsksForPowerOff,
+        PersonAsksForRelocate,
+        PersonAsksForReboot,
+        PersonDeletesRequest,
+        PersonSaysSkip,
+        PersonSaysGoOn,
+        PersonSaysWait,
         VmLost,
         VmBack,
         WeCrash,
@@ -192,6 +209,14 @@ impl World {
                     self.power_off();
                 }
             }
+            PersonAsksForDrain => self.ask(Action::Drain),
+            PersonAsksForPowerOff => self.ask(Action::PowerOff),
+            PersonAsksForRelocate => self.ask(Action::Relocate { to: None }),
+            PersonAsksForReboot => self.ask(Action::Reboot),
+            PersonDeletesRequest => self.seen.request = None,
+            PersonSaysSkip => self.seen.node.as_mut().unwrap().wishes.skip = true,
+            PersonSaysGoOn => self.seen.node.as_mut().unwrap().wishes.skip = false,
+            PersonSaysWait => self.seen.node.as_mut().unwrap().wishes.strategy = Strategy::Wait,
             VmLost => self.vm_is_there = false,
             VmBack => self.vm_is_there = true,
             WeCrash => self.crash(),
@@ -218,6 +243,11 @@ impl World {
 
     fn node(&self) -> &haulout::maintenance::observed::NodeSeen {
         self.seen.node.as_ref().unwrap()
+    }
+
+    /// A second request waits its turn, so the first that stands is the one that counts.
+    fn ask(&mut self, action: Action) {
+        self.seen.request.get_or_insert_with(|| request(action));
     }
 
     fn person(&mut self, cordons: bool) {
@@ -340,7 +370,8 @@ impl World {
             VmSeen::Missing
         };
         self.seen.target = self.spare.clone();
-        let elsewhere = self.spare.takes_vms() && on != spare();
+        let may_move = self.node().wishes.strategy == Strategy::Migrate;
+        let elsewhere = may_move && self.spare.takes_vms() && on != spare();
         self.seen.offer.survey = if elsewhere { vec![spare()] } else { vec![] };
         self.seen.offer.fits = (elsewhere && self.spare_is_free).then(|| (spare(), "esx-spare".to_owned()));
     }
@@ -371,6 +402,10 @@ impl World {
             assert_eq!(self.power, PowerSeen::On, "an episode ended with the VM off");
             self.seen.attempts.clear();
             self.seen.drain = None;
+        }
+        if let Some(fulfilled) = &transition.fulfilled {
+            let asked = self.seen.request.take().expect("only a request that stands is fulfilled");
+            assert_eq!(asked.mark, *fulfilled);
         }
         let cuts =
             |record: &Record| matches!(record.phase().map(Phase::at_work), Some(Phase::ShuttingDown(_)));
@@ -430,11 +465,25 @@ impl World {
         );
     }
 
+    /// A person asks for `action`, and everybody does what is asked.
+    fn ask_calmly(&mut self, action: &Action) {
+        use Happening::*;
+        self.seen.request = Some(request(action.clone()));
+        for _ in 0..60 {
+            for happening in [PlaceGranted, PodGoes, GuestStops, TaskEnds, NodeComesUp, AMinute] {
+                self.happen(happening);
+                self.settle();
+            }
+        }
+    }
+
     /// All trouble ends; everybody does what is asked; time goes by.
     fn calm_down(&mut self, home: &HostState) {
         use Happening::*;
         self.home = home.clone();
         let calm = [
+            PersonDeletesRequest,
+            PersonSaysGoOn,
             WorldIsHeard,
             VmBack,
             SpareIsOut,
@@ -476,6 +525,46 @@ proptest! {
         prop_assert_eq!(&world.record, &Record::InService);
         prop_assert!(world.power == PowerSeen::On || world.person_powered_off, "the VM was left off");
         prop_assert_eq!(world.node().unschedulable, world.cordoned_by_person, "the cordon is not as a person left it");
+    }
+
+    #[test]
+    fn whatever_happened_a_request_that_stands_is_as_asked_in_the_end(
+        story in happenings(), drs: bool, cordoned: bool, kind in 0..4,
+    ) {
+        let action = match kind {
+            0 => Action::Drain,
+            1 => Action::PowerOff,
+            2 => Action::Reboot,
+            _ => Action::Relocate { to: None },
+        };
+        let mut world = World::new(drs, cordoned, DrainTimeoutAction::PowerOff);
+        for happening in story {
+            world.happen(happening);
+            world.settle();
+        }
+        // Whatever was asked for is over, and the node and its VM are in service.
+        world.calm_down(&HostState::InService);
+        if !world.node().unschedulable {
+            world.person(true);
+            world.calm_down(&HostState::InService);
+        }
+        world.power_on();
+        world.ask_calmly(&action);
+        match action {
+            Action::Drain => {
+                prop_assert_eq!(world.record.phase(), Some(&Phase::Drained));
+                prop_assert!(world.node().unschedulable && world.pods == 0 && world.power == PowerSeen::On);
+            }
+            Action::PowerOff => {
+                prop_assert_eq!(world.record.phase(), Some(&Phase::AwaitingHost));
+                prop_assert!(world.node().unschedulable && world.power == PowerSeen::Off);
+            }
+            Action::Reboot | Action::Relocate { .. } => {
+                prop_assert_eq!(&world.record, &Record::InService);
+                prop_assert_eq!(world.power, PowerSeen::On);
+                prop_assert!(world.seen.request.is_none(), "it was never fulfilled");
+            }
+        }
     }
 
     #[test]
