@@ -41,7 +41,8 @@ use crate::keys::Keys;
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
-use crate::telemetry::log::Log;
+use crate::telemetry::link::Links;
+use crate::telemetry::log::{Level, Log};
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
@@ -70,12 +71,12 @@ pub struct Misconfigured {
     why: String,
 }
 
-/// Runs the controller until SIGTERM or Ctrl-C.
+/// Runs the controller until SIGTERM or Ctrl-C, and follows the file that may change `level`.
 ///
 /// # Errors
 /// [`Misconfigured`] for a value that only its user could judge; otherwise whatever kept the controller from starting,
 /// or a task that must run and has ended.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
     // Listened for from the beginning, so that a stop during the start is an orderly one as well.
     let terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     for (name, value) in config.describe() {
@@ -86,6 +87,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
     }
     let mut house = House::open(&config, worlds).await?;
+    if level.can_change() {
+        let stop = house.streams_stop.clone();
+        house.spawn("the look at the log level", level.follow(stop));
+    }
     let outcome = house.until_asked_to_stop(terminate).await;
     house.close().await;
     info!("stopped; every episode stands on its Node and goes on at the next start");
@@ -368,7 +373,12 @@ fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Ve
         Box::new(Arc::clone(&onlookers.metrics)),
     ];
     if !config.dry_run {
-        listeners.push(Box::new(Events::new(publisher, config.node_conditions, clock)));
+        listeners.push(Box::new(Events::new(
+            publisher,
+            config.node_conditions,
+            Links::new(config),
+            clock,
+        )));
     }
     listeners
 }

@@ -156,6 +156,7 @@ fn drains() -> Vec<Option<DrainReport>> {
     let held = PodLeft {
         name: "ml/train".to_owned(),
         why: PodLeftBecause::Budget {
+            said: String::new(),
             names: vec!["b".to_owned()],
         },
     };

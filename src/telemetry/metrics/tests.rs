@@ -102,7 +102,14 @@ impl Teller {
     }
 
     fn waits(&self, record: &Record, on: &WaitingOn) {
-        self.metrics.tell(&self.name, Told::Waits { record, on });
+        self.metrics.tell(
+            &self.name,
+            Told::Waits {
+                node: Some(&node()),
+                record,
+                on,
+            },
+        );
     }
 
     fn shows(&self, sights: impl IntoIterator<Item = Sight>) {
@@ -290,7 +297,10 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         listed_at: at(8),
         pods_revision: 0,
         left: vec![
-            left(PodLeftBecause::Budget { names: Vec::new() }),
+            left(PodLeftBecause::Budget {
+                names: Vec::new(),
+                said: String::new(),
+            }),
             left(PodLeftBecause::Leaving),
             left(PodLeftBecause::Leaving),
             left(PodLeftBecause::NotReached),
