@@ -16,12 +16,12 @@ use crate::story::{one_node, start, tell};
 /// the user and the trace are masked.
 const TOLD: &str = "\
 Normal HostMaintenanceDetected ESXi host esx1 is entering maintenance (TASK); noticed after TIME; cordoned, pods are being evicted; trace ID
-Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget allows no disruption: told/held
+Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget needs 1 healthy pods and has 1 currently: told/held
 Normal DrainSucceeded Drained in TIME; the guest is being shut down
 Normal VMPoweredOff The VM is off after TIME
 Normal WaitingForHost Waiting for ESXi host esx1 to be back in service
 Normal VMPoweredOn The VM is on, on ESXi host esx1
-Normal MaintenanceSucceeded Back in service after TIME (drain TIME, host TIME, boot TIME); uncordoned";
+Normal MaintenanceSucceeded Back in service after TIME (drain TIME, host TIME, boot TIME); uncordoned; trace ID";
 
 /// Events of waits, which come beside those of changes of phase.
 const OF_WAITS: [&str; 2] = ["EvictionBlocked", "WaitingForHost"];
