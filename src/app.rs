@@ -35,7 +35,7 @@ use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
 use crate::cluster::watch::Selection;
-use crate::config::{Config, Credential, Listen};
+use crate::config::{Config, Credential, Listen, without_password};
 use crate::inventory::{self, Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -128,6 +128,7 @@ impl Worlds {
             on_answer: onlookers.on_answer(clock),
             ..vcenter_settings(config)?
         };
+        onlookers.metrics.name_vcenter(&settings.endpoint.name());
         let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
         let client = cluster::client::connect()
             .await
@@ -319,7 +320,7 @@ fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -
 
 fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
     let endpoint = Endpoint::parse(&config.vcenter_host)
-        .map_err(|error| misconfigured("VCENTER_HOST", &config.vcenter_host, &error))?;
+        .map_err(|error| misconfigured("VCENTER_HOST", &without_password(&config.vcenter_host), &error))?;
     let trust = match (&config.vcenter_ca_bundle, config.vcenter_tls_verify) {
         // A CA that is written down is used even where verification is switched off beside it, as the Python
         // controller does.

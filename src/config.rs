@@ -350,8 +350,8 @@ fn host(host: Option<String>, found: &mut Found) -> String {
     })
 }
 
-/// A host as it was given, but for credentials that someone wrote into the URL.
-fn without_password(host: &str) -> String {
+/// A host as it was given, but for credentials that someone wrote into the URL: for whatever shows it to people.
+pub fn without_password(host: &str) -> String {
     match host.rsplit_once('@') {
         Some((_, host)) => format!("***@{host}"),
         None => host.to_owned(),

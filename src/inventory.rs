@@ -9,6 +9,7 @@ mod findings;
 mod paper;
 mod places;
 mod sight;
+mod spare;
 
 use std::collections::{BTreeMap, BTreeSet};
 
