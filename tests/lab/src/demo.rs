@@ -193,7 +193,7 @@ impl Show<'_> {
         self.moves().await?;
         let trace = self.waits().await?;
         self.measure(fresh).await?;
-        self.trace(&trace).await?;
+        self.trace(&trace, keep).await?;
         heading(&format!(
             "Everything came to pass, in {:.0} s. Nobody touched anything but the hosts and one budget.",
             started.elapsed().as_secs_f64()
@@ -325,7 +325,7 @@ impl Show<'_> {
     }
 
     /// The second story once more, as the tracing backend tells it.
-    async fn trace(&self, id: &str) -> anyhow::Result<()> {
+    async fn trace(&self, id: &str, keep: bool) -> anyhow::Result<()> {
         let spans = until(
             &format!("Jaeger to have the whole trace {id}"),
             DEADLINE,
@@ -342,7 +342,8 @@ impl Show<'_> {
         }
         say("");
         say(&format!("  trace id  {id}"));
-        say(&format!("  address   {}", address_of(self.jaeger, id)));
+        let how_long = if keep { "" } else { " (KEEP=1 leaves it up)" };
+        say(&format!("  address   {}{how_long}", address_of(self.jaeger, id)));
         Ok(())
     }
 
@@ -531,9 +532,9 @@ impl Show<'_> {
     }
 }
 
-/// Where a person opens the trace of this id.
+/// Where a person opens the trace of this id, as JSON: Jaeger's Go module, which the lab builds, has no UI in it.
 fn address_of(jaeger: &Jaeger, id: &str) -> String {
-    format!("{}/trace/{id}", jaeger.query())
+    format!("{}/api/traces/{id}", jaeger.query())
 }
 
 async fn wait_said(stage: &Stage<'_>, words: &str) -> anyhow::Result<()> {
