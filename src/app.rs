@@ -36,13 +36,14 @@ use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
 use crate::cluster::watch::Selection;
-use crate::config::{Config, Credential, Listen};
+use crate::config::{Config, Credential, Listen, without_password};
 use crate::inventory::{self, Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
-use crate::telemetry::log::Log;
+use crate::telemetry::link::Links;
+use crate::telemetry::log::{Level, Log};
 use crate::telemetry::objects::Objects;
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
@@ -72,12 +73,12 @@ pub struct Misconfigured {
     why: String,
 }
 
-/// Runs the controller until SIGTERM or Ctrl-C.
+/// Runs the controller until SIGTERM or Ctrl-C, and follows the file that may change `level`.
 ///
 /// # Errors
 /// [`Misconfigured`] for a value that only its user could judge; otherwise whatever kept the controller from starting,
 /// or a task that must run and has ended.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
     // Listened for from the beginning, so that a stop during the start is an orderly one as well.
     let terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     for (name, value) in config.describe() {
@@ -88,6 +89,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
     }
     let mut house = House::open(&config, worlds).await?;
+    if level.can_change() {
+        let stop = house.streams_stop.clone();
+        house.spawn("the look at the log level", level.follow(stop));
+    }
     let outcome = house.until_asked_to_stop(terminate).await;
     house.close().await;
     info!("stopped; every episode stands on its Node and goes on at the next start");
@@ -136,6 +141,7 @@ impl Worlds {
             on_answer: onlookers.on_answer(clock),
             ..vcenter_settings(config)?
         };
+        onlookers.metrics.name_vcenter(&settings.endpoint.name());
         let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
         let client = cluster::client::connect()
             .await
@@ -345,7 +351,7 @@ fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -
 
 fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
     let endpoint = Endpoint::parse(&config.vcenter_host)
-        .map_err(|error| misconfigured("VCENTER_HOST", &config.vcenter_host, &error))?;
+        .map_err(|error| misconfigured("VCENTER_HOST", &without_password(&config.vcenter_host), &error))?;
     let trust = match (&config.vcenter_ca_bundle, config.vcenter_tls_verify) {
         // A CA that is written down is used even where verification is switched off beside it, as the Python
         // controller does.
@@ -405,7 +411,12 @@ fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Ve
         listeners.push(Box::new(Arc::clone(objects)));
     }
     if !config.dry_run {
-        listeners.push(Box::new(Events::new(publisher, config.node_conditions, clock)));
+        listeners.push(Box::new(Events::new(
+            publisher,
+            config.node_conditions,
+            Links::new(config),
+            clock,
+        )));
     }
     listeners
 }

@@ -124,6 +124,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// What is logged: a level, or a list of `target=level`.
     pub log_level: String,
+    /// The file that goes before it while it is there, and is read again while the program runs.
+    pub log_level_file: Option<PathBuf>,
     /// Where metrics are served.
     pub metrics_address: Listen,
     /// Where the health checks are served.
@@ -205,6 +207,7 @@ impl Config {
             node_conditions,
             log_format,
             log_level,
+            log_level_file,
             metrics_address,
             health_address,
             trace_ui_url_template,
@@ -251,6 +254,7 @@ impl Config {
             node_conditions: NODE_CONDITIONS.read(node_conditions, NodeConditions::Off, found),
             log_format: LOG_FORMAT.read(log_format, LogFormat::Text, found),
             log_level: level(log_level, found),
+            log_level_file: setting::given(log_level_file).map(PathBuf::from),
             metrics_address: METRICS_ADDRESS.read(metrics_address, found),
             health_address: HEALTH_ADDRESS.read(health_address, found),
             trace_ui_url_template: trace_ui(trace_ui_url_template, found),
@@ -290,12 +294,16 @@ impl Config {
             node_conditions,
             log_format,
             log_level,
+            log_level_file,
             metrics_address,
             health_address,
             trace_ui_url_template,
             dry_run,
         } = self;
-        let ca_bundle = vcenter_ca_bundle.as_ref().map(|path| path.display().to_string());
+        let path = |path: &Option<PathBuf>| {
+            let path = path.as_ref().map(|path| path.display().to_string());
+            path.unwrap_or_default()
+        };
         vec![
             ("VCENTER_HOST", without_password(vcenter_host)),
             ("VCENTER_USER", vcenter_user.describe(|user| user.to_owned())),
@@ -303,7 +311,7 @@ impl Config {
                 "VCENTER_PASSWORD",
                 vcenter_password.describe(|_| "***".to_owned()),
             ),
-            ("VCENTER_CA_BUNDLE", ca_bundle.unwrap_or_default()),
+            ("VCENTER_CA_BUNDLE", path(vcenter_ca_bundle)),
             ("VCENTER_TLS_VERIFY", vcenter_tls_verify.to_string()),
             (VCENTER_CALL_TIMEOUT.name(), seconds(*vcenter_call_timeout)),
             (VCENTER_LONG_POLL.name(), seconds(*vcenter_long_poll)),
@@ -333,6 +341,7 @@ impl Config {
             (NODE_CONDITIONS.name(), NODE_CONDITIONS.word(*node_conditions)),
             (LOG_FORMAT.name(), LOG_FORMAT.word(*log_format)),
             ("LOG_LEVEL", log_level.clone()),
+            ("LOG_LEVEL_FILE", path(log_level_file)),
             (METRICS_ADDRESS.name(), metrics_address.to_string()),
             (HEALTH_ADDRESS.name(), health_address.to_string()),
             (
@@ -364,8 +373,8 @@ fn host(host: Option<String>, found: &mut Found) -> String {
     })
 }
 
-/// A host as it was given, but for credentials that someone wrote into the URL.
-fn without_password(host: &str) -> String {
+/// A host as it was given, but for credentials that someone wrote into the URL: for whatever shows it to people.
+pub fn without_password(host: &str) -> String {
     match host.rsplit_once('@') {
         Some((_, host)) => format!("***@{host}"),
         None => host.to_owned(),
@@ -438,10 +447,20 @@ fn trace_ui(given: Option<String>, found: &mut Found) -> Option<String> {
 }
 
 fn level(given: Option<String>, found: &mut Found) -> String {
+    let text = setting::given(given).unwrap_or_else(|| "info".to_owned());
+    log_level(&text).unwrap_or_else(|expected| {
+        found.wrong("LOG_LEVEL", &text, expected);
+        text
+    })
+}
+
+/// What is logged, read from `text`.
+///
+/// # Errors
+/// What is expected in the place of something else.
+pub fn log_level(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    let text = setting::given(given)
-        .unwrap_or_else(|| "info".to_owned())
-        .to_lowercase();
+    let text = text.trim().to_lowercase();
     let is_directive = |entry: &str| {
         let (target, level) = entry.rsplit_once('=').unwrap_or(("haulout", entry));
         LEVELS.contains(&level)
@@ -450,17 +469,14 @@ fn level(given: Option<String>, found: &mut Found) -> String {
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
     };
-    if !text.split(',').all(is_directive) {
-        found.wrong(
-            "LOG_LEVEL",
-            &text,
-            format!(
-                "one of {} is expected, or a list as info,kube=debug",
-                LEVELS.join(", ")
-            ),
-        );
+    if text.split(',').all(is_directive) {
+        Ok(text)
+    } else {
+        Err(format!(
+            "one of {} is expected, or a list as info,kube=debug",
+            LEVELS.join(", ")
+        ))
     }
-    text
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod paper;
 mod places;
 mod requests;
 mod sight;
+mod spare;
 
 use std::collections::{BTreeMap, BTreeSet};
 

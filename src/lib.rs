@@ -13,6 +13,7 @@
 
 pub mod ids;
 pub mod keys;
+mod line;
 
 pub mod cluster;
 pub mod vsphere;

@@ -25,12 +25,13 @@ fn main() -> ExitCode {
 }
 
 fn run(config: Config) -> ExitCode {
-    if let Err(error) = telemetry::log::start(&config) {
-        return complain(
-            &format!("LOG_LEVEL={:?}: {error}", config.log_level),
-            config::EXIT_CODE,
-        );
-    }
+    let level = match telemetry::log::start(&config) {
+        Ok(level) => level,
+        Err(error) => {
+            let words = format!("LOG_LEVEL={:?}: {error}", config.log_level);
+            return complain(&words, config::EXIT_CODE);
+        }
+    };
     // Every TLS client in the process uses ring; without a default one, a client that is built without naming a
     // provider panics.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -43,7 +44,7 @@ fn run(config: Config) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("cannot start the runtime: {error}"), 1),
     };
-    match runtime.block_on(app::run(config)) {
+    match runtime.block_on(app::run(config, level)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<app::Misconfigured>() => complain(&format!("{error:#}"), config::EXIT_CODE),
         Err(error) => complain(&format!("{error:#}"), 1),

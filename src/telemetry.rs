@@ -1,6 +1,7 @@
 //! What Haulout shows of itself. Everything here renders what actors tell; nothing here decides.
 
 pub mod events;
+pub mod link;
 pub mod log;
 pub mod metrics;
 pub mod objects;

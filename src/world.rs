@@ -9,7 +9,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
 
 use crate::actor::perform::{NotRecorded, Perform, Recorded};
 use crate::cluster::drain::{self, DrainSettings, Mode, Why};
@@ -20,6 +19,7 @@ use crate::cluster::node::{self, NodePatch, PatchError};
 use crate::cluster::update::{Maintenances, Marks, Node, Update};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::keys::Keys;
+use crate::line::line;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
@@ -119,16 +119,16 @@ impl Perform for World {
                 Ok(Recorded::OnNode { resource_version })
             }
             Err(PatchError::Conflict { .. }) => {
-                self.read_anew(name).await;
+                self.read_anew(name, before).await;
                 Err(NotRecorded::Outdated)
             }
             Err(error) => Err(NotRecorded::Refused(whole(&error))),
         }
     }
 
-    async fn perform(&self, name: &NodeName, effect: &Effect, now: Timestamp) {
+    async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Timestamp) {
         let outcome = match effect {
-            Effect::DrainRound { pods_revision } => self.drain_round(name, *pods_revision, now).await,
+            Effect::DrainRound { pods_revision } => self.drain_round(name, record, *pods_revision, now).await,
             Effect::Survey { hosts } => self.survey(name, hosts).await,
             Effect::ShutdownGuest { .. }
             | Effect::PowerOff { .. }
@@ -136,7 +136,13 @@ impl Perform for World {
             | Effect::PowerOn { .. }
                 if self.dry_run =>
             {
-                info!(node = %name, "dry run: would {} at this point", effect.kind().words());
+                line!(
+                    info,
+                    name,
+                    record,
+                    "dry run: would {} at this point",
+                    effect.kind().words()
+                );
                 self.found(name, Found::PaperEffect(effect.clone())).await;
                 Outcome::Done
             }
@@ -149,7 +155,8 @@ impl Perform for World {
             }
         };
         if let Outcome::Refused(refusal) = &outcome {
-            warn!(node = %name, "tried to {}: {}", effect.kind().words(), refusal.said);
+            let what = effect.kind().words();
+            line!(warn, name, record, "tried to {what}: {}", refusal.said);
         }
         let host = match effect {
             Effect::Relocate { to, .. } => Some(to.clone()),
@@ -198,7 +205,13 @@ impl World {
         }
     }
 
-    async fn drain_round(&self, name: &NodeName, pods_revision: u64, now: Timestamp) -> Outcome {
+    async fn drain_round(
+        &self,
+        name: &NodeName,
+        record: &Record,
+        pods_revision: u64,
+        now: Timestamp,
+    ) -> Outcome {
         let mode = if self.dry_run { Mode::ListOnly } else { Mode::Evict };
         match drain::round(&self.client, name, &self.drain, mode).await {
             Ok(report) => {
@@ -211,7 +224,7 @@ impl World {
                 }
                 let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
                 let left = if self.dry_run {
-                    info!(node = %name, "dry run: would evict {} pods", left.len());
+                    line!(info, name, record, "dry run: would evict {} pods", left.len());
                     Vec::new()
                 } else {
                     left
@@ -261,7 +274,7 @@ impl World {
         }
     }
 
-    async fn read_anew(&self, name: &NodeName) {
+    async fn read_anew(&self, name: &NodeName, record: &Record) {
         match node::get(
             &self.client,
             &self.keys,
@@ -273,7 +286,13 @@ impl World {
         {
             Ok(node) => self.told(node).await,
             // The watch tells soon as well; reading here only spares the wait for it.
-            Err(error) => info!(node = %name, "could not read the Node again: {}", whole(&error)),
+            Err(error) => line!(
+                info,
+                name,
+                record,
+                "could not read the Node again: {}",
+                whole(&error)
+            ),
         }
     }
 
@@ -342,7 +361,10 @@ fn pod_left(left: &drain::Left) -> PodLeft {
     };
     let why = match &left.why {
         Why::Evicted | Why::Terminating { .. } => PodLeftBecause::Leaving,
-        Why::Budget { names, .. } => PodLeftBecause::Budget { names: names.clone() },
+        Why::Budget { names, said } => PodLeftBecause::Budget {
+            names: names.clone(),
+            said: said.clone(),
+        },
         Why::ServerError { said } | Why::Forbidden { said } | Why::Unreachable { said } => {
             PodLeftBecause::Refused { said: said.clone() }
         }

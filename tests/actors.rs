@@ -57,7 +57,7 @@ impl Perform for Witness {
         })
     }
 
-    async fn perform(&self, name: &NodeName, effect: &Effect, _now: Timestamp) {
+    async fn perform(&self, name: &NodeName, _record: &Record, effect: &Effect, _now: Timestamp) {
         self.asked
             .lock()
             .unwrap()

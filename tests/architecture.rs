@@ -28,6 +28,8 @@ const TABLE: &[Rights] = &[
     // Names of things: everybody speaks of them, so they speak of nobody.
     rights("ids", &[]),
     rights("keys", &[]),
+    // The fields of a log line: it is handed what the line is about.
+    rights("line", &[]),
     // The two halves never meet: what one world says must not depend on how the other is spoken.
     rights("vsphere", &["ids"]),
     rights("cluster", &["ids", "keys"]),
@@ -54,6 +56,7 @@ const TABLE: &[Rights] = &[
         &[
             "ids",
             "keys",
+            "line",
             "actor::perform",
             "maintenance",
             "vsphere",
@@ -64,7 +67,14 @@ const TABLE: &[Rights] = &[
     // It renders what actors tell, and decides nothing. What it renders for Kubernetes has that half's plain types.
     rights(
         "telemetry",
-        &["ids", "config", "maintenance", "actor::tell", "cluster::events"],
+        &[
+            "ids",
+            "line",
+            "config",
+            "maintenance",
+            "actor::tell",
+            "cluster::events",
+        ],
     ),
     // It serves what the metrics write, and the health that it states itself.
     rights("admin", &["telemetry::metrics"]),

@@ -195,6 +195,7 @@ fn the_readme_shows_waits_in_the_programs_own_words() {
         name: name.to_owned(),
         why: PodLeftBecause::Budget {
             names: vec![budget.to_owned()],
+            said: format!("The disruption budget {budget} needs 2 healthy pods and has 2 currently"),
         },
     };
     let leaving = |name: &str| PodLeft {

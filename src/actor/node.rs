@@ -136,7 +136,10 @@ impl<P: Perform> NodeActor<P> {
                     record: &sight.record,
                     effect: &effect,
                 });
-                self.shared.perform.perform(&self.name, &effect, now).await;
+                self.shared
+                    .perform
+                    .perform(&self.name, &sight.record, &effect, now)
+                    .await;
                 let of = Own::Try {
                     kind: effect.kind(),
                     at: now,
@@ -218,6 +221,7 @@ impl<P: Perform> NodeActor<P> {
     fn waits(&mut self, sight: &Sight, on: &WaitingOn) {
         if self.waited_on.as_ref() != Some(on) {
             self.tell(Told::Waits {
+                node: sight.seen.node.as_ref(),
                 record: &sight.record,
                 on,
             });

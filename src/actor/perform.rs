@@ -25,9 +25,15 @@ pub trait Perform: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<Recorded, NotRecorded>> + Send;
 
-    /// Performs `effect`. Its [`crate::maintenance::finding::Found::Tried`], which begins at `now`, has been handed in
-    /// when this comes back.
-    fn perform(&self, name: &NodeName, effect: &Effect, now: Timestamp) -> impl Future<Output = ()> + Send;
+    /// Performs `effect`, which was decided on from `record`; the record only tells what the log's lines are about. Its
+    /// [`crate::maintenance::finding::Found::Tried`], which begins at `now`, has been handed in when this comes back.
+    fn perform(
+        &self,
+        name: &NodeName,
+        record: &Record,
+        effect: &Effect,
+        now: Timestamp,
+    ) -> impl Future<Output = ()> + Send;
 }
 
 /// A write that was accepted.

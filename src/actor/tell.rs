@@ -41,6 +41,8 @@ pub enum Told<'a> {
     },
     /// The node waits, and for something else than before.
     Waits {
+        /// The Node, `None` when the object is gone.
+        node: Option<&'a NodeSeen>,
         /// What stands on the Node.
         record: &'a Record,
         /// For what.

@@ -96,7 +96,7 @@ pub(super) async fn run<P: Perform>(
         amid_until = None;
         let sights = inventory.sights();
         set(&interest.draining, inventory.draining());
-        onlookers.show(&sights);
+        onlookers.show(&sights, inventory.free_gpu_hosts());
         supervisor.show(sights);
     }
     supervisor.close().await;

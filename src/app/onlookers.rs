@@ -71,11 +71,12 @@ impl Onlookers {
     }
 
     /// Looks at what actors are about to be shown.
-    pub(super) fn show(&self, sights: &BTreeMap<NodeName, Sight>) {
+    pub(super) fn show(&self, sights: &BTreeMap<NodeName, Sight>, free_gpu_hosts: BTreeMap<String, u32>) {
         self.metrics.show(sights);
         if let Some(objects) = &self.objects {
             objects.show(sights);
         }
+        self.metrics.show_free_gpu_hosts(free_gpu_hosts);
     }
 
     /// Listens to the calls to vCenter.

@@ -109,13 +109,16 @@ pub struct Args {
     /// What is logged: off, error, warn, info, debug or trace, or a list as info,kube=debug [default: info]
     #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", help_heading = OPERATION)]
     pub log_level: Option<String>,
+    /// File with a level that goes before LOG_LEVEL, read again while the program runs
+    #[arg(long, env = "LOG_LEVEL_FILE", value_name = "PATH", help_heading = OPERATION)]
+    pub log_level_file: Option<String>,
     /// Where /metrics is served [default: 0.0.0.0:8080; IP:PORT, or off]
     #[arg(long, env = "METRICS_ADDRESS", value_name = "ADDRESS", help_heading = OPERATION)]
     pub metrics_address: Option<String>,
     /// Where /livez and /readyz are served [default: 0.0.0.0:8081; IP:PORT, or off]
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS", help_heading = OPERATION)]
     pub health_address: Option<String>,
-    /// Address of a trace in the tracing UI, as https://jaeger.example/trace/{trace_id}; makes the log link to it
+    /// Address of a trace in the tracing UI, as https://jaeger.example/trace/{trace_id}; makes the log, the Events and the conditions link to it
     #[arg(long, env = "TRACE_UI_URL_TEMPLATE", value_name = "URL", help_heading = OPERATION)]
     pub trace_ui_url_template: Option<String>,
     /// Decide and log every step, and change nothing, neither in vCenter nor in Kubernetes [default: false]

@@ -51,6 +51,7 @@ fn the_defaults_are_those_of_the_python_controller_but_for_verified_certificates
         ("NODE_CONDITIONS", "off"),
         ("LOG_FORMAT", "text"),
         ("LOG_LEVEL", "info"),
+        ("LOG_LEVEL_FILE", ""),
         ("METRICS_ADDRESS", "0.0.0.0:8080"),
         ("HEALTH_ADDRESS", "0.0.0.0:8081"),
         ("TRACE_UI_URL_TEMPLATE", ""),

@@ -230,7 +230,7 @@ fn device_needs(wanted: &Wanted) -> Vec<Vec<(u16, u16)>> {
     }
 }
 
-fn needs(vm: &Vm) -> Vec<Vec<(u16, u16)>> {
+pub(super) fn needs(vm: &Vm) -> Vec<Vec<(u16, u16)>> {
     match wanted_devices(vm) {
         WantedDevices::AnyOf(needs) => needs,
         WantedDevices::Unknown | WantedDevices::Static | WantedDevices::Foreign { .. } => Vec::new(),

@@ -521,6 +521,7 @@ fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
 fn a_standalone_host_has_no_drs() {
     let compute = Compute {
         moref: ComputeRef::new("c"),
+        name: Some("c1".to_owned()),
         drs: None,
     };
     let mut inventory = told(
@@ -529,4 +530,38 @@ fn a_standalone_host_has_no_drs() {
             .chain([vsphere(vsphere::Update::Compute(compute))]),
     );
     assert!(matches!(sight(&mut inventory, 1).seen.vm, VmSeen::Found(vm) if !vm.drs));
+}
+
+#[test]
+fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device() {
+    let compute = Compute {
+        moref: ComputeRef::new("c"),
+        name: Some("train".to_owned()),
+        drs: None,
+    };
+    let cluster = vsphere(vsphere::Update::Compute(compute));
+    let empty = |n| vsphere(vsphere::Update::Host(host(n)));
+    let mut inventory = told(trio(1).into_iter().chain([cluster, empty(2), empty(3)]));
+    let free = |inventory: &Inventory| inventory.free_gpu_hosts().get("train").copied();
+    assert_eq!(free(&inventory), Some(2), "its own host holds its VM");
+
+    inventory.apply(Fact::Finding(Finding {
+        node: name(1),
+        found: Found::Holds {
+            host: HostRef::new("host-2"),
+            holds: vec![Hold {
+                vm: VmRef::new("vm-9"),
+                device: crate::maintenance::placement::Held::Address("0000:01:00.0".to_owned()),
+            }],
+        },
+    }));
+    assert_eq!(free(&inventory), Some(1), "a foreign VM was seen there");
+    inventory.apply(vsphere(vsphere::Update::Host(entering(3, 5))));
+    assert_eq!(
+        free(&inventory),
+        Some(0),
+        "one that is entering maintenance takes no VM"
+    );
+    inventory.apply(vsphere(vsphere::Update::Lost { why: String::new() }));
+    assert!(inventory.free_gpu_hosts().is_empty(), "nobody knows");
 }

@@ -282,6 +282,8 @@ pub enum PodLeftBecause {
     Budget {
         /// The budgets, where the kube-apiserver names them.
         names: Vec<String>,
+        /// Its words, which count the healthy pods that are needed and those that there are.
+        said: String,
     },
     /// The kube-apiserver refused the eviction for another reason.
     Refused {

@@ -324,22 +324,31 @@ fn write_pods(f: &mut fmt::Formatter<'_>, pods: &[PodLeft]) -> fmt::Result {
     for pod in held {
         match &pod.why {
             PodLeftBecause::Leaving => {}
-            PodLeftBecause::Budget { names } if names.is_empty() => {
-                write!(f, "; {}: held by a PodDisruptionBudget", pod.name)?;
-            }
-            PodLeftBecause::Budget { names } => {
-                write!(
-                    f,
-                    "; {}: held by PodDisruptionBudget {}",
-                    pod.name,
-                    names.join(", ")
-                )?;
-            }
+            PodLeftBecause::Budget { names, said } => write_budgets(f, &pod.name, names, said)?,
             PodLeftBecause::Refused { said } => write!(f, "; {}: eviction refused: {said}", pod.name)?,
             PodLeftBecause::NotReached => write!(f, "; {}: not asked yet", pod.name)?,
         }
     }
     Ok(())
+}
+
+/// Names the budgets that hold a pod, and what one alone is short of: a wait is told again when the counts change, and
+/// then it has to read differently.
+fn write_budgets(f: &mut fmt::Formatter<'_>, pod: &str, names: &[String], said: &str) -> fmt::Result {
+    match names {
+        [] => write!(f, "; {pod}: held by a PodDisruptionBudget"),
+        [name] => {
+            write!(f, "; {pod}: held by PodDisruptionBudget {name}")?;
+            let counts = said
+                .strip_prefix("The disruption budget ")
+                .and_then(|rest| rest.strip_prefix(name.as_str()));
+            match counts {
+                Some(counts) => write!(f, ", which{}", counts.trim_end_matches('.')),
+                None => Ok(()),
+            }
+        }
+        names => write!(f, "; {pod}: held by PodDisruptionBudgets {}", names.join(", ")),
+    }
 }
 
 impl fmt::Display for ParkReason {

@@ -17,6 +17,7 @@ use crate::cluster::events::{Event, Publisher, Regarding};
 use crate::config::NodeConditions;
 use crate::ids::{NodeName, NodeUid};
 use crate::maintenance::waiting::WaitingOn;
+use crate::telemetry::link::Links;
 use parts::Parts;
 pub use words::Reason;
 
@@ -45,6 +46,7 @@ struct Said {
 
 #[derive(Debug, Default)]
 struct Memory {
+    links: Links,
     nodes: BTreeMap<NodeName, OfNode>,
     last_at: Option<Timestamp>,
 }
@@ -59,13 +61,21 @@ struct OfNode {
 }
 
 impl Events {
-    /// Tells by `publisher`, and writes conditions if they are wanted.
-    pub fn new(publisher: Publisher, conditions: NodeConditions, clock: fn() -> Timestamp) -> Self {
+    /// Tells by `publisher`, with these links to traces, and writes conditions if they are wanted.
+    pub fn new(
+        publisher: Publisher,
+        conditions: NodeConditions,
+        links: Links,
+        clock: fn() -> Timestamp,
+    ) -> Self {
         Self {
             publisher,
             conditions,
             clock,
-            memory: Mutex::default(),
+            memory: Mutex::new(Memory {
+                links,
+                ..Memory::default()
+            }),
         }
     }
 }
@@ -81,7 +91,7 @@ impl Tell for Events {
             memory.forget(node, &event.1);
         }
         if self.conditions == NodeConditions::WellKnown
-            && let Some(conditions) = conditions::changed(node, told, now)
+            && let Some(conditions) = conditions::changed(node, told, &memory.links, now)
         {
             self.publisher.conditions(conditions);
         }
@@ -94,7 +104,7 @@ impl Memory {
         self.note(node, told);
         let unknown = OfNode::default();
         let of_node = self.nodes.get(node).unwrap_or(&unknown);
-        let said = words::of(told, of_node, now)?;
+        let said = words::of(told, of_node, &self.links, now)?;
         let has_ended = matches!(told, Told::Recorded { transition, .. } if transition.ended.is_some());
         if has_ended {
             self.nodes.remove(node);

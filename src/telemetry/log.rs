@@ -1,16 +1,23 @@
 //! The log: one line per fact, for a terminal or as JSON.
 
-use tracing::{debug, info, warn};
-use tracing_subscriber::EnvFilter;
+mod level;
+
 use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, reload};
+
+pub use level::Level;
 
 use crate::actor::tell::{Tell, Told};
-use crate::config::{Config, LogFormat, TRACE_ID};
+use crate::config::{Config, LogFormat};
 use crate::ids::NodeName;
+use crate::line::line;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::{Effect, EffectKind};
-use crate::maintenance::episode::{Ended, Episode, Phase, Record};
+use crate::maintenance::episode::{Ended, Phase, Record};
 use crate::maintenance::waiting::WaitingOn;
+use crate::telemetry::link::Links;
 
 /// Libraries that report each failed connection by themselves: our own code tells the same once, with what follows from
 /// it. Quieter unless the level names them.
@@ -19,14 +26,14 @@ const QUIET: &str = "kube_client=off,hyper_util=warn,hyper=warn,h2=warn,tower=wa
 /// Writes what actors tell to the log.
 #[derive(Debug)]
 pub struct Log {
-    trace_ui: Option<String>,
+    links: Links,
 }
 
 impl Log {
     /// A log that links traces where `config` tells how.
     pub fn new(config: &Config) -> Self {
         Self {
-            trace_ui: config.trace_ui_url_template.clone(),
+            links: Links::new(config),
         }
     }
 
@@ -35,27 +42,39 @@ impl Log {
         let (was, is) = (before.episode(), after.episode());
         let goes_on = was.zip(is).is_some_and(|(was, is)| was.id == is.id);
         let episode = is.or(was).filter(|_| !goes_on)?;
-        let template = self.trace_ui.as_ref()?;
-        Some(template.replace(TRACE_ID, episode.trace_id()))
+        self.links.to(episode)
     }
 }
 
-/// Starts logging to stdout.
+/// Starts logging to stdout. What is given back can change the level.
 ///
 /// # Errors
 /// For a `LOG_LEVEL` that is no filter.
-pub fn start(config: &Config) -> Result<(), ParseError> {
-    let filter = EnvFilter::try_new(format!("{QUIET},{}", config.log_level))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
+pub fn start(config: &Config) -> Result<Level, ParseError> {
+    let (reloadable, handle) = reload::Layer::new(filter(&config.log_level)?);
+    let log = tracing_subscriber::registry().with(reloadable);
+    let lines = tracing_subscriber::fmt::layer();
     match config.log_format {
-        LogFormat::Json => log.json().flatten_event(true).with_current_span(false).init(),
+        LogFormat::Json => log
+            .with(lines.json().flatten_event(true).with_current_span(false))
+            .init(),
         // Colours are for terminals: in a file or a log collector they are noise.
         LogFormat::Text => {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stdout());
-            log.with_ansi(colours).with_target(false).init();
+            log.with(lines.with_ansi(colours).with_target(false)).init();
         }
     }
-    Ok(())
+    let apply = move |level: &str| {
+        let filter = filter(level).map_err(|error| error.to_string())?;
+        handle.reload(filter).map_err(|error| error.to_string())
+    };
+    let mut level = Level::new(&config.log_level, config.log_level_file.clone(), Box::new(apply));
+    level.look();
+    Ok(level)
+}
+
+fn filter(level: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(format!("{QUIET},{level}"))
 }
 
 impl Tell for Log {
@@ -73,21 +92,20 @@ impl Tell for Log {
                 before,
                 transition,
                 said,
-            } => warn!(
-                %node,
-                trace_id = before.episode().map(Episode::trace_id),
-                phase = before.phase_name(),
+            } => line!(
+                warn,
+                node,
+                before,
                 "could not record {} on the Node: {said}",
                 transition.record.phase_name(),
             ),
             Told::Asks { record, effect } => asks(node, record, effect),
-            Told::Waits { record, on } => waits(node, record, on),
+            Told::Waits { record, on, .. } => waits(node, record, on),
         }
     }
 }
 
 fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url: Option<String>) {
-    let episode = transition.record.episode().or(before.episode());
     let cordon = match transition.unschedulable {
         Some(true) => ", cordoned",
         Some(false) => ", uncordoned",
@@ -99,12 +117,16 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         Some(Ended::Cancelled) => ": the episode was called off",
         None => "",
     };
-    info!(
-        %node,
-        host = episode.map(|episode| episode.host.name.as_str()),
-        episode = episode.map(|episode| episode.id.as_str()),
-        trace_id = episode.map(Episode::trace_id),
-        phase = transition.record.phase_name(),
+    // The end is a line of the episode that ended.
+    let of = if transition.record.episode().is_some() {
+        &transition.record
+    } else {
+        before
+    };
+    line!(
+        info,
+        node,
+        of,
         trace = trace_url,
         from = before.phase_name(),
         "{} -> {}{}{cordon}{ended}",
@@ -118,10 +140,10 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         .map_or(&[][..], |episode| &episode.left_behind);
     let were_left = before.episode().map_or(&[][..], |episode| &episode.left_behind);
     if !left.is_empty() && were_left.is_empty() {
-        warn!(
-            %node,
-            episode = episode.map(|episode| episode.id.as_str()),
-            trace_id = episode.map(Episode::trace_id),
+        line!(
+            warn,
+            node,
+            transition.record,
             "the drain timeout passed; {} pods are left behind: {}",
             left.len(),
             left.join(", ")
@@ -132,27 +154,16 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
 /// Drain rounds and surveys come again and again and change little each, so they are for those who look closer.
 fn asks(node: &NodeName, record: &Record, effect: &Effect) {
     let kind = effect.kind();
-    let phase = record.phase_name();
-    let trace_id = record.episode().map(Episode::trace_id);
     match kind {
         EffectKind::DrainRound | EffectKind::Survey => {
-            debug!(%node, trace_id, phase, "asking to {}", kind.words())
+            line!(debug, node, record, "asking to {}", kind.words());
         }
         EffectKind::ShutdownGuest | EffectKind::PowerOff | EffectKind::Relocate | EffectKind::PowerOn => {
-            info!(%node, trace_id, phase, "asking to {}", kind.words());
+            line!(info, node, record, "asking to {}", kind.words());
         }
     }
 }
 
 fn waits(node: &NodeName, record: &Record, on: &WaitingOn) {
-    let episode = record.episode();
-    info!(
-        %node,
-        host = episode.map(|episode| episode.host.name.as_str()),
-        episode = episode.map(|episode| episode.id.as_str()),
-        trace_id = episode.map(Episode::trace_id),
-        phase = record.phase_name(),
-        waiting_on = on.kind(),
-        "waiting for {on}"
-    );
+    line!(info, node, record, waiting_on = on.kind(), "waiting for {on}");
 }

@@ -19,9 +19,10 @@ use crate::actor::tell::{Tell, Told};
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::{Ended, Episode, Phase, Record};
+use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase, Record};
 use crate::maintenance::finding::{Finding, Found};
 use crate::maintenance::observed::{Outcome, Sight};
+use crate::maintenance::waiting::ParkReason;
 use families::{Families, Histogram, PREFIX, labels};
 use picture::Picture;
 
@@ -78,6 +79,16 @@ impl Metrics {
     /// Takes the picture that actors are shown.
     pub fn show(&self, sights: &BTreeMap<NodeName, Sight>) {
         self.picture.show(sights);
+    }
+
+    /// Takes how many hosts of each cluster could take one more VM.
+    pub fn show_free_gpu_hosts(&self, by_cluster: BTreeMap<String, u32>) {
+        self.picture.show_free_gpu_hosts(by_cluster);
+    }
+
+    /// Takes the name of the vCenter that it is about.
+    pub fn name_vcenter(&self, name: &str) {
+        self.picture.name_vcenter(name);
     }
 
     /// Takes what an effect found.
@@ -140,8 +151,11 @@ impl Metrics {
         if let Some(was) = was {
             let goes_on = is.is_some_and(|is| is.id == was.id && is.since == was.since);
             if !goes_on {
-                let phase = labels([("phase", was.phase.name())]);
-                let duration = self.families.phase_duration.get_or_create(&phase);
+                let both = labels([
+                    ("phase", was.phase.name()),
+                    ("result", result_of_phase(is, transition.ended)),
+                ]);
+                let duration = self.families.phase_duration.get_or_create(&both);
                 observe(&duration, was.since, at, was);
             }
             let was_queued = matches!(was.phase.at_work(), Phase::Queued);
@@ -180,11 +194,7 @@ impl Metrics {
     }
 
     fn ended(&self, episode: &Episode, ended: Ended, at: Timestamp) {
-        let result = match ended {
-            Ended::Succeeded => "success",
-            Ended::Cancelled => "cancelled",
-            Ended::Failed => "failed",
-        };
+        let result = result(ended);
         let placement = match (&episode.moved_to, episode.powered_off) {
             (Some(_), _) => "migrated",
             (None, true) => "returned",
@@ -226,6 +236,41 @@ impl Tell for Arc<Metrics> {
                 self.picture.waits(node, Some(on.kind()));
             }
         }
+    }
+}
+
+/// An episode ends in these ways alone: what cannot go on is parked and goes on later, and only a relocation that a person
+/// asks for is ever given up.
+fn result(ended: Ended) -> &'static str {
+    match ended {
+        Ended::Succeeded => "success",
+        Ended::Cancelled => "cancelled",
+        Ended::Failed => "failed",
+    }
+}
+
+/// How a phase ended, by what came after it: a phase may fail or be late, though its episode goes on.
+fn result_of_phase(next: Option<&Episode>, ended: Option<Ended>) -> &'static str {
+    match next.map(|episode| &episode.phase) {
+        None => ended.map_or("success", result),
+        Some(
+            Phase::ShuttingDown(DrainEnd::TimedOut)
+            | Phase::Parked {
+                reason: ParkReason::Overdue { .. },
+                ..
+            },
+        ) => "timeout",
+        Some(Phase::Parked { .. }) => "failed",
+        Some(
+            Phase::Queued
+            | Phase::Draining
+            | Phase::Drained
+            | Phase::ShuttingDown(DrainEnd::Complete)
+            | Phase::Relocating { .. }
+            | Phase::AwaitingHost
+            | Phase::PoweringOn { .. }
+            | Phase::Rejoining,
+        ) => "success",
     }
 }
 

@@ -121,7 +121,7 @@ impl Traces {
             WaitingOn::Pods(left) | WaitingOn::DrainHeld(left) => self.note(node, record, |saw| {
                 for pod in left {
                     match &pod.why {
-                        PodLeftBecause::Budget { names } => {
+                        PodLeftBecause::Budget { names, .. } => {
                             let room = MAX_BUDGETS.saturating_sub(saw.budgets.len());
                             saw.budgets.extend(names.iter().take(room).cloned());
                         }
@@ -198,7 +198,7 @@ impl Tell for Traces {
                 }
                 EffectKind::DrainRound | EffectKind::Survey | EffectKind::Relocate | EffectKind::PowerOn => {}
             },
-            Told::Waits { record, on } => self.waits(node, record, on),
+            Told::Waits { record, on, .. } => self.waits(node, record, on),
         }
     }
 }

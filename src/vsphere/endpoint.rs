@@ -116,6 +116,17 @@ fn is_loopback(host: &str) -> bool {
         .is_ok_and(|address| address.is_loopback())
 }
 
+impl Endpoint {
+    /// The name and, where it is not the usual one, the port: what people call it.
+    pub fn name(&self) -> String {
+        let host = self.url.host_str().unwrap_or_default();
+        match self.url.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        }
+    }
+}
+
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.url.as_str())

@@ -123,6 +123,8 @@ pub struct PciDevice {
 pub struct Compute {
     /// Its moref.
     pub moref: ComputeRef,
+    /// Its name in the inventory; `None` while unreadable.
+    pub name: Option<String>,
     /// `drsConfig`, `None` where there is none or it is unreadable.
     pub drs: Option<Drs>,
 }

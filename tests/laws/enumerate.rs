@@ -158,6 +158,7 @@ fn drains() -> Vec<Option<DrainReport>> {
     let held = PodLeft {
         name: "ml/train".to_owned(),
         why: PodLeftBecause::Budget {
+            said: String::new(),
             names: vec!["b".to_owned()],
         },
     };
@@ -334,7 +335,9 @@ fn called(seen: &Observed, vm: &VmFacts) -> bool {
 }
 
 fn asks(seen: &Observed, action: &Action) -> bool {
-    seen.request.as_ref().is_some_and(|request| request.action == *action)
+    seen.request
+        .as_ref()
+        .is_some_and(|request| request.action == *action)
 }
 
 /// Panics with the whole case when a law does not hold.

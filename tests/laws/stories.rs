@@ -12,7 +12,8 @@ use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout::maintenance::record::{read, write};
 use haulout::maintenance::request::Action;
 use jiff::Timestamp;
-use proptest::prelude::*;
+use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
+use proptest::strategy::Strategy as _;
 
 use crate::facts::{at, entering, gpus, home, node, observed, policy, request, spare, vm};
 
@@ -58,7 +59,7 @@ enum Happening {
     AnHour,
 }
 
-fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+fn happenings() -> impl proptest::strategy::Strategy<Value = Vec<Happening>> {
     use Happening::*;
     let any = prop::sample::select(vec![
         HomeEnters,
@@ -404,7 +405,11 @@ impl World {
             self.seen.drain = None;
         }
         if let Some(fulfilled) = &transition.fulfilled {
-            let asked = self.seen.request.take().expect("only a request that stands is fulfilled");
+            let asked = self
+                .seen
+                .request
+                .take()
+                .expect("only a request that stands is fulfilled");
             assert_eq!(asked.mark, *fulfilled);
         }
         let cuts =

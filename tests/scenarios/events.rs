@@ -16,12 +16,12 @@ use crate::story::{one_node, start, tell};
 /// the user and the trace are masked.
 const TOLD: &str = "\
 Normal HostMaintenanceDetected ESXi host esx1 is entering maintenance (TASK); noticed after TIME; cordoned, pods are being evicted; trace ID
-Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget allows no disruption: told/held
+Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget needs 1 healthy pods and has 1 currently: told/held
 Normal DrainSucceeded Drained in TIME; the guest is being shut down
 Normal VMPoweredOff The VM is off after TIME
 Normal WaitingForHost Waiting for ESXi host esx1 to be back in service
 Normal VMPoweredOn The VM is on, on ESXi host esx1
-Normal MaintenanceSucceeded Back in service after TIME (drain TIME, host TIME, boot TIME); uncordoned";
+Normal MaintenanceSucceeded Back in service after TIME (drain TIME, host TIME, boot TIME); uncordoned; trace ID";
 
 /// Events of waits, which come beside those of changes of phase.
 const OF_WAITS: [&str; 2] = ["EvictionBlocked", "WaitingForHost"];
@@ -55,11 +55,29 @@ fn kubectl_describe_node_tells_the_episode_in_order_and_it_costs_one_event_a_cha
             None => println!("kubectl is not there; the Events themselves were compared"),
         }
 
-        // What it cost: one PATCH for each change of phase, and no more Events of changes than PATCHes.
+        // What it cost: one PATCH for each change of phase, and between two of them no more than one Event that tells it.
         let audit = stage.audit().await?;
+        let changes = stage.said().lines().filter(|line| line.contains(" -> ")).count();
         let patches = audit.iter().filter(|it| it.verb == "patch" && it.code == 200);
         let on_nodes = patches.clone().filter(|it| it.subresource.is_none()).count();
         ensure!(patches.count() == on_nodes, "nothing but the record is patched");
+        ensure!(
+            on_nodes == changes,
+            "{on_nodes} PATCHes for {changes} changes of phase"
+        );
+        let mut since_patch = Vec::new();
+        let mut by_time: Vec<_> = audit.iter().collect();
+        by_time.sort_by_key(|it| it.received);
+        for it in by_time {
+            let reason = it.object.as_ref().and_then(|object| object["reason"].as_str());
+            match reason.filter(|reason| it.resource == "events" && !OF_WAITS.contains(reason)) {
+                Some("Evicted") => {}
+                Some(reason) => since_patch.push(reason),
+                None if it.verb == "patch" => since_patch.clear(),
+                None => {}
+            }
+            ensure!(since_patch.len() <= 1, "one change is told by {since_patch:?}");
+        }
         let regarding = |kind: &'static str| {
             audit.iter().filter(move |it| {
                 let regards = it.object.as_ref().map(|object| &object["regarding"]["kind"]);

@@ -25,4 +25,5 @@ mod metrics;
 mod people;
 mod restarts;
 mod session;
+mod telling;
 mod traces;

@@ -22,7 +22,7 @@ const SERVED: [(&str, &str); 2] = [
 const OPEN: &str = "application/openmetrics-text; version=1.0.0";
 
 /// Where the latest Haulout of the stage serves `what`.
-async fn address(stage: &Stage<'_>, what: &str) -> anyhow::Result<String> {
+pub async fn address(stage: &Stage<'_>, what: &str) -> anyhow::Result<String> {
     let words = format!("serving {what} on ");
     stage.wait_said(&words).await?;
     let said = stage.said();
@@ -31,7 +31,7 @@ async fn address(stage: &Stage<'_>, what: &str) -> anyhow::Result<String> {
 }
 
 /// Asks, and gives status and text.
-async fn ask(url: &str, accept: &str) -> anyhow::Result<(u16, String)> {
+pub async fn ask(url: &str, accept: &str) -> anyhow::Result<(u16, String)> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let asked = client.get(url).header("Accept", accept);
     let answer = tokio::time::timeout(Duration::from_secs(5), asked.send()).await??;
@@ -168,9 +168,15 @@ fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() 
         let phase = |phase: &str| format!("haulout_node_phase{{node=\"{node}\",phase=\"{phase}\"}}");
         ensure!(value(&away, &phase("AwaitingHost")) == 1.0, "{away:#?}");
         ensure!(value(&away, "haulout_episodes_active{phase=\"AwaitingHost\"}") == 1.0);
-        ensure!(value(&away, "haulout_vcenter_session_up") == 1.0);
+        let of_vcenter = |name: &str| {
+            let vcenter = stage.vcenter.sdk().split('/').nth(2).unwrap();
+            format!("haulout_vcenter_{name}{{vcenter=\"{vcenter}\"}}")
+        };
+        ensure!(value(&away, &of_vcenter("session_up")) == 1.0);
+        // Its only host is the one in maintenance.
+        ensure!(away.get("haulout_free_gpu_hosts{cluster=\"c1\"}") == Some(&0.0));
         // Long after 2020, so that it is a time.
-        ensure!(value(&away, "haulout_vcenter_last_update_timestamp_seconds") > 1.6e9);
+        ensure!(value(&away, &of_vcenter("last_update_timestamp_seconds")) > 1.6e9);
         let host = |state: &str| format!("haulout_host_maintenance_state{{host=\"esx1\",state=\"{state}\"}}");
         stage
             .wait_vcenter("esx1 is in maintenance", |it| {

@@ -6,6 +6,7 @@ use crate::actor::tell::Told;
 use crate::cluster::events::{ConditionChange, ConditionState, Conditions};
 use crate::ids::NodeName;
 use crate::maintenance::episode::{DrainEnd, Episode, Phase, Record};
+use crate::telemetry::link::Links;
 
 const KINDS: [&str; 4] = [
     "MaintenancePlanned",
@@ -16,7 +17,7 @@ const KINDS: [&str; 4] = [
 
 /// The conditions that `told` changes. Within an episode only what differs from before is written; its end removes all
 /// four, so that a write that was lost on the way leaves nothing behind.
-pub(super) fn changed(node: &NodeName, told: Told<'_>, now: Timestamp) -> Option<Conditions> {
+pub(super) fn changed(node: &NodeName, told: Told<'_>, links: &Links, now: Timestamp) -> Option<Conditions> {
     let Told::Recorded {
         node: seen,
         before,
@@ -37,7 +38,7 @@ pub(super) fn changed(node: &NodeName, told: Told<'_>, now: Timestamp) -> Option
             .filter(|(_, (was, is))| was != is)
             .map(|(kind, (_, is))| ConditionChange {
                 kind,
-                to: is.map(|is_true| state(kind, is_true, episode)),
+                to: is.map(|is_true| state(kind, is_true, episode, links)),
             })
             .collect(),
     };
@@ -50,7 +51,10 @@ pub(super) fn changed(node: &NodeName, told: Told<'_>, now: Timestamp) -> Option
     })
 }
 
-fn state(kind: &str, is_true: bool, episode: &Episode) -> ConditionState {
+fn state(kind: &str, is_true: bool, episode: &Episode, links: &Links) -> ConditionState {
+    let link = links
+        .to(episode)
+        .map_or_else(String::new, |link| format!(", trace {link}"));
     let is_drained = kind == "Drained" && is_true;
     ConditionState {
         is_true,
@@ -60,9 +64,9 @@ fn state(kind: &str, is_true: bool, episode: &Episode) -> ConditionState {
             "AdminRequested"
         },
         message: match &episode.trigger.request {
-            Some(request) => format!("NodeMaintenance {}, episode {}", request.name, episode.id),
+            Some(request) => format!("NodeMaintenance {}, episode {}{link}", request.name, episode.id),
             None => format!(
-                "maintenance of ESXi host {}, episode {}",
+                "maintenance of ESXi host {}, episode {}{link}",
                 episode.host, episode.id
             ),
         },

@@ -107,7 +107,13 @@ fn recorded(memory: &mut Memory, before: &Record, transition: &Transition) -> St
 }
 
 fn waits(memory: &mut Memory, record: &Record, on: &WaitingOn, now: i64) -> String {
-    shown(memory, Told::Waits { record, on }, now)
+    let node = node();
+    let told = Told::Waits {
+        node: Some(&node),
+        record,
+        on,
+    };
+    shown(memory, told, now)
 }
 
 fn shown(memory: &mut Memory, told: Told<'_>, now: i64) -> String {
@@ -170,7 +176,7 @@ fn each_change_of_phase_tells_at_most_one_event() {
         (
             adopted,
             to(record(Phase::AwaitingHost, 10)),
-            "MaintenanceAdopted: Took over the maintenance of ESXi host esx-1 from the Python controller, in AwaitingHost",
+            "MaintenanceAdopted: Took over the maintenance of ESXi host esx-1 from the Python controller, in AwaitingHost; trace 4bf9",
         ),
         (
             record(Phase::Queued, 10),
@@ -266,12 +272,12 @@ fn each_change_of_phase_tells_at_most_one_event() {
         (
             record(Phase::Draining, 10),
             ending(Ended::Cancelled, Some(false)),
-            "MaintenanceCancelled: The maintenance of ESXi host esx-1 was called off after 1m30s; uncordoned",
+            "MaintenanceCancelled: The maintenance of ESXi host esx-1 was called off after 1m30s; uncordoned; trace 4bf9",
         ),
         (
             record(Phase::Rejoining, 10),
             ending(Ended::Succeeded, None),
-            "MaintenanceSucceeded: Back in service after 1m30s; its cordon is left as it is",
+            "MaintenanceSucceeded: Back in service after 1m30s; its cordon is left as it is; trace 4bf9",
         ),
     ];
     for (before, transition, event) in table {
@@ -289,6 +295,7 @@ fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
         name: format!("ml/{name}"),
         why: PodLeftBecause::Budget {
             names: vec![budget.to_owned()],
+            said: format!("The disruption budget {budget} needs 1 healthy pods and has 1 currently"),
         },
     };
     let leaving = PodLeft {
@@ -328,7 +335,7 @@ fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
                 budget("trainer-0", "trainer"),
                 webhook.clone(),
             ]),
-            "! EvictionBlocked: Cannot evict pod as it would violate the pod's disruption budget. The disruption budget trainer allows no disruption: ml/trainer-0",
+            "! EvictionBlocked: Cannot evict pod as it would violate the pod's disruption budget. The disruption budget trainer needs 1 healthy pods and has 1 currently: ml/trainer-0",
         ),
         (
             Phase::Draining,
@@ -337,7 +344,7 @@ fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
                     .map(|n| budget(&format!("t-{n}"), if n == 0 { "x" } else { "y" }))
                     .collect(),
             ),
-            "! EvictionBlocked: Cannot evict pods as it would violate the pod's disruption budget. The disruption budgets x, y allow no disruption: ml/t-0, ml/t-1, ml/t-2, … (6 more)",
+            "! EvictionBlocked: Cannot evict pods as it would violate the pod's disruption budget. The disruption budget x needs 1 healthy pods and has 1 currently. The disruption budget y needs 1 healthy pods and has 1 currently: ml/t-0, ml/t-1, ml/t-2, … (6 more)",
         ),
         (Phase::Draining, WaitingOn::Pods(vec![leaving]), "-"),
         (
@@ -348,7 +355,7 @@ fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
         (
             Phase::Draining,
             WaitingOn::DrainHeld(vec![budget("trainer-0", "trainer")]),
-            "! DrainTimedOut: Not drained in time, and its power is not cut on pods. Waiting for a person, for the drain timeout passed and its power is not cut on pods: 1 pod to go; ml/trainer-0: held by PodDisruptionBudget trainer",
+            "! DrainTimedOut: Not drained in time, and its power is not cut on pods. Waiting for a person, for the drain timeout passed and its power is not cut on pods: 1 pod to go; ml/trainer-0: held by PodDisruptionBudget trainer, which needs 1 healthy pods and has 1 currently",
         ),
         (shutting(), WaitingOn::GuestShutdown { until: at(200) }, "-"),
         (
@@ -433,6 +440,7 @@ fn what_is_told_again_within_ten_minutes_is_not_sent_and_an_end_clears_the_memor
             name: (*name).to_owned(),
             why: PodLeftBecause::Budget {
                 names: vec!["train".to_owned()],
+                said: String::new(),
             },
         });
         WaitingOn::Pods(pods.collect())
@@ -447,6 +455,103 @@ fn what_is_told_again_within_ten_minutes_is_not_sent_and_an_end_clears_the_memor
     assert_ne!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 620), "-");
     recorded(memory, &draining, &ending(Ended::Cancelled, Some(false)));
     assert!(memory.nodes.is_empty(), "{memory:?}");
+}
+
+#[test]
+fn a_budget_is_told_again_when_it_begins_to_lack_pods_and_not_with_every_count() {
+    let memory = &mut Memory::default();
+    let draining = record(Phase::Draining, 10);
+    let held = |words: &str| {
+        WaitingOn::Pods(vec![PodLeft {
+            name: "ml/a".to_owned(),
+            why: PodLeftBecause::Budget {
+                names: vec!["train".to_owned()],
+                said: format!("The disruption budget train {words}"),
+            },
+        }])
+    };
+    let told = [
+        ("needs 3 healthy pods and has 4 currently", true),
+        ("needs 3 healthy pods and has 3 currently", false),
+        ("is still being processed by the server.", false),
+        ("needs 3 healthy pods and has 2 currently", true),
+        ("needs 3 healthy pods and has 1 currently", false),
+        ("needs 3 healthy pods and has 3 currently", false),
+    ];
+    for (words, is_told) in told {
+        let said = waits(memory, &draining, &held(words), 20);
+        assert_eq!(said != "-", is_told, "{words}: {said}");
+        assert!(!is_told || said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn a_budget_that_is_not_named_or_counted_is_told_all_the_same() {
+    let draining = record(Phase::Draining, 10);
+    let held = |names: &[&str], said: &str| {
+        WaitingOn::Pods(vec![PodLeft {
+            name: "ml/a".to_owned(),
+            why: PodLeftBecause::Budget {
+                names: names.iter().map(|name| (*name).to_owned()).collect(),
+                said: said.to_owned(),
+            },
+        }])
+    };
+    let table = [
+        (held(&[], "no"), "It allows no disruption: ml/a"),
+        (
+            held(&["train"], "try later"),
+            "The disruption budget train allows no disruption: ml/a",
+        ),
+    ];
+    for (on, end) in table {
+        let said = waits(&mut Memory::default(), &draining, &on, 20);
+        assert!(said.ends_with(end), "{said}");
+    }
+}
+
+#[test]
+fn a_node_that_cannot_begin_an_episode_is_told_on_unless_its_vm_is_just_not_there() {
+    let unreadable = Record::Unreadable {
+        why: "version 9".to_owned(),
+    };
+    let why = ParkReason::UnreadableRecord {
+        why: "version 9".to_owned(),
+    };
+    assert_eq!(
+        waits(&mut Memory::default(), &unreadable, &WaitingOn::Parked(why), 20),
+        "! MaintenanceParked: Waiting for a person or a change: the episode on the Node cannot be read and is left alone: version 9"
+    );
+    let memory = &mut Memory::default();
+    let two = WaitingOn::Parked(ParkReason::VmAmbiguous { count: 2 });
+    assert_eq!(
+        waits(memory, &Record::InService, &two, 20),
+        "! MaintenanceParked: Waiting for a person or a change: 2 VMs answer for this node; none is touched"
+    );
+    assert_eq!(waits(memory, &Record::InService, &two, 21), "-");
+    let none = WaitingOn::Parked(ParkReason::VmMissing);
+    assert_eq!(waits(memory, &Record::InService, &none, 22), "-");
+    assert_eq!(waits(memory, &Record::InService, &WaitingOn::VmLookup, 23), "-");
+}
+
+#[test]
+fn where_the_ui_is_known_the_first_and_the_last_event_link_to_the_trace() {
+    let memory = &mut Memory {
+        links: Links::by("https://jaeger.example/trace/{trace_id}"),
+        ..Memory::default()
+    };
+    let traced = |phase| {
+        Record::Episode(Box::new(Episode {
+            traceparent: "00-4bf9-00f0-01".to_owned(),
+            ..episode(phase, 10)
+        }))
+    };
+    let draining = traced(Phase::Draining);
+    let link = "; trace https://jaeger.example/trace/4bf9";
+    let first = recorded(memory, &Record::InService, &to(draining.clone()));
+    assert!(first.ends_with(link), "{first}");
+    let last = recorded(memory, &draining, &ending(Ended::Cancelled, None));
+    assert!(last.ends_with(link), "{last}");
 }
 
 #[test]
@@ -506,11 +611,11 @@ fn the_end_tells_where_the_time_went_if_all_of_it_was_seen() {
     };
     assert_eq!(
         end(0),
-        "MaintenanceSucceeded: Back in service after 3h13m (queue 12m, drain 19m10s, host 2h36m, boot 6m); uncordoned"
+        "MaintenanceSucceeded: Back in service after 3h13m (queue 12m, drain 19m10s, host 2h36m, boot 6m); uncordoned; trace 4bf9"
     );
     assert_eq!(
         end(2),
-        "MaintenanceSucceeded: Back in service after 3h13m; uncordoned"
+        "MaintenanceSucceeded: Back in service after 3h13m; uncordoned; trace 4bf9"
     );
 }
 
@@ -541,7 +646,7 @@ fn conditions_follow_the_phase_and_only_what_changes_is_written() {
             transition,
             wrote: (at(0), at(0)),
         };
-        let changed = conditions::changed(&NodeName::new("gpu-1"), told, at(0));
+        let changed = conditions::changed(&NodeName::new("gpu-1"), told, &Links::default(), at(0));
         changed.map_or_else(Vec::new, |changed| {
             let changes = changed.changes.into_iter();
             changes

@@ -1,6 +1,6 @@
 //! What is told as which Event: a pure function of what an actor tells and of what is remembered of its node.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
@@ -14,9 +14,14 @@ use crate::maintenance::episode::{Cordon, DrainEnd, Ended, Episode, Phase, Recor
 use crate::maintenance::observed::{PodLeft, PodLeftBecause};
 use crate::maintenance::placement::Refused;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
+use crate::telemetry::link::Links;
 
 /// How many pods, budgets or hosts a note names: three fit a line of `kubectl describe`, the count tells the rest.
 const NAMED: usize = 3;
+
+/// How Kubernetes begins what it says of a budget that refuses an eviction: it goes on with the budget's name, `needs 1
+/// healthy pods and has 1 currently`.
+const BUDGET: &str = "The disruption budget ";
 
 /// What happened, as one word. People filter by it, so a word that is there stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,8 +146,9 @@ impl Reason {
     }
 }
 
-/// The Event that `told` makes. Without an episode there is none: then nothing has begun that could be told of.
-pub(super) fn of(told: Told<'_>, known: &OfNode, now: Timestamp) -> Option<Said> {
+/// The Event that `told` makes. Without an episode nothing has begun that could be told of, but for a Node that cannot
+/// begin one: whoever clicked waits for it in vain.
+pub(super) fn of(told: Told<'_>, known: &OfNode, links: &Links, now: Timestamp) -> Option<Said> {
     match told {
         Told::Recorded {
             node,
@@ -150,7 +156,7 @@ pub(super) fn of(told: Told<'_>, known: &OfNode, now: Timestamp) -> Option<Said>
             transition,
             wrote,
         } => {
-            let (reason, note) = recorded(before, transition, known, wrote.0)?;
+            let (reason, note) = recorded(before, transition, known, links, wrote.0)?;
             let key = format!("{} {note}", reason.name());
             let episode = transition.record.episode().or(before.episode());
             let uid = node.map(|node| &node.uid).or(episode.map(|it| &it.node_uid))?;
@@ -178,11 +184,21 @@ pub(super) fn of(told: Told<'_>, known: &OfNode, now: Timestamp) -> Option<Said>
             })
         }
         Told::Asks { .. } => None,
-        Told::Waits { record, on } => {
-            let episode = record.episode()?;
-            let (reason, note, detail) = waits(episode, on, known, now)?;
+        Told::Waits { node, record, on } => {
+            let (uid, (reason, note, detail)) = match (record.episode(), on) {
+                (Some(episode), _) => {
+                    // An episode of another Node of that name is told on the one that stands there.
+                    let uid = node.map_or(&episode.node_uid, |node| &node.uid);
+                    (uid, waits(episode, on, known, now)?)
+                }
+                (None, WaitingOn::Parked(reason)) if needs_a_person(reason) => {
+                    let (reason, note) = parked(reason);
+                    (&node?.uid, (reason, note.clone(), note))
+                }
+                (None, _) => return None,
+            };
             Some(Said {
-                uid: episode.node_uid.clone(),
+                uid: uid.clone(),
                 reason,
                 key: format!("{} {detail}", reason.name()),
                 note,
@@ -195,23 +211,25 @@ fn recorded(
     before: &Record,
     transition: &Transition,
     known: &OfNode,
+    links: &Links,
     at: Timestamp,
 ) -> Option<(Reason, String)> {
     let Some(episode) = transition.record.episode() else {
-        return Some(ended(before.episode()?, transition, known, at));
+        return Some(ended(before.episode()?, transition, known, links, at));
     };
     let was = match before {
         Record::Episode(was) => was,
         Record::Python(_) => {
             let phase = episode.phase.name();
             let host = &episode.host;
+            let trace = links.or_id(episode);
             let note = format!(
-                "Took over the maintenance of ESXi host {host} from the Python controller, in {phase}"
+                "Took over the maintenance of ESXi host {host} from the Python controller, in {phase}; trace {trace}"
             );
             return Some((Reason::MaintenanceAdopted, note));
         }
         Record::InService | Record::Unreadable { .. } => {
-            return Some((Reason::HostMaintenanceDetected, detected(episode)));
+            return Some((Reason::HostMaintenanceDetected, detected(episode, links)));
         }
     };
     let from = was.phase.at_work();
@@ -315,25 +333,32 @@ fn recorded(
     }
 }
 
-fn ended(was: &Episode, transition: &Transition, known: &OfNode, at: Timestamp) -> (Reason, String) {
+fn ended(
+    was: &Episode,
+    transition: &Transition,
+    known: &OfNode,
+    links: &Links,
+    at: Timestamp,
+) -> (Reason, String) {
     let cordon = match transition.unschedulable {
         Some(false) => "; uncordoned",
         Some(true) | None if was.cordon == Cordon::NotYet => "",
         Some(true) | None => "; its cordon is left as it is",
     };
     let whole = Span(at.duration_since(was.begun_at));
+    let trace = links.or_id(was);
     match transition.ended {
         Some(Ended::Cancelled) => (
             Reason::MaintenanceCancelled,
             match &was.trigger.request {
                 Some(request) => {
                     format!(
-                        "NodeMaintenance {} was called off after {whole}{cordon}",
+                        "NodeMaintenance {} was called off after {whole}{cordon}; trace {trace}",
                         request.name
                     )
                 }
                 None => format!(
-                    "The maintenance of ESXi host {} was called off after {whole}{cordon}",
+                    "The maintenance of ESXi host {} was called off after {whole}{cordon}; trace {trace}",
                     was.host
                 ),
             },
@@ -341,14 +366,17 @@ fn ended(was: &Episode, transition: &Transition, known: &OfNode, at: Timestamp) 
         Some(Ended::Failed) => (
             Reason::MaintenanceFailed,
             format!(
-                "Back in service after {whole}{}, and not relocated: it found no place, while waiting for {}{cordon}",
+                "Back in service after {whole}{}, and not relocated: it found no place, while waiting for {}{cordon}; trace {trace}",
                 known.parts,
                 was.gave_up.as_deref().unwrap_or_default()
             ),
         ),
         Some(Ended::Succeeded) | None => (
             Reason::MaintenanceSucceeded,
-            format!("Back in service after {whole}{}{cordon}", known.parts),
+            format!(
+                "Back in service after {whole}{}{cordon}; trace {trace}",
+                known.parts
+            ),
         ),
     }
 }
@@ -361,7 +389,7 @@ fn cause(episode: &Episode) -> String {
     }
 }
 
-fn detected(episode: &Episode) -> String {
+fn detected(episode: &Episode, links: &Links) -> String {
     let (host, trigger) = (&episode.host, &episode.trigger);
     let how = match &trigger.task {
         Some(task) => {
@@ -383,7 +411,7 @@ fn detected(episode: &Episode) -> String {
         (_, Cordon::Theirs) => "was cordoned already, pods are being evicted",
         (_, Cordon::NotYet | Cordon::Ours | Cordon::Adopted(_)) => "cordoned, pods are being evicted",
     };
-    format!("{what}; {next}; trace {}", episode.id)
+    format!("{what}; {next}; trace {}", links.or_id(episode))
 }
 
 fn parked(reason: &ParkReason) -> (Reason, String) {
@@ -404,6 +432,22 @@ fn parked(reason: &ParkReason) -> (Reason, String) {
             Reason::MaintenanceParked,
             format!("Waiting for a person or a change: {reason}"),
         ),
+    }
+}
+
+/// Whether a Node without an episode is told on. A VM that vCenter does not know may be in another vCenter or not be
+/// there yet: a label that selects too much would else put a warning on every such Node.
+fn needs_a_person(reason: &ParkReason) -> bool {
+    match reason {
+        ParkReason::VmMissing => false,
+        ParkReason::UnreadableRecord { .. }
+        | ParkReason::AnotherNode
+        | ParkReason::VmAmbiguous { .. }
+        | ParkReason::VmShared { .. }
+        | ParkReason::VmSuspended
+        | ParkReason::PoweredOn { .. }
+        | ParkReason::Uncordoned
+        | ParkReason::Overdue { .. } => true,
     }
 }
 
@@ -506,15 +550,16 @@ fn waits(
     }
 }
 
-/// Cluster API's words, which people know. The same budgets are one fact, however many of their pods come and go.
+/// Cluster API's words, which people know. The same budgets are one fact, however many of their pods come and go, and
+/// so is how many of them are healthy, until the budget lacks some: then it is not the drain alone that it waits for.
 fn blocked(left: &[PodLeft]) -> Option<(Reason, String, String)> {
     let mut held: Vec<String> = Vec::new();
-    let mut budgets = BTreeSet::new();
+    let mut budgets: BTreeMap<String, &str> = BTreeMap::new();
     for pod in left {
         match &pod.why {
-            PodLeftBecause::Budget { names } => {
+            PodLeftBecause::Budget { names, said } => {
                 held.push(pod.name.clone());
-                budgets.extend(names.iter().cloned());
+                budgets.insert(names.join(", "), said);
             }
             PodLeftBecause::Leaving | PodLeftBecause::Refused { .. } | PodLeftBecause::NotReached => {}
         }
@@ -522,18 +567,38 @@ fn blocked(left: &[PodLeft]) -> Option<(Reason, String, String)> {
     if held.is_empty() {
         return None;
     }
-    let budgets: Vec<String> = budgets.into_iter().collect();
-    let of_budgets = match budgets.as_slice() {
-        [] => "It allows no disruption".to_owned(),
-        [one] => format!("The disruption budget {one} allows no disruption"),
-        more => format!("The disruption budgets {} allow no disruption", named(more)),
-    };
+    let words: Vec<String> = budgets.iter().map(|(names, said)| held_by(names, said)).collect();
     let note = format!(
-        "Cannot evict {} as it would violate the pod's disruption budget. {of_budgets}: {}",
+        "Cannot evict {} as it would violate the pod's disruption budget. {}: {}",
         if held.len() == 1 { "pod" } else { "pods" },
+        named_by(&words, ". "),
         named(&held)
     );
-    Some((Reason::EvictionBlocked, note, budgets.join(" ")))
+    let short = budgets.iter().filter(|(_, said)| is_short(said));
+    let detail = budgets
+        .keys()
+        .map(String::as_str)
+        .chain(std::iter::once("short:"))
+        .chain(short.map(|(names, _)| names.as_str()));
+    let detail = detail.collect::<Vec<_>>().join(" ");
+    Some((Reason::EvictionBlocked, note, detail))
+}
+
+/// What Kubernetes says of a budget, or what follows from its refusal.
+fn held_by(names: &str, said: &str) -> String {
+    if said.starts_with(BUDGET) {
+        return said.trim_end_matches('.').to_owned();
+    }
+    if names.is_empty() {
+        return "It allows no disruption".to_owned();
+    }
+    format!("{BUDGET}{names} allows no disruption")
+}
+
+/// Whether a budget has fewer healthy pods than it needs. Words that do not read as expected count none.
+fn is_short(said: &str) -> bool {
+    let counts: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+    matches!(counts[..], [needs, has] if has < needs)
 }
 
 fn refused(left: &[PodLeft]) -> Option<(Reason, String, String)> {
@@ -600,9 +665,18 @@ fn pods(count: usize) -> String {
 
 /// The first few of `names`, and how many more there are.
 fn named(names: &[String]) -> String {
-    let shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    named_by(names, ", ")
+}
+
+fn named_by(names: &[String], separator: &str) -> String {
+    let shown = names
+        .iter()
+        .take(NAMED)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(separator);
     match names.len().saturating_sub(NAMED) {
         0 => shown,
-        more => format!("{shown}, … ({more} more)"),
+        more => format!("{shown}{separator}… ({more} more)"),
     }
 }

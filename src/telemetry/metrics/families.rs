@@ -127,8 +127,8 @@ metrics! {
         "Nodes that are in each phase of an episode";
     EPISODE_DURATION: Histogram, "episode_duration", ["result"],
         "From the first record of an episode until its end, its wait in the queue included", in_seconds;
-    PHASE_DURATION: Histogram, "phase_duration", ["phase"],
-        "How long a phase took that has ended", in_seconds;
+    PHASE_DURATION: Histogram, "phase_duration", ["phase", "result"],
+        "How long a phase took that has ended, and how it ended", in_seconds;
     NODE_PHASE: Gauge, "node_phase", ["node", "phase"],
         "1 for the phase that the node is in, 0 for the others";
     NODE_PHASE_START: Gauge, "node_phase_start_timestamp", ["node"],
@@ -149,12 +149,14 @@ metrics! {
         "Calls to vCenter, and what came of them";
     VCENTER_REQUEST_DURATION: Histogram, "vcenter_request_duration", ["operation", "code"],
         "How long calls to vCenter took; WaitForUpdatesEx is the long poll, which waits by design", in_seconds;
-    VCENTER_SESSION_UP: Gauge, "vcenter_session_up", [],
+    VCENTER_SESSION_UP: Gauge, "vcenter_session_up", ["vcenter"],
         "1 while the stream of vCenter's updates stands";
-    VCENTER_LAST_UPDATE: Gauge, "vcenter_last_update_timestamp", [],
+    VCENTER_LAST_UPDATE: Gauge, "vcenter_last_update_timestamp", ["vcenter"],
         "When vCenter last answered the question for updates", in_seconds;
     HOST_MAINTENANCE_STATE: Gauge, "host_maintenance_state", ["host", "state"],
         "1 for the state of a host that carries a VM of ours, 0 for the others";
+    FREE_GPU_HOSTS: Gauge, "free_gpu_hosts", ["cluster"],
+        "Hosts in service with a device that fits a VM of ours in that cluster and that nobody is known to hold";
     DECISIONS: Counter, "decisions", ["decision"],
         "What actors decided: records and effects each time, waits when they change";
 }

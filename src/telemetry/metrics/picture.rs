@@ -45,6 +45,8 @@ struct Standing {
     waits: BTreeMap<NodeName, &'static str>,
     /// The latest task of each node that cut the power of its VM, so that none is counted twice.
     poweroffs: BTreeMap<NodeName, TaskRef>,
+    free_gpu_hosts: BTreeMap<String, u32>,
+    vcenter: String,
     is_vcenter_up: bool,
     vcenter_answered: Option<Timestamp>,
 }
@@ -99,6 +101,14 @@ impl Picture {
         }
         let no_tools = standing.nodes.get(node).is_some_and(|node| node.no_tools);
         Some(if no_tools { "no_tools" } else { "guest_deadline" })
+    }
+
+    pub(super) fn show_free_gpu_hosts(&self, by_cluster: BTreeMap<String, u32>) {
+        self.lock().free_gpu_hosts = by_cluster;
+    }
+
+    pub(super) fn name_vcenter(&self, name: &str) {
+        name.clone_into(&mut self.lock().vcenter);
     }
 
     pub(super) fn vcenter_is(&self, up: bool) {
@@ -306,12 +316,18 @@ impl Standing {
             }
             Ok(())
         })?;
+        gauge(encoder, &families::FREE_GPU_HOSTS, |gauge| {
+            for (cluster, count) in &self.free_gpu_hosts {
+                gauge.with([("cluster", cluster)], f64::from(*count))?;
+            }
+            Ok(())
+        })?;
         gauge(encoder, &families::VCENTER_SESSION_UP, |gauge| {
-            gauge.bare(truth(self.is_vcenter_up))
+            gauge.with([("vcenter", &self.vcenter)], truth(self.is_vcenter_up))
         })?;
         gauge(encoder, &families::VCENTER_LAST_UPDATE, |gauge| {
             match self.vcenter_answered {
-                Some(at) => gauge.bare(seconds(at)),
+                Some(at) => gauge.with([("vcenter", &self.vcenter)], seconds(at)),
                 None => Ok(()),
             }
         })

@@ -107,7 +107,14 @@ impl Teller {
     }
 
     fn waits(&self, record: &Record, on: &WaitingOn) {
-        self.metrics.tell(&self.name, Told::Waits { record, on });
+        self.metrics.tell(
+            &self.name,
+            Told::Waits {
+                node: Some(&node()),
+                record,
+                on,
+            },
+        );
     }
 
     fn shows(&self, sights: impl IntoIterator<Item = Sight>) {
@@ -184,13 +191,53 @@ fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
         "haulout_episodes_finished_total{result=\"success\",placement=\"returned\"} 1",
         "haulout_episodes_finished_total{result=\"cancelled\",placement=\"none\"} 0",
         "haulout_detection_latency_seconds_sum{source=\"running\"} 1.0",
-        "haulout_phase_duration_seconds_sum{phase=\"Draining\"} 30.0",
-        "haulout_phase_duration_seconds_sum{phase=\"AwaitingHost\"} 3600.0",
+        "haulout_phase_duration_seconds_sum{phase=\"Draining\",result=\"success\"} 30.0",
+        "haulout_phase_duration_seconds_sum{phase=\"AwaitingHost\",result=\"success\"} 3600.0",
         "haulout_episode_duration_seconds_sum{result=\"success\"} 3630.0",
         "haulout_queue_wait_seconds_sum 0.0",
         "haulout_queue_wait_seconds_count 1",
         "haulout_decisions_total{decision=\"record\"} 3",
     ]);
+}
+
+#[test]
+fn a_phase_tells_how_it_ended_and_an_episode_ends_well_or_is_called_off() {
+    let told = Teller::new();
+    let draining = of(episode(Phase::Draining, 1));
+    let parked = |reason| {
+        of(episode(
+            Phase::Parked {
+                reason,
+                resume: Box::new(Phase::Draining),
+                resume_since: at(1),
+            },
+            5,
+        ))
+    };
+    let late = ParkReason::Overdue {
+        phase: "Draining".to_owned(),
+        waiting_on: String::new(),
+    };
+    let timed_out = of(episode(Phase::ShuttingDown(DrainEnd::TimedOut), 5));
+    told.recorded(&draining, timed_out, None, 5);
+    told.recorded(&draining, parked(late), None, 5);
+    told.recorded(&draining, parked(ParkReason::VmSuspended), None, 5);
+    told.recorded(&draining, Record::InService, Some(Ended::Cancelled), 5);
+    told.says(&[
+        "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"timeout\"} 2",
+        "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"failed\"} 1",
+        "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"cancelled\"} 1",
+    ]);
+    let text = told.open();
+    let results: std::collections::BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("haulout_episodes_finished_total{result=\"")?
+                .split('"')
+                .next()
+        })
+        .collect();
+    assert_eq!(results.into_iter().collect::<Vec<_>>(), ["cancelled", "success"]);
 }
 
 #[test]
@@ -295,7 +342,10 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         listed_at: at(8),
         pods_revision: 0,
         left: vec![
-            left(PodLeftBecause::Budget { names: Vec::new() }),
+            left(PodLeftBecause::Budget {
+                names: Vec::new(),
+                said: String::new(),
+            }),
             left(PodLeftBecause::Leaving),
             left(PodLeftBecause::Leaving),
             left(PodLeftBecause::NotReached),
@@ -344,7 +394,10 @@ fn everything() -> Teller {
     told.metrics.evictions(429, 2);
     told.metrics
         .vcenter_called("Login", Came::Answer, Duration::from_millis(30));
+    told.metrics.name_vcenter("vc.example.com");
     told.metrics.vcenter_answered(at(3));
+    told.metrics
+        .show_free_gpu_hosts(BTreeMap::from([("c1".to_owned(), 2)]));
     told
 }
 

@@ -230,10 +230,10 @@ fn drained(status: &mut NodeMaintenanceStatus, report: Option<&DrainReport>, pha
 fn reason(pod: &PodLeft) -> String {
     match &pod.why {
         PodLeftBecause::Leaving => "it is terminating".to_owned(),
-        PodLeftBecause::Budget { names } if names.is_empty() => {
+        PodLeftBecause::Budget { names, .. } if names.is_empty() => {
             "a PodDisruptionBudget allows no disruption".to_owned()
         }
-        PodLeftBecause::Budget { names } => {
+        PodLeftBecause::Budget { names, .. } => {
             format!("PodDisruptionBudget {} allows no disruption", names.join(", "))
         }
         PodLeftBecause::Refused { said } => format!("its eviction was refused: {said}"),

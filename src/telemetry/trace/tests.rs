@@ -107,6 +107,7 @@ fn the_wait_for_gpus_is_told_apart_where_this_process_saw_it_begin() {
         want: 2,
     };
     let waits = Told::Waits {
+        node: None,
         record: &on,
         on: &gpus,
     };
@@ -137,6 +138,7 @@ fn the_queue_links_to_the_holder_of_the_place() {
         limit: Limit::ConcurrentDrains(1),
     };
     let waits = Told::Waits {
+        node: None,
         record: &queued,
         on: &on,
     };

@@ -240,7 +240,7 @@ impl Feed {
         Spec::default()
             .read("HostSystem", HOST)
             // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
-            .read("ComputeResource", &["configurationEx"])
+            .read("ComputeResource", &["name", "configurationEx"])
             .read("Task", &["info"])
             .through(&self.hosts, vec![Step::new("ContainerView", "view", steps)])
     }

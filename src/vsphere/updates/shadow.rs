@@ -17,7 +17,7 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
 #[derive(Default)]
 pub struct Shadow {
     hosts: BTreeMap<HostRef, HostFacts>,
-    computes: BTreeMap<ComputeRef, Option<Drs>>,
+    computes: BTreeMap<ComputeRef, ComputeFacts>,
     vms: BTreeMap<VmRef, VmFacts>,
     tasks: BTreeMap<TaskRef, TaskInfo>,
     ours: BTreeSet<VmRef>,
@@ -52,6 +52,12 @@ struct HostFacts {
     datastores: BTreeSet<DatastoreRef>,
     active: BTreeSet<String>,
     devices: Vec<PciDevice>,
+}
+
+#[derive(Default)]
+struct ComputeFacts {
+    name: Option<String>,
+    drs: Option<Drs>,
 }
 
 #[derive(Default)]
@@ -221,8 +227,10 @@ impl Shadow {
                 .chain(readable)
                 .for_each(|(path, value)| facts.set(path, value));
         } else if let Some(compute) = moref.compute() {
-            let drs = object.get("configurationEx").and_then(decode::drs);
-            self.computes.insert(compute, drs);
+            let facts = self.computes.entry(compute).or_default();
+            unreadable
+                .chain(readable)
+                .for_each(|(path, value)| facts.set(path, value));
         } else if moref.kind == "Task" {
             if let Some(task) = object.get("info").and_then(read_task) {
                 self.task(task);
@@ -327,13 +335,14 @@ impl Shadow {
     }
 
     fn tell_compute(&mut self, compute: ComputeRef) -> Option<Update> {
-        let Some(drs) = self.computes.get(&compute) else {
+        let Some(facts) = self.computes.get(&compute) else {
             let known = self.told.computes.remove(&compute).is_some();
             return known.then_some(Update::ComputeGone(compute));
         };
         let whole = Compute {
             moref: compute.clone(),
-            drs: drs.clone(),
+            name: facts.name.clone(),
+            drs: facts.drs.clone(),
         };
         tell(&mut self.told.computes, compute, whole).map(Update::Compute)
     }
@@ -372,6 +381,18 @@ fn tell<K: Ord, V: Clone + PartialEq>(told: &mut BTreeMap<K, V>, key: K, whole: 
     }
     told.insert(key, whole.clone());
     Some(whole)
+}
+
+impl ComputeFacts {
+    /// Takes one property; `None` is unset or unreadable.
+    fn set(&mut self, path: &str, value: Option<&Element>) {
+        match path {
+            "name" => self.name = value.map(|value| text::inventory_name(&value.text)),
+            "configurationEx" => self.drs = value.and_then(decode::drs),
+            // A path that nobody asked for.
+            _ => {}
+        }
+    }
 }
 
 impl HostFacts {

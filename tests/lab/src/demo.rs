@@ -6,15 +6,17 @@ mod figures;
 mod follow;
 mod program;
 mod teller;
+mod waterfall;
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use haulout_lab::build;
+use haulout_lab::jaeger::Jaeger;
 use haulout_lab::kube::{Kube, Options};
 use haulout_lab::stage::{
-    ANNOTATIONS, Haulout, Stage, annotation, boot_id, gpus, is_cordoned, is_ready, label, phase,
+    ANNOTATIONS, Haulout, Stage, annotation, boot_id, episode, gpus, is_cordoned, is_ready, label, phase,
 };
 use haulout_lab::wait::until;
 use jiff::Timestamp;
@@ -38,12 +40,16 @@ const MEMORY_WINDOW: Duration = Duration::from_secs(1);
 /// How often an eviction is refused before a person loosens the budget that refuses it.
 const REFUSALS: usize = 3;
 /// What the story counts on, whatever the shell that started the demo has set for a Haulout of its own.
-const SETTINGS: [(&str, &str); 5] = [
+const SETTINGS: [(&str, &str); 9] = [
     ("ANNOTATION_PREFIX", ANNOTATIONS),
     ("DRAIN_TIMEOUT_ACTION", "power-off"),
     ("DRY_RUN", "false"),
     ("LOG_FORMAT", "text"),
     ("MAX_CONCURRENT_DRAINS", "1"),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""),
+    ("OTEL_SDK_DISABLED", "false"),
+    ("OTEL_TRACES_EXPORTER", "otlp"),
 ];
 /// Haulout's last words that stand beside a failure.
 const LAST_WORDS: usize = 12;
@@ -77,10 +83,10 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
         node_monitor_grace: Duration::from_secs(3),
         ..Options::default()
     };
-    let kube = Kube::start(&options).await?;
+    let (kube, jaeger) = tokio::try_join!(Kube::start(&options), Jaeger::start())?;
     ready(
         &format!(
-            "Kubernetes is up: etcd, kube-apiserver and kube-controller-manager, {}",
+            "Kubernetes is up: etcd, kube-apiserver and kube-controller-manager, {}; and Jaeger",
             kube.url()
         ),
         step,
@@ -96,7 +102,12 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
         step,
     );
     let step = Instant::now();
-    let mut haulout = stage.start(&binary, &SETTINGS)?;
+    let (endpoint, link) = (jaeger.otlp_http(), address_of(&jaeger, "{trace_id}"));
+    let traced = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        ("TRACE_UI_URL_TEMPLATE", link.as_str()),
+    ];
+    let mut haulout = stage.start(&binary, &[&SETTINGS[..], &traced].concat())?;
     let heard = wait_said(&stage, "vCenter has told its complete set");
     tokio::select! {
         heard = heard => heard?,
@@ -112,6 +123,7 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
     let show = Show {
         kube: &kube,
         stage: &stage,
+        jaeger: &jaeger,
         pid: haulout.pid().context("haulout has no process id")?,
         teller: teller.clone(),
         phases: phases.clone(),
@@ -167,6 +179,7 @@ fn ready(what: &str, since: Instant) {
 struct Show<'a> {
     kube: &'a Kube,
     stage: &'a Stage<'a>,
+    jaeger: &'a Jaeger,
     pid: u32,
     teller: Teller,
     phases: Phases,
@@ -178,8 +191,9 @@ impl Show<'_> {
         self.introduce().await?;
         let fresh = figures::memory(self.pid, MEMORY_WINDOW).await?;
         self.moves().await?;
-        self.waits().await?;
+        let trace = self.waits().await?;
         self.measure(fresh).await?;
+        self.trace(&trace, keep).await?;
         heading(&format!(
             "Everything came to pass, in {:.0} s. Nobody touched anything but the hosts and one budget.",
             started.elapsed().as_secs_f64()
@@ -256,8 +270,8 @@ impl Show<'_> {
         self.steps(&node, clicked, "choose a host").await
     }
 
-    /// The second story: a node that waits.
-    async fn waits(&self) -> anyhow::Result<()> {
+    /// The second story: a node that waits. Tells the id of its trace.
+    async fn waits(&self) -> anyhow::Result<String> {
         let (vm, home) = ("gpu2", "esx5");
         let node = self.stage.node_name(vm);
         heading("2. A node that waits for its own host, and a budget that holds it up");
@@ -291,6 +305,8 @@ impl Show<'_> {
         self.note("(hours may pass here: the host is patched and rebooted)".to_owned());
         let held = self.stage.node(&node).await?;
         ensure!(is_cordoned(&held), "{node} was uncordoned while its VM is off");
+        let id = episode(&held).and_then(|it| it["id"].as_str().map(str::to_owned));
+        let id = id.with_context(|| format!("there is no episode on {node}"))?;
         self.stage.vcenter.exit_maintenance(home).await?;
         let after = self.expect_in_service(&node).await?;
         ensure!(
@@ -304,7 +320,31 @@ impl Show<'_> {
             "{vm} was to come back on {home}"
         );
         self.once_off_once_on(vm).await?;
-        self.steps(&node, clicked, "wait for the host").await
+        self.steps(&node, clicked, "wait for the host").await?;
+        Ok(id)
+    }
+
+    /// The second story once more, as the tracing backend tells it.
+    async fn trace(&self, id: &str, keep: bool) -> anyhow::Result<()> {
+        let spans = until(
+            &format!("Jaeger to have the whole trace {id}"),
+            DEADLINE,
+            async || {
+                let spans = self.jaeger.trace(id).await?;
+                let is_whole = spans.iter().any(|span| span.parent.is_none());
+                Ok(is_whole.then_some(spans))
+            },
+        )
+        .await?;
+        heading("The second maintenance as one trace, asked of Jaeger");
+        for row in waterfall::draw(&spans) {
+            say(row.trim_end());
+        }
+        say("");
+        say(&format!("  trace id  {id}"));
+        let how_long = if keep { "" } else { " (KEEP=1 leaves it up)" };
+        say(&format!("  address   {}{how_long}", address_of(self.jaeger, id)));
+        Ok(())
     }
 
     /// Waits until the budget has refused an eviction often enough, and Haulout has named it.
@@ -485,10 +525,16 @@ impl Show<'_> {
         self.stage.vcenter.exit_maintenance("esx1").await?;
         up::look_around(self.stage, self.kube, "esx4")?;
         say(&format!("Haulout's log:      {}", self.stage.log().display()));
+        say(&format!("Jaeger:             {}", self.jaeger.query()));
         say("");
         self.teller.begin();
         std::future::pending().await
     }
+}
+
+/// Where a person opens the trace of this id, as JSON: Jaeger's Go module, which the lab builds, has no UI in it.
+fn address_of(jaeger: &Jaeger, id: &str) -> String {
+    format!("{}/api/traces/{id}", jaeger.query())
 }
 
 async fn wait_said(stage: &Stage<'_>, words: &str) -> anyhow::Result<()> {

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -462,6 +463,14 @@ impl Haulout {
         if !status.success() {
             bail!("haulout ended with {status} after SIGTERM");
         }
+        Ok(())
+    }
+
+    /// Lets it crash with SIGABRT, as a failed assertion in a library would, and waits until it is gone.
+    pub async fn abort(mut self) -> anyhow::Result<()> {
+        self.process.signal(Signal::ABORT)?;
+        let ended = tokio::time::timeout(PATIENCE, self.process.wait()).await;
+        ended.with_context(|| format!("haulout did not end within {PATIENCE:?} of a crash"))??;
         Ok(())
     }
 

@@ -262,7 +262,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             user: "administrator@vsphere.local".into(),
-            password: "secret".into(),
+            // A word that stands nowhere else, so that it is found wherever it should not be.
+            password: "canary-pa55word".into(),
             tls: None,
             port: 0,
         }

@@ -1,0 +1,192 @@
+//! Draws a trace in a terminal: one row for each span, in the order of the tree, with its bar in the time of the whole.
+
+use std::collections::BTreeSet;
+
+use haulout_lab::jaeger::Span;
+
+/// What a row may take: a terminal of 100 columns shows it in one line.
+const WIDTH: usize = 100;
+/// What a name may take, its indentation included; `wait gpu allocatable` fits under a parent of a parent.
+const NAME: usize = 26;
+/// What a duration takes: a day in milliseconds.
+const TOOK: usize = 11;
+/// What is left for the bars, behind two blanks before each column.
+const BAR: usize = WIDTH - NAME - TOOK - 6;
+
+/// The rows of `spans`, which are those of one trace. A span whose parent is not among them stands at the left edge.
+pub(crate) fn draw(spans: &[Span]) -> Vec<String> {
+    let (Some(begin), Some(end)) = (
+        spans.iter().map(|span| span.start).min(),
+        spans.iter().map(|span| span.end).max(),
+    ) else {
+        return Vec::new();
+    };
+    let scale = Scale { begin, end };
+    let mut rows = vec![row("span", &axis(&scale), "took")];
+    let mut seen = BTreeSet::new();
+    let is_top = |span: &&Span| {
+        let parent = span.parent.as_ref();
+        parent.is_none_or(|parent| !spans.iter().any(|it| it.id == *parent))
+    };
+    for top in in_time(spans.iter().filter(is_top)) {
+        branch(top, 0, spans, &scale, &mut seen, &mut rows);
+    }
+    rows
+}
+
+/// The row of `span`, and under it those of its children. What is its own ancestor is drawn once.
+fn branch<'s>(
+    span: &'s Span,
+    depth: usize,
+    spans: &'s [Span],
+    scale: &Scale,
+    seen: &mut BTreeSet<&'s str>,
+    rows: &mut Vec<String>,
+) {
+    if !seen.insert(&span.id) {
+        return;
+    }
+    let name = format!("{}{}", "  ".repeat(depth), span.name);
+    rows.push(row(&name, &scale.bar(span), &seconds(span.start, span.end)));
+    let children = spans.iter().filter(|it| it.parent.as_ref() == Some(&span.id));
+    for child in in_time(children) {
+        branch(child, depth + 1, spans, scale, seen, rows);
+    }
+}
+
+fn in_time<'s>(spans: impl Iterator<Item = &'s Span>) -> Vec<&'s Span> {
+    let mut spans: Vec<&Span> = spans.collect();
+    spans.sort_by_key(|span| (span.start, span.end));
+    spans
+}
+
+/// The time of the whole trace, in microseconds.
+struct Scale {
+    begin: u64,
+    end: u64,
+}
+
+impl Scale {
+    /// The column in which a moment falls, in the whole of them.
+    fn column(&self, at: u64) -> usize {
+        let whole = u128::from(self.end - self.begin).max(1);
+        let part = u128::from(at.saturating_sub(self.begin)) * BAR as u128 / whole;
+        usize::try_from(part).unwrap_or(BAR).min(BAR)
+    }
+
+    /// A moment is a stroke, and whatever took time at least one block.
+    fn bar(&self, span: &Span) -> String {
+        let from = self.column(span.start).min(BAR - 1);
+        let to = self.column(span.end).max(from + 1);
+        let bar = if span.start == span.end {
+            "|".to_owned()
+        } else {
+            "█".repeat(to - from)
+        };
+        format!("{}{bar}", " ".repeat(from))
+    }
+}
+
+/// The ends of the time axis.
+fn axis(scale: &Scale) -> String {
+    let end = seconds(scale.begin, scale.end);
+    format!("0 s{:>1$}", end, BAR - 3)
+}
+
+fn seconds(from: u64, to: u64) -> String {
+    let millis = to.saturating_sub(from).div_ceil(1_000);
+    format!("{}.{:03} s", millis / 1_000, millis % 1_000)
+}
+
+fn row(name: &str, bar: &str, took: &str) -> String {
+    format!("  {:<NAME$}  {bar:<BAR$}  {took:>TOOK$}", cut(name))
+}
+
+/// A name of at most [`NAME`] characters; a longer one ends in an ellipsis.
+fn cut(name: &str) -> String {
+    if name.chars().count() <= NAME {
+        return name.to_owned();
+    }
+    let kept: String = name.chars().take(NAME - 1).collect();
+    format!("{kept}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use haulout_lab::jaeger::Span;
+
+    use super::{BAR, NAME, WIDTH, draw};
+
+    fn span(id: &str, parent: Option<&str>, name: &str, from_ms: u64, to_ms: u64) -> Span {
+        Span {
+            id: id.to_owned(),
+            parent: parent.map(str::to_owned),
+            links: Vec::new(),
+            name: name.to_owned(),
+            start: 1_000_000 + from_ms * 1_000,
+            end: 1_000_000 + to_ms * 1_000,
+            tags: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn spans_stand_in_the_order_of_the_tree_with_bars_in_the_time_of_the_whole() {
+        let rows = draw(&[
+            span("e", Some("a"), "wait host exit", 5_000, 10_000),
+            span("c", Some("a"), "drain", 0, 5_000),
+            span("d", Some("c"), "cordon", 0, 10),
+            span("a", None, "maintenance", 0, 10_000),
+            span("b", Some("a"), "announce", 0, 0),
+        ]);
+        let names: Vec<&str> = rows.iter().map(|row| row[2..2 + NAME].trim_end()).collect();
+        assert_eq!(
+            names,
+            [
+                "span",
+                "maintenance",
+                "  announce",
+                "  drain",
+                "    cordon",
+                "  wait host exit"
+            ]
+        );
+        let bars: Vec<String> = rows
+            .iter()
+            .map(|row| row.chars().skip(NAME + 4).take(BAR).collect())
+            .collect();
+        let blocks = |bar: &str| bar.chars().filter(|c| *c == '█').count();
+        assert_eq!(bars[1], "█".repeat(BAR));
+        assert_eq!(bars[2].trim_end(), "|");
+        assert_eq!(blocks(&bars[3]), BAR / 2);
+        assert_eq!(blocks(&bars[4]), 1, "what took time is seen");
+        assert_eq!(bars[5].find('█'), Some(BAR / 2), "it begins where the drain ends");
+        assert!(bars[5].ends_with('█'));
+        let ends: Vec<&str> = rows[1..]
+            .iter()
+            .map(|row| row.rsplit("  ").next().unwrap().trim())
+            .collect();
+        assert_eq!(ends, ["10.000 s", "0.000 s", "5.000 s", "0.010 s", "5.000 s"]);
+        for row in &rows {
+            assert_eq!(row.chars().count(), WIDTH, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_cut_and_an_odd_trace_is_drawn_all_the_same() {
+        assert!(draw(&[]).is_empty());
+        let long = "x".repeat(80);
+        let rows = draw(&[
+            span("a", Some("nobody"), &long, 0, 0),
+            // Each is the other's parent: neither is a top, and nobody is drawn for ever.
+            span("b", Some("c"), "b", 0, 1),
+            span("c", Some("b"), "c", 0, 1),
+        ]);
+        assert_eq!(rows.len(), 2, "{rows:#?}");
+        assert!(
+            rows[1].contains('…') && rows[1].chars().count() == WIDTH,
+            "{rows:#?}"
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! What the program says of itself while it runs and when it ends: every line tells what it is about, the level can be
+//! changed on the way, and no secret is in any of it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::stage::{PATIENCE, Stage};
+use haulout_lab::vcenter::Fault;
+use haulout_lab::wait::until;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::Value;
+
+use crate::story::{in_maintenance, one_node, run, start, tell};
+
+/// What every line of an episode carries, for whoever searches by one of them.
+const FIELDS: [&str; 5] = ["node", "host", "episode", "phase", "trace_id"];
+
+#[test]
+fn every_line_of_an_episode_says_which_node_host_episode_phase_and_trace() {
+    tell(async {
+        let stage = one_node("lines").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        let template = "https://jaeger.example/trace/{trace_id}";
+        let changes = [
+            ("LOG_FORMAT", "json"),
+            // What the two halves say of their connections below that level is about no episode.
+            ("LOG_LEVEL", "haulout=info,haulout::telemetry=debug"),
+            ("TRACE_UI_URL_TEMPLATE", template),
+        ];
+        let haulout = run(&stage, &changes).await?;
+        // What was tried is told with the answer.
+        let busy = Fault::soap("PowerOnVM_Task", "TaskInProgress").times(1);
+        stage.vcenter.fault(&busy).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&stage, "esx1").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        haulout.stop().await?;
+
+        let said = stage.said();
+        let lines: Vec<Value> = said
+            .lines()
+            .map(|line| serde_json::from_str(line).with_context(|| format!("no JSON: {line}")))
+            .collect::<anyhow::Result<_>>()?;
+        let begun = lines.iter().position(|line| line["from"] == "InService");
+        let ended = lines.iter().position(|line| has(line, "-> InService"));
+        let (begun, ended) = begun.zip(ended).context("no episode begins and ends")?;
+        let of_node: Vec<&Value> = lines[begun..=ended]
+            .iter()
+            .filter(|line| line["node"] == node.as_str())
+            .collect();
+        for words in ["asking to drain", "tried to", "waiting for", "-> Rejoining"] {
+            ensure!(
+                of_node.iter().any(|line| has(line, words)),
+                "no line says {words:?}:\n{said}"
+            );
+        }
+        for line in &of_node {
+            for field in FIELDS {
+                ensure!(line[field].is_string(), "no {field} in {line}");
+            }
+            ensure!(
+                line["trace_id"] == of_node[0]["trace_id"],
+                "another trace: {line}"
+            );
+        }
+        let id = of_node[0]["trace_id"].as_str().unwrap_or_default();
+        let link = template.replace("{trace_id}", id);
+        for line in [of_node[0], of_node[of_node.len() - 1]] {
+            ensure!(line["trace"] == link.as_str(), "no link in {line}");
+        }
+        Ok(())
+    });
+}
+
+fn has(line: &Value, words: &str) -> bool {
+    line["message"].as_str().is_some_and(|said| said.contains(words))
+}
+
+#[test]
+fn the_log_level_changes_with_its_file_while_the_program_runs() {
+    tell(async {
+        let stage = one_node("level").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let file = stage.kube.dir().join("level");
+        let path = file.display().to_string();
+        let haulout = run(&stage, &[("LOG_LEVEL_FILE", &path)]).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+        ensure!(!stage.said().contains("DEBUG"), "it is at info: {}", stage.said());
+
+        std::fs::write(&file, "haulout=debug\n")?;
+        stage
+            .wait_said("the log level is haulout=debug; it was info")
+            .await?;
+        stage.wait_said("asking to drain").await?;
+        std::fs::write(&file, "loud")?;
+        stage.wait_said("holds no level: one of off, error").await?;
+        stage.wait_said("the log level stays haulout=debug").await?;
+        std::fs::remove_file(&file)?;
+        stage
+            .wait_said("the log level is info; it was haulout=debug")
+            .await?;
+        stage.vcenter.cancel_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_node_whose_record_cannot_be_read_is_told_on_though_it_has_no_episode() {
+    tell(async {
+        let stage = one_node("unread").await?;
+        let node = stage.node_name("gpu1");
+        stage.annotate(&node, &[("episode", "{\"version\":7}")]).await?;
+        let haulout = start(&stage, &[])?;
+        let parked = until("an Event of the Node", PATIENCE, async || {
+            let events = events(&stage).await?;
+            Ok(events
+                .into_iter()
+                .find(|event| event.reason.as_deref() == Some("MaintenanceParked")))
+        })
+        .await?;
+        let regarding = parked.regarding.context("it is about something")?;
+        ensure!(regarding.uid == stage.node(&node).await?.metadata.uid);
+        let note = parked.note.unwrap_or_default();
+        ensure!(note.contains("cannot be read and is left alone"), "{note}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn no_secret_is_in_anything_the_program_writes_nor_in_its_last_words() {
+    tell(async {
+        let stage = one_node("canary").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        let right = stage.vcenter.password().to_owned();
+        let (wrong, of_collector) = ("canary-of-a-wrong-login", "canary-of-the-collector");
+        let collector = format!("http://someone:{of_collector}@127.0.0.1:9");
+        let header = format!("authorization=Bearer%20{of_collector}");
+        // As talkative as it can be, with everything on that writes something somewhere.
+        let all = [
+            ("LOG_LEVEL", "trace"),
+            ("RUST_BACKTRACE", "full"),
+            ("NODE_CONDITIONS", "well-known"),
+            ("METRICS_ADDRESS", "127.0.0.1:0"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.as_str()),
+            ("OTEL_EXPORTER_OTLP_HEADERS", header.as_str()),
+        ];
+        let with = |changes: &[(&'static str, &'static str)]| {
+            let mut all: BTreeMap<&str, &str> = all.into_iter().collect();
+            all.extend(changes.iter().copied());
+            all.into_iter().collect::<Vec<_>>()
+        };
+        let haulout = run(&stage, &with(&[])).await?;
+        let metrics = crate::metrics::address(&stage, "metrics").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let away = stage.wait_phase(&node, "awaitingHost").await?;
+        let (_, shown) = crate::metrics::ask(&format!("{metrics}/metrics"), "*/*").await?;
+        ensure!(shown.contains("haulout_episodes_started_total"), "{shown}");
+        // A crash in mid-episode.
+        haulout.abort().await?;
+
+        // Starts that come to nothing, each in its own way.
+        let refused = start(&stage, &with(&[("VCENTER_PASSWORD", wrong)]))?;
+        stage.wait_said("did not accept the credentials").await?;
+        refused.stop().await?;
+        let untrusting = start(&stage, &with(&[("VCENTER_CA_BUNDLE", "")]))?;
+        stage.wait_said("certificate").await?;
+        untrusting.stop().await?;
+        for (changes, code) in [
+            (("POLL_INTERVAL_SECONDS", "0"), 2),
+            (
+                ("VCENTER_HOST", "https://someone:canary-in-a-host@vc.example.com"),
+                2,
+            ),
+            (("VCENTER_CA_BUNDLE", "/dev/null"), 1),
+            (("OTEL_EXPORTER_OTLP_PROTOCOL", "canary-is-no-protocol"), 2),
+        ] {
+            let ended = start(&stage, &with(&[changes]))?.ended().await?;
+            ensure!(ended == Some(code), "{changes:?}: {ended:?}:\n{}", stage.said());
+        }
+
+        let haulout = start(&stage, &with(&[]))?;
+        in_maintenance(&stage, "esx1").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        let back = stage.wait_in_service(&node).await?;
+        haulout.stop().await?;
+        let written = [
+            ("stdout and stderr", stage.said()),
+            ("the metrics", shown),
+            ("the Node in mid-episode", serde_json::to_string(&away)?),
+            ("the Node afterwards", serde_json::to_string(&back)?),
+            ("the Events", serde_json::to_string(&events(&stage).await?)?),
+        ];
+        for (place, text) in &written {
+            for secret in [right.as_str(), wrong, of_collector, "canary-in-a-host"] {
+                let line = text.lines().find(|line| line.contains(secret));
+                ensure!(
+                    line.is_none(),
+                    "{secret} is in {place}: {}",
+                    line.unwrap_or_default()
+                );
+            }
+            ensure!(!text.is_empty(), "{place} is empty");
+        }
+        Ok(())
+    });
+}
+
+/// The Events about the stage's Node.
+async fn events(stage: &Stage<'_>) -> anyhow::Result<Vec<Event>> {
+    let uid = stage.node(&stage.node_name("gpu1")).await?.metadata.uid;
+    let all: Api<Event> = Api::namespaced(stage.client(), "default");
+    let listed = all.list(&ListParams::default()).await.context("listing Events")?;
+    let is_about = |event: &Event| event.regarding.as_ref().is_some_and(|it| it.uid == uid);
+    Ok(listed.items.into_iter().filter(is_about).collect())
+}
