@@ -13,7 +13,6 @@ use haulout::maintenance::record::{read, write};
 use haulout::maintenance::request::Action;
 use jiff::Timestamp;
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
-use proptest::strategy::Strategy as _;
 
 use crate::facts::{at, entering, gpus, home, node, observed, policy, request, spare, vm};
 
