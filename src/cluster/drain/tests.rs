@@ -426,7 +426,7 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
     let settings = DrainSettings {
         eviction_deadline: Duration::from_secs(20),
         round_deadline: Duration::from_secs(30),
-        parallel: 2,
+        flight: Flight::of(2),
         ..DrainSettings::default()
     };
     let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
@@ -451,7 +451,7 @@ async fn a_kube_apiserver_that_asks_for_quiet_gets_it() {
         ),
     });
     let settings = DrainSettings {
-        parallel: 1,
+        flight: Flight::of(1),
         ..DrainSettings::default()
     };
     let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();

@@ -1,0 +1,3 @@
+//! A bench.
+#![allow(missing_docs)]
+fn main() {}
