@@ -41,7 +41,7 @@ const KUBECTL: &str = "/usr/bin/kubectl";
 
 /// How long one drain may take. `kubectl` needs most of a minute for 200 pods, and five seconds for each pod of a budget
 /// that lets one go at a time.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Pods that are made, or asked to go, at once.
 const AT_ONCE: usize = 32;
@@ -550,7 +550,7 @@ async fn by_haulout(stage: &Stage<'_>, number: usize, pods: usize) -> anyhow::Re
         let begun = patches.next();
         let ended = patches.find(|it| {
             let object = it.object.as_ref().map(ToString::to_string);
-            object.is_some_and(|object| object.contains("ShuttingDown"))
+            object.is_some_and(|object| object.to_lowercase().contains("shuttingdown"))
         });
         Ok(begun
             .zip(ended)
@@ -601,11 +601,6 @@ async fn count(
             )
         })
         .collect();
-    if std::env::var_os("SHOW").is_some() {
-        for (at, verb, name, subresource) in &own {
-            println!("{at} {verb} {name:?} {subresource:?}");
-        }
-    }
     Ok(Drain {
         took,
         requests: own.len(),
