@@ -42,3 +42,17 @@ test: ## build the lab, run every test
 	cargo run --quiet --locked -p haulout-lab --bin lab -- build
 	cd $(GO_VCENTER) && go test ./...
 	cargo test --workspace --locked --no-fail-fast
+
+# Every bench that Cargo.toml names; each keeps its table, and all of them go into one document.
+BENCHES := $(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml)
+FIGURES := $(CURDIR)/target/figures
+
+.PHONY: bench
+bench: export RUST_BACKTRACE = 0
+bench: export HAULOUT_FIGURES = $(FIGURES)
+bench: ## measure everything and write the table (most of an hour; QUICK=1 takes minutes)
+	$(need_toolchains)
+	cargo run --quiet --locked -p haulout-lab --bin lab -- build
+	rm -rf $(FIGURES)
+	$(foreach bench,$(BENCHES),cargo bench --locked --bench $(bench) &&) true
+	cargo run --quiet --locked -p haulout-lab --bin lab -- figures $(FIGURES) --document benches/README.md --json benches/figures.json

@@ -222,6 +222,7 @@ impl World {
                 for (code, count) in &report.answers {
                     (self.on_evictions)(*code, *count);
                 }
+                let moved = report.left.iter().any(|left| left.why == Why::Evicted);
                 let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
                 let left = if self.dry_run {
                     line!(info, name, record, "dry run: would evict {} pods", left.len());
@@ -235,6 +236,7 @@ impl World {
                         listed_at: now,
                         pods_revision,
                         left,
+                        moved_at: moved.then_some(now),
                     }),
                 )
                 .await;

@@ -2,12 +2,19 @@
 //!
 //! A round starts departures and reports; it waits for none. The caller comes back when pods have changed or when a
 //! refused eviction is worth another try, so that a crash between two rounds loses nothing.
+//!
+//! Pods that are alike share their budgets, so they are asked in step: one at first, and with every yes one more at
+//! once, so that a free drain is soon in full flight, and a budget that lets one pod go answers two questions, not one
+//! for each of its pods.
 
 mod report;
+mod step;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -15,9 +22,11 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 use kube::core::Status;
 use thiserror::Error;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 pub use report::{Left, Report, Why};
+use step::{Alike, Steps};
 
 use super::answer::{self, Refusal};
 use super::pods::{Verdict, verdict};
@@ -32,7 +41,7 @@ const PASSES_MAX: usize = 3;
 const LISTS_MAX: usize = 3;
 
 /// The bounds of one round.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct DrainSettings {
     /// For one eviction. The kube-apiserver itself retries a contended budget for up to 10 seconds before it answers.
     pub eviction_deadline: Duration,
@@ -40,13 +49,31 @@ pub struct DrainSettings {
     pub list_deadline: Duration,
     /// For the whole round; pods not reached by then are reported as such.
     pub round_deadline: Duration,
-    /// Evictions in flight at once.
-    pub parallel: usize,
+    /// Evictions in flight at once, in all rounds with these settings together.
+    pub flight: Flight,
     /// Pods in one page of a list.
     pub page_size: u32,
     /// The pod that Haulout itself runs in, where that is known. It is evicted last, when no other pod is left: the
     /// drain survives Haulout's own move to another Node, because its state is on the Node.
     pub own_pod: Option<OwnPod>,
+}
+
+/// How many evictions may be in flight at once. Clones share the places.
+#[derive(Clone, Debug)]
+pub struct Flight {
+    places: Arc<Semaphore>,
+    of: usize,
+}
+
+impl Flight {
+    /// A flight of `of` places, and at least one.
+    pub fn of(of: usize) -> Self {
+        let of = of.max(1);
+        Self {
+            places: Arc::new(Semaphore::new(of)),
+            of,
+        }
+    }
 }
 
 /// A pod's namespace and name.
@@ -153,9 +180,11 @@ impl Default for DrainSettings {
             eviction_deadline: Duration::from_secs(20),
             list_deadline: Duration::from_secs(30),
             round_deadline: Duration::from_secs(60),
-            // The connections one kubelet's worth of clients opens anyway; 110 pods, a Node's default maximum, are
-            // through in four turns.
-            parallel: 32,
+            // In the whole process, however many Nodes are drained: the kube-apiserver gives all service accounts
+            // together 245 places at once by default (priority level `workload-low`: 100 of 245 shares of 600
+            // requests), and an eighth of that leaves the others theirs. For one Node it is plenty: 110 pods, a Node's
+            // default maximum, are through in four turns.
+            flight: Flight::of(32),
             // kubectl's and client-go's own page.
             page_size: 500,
             own_pod: None,
@@ -169,6 +198,8 @@ struct Standing {
     namespace: String,
     name: String,
     uid: String,
+    /// With whom it shares its budgets.
+    alike: Alike,
 }
 
 impl Standing {
@@ -178,6 +209,7 @@ impl Standing {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
+            alike: Alike::of(pod),
         }
     }
 
@@ -186,7 +218,12 @@ impl Standing {
     }
 
     fn left(self, why: Why) -> Left {
-        let Self { namespace, name, uid } = self;
+        let Self {
+            namespace,
+            name,
+            uid,
+            alike: _,
+        } = self;
         Left {
             namespace,
             name,
@@ -295,8 +332,8 @@ fn judge(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (Report, Ve
     (report, standing)
 }
 
-/// Evicts `standing`, a bounded number at once, until all were asked, the round ends, or the kube-apiserver asks for
-/// quiet.
+/// Evicts `standing`, a bounded number at once, until all were asked or spoken for, the round ends, or the
+/// kube-apiserver asks for quiet.
 async fn evict_all(
     client: &kube::Client,
     standing: Vec<Standing>,
@@ -304,38 +341,66 @@ async fn evict_all(
     ends: Instant,
     report: &mut Report,
 ) {
-    let is_quiet_asked = std::sync::atomic::AtomicBool::new(false);
-    let mut answers = futures::stream::iter(standing)
-        .map(|pod| {
-            let is_quiet_asked = &is_quiet_asked;
-            async move {
-                let left_s = ends.saturating_duration_since(Instant::now());
-                let answer = if left_s.is_zero() || is_quiet_asked.load(std::sync::atomic::Ordering::Relaxed)
-                {
-                    (Answer::here(Why::NotReached), None)
-                } else {
-                    let (answer, code) = evict(client, &pod, settings.eviction_deadline.min(left_s)).await;
-                    (answer, Some(code))
-                };
-                (pod, answer)
-            }
-        })
-        .buffer_unordered(settings.parallel.max(1));
-    while let Some((pod, (answer, code))) = answers.next().await {
-        if let Some(code) = code {
-            *report.answers.entry(code).or_default() += 1;
+    let mut steps = Steps::new(standing);
+    let mut flying = FuturesUnordered::new();
+    loop {
+        while flying.len() < settings.flight.of
+            && let Some((kind, pod)) = steps.next()
+        {
+            flying.push(async move {
+                let asked = ask(client, &pod, settings, ends).await;
+                (kind, pod, asked)
+            });
         }
+        let Some((kind, pod, asked)) = flying.next().await else {
+            break;
+        };
+        let Some((answer, code)) = asked else {
+            // Nobody else's turn comes either.
+            report.leave(steps.drop_all(), &Why::NotReached);
+            report.left.push(pod.left(Why::NotReached));
+            continue;
+        };
+        *report.answers.entry(code).or_default() += 1;
         match answer {
-            Answer::Gone => {}
+            Answer::Gone => steps.went(kind),
             Answer::Here { why, retry_after } => {
-                if why == Why::TooManyRequests {
-                    is_quiet_asked.store(true, std::sync::atomic::Ordering::Relaxed);
+                match &why {
+                    Why::Evicted => steps.went(kind),
+                    Why::Budget { .. } => report.leave(steps.hold(kind), &why),
+                    Why::TooManyRequests => report.leave(steps.drop_all(), &Why::NotReached),
+                    Why::Terminating { .. }
+                    | Why::ServerError { .. }
+                    | Why::NamespaceTerminating
+                    | Why::Forbidden { .. }
+                    | Why::Unreachable { .. }
+                    | Why::NotReached
+                    | Why::OwnPod
+                    | Why::Standing => steps.stays(kind),
                 }
                 report.retry_after = report.retry_after.max(retry_after);
                 report.left.push(pod.left(why));
             }
         }
     }
+    report.leave(steps.drop_all(), &Why::NotReached);
+}
+
+/// Asks for one eviction in its turn; `None` if the round ended before that.
+async fn ask(
+    client: &kube::Client,
+    pod: &Standing,
+    settings: &DrainSettings,
+    ends: Instant,
+) -> Option<(Answer, u16)> {
+    // The places are never closed; were they, nobody would be asked.
+    let place = tokio::time::timeout_at(ends, settings.flight.places.acquire());
+    let _place = place.await.ok()?.ok()?;
+    let left = ends.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return None;
+    }
+    Some(evict(client, pod, settings.eviction_deadline.min(left)).await)
 }
 
 /// Asks for one eviction. The UID makes sure that it meets the pod that was listed and no namesake; the grace is the

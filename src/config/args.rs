@@ -83,7 +83,7 @@ pub struct Args {
     /// After the longest drain: power-off with the pods that are left, or hold [default: power-off]
     #[arg(long, env = "DRAIN_TIMEOUT_ACTION", value_name = "ACTION", help_heading = PERIODS)]
     pub drain_timeout_action: Option<String>,
-    /// When a refused eviction is tried again [default: 5; 1 to 600]
+    /// When a refused eviction is tried again; one that a budget holds, at the latest [default: 5; 1 to 600]
     #[arg(long, env = "EVICTION_RETRY_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
     pub eviction_retry_seconds: Option<String>,
     /// The longest guest shutdown before the power is cut [default: 120; 1 to 86400]

@@ -37,7 +37,11 @@ impl Inventory {
                     local.settle(&task, &self.tasks);
                 }
             }
-            Found::Drain(report) => local.drain = Some(report),
+            Found::Drain(mut report) => {
+                let before = local.drain.as_ref().and_then(|before| before.moved_at);
+                report.moved_at = report.moved_at.or(before);
+                local.drain = Some(report);
+            }
             Found::Holds { host, holds } => {
                 self.holds.insert(host, holds);
             }

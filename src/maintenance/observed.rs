@@ -262,6 +262,8 @@ pub struct DrainReport {
     pub pods_revision: u64,
     /// The pods that stand in the way, in a stable order. Empty only when a complete list showed none.
     pub left: Vec<PodLeft>,
+    /// When the last round began in which an eviction was accepted, as far as this process knows.
+    pub moved_at: Option<Timestamp>,
 }
 
 /// A pod that stands in the way of a drain.

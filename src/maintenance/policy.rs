@@ -11,7 +11,8 @@ pub struct Policy {
     pub drain_timeout: Duration,
     /// `DRAIN_TIMEOUT_ACTION`.
     pub drain_timeout_action: DrainTimeoutAction,
-    /// `EVICTION_RETRY_SECONDS`: how long after a round with refused evictions the next one comes.
+    /// `EVICTION_RETRY_SECONDS`: how long after a round with refused evictions the next one comes, and at the latest after
+    /// one in which a budget held pods.
     pub eviction_retry: Duration,
     /// `GUEST_SHUTDOWN_TIMEOUT_SECONDS`, from the record that the guest is being shut down.
     pub guest_shutdown_timeout: Duration,

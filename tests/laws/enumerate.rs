@@ -153,6 +153,7 @@ fn drains() -> Vec<Option<DrainReport>> {
             listed_at,
             pods_revision,
             left,
+            moved_at: None,
         })
     };
     let held = PodLeft {

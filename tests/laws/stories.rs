@@ -440,6 +440,7 @@ impl World {
                     listed_at,
                     pods_revision,
                     left: left.collect(),
+                    moved_at: None,
                 });
             }
             Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => {

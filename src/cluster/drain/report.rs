@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::Standing;
 use crate::cluster::pods::SkipReason;
 
 /// What a round found and did.
@@ -99,6 +100,12 @@ impl Report {
             | Why::NotReached
             | Why::OwnPod => true,
         })
+    }
+
+    /// Adds `pods`, each for the same reason.
+    pub(super) fn leave(&mut self, pods: Vec<Standing>, why: &Why) {
+        self.left
+            .extend(pods.into_iter().map(|pod| pod.left(why.clone())));
     }
 
     /// The same report with the pods in an order that does not change from round to round.

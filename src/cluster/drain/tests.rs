@@ -426,7 +426,7 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
     let settings = DrainSettings {
         eviction_deadline: Duration::from_secs(20),
         round_deadline: Duration::from_secs(30),
-        parallel: 2,
+        flight: Flight::of(2),
         ..DrainSettings::default()
     };
     let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
@@ -451,7 +451,7 @@ async fn a_kube_apiserver_that_asks_for_quiet_gets_it() {
         ),
     });
     let settings = DrainSettings {
-        parallel: 1,
+        flight: Flight::of(1),
         ..DrainSettings::default()
     };
     let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
@@ -483,4 +483,82 @@ async fn our_own_pod_leaves_last() {
     let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
     assert_eq!(report.left[0].why, Why::Evicted);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("haulout-1")]);
+}
+
+/// A Ready pod of `app`.
+fn ready(name: &str, app: &str) -> Value {
+    let mut pod = pod(name);
+    pod["metadata"]["labels"] = json!({"app": app});
+    pod["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
+    pod
+}
+
+fn held_by(budget: &str) -> Reply {
+    refusal(
+        429,
+        "TooManyRequests",
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+        json!({"causes": [{"reason": "DisruptionBudget",
+            "message": format!("The disruption budget {budget} needs 2 healthy pods and has 2 currently")}]}),
+    )
+}
+
+#[tokio::test]
+async fn a_budget_answers_for_all_pods_that_are_alike_and_for_no_others() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => {
+            let mut pods: Vec<_> = (0..50).map(|n| ready(&format!("web-{n:02}"), "web")).collect();
+            pods.push(ready("api-1", "api"));
+            let mut starting = ready("web-starting", "web");
+            starting["status"]["conditions"] = json!([]);
+            pods.push(starting);
+            pod_list(&pods, "")
+        }
+        line if line.contains("web-starting") || line.contains("api-1") => accepted(),
+        _ => held_by("web-pdb"),
+    })
+    .await;
+    let report = report.unwrap();
+    let held = |left: &&Left| matches!(&left.why, Why::Budget { names, .. } if names == &["web-pdb"]);
+    assert_eq!(report.left.iter().filter(held).count(), 50);
+    assert_eq!(report.left.len(), 52);
+    assert_eq!(report.answers, BTreeMap::from([(201, 2), (429, 1)]));
+    assert_eq!(log.lines().len(), 4);
+}
+
+#[tokio::test]
+async fn pods_that_are_alike_are_all_asked_where_nothing_holds_them() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..200).map(|n| ready(&format!("web-{n:03}"), "web")).collect();
+            pod_list(&pods, "")
+        }
+        _ => accepted(),
+    })
+    .await;
+    assert!(report.unwrap().left.iter().all(|left| left.why == Why::Evicted));
+    assert_eq!(log.lines().len(), 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_of_two_nodes_share_the_places_for_evictions() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..5).map(|n| pod(&format!("web-{n}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => Reply::Silence,
+    });
+    let settings = DrainSettings {
+        round_deadline: Duration::from_secs(10),
+        flight: Flight::of(3),
+        ..DrainSettings::default()
+    };
+    let node = node();
+    let one = round(&client, &node, &settings, Mode::Evict);
+    let other = round(&client, &node, &settings, Mode::Evict);
+    let (one, other) = tokio::join!(one, other);
+    let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
+    assert_eq!(asked.iter().sum::<u64>(), 3);
+    assert_eq!(log.lines().len(), 2 + 3);
 }

@@ -15,6 +15,13 @@ use crate::maintenance::waiting::{ParkReason, WaitingOn};
 /// quarter of a second is not felt by who waits for a drain.
 const ROUND_GAP: std::time::Duration = std::time::Duration::from_millis(250);
 
+/// Pods that a budget holds are asked for again after this many tenths of the time since it last let one go. A budget that
+/// takes 10 s for each pod is then met at most 3 s late, and asked some twenty times and not two hundred.
+const HELD_TENTHS: u32 = 3;
+
+/// The shortest time between two questions to a budget: ten a second are not felt by a kube-apiserver.
+const HELD_GAP: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// How many times a Node that somebody uncordons in mid-drain is cordoned again before the episode is parked: once may
 /// be a mistake, twice is a wish.
 const RECORDONS: u8 = 1;
@@ -156,8 +163,15 @@ impl Scene<'_> {
         deadline: Option<Timestamp>,
     ) -> Step {
         let refused = report.left.iter().any(|pod| pod.why != PodLeftBecause::Leaving);
+        let held = report
+            .left
+            .iter()
+            .any(|pod| matches!(pod.why, PodLeftBecause::Budget { .. }));
         let changed = report.pods_revision != self.seen.pods_revision;
-        let due = if changed {
+        let due = if held {
+            let gap = self.held_gap(report);
+            after(report.listed_at, if changed { gap.min(ROUND_GAP) } else { gap })
+        } else if changed {
             after(report.listed_at, ROUND_GAP)
         } else if refused {
             after(report.listed_at, self.policy.eviction_retry)
@@ -185,6 +199,16 @@ impl Scene<'_> {
                 recheck: deadline,
             },
         }
+    }
+
+    /// How long after a round in which a budget held pods the next one comes. What a budget waits for (another pod
+    /// that becomes Ready elsewhere) shows nowhere on this Node, so it is asked for; the longer it takes, the less often.
+    fn held_gap(&self, report: &DrainReport) -> std::time::Duration {
+        let since = self.episode.since;
+        let moved_at = report.moved_at.unwrap_or(since).max(since);
+        let still = report.listed_at.duration_since(moved_at);
+        let still = std::time::Duration::try_from(still).unwrap_or_default();
+        (still / 10 * HELD_TENTHS).clamp(HELD_GAP, self.policy.eviction_retry.max(HELD_GAP))
     }
 
     /// Somebody uncordoned the Node. Its power must not be cut on what is scheduled there meanwhile, so it is cordoned

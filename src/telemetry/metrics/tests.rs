@@ -350,6 +350,7 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
             left(PodLeftBecause::Leaving),
             left(PodLeftBecause::NotReached),
         ],
+        moved_at: None,
     });
     told.shows([draining]);
     told.waits(&Record::InService, &WaitingOn::DrainRound);
@@ -380,6 +381,7 @@ fn everything() -> Teller {
         listed_at: at(2),
         pods_revision: 0,
         left: Vec::new(),
+        moved_at: None,
     });
     told.shows([shown]);
     told.waits(&draining, &WaitingOn::DrainRound);

@@ -41,6 +41,8 @@ pub struct Options {
     pub node_monitor_grace: Duration,
     /// What members of [`HAULOUT_GROUP`] may do.
     pub haulout_rules: Vec<PolicyRule>,
+    /// Logs requests that only read as well, for those who count requests: see [`Kube::requests`].
+    pub audit_reads: bool,
 }
 
 impl Default for Options {
@@ -54,6 +56,7 @@ impl Default for Options {
                 rule("events.k8s.io", "events", &["create"]),
                 rule("", "nodes/status", &["patch"]),
             ],
+            audit_reads: false,
         }
     }
 }
@@ -101,7 +104,7 @@ impl User {
 /// One request that asked to change something, as the API server logged it when it had answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditEvent {
-    /// `create`, `update`, `patch`, `delete` or `deletecollection`.
+    /// `create`, `update`, `patch`, `delete` or `deletecollection`; of [`Kube::requests`], also `get`, `list` or `watch`.
     pub verb: String,
     /// Who asked.
     pub user: String,
@@ -164,7 +167,13 @@ impl Kube {
         let authority = Authority::create(&dir)?;
 
         let etcd_spec = etcd(program, &dir, &etcd_port);
-        let apiserver_spec = apiserver(program, &dir, &authority, &port, &etcd_port)?;
+        let policy = if options.audit_reads {
+            // Answers that last are logged at their beginning too.
+            AUDIT_POLICY.replace(", ResponseStarted]", "]") + AUDIT_READS
+        } else {
+            AUDIT_POLICY.to_owned()
+        };
+        let apiserver_spec = apiserver(program, &dir, &authority, &port, &etcd_port, &policy)?;
         let etcd = etcd_spec.spawn()?;
         let apiserver = apiserver_spec.spawn()?;
         let admin = User::admin("admin");
@@ -282,15 +291,24 @@ impl Kube {
     /// Every request so far that asked to change something, but for the nodes' Leases, in the order of their answers. The API server writes the
     /// log before it answers, so what a client has been told is in it.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
+        let mut events = parse_audit(&self.audit_log().await?)?;
+        events.retain(|event| !READS.contains(&event.verb.as_str()));
+        Ok(events)
+    }
+
+    /// Every request so far, those that only read included: a watch from when it begins to be answered, all others from
+    /// when they have been. Needs [`Options::audit_reads`]; without it these are the ones of [`Kube::audit`].
+    pub async fn requests(&self) -> anyhow::Result<Vec<AuditEvent>> {
+        parse_audit(&self.audit_log().await?)
+    }
+
+    async fn audit_log(&self) -> anyhow::Result<String> {
         let path = self.dir.join(AUDIT_LOG);
-        let text = match tokio::fs::read_to_string(&path).await {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => {
-                return Err(error).with_context(|| format!("reading the audit log {}", path.display()));
-            }
-        };
-        parse_audit(&text)
+        match tokio::fs::read_to_string(&path).await {
+            Ok(text) => Ok(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+            Err(error) => Err(error).with_context(|| format!("reading the audit log {}", path.display())),
+        }
     }
 
     /// Ends the control plane in order and removes its files. Dropping it does the same with SIGKILL.
@@ -319,6 +337,14 @@ rules:
 - level: Metadata
   verbs: [create, update, patch, delete, deletecollection]
 "#;
+
+/// What [`Options::audit_reads`] adds. A watch that lasts is logged when it begins to be answered, and again at its end.
+const AUDIT_READS: &str = r#"- level: Metadata
+  verbs: [get, list, watch]
+"#;
+
+/// The verbs that change nothing.
+const READS: [&str; 3] = ["get", "list", "watch"];
 
 /// Those whose work a test can see; the rest would only cost memory. There is no scheduler either: tests say
 /// themselves where a pod runs.
@@ -353,9 +379,10 @@ fn apiserver(
     authority: &Authority,
     port: &Port,
     etcd_port: &Port,
+    audit_policy: &str,
 ) -> anyhow::Result<Spec> {
     let (certificate, key) = authority.issue(dir, "kube-apiserver", Purpose::Server)?;
-    let policy = dir.write("audit-policy.yaml", AUDIT_POLICY)?;
+    let policy = dir.write("audit-policy.yaml", audit_policy)?;
     let account_key = KeyPair::generate().context("making the service accounts' key")?;
     let account_public = dir.write("service-accounts.pub", account_key.public_key_pem())?;
     let account_private = dir.write(ACCOUNT_KEY, account_key.serialize_pem())?;
@@ -609,6 +636,8 @@ impl Authority {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AuditLine {
+    #[serde(default)]
+    stage: String,
     verb: String,
     user: AuditUser,
     #[serde(default)]
@@ -645,11 +674,20 @@ struct AuditStatus {
 fn parse_audit(text: &str) -> anyhow::Result<Vec<AuditEvent>> {
     // What follows the last newline is a line that is still being written.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let read = |line| {
+        serde_json::from_str::<AuditLine>(line)
+            .with_context(|| format!("reading the audit log's line {line}"))
+    };
+    // A watch counts from its beginning; its end, which may be minutes away, is the same request.
+    let is_end_of_watch = |line: &AuditLine| {
+        line.verb == "watch" && line.stage == "ResponseComplete" && line.response_status.code == 200
+    };
     whole
         .lines()
+        .map(read)
+        .filter(|line| !line.as_ref().is_ok_and(is_end_of_watch))
         .map(|line| {
-            let line: AuditLine =
-                serde_json::from_str(line).with_context(|| format!("reading the audit log's line {line}"))?;
+            let line = line?;
             Ok(AuditEvent {
                 verb: line.verb,
                 user: line.user.username,

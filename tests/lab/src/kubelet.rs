@@ -29,6 +29,8 @@ pub const GPU: &str = "nvidia.com/gpu";
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 /// How soon a failed request is tried again.
 const RETRY: Duration = Duration::from_millis(200);
+/// How many ended pods are reported at once; a kubelet has a worker for each pod.
+const WORKERS: usize = 16;
 /// How long one request may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -456,25 +458,49 @@ impl Worker {
 
     async fn tend_pods(&mut self) {
         let now = Instant::now();
+        let mut ending = Vec::new();
         for (uid, pod) in self.pods.clone() {
-            let outcome = if pod.metadata.deletion_timestamp.is_some() {
-                self.end_pod(&uid, &pod, now).await
-            } else {
-                self.run_pod(uid, &pod).await
-            };
-            if let Err(error) = outcome {
-                let name = pod.metadata.name.as_deref().unwrap_or_default();
-                tracing::debug!(node = %self.machine.name, pod = name, error = format!("{error:#}"), "tending a pod failed");
+            if pod.metadata.deletion_timestamp.is_some() {
+                if self.has_ended(&uid, &pod, now) {
+                    ending.push((uid, pod));
+                }
+            } else if let Err(error) = self.run_pod(uid, &pod).await {
+                self.failed(&pod, &error);
+            }
+        }
+        let this = &*self;
+        let reported: Vec<_> = futures::stream::iter(ending)
+            .map(|(uid, pod)| async move {
+                let reported = this.report_end(&uid, &pod).await;
+                (uid, pod, reported)
+            })
+            .buffer_unordered(WORKERS)
+            .collect()
+            .await;
+        for (uid, pod, reported) in reported {
+            match reported {
+                Ok(()) => {
+                    self.ended.insert(uid);
+                }
+                Err(error) => {
+                    self.ends.insert(uid, Instant::now() + RETRY);
+                    self.failed(&pod, &error);
+                }
             }
         }
     }
 
-    /// Reports a terminating pod as ended once its containers are.
-    async fn end_pod(&mut self, uid: &str, pod: &Pod, now: Instant) -> anyhow::Result<()> {
+    fn failed(&self, pod: &Pod, error: &anyhow::Error) {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        tracing::debug!(node = %self.machine.name, pod = name, error = format!("{error:#}"), "tending a pod failed");
+    }
+
+    /// Whether the containers of a terminating pod have ended and nobody was told.
+    fn has_ended(&mut self, uid: &str, pod: &Pod, now: Instant) -> bool {
         // A power cycle ends a stuck pod too: it has set a time for it.
         let hangs = annotation(pod, STUCK) == Some("true") && !self.ends.contains_key(uid);
         if hangs || self.ended.contains(uid) {
-            return Ok(());
+            return false;
         }
         let end = *self.ends.entry(uid.to_owned()).or_insert_with(|| {
             let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
@@ -484,9 +510,11 @@ impl Worker {
                 .map(Duration::from_millis);
             now + exits.map_or(grace, |exits| exits.min(grace))
         });
-        if now < end {
-            return Ok(());
-        }
+        now >= end
+    }
+
+    /// Reports a terminating pod as ended.
+    async fn report_end(&self, uid: &str, pod: &Pod) -> anyhow::Result<()> {
         let (pods, name) = self.pod_api(pod);
         let precondition = Preconditions {
             uid: Some(uid.to_owned()),
@@ -496,16 +524,11 @@ impl Worker {
             .grace_period(0)
             .preconditions(precondition);
         match limited("reporting a pod as ended", pods.delete(&name, &params)).await {
-            Ok(_) => {}
+            Ok(_) => Ok(()),
             // Gone already, or another pod has the name.
-            Err(error) if matches!(code(&error), Some(404 | 409)) => {}
-            Err(error) => {
-                self.ends.insert(uid.to_owned(), Instant::now() + RETRY);
-                return Err(error);
-            }
+            Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(()),
+            Err(error) => Err(error),
         }
-        self.ended.insert(uid.to_owned());
-        Ok(())
     }
 
     /// Makes a pod Running and Ready, so that disruption budgets count it.

@@ -12,9 +12,11 @@
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | ties a VM's power to a Node's life |
 //! | [`jaeger`] | a tracing backend, asked by its own query API |
+//! | [`figures`] | the arithmetic of what benches measure, and the table that shows it |
 //! | [`stage`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
 pub mod build;
+pub mod figures;
 pub mod gate;
 pub mod jaeger;
 pub mod kube;

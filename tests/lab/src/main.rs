@@ -4,11 +4,12 @@ mod demo;
 mod up;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
-use haulout_lab::build;
+use haulout_lab::{build, figures};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Starts the real parts Haulout is tested against.
@@ -27,6 +28,20 @@ enum Command {
     Up(up::Arguments),
     /// Take two GPU nodes through host maintenance with the real Haulout, and tell every step as it happens.
     Demo(demo::Arguments),
+    /// Put the tables that benches have kept into one JSON file, and between the markers of a document.
+    Figures(Figures),
+}
+
+#[derive(Debug, clap::Args)]
+struct Figures {
+    /// The directory that the benches kept their tables in.
+    from: PathBuf,
+    /// The document, which has the two markers.
+    #[arg(long)]
+    document: PathBuf,
+    /// The JSON file.
+    #[arg(long)]
+    json: PathBuf,
 }
 
 #[tokio::main]
@@ -60,6 +75,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     };
     match command {
         Command::Build => build_all().await,
+        Command::Figures(arguments) => place(&arguments),
         Command::Up(arguments) => tokio::select! {
             ended = asked_to_end => ended,
             failed = up::run(&arguments) => failed,
@@ -83,6 +99,21 @@ async fn build_all() -> anyhow::Result<()> {
         let program = build::part(part).await?;
         say(&format!("{part}: {}", program.display()));
     }
+    Ok(())
+}
+
+fn place(arguments: &Figures) -> anyhow::Result<()> {
+    let tables = figures::kept(&arguments.from)?;
+    let json = serde_json::to_string_pretty(&tables).context("writing the figures")?;
+    let (document, file) = (&arguments.document, &arguments.json);
+    std::fs::write(file, json + "\n").with_context(|| format!("writing {}", file.display()))?;
+    let text: Vec<String> = tables.iter().map(figures::Table::markdown).collect();
+    let text = text.join("\n");
+    let standing =
+        std::fs::read_to_string(document).with_context(|| format!("reading {}", document.display()))?;
+    std::fs::write(document, figures::place(&standing, &text)?)
+        .with_context(|| format!("writing {}", document.display()))?;
+    say(&text);
     Ok(())
 }
 

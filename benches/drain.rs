@@ -1,0 +1,639 @@
+//! Drains: Haulout beside `kubectl drain` and beside the smallest client that does the same, in a real kube-apiserver.
+//!
+//! Three cases: many pods that nothing holds, pods behind a budget that lets one go at a time, and many nodes at once
+//! while another client asks for something else.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a bench is a program for a person at a prompt, and reads the clock"
+)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use futures::stream::{StreamExt as _, TryStreamExt as _};
+use haulout_lab::figures::{Samples, Table, is_quick};
+use haulout_lab::kube::{AuditEvent, Kube, Options, User};
+use haulout_lab::kubelet::EXITS_AFTER_MS;
+use haulout_lab::process;
+use haulout_lab::stage::Stage;
+use haulout_lab::wait::until;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::policy::v1::{Eviction, PodDisruptionBudget};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::runtime::watcher::{self, watcher};
+use serde_json::json;
+use tokio::time::Instant;
+
+#[path = "house/datacenter.rs"]
+mod datacenter;
+
+const KUBECTL: &str = "/usr/bin/kubectl";
+
+/// How long one drain may take. `kubectl` needs most of a minute for 200 pods, and five seconds for each pod of a budget
+/// that lets one go at a time.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Pods that are made, or asked to go, at once.
+const AT_ONCE: usize = 32;
+
+/// How long a pod takes to end.
+const ENDS_MS: &str = "500";
+
+/// The limit lifted, and the defaults of two periods that stages shorten: at one second, Haulout would list the pods
+/// that it waits for each second.
+const CHANGES: [(&str, &str); 3] = [
+    ("MAX_CONCURRENT_DRAINS", "1000"),
+    ("EVICTION_RETRY_SECONDS", "5"),
+    ("RETRY_MAX_SECONDS", "30"),
+];
+
+/// How much there is to do.
+struct Size {
+    rounds: usize,
+    pods: usize,
+    held_rounds: usize,
+    held: usize,
+    nodes: usize,
+    pods_of_each: usize,
+    idle_looks: usize,
+}
+
+impl Size {
+    fn choose() -> Self {
+        if is_quick() {
+            Self {
+                rounds: 1,
+                pods: 200,
+                held_rounds: 1,
+                held: 10,
+                nodes: 5,
+                pods_of_each: 40,
+                idle_looks: 200,
+            }
+        } else {
+            Self {
+                rounds: 5,
+                pods: 200,
+                held_rounds: 3,
+                held: 20,
+                nodes: 200,
+                pods_of_each: 100,
+                idle_looks: 1_000,
+            }
+        }
+    }
+}
+
+/// One drain, measured.
+struct Drain {
+    took: Duration,
+    requests: usize,
+    events: usize,
+}
+
+fn main() -> anyhow::Result<()> {
+    // `cargo test --benches` runs a bench too, with this argument missing; it has nothing to test.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return Ok(());
+    }
+    tokio::runtime::Runtime::new()?.block_on(measure())
+}
+
+async fn measure() -> anyhow::Result<()> {
+    let size = Size::choose();
+    let kube = Kube::start(&Options {
+        audit_reads: true,
+        ..Options::default()
+    })
+    .await?;
+    let mut table = Table::new("drain");
+    let only = std::env::var("ONLY").unwrap_or_default();
+    if only.is_empty() || only == "free" {
+        free(&kube, &size, &mut table).await?;
+    }
+    if only.is_empty() || only == "held" {
+        held(&kube, &size, &mut table).await?;
+    }
+    if only.is_empty() || only == "fleet" {
+        fleet(&kube, &size, &mut table).await?;
+    }
+    table.note("A stand-in for the kubelet ends the pods; every contender waits for the same one.");
+    table.note(
+        "Requests are those of the contender's own user in the audit log, reads included, from its cordon to its end; \
+         Haulout's Events on pods are counted apart, because its publisher writes them one at a time beside the drain.",
+    );
+    println!("{}", table.markdown());
+    table.keep(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures"))?;
+    kube.stop().await
+}
+
+/// Many pods that nothing holds.
+async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
+    let case = format!("{} pods, no budget", size.pods);
+    let stage = datacenter::stage(kube, "free", 3 * size.rounds, |_, _| {}).await?;
+    let haulout = datacenter::start(&stage, &CHANGES).await?;
+    let mut seen = Contenders::default();
+    for round in 0..size.rounds {
+        for contender in 0..3 {
+            let number = 3 * round + contender;
+            let node = stage.node_name(&datacenter::vm(number));
+            fill(&stage, &node, size.pods).await?;
+            match contender {
+                0 => seen.floor.push(floor(kube, &node, number).await?),
+                1 if Path::new(KUBECTL).exists() => seen.kubectl.push(kubectl(kube, &node, number).await?),
+                1 => {}
+                _ => seen.haulout.push(by_haulout(&stage, number, size.pods).await?),
+            }
+        }
+    }
+    haulout.stop().await?;
+    seen.tell(table, &case);
+    table.target(&case, WALL, "haulout", 1.3);
+    let count = f64::from(u32::try_from(size.pods)?);
+    table.target(&case, REQUESTS, "haulout", (count + 10.0) / (count + 3.0));
+    Ok(())
+}
+
+/// Pods of a ReplicaSet behind a budget that lets one go at a time: another node takes their successors.
+async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
+    let case = format!("{} pods, a budget of one at a time", size.held);
+    // The last node takes what the others lose.
+    let stage = datacenter::stage(kube, "held", 3 * size.held_rounds + 1, |_, _| {}).await?;
+    let refuge = stage.node_name(&datacenter::vm(3 * size.held_rounds));
+    let haulout = datacenter::start(&stage, &CHANGES).await?;
+    let mut seen = Contenders::default();
+    for round in 0..size.held_rounds {
+        for contender in 0..3 {
+            let number = 3 * round + contender;
+            let node = stage.node_name(&datacenter::vm(number));
+            let app = format!("web{number}");
+            guarded(&stage, &app, &node, &refuge, size.held).await?;
+            match contender {
+                0 => seen
+                    .floor
+                    .push(budget_floor(kube, &stage, &app, &node, number).await?),
+                1 if Path::new(KUBECTL).exists() => seen.kubectl.push(kubectl(kube, &node, number).await?),
+                1 => {}
+                _ => seen.haulout.push(by_haulout(&stage, number, size.held).await?),
+            }
+        }
+    }
+    haulout.stop().await?;
+    seen.tell(table, &case);
+    table.target(&case, WALL, "haulout", 1.3);
+    table.note(
+        "The floor behind a budget watches the budget and asks in the moment it allows: what the budget itself takes, \
+         for a client that may read budgets, which Haulout may not.",
+    );
+    Ok(())
+}
+
+/// Many nodes at once, and another client that wants something else.
+async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
+    let case = format!("{} nodes of {} pods at once", size.nodes, size.pods_of_each);
+    let stage = datacenter::stage(kube, "fleet", size.nodes, |_, _| {}).await?;
+    let mut filling = futures::stream::iter(0..size.nodes)
+        .map(|number| {
+            let node = stage.node_name(&datacenter::vm(number));
+            let stage = &stage;
+            async move { fill(stage, &node, size.pods_of_each).await }
+        })
+        .buffer_unordered(4);
+    while let Some(filled) = filling.next().await {
+        filled?;
+    }
+    let haulout = datacenter::start(&stage, &CHANGES).await?;
+    let neighbour = kube.client_for(&User::admin("neighbour"))?;
+    let mut idle = Samples::default();
+    for _ in 0..size.idle_looks {
+        idle.add_ms(look(&neighbour).await?);
+    }
+
+    let began = Timestamp::now();
+    for number in 0..size.nodes {
+        stage.vcenter.enter_maintenance(&datacenter::host(number)).await?;
+    }
+    let mut busy = Samples::default();
+    let drained = async {
+        let nodes: Api<Node> = Api::all(stage.client());
+        until("every node to be drained", PATIENCE, async || {
+            let list = nodes
+                .list(&ListParams::default().labels(&haulout_lab::stage::label("fleet")))
+                .await?;
+            let is_through = |node: &Node| {
+                let phase = haulout_lab::stage::phase(node);
+                phase.is_some_and(|phase| !["queued", "draining"].contains(&phase.to_lowercase().as_str()))
+            };
+            Ok(list.items.iter().all(is_through).then_some(()))
+        })
+        .await
+    };
+    let looks = async {
+        loop {
+            match look(&neighbour).await {
+                Ok(took) => busy.add_ms(took),
+                Err(error) => break error,
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        error = looks => return Err(error),
+        all = drained => all.with_context(|| stage.said())?,
+    }
+    let took = Timestamp::now().duration_since(began);
+    haulout.stop().await?;
+
+    let requests = kube.requests().await?;
+    let own = requests.iter().filter(|it| it.user == stage.user().name());
+    let evictions: Vec<&AuditEvent> = own
+        .filter(|it| it.subresource.as_deref() == Some("eviction"))
+        .collect();
+    let wall: Samples = [took.as_secs_f64() * 1e3].into_iter().collect();
+    table.row(&case, "haulout", WALL, &wall);
+    let evicted = [evictions.len()].map(number).into_iter().collect();
+    table.row(&case, "haulout", "evictions", &evicted);
+    let most = [most_at_once(&evictions)].map(number).into_iter().collect();
+    table.row(&case, "haulout", "evictions in flight, most", &most);
+    table.row(&case, "another client, idle", GET, &idle);
+    table.row(&case, "another client, during", GET, &busy);
+    table.compare(&case, GET, "another client, idle");
+    table.note(
+        "What is left of the other client's latency during a fleet's drain has more causes than Haulout: apiserver, etcd, \
+         controllers and a stand-in kubelet for each node share this machine's cores with it.",
+    );
+    Ok(())
+}
+
+const WALL: &str = "wall ms";
+const REQUESTS: &str = "requests";
+const EVENTS: &str = "events on pods";
+const GET: &str = "GET ms";
+
+#[derive(Default)]
+struct Contenders {
+    floor: Vec<Drain>,
+    kubectl: Vec<Drain>,
+    haulout: Vec<Drain>,
+}
+
+impl Contenders {
+    fn tell(&self, table: &mut Table, case: &str) {
+        let all = [
+            ("floor", &self.floor),
+            ("kubectl drain", &self.kubectl),
+            ("haulout", &self.haulout),
+        ];
+        for (who, drains) in all {
+            if drains.is_empty() {
+                table.note(format!(
+                    "{case}: there is no {KUBECTL} here, so {who} was not measured."
+                ));
+                continue;
+            }
+            let wall: Samples = drains.iter().map(|it| it.took.as_secs_f64() * 1e3).collect();
+            let requests: Samples = drains.iter().map(|it| number(it.requests)).collect();
+            table.row(case, who, WALL, &wall);
+            table.row(case, who, REQUESTS, &requests);
+        }
+        let events: Samples = self.haulout.iter().map(|it| number(it.events)).collect();
+        table.row(case, "haulout", EVENTS, &events);
+        table.compare(case, WALL, "floor");
+        table.compare(case, REQUESTS, "floor");
+    }
+}
+
+/// Puts pods on `node` and waits until all are Ready.
+async fn fill(stage: &Stage<'_>, node: &str, count: usize) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(stage.client(), stage.name());
+    let mut made = futures::stream::iter(0..count)
+        .map(|index| {
+            let pods = pods.clone();
+            async move {
+                let pod: Pod = serde_json::from_value(json!({
+                    "metadata": {"name": format!("{node}-{index}"), "labels": {"app": node}, "annotations": {EXITS_AFTER_MS: ENDS_MS}},
+                    "spec": spec(node),
+                }))?;
+                pods.create(&PostParams::default(), &pod).await.context("creating a pod")?;
+                anyhow::Ok(())
+            }
+        })
+        .buffer_unordered(AT_ONCE);
+    while let Some(made) = made.next().await {
+        made?;
+    }
+    ready(stage, node, count).await
+}
+
+fn spec(node: &str) -> serde_json::Value {
+    json!({
+        "nodeName": node, "terminationGracePeriodSeconds": 5,
+        "containers": [{"name": "main", "image": "lab.invalid/none"}],
+    })
+}
+
+async fn ready(stage: &Stage<'_>, node: &str, count: usize) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(stage.client(), stage.name());
+    let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    until(&format!("{count} pods on {node}"), PATIENCE, async || {
+        let ready = pods
+            .list(&params)
+            .await?
+            .items
+            .iter()
+            .filter(|pod| is_ready(pod))
+            .count();
+        Ok((ready >= count).then_some(()))
+    })
+    .await
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|it| it.conditions.iter().flatten());
+    conditions
+        .clone()
+        .any(|it| it.type_ == "Ready" && it.status == "True")
+}
+
+/// A ReplicaSet whose pods stand on `node`, whose next ones come up on `refuge`, and a budget that wants all but one.
+async fn guarded(stage: &Stage<'_>, app: &str, node: &str, refuge: &str, count: usize) -> anyhow::Result<()> {
+    let sets: Api<ReplicaSet> = Api::namespaced(stage.client(), stage.name());
+    let set: ReplicaSet = serde_json::from_value(json!({
+        "metadata": {"name": app},
+        "spec": {
+            "replicas": count, "selector": {"matchLabels": {"app": app}},
+            "template": {"metadata": {"labels": {"app": app}, "annotations": {EXITS_AFTER_MS: ENDS_MS}}, "spec": spec(node)},
+        },
+    }))?;
+    sets.create(&PostParams::default(), &set)
+        .await
+        .context("creating a ReplicaSet")?;
+    ready(stage, node, count).await?;
+    let elsewhere = Patch::Merge(json!({"spec": {"template": {"spec": {"nodeName": refuge}}}}));
+    sets.patch(app, &PatchParams::default(), &elsewhere).await?;
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(stage.client(), stage.name());
+    let budget: PodDisruptionBudget = serde_json::from_value(json!({
+        "metadata": {"name": app}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": app}}},
+    }))?;
+    budgets.create(&PostParams::default(), &budget).await?;
+    until("the budget to be counted", PATIENCE, async || {
+        let status = budgets.get(app).await?.status;
+        Ok(status
+            .is_some_and(|it| it.disruptions_allowed == Some(1))
+            .then_some(()))
+    })
+    .await
+}
+
+/// The smallest client that drains: cordon, list, evict a bounded number at once, watch until all are gone.
+async fn floor(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain> {
+    let user = User::admin(format!("floor-{number}"));
+    let client = kube.client_for(&user)?;
+    let began = Instant::now();
+    let since = Timestamp::now();
+    let (mut standing, version) = cordon_and_list(&client, node).await?;
+    let pods: Api<Pod> = Api::all(client.clone());
+    let params = WatchParams::default().fields(&format!("spec.nodeName={node}"));
+    let mut watch = pin!(pods.watch(&params, &version).await?);
+    let all: Vec<Pod> = standing.values().cloned().collect();
+    let evictions = futures::stream::iter(all)
+        .map(|pod| evict(client.clone(), pod))
+        .buffer_unordered(AT_ONCE)
+        .try_for_each(|()| async { Ok(()) });
+    let gone = async {
+        while !standing.is_empty() {
+            match watch.try_next().await?.context("the watch ended")? {
+                WatchEvent::Deleted(pod) => {
+                    standing.remove(&pod.metadata.uid.unwrap_or_default());
+                }
+                WatchEvent::Error(error) => bail!("{error:?}"),
+                WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Bookmark(_) => {}
+            }
+        }
+        Ok(())
+    };
+    tokio::try_join!(evictions, gone)?;
+    let took = began.elapsed();
+    count(kube, &user, since, Timestamp::now(), took).await
+}
+
+/// What a budget itself takes: asks in the moment that it allows.
+async fn budget_floor(
+    kube: &Kube,
+    stage: &Stage<'_>,
+    app: &str,
+    node: &str,
+    number: usize,
+) -> anyhow::Result<Drain> {
+    let user = User::admin(format!("floor-held-{number}"));
+    let client = kube.client_for(&user)?;
+    let began = Instant::now();
+    let since = Timestamp::now();
+    let (standing, _) = cordon_and_list(&client, node).await?;
+    let mut waiting: Vec<Pod> = standing.values().cloned().collect();
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), stage.name());
+    let own = watcher::Config::default().fields(&format!("metadata.name={app}"));
+    let mut changes = pin!(watcher(budgets, own));
+    while !waiting.is_empty() {
+        let allowed = match changes.try_next().await?.context("the watch ended")? {
+            watcher::Event::Apply(budget) | watcher::Event::InitApply(budget) => {
+                budget.status.and_then(|it| it.disruptions_allowed)
+            }
+            watcher::Event::Delete(_) | watcher::Event::Init | watcher::Event::InitDone => None,
+        };
+        if allowed > Some(0)
+            && let Some(pod) = waiting.pop()
+            && evict(client.clone(), pod.clone()).await.is_err()
+        {
+            waiting.push(pod);
+        }
+    }
+    let pods: Api<Pod> = Api::all(stage.client());
+    let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    until("the last pod to be gone", PATIENCE, async || {
+        Ok(pods.list(&params).await?.items.is_empty().then_some(()))
+    })
+    .await?;
+    let took = began.elapsed();
+    count(kube, &user, since, Timestamp::now(), took).await
+}
+
+async fn cordon_and_list(
+    client: &kube::Client,
+    node: &str,
+) -> anyhow::Result<(std::collections::BTreeMap<String, Pod>, String)> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let cordon = Patch::Strategic(json!({"spec": {"unschedulable": true}}));
+    nodes.patch(node, &PatchParams::default(), &cordon).await?;
+    let pods: Api<Pod> = Api::all(client.clone());
+    let list = pods
+        .list(&ListParams::default().fields(&format!("spec.nodeName={node}")))
+        .await?;
+    let version = list.metadata.resource_version.unwrap_or_default();
+    let by_uid = list
+        .items
+        .into_iter()
+        .map(|pod| (pod.metadata.uid.clone().unwrap_or_default(), pod));
+    Ok((by_uid.collect(), version))
+}
+
+async fn evict(client: kube::Client, pod: Pod) -> anyhow::Result<()> {
+    let (namespace, name) = (
+        pod.metadata.namespace.unwrap_or_default(),
+        pod.metadata.name.unwrap_or_default(),
+    );
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    let eviction = Eviction {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            namespace: Some(namespace),
+            ..ObjectMeta::default()
+        },
+        ..Eviction::default()
+    };
+    pods.create_subresource::<_, serde_json::Value>("eviction", &name, &PostParams::default(), &eviction)
+        .await
+        .with_context(|| format!("evicting {name}"))?;
+    Ok(())
+}
+
+/// `kubectl drain`, with what it needs to touch every pod.
+async fn kubectl(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain> {
+    let user = User::admin(format!("kubectl-{node}-{number}"));
+    let config = kube.kubeconfig(&user)?;
+    let since = Timestamp::now();
+    let began = Instant::now();
+    let log = kube.dir().join(format!("kubectl-{node}.log"));
+    let mut drain = process::Spec::new("kubectl", KUBECTL, log)
+        .args([
+            "drain",
+            node,
+            "--force",
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+        ])
+        .arg("--disable-eviction=false")
+        .env("KUBECONFIG", config)
+        .env("NO_PROXY", "127.0.0.1")
+        .spawn()?;
+    let status = tokio::time::timeout(PATIENCE, drain.wait()).await??;
+    ensure!(
+        status.success(),
+        "kubectl drain ended with {status}: {}",
+        drain.tail()
+    );
+    let took = began.elapsed();
+    count(kube, &user, since, Timestamp::now(), took).await
+}
+
+/// A click, and from the cordon until Haulout has recorded that the drain is complete.
+async fn by_haulout(stage: &Stage<'_>, number: usize, pods: usize) -> anyhow::Result<Drain> {
+    let node = stage.node_name(&datacenter::vm(number));
+    let since = Timestamp::now();
+    stage.vcenter.enter_maintenance(&datacenter::host(number)).await?;
+    let user = stage.user();
+    let (from, to) = until(&format!("{node} to be drained"), PATIENCE, async || {
+        let audit = stage.audit().await?;
+        let mut patches = audit.iter().filter(|it| {
+            it.verb == "patch"
+                && it.resource == "nodes"
+                && it.name.as_deref() == Some(&node)
+                && it.code == 200
+        });
+        let begun = patches.next();
+        let ended = patches.find(|it| {
+            let object = it.object.as_ref().map(ToString::to_string);
+            object.is_some_and(|object| object.to_lowercase().contains("shuttingdown"))
+        });
+        Ok(begun
+            .zip(ended)
+            .map(|(begun, ended)| (begun.received, ended.answered)))
+    })
+    .await
+    .with_context(|| stage.said())?;
+    ensure!(from >= since, "{node} was drained before the click");
+    let took = Duration::try_from(to.duration_since(from))?;
+    let drain = count(stage.kube, &user, from, to, took).await?;
+    // The publisher writes beside the drain and may end after it.
+    let events = until("the Events of the pods", PATIENCE, async || {
+        let audit = stage.audit().await?;
+        let events = audit
+            .iter()
+            .filter(|it| it.resource == "events" && it.received >= from);
+        let events = events
+            .filter(|it| it.namespace.as_deref() == Some(stage.name()))
+            .count();
+        Ok((events >= pods).then_some(events))
+    });
+    Ok(Drain {
+        events: events.await?,
+        ..drain
+    })
+}
+
+async fn count(
+    kube: &Kube,
+    user: &User,
+    since: Timestamp,
+    to: Timestamp,
+    took: Duration,
+) -> anyhow::Result<Drain> {
+    let requests = kube.requests().await?;
+    let own = requests
+        .iter()
+        .filter(|it| it.user == user.name() && it.received >= since && it.received <= to);
+    // One that is logged twice is one all the same.
+    let own: BTreeSet<_> = own
+        .filter(|it| it.resource != "events")
+        .map(|it| {
+            (
+                it.received,
+                it.verb.clone(),
+                it.name.clone(),
+                it.subresource.clone(),
+            )
+        })
+        .collect();
+    Ok(Drain {
+        took,
+        requests: own.len(),
+        events: 0,
+    })
+}
+
+/// What another client feels: one small read.
+async fn look(client: &kube::Client) -> anyhow::Result<Duration> {
+    let began = Instant::now();
+    Api::<Namespace>::all(client.clone()).get("default").await?;
+    Ok(began.elapsed())
+}
+
+/// How many of these were under way at the same time.
+fn most_at_once(events: &[&AuditEvent]) -> usize {
+    let mut edges: Vec<(Timestamp, isize)> = events
+        .iter()
+        .flat_map(|event| [(event.received, 1), (event.answered, -1)])
+        .collect();
+    edges.sort();
+    let mut now = 0_isize;
+    let most = edges.iter().map(|(_, step)| {
+        now += step;
+        now
+    });
+    most.max().unwrap_or_default().unsigned_abs()
+}
+
+fn number(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::INFINITY, f64::from)
+}

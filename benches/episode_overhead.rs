@@ -1,0 +1,212 @@
+//! What Haulout itself adds to an episode: a whole wait story whose guest, host and kubelet are instantaneous, less the
+//! time that each of them took by its own account.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "a bench is a program for a person at a prompt, and reads the clock"
+)]
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::figures::{Samples, Table, is_quick};
+use haulout_lab::jaeger::Jaeger;
+use haulout_lab::kube::{AuditEvent, Kube, Options};
+use haulout_lab::stage::{PATIENCE, Stage};
+use haulout_lab::vcenter::{Entry, EntryKind};
+use haulout_lab::wait::until;
+use jiff::Timestamp;
+
+#[path = "house/datacenter.rs"]
+mod datacenter;
+
+const CASE: &str = "wait story, one node";
+
+/// One story, in the order in which things happen. Between two of these either Haulout is at work or a peer is.
+struct Story {
+    /// The click on Enter Maintenance Mode.
+    click: Timestamp,
+    /// The cordon has come in at the kube-apiserver.
+    cordon: Timestamp,
+    /// vCenter was asked to shut the guest down.
+    asked: Timestamp,
+    /// The VM is off.
+    off: Timestamp,
+    /// The host is in maintenance.
+    entered: Timestamp,
+    /// The off is on the Node.
+    off_recorded: Timestamp,
+    /// Exit Maintenance Mode has ended.
+    exited: Timestamp,
+    /// vCenter was asked to power the VM on.
+    power_on: Timestamp,
+    /// The VM is on.
+    on: Timestamp,
+    /// The kubelet has written a status with its GPUs, the last that Haulout waits for.
+    back: Timestamp,
+    /// The PATCH that ends the episode is answered.
+    end: Timestamp,
+}
+
+fn main() -> anyhow::Result<()> {
+    // `cargo test --benches` runs a bench too, with this argument missing; it has nothing to test.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return Ok(());
+    }
+    tokio::runtime::Runtime::new()?.block_on(measure())
+}
+
+async fn measure() -> anyhow::Result<()> {
+    let rounds = if is_quick() { 5 } else { 100 };
+    let kube = Kube::start(&Options::default()).await?;
+    let jaeger = Jaeger::start().await?;
+    let stage = datacenter::stage(&kube, "overhead", 1, |member, vm| {
+        vm.shutdown_ms = 0;
+        member.machine.boot = Duration::ZERO;
+        member.machine.gpus_after = Duration::ZERO;
+    })
+    .await?;
+    let haulout = datacenter::start(&stage, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &jaeger.otlp_http())]).await?;
+    let mut steps: [(&str, Samples); 6] = [
+        ("click to cordon ms", Samples::default()),
+        ("cordon to shutdown ms", Samples::default()),
+        ("off to record ms", Samples::default()),
+        ("exit to power-on ms", Samples::default()),
+        ("GPUs to uncordoned ms", Samples::default()),
+        ("all that Haulout adds ms", Samples::default()),
+    ];
+    let mut whole = Samples::default();
+    for _ in 0..rounds {
+        let story = tell(&stage).await?;
+        let spans = [
+            (story.click, story.cordon),
+            (story.cordon, story.asked),
+            (story.off, story.off_recorded),
+            (story.exited, story.power_on),
+            (story.back, story.end),
+        ];
+        let mut sum = 0.0;
+        for ((_, samples), (from, to)) in steps.iter_mut().zip(spans) {
+            let took = ms(from, to);
+            samples.add(took);
+            sum += took;
+        }
+        if let Some((_, samples)) = steps.last_mut() {
+            samples.add(sum);
+        }
+        let person = ms(story.off_recorded.max(story.entered), story.exited).max(0.0);
+        whole.add(ms(story.click, story.end) - person);
+        ensure!(
+            story.on >= story.power_on,
+            "the VM is on before it was asked to be"
+        );
+    }
+    haulout.stop().await?;
+    let mut table = Table::new("episode_overhead");
+    for (what, samples) in &steps {
+        table.row(CASE, "haulout", what, samples);
+    }
+    table.row(CASE, "haulout and peers", "whole episode ms", &whole);
+    table.target(CASE, "all that Haulout adds ms", "haulout", 250.0);
+    table.note(
+        "Left out as the peers' own: the guest's shutdown (vCenter's journal, from the call to the power state), the boot \
+         (from the power state to the kubelet's status in the audit log), and the person's pause before Exit Maintenance \
+         Mode. The way of a fact to Haulout, its decisions and its writes are in.",
+    );
+    println!("{}", table.markdown());
+    table.keep(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures"))?;
+    kube.stop().await
+}
+
+async fn tell(stage: &Stage<'_>) -> anyhow::Result<Story> {
+    let (host, vm) = (datacenter::host(0), datacenter::vm(0));
+    let node = stage.node_name(&vm);
+    let began = stage.vcenter.journal().await?.len();
+    let since = Timestamp::now();
+    stage.vcenter.enter_maintenance(&host).await?;
+    stage.wait_state(&node, Some("powered-off")).await?;
+    stage
+        .wait_vcenter("the host is in maintenance", |state| {
+            state.host(&host).is_some_and(|host| host.in_maintenance)
+        })
+        .await?;
+    stage.vcenter.exit_maintenance(&host).await?;
+    stage.wait_in_service(&node).await?;
+
+    let journal = stage.vcenter.journal().await?;
+    let journal = journal.get(began..).unwrap_or_default();
+    let power = |detail: &'static str| {
+        move |it: &Entry| it.kind == EntryKind::Power && it.object == vm_name() && it.detail == detail
+    };
+    let maintenance =
+        |detail: &'static str| move |it: &Entry| it.kind == EntryKind::Maintenance && it.detail == detail;
+    let audit = all_of(stage, &node, since).await?;
+    let patches: Vec<&AuditEvent> = audit.iter().filter(|it| it.user == stage.user().name()).collect();
+    let first = patches.first().context("no PATCH of Haulout's")?;
+    let last = patches.last().context("no PATCH of Haulout's")?;
+    let off = find(journal, "a power off", power("poweredOff"))?;
+    let on = find(journal, "a power on", power("poweredOn"))?;
+    let off_recorded = patches
+        .iter()
+        .find(|it| it.received >= off)
+        .context("no PATCH after the power off")?
+        .answered;
+    let back = audit
+        .iter()
+        .filter(|it| {
+            it.subresource.as_deref() == Some("status") && it.received >= on && it.answered <= last.received
+        })
+        .map(|it| it.answered)
+        .max()
+        .context("no status of the kubelet's after the power on")?;
+    Ok(Story {
+        click: find(journal, "the click", maintenance("entering"))?,
+        cordon: first.answered,
+        asked: find(journal, "the shutdown", |it| it.is_call("ShutdownGuest"))?,
+        off,
+        entered: find(journal, "the host's maintenance", maintenance("entered"))?,
+        off_recorded,
+        exited: find(journal, "the host's exit", maintenance("exited"))?,
+        power_on: find(journal, "the power on", |it| {
+            it.is_call("PowerOnVM_Task") || it.is_call("PowerOnMultiVM_Task")
+        })?,
+        on,
+        back,
+        end: last.answered,
+    })
+}
+
+fn vm_name() -> String {
+    datacenter::vm(0)
+}
+
+/// What changed the Node since then. The last of it is waited for: what a client reads may be there before its line is.
+async fn all_of(stage: &Stage<'_>, node: &str, since: Timestamp) -> anyhow::Result<Vec<AuditEvent>> {
+    until("the audit log", PATIENCE, async || {
+        let mut audit = stage.kube.audit().await?;
+        audit.retain(|it| it.resource == "nodes" && it.name.as_deref() == Some(node) && it.received >= since);
+        let is_end = |it: &AuditEvent| {
+            let object = it.object.as_ref().map(ToString::to_string);
+            it.user == stage.user().name()
+                && object.is_some_and(|it| {
+                    it.contains("\"unschedulable\":null") || it.contains("\"unschedulable\":false")
+                })
+        };
+        Ok(audit.iter().any(is_end).then_some(audit))
+    })
+    .await
+}
+
+fn find(journal: &[Entry], what: &str, is_it: impl Fn(&Entry) -> bool) -> anyhow::Result<Timestamp> {
+    let found = journal.iter().find(|it| is_it(it));
+    Ok(found
+        .with_context(|| format!("vCenter's journal does not tell of {what}: {journal:#?}"))?
+        .time)
+}
+
+fn ms(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64() * 1e3
+}

@@ -1,0 +1,207 @@
+//! The parts that every fact passes: reading a set of updates, folding it, deciding, and the record in annotations.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a bench is a program for a person at a prompt"
+)]
+
+use std::alloc::System;
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use criterion::{Criterion, Throughput};
+use haulout::inventory::{Fact, Inventory, MaxUnavailable, Rules};
+use haulout::maintenance::decide::decide;
+use haulout::maintenance::episode::{Cordon, Phase, Record};
+use haulout::maintenance::observed::{HostState, PowerSeen};
+use haulout::maintenance::policy::DrainTimeoutAction;
+use haulout::maintenance::record;
+use haulout::vsphere::property::{UpdateSet, read_update_set};
+use haulout::vsphere::soap::{Answer, read_answer};
+use haulout::vsphere::update::Update;
+use haulout::vsphere::updates::shadow::Shadow;
+use haulout_lab::figures::{Samples, Table, is_quick};
+use quick_xml::Reader;
+use quick_xml::events::Event;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[allow(dead_code, reason = "the laws' tests use the rest")]
+#[path = "../tests/laws/facts.rs"]
+mod facts;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const CAPTURE: &str = include_str!("../proto-notes/captures/hosts-first-set.xml");
+
+/// vCenter's own limit of objects in one set is of this size.
+const OBJECTS: usize = 100;
+
+const CASE: &str = "100 objects";
+const TIME: &str = "us";
+
+fn main() -> anyhow::Result<()> {
+    // `cargo test --benches` runs a bench too, with this argument missing; it has nothing to test.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return Ok(());
+    }
+    let text = repeated()?;
+    let set = decoded(&text)?;
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("criterion");
+    let mut criterion = Criterion::default().output_directory(&home).without_plots();
+    if is_quick() {
+        criterion = criterion
+            .sample_size(20)
+            .warm_up_time(std::time::Duration::from_millis(300))
+            .measurement_time(std::time::Duration::from_secs(1));
+    }
+    let mut parts: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut measure = |name: &'static str, bytes: Option<usize>, part: &mut dyn FnMut()| {
+        let region = Region::new(ALLOCATOR);
+        part();
+        let change = region.change();
+        parts.insert(
+            name,
+            u64::try_from(change.allocations + change.reallocations).unwrap(),
+        );
+        let mut group = criterion.benchmark_group("parts");
+        if let Some(bytes) = bytes {
+            group.throughput(Throughput::Bytes(u64::try_from(bytes).unwrap()));
+        }
+        group.bench_function(name, |bencher| bencher.iter(&mut *part));
+        group.finish();
+    };
+
+    measure("walk", Some(text.len()), &mut || {
+        black_box(walk(black_box(&text)));
+    });
+    measure("decode", Some(text.len()), &mut || {
+        black_box(decoded(black_box(&text)).unwrap());
+    });
+    measure("fold", None, &mut || {
+        black_box(folded(black_box(&set)));
+    });
+    let policy = facts::policy(DrainTimeoutAction::PowerOff);
+    let episode = facts::episode(Phase::Draining, Cordon::Ours, false);
+    let records = [Record::InService, Record::Episode(Box::new(episode))];
+    let observed = facts::observed(facts::node(), facts::vm(PowerSeen::On, HostState::InService));
+    let leaving = facts::observed(facts::node(), facts::vm(PowerSeen::On, facts::entering()));
+    measure("decide_at_rest", None, &mut || {
+        black_box(decide(&records[0], black_box(&observed), &policy, facts::at(10)));
+    });
+    measure("decide_draining", None, &mut || {
+        black_box(decide(&records[1], black_box(&leaving), &policy, facts::at(10)));
+    });
+    measure("record_write", None, &mut || {
+        black_box(record::write(black_box(&records[1]), facts::at(10)));
+    });
+    let written = record::write(&records[1], facts::at(10));
+    measure("record_read", None, &mut || {
+        black_box(record::read(black_box(&written)));
+    });
+
+    let mut table = Table::new("parts");
+    for (name, allocations) in parts {
+        let samples = samples(&home, name)?;
+        table.row(CASE, name, TIME, &samples);
+        let counted = f64::from(u32::try_from(allocations)?);
+        table.row(CASE, name, "allocations", &[counted].into_iter().collect());
+        if ["walk", "decode"].contains(&name) {
+            let megabytes = f64::from(u32::try_from(text.len())?) / 1e6;
+            let speed = samples.median().map(|median| megabytes / (median / 1e6));
+            table.row(CASE, name, "MB/s", &speed.into_iter().collect());
+        }
+    }
+    let base = table
+        .rows
+        .iter()
+        .find(|row| row.who == "walk" && row.what == TIME)
+        .and_then(|row| row.median);
+    for row in &mut table.rows {
+        if row.who == "decode" && row.what == TIME {
+            row.ratio = row.median.zip(base).map(|(median, base)| median / base);
+            row.target = Some(2.0);
+        }
+        if row.who.starts_with("decide") && row.what == TIME {
+            row.target = Some(1.0);
+        }
+    }
+    table.note(format!(
+        "{} bytes: the objects of proto-notes/captures/hosts-first-set.xml, repeated until there are {OBJECTS}.",
+        text.len()
+    ));
+    table.note("walk is quick-xml reading every event of the same bytes and doing nothing with it.");
+    println!("{}", table.markdown());
+    table.keep(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures"))?;
+    Ok(())
+}
+
+/// The captured set, its objects repeated until there are enough.
+fn repeated() -> anyhow::Result<String> {
+    const CLOSE: &str = "</objectSet>";
+    let from = CAPTURE.find("<objectSet>").context("the capture has no object")?;
+    let to = CAPTURE.rfind(CLOSE).context("the capture has no object")? + CLOSE.len();
+    let (head, rest) = CAPTURE.split_at(from);
+    let (objects, tail) = rest.split_at(to - from);
+    let objects: String = objects.split_inclusive(CLOSE).cycle().take(OBJECTS).collect();
+    Ok(format!("{head}{objects}{tail}"))
+}
+
+fn walk(text: &str) -> usize {
+    let mut reader = Reader::from_str(text);
+    let mut events = 0;
+    loop {
+        match reader.read_event() {
+            Ok(Event::Eof) | Err(_) => return events,
+            Ok(event) => {
+                black_box(&event);
+                events += 1;
+            }
+        }
+    }
+}
+
+fn decoded(text: &str) -> anyhow::Result<UpdateSet> {
+    match read_answer("WaitForUpdatesEx", text.as_bytes())? {
+        Answer::Returned(response) => read_update_set(response)?.context("nothing happened in it"),
+        Answer::Fault { fault, .. } => anyhow::bail!("{fault}"),
+    }
+}
+
+fn folded(set: &UpdateSet) -> usize {
+    let mut shadow = Shadow::default();
+    shadow.apply(set.changes.clone());
+    let rules = Rules {
+        concurrent_drains: 1,
+        unavailable: MaxUnavailable::Unlimited,
+        bind_by_name: false,
+    };
+    let mut inventory = Inventory::new(rules, facts::at(0));
+    for update in shadow.tell() {
+        inventory.apply(Fact::Vsphere(update));
+    }
+    inventory.apply(Fact::Vsphere(Update::Settled));
+    inventory.sights().len()
+}
+
+/// What Criterion measured, in microseconds for one turn.
+fn samples(home: &Path, name: &str) -> anyhow::Result<Samples> {
+    #[derive(serde::Deserialize)]
+    struct Sample {
+        iters: Vec<f64>,
+        times: Vec<f64>,
+    }
+    let path: PathBuf = home.join("parts").join(name).join("new/sample.json");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let sample: Sample = serde_json::from_str(&text)?;
+    Ok(sample
+        .times
+        .iter()
+        .zip(&sample.iters)
+        .map(|(time, iters)| time / iters / 1e3)
+        .collect())
+}

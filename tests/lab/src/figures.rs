@@ -1,0 +1,334 @@
+//! What benches measure: the arithmetic of their figures, and the one table that all of them are shown in.
+//!
+//! A bench hands in samples and gets a [`Table`]; the table is kept as JSON beside those of the other benches, and
+//! [`place`] puts all of them between two markers of a document.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+
+/// Where [`place`] begins to write.
+pub const BEGIN: &str = "<!-- figures: begin -->";
+/// Where it ends.
+pub const END: &str = "<!-- figures: end -->";
+
+/// The variable that names the directory of the tables.
+pub const DIRECTORY: &str = "HAULOUT_FIGURES";
+
+/// Whether `QUICK=1` asks for the smallest run that still shows something.
+pub fn is_quick() -> bool {
+    std::env::var_os("QUICK").is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// Measured values of one quantity.
+#[derive(Debug, Clone, Default)]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// Adds one value. What is no number is left out: it would have no place in an order.
+    pub fn add(&mut self, value: f64) {
+        if value.is_finite() {
+            self.0.push(value);
+        }
+    }
+
+    /// Adds one duration, in milliseconds.
+    pub fn add_ms(&mut self, duration: Duration) {
+        self.add(duration.as_secs_f64() * 1e3);
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The smallest value that `share` of all are not above (nearest rank), so that it is one that was measured; `None`
+    /// without samples.
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        // The rank is at most the count, which a vector's length bounds.
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss
+        )]
+        let rank = (share.clamp(0.0, 1.0) * sorted.len() as f64).ceil() as usize;
+        sorted.get(rank.saturating_sub(1)).copied()
+    }
+
+    /// The median.
+    pub fn median(&self) -> Option<f64> {
+        self.quantile(0.5)
+    }
+}
+
+impl FromIterator<f64> for Samples {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
+        let mut samples = Self::default();
+        values.into_iter().for_each(|value| samples.add(value));
+        samples
+    }
+}
+
+/// One line of a table: who, in which case, how much of what.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The case, such as `200 pods, no budget`.
+    pub case: String,
+    /// Who was measured.
+    pub who: String,
+    /// What was measured, with its unit, such as `wall ms`.
+    pub what: String,
+    /// How many samples.
+    pub count: usize,
+    /// Their median.
+    pub median: Option<f64>,
+    /// Their 99th percentile, by nearest rank: with fewer than a hundred samples that is the largest.
+    pub p99: Option<f64>,
+    /// Median over the median of the row that this one is compared with.
+    pub ratio: Option<f64>,
+    /// What `ratio`, or where there is none the median, may be at most.
+    pub target: Option<f64>,
+}
+
+/// The figures of one bench.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// The bench.
+    pub bench: String,
+    /// The command that made the figures.
+    pub command: String,
+    /// The rows, in the order they were added.
+    pub rows: Vec<Row>,
+    /// What has to be known to read them.
+    pub notes: Vec<String>,
+}
+
+impl Row {
+    /// Whether the target is met; `None` where there is none, or nothing to compare with it.
+    pub fn is_met(&self) -> Option<bool> {
+        Some(self.ratio.or(self.median)? <= self.target?)
+    }
+}
+
+impl Table {
+    /// An empty table of `bench`.
+    pub fn new(bench: &str) -> Self {
+        let quick = if is_quick() { "QUICK=1 " } else { "" };
+        Self {
+            bench: bench.to_owned(),
+            command: format!("{quick}cargo bench --bench {bench}"),
+            rows: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds a row of `samples`.
+    pub fn row(&mut self, case: &str, who: &str, what: &str, samples: &Samples) -> &mut Row {
+        self.rows.push(Row {
+            case: case.to_owned(),
+            who: who.to_owned(),
+            what: what.to_owned(),
+            count: samples.count(),
+            median: samples.median(),
+            p99: samples.quantile(0.99),
+            ratio: None,
+            target: None,
+        });
+        let last = self.rows.len() - 1;
+        &mut self.rows[last]
+    }
+
+    /// Sets the ratio of every row of `case` and `what` to that of `floor`, the floor's own left out.
+    pub fn compare(&mut self, case: &str, what: &str, floor: &str) {
+        let is_of = |row: &Row| row.case == case && row.what == what;
+        let base = self
+            .rows
+            .iter()
+            .find(|row| is_of(row) && row.who == floor)
+            .and_then(|row| row.median)
+            .filter(|median| *median > 0.0);
+        for row in &mut self.rows {
+            if is_of(row) && row.who != floor {
+                row.ratio = row.median.zip(base).map(|(median, base)| median / base);
+            }
+        }
+    }
+
+    /// Sets what the rows of `case`, `what` and `who` may reach at most.
+    pub fn target(&mut self, case: &str, what: &str, who: &str, target: f64) {
+        for row in &mut self.rows {
+            if row.case == case && row.what == what && row.who == who {
+                row.target = Some(target);
+            }
+        }
+    }
+
+    /// Adds what has to be known to read the figures.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// As a table for people.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("### {}\n\n`{}`\n\n", self.bench, self.command);
+        text.push_str("| case | who | what | n | median | p99 | ratio | at most | |\n");
+        text.push_str("|---|---|---|--:|--:|--:|--:|--:|---|\n");
+        for row in &self.rows {
+            let verdict = match row.is_met() {
+                Some(true) => "met",
+                Some(false) => "missed",
+                None => "",
+            };
+            let cells = [row.median, row.p99, row.ratio, row.target].map(shown);
+            text.push_str(&format!(
+                "| {} | {} | {} | {} | {} | {verdict} |\n",
+                row.case,
+                row.who,
+                row.what,
+                row.count,
+                cells.join(" | ")
+            ));
+        }
+        for note in &self.notes {
+            text.push_str(&format!("\n- {note}"));
+        }
+        if !self.notes.is_empty() {
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Keeps the table as JSON in the directory that [`DIRECTORY`] names, or else in `otherwise`, and tells the file.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn keep(&self, otherwise: &Path) -> anyhow::Result<PathBuf> {
+        let directory = std::env::var_os(DIRECTORY).map_or_else(|| otherwise.to_owned(), PathBuf::from);
+        std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+        let path = directory.join(format!("{}.json", self.bench));
+        let text = serde_json::to_string_pretty(self).context("writing a table")?;
+        std::fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// All tables that are kept in `directory`, by the names of their benches.
+///
+/// # Errors
+/// Where the directory or one of its tables cannot be read.
+pub fn kept(directory: &Path) -> anyhow::Result<Vec<Table>> {
+    let reading = || format!("reading the figures in {}", directory.display());
+    let mut tables = Vec::new();
+    for entry in std::fs::read_dir(directory).with_context(reading)? {
+        let path = entry.with_context(reading)?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let text =
+                std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+            let table: Table =
+                serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
+            tables.push(table);
+        }
+    }
+    tables.sort_by(|one, other| one.bench.cmp(&other.bench));
+    Ok(tables)
+}
+
+/// `document` with `text` between the two markers, in the place of what stands there.
+///
+/// # Errors
+/// Where the markers are missing or stand in the wrong order.
+pub fn place(document: &str, text: &str) -> anyhow::Result<String> {
+    let begin = document.find(BEGIN).map(|at| at + BEGIN.len());
+    let end = document.find(END);
+    match begin.zip(end) {
+        Some((begin, end)) if begin <= end => Ok(format!(
+            "{}\n\n{}\n\n{}",
+            &document[..begin],
+            text.trim(),
+            &document[end..]
+        )),
+        Some(_) | None => bail!("the document has no place for figures: {BEGIN} and, after it, {END}"),
+    }
+}
+
+/// Three digits that count, or whole numbers from a hundred on.
+fn shown(value: Option<f64>) -> String {
+    match value {
+        None => String::new(),
+        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) if value.abs() >= 1.0 || value == 0.0 => format!("{value:.2}"),
+        Some(value) => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BEGIN, END, Samples, Table, place};
+
+    fn samples(values: impl IntoIterator<Item = u32>) -> Samples {
+        values.into_iter().map(f64::from).collect()
+    }
+
+    #[test]
+    fn a_quantile_is_a_value_that_was_measured() {
+        let hundred = samples((1..=100).rev());
+        assert_eq!(hundred.median(), Some(50.0));
+        assert_eq!(hundred.quantile(0.99), Some(99.0));
+        assert_eq!(hundred.quantile(0.0), Some(1.0));
+        assert_eq!(hundred.quantile(1.0), Some(100.0));
+        assert_eq!(samples([3]).quantile(0.99), Some(3.0));
+        assert_eq!(samples([3, 1, 2]).median(), Some(2.0));
+        assert_eq!(samples([]).median(), None);
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_sample() {
+        let samples: Samples = [1.0, f64::NAN, f64::INFINITY].into_iter().collect();
+        assert_eq!((samples.count(), samples.median()), (1, Some(1.0)));
+    }
+
+    #[test]
+    fn a_ratio_is_to_the_floor_of_the_same_case_and_quantity() {
+        let mut table = Table::new("drain");
+        table.row("a", "floor", "ms", &samples([100]));
+        table.row("a", "haulout", "ms", &samples([125]));
+        table.row("a", "haulout", "requests", &samples([7]));
+        table.row("b", "haulout", "ms", &samples([900]));
+        table.compare("a", "ms", "floor");
+        table.target("a", "ms", "haulout", 1.3);
+        table.target("a", "requests", "haulout", 6.0);
+        let ratios: Vec<_> = table.rows.iter().map(|row| row.ratio).collect();
+        assert_eq!(ratios, [None, Some(1.25), None, None]);
+        let met: Vec<_> = table.rows.iter().map(super::Row::is_met).collect();
+        assert_eq!(met, [None, Some(true), Some(false), None]);
+        assert!(
+            table
+                .markdown()
+                .contains("| a | haulout | ms | 1 | 125 | 125 | 1.25 | 1.30 | met |")
+        );
+    }
+
+    #[test]
+    fn a_floor_of_nothing_gives_no_ratio() {
+        let mut table = Table::new("drain");
+        table.row("a", "floor", "ms", &samples([0]));
+        table.row("a", "haulout", "ms", &samples([1]));
+        table.compare("a", "ms", "floor");
+        assert_eq!(table.rows[1].ratio, None);
+    }
+
+    #[test]
+    fn figures_are_placed_between_the_markers_as_often_as_one_likes() {
+        let empty = format!("before\n{BEGIN}\n{END}\nafter");
+        let once = place(&empty, "old").unwrap();
+        let twice = place(&once, "new\n").unwrap();
+        assert_eq!(twice, format!("before\n{BEGIN}\n\nnew\n\n{END}\nafter"));
+        assert!(place("no place", "new").is_err());
+        assert!(place(&format!("{END}{BEGIN}"), "new").is_err());
+    }
+}
