@@ -14,6 +14,8 @@
 pub mod ids;
 pub mod keys;
 
+pub mod gate;
+
 pub mod cluster;
 pub mod vsphere;
 

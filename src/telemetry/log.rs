@@ -88,6 +88,19 @@ impl Tell for Log {
 
 fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url: Option<String>) {
     let episode = transition.record.episode().or(before.episode());
+    if let Some(episode) = episode.filter(|_| transition.is_takeover(before)) {
+        info!(
+            %node,
+            host = episode.host.name.as_str(),
+            episode = episode.id.as_str(),
+            trace_id = episode.trace_id(),
+            phase = episode.phase.name(),
+            epoch = episode.epoch,
+            "{} goes on under another leader",
+            episode.phase.name(),
+        );
+        return;
+    }
     let cordon = match transition.unschedulable {
         Some(true) => ", cordoned",
         Some(false) => ", uncordoned",

@@ -56,6 +56,7 @@ fn sight(record: Record, host: HostState) -> Sight {
         record,
         seen: Observed {
             process_began: at(-60),
+            lead: crate::maintenance::observed::Lead::ALONE,
             hearing: Hearing::Both,
             node: Some(node()),
             vm: VmSeen::Found(vm),
@@ -340,6 +341,7 @@ fn everything() -> Teller {
     told.metrics
         .vcenter_called("Login", Came::Answer, Duration::from_millis(30));
     told.metrics.vcenter_answered(at(3));
+    told.metrics.leads("haulout", true);
     told
 }
 

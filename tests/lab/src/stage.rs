@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -476,6 +477,16 @@ impl Haulout {
         Ok(status
             .with_context(|| format!("haulout did not end within {PATIENCE:?}"))??
             .code())
+    }
+
+    /// Stops it in the middle of whatever it does, as a machine that is stunned does (SIGSTOP).
+    pub fn freeze(&self) -> anyhow::Result<()> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// Lets it go on where it was stopped (SIGCONT).
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        self.process.signal(Signal::CONT)
     }
 
     /// Its process id.
