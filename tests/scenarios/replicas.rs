@@ -19,12 +19,15 @@ use crate::story::{one_node, start, tell};
 /// How many of these stories run at once: each has two replicas and waits most of its time for a lease to run out.
 const ABREAST: usize = 6;
 
-/// Ten times faster than production.
+/// Five times faster than production, which is what a machine that is busy with other stories keeps up with.
 const FAST: [(&str, &str); 3] = [
-    ("LEASE_DURATION_SECONDS", "1.5"),
-    ("LEASE_RENEW_DEADLINE_SECONDS", "1"),
-    ("LEASE_RETRY_PERIOD_SECONDS", "0.2"),
+    ("LEASE_DURATION_SECONDS", "3"),
+    ("LEASE_RENEW_DEADLINE_SECONDS", "2"),
+    ("LEASE_RETRY_PERIOD_SECONDS", "0.3"),
 ];
+
+/// What can become of a leader.
+const HARMS: [Harm; 3] = [Harm::Killed, Harm::Frozen, Harm::CutOff];
 
 /// What becomes of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,16 +230,22 @@ async fn one_story_of_two_leaders(stage: &Stage<'_>, second: &Gate) -> anyhow::R
     Ok(())
 }
 
-fn survives(story: Story, name: &'static str, harms: &'static [Harm]) {
+fn survives(story: Story, name: &'static str) {
     tell(async move {
         let changes = undisturbed(story, &format!("{name}-ref")).await?;
+        let effects: Vec<(usize, &String)> = (1..)
+            .zip(&changes)
+            .filter(|(_, what)| !what.starts_with("PATCH nodes/"))
+            .collect();
         ensure!(
-            changes.len() >= 8,
-            "the story has lost some of its changes: {changes:#?}"
+            effects.len() >= 3,
+            "the story has lost some of its effects: {changes:#?}"
         );
-        let points = harms
-            .iter()
-            .flat_map(|harm| (1..=changes.len()).map(move |number| (number, *harm)));
+        println!("{HARMS:?} at each of {effects:?}");
+        let points: Vec<(usize, Harm)> = HARMS
+            .into_iter()
+            .flat_map(|harm| effects.iter().map(move |(number, _)| (*number, harm)))
+            .collect();
         stream::iter(points)
             .map(|(number, harm)| async move {
                 let name = format!("{name}-{}-{number}", harm.name());
@@ -247,26 +256,18 @@ fn survives(story: Story, name: &'static str, harms: &'static [Harm]) {
             .buffer_unordered(ABREAST)
             .try_collect::<Vec<()>>()
             .await
-            .map(|all| println!("{} stories of two replicas", all.len()))
+            .map(|_| ())
     });
 }
 
 #[test]
-fn s18_a_leader_killed_frozen_or_cut_off_at_every_change_of_the_wait_story() {
-    survives(
-        Story::Wait,
-        "two-wait",
-        &[Harm::Killed, Harm::Frozen, Harm::CutOff],
-    );
+fn s18_a_leader_killed_frozen_or_cut_off_at_each_effect_of_the_wait_story() {
+    survives(Story::Wait, "two-wait");
 }
 
 #[test]
-fn s18_a_leader_killed_frozen_or_cut_off_at_every_change_of_the_migrate_story() {
-    survives(
-        Story::Migrate,
-        "two-move",
-        &[Harm::Killed, Harm::Frozen, Harm::CutOff],
-    );
+fn s18_a_leader_killed_frozen_or_cut_off_at_each_effect_of_the_migrate_story() {
+    survives(Story::Migrate, "two-move");
 }
 
 /// Waits until the gate was crossed by something that begins with `what`, and tells how long after `from` that was.

@@ -195,9 +195,10 @@ impl Election {
             };
             return self.bid(Some(seen), next, quarantine);
         }
-        // A bid of ours whose answer was lost is ours; nothing was done under it.
+        // A bid of ours whose answer was lost. What it replaced is not known any more; it may have been nothing, under a
+        // leader whose Lease somebody deleted.
         if seen.holder == self.me {
-            return self.bid(Some(seen), seen.transitions, self.timing.quarantine());
+            return self.bid(Some(seen), seen.transitions, self.timing.lease);
         }
         if now.awake.saturating_sub(since) >= self.lasts(seen) {
             return self.bid(Some(seen), next, self.timing.quarantine());

@@ -97,7 +97,7 @@ fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadlin
         ),
         (
             Some(held_by("me")),
-            [bid(Some("7"), 4, 5), bid(Some("7"), 4, 5)],
+            [bid(Some("7"), 4, 15), bid(Some("7"), 4, 15)],
             [renew(), deadline()],
         ),
         (
@@ -241,11 +241,12 @@ impl Actor {
         }
     }
 
-    /// Whether a request of its may leave.
+    /// Whether something of an effect of its may leave. Records may leave earlier, and the kube-apiserver checks them.
     fn sends(&self, tenth: u64) -> bool {
+        let now = self.now(tenth).since_boot;
         self.election
             .tenure()
-            .is_some_and(|tenure| self.now(tenth).since_boot < tenure.until)
+            .is_some_and(|tenure| now < tenure.until && now >= tenure.effects_from)
     }
 
     /// Whether an effect may begin.
