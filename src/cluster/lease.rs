@@ -277,10 +277,10 @@ impl Candidate<'_> {
         } else {
             answer::within(deadline, self.leases.create(&params, lease)).await
         };
-        written.map_err(|refusal| match refusal {
+        written.map_err(|refusal| match &refusal {
             // 409 is both a conflict and "already exists"; 404 is a replace of what was deleted meanwhile.
             Refusal::Status(status) if matches!(status.code, 404 | 409) => Failed::Overtaken,
-            refusal => Failed::Said(refusal.said()),
+            Refusal::Status(_) | Refusal::Unreachable(_) => Failed::Said(refusal.said()),
         })
     }
 

@@ -49,3 +49,42 @@ fn abort() -> ! {
     let _ = heard.recv_timeout(LAST_WORDS);
     std::process::abort()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::gate::Term;
+
+    /// Tells the test, when it runs in a process of its own, to hang.
+    const HANGS: &str = "HAULOUT_TEST_HANGS";
+
+    #[test]
+    fn a_process_whose_term_is_over_and_that_hangs_is_aborted() {
+        if std::env::var_os(HANGS).is_some() {
+            let gate = Gate::of_a_replica();
+            gate.open(Term {
+                until: gate.now().since_boot + Duration::from_millis(200),
+                margin: Duration::ZERO,
+                effects_from: Duration::ZERO,
+            });
+            let _dog = watch(gate, Duration::from_millis(20)).unwrap();
+            // As a runtime that runs no task.
+            let (_sender, nothing) = mpsc::channel::<()>();
+            let _ = nothing.recv_timeout(Duration::from_secs(20));
+            return;
+        }
+        let name = "gate::watchdog::tests::a_process_whose_term_is_over_and_that_hangs_is_aborted";
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(HANGS, "yes")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        // SIGABRT
+        assert_eq!(status.signal(), Some(6), "{status}");
+    }
+}

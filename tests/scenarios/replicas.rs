@@ -2,7 +2,7 @@
 //! story ends as if nothing had happened.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -12,6 +12,7 @@ use haulout_lab::stage::{ANNOTATIONS, Haulout, PATIENCE, Stage, episode};
 use haulout_lab::wait::until;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
+use tokio::time::Instant;
 
 use crate::kills::{Story, through, undisturbed};
 use crate::story::{one_node, start, tell};

@@ -290,8 +290,7 @@ fn story(seed: u64) -> usize {
     let mut led_last: Option<(usize, u64)> = None;
     let mut changes = 0;
     for tenth in 0..2_000 {
-        for index in 0..actors.len() {
-            let actor = &mut actors[index];
+        for (index, actor) in actors.iter_mut().enumerate() {
             if tenth < actor.stopped_until || tenth < actor.next_turn {
                 continue;
             }
