@@ -186,6 +186,8 @@ impl<'a> Stage<'a> {
             ("POWER_ON_TIMEOUT_SECONDS", "60"),
             ("RETRY_MAX_SECONDS", "1"),
             ("LOG_LEVEL", "info"),
+            // One Haulout stands on a stage unless a story says otherwise, also where the tests run inside a cluster.
+            ("LEADER_ELECTION", "false"),
             // Stories run side by side: who wants to ask Haulout something sets an address of its own.
             ("METRICS_ADDRESS", "off"),
             ("HEALTH_ADDRESS", "off"),
