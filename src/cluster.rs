@@ -5,6 +5,7 @@
 //! kube-apiserver ◀── node: one PATCH per transition    (from the world)
 //! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions  (from the world)
 //! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
+//! kube-apiserver ◀─▶ lease: which replica leads         (opens and shuts the gate)
 //! ```
 
 mod answer;
@@ -12,6 +13,7 @@ pub mod client;
 pub mod drain;
 pub mod events;
 pub mod facts;
+pub mod lease;
 pub mod node;
 pub mod pods;
 #[cfg(test)]

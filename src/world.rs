@@ -15,6 +15,7 @@ use crate::cluster::events::{Event, Publisher, Regarding, Severity};
 use crate::cluster::facts::GpuResources;
 use crate::cluster::node::{self, NodePatch, PatchError};
 use crate::cluster::update::{Marks, Node, Update};
+use crate::gate::{Errand, Gate, Permit, Shut};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::keys::Keys;
 use crate::line::line;
@@ -39,6 +40,8 @@ pub type OnEvictions = Box<dyn Fn(u16, u64) + Send + Sync>;
 
 /// The way to both worlds.
 pub struct World {
+    /// What every record and every effect passes.
+    pub gate: Gate,
     /// vCenter.
     pub vcenter: Vcenter,
     /// Kubernetes.
@@ -95,16 +98,17 @@ impl Perform for World {
             },
             unschedulable: transition.unschedulable,
         };
-        match node::patch(
+        let permit = self.gate.pass(Errand::Record).map_err(not_recorded)?;
+        let write = node::patch(
+            &permit,
             &self.client,
             &self.keys,
             &self.gpu_resources,
             name,
             &patch,
             WRITE_DEADLINE,
-        )
-        .await
-        {
+        );
+        match permit.carry(write).await.map_err(not_recorded)? {
             Ok(node) => {
                 let resource_version = node.resource_version;
                 self.told(node).await;
@@ -119,31 +123,12 @@ impl Perform for World {
     }
 
     async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Timestamp) {
-        let outcome = match effect {
-            Effect::DrainRound { pods_revision } => self.drain_round(name, record, *pods_revision, now).await,
-            Effect::Survey { hosts } => self.survey(name, hosts).await,
-            Effect::ShutdownGuest { .. }
-            | Effect::PowerOff { .. }
-            | Effect::Relocate { .. }
-            | Effect::PowerOn { .. }
-                if self.dry_run =>
-            {
-                line!(
-                    info,
-                    name,
-                    record,
-                    "dry run: would {} at this point",
-                    effect.kind().words()
-                );
-                self.found(name, Found::PaperEffect(effect.clone())).await;
-                Outcome::Done
-            }
-            Effect::ShutdownGuest { vm, drained: _ } => self.shutdown_guest(vm).await,
-            Effect::PowerOff { vm, drained: _ } => outcome(self.vcenter.power_off(vm).await),
-            Effect::Relocate { vm, to } => outcome(self.vcenter.relocate(vm, to).await),
-            Effect::PowerOn { vm, by_drs } => {
-                let by = if *by_drs { PowerOnBy::Drs } else { PowerOnBy::Host };
-                outcome(self.vcenter.power_on(vm, by).await)
+        let outcome = match self.permit(effect) {
+            Err(shut) => not_done(shut),
+            Ok(None) => self.look(name, record, effect, now).await,
+            Ok(Some(permit)) => {
+                let work = self.act(&permit, name, record, effect, now);
+                permit.carry(work).await.unwrap_or_else(not_done)
             }
         };
         if let Outcome::Refused(refusal) = &outcome {
@@ -172,14 +157,71 @@ impl Perform for World {
 }
 
 impl World {
+    /// The permit for `effect`; none where it changes nothing.
+    fn permit(&self, effect: &Effect) -> Result<Option<Permit>, Shut> {
+        if self.dry_run || !effect.changes_something() {
+            return Ok(None);
+        }
+        self.gate.pass(Errand::Effect).map(Some)
+    }
+
+    /// Does what changes nothing; what would change something is done on paper.
+    async fn look(&self, name: &NodeName, record: &Record, effect: &Effect, now: Timestamp) -> Outcome {
+        match effect {
+            Effect::DrainRound { pods_revision } => {
+                self.drain_round(Mode::ListOnly, name, record, *pods_revision, now)
+                    .await
+            }
+            Effect::Survey { hosts } => self.survey(name, hosts).await,
+            Effect::ShutdownGuest { .. }
+            | Effect::PowerOff { .. }
+            | Effect::Relocate { .. }
+            | Effect::PowerOn { .. } => {
+                line!(
+                    info,
+                    name,
+                    record,
+                    "dry run: would {} at this point",
+                    effect.kind().words()
+                );
+                self.found(name, Found::PaperEffect(effect.clone())).await;
+                Outcome::Done
+            }
+        }
+    }
+
+    async fn act(
+        &self,
+        permit: &Permit,
+        name: &NodeName,
+        record: &Record,
+        effect: &Effect,
+        now: Timestamp,
+    ) -> Outcome {
+        match effect {
+            Effect::DrainRound { pods_revision } => {
+                self.drain_round(Mode::Evict(permit), name, record, *pods_revision, now)
+                    .await
+            }
+            Effect::Survey { hosts } => self.survey(name, hosts).await,
+            Effect::ShutdownGuest { vm, drained: _ } => self.shutdown_guest(permit, vm).await,
+            Effect::PowerOff { vm, drained: _ } => outcome(self.vcenter.power_off(permit, vm).await),
+            Effect::Relocate { vm, to } => outcome(self.vcenter.relocate(permit, vm, to).await),
+            Effect::PowerOn { vm, by_drs } => {
+                let by = if *by_drs { PowerOnBy::Drs } else { PowerOnBy::Host };
+                outcome(self.vcenter.power_on(permit, vm, by).await)
+            }
+        }
+    }
+
     async fn drain_round(
         &self,
+        mode: Mode<'_>,
         name: &NodeName,
         record: &Record,
         pods_revision: u64,
         now: Timestamp,
     ) -> Outcome {
-        let mode = if self.dry_run { Mode::ListOnly } else { Mode::Evict };
         match drain::round(&self.client, name, &self.drain, mode).await {
             Ok(report) => {
                 for evicted in report.left.iter().filter(|left| left.why == Why::Evicted) {
@@ -236,8 +278,8 @@ impl World {
         }
     }
 
-    async fn shutdown_guest(&self, vm: &VmRef) -> Outcome {
-        match self.vcenter.shutdown_guest(vm).await {
+    async fn shutdown_guest(&self, permit: &Permit, vm: &VmRef) -> Outcome {
+        match self.vcenter.shutdown_guest(permit, vm).await {
             Ok(()) => Outcome::Asked,
             Err(error) => Outcome::Refused(refusal(&error)),
         }
@@ -279,6 +321,17 @@ impl World {
     async fn told(&self, node: Node) {
         let _ = self.nodes.send(Update::Node(Box::new(node))).await;
     }
+}
+
+fn not_recorded(shut: Shut) -> NotRecorded {
+    NotRecorded::Refused(shut.to_string())
+}
+
+fn not_done(shut: Shut) -> Outcome {
+    Outcome::Refused(Refusal {
+        advice: Advice::Retry,
+        said: shut.to_string(),
+    })
 }
 
 fn outcome(started: Result<Started, Error>) -> Outcome {

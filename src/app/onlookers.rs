@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::admin::health::Health;
+use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
 use crate::inventory::Fact;
@@ -24,14 +25,31 @@ const LONG_POLL: &str = "WaitForUpdatesEx";
 pub(super) struct Onlookers {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
+    /// The Lease's name, where there is an election.
+    pub(super) lease: Option<String>,
+    /// The one clock that decisions are made by.
+    pub(super) clock: fn() -> Timestamp,
 }
 
 impl Onlookers {
-    pub(super) fn at(process_began: Timestamp) -> Self {
+    pub(super) fn at(clock: fn() -> Timestamp, lease: Option<String>) -> Self {
         Self {
-            metrics: Arc::new(Metrics::new(process_began)),
+            metrics: Arc::new(Metrics::new(clock())),
             health: Arc::new(Health::of_a_beginner()),
+            lease,
+            clock,
         }
+    }
+
+    /// Looks at how the election stands.
+    pub(super) fn stand(&self, standing: &Standing) {
+        let Some(lease) = &self.lease else { return };
+        self.metrics.leads(lease, standing.lead.is_some());
+        self.health.leadership(match (&standing.lead, &standing.leader) {
+            (Some(lead), _) => format!("this replica leads, epoch {}", lead.epoch),
+            (None, Some(leader)) => format!("{leader} leads"),
+            (None, None) => "nobody leads".to_owned(),
+        });
     }
 
     /// Looks on while the hub folds `fact` in.

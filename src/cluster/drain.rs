@@ -30,6 +30,7 @@ use step::{Alike, Steps};
 
 use super::answer::{self, Refusal};
 use super::pods::{Verdict, verdict};
+use crate::gate::Permit;
 use crate::ids::NodeName;
 
 /// After this many complete lists a round ends, though pods that were gone when they were to be evicted may have been
@@ -86,10 +87,10 @@ pub struct OwnPod {
 }
 
 /// Whether a round may change anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+#[derive(Clone, Copy, Debug)]
+pub enum Mode<'p> {
     /// Evict.
-    Evict,
+    Evict(&'p Permit),
     /// Only look: each pod that would be evicted is reported as [`Why::Standing`].
     ListOnly,
 }
@@ -131,7 +132,7 @@ pub async fn round(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,
-    mode: Mode,
+    mode: Mode<'_>,
 ) -> Result<Report, DrainError> {
     let ends = Instant::now() + settings.round_deadline;
     let mut passes = 0;
@@ -146,7 +147,7 @@ pub async fn round(
             Mode::ListOnly => report
                 .left
                 .extend(standing.into_iter().map(|pod| pod.left(Why::Standing))),
-            Mode::Evict => evict_all(client, standing, settings, ends, &mut report).await,
+            Mode::Evict(_permit) => evict_all(client, standing, settings, ends, &mut report).await,
         }
         // Every pod was gone when it was to be evicted: only another list may say that none is left.
         let is_open = report.left.is_empty();

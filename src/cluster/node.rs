@@ -12,6 +12,7 @@ use thiserror::Error;
 use super::answer::{self, Refusal};
 use super::facts::{GpuResources, node_facts};
 use super::update::{Marks, Node};
+use crate::gate::Permit;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{FIELD_MANAGER, Keys};
 
@@ -118,6 +119,7 @@ pub enum GetError {
 /// It may be repeated: a PATCH that was carried out though its answer was lost is refused the second time, as a
 /// [`PatchError::Conflict`].
 pub async fn patch(
+    _permit: &Permit,
     client: &kube::Client,
     keys: &Keys,
     gpu_resources: &GpuResources,

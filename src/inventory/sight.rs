@@ -8,7 +8,7 @@ use crate::ids::NodeName;
 use crate::keys::FIELD_MANAGER;
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, Sight, VmFacts, VmSeen,
+    Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, Sight, VmFacts, VmSeen,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::record::{Annotations, read};
@@ -93,7 +93,7 @@ impl Inventory {
             let record = local.and_then(|local| local.record_of_gone.clone())?;
             return Some(Sight {
                 record,
-                seen: gone(hearing, self.process_began),
+                seen: gone(hearing, self.process_began, self.lead),
             });
         };
         let record = self.record(node);
@@ -112,6 +112,7 @@ impl Inventory {
         };
         let mut seen = Observed {
             process_began: self.process_began,
+            lead: self.lead,
             hearing,
             node: Some(node_seen(node)),
             vm: self.vm_of(node),
@@ -169,9 +170,10 @@ fn node_seen(node: &Node) -> NodeSeen {
 }
 
 /// What is known of a Node that was deleted in mid-episode.
-fn gone(hearing: Hearing, process_began: Timestamp) -> Observed {
+fn gone(hearing: Hearing, process_began: Timestamp, lead: Lead) -> Observed {
     Observed {
         process_began,
+        lead,
         hearing,
         node: None,
         vm: VmSeen::NotLookedUp,

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use super::effect::Effect;
 use super::episode::{Cordon, Ended, Episode, HostMark, Phase, Record, Trigger};
 use super::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
+    Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
 };
 use super::policy::Policy;
 use super::waiting::{ParkReason, WaitingOn};
@@ -59,14 +59,34 @@ pub struct Transition {
     pub ended: Option<Ended>,
 }
 
+impl Transition {
+    /// Whether it only says that another leader goes on with the episode.
+    pub fn is_takeover(&self, before: &Record) -> bool {
+        match (before, &self.record) {
+            (Record::Episode(before), Record::Episode(after)) => {
+                before.epoch != after.epoch
+                    && (&before.id, &before.phase, before.since, before.recordoned)
+                        == (&after.id, &after.phase, after.since, after.recordoned)
+            }
+            (Record::InService | Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. }, _) => {
+                false
+            }
+        }
+    }
+}
+
 /// Decides what to do next for one node.
+///
+/// The first thing that a leader does with an open episode is to put its epoch on it. From that write on, what a
+/// predecessor still means to record is refused, because it was decided on an older Node; so at most one effect of it
+/// for each node can be under way, and no effect of ours begins before that one has arrived.
 pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Timestamp) -> Decision {
     match &seen.hearing {
         Hearing::Both => {}
         Hearing::NoVcenter { why } => return wait(WaitingOn::Vcenter { why: why.clone() }),
         Hearing::NoKubernetes { why } => return wait(WaitingOn::Kubernetes { why: why.clone() }),
     }
-    match (record, &seen.node) {
+    let decision = match (record, &seen.node) {
         (Record::Unreadable { why }, _) => wait(WaitingOn::Parked(ParkReason::UnreadableRecord {
             why: why.clone(),
         })),
@@ -77,7 +97,32 @@ pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Timestamp)
         (Record::Episode(episode), Some(node)) if episode.node_uid != node.uid => {
             wait(WaitingOn::Parked(ParkReason::AnotherNode))
         }
+        (Record::Episode(episode), Some(_)) if is_anothers(episode, seen.lead) => write(Episode {
+            epoch: seen.lead.epoch,
+            ..(**episode).clone()
+        }),
         (Record::Episode(episode), Some(node)) => in_episode(episode, node, seen, policy, now),
+    };
+    unless_quarantined(decision, seen.lead, now)
+}
+
+/// Whether another leader wrote the record last. The epoch goes down where a Lease was deleted and made anew, so it is
+/// compared for being another one, not for being older.
+fn is_anothers(episode: &Episode, lead: Lead) -> bool {
+    lead.epoch != 0 && lead.epoch != episode.epoch
+}
+
+/// Holds effects back that would begin too soon after a takeover. What only reads may begin.
+fn unless_quarantined(decision: Decision, lead: Lead, now: Timestamp) -> Decision {
+    match decision {
+        Decision::Act { effect, .. } if now < lead.acts_from && effect.changes_something() => {
+            let until = lead.acts_from;
+            Decision::Wait {
+                waiting_on: WaitingOn::Takeover { until },
+                recheck: Some(until),
+            }
+        }
+        Decision::Record(_) | Decision::Act { .. } | Decision::Wait { .. } | Decision::Rest => decision,
     }
 }
 
@@ -104,7 +149,7 @@ fn in_service(node: &NodeSeen, seen: &Observed, now: Timestamp) -> Decision {
     if vm.power != PowerSeen::On || !vm.host.is_leaving() {
         return Decision::Rest;
     }
-    let queued = begin(node, vm, now);
+    let queued = begin(node, vm, seen.lead, now);
     Decision::Record(Box::new(match seen.admission {
         Admission::Granted => start_draining(&queued, node, now),
         Admission::Behind { .. } => Transition {
@@ -116,7 +161,7 @@ fn in_service(node: &NodeSeen, seen: &Observed, now: Timestamp) -> Decision {
 }
 
 /// A new episode of a node whose host is leaving, with all that has to be known of the time before it.
-fn begin(node: &NodeSeen, vm: &VmFacts, now: Timestamp) -> Episode {
+fn begin(node: &NodeSeen, vm: &VmFacts, lead: Lead, now: Timestamp) -> Episode {
     let trigger = match &vm.host {
         HostState::Entering {
             task,
@@ -153,7 +198,7 @@ fn begin(node: &NodeSeen, vm: &VmFacts, now: Timestamp) -> Episode {
         powered_off: false,
         moved_to: None,
         left_behind: Vec::new(),
-        epoch: 0,
+        epoch: lead.epoch,
         phase: Phase::Queued,
         since: now,
     }

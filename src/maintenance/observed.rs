@@ -21,8 +21,11 @@ pub struct Sight {
 /// All that a decision about one node may look at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// When this process began. What it did since, it knows; what one before it did, only the record tells.
+    /// When this process began to act: when it was started, or when it began to lead. What was done since, it knows; what
+    /// another did before, only the record tells.
     pub process_began: Timestamp,
+    /// The leadership under which is decided.
+    pub lead: Lead,
     /// Whether both worlds are being heard. Without them nothing is done: what we know may be old.
     pub hearing: Hearing,
     /// The Node, `None` when the object is gone.
@@ -41,6 +44,23 @@ pub struct Observed {
     pub offer: Offer,
     /// The state of the host it is being relocated to, when it is.
     pub target: HostState,
+}
+
+/// The leadership under which a decision is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// Which; 0 without leader election.
+    pub epoch: u64,
+    /// From when on effects may begin: before, one of the predecessor's may still arrive.
+    pub acts_from: Timestamp,
+}
+
+impl Lead {
+    /// That of a process that is alone.
+    pub const ALONE: Self = Self {
+        epoch: 0,
+        acts_from: Timestamp::MIN,
+    };
 }
 
 /// Which of the two worlds are being heard.

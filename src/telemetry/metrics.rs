@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 pub use families::{ALL, Descriptor, Kind};
@@ -23,13 +25,16 @@ use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase, Record};
 use crate::maintenance::finding::{Finding, Found};
 use crate::maintenance::observed::{Outcome, Sight};
 use crate::maintenance::waiting::ParkReason;
-use families::{Families, Histogram, PREFIX, labels};
+use families::{Families, Histogram, Labels, PREFIX, labels};
 use picture::Picture;
 
 /// All metrics of the process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// Those whose names are not ours.
+    foreign: Registry,
+    leader: Family<Labels, Gauge>,
     families: Families,
     picture: Arc<Picture>,
     process_began: Timestamp,
@@ -52,11 +57,15 @@ impl Metrics {
     /// Metrics of a process that began at `process_began`, at zero.
     pub fn new(process_began: Timestamp) -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
+        let mut foreign = Registry::default();
+        let leader = families::foreign(&mut foreign);
         let families = Families::register(&mut registry);
         let picture = Arc::new(Picture::default());
         registry.register_collector(Box::new(Arc::clone(&picture)));
         Self {
             registry,
+            foreign,
+            leader,
             families,
             picture,
             process_began,
@@ -69,11 +78,18 @@ impl Metrics {
     /// Where a metric cannot be written, which would be a fault of the program.
     pub fn write(&self, text: Text) -> Result<String, std::fmt::Error> {
         let mut open = String::new();
+        prometheus_client::encoding::text::encode_registry(&mut open, &self.foreign)?;
         prometheus_client::encoding::text::encode(&mut open, &self.registry)?;
         Ok(match text {
             Text::OpenMetrics => open,
             Text::Prometheus => text::older(&open),
         })
+    }
+
+    /// Takes whether this replica leads by the Lease `name`.
+    pub fn leads(&self, name: &str, leads: bool) {
+        let name = vec![("name", Cow::Owned(name.to_owned()))];
+        self.leader.get_or_create(&name).set(i64::from(leads));
     }
 
     /// Takes the picture that actors are shown.

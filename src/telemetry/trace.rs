@@ -67,6 +67,10 @@ impl Traces {
         transition: &Transition,
         wrote: (Timestamp, Timestamp),
     ) {
+        if transition.is_takeover(before) {
+            // No phase ended, and this process has not seen this one from its start.
+            return;
+        }
         let spans = {
             let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
             let was = nodes.remove(node);
@@ -145,6 +149,7 @@ impl Traces {
             WaitingOn::NodeReady { .. } => self.note(node, record, |saw| saw.gpus_awaited = None),
             WaitingOn::Vcenter { .. }
             | WaitingOn::Kubernetes { .. }
+            | WaitingOn::Takeover { .. }
             | WaitingOn::NodeObject
             | WaitingOn::VmLookup
             | WaitingOn::DrainRound

@@ -6,7 +6,7 @@ use std::time::Duration;
 use haulout::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef};
 use haulout::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
 use haulout::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
+    Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
 };
 use haulout::maintenance::placement::Offer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -87,6 +87,7 @@ pub fn vm(power: PowerSeen, host: HostState) -> VmFacts {
 pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
     Observed {
         process_began: at(0),
+        lead: Lead::ALONE,
         hearing: Hearing::Both,
         node: Some(node),
         vm: VmSeen::Found(vm),

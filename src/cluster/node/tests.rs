@@ -1,5 +1,6 @@
 use super::*;
 use crate::cluster::stand_in::{Reply, refusal, server};
+use crate::gate::{Errand, Gate};
 use crate::keys::DEFAULT_PREFIX;
 
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -31,7 +32,17 @@ async fn patched(
     let mut reply = Some(reply);
     let (client, log) = server(move |_| reply.take().unwrap());
     let keys = Keys::under(DEFAULT_PREFIX);
-    let result = patch(&client, &keys, &gpus(), &NodeName::new("gpu-1"), with, DEADLINE).await;
+    let permit = Gate::without_election().pass(Errand::Record).unwrap();
+    let result = patch(
+        &permit,
+        &client,
+        &keys,
+        &gpus(),
+        &NodeName::new("gpu-1"),
+        with,
+        DEADLINE,
+    )
+    .await;
     (result, log.all())
 }
 

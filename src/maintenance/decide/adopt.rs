@@ -61,7 +61,7 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
             .as_ref()
             .map(|name| by_name(name, vm.on_name == *name, vm.on.clone())),
         left_behind: Vec::new(),
-        epoch: 0,
+        epoch: seen.lead.epoch,
         phase,
         since: python.since,
     })))

@@ -6,6 +6,7 @@ use std::fmt;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 /// What all our metrics' names begin with.
@@ -47,6 +48,7 @@ pub enum Kind {
 pub struct Descriptor {
     stem: &'static str,
     is_seconds: bool,
+    is_foreign: bool,
     /// Its type.
     pub kind: Kind,
     /// Its labels.
@@ -57,6 +59,9 @@ pub struct Descriptor {
 impl Descriptor {
     /// Its name, as queries use it.
     pub fn name(&self) -> String {
+        if self.is_foreign {
+            return self.stem.to_owned();
+        }
         let seconds = if self.is_seconds { "_seconds" } else { "" };
         let total = if self.kind == Kind::Counter { "_total" } else { "" };
         format!("{PREFIX}_{}{seconds}{total}", self.stem)
@@ -79,9 +84,18 @@ impl Descriptor {
         Self {
             stem,
             is_seconds: false,
+            is_foreign: false,
             kind,
             labels,
             help,
+        }
+    }
+
+    /// Under the name that other controllers give it, so that what watches them watches us.
+    const fn of_all_controllers(self) -> Self {
+        Self {
+            is_foreign: true,
+            ..self
         }
     }
 
@@ -117,6 +131,8 @@ macro_rules! metrics {
 metrics! {
     BUILD_INFO: Gauge, "build_info", ["version", "revision"],
         "1, with the version and the commit it was built from";
+    LEADER: Gauge, "leader_election_master_status", ["name"],
+        "1 while this replica leads by the Lease of that name, 0 while it does not", of_all_controllers;
     DETECTION_LATENCY: Histogram, "detection_latency", ["source"],
         "From the click, on vCenter's clock, until the episode stands on its Node, on ours", in_seconds;
     EPISODES_STARTED: Counter, "episodes_started", ["trigger"],
@@ -224,6 +240,13 @@ pub(super) fn labels<const N: usize>(pairs: [(&'static str, &'static str); N]) -
         .into_iter()
         .map(|(name, value)| (name, Cow::Borrowed(value)))
         .collect()
+}
+
+/// The metrics that bear no prefix of ours.
+pub(super) fn foreign(registry: &mut Registry) -> Family<Labels, Gauge> {
+    let leader = Family::default();
+    register(registry, &LEADER, leader.clone());
+    leader
 }
 
 fn long() -> Histogram {

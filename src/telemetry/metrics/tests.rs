@@ -56,6 +56,7 @@ fn sight(record: Record, host: HostState) -> Sight {
         record,
         seen: Observed {
             process_began: at(-60),
+            lead: crate::maintenance::observed::Lead::ALONE,
             hearing: Hearing::Both,
             node: Some(node()),
             vm: VmSeen::Found(vm),
@@ -395,6 +396,7 @@ fn everything() -> Teller {
     told.metrics.vcenter_answered(at(3));
     told.metrics
         .show_free_gpu_hosts(BTreeMap::from([("c1".to_owned(), 2)]));
+    told.metrics.leads("haulout", true);
     told
 }
 

@@ -55,6 +55,7 @@ impl Default for Options {
                 rule("", "pods/eviction", &["create"]),
                 rule("events.k8s.io", "events", &["create"]),
                 rule("", "nodes/status", &["patch"]),
+                rule("coordination.k8s.io", "leases", &["get", "create", "update"]),
             ],
             audit_reads: false,
         }
