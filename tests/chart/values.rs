@@ -254,20 +254,20 @@ fn no_template_looks_at_the_cluster_the_clock_or_the_dice() {
     for entry in std::fs::read_dir(chart().join("templates")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        let words = text.split(|c: char| !c.is_alphanumeric());
-        for word in words {
-            let changes = [
+        let actions = text.split("{{").skip(1).filter_map(|rest| rest.split("}}").next());
+        for word in actions.flat_map(|action| action.split(|c: char| !c.is_alphanumeric())) {
+            let differs = [
                 "lookup",
                 "now",
                 "randAlphaNum",
                 "randAlpha",
+                "randNumeric",
                 "uuidv4",
                 "genCA",
                 "genSelfSignedCert",
             ];
-            let is_prose = word == "now" && !text.contains("{{ now") && !text.contains("(now)");
             assert!(
-                !changes.contains(&word) || is_prose,
+                !differs.contains(&word),
                 "{}: {word} renders differently each time",
                 path.display()
             );
@@ -298,6 +298,11 @@ fn the_notes_warn_of_what_is_unsafe_or_does_nothing() {
     assert!(
         !quiet.contains("WARNING") && !quiet.contains("DRY RUN:"),
         "{quiet}"
+    );
+    let unseen = notes("default-values.yaml", &["prometheusRule.enabled=true"]);
+    assert!(
+        unseen.contains("WARNING: the Prometheus Operator's kinds"),
+        "{unseen}"
     );
     let loud = notes(
         "python-values.yaml",
