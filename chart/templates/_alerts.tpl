@@ -83,6 +83,16 @@ scraped, so each expression takes the greatest of what they say. */}}
   annotations:
     summary: Haulout is gone
     description: No replica is scraped. Hosts that are to enter maintenance now hang, and episodes in flight stand still.
+{{- if .Values.leaderElection.enabled }}
+- alert: HauloutNoLeader
+  expr: max by (namespace) (leader_election_master_status{ {{- $of }},name={{ include "haulout.leaseName" . | quote }}}) == 0
+  for: 2m
+  labels:
+    severity: critical
+  annotations:
+    summary: No replica of Haulout leads
+    description: All of them hear vCenter and Kubernetes, and none acts. Hosts that are to enter maintenance now hang.
+{{- end }}
 - alert: HauloutMaintenanceInProgress
   expr: max by (namespace, node) (haulout_node_phase{ {{- $of }},phase!="InService"}) == 1
   labels:

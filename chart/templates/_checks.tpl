@@ -16,3 +16,16 @@
 {{- fail "workloadCluster.kubeconfigSecret.name is set and workloadCluster.name is not: its name is what tells releases, Leases and metrics apart" -}}
 {{- end -}}
 {{- end }}
+
+{{/* Whether an object of the Prometheus Operator is made: given the root and its values. */}}
+{{- define "haulout.isMonitored" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 1 -}}
+{{- $isThere := $root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1" -}}
+{{- if $values.enabled -}}
+{{- if and (eq $values.renderMode "failIfMissing") (not $isThere) -}}
+{{- fail "the Prometheus Operator's kinds (monitoring.coreos.com/v1) are not installed in this cluster: install them, or set renderMode=skipIfMissing" -}}
+{{- end -}}
+{{- if or $isThere (ne $values.renderMode "skipIfMissing") -}}true{{- end -}}
+{{- end -}}
+{{- end }}

@@ -30,6 +30,9 @@ RELOCATE_TIMEOUT_SECONDS: {{ int64 $config.relocateTimeoutSeconds | quote }}
 POWER_ON_TIMEOUT_SECONDS: {{ int64 $config.powerOnTimeoutSeconds | quote }}
 RETRY_MAX_SECONDS: {{ int64 $config.retryMaxSeconds | quote }}
 NODE_CONDITIONS: {{ $config.nodeConditions | quote }}
+NODE_MAINTENANCES: {{ $config.nodeMaintenances | quote }}
+NODE_MAINTENANCE_HISTORY: {{ int64 $config.nodeMaintenanceHistory | quote }}
+REQUIRE_APPROVAL: {{ $config.requireApproval | quote }}
 LOG_FORMAT: {{ $config.logFormat | quote }}
 LOG_LEVEL: {{ $config.logLevel | quote }}
 DRY_RUN: {{ $config.dryRun | quote }}
@@ -39,6 +42,9 @@ LEADER_ELECTION: {{ .Values.leaderElection.enabled | quote }}
 {{- if .Values.leaderElection.enabled }}
 LEASE_NAME: {{ include "haulout.leaseName" . | quote }}
 LEASE_NAMESPACE: {{ include "haulout.leaseNamespace" . | quote }}
+LEASE_DURATION_SECONDS: {{ .Values.leaderElection.durationSeconds | toString | quote }}
+LEASE_RENEW_DEADLINE_SECONDS: {{ .Values.leaderElection.renewDeadlineSeconds | toString | quote }}
+LEASE_RETRY_PERIOD_SECONDS: {{ .Values.leaderElection.retryPeriodSeconds | toString | quote }}
 {{- end }}
 {{- if .Values.workloadCluster.kubeconfigSecret.name }}
 KUBECONFIG: {{ printf "/etc/haulout/kubeconfig/%s" .Values.workloadCluster.kubeconfigSecret.key | quote }}

@@ -147,7 +147,10 @@ impl<'s> Release<'s> {
                 "retryMaxSeconds": 1, "logFormat": "text",
             },
         });
-        if !knows("LEADER_ELECTION") {
+        if knows("LEADER_ELECTION") {
+            values["leaderElection"] =
+                json!({"durationSeconds": 3, "renewDeadlineSeconds": 2, "retryPeriodSeconds": 0.5});
+        } else {
             values["leaderElection"] = json!({"enabled": false});
             values["replicaCount"] = json!(1);
         }

@@ -12,13 +12,19 @@ use crate::helm::{RUNTIME, cases, chart, object, read, refusal, rendered, succee
 use crate::release::kube;
 
 /// What the chart sets beside the program's own settings: the environment that the program reads by itself.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 21] = [
     "POD_NAME",
     "POD_NAMESPACE",
     "KUBECONFIG",
     "LEADER_ELECTION",
     "LEASE_NAME",
     "LEASE_NAMESPACE",
+    "LEASE_DURATION_SECONDS",
+    "LEASE_RENEW_DEADLINE_SECONDS",
+    "LEASE_RETRY_PERIOD_SECONDS",
+    "NODE_MAINTENANCES",
+    "NODE_MAINTENANCE_HISTORY",
+    "REQUIRE_APPROVAL",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_PROTOCOL",
     "OTEL_EXPORTER_OTLP_HEADERS",
@@ -68,9 +74,13 @@ fn the_charts_readme_is_what_helm_docs_makes_of_its_values() {
 #[test]
 fn the_chart_has_the_programs_version() {
     let text = read("chart/Chart.yaml");
-    for key in ["version", "appVersion"] {
-        let line = format!("\n{key}: {}\n", env!("CARGO_PKG_VERSION"));
-        assert!(text.contains(&line), "{key} of chart/Chart.yaml");
+    let version = env!("CARGO_PKG_VERSION");
+    for line in [
+        format!("\nversion: {version}\n"),
+        format!("\nappVersion: {version}\n"),
+        format!("      image: ghcr.io/haulout/haulout:{version}\n"),
+    ] {
+        assert!(text.contains(&line), "chart/Chart.yaml has no line {line:?}");
     }
 }
 
@@ -254,7 +264,10 @@ fn no_template_looks_at_the_cluster_the_clock_or_the_dice() {
     for entry in std::fs::read_dir(chart().join("templates")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        let actions = text.split("{{").skip(1).filter_map(|rest| rest.split("}}").next());
+        let actions = text
+            .split("{{")
+            .skip(1)
+            .filter_map(|rest| rest.split("}}").next());
         for word in actions.flat_map(|action| action.split(|c: char| !c.is_alphanumeric())) {
             let differs = [
                 "lookup",
@@ -299,7 +312,11 @@ fn the_notes_warn_of_what_is_unsafe_or_does_nothing() {
         !quiet.contains("WARNING") && !quiet.contains("DRY RUN:"),
         "{quiet}"
     );
-    let unseen = notes("default-values.yaml", &["prometheusRule.enabled=true"]);
+    let skipped = [
+        "prometheusRule.enabled=true",
+        "prometheusRule.renderMode=skipIfMissing",
+    ];
+    let unseen = notes("default-values.yaml", &skipped);
     assert!(
         unseen.contains("WARNING: the Prometheus Operator's kinds"),
         "{unseen}"
