@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use haulout_lab::stage::{PATIENCE, Stage, annotation};
 use haulout_lab::wait::until;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
 use kube::core::GroupVersionKind;
@@ -353,6 +353,42 @@ fn an_upgrade_and_a_rollback_in_mid_episode_cost_nothing() {
         stage.wait_in_service(&node).await?;
         ensure!(stage.power_cycles("gpu1").await? == (1, 1));
         replica.stop().await
+    });
+}
+
+#[test]
+fn a_hosted_cluster_is_acted_on_by_its_kubeconfig_and_the_cluster_around_is_left_alone() {
+    tell(async {
+        let stage = stage("hosted", "aa000000-0000-4000-8000-000000000005", &["esx1"]).await?;
+        let node = stage.node_name("gpu1");
+        let release = Release::prepare(&stage).await?;
+        // As Cluster API leaves it in the management cluster.
+        let kubeconfig = std::fs::read_to_string(stage.kube.kubeconfig(&stage.user())?)?;
+        let secret: Secret = serde_json::from_value(json!({
+            "metadata": {"name": "tenant-a-kubeconfig"}, "stringData": {"value": kubeconfig},
+        }))?;
+        Api::namespaced(stage.client(), &release.namespace)
+            .create(&PostParams::default(), &secret)
+            .await?;
+        release.upgrade(&[
+            "workloadCluster.name=tenant-a",
+            "workloadCluster.kubeconfigSecret.name=tenant-a-kubeconfig",
+        ]);
+        release.wait_admitted().await?;
+        let deployment = release.deployment().await?;
+        ensure!(deployment.metadata.name.as_deref() == Some("hosted-haulout-tenant-a"));
+        let mut replica = release.start().await?;
+        replica.wait_ready().await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        replica.stop().await?;
+        ensure!(
+            !stage.audit().await?.is_empty(),
+            "nothing was done in the hosted cluster"
+        );
+        let asked = release.audit().await?;
+        ensure!(asked.is_empty(), "the ServiceAccount asked {asked:#?}");
+        Ok(())
     });
 }
 

@@ -285,11 +285,12 @@ impl<'s> Release<'s> {
             ("HEALTH_ADDRESS", format!("127.0.0.1:{}", health.number())),
             ("HTTPS_PROXY", String::new()),
             ("https_proxy", String::new()),
-            (
-                "KUBECONFIG",
-                self.kubeconfig_of_pod().await?.display().to_string(),
-            ),
         ];
+        // Where the chart gives one, it stands among the files; without, kubelet would mount a token.
+        if !environment.contains_key("KUBECONFIG") {
+            let ours = self.kubeconfig_of_pod().await?.display().to_string();
+            environment.insert("KUBECONFIG".to_owned(), ours);
+        }
         environment.extend(rewritten.map(|(name, value)| (name.to_owned(), value)));
         let mut spec = ProcessSpec::new("haulout", env!("CARGO_BIN_EXE_haulout"), self.stage.log())
             .args(container.args.as_deref().unwrap_or_default());
