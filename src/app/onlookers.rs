@@ -11,6 +11,7 @@ use crate::ids::NodeName;
 use crate::inventory::Fact;
 use crate::maintenance::observed::Sight;
 use crate::telemetry::metrics::{Came, Metrics};
+use crate::telemetry::trace::Traces;
 use crate::vsphere;
 use crate::vsphere::client::OnAnswer;
 use crate::vsphere::update::Update;
@@ -24,6 +25,8 @@ const LONG_POLL: &str = "WaitForUpdatesEx";
 pub(super) struct Onlookers {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
+    /// Where the environment names a collector.
+    pub(super) traces: Option<Arc<Traces>>,
 }
 
 impl Onlookers {
@@ -31,6 +34,7 @@ impl Onlookers {
         Self {
             metrics: Arc::new(Metrics::new(process_began)),
             health: Arc::new(Health::of_a_beginner()),
+            traces: None,
         }
     }
 
@@ -56,7 +60,17 @@ impl Onlookers {
                 self.health.kubernetes(Err(why.to_owned()));
             }
             Fact::Cluster(cluster::Update::Lost { why }) => self.health.kubernetes(Err(why.clone())),
-            Fact::Finding(finding) => self.metrics.found(finding),
+            Fact::Cluster(cluster::Update::Node(node)) => {
+                if let (Some(traces), Some(last)) = (&self.traces, &node.marks.last_episode) {
+                    traces.left_behind(&node.name, last);
+                }
+            }
+            Fact::Finding(finding) => {
+                self.metrics.found(finding);
+                if let Some(traces) = &self.traces {
+                    traces.found(finding);
+                }
+            }
             Fact::Vsphere(_) | Fact::Cluster(_) => {}
         }
     }

@@ -17,7 +17,7 @@ use kube::core::Status;
 use thiserror::Error;
 use tokio::time::Instant;
 
-pub use report::{Left, Report, Why};
+pub use report::{Asked, Left, Report, Why};
 
 use super::answer::{self, Refusal};
 use super::pods::{Verdict, verdict};
@@ -106,12 +106,14 @@ pub async fn round(
     settings: &DrainSettings,
     mode: Mode,
 ) -> Result<Report, DrainError> {
-    let ends = Instant::now() + settings.round_deadline;
+    let begun = Instant::now();
+    let mut asked = Vec::new();
     let mut passes = 0;
     loop {
         passes += 1;
         let pods = list(client, node, settings).await?;
         let (mut report, standing) = judge(&pods, node, settings);
+        report.asked = std::mem::take(&mut asked);
         if standing.is_empty() {
             return Ok(report.sorted());
         }
@@ -119,7 +121,7 @@ pub async fn round(
             Mode::ListOnly => report
                 .left
                 .extend(standing.into_iter().map(|pod| pod.left(Why::Standing))),
-            Mode::Evict => evict_all(client, standing, settings, ends, &mut report).await,
+            Mode::Evict => evict_all(client, standing, settings, begun, &mut report).await,
         }
         // Every pod was gone when it was to be evicted: only another list may say that none is left.
         let is_open = report.left.is_empty();
@@ -133,6 +135,7 @@ pub async fn round(
                 Ok(report.sorted())
             };
         }
+        asked = report.asked;
     }
 }
 
@@ -301,14 +304,16 @@ async fn evict_all(
     client: &kube::Client,
     standing: Vec<Standing>,
     settings: &DrainSettings,
-    ends: Instant,
+    begun: Instant,
     report: &mut Report,
 ) {
+    let ends = begun + settings.round_deadline;
     let is_quiet_asked = std::sync::atomic::AtomicBool::new(false);
     let mut answers = futures::stream::iter(standing)
         .map(|pod| {
             let is_quiet_asked = &is_quiet_asked;
             async move {
+                let asked = begun.elapsed();
                 let left_s = ends.saturating_duration_since(Instant::now());
                 let answer = if left_s.is_zero() || is_quiet_asked.load(std::sync::atomic::Ordering::Relaxed)
                 {
@@ -317,13 +322,30 @@ async fn evict_all(
                     let (answer, code) = evict(client, &pod, settings.eviction_deadline.min(left_s)).await;
                     (answer, Some(code))
                 };
-                (pod, answer)
+                (pod, answer, (asked, begun.elapsed()))
             }
         })
         .buffer_unordered(settings.parallel.max(1));
-    while let Some((pod, (answer, code))) = answers.next().await {
+    while let Some((pod, (answer, code), (asked, answered))) = answers.next().await {
         if let Some(code) = code {
             *report.answers.entry(code).or_default() += 1;
+            let Left {
+                namespace,
+                name,
+                uid,
+                why: _,
+            } = pod.clone().left(Why::Evicted);
+            report.asked.push(Asked {
+                namespace,
+                name,
+                uid,
+                asked,
+                answered,
+                why: match &answer {
+                    Answer::Gone => None,
+                    Answer::Here { why, .. } => Some(why.clone()),
+                },
+            });
         }
         match answer {
             Answer::Gone => {}

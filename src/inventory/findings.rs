@@ -37,6 +37,7 @@ impl Inventory {
                     local.settle(&task, &self.tasks);
                 }
             }
+            Found::Evictions(_) => {}
             Found::Drain(report) => local.drain = Some(report),
             Found::Holds { host, holds } => {
                 self.holds.insert(host, holds);

@@ -154,6 +154,7 @@ fn begin(node: &NodeSeen, vm: &VmFacts, now: Timestamp) -> Episode {
         moved_to: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase: Phase::Queued,
         since: now,
     }

@@ -62,6 +62,7 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
             .map(|name| by_name(name, vm.on_name == *name, vm.on.clone())),
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: python.since,
     })))
