@@ -22,7 +22,7 @@ const SERVED: [(&str, &str); 2] = [
 const OPEN: &str = "application/openmetrics-text; version=1.0.0";
 
 /// Where the latest Haulout of the stage serves `what`.
-async fn address(stage: &Stage<'_>, what: &str) -> anyhow::Result<String> {
+pub async fn address(stage: &Stage<'_>, what: &str) -> anyhow::Result<String> {
     let words = format!("serving {what} on ");
     stage.wait_said(&words).await?;
     let said = stage.said();
@@ -31,7 +31,7 @@ async fn address(stage: &Stage<'_>, what: &str) -> anyhow::Result<String> {
 }
 
 /// Asks, and gives status and text.
-async fn ask(url: &str, accept: &str) -> anyhow::Result<(u16, String)> {
+pub async fn ask(url: &str, accept: &str) -> anyhow::Result<(u16, String)> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let asked = client.get(url).header("Accept", accept);
     let answer = tokio::time::timeout(Duration::from_secs(5), asked.send()).await??;

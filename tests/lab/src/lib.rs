@@ -12,6 +12,7 @@
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | ties a VM's power to a Node's life |
 //! | [`jaeger`] | a tracing backend, asked by its own query API |
+//! | [`tollgate`] | stops what passes to a collector of traces at one request |
 //! | [`stage`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
 pub mod build;
@@ -23,5 +24,6 @@ pub mod ports;
 pub mod process;
 pub mod run_dir;
 pub mod stage;
+pub mod tollgate;
 pub mod vcenter;
 pub mod wait;
