@@ -17,7 +17,6 @@ mod onlookers;
 use std::collections::BTreeSet;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -49,6 +48,7 @@ use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::{Level, Log};
+use crate::telemetry::trace::receipts::Receipts;
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
@@ -213,7 +213,10 @@ impl House {
             nodes: cluster_sender.clone(),
         };
         let mut listeners = listeners(config, publisher, &onlookers);
-        listeners.extend(traces(config, &mut house.showing, &house.streams_stop)?);
+        let traces = traces(config, &onlookers, &mut house.showing, &house.streams_stop)?;
+        let mut onlookers = onlookers;
+        onlookers.traces.clone_from(&traces);
+        listeners.extend(traces.map(|traces| Box::new(traces) as Box<dyn Tell>));
         let tell = Box::new(Listeners(listeners));
         let shared = Shared {
             perform: world,
@@ -505,9 +508,10 @@ fn instance() -> String {
 /// maintenance that anybody should find in one.
 fn traces(
     config: &Config,
+    onlookers: &Onlookers,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
-) -> anyhow::Result<Option<Box<dyn Tell>>> {
+) -> anyhow::Result<Option<Arc<Traces>>> {
     if config.dry_run {
         return Ok(None);
     }
@@ -515,9 +519,11 @@ fn traces(
         .map_err(|wrong| misconfigured(wrong.name, &wrong.value, &wrong.why))?;
     Ok(exporter.map(|exporter| {
         let (sender, queue) = mpsc::channel(trace::QUEUE);
-        let lost = Arc::new(AtomicU64::new(0));
-        tasks.spawn(trace::export::run(exporter, queue, lost.clone(), stop.clone()));
-        Box::new(Traces::new(sender, lost, clock)) as Box<dyn Tell>
+        let lost = onlookers.metrics.trace_spans_lost();
+        let receipts = Receipts::default();
+        let run = trace::export::run(exporter, queue, lost.clone(), receipts.clone(), stop.clone());
+        tasks.spawn(run);
+        Arc::new(Traces::new(sender, lost, receipts, clock()))
     }))
 }
 

@@ -26,6 +26,8 @@ pub struct Keys {
     pub transition_time: String,
     /// The versioned JSON with the rest.
     pub episode: String,
+    /// The versioned JSON of the episode that ended last.
+    pub last_episode: String,
     /// A person's wish that the Node stays cordoned at the end.
     pub keep_cordoned: String,
 }
@@ -41,6 +43,7 @@ impl Keys {
             migrated_to_host: key("migrated-to-host"),
             transition_time: key("transition-time"),
             episode: key("episode"),
+            last_episode: key("last-episode"),
             keep_cordoned: key("keep-cordoned"),
         }
     }

@@ -23,4 +23,5 @@ pub mod observed;
 pub mod placement;
 pub mod policy;
 pub mod record;
+pub mod trail;
 pub mod waiting;

@@ -6,10 +6,11 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 
-use crate::actor::perform::{NotRecorded, Perform, Recorded};
+use crate::actor::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
+use crate::cluster::client;
 use crate::cluster::drain::{self, DrainSettings, Mode, Why};
 use crate::cluster::events::{Event, Publisher, Regarding, Severity};
 use crate::cluster::facts::GpuResources;
@@ -22,12 +23,13 @@ use crate::line::line;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
-use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound, Finding, Found};
 use crate::maintenance::observed::{
     Advice, DrainReport, NodeSeen, Outcome, PodLeft, PodLeftBecause, Refusal,
 };
 use crate::maintenance::placement::{Held, Hold};
 use crate::maintenance::record;
+use crate::maintenance::trail::Last;
 use crate::vsphere::client::{Error, PowerOnBy, Started, Vcenter};
 use crate::vsphere::update::{Claim, ClaimedDevice};
 
@@ -94,14 +96,16 @@ impl Perform for World {
                 migrated_to_host: annotations.migrated_to_host,
                 transition_time: annotations.transition_time,
                 episode: annotations.episode,
+                last_episode: last_episode(before, transition, now),
                 keep_cordoned: None,
             },
             unschedulable: transition.unschedulable,
         };
         let permit = self.gate.pass(Errand::Record).map_err(not_recorded)?;
+        let client = self.traced();
         let write = node::patch(
             &permit,
-            &self.client,
+            &client,
             &self.keys,
             &self.gpu_resources,
             name,
@@ -222,7 +226,7 @@ impl World {
         pods_revision: u64,
         now: Timestamp,
     ) -> Outcome {
-        match drain::round(&self.client, name, &self.drain, mode).await {
+        match drain::round(&self.traced(), name, &self.drain, mode).await {
             Ok(report) => {
                 for evicted in report.left.iter().filter(|left| left.why == Why::Evicted) {
                     // One that cannot be taken is counted by the publisher, and the pod leaves all the same.
@@ -232,6 +236,7 @@ impl World {
                     (self.on_evictions)(*code, *count);
                 }
                 let moved = report.left.iter().any(|left| left.why == Why::Evicted);
+                self.found(name, Found::Evictions(evictions(&report, now))).await;
                 let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
                 let left = if self.dry_run {
                     line!(info, name, record, "dry run: would evict {} pods", left.len());
@@ -255,6 +260,14 @@ impl World {
                 advice: Advice::Retry,
                 said: whole(&error),
             }),
+        }
+    }
+
+    /// The client whose requests name the episode they are made for: a kube-apiserver that traces joins its trace.
+    fn traced(&self) -> kube::Client {
+        match TRACEPARENT.try_with(Clone::clone) {
+            Ok(Some(traceparent)) => client::traced(&self.client, &traceparent),
+            Ok(None) | Err(_) => self.client.clone(),
         }
     }
 
@@ -334,6 +347,13 @@ fn not_done(shut: Shut) -> Outcome {
     })
 }
 
+/// What stays on the Node of an episode that ends: whatever of its story is not known to have been told, and nothing where
+/// nobody tells stories.
+fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Option<String> {
+    let last = Last::of(before, transition, now)?;
+    (!last.episode.trail.owed.is_empty()).then(|| record::write_last(&last))
+}
+
 fn outcome(started: Result<Started, Error>) -> Outcome {
     match started {
         Ok(Started::AlreadyThere) => Outcome::Done,
@@ -398,6 +418,41 @@ fn pod_left(left: &drain::Left) -> PodLeft {
     PodLeft {
         name: format!("{}/{}", left.namespace, left.name),
         why,
+    }
+}
+
+fn evictions(report: &drain::Report, now: Timestamp) -> EvictionRound {
+    let at = |since: Duration| {
+        SignedDuration::try_from(since).map_or(now, |since| now.saturating_add(since).unwrap_or(now))
+    };
+    let asked = report.asked.iter().map(|asked| Eviction {
+        namespace: asked.namespace.clone(),
+        pod: asked.name.clone(),
+        uid: asked.uid.clone(),
+        asked_at: at(asked.asked),
+        answered_at: at(asked.answered),
+        answer: match &asked.why {
+            None | Some(Why::Evicted | Why::Terminating { .. }) => EvictionAnswer::Accepted,
+            Some(Why::Budget { names, said }) => EvictionAnswer::Blocked {
+                budgets: names.clone(),
+                said: said.clone(),
+            },
+            Some(
+                Why::ServerError { .. }
+                | Why::Forbidden { .. }
+                | Why::Unreachable { .. }
+                | Why::NamespaceTerminating
+                | Why::TooManyRequests
+                | Why::OwnPod
+                | Why::NotReached
+                | Why::Standing,
+            ) => EvictionAnswer::Refused,
+        },
+    });
+    EvictionRound {
+        at: now,
+        asked: asked.collect(),
+        left: report.left.iter().map(|left| left.uid.clone()).collect(),
     }
 }
 

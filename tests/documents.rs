@@ -126,6 +126,7 @@ fn the_table_of_annotations_has_every_key() {
         migrated_to_host,
         transition_time,
         episode,
+        last_episode,
         keep_cordoned,
     } = Keys::under(DEFAULT_PREFIX);
     let mut held = vec![
@@ -134,6 +135,7 @@ fn the_table_of_annotations_has_every_key() {
         migrated_to_host,
         transition_time,
         episode,
+        last_episode,
         keep_cordoned,
     ];
     shown.sort();

@@ -12,6 +12,7 @@ use crate::ids::NodeName;
 use crate::inventory::Fact;
 use crate::maintenance::observed::Sight;
 use crate::telemetry::metrics::{Came, Metrics};
+use crate::telemetry::trace::Traces;
 use crate::vsphere;
 use crate::vsphere::client::OnAnswer;
 use crate::vsphere::update::Update;
@@ -29,6 +30,8 @@ pub(super) struct Onlookers {
     pub(super) lease: Option<String>,
     /// The one clock that decisions are made by.
     pub(super) clock: fn() -> Timestamp,
+    /// Where the environment names a collector.
+    pub(super) traces: Option<Arc<Traces>>,
 }
 
 impl Onlookers {
@@ -38,6 +41,7 @@ impl Onlookers {
             health: Arc::new(Health::of_a_beginner()),
             lease,
             clock,
+            traces: None,
         }
     }
 
@@ -74,7 +78,17 @@ impl Onlookers {
                 self.health.kubernetes(Err(why.to_owned()));
             }
             Fact::Cluster(cluster::Update::Lost { why }) => self.health.kubernetes(Err(why.clone())),
-            Fact::Finding(finding) => self.metrics.found(finding),
+            Fact::Cluster(cluster::Update::Node(node)) => {
+                if let (Some(traces), Some(last)) = (&self.traces, &node.marks.last_episode) {
+                    traces.left_behind(&node.name, last);
+                }
+            }
+            Fact::Finding(finding) => {
+                self.metrics.found(finding);
+                if let Some(traces) = &self.traces {
+                    traces.found(finding);
+                }
+            }
             Fact::Vsphere(_) | Fact::Cluster(_) => {}
         }
     }

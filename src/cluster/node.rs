@@ -163,6 +163,7 @@ impl NodePatch {
             migrated_to_host,
             transition_time,
             episode,
+            last_episode,
             keep_cordoned: _,
         } = &self.marks;
         let annotations: Map<String, Value> = [
@@ -171,6 +172,7 @@ impl NodePatch {
             (&keys.migrated_to_host, migrated_to_host),
             (&keys.transition_time, transition_time),
             (&keys.episode, episode),
+            (&keys.last_episode, last_episode),
         ]
         .into_iter()
         .map(|(key, value)| (key.clone(), json!(value)))

@@ -110,13 +110,15 @@ impl Inventory {
             )
             | None => HostState::Unknown,
         };
+        let admission = self.ledger.admission(name, self.limits());
         let mut seen = Observed {
             process_began: self.process_began,
             lead: self.lead,
             hearing,
             node: Some(node_seen(node)),
             vm: self.vm_of(node),
-            admission: self.ledger.admission(name, self.limits()),
+            behind: self.root_ahead(&admission),
+            admission,
             drain: local.and_then(|local| local.drain.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
             attempts: local.map(|local| local.attempts.clone()).unwrap_or_default(),
@@ -127,6 +129,17 @@ impl Inventory {
             local.paper.overlay(&mut seen, |host| self.host_state(Some(host)));
         }
         Some(Sight { record, seen })
+    }
+
+    /// The traceparent of the first episode among those ahead.
+    fn root_ahead(&self, admission: &Admission) -> Option<String> {
+        match admission {
+            Admission::Granted => None,
+            Admission::Behind { ahead, .. } => ahead.iter().find_map(|name| {
+                let record = self.record(self.nodes.get(name)?);
+                record.episode().map(|episode| episode.traceparent.clone())
+            }),
+        }
     }
 
     fn vm_with_paper(&self, node: &Node) -> VmSeen {
@@ -178,6 +191,7 @@ fn gone(hearing: Hearing, process_began: Timestamp, lead: Lead) -> Observed {
         node: None,
         vm: VmSeen::NotLookedUp,
         admission: Admission::Granted,
+        behind: None,
         drain: None,
         pods_revision: 0,
         attempts: std::collections::BTreeMap::new(),

@@ -199,6 +199,7 @@ fn awaiting(n: u8) -> Fact {
         moved_to: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase: Phase::AwaitingHost,
         since: at(0),
     };

@@ -199,6 +199,7 @@ fn begin(node: &NodeSeen, vm: &VmFacts, lead: Lead, now: Timestamp) -> Episode {
         moved_to: None,
         left_behind: Vec::new(),
         epoch: lead.epoch,
+        trail: Default::default(),
         phase: Phase::Queued,
         since: now,
     }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::trail::Trail;
 use super::waiting::ParkReason;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
 
@@ -120,6 +121,9 @@ pub struct Episode {
     pub phase: Phase,
     /// When it came to stand there, on our clock. Every deadline counts from here.
     pub since: Timestamp,
+    /// What is kept for whoever tells its story; nothing is decided from it.
+    #[serde(default, skip_serializing_if = "Trail::is_empty")]
+    pub trail: Trail,
 }
 
 /// What set an episode off.
@@ -272,7 +276,8 @@ pub enum DrainEnd {
 }
 
 /// How an episode ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Ended {
     /// The node went through maintenance and is back.
     Succeeded,

@@ -34,6 +34,8 @@ pub struct Observed {
     pub vm: VmSeen,
     /// Whether it may begin to drain.
     pub admission: Admission,
+    /// The traceparent of the first episode among those ahead of it, where it waits its turn.
+    pub behind: Option<String>,
     /// What the latest drain round of this episode found.
     pub drain: Option<DrainReport>,
     /// Counts the changes of the node's pods, so that a round older than the latest change is known as such.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -149,6 +150,11 @@ impl Metrics {
     /// Takes that vCenter answered the question for updates, be it that there are none.
     pub fn vcenter_answered(&self, at: Timestamp) {
         self.picture.vcenter_answered(at);
+    }
+
+    /// The counter of spans that were lost, for whoever loses them.
+    pub fn trace_spans_lost(&self) -> Counter {
+        self.families.trace_spans_lost.clone()
     }
 
     fn decided(&self, decision: &'static str) {

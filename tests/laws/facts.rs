@@ -92,6 +92,7 @@ pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
         node: Some(node),
         vm: VmSeen::Found(vm),
         admission: Admission::Granted,
+        behind: None,
         drain: None,
         pods_revision: 0,
         attempts: BTreeMap::new(),
@@ -124,6 +125,7 @@ pub fn episode(phase: Phase, cordon: Cordon, powered_off: bool) -> Episode {
         moved_to: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: at(0),
     }

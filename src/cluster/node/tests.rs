@@ -19,6 +19,7 @@ fn cordon() -> NodePatch {
             migrated_to_host: None,
             transition_time: Some("2026-01-02T03:04:05Z".to_owned()),
             episode: Some("{}".to_owned()),
+            last_episode: None,
             keep_cordoned: Some("true".to_owned()),
         },
         unschedulable: Some(true),
@@ -80,6 +81,7 @@ async fn a_transition_is_one_patch_that_only_the_view_it_was_decided_on_accepts(
                     "vsphere-maintenance.boeye.net/migrated-to-host": null,
                     "vsphere-maintenance.boeye.net/transition-time": "2026-01-02T03:04:05Z",
                     "vsphere-maintenance.boeye.net/episode": "{}",
+                    "vsphere-maintenance.boeye.net/last-episode": null,
                 },
             },
             "spec": {"unschedulable": true},
@@ -97,7 +99,7 @@ async fn the_end_removes_our_annotations_and_the_cordon_as_kubectl_uncordon_does
     let (_, seen) = patched(&end, node()).await;
     assert_eq!(seen[0].body["spec"], json!({"unschedulable": null}));
     let annotations = seen[0].body["metadata"]["annotations"].as_object().unwrap();
-    assert_eq!(annotations.len(), 5);
+    assert_eq!(annotations.len(), 6);
     assert!(annotations.values().all(Value::is_null));
 }
 

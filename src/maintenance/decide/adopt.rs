@@ -62,6 +62,7 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
             .map(|name| by_name(name, vm.on_name == *name, vm.on.clone())),
         left_behind: Vec::new(),
         epoch: seen.lead.epoch,
+        trail: Default::default(),
         phase,
         since: python.since,
     })))

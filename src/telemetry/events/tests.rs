@@ -42,6 +42,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
         moved_to: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: at(since),
     }

@@ -175,6 +175,8 @@ metrics! {
         "Hosts in service with a device that fits a VM of ours in that cluster and that nobody is known to hold";
     DECISIONS: Counter, "decisions", ["decision"],
         "What actors decided: records and effects each time, waits when they change";
+    TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
+        "Spans that no collector took: it was down, too slow, or refused them";
 }
 
 /// The metrics that are counted as things happen.
@@ -191,12 +193,15 @@ pub(super) struct Families {
     pub(super) vcenter_requests: Family<Labels, Counter>,
     pub(super) vcenter_request_duration: Family<Labels, Histogram, fn() -> Histogram>,
     pub(super) decisions: Family<Labels, Counter>,
+    pub(super) trace_spans_lost: Counter,
 }
 
 impl Families {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let queue_wait = long();
         register(registry, &QUEUE_WAIT, queue_wait.clone());
+        let trace_spans_lost = Counter::default();
+        register(registry, &TRACE_SPANS_LOST, trace_spans_lost.clone());
         let families = Self {
             detection_latency: histogram(registry, &DETECTION_LATENCY, detection),
             episodes_started: counter(registry, &EPISODES_STARTED),
@@ -209,6 +214,7 @@ impl Families {
             vcenter_requests: counter(registry, &VCENTER_REQUESTS),
             vcenter_request_duration: histogram(registry, &VCENTER_REQUEST_DURATION, request),
             decisions: counter(registry, &DECISIONS),
+            trace_spans_lost,
         };
         families.begin_at_zero();
         families

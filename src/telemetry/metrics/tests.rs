@@ -36,6 +36,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
         moved_to: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: at(since),
     }
@@ -61,6 +62,7 @@ fn sight(record: Record, host: HostState) -> Sight {
             node: Some(node()),
             vm: VmSeen::Found(vm),
             admission: Admission::Granted,
+            behind: None,
             drain: None,
             pods_revision: 0,
             attempts: BTreeMap::new(),

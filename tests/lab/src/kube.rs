@@ -298,9 +298,8 @@ impl Kube {
     /// told is in it; a watch is in it when it has ended.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
         let mut events = parse_audit(&self.audit_log().await?)?;
-        events.retain(|event| {
-            !READS.contains(&event.verb.as_str()) || event.user.starts_with(SERVICE_ACCOUNT)
-        });
+        events
+            .retain(|event| !READS.contains(&event.verb.as_str()) || event.user.starts_with(SERVICE_ACCOUNT));
         Ok(events)
     }
 
