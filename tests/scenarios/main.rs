@@ -23,6 +23,7 @@ mod kills;
 mod main_job;
 mod metrics;
 mod people;
+mod replicas;
 mod restarts;
 mod session;
 mod telling;

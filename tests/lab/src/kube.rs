@@ -51,10 +51,11 @@ impl Default for Options {
             node_monitor_grace: Duration::from_secs(4),
             haulout_rules: vec![
                 rule("", "nodes", &["get", "list", "watch", "patch"]),
-                rule("", "pods", &["get", "list", "watch"]),
+                rule("", "pods", &["list", "watch"]),
                 rule("", "pods/eviction", &["create"]),
                 rule("events.k8s.io", "events", &["create"]),
                 rule("", "nodes/status", &["patch"]),
+                rule("coordination.k8s.io", "leases", &["get", "create", "update"]),
             ],
             audit_reads: false,
         }
@@ -101,15 +102,19 @@ impl User {
     }
 }
 
-/// One request that asked to change something, as the API server logged it when it had answered.
+/// One request that asked to change something, or any request of a ServiceAccount, as the API server logged it when it
+/// had answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditEvent {
-    /// `create`, `update`, `patch`, `delete` or `deletecollection`; of [`Kube::requests`], also `get`, `list` or `watch`.
+    /// `create`, `update`, `patch`, `delete` or `deletecollection`; of a ServiceAccount, and of [`Kube::requests`], also
+    /// `get`, `list` and `watch`.
     pub verb: String,
     /// Who asked.
     pub user: String,
     /// The program that asked, as it calls itself.
     pub user_agent: String,
+    /// The API group, empty for the core one.
+    pub group: String,
     /// The plural resource, such as `nodes`.
     pub resource: String,
     /// Such as `eviction` or `status`.
@@ -288,11 +293,13 @@ impl Kube {
         Ok(())
     }
 
-    /// Every request so far that asked to change something, but for the nodes' Leases, in the order of their answers. The API server writes the
-    /// log before it answers, so what a client has been told is in it.
+    /// Every request so far that asked to change something, but for the nodes' Leases, and all that ServiceAccounts
+    /// asked, in the order of their answers. The API server writes the log before it answers, so what a client has been
+    /// told is in it; a watch is in it when it has ended.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
         let mut events = parse_audit(&self.audit_log().await?)?;
-        events.retain(|event| !READS.contains(&event.verb.as_str()));
+        events
+            .retain(|event| !READS.contains(&event.verb.as_str()) || event.user.starts_with(SERVICE_ACCOUNT));
         Ok(events)
     }
 
@@ -334,6 +341,9 @@ rules:
 - level: Request
   userGroups: ["haulout"]
   verbs: [create, update, patch, delete, deletecollection]
+# A release of the chart runs as a ServiceAccount, and its reads are compared with its rights. Nobody else here is one.
+- level: Metadata
+  userGroups: ["system:serviceaccounts"]
 - level: Metadata
   verbs: [create, update, patch, delete, deletecollection]
 "#;
@@ -342,6 +352,9 @@ rules:
 const AUDIT_READS: &str = r#"- level: Metadata
   verbs: [get, list, watch]
 "#;
+
+/// How the names of ServiceAccounts begin.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// The verbs that change nothing.
 const READS: [&str; 3] = ["get", "list", "watch"];
@@ -657,7 +670,10 @@ struct AuditUser {
 }
 
 #[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
 struct AuditObject {
+    #[serde(default)]
+    api_group: String,
     #[serde(default)]
     resource: String,
     subresource: Option<String>,
@@ -692,6 +708,7 @@ fn parse_audit(text: &str) -> anyhow::Result<Vec<AuditEvent>> {
                 verb: line.verb,
                 user: line.user.username,
                 user_agent: line.user_agent,
+                group: line.object_ref.api_group,
                 resource: line.object_ref.resource,
                 subresource: line.object_ref.subresource,
                 namespace: line.object_ref.namespace,
