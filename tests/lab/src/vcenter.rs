@@ -269,6 +269,17 @@ impl Gpu {
     }
 }
 
+/// What one program has asked of the SDK.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct Traffic {
+    /// Calls begun.
+    pub calls: u64,
+    /// Bytes of SOAP it has sent.
+    pub received: u64,
+    /// Bytes of SOAP it was sent.
+    pub sent: u64,
+}
+
 /// Whose property collector answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Collector {
@@ -879,6 +890,12 @@ impl Vcenter {
         let body = serde_json::json!({});
         let answer: Answer = self.post(&["hosts", host, "enter"], &body).await?;
         Timestamp::from_nanosecond(i128::from(answer.accepted_ns)).context("when the click was accepted")
+    }
+
+    /// What the program of this name, the first word of its User-Agent, has asked of the SDK so far.
+    pub async fn traffic(&self, program: &str) -> anyhow::Result<Traffic> {
+        let all: BTreeMap<String, Traffic> = self.get(&["traffic"], &[], Duration::ZERO).await?;
+        Ok(all.get(program).copied().unwrap_or_default())
     }
 
     /// Lets so many properties of the crowd change each second, until the next call; 0 is none.

@@ -68,6 +68,7 @@ func (c *Control) handler() http.Handler {
 		"POST /restart":                     c.restart,
 		"PATCH /settings":                   c.settings,
 		"POST /storm":                       c.storm,
+		"GET /traffic":                      c.traffic,
 	} {
 		mux.HandleFunc(pattern, answer(a))
 	}
@@ -518,6 +519,8 @@ func (c *Control) storm(_ *http.Request, body []byte) (any, error) {
 	c.v.blow(args.PerSecond)
 	return nil, nil
 }
+
+func (c *Control) traffic(*http.Request, []byte) (any, error) { return c.v.traffic.all(), nil }
 
 func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 	var args struct {

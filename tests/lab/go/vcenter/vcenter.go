@@ -46,6 +46,7 @@ type VCenter struct {
 	journal  *Journal
 	faults   *Faults
 	sessions *Sessions
+	traffic  *Traffic
 	silence  *silence
 	// collectors is nil where the simulator's own are in use.
 	collectors *collectors
@@ -192,6 +193,7 @@ func newVCenter(spec *Spec) (*VCenter, error) {
 	}
 	v.faults = newFaults(v)
 	v.sessions = newSessions(v)
+	v.traffic = newTraffic()
 	v.silence = newSilence(v)
 	if err := v.build(); err != nil {
 		v.close()
