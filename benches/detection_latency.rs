@@ -1,5 +1,5 @@
 //! How long after the click does somebody know, and what does watching cost vCenter? Haulout beside what people would
-//! use instead, and beside the floor, in one run. `--quick` takes fewer clicks.
+//! use instead, and beside the floor, in one run. `QUICK=1` takes fewer clicks.
 #![allow(
     clippy::disallowed_methods,
     reason = "a bench reads the clock, and a pause between two clicks is part of what it measures"
@@ -76,11 +76,7 @@ fn main() -> anyhow::Result<()> {
     if let Some(ended) = contender::run(began, &words) {
         return ended;
     }
-    let plan = if words.iter().any(|word| word == "--quick") {
-        QUICK
-    } else {
-        FULL
-    };
+    let plan = if contender::is_quick(&words) { QUICK } else { FULL };
     tokio::runtime::Runtime::new()?.block_on(measure(&plan))
 }
 
@@ -340,7 +336,7 @@ impl<'a> House<'a> {
         for click in 0..plan.clicks {
             pause(click).await;
             let accepted = self.vcenter.click(CLICKED).await?;
-            self.until("cordoned", |node| is_cordoned(node))
+            self.until("cordoned", is_cordoned)
                 .await
                 .with_context(|| process.tail())?;
             let written = self.kube.audit().await?.into_iter().find(|event| {

@@ -1,5 +1,5 @@
 //! What following costs, and how it grows: from start to in sync, and then at rest, in hosts, in the vCenter's VMs and in
-//! our own, beside govmomi's waiter over the same hosts. `--quick` rests for less long.
+//! our own, beside govmomi's waiter over the same hosts. `QUICK=1` rests for less long.
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
         return ended;
     }
     // An idle stream reads again each half minute; less than that shows nothing.
-    let quick = words.iter().any(|word| word == "--quick");
+    let quick = contender::is_quick(&words);
     let rest = Duration::from_secs(if quick { 35 } else { 300 });
     tokio::runtime::Runtime::new()?.block_on(measure(rest))
 }

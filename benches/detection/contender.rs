@@ -58,6 +58,12 @@ impl Watch {
     }
 }
 
+/// Whether `--quick`, or `QUICK=1`, asks for the smallest run that still shows something.
+pub fn is_quick(words: &[String]) -> bool {
+    words.iter().any(|word| word == "--quick")
+        || std::env::var_os("QUICK").is_some_and(|value| !value.is_empty() && value != "0")
+}
+
 /// Is the contender that the arguments name; `None` where they name none.
 pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
     match words {
