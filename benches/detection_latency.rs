@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::kube::{Kube, Options as KubeOptions, User};
+use haulout_lab::kube::{AuditEvent, Kube, Options as KubeOptions, User};
 use haulout_lab::process::Spec as ProcessSpec;
 use haulout_lab::vcenter::{Collector, Crowd, Delays, Options, Spec, Tls, Vcenter, VmSpec};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -29,6 +30,8 @@ mod detection {
     pub mod table;
 }
 
+/// Hosts, unless other sizes are named on the command line: one, a usual number, and a vCenter's published maximum.
+const SIZES: &[usize] = &[1, 100, 2500];
 /// VMs on each host of the crowd.
 const VMS_PER_HOST: usize = 10;
 /// Foreign changes per second in the storm.
@@ -42,7 +45,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How much is measured.
 struct Plan {
-    sizes: &'static [usize],
     blocks: usize,
     clicks: usize,
     pollers: &'static [u32],
@@ -51,7 +53,6 @@ struct Plan {
 }
 
 const FULL: Plan = Plan {
-    sizes: &[1, 100, 2500],
     blocks: 10,
     clicks: 10,
     pollers: &[30, 5, 1],
@@ -60,7 +61,6 @@ const FULL: Plan = Plan {
 };
 
 const QUICK: Plan = Plan {
-    sizes: &[1, 100, 2500],
     blocks: 2,
     clicks: 10,
     pollers: &[1],
@@ -77,10 +77,11 @@ fn main() -> anyhow::Result<()> {
         return ended;
     }
     let plan = if contender::is_quick(&words) { QUICK } else { FULL };
-    tokio::runtime::Runtime::new()?.block_on(measure(&plan))
+    let sizes: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    tokio::runtime::Runtime::new()?.block_on(measure(&plan, if sizes.is_empty() { SIZES } else { &sizes }))
 }
 
-async fn measure(plan: &Plan) -> anyhow::Result<()> {
+async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
     let programs = Programs::find().await?;
     // No kubelet reports here: what the bench says of its Node stays true.
     let quiet = KubeOptions {
@@ -130,7 +131,7 @@ async fn measure(plan: &Plan) -> anyhow::Result<()> {
         "median ms",
         "max ms",
     ]);
-    for &hosts in plan.sizes {
+    for &hosts in sizes {
         say(&format!("{hosts} hosts …"));
         let house = House::set(&kube, hosts).await?;
         let samples = house.clicks(plan, &programs).await?;
@@ -138,6 +139,9 @@ async fn measure(plan: &Plan) -> anyhow::Result<()> {
             house.latency_rows(&mut latency, &samples, storm);
             house.patch_row(&mut patch, &samples, storm);
         }
+        // What comes next takes long; this much is known.
+        say(&latency.screen());
+        say(&patch.screen());
         house.idle(plan, &programs, &mut cost).await?;
         if programs.python.is_ok() {
             house.pollers(plan, &programs, &mut cost).await?;
@@ -339,19 +343,7 @@ impl<'a> House<'a> {
             self.until("cordoned", is_cordoned)
                 .await
                 .with_context(|| process.tail())?;
-            let written = self.kube.audit().await?.into_iter().find(|event| {
-                let cordons =
-                    |object: &serde_json::Value| object.pointer("/spec/unschedulable") == Some(&true.into());
-                event.user == user.name()
-                    && event.verb == "patch"
-                    && event.code == 200
-                    && event.name.as_deref() == Some(&*self.node)
-                    && event.answered >= accepted
-                    && event.object.as_ref().is_some_and(cordons)
-            });
-            let written = written
-                .context("the audit log does not show the cordon's PATCH")?
-                .answered;
+            let written = self.written(&user, accepted).await?;
             let took = written.duration_since(accepted).as_secs_f64() * 1e3;
             samples.entry((storm, HAULOUT)).or_default().push(took);
             self.vcenter.cancel_maintenance(CLICKED).await?;
@@ -369,6 +361,31 @@ impl<'a> House<'a> {
         }
         process.stop(PATIENCE).await?;
         Ok(())
+    }
+
+    /// When the apiserver had answered the cordon's PATCH. Its audit log may be a moment behind the watch.
+    async fn written(&self, user: &User, accepted: Timestamp) -> anyhow::Result<Timestamp> {
+        let is_it = |event: &AuditEvent| {
+            let cordons =
+                |object: &serde_json::Value| object.pointer("/spec/unschedulable") == Some(&true.into());
+            event.user == user.name()
+                && event.verb == "patch"
+                && event.code == 200
+                && event.name.as_deref() == Some(&*self.node)
+                && event.answered >= accepted
+                && event.object.as_ref().is_some_and(cordons)
+        };
+        let look = async {
+            loop {
+                if let Some(event) = self.kube.audit().await?.into_iter().find(is_it) {
+                    return anyhow::Ok(event.answered);
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, look)
+            .await
+            .context("the audit log does not show the cordon's PATCH")?
     }
 
     async fn until(&self, what: &str, wanted: impl Fn(&Node) -> bool) -> anyhow::Result<()> {

@@ -61,6 +61,11 @@ impl Table {
         text
     }
 
+    /// Aligned, for the terminal.
+    pub fn screen(&self) -> String {
+        self.lines("", "  ", "", true)
+    }
+
     fn json(&self) -> Value {
         let row = |cells: &Vec<String>| -> Map<String, Value> {
             let pairs = self.columns.iter().zip(cells);
@@ -89,7 +94,7 @@ pub fn report(name: &str, intro: &str, tables: &[(&str, &Table)], notes: &[Strin
     json.insert("bench".into(), name.into());
     json.insert("intro".into(), intro.into());
     for (title, table) in tables {
-        screen += &format!("\n{title}\n\n{}", table.lines("", "  ", "", true));
+        screen += &format!("\n{title}\n\n{}", table.screen());
         markdown += &format!("\n## {title}\n\n{}", table.lines("| ", " | ", " |", true));
         json.insert((*title).to_owned(), table.json());
     }
