@@ -45,7 +45,7 @@ test: export RUST_BACKTRACE = 0
 test: ## build the lab, run every test
 	$(need_toolchains)
 	cargo run --quiet --locked -p haulout-lab --bin lab -- build
-	cd $(GO_VCENTER) && go test ./...
+	cd $(GO_VCENTER) && go test ./... && LAB_COLLECTOR=own go test ./...
 	cargo test --workspace --locked --no-fail-fast
 
 # Every bench that Cargo.toml names; each keeps its table, and all of them go into one document.

@@ -41,8 +41,9 @@ const RELOCATE_TIMEOUT: Seconds = Seconds::new("RELOCATE_TIMEOUT_SECONDS", 600, 
 const POWER_ON_TIMEOUT: Seconds = Seconds::new("POWER_ON_TIMEOUT_SECONDS", 300, 86_400);
 const RETRY_MAX: Seconds = Seconds::new("RETRY_MAX_SECONDS", 30, 3_600);
 const VCENTER_CALL_TIMEOUT: Seconds = Seconds::new("VCENTER_CALL_TIMEOUT_SECONDS", 30, 600);
-// vCenter ends a session that is idle for 30 minutes; a poll must end well before.
-const VCENTER_LONG_POLL: Seconds = Seconds::new("VCENTER_LONG_POLL_SECONDS", 60, 1_200);
+// vCenter ends a session that is idle for 30 minutes; a poll must end well before. Proxies end a call that is silent for
+// longer than some minutes. At two minutes the two polls of an idle Haulout are one call a minute.
+const VCENTER_LONG_POLL: Seconds = Seconds::new("VCENTER_LONG_POLL_SECONDS", 120, 1_200);
 const MAX_CONCURRENT_DRAINS: Range = Range::new("MAX_CONCURRENT_DRAINS", "nodes", 1, 1_000);
 // A NodeMaintenance is some kilobytes; a thousand of each of a hundred nodes would be half of what etcd likes to hold.
 const NODE_MAINTENANCE_HISTORY: Range = Range::new("NODE_MAINTENANCE_HISTORY", "objects", 0, 1_000);

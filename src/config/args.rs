@@ -38,7 +38,7 @@ pub struct Args {
     /// The longest wait for the answer to one call [default: 30; 1 to 600]
     #[arg(long, env = "VCENTER_CALL_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = VCENTER)]
     pub vcenter_call_timeout_seconds: Option<String>,
-    /// How long the vCenter may let a question for updates stand open [default: 60; 1 to 1200]
+    /// How long the vCenter may let a question for updates stand open [default: 120; 1 to 1200]
     #[arg(long, env = "VCENTER_LONG_POLL_SECONDS", value_name = "SECONDS", help_heading = VCENTER)]
     pub vcenter_long_poll_seconds: Option<String>,
 

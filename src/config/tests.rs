@@ -30,7 +30,7 @@ fn the_defaults_are_those_of_the_python_controller_but_for_verified_certificates
         ("VCENTER_CA_BUNDLE", ""),
         ("VCENTER_TLS_VERIFY", "true"),
         ("VCENTER_CALL_TIMEOUT_SECONDS", "30"),
-        ("VCENTER_LONG_POLL_SECONDS", "60"),
+        ("VCENTER_LONG_POLL_SECONDS", "120"),
         ("GPU_NODE_LABEL", "intel.feature.node.kubernetes.io/gpu=true"),
         ("GPU_RESOURCES", "nvidia.com/*,amd.com/*,gpu.intel.com/*"),
         ("ANNOTATION_PREFIX", "vsphere-maintenance.boeye.net"),
