@@ -24,6 +24,7 @@ mod main_job;
 mod metrics;
 mod people;
 mod replicas;
+mod requests;
 mod restarts;
 mod session;
 mod telling;

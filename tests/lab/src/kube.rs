@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, GetParams, ObjectMeta, PostParams};
 use kube::config::AuthInfo;
 use rcgen::{
@@ -41,6 +42,8 @@ pub struct Options {
     pub node_monitor_grace: Duration,
     /// What members of [`HAULOUT_GROUP`] may do.
     pub haulout_rules: Vec<PolicyRule>,
+    /// Whether the kind NodeMaintenance is installed, as the chart does.
+    pub with_kind: bool,
     /// Logs requests that only read as well, for those who count requests: see [`Kube::requests`].
     pub audit_reads: bool,
 }
@@ -55,8 +58,15 @@ impl Default for Options {
                 rule("", "pods/eviction", &["create"]),
                 rule("events.k8s.io", "events", &["create"]),
                 rule("", "nodes/status", &["patch"]),
+                rule(
+                    "haulout.dev",
+                    "nodemaintenances",
+                    &["get", "list", "watch", "create", "delete"],
+                ),
+                rule("haulout.dev", "nodemaintenances/status", &["patch"]),
                 rule("coordination.k8s.io", "leases", &["get", "create", "update"]),
             ],
+            with_kind: true,
             audit_reads: false,
         }
     }
@@ -193,6 +203,9 @@ impl Kube {
         let [etcd, apiserver] = starting;
         let mut manager = [manager_spec.spawn()?];
         grant(&client, options).await?;
+        if options.with_kind {
+            install_kind(&client).await?;
+        }
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
         await_with(
             &mut manager,
@@ -500,6 +513,28 @@ async fn await_apiserver(client: &kube::Client, parts: &mut [Process]) -> anyhow
         Ok((answer == "ok").then_some(()))
     })
     .await
+}
+
+/// Installs the kind NodeMaintenance from the chart's own file, and waits until it is served.
+async fn install_kind(client: &kube::Client) -> anyhow::Result<()> {
+    let text = include_str!("../../../chart/files/crd.yaml");
+    let kind: CustomResourceDefinition = serde_saphyr::from_str(text).context("reading the chart's CRD")?;
+    let name = kind
+        .metadata
+        .name
+        .clone()
+        .context("the chart's CRD has no name")?;
+    let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    kinds
+        .create(&PostParams::default(), &kind)
+        .await
+        .context("creating the chart's CRD")?;
+    let served = kube::runtime::conditions::is_crd_established();
+    let waiting = kube::runtime::wait::await_condition(kinds, &name, served);
+    tokio::time::timeout(STARTUP, waiting)
+        .await
+        .context("the chart's CRD was not served in time")??;
+    Ok(())
 }
 
 /// Gives [`HAULOUT_GROUP`] its rights.

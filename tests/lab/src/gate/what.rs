@@ -58,6 +58,10 @@ pub(super) fn kubernetes(method: &Method, path: &str) -> Option<String> {
     if object.first() == Some(&"leases") {
         return None;
     }
+    // NodeMaintenances are written beside the story too, and several changes in one.
+    if object.first() == Some(&"nodemaintenances") {
+        return None;
+    }
     Some(format!("{method} {}", object.join("/")))
 }
 
