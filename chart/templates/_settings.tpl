@@ -35,6 +35,9 @@ NODE_MAINTENANCE_HISTORY: {{ int64 $config.nodeMaintenanceHistory | quote }}
 REQUIRE_APPROVAL: {{ $config.requireApproval | quote }}
 LOG_FORMAT: {{ $config.logFormat | quote }}
 LOG_LEVEL: {{ $config.logLevel | quote }}
+{{- with $config.logLevelFile }}
+LOG_LEVEL_FILE: {{ . | quote }}
+{{- end }}
 DRY_RUN: {{ $config.dryRun | quote }}
 METRICS_ADDRESS: {{ printf "0.0.0.0:%d" (int64 .Values.ports.metrics) | quote }}
 HEALTH_ADDRESS: {{ printf "0.0.0.0:%d" (int64 .Values.ports.health) | quote }}

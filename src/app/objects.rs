@@ -80,7 +80,7 @@ async fn perform(
     write: Write,
 ) -> Result<(), WriteError> {
     let written = match write {
-        Write::Create { name, spec } => maintenances::create(permit, client, &name, *spec).await.map(Some),
+        Write::Create { name, spec } => maintenances::create(permit, client, &name, *spec).await,
         Write::Status { name, uid, changes } => {
             match maintenances::write_status(permit, client, &name, Some(&uid), &changes).await {
                 // Deleted meanwhile; the watch tells, and what is due then is found anew.

@@ -126,7 +126,7 @@ pub fn facts(object: &NodeMaintenance) -> Maintenance {
     }
 }
 
-/// Creates the object that keeps the record of an episode. One that is there already is as good.
+/// Creates the object that keeps the record of an episode. One that is there already is as good; the watch tells of it.
 ///
 /// # Errors
 /// When the kube-apiserver does not take it, or does not say so in time.
@@ -135,7 +135,7 @@ pub async fn create(
     client: &kube::Client,
     name: &str,
     spec: NodeMaintenanceSpec,
-) -> Result<Maintenance, WriteError> {
+) -> Result<Option<Maintenance>, WriteError> {
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let object = NodeMaintenance {
         metadata: ObjectMeta {
@@ -150,13 +150,8 @@ pub async fn create(
         ..PostParams::default()
     };
     match answer::within(WRITE_DEADLINE, objects.create(&params, &object)).await {
-        Ok(object) => Ok(facts(&object)),
-        Err(Refusal::Status(status)) if status.code == 409 => {
-            match answer::within(WRITE_DEADLINE, objects.get(name)).await {
-                Ok(object) => Ok(facts(&object)),
-                Err(refusal) => Err(WriteError::new(name, &refusal)),
-            }
-        }
+        Ok(object) => Ok(Some(facts(&object))),
+        Err(Refusal::Status(status)) if status.code == 409 => Ok(None),
         Err(refusal) => Err(WriteError::new(name, &refusal)),
     }
 }

@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use haulout::cluster::maintenances::kind::{NodeMaintenance, Origin};
 use haulout_lab::stage::{PATIENCE, Stage, annotation};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
+use kube::api::{
+    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, ValidationDirective,
+};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 
@@ -119,6 +122,19 @@ fn rights(rules: Option<Vec<PolicyRule>>) -> BTreeSet<Right> {
     rights
 }
 
+/// Waits until of the two ended episodes one is left.
+async fn one_episode_is_history(stage: &Stage<'_>) -> anyhow::Result<()> {
+    let node = stage.node_name("gpu1");
+    let objects: Api<NodeMaintenance> = Api::all(stage.client());
+    until("one ended episode to be kept", PATIENCE, async || {
+        let mut all = objects.list(&ListParams::default()).await?.items;
+        all.retain(|it| it.spec.origin == Origin::Episode && it.spec.node_name == node);
+        let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
+        Ok((all.len() == 1 && all.iter().all(ended)).then_some(()))
+    })
+    .await
+}
+
 #[test]
 fn a_release_takes_a_node_through_two_maintenances_with_exactly_the_rights_it_has() {
     tell(async {
@@ -129,12 +145,16 @@ fn a_release_takes_a_node_through_two_maintenances_with_exactly_the_rights_it_ha
         )
         .await?;
         let release = Release::prepare(&stage).await?;
-        release.upgrade(&["config.nodeConditions=well-known"]);
+        release.upgrade(&[
+            "config.nodeConditions=well-known",
+            "config.nodeMaintenanceHistory=1",
+        ]);
         release.wait_admitted().await?;
         let mut replica = release.start().await?;
         replica.wait_ready().await?;
         migrate_and_wait(&stage).await?;
         ensure!(stage.power_cycles("gpu1").await? == (2, 2));
+        one_episode_is_history(&stage).await?;
         replica.stop().await?;
 
         let roles: Api<ClusterRole> = Api::all(stage.client());

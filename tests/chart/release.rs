@@ -181,6 +181,8 @@ impl<'s> Release<'s> {
     pub fn upgrade(&self, set: &[&str]) {
         let chart = helm::chart();
         let mut args = vec!["upgrade", "--install", &self.name, chart.to_str().unwrap()];
+        // The kind is one for all releases of a cluster, and many stories share this one.
+        args.push("--take-ownership");
         args.extend(["-f", self.values.to_str().unwrap()]);
         args.extend(set.iter().flat_map(|value| ["--set", value]));
         self.helm(&args);

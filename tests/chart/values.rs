@@ -308,6 +308,7 @@ fn the_notes_warn_of_what_is_unsafe_or_does_nothing() {
         let mut args = vec!["install", "notes", chart.to_str().unwrap(), "-n", "notes"];
         args.extend(["--dry-run=client", "-f", case.to_str().unwrap()]);
         args.extend(["--kubeconfig", kubeconfig.to_str().unwrap()]);
+        args.extend(["--set", "crds.enabled=false"]);
         args.extend(set.iter().flat_map(|value| ["--set", value]));
         let said = succeed("helm", &args);
         said.split_once("NOTES:").unwrap().1.to_owned()

@@ -61,7 +61,7 @@ impl Default for Options {
                 rule(
                     "haulout.dev",
                     "nodemaintenances",
-                    &["get", "list", "watch", "create", "delete"],
+                    &["list", "watch", "create", "delete"],
                 ),
                 rule("haulout.dev", "nodemaintenances/status", &["patch"]),
                 rule("coordination.k8s.io", "leases", &["get", "create", "update"]),
