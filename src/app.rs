@@ -6,7 +6,7 @@
 //!       ├─ cluster::events::run ◀─── Events ◀── what actors tell
 //!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
-//!       ├─ admin::Server::run ◀── metrics and health, which look on at the hub
+//!       ├─ admin::Server::run ◀── metrics, health and status page, which look on at the hub
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the hub and its actors first, then the streams, which log out
 //! ```
 
@@ -30,6 +30,7 @@ use tracing::{error, info, warn};
 use crate::actor::node::Shared;
 use crate::actor::supervisor::Supervisor;
 use crate::actor::tell::Tell;
+use crate::admin::status::{About, Status};
 use crate::admin::{self, Server};
 use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
@@ -134,6 +135,14 @@ impl Worlds {
                 clock,
             );
             onlookers.objects = Some(Arc::new(objects));
+        }
+        if config.status_address != Listen::Off {
+            let about = About {
+                is_dry_run: config.dry_run,
+                links: Links::new(config),
+            };
+            let status = Status::new(about, onlookers.objects.clone(), clock);
+            onlookers.status = Some(Arc::new(status));
         }
         let gpu_resources = GpuResources::parse(&config.gpu_resources)
             .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
@@ -329,6 +338,10 @@ async fn servers(config: &Config, onlookers: &Onlookers) -> anyhow::Result<Vec<S
         let health = Arc::clone(&onlookers.health);
         servers.push(admin::health("HEALTH_ADDRESS", address, health).await?);
     }
+    if let (Listen::At(address), Some(status)) = (config.status_address, &onlookers.status) {
+        let status = Arc::clone(status);
+        servers.push(admin::status::server("STATUS_ADDRESS", address, status).await?);
+    }
     Ok(servers)
 }
 
@@ -409,6 +422,9 @@ fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Ve
     ];
     if let Some(objects) = &onlookers.objects {
         listeners.push(Box::new(Arc::clone(objects)));
+    }
+    if let Some(status) = &onlookers.status {
+        listeners.push(Box::new(Arc::clone(status)));
     }
     if !config.dry_run {
         listeners.push(Box::new(Events::new(

@@ -96,7 +96,7 @@ pub(super) async fn run<P: Perform>(
         amid_until = None;
         let sights = inventory.sights();
         set(&interest.draining, inventory.draining());
-        onlookers.show(&sights, inventory.free_gpu_hosts());
+        onlookers.show(&sights, &inventory);
         supervisor.show(sights);
     }
     supervisor.close().await;
