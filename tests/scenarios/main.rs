@@ -22,6 +22,7 @@ mod hosts;
 mod kills;
 mod main_job;
 mod metrics;
+mod page;
 mod people;
 mod restarts;
 mod session;

@@ -108,7 +108,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         listed_at: at(2),
         pods_revision: 0,
         left,
-        moved_at: at(2),
+        moved_at: Some(at(2)),
     };
     Sight {
         record,
