@@ -163,3 +163,53 @@ impl AsyncWrite for Guest {
         self.in_time(shut, context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    async fn guest() -> (TcpStream, Guest) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut doors = Doors::of(listener, PLACES);
+        let outside = TcpStream::connect(address).await.unwrap();
+        let (guest, _) = doors.accept().await;
+        (outside, guest)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_listens_may_be_silent_and_who_does_not_may_not() {
+        let (_outside, mut guest) = guest().await;
+        let listening = guest.stays.listens();
+        let silence = tokio::time::timeout(STAY * 10, guest.read_u8()).await;
+        assert!(silence.is_err(), "it is let be");
+        drop(listening);
+        let read = guest.read_u8().await;
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_listens_and_does_not_take_what_it_is_told_is_shown_out() {
+        let (_outside, mut guest) = guest().await;
+        let _listening = guest.stays.listens();
+        tokio::time::sleep(STAY * 10).await;
+        // More than the system keeps for somebody who does not read.
+        let told = guest.write_all(&vec![0; 64 << 20]).await;
+        assert_eq!(told.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_each_thing_in_time_listens_for_long() {
+        let (mut outside, mut guest) = guest().await;
+        let _listening = guest.stays.listens();
+        for _ in 0..20 {
+            tokio::time::sleep(STAY / 2).await;
+            let (told, mut heard) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+            let (written, read) = tokio::join!(guest.write_all(&told), outside.read_exact(&mut heard));
+            written.unwrap();
+            read.unwrap();
+        }
+    }
+}

@@ -81,7 +81,7 @@ impl Status {
         let now = (self.clock)();
         let is_changed = {
             let mut known = self.known();
-            let are_nodes_changed = known.show(sights);
+            let are_nodes_changed = known.show(sights, now);
             known.show_hosts(hosts, now) || are_nodes_changed
         };
         self.tell_if(is_changed);

@@ -80,6 +80,8 @@ pub(super) struct Story {
     pub(super) waits: Vec<Span>,
     pub(super) steps: VecDeque<Step>,
     pub(super) ended: Option<(Ended, Timestamp)>,
+    /// When it was seen to be gone from its node. Unless its end is told as well, nobody saw how it ended.
+    pub(super) gone_at: Option<Timestamp>,
 }
 
 /// What is known of one host.
@@ -113,7 +115,7 @@ pub(super) fn set<T: PartialEq>(place: &mut T, value: T) -> bool {
 
 impl Known {
     /// Takes how all nodes stand; gives whether that shows.
-    pub(super) fn show(&mut self, sights: &BTreeMap<NodeName, Sight>) -> bool {
+    pub(super) fn show(&mut self, sights: &BTreeMap<NodeName, Sight>, now: Timestamp) -> bool {
         let before = self.nodes.len();
         self.nodes.retain(|name, _| sights.contains_key(name));
         let mut is_changed = before != self.nodes.len();
@@ -127,10 +129,11 @@ impl Known {
             if standing.is_at_rest {
                 of_node.waits = None;
             }
+            let before = of_node.standing.replace(standing.clone());
             if let Some(episode) = standing.record.episode() {
                 of_node.follow(episode);
             }
-            of_node.standing = Some(standing);
+            of_node.misses(before.as_ref(), &standing, now);
         }
         is_changed
     }
@@ -241,6 +244,15 @@ impl OfNode {
         true
     }
 
+    /// Notes where the episode that stood there before is gone.
+    fn misses(&mut self, before: Option<&Standing>, standing: &Standing, now: Timestamp) {
+        let Some(story) = &mut self.story else { return };
+        let has_it = |standing: &Standing| standing.record.episode().is_some_and(|it| story.is(&it.id));
+        if before.is_some_and(has_it) && !has_it(standing) {
+            story.gone_at = Some(now);
+        }
+    }
+
     /// Takes where an episode stands.
     fn follow(&mut self, episode: &Episode) {
         let is_its = |story: &Story| story.episode.id == episode.id;
@@ -251,6 +263,7 @@ impl OfNode {
                 waits: Vec::new(),
                 steps: VecDeque::new(),
                 ended: None,
+                gone_at: None,
             });
         }
         let Some(story) = &mut self.story else { return };

@@ -121,7 +121,7 @@ pub(in crate::admin::status) fn episode(
         .iter()
         .find(|object| object.status.episode.as_deref() == Some(id.as_str()));
     let row = match (seen, object) {
-        (Some((name, of_node, story)), _) => row_of_story(name, of_node, story),
+        (Some((name, _, story)), _) => row_of_story(name, story),
         (None, Some(object)) => row_of_object(object)?,
         (None, None) => return None,
     };
@@ -274,7 +274,7 @@ fn queue(known: &Known) -> Vec<QueueRow> {
 fn episodes(known: &Known, history: &[Maintenance]) -> Vec<EpisodeRow> {
     let seen = known.nodes.iter().filter_map(|(name, of_node)| {
         let story = of_node.story.as_ref()?;
-        Some(row_of_story(name, of_node, story))
+        Some(row_of_story(name, story))
     });
     let mut rows: BTreeMap<String, EpisodeRow> =
         history.iter().filter_map(row_of_object).map(keyed).collect();
@@ -288,15 +288,12 @@ fn keyed(row: EpisodeRow) -> (String, EpisodeRow) {
     (row.id.clone(), row)
 }
 
-fn row_of_story(name: &NodeName, of_node: &OfNode, story: &Story) -> EpisodeRow {
+fn row_of_story(name: &NodeName, story: &Story) -> EpisodeRow {
     let episode = &story.episode;
-    let standing = of_node.standing.as_ref();
-    let is_on = standing.is_some_and(|it| it.record.episode().is_some_and(|on| on.id == episode.id));
-    let (ended_at, result) = match story.ended {
-        Some((ended, at)) => (Some(at), result(ended).to_owned()),
-        None if is_on => (None, episode.phase.name().to_owned()),
-        // The record went away, and not by us.
-        None => (Some(episode.since), "NotSeen".to_owned()),
+    let (ended_at, result) = match (story.ended, story.gone_at) {
+        (Some((ended, at)), _) => (Some(at), result(ended)),
+        (None, Some(at)) => (Some(at), "NotSeen"),
+        (None, None) => (None, episode.phase.name()),
     };
     EpisodeRow {
         id: episode.id.to_string(),
@@ -304,7 +301,7 @@ fn row_of_story(name: &NodeName, of_node: &OfNode, story: &Story) -> EpisodeRow 
         host: Some(episode.host.name.clone()),
         started_at: Some(episode.begun_at),
         ended_at,
-        result,
+        result: result.to_owned(),
     }
 }
 
