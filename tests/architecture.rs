@@ -30,9 +30,11 @@ const TABLE: &[Rights] = &[
     rights("keys", &[]),
     // The fields of a log line: it is handed what the line is about.
     rights("line", &[]),
+    rights("gate", &[]),
     // The two halves never meet: what one world says must not depend on how the other is spoken.
-    rights("vsphere", &["ids"]),
-    rights("cluster", &["ids", "keys"]),
+    // What changes something shows the permit; the Lease opens the gate.
+    rights("vsphere", &["ids", "gate"]),
+    rights("cluster", &["ids", "keys", "gate"]),
     // The decision knows neither world, so that it can be shown every combination of facts.
     rights("maintenance", &["ids"]),
     // It folds what the two tell into what the decision looks at: their plain types of updates, and no way to call them.
@@ -57,6 +59,7 @@ const TABLE: &[Rights] = &[
             "ids",
             "keys",
             "line",
+            "gate",
             "actor::perform",
             "maintenance",
             "vsphere",
@@ -187,6 +190,11 @@ fn the_decision_and_the_fold_are_pure() {
 }
 
 #[test]
+fn only_the_election_opens_the_gate() {
+    nothing(sources_of_src().iter().flat_map(openers));
+}
+
+#[test]
 fn every_select_says_in_which_order_it_looks() {
     nothing(sources_of_src().iter().flat_map(unordered_selects));
 }
@@ -291,6 +299,18 @@ fn unordered_selects(file: &Source) -> Vec<String> {
         .windows(4)
         .filter(|it| it[0].is("select") && it[1].is("!") && !it[3].is("biased"))
         .map(|_| format!("{}: a select! that is not biased", file.path))
+        .collect()
+}
+
+/// Who makes a gate or opens one beside `app`, which wires it, and the Lease.
+fn openers(file: &Source) -> Vec<String> {
+    const OPENING: [&str; 3] = ["without_election", "of_a_replica", "Term"];
+    if file.path == "src/app.rs" || file.path == "src/cluster/lease.rs" || file.top() == "gate" {
+        return Vec::new();
+    }
+    file.idents()
+        .filter(|word| OPENING.contains(word))
+        .map(|word| format!("{}: {word} opens the gate", file.path))
         .collect()
 }
 
@@ -433,6 +453,13 @@ fn the_other_rules_can_fail() {
     let ordered = "tokio::select! { biased; a = b() => {} }";
     assert_eq!(
         (found(unordered_selects, blind), found(unordered_selects, ordered)),
+        (1, 0)
+    );
+    assert_eq!(
+        (
+            found(openers, "fn f() { Gate::without_election(); }"),
+            found(openers, "fn f(gate: &Gate) { gate.pass(Errand::Effect); }")
+        ),
         (1, 0)
     );
     let domain = format!("const K: &str = {:?};", haulout::keys::DEFAULT_PREFIX);

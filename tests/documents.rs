@@ -13,6 +13,7 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use haulout::cli::Cli;
+use haulout::cluster::maintenances::kind::NodeMaintenance;
 use haulout::config::{Args, Config};
 use haulout::ids::NodeName;
 use haulout::keys::{DEFAULT_PREFIX, Keys};
@@ -24,6 +25,7 @@ use haulout::telemetry::events::Reason;
 use haulout::telemetry::metrics::ALL;
 use haulout_lab::kube::Options;
 use jiff::Timestamp;
+use kube::CustomResourceExt as _;
 
 const DOCUMENTS: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
 
@@ -90,7 +92,7 @@ fn the_table_of_metrics_is_the_programs_own() {
     let document = read("docs/metrics.md");
     // A metric that is there twice would be missed as a key of a map.
     let mut shown: Vec<(String, String, String)> = rows(&document)
-        .filter(|cells| cells[0].starts_with("haulout_"))
+        .filter(|cells| cells[0].starts_with("haulout_") || cells[0].starts_with("leader_election_"))
         .map(|cells| {
             assert_eq!(cells.len(), 5, "{cells:?}");
             assert!(["stable", "alpha"].contains(&cells[4].as_str()), "{cells:?}");
@@ -126,6 +128,7 @@ fn the_table_of_annotations_has_every_key() {
         migrated_to_host,
         transition_time,
         episode,
+        last_episode,
         keep_cordoned,
         fulfilled,
     } = Keys::under(DEFAULT_PREFIX);
@@ -135,6 +138,7 @@ fn the_table_of_annotations_has_every_key() {
         migrated_to_host,
         transition_time,
         episode,
+        last_episode,
         keep_cordoned,
         fulfilled,
     ];
@@ -356,4 +360,14 @@ fn append(folder: &Path, to: &mut String) {
             to.push_str(&std::fs::read_to_string(&path).unwrap());
         }
     }
+}
+
+#[test]
+fn the_chart_carries_the_kind_as_the_program_knows_it() {
+    let known = serde_json::to_value(NodeMaintenance::crd()).unwrap();
+    let carried: serde_json::Value = serde_saphyr::from_str(&read("chart/files/crd.yaml")).unwrap();
+    assert_eq!(
+        carried, known,
+        "write it anew: haulout crd > chart/files/crd.yaml"
+    );
 }

@@ -8,12 +8,15 @@ use jiff::Timestamp;
 
 use crate::admin::health::Health;
 use crate::admin::status::Status;
+use crate::admin::status::view::Leadership;
+use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::observed::Sight;
 use crate::telemetry::metrics::{Came, Metrics};
 use crate::telemetry::objects::Objects;
+use crate::telemetry::trace::Traces;
 use crate::vsphere;
 use crate::vsphere::client::OnAnswer;
 use crate::vsphere::update::Update;
@@ -31,15 +34,43 @@ pub(super) struct Onlookers {
     pub(super) objects: Option<Arc<Objects>>,
     /// What the status page knows, where there is one.
     pub(super) status: Option<Arc<Status>>,
+    /// The Lease's name, where there is an election.
+    pub(super) lease: Option<String>,
+    /// The one clock that decisions are made by.
+    pub(super) clock: fn() -> Timestamp,
+    /// Where the environment names a collector.
+    pub(super) traces: Option<Arc<Traces>>,
 }
 
 impl Onlookers {
-    pub(super) fn at(process_began: Timestamp) -> Self {
+    pub(super) fn at(clock: fn() -> Timestamp, lease: Option<String>) -> Self {
         Self {
-            metrics: Arc::new(Metrics::new(process_began)),
+            metrics: Arc::new(Metrics::new(clock())),
             health: Arc::new(Health::of_a_beginner()),
             objects: None,
             status: None,
+            lease,
+            clock,
+            traces: None,
+        }
+    }
+
+    /// Looks at how the election stands.
+    pub(super) fn stand(&self, standing: &Standing) {
+        let Some(lease) = &self.lease else { return };
+        self.metrics.leads(lease, standing.lead.is_some());
+        self.health.leadership(match (&standing.lead, &standing.leader) {
+            (Some(lead), _) => format!("this replica leads, epoch {}", lead.epoch),
+            (None, Some(leader)) => format!("{leader} leads"),
+            (None, None) => "nobody leads".to_owned(),
+        });
+        if let Some(status) = &self.status {
+            status.leadership(match &standing.lead {
+                Some(_) => Leadership::Leads,
+                None => Leadership::StandsBy {
+                    leader: standing.leader.clone(),
+                },
+            });
         }
     }
 
@@ -70,7 +101,17 @@ impl Onlookers {
                     objects.told(update);
                 }
             }
-            Fact::Finding(finding) => self.metrics.found(finding),
+            Fact::Cluster(cluster::Update::Node(node)) => {
+                if let (Some(traces), Some(last)) = (&self.traces, &node.marks.last_episode) {
+                    traces.left_behind(&node.name, last);
+                }
+            }
+            Fact::Finding(finding) => {
+                self.metrics.found(finding);
+                if let Some(traces) = &self.traces {
+                    traces.found(finding);
+                }
+            }
             Fact::Vsphere(_) | Fact::Cluster(_) => {}
         }
     }
@@ -99,6 +140,16 @@ impl Onlookers {
             status.show(sights, inventory.hosts_of_ours());
         }
         self.metrics.show_free_gpu_hosts(inventory.free_gpu_hosts());
+    }
+
+    /// Looks, in a replica that stands by, at what it would show: people may ask any of them.
+    pub(super) fn show_standing_by(&self, inventory: &Inventory) {
+        let Some(status) = &self.status else { return };
+        let looks = inventory.looks();
+        if let Some(objects) = &self.objects {
+            objects.show(&looks);
+        }
+        status.show(&looks, inventory.hosts_of_ours());
     }
 
     /// Listens to the calls to vCenter.

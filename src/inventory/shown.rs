@@ -1,13 +1,27 @@
-//! The hosts that people are shown: those that carry our nodes, and those that could.
+//! What people are shown beside the sights: the hosts that carry our nodes or could, and, in a replica that stands by, how
+//! the nodes look to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Inventory;
-use crate::ids::{ComputeRef, HostRef};
-use crate::maintenance::observed::HostState;
+use crate::ids::{ComputeRef, HostRef, NodeName};
+use crate::maintenance::observed::{HostState, Sight};
+use crate::maintenance::placement::Offer;
 use crate::vsphere::update::Host;
 
 impl Inventory {
+    /// The picture of each node as [`Inventory::sights`] gives it, with no place granted and no host offered: a replica that
+    /// stands by shows it, and decides nothing from it.
+    pub fn looks(&self) -> BTreeMap<NodeName, Sight> {
+        let names = self.names().into_iter();
+        names
+            .filter_map(|name| {
+                let sight = self.sight(&name, Offer::default())?;
+                Some((name, sight))
+            })
+            .collect()
+    }
+
     /// The hosts of each cluster that carries a VM of ours, with name and state.
     pub fn hosts_of_ours(&self) -> BTreeMap<HostRef, (String, HostState)> {
         let ours = self.nodes.keys().filter_map(|name| self.bound_vm(name)?.host.as_ref());

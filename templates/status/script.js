@@ -74,5 +74,6 @@
   }
 
   setInterval(grow, 5000);
+  live(document.getElementById("live").textContent + ", updates itself");
   listen();
 })();

@@ -24,6 +24,8 @@ mod main_job;
 mod metrics;
 mod page;
 mod people;
+mod replicas;
+mod requests;
 mod restarts;
 mod session;
 mod telling;

@@ -38,6 +38,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
         gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: at(since),
     }
@@ -58,12 +59,14 @@ fn sight(record: Record, host: HostState) -> Sight {
         record,
         seen: Observed {
             process_began: at(-60),
+            lead: crate::maintenance::observed::Lead::ALONE,
             hearing: Hearing::Both,
             node: Some(node()),
             has_copy: false,
             request: None,
             vm: VmSeen::Found(vm),
             admission: Admission::Granted,
+            behind: None,
             drain: None,
             pods_revision: 0,
             attempts: BTreeMap::new(),
@@ -351,6 +354,7 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
             left(PodLeftBecause::NotReached),
         ],
         moved_at: None,
+        listed: 0,
     });
     told.shows([draining]);
     told.waits(&Record::InService, &WaitingOn::DrainRound);
@@ -382,6 +386,7 @@ fn everything() -> Teller {
         pods_revision: 0,
         left: Vec::new(),
         moved_at: None,
+        listed: 0,
     });
     told.shows([shown]);
     told.waits(&draining, &WaitingOn::DrainRound);
@@ -400,6 +405,7 @@ fn everything() -> Teller {
     told.metrics.vcenter_answered(at(3));
     told.metrics
         .show_free_gpu_hosts(BTreeMap::from([("c1".to_owned(), 2)]));
+    told.metrics.leads("haulout", true);
     told
 }
 

@@ -47,7 +47,7 @@ pub(in crate::admin::status) fn overview(
     let mut nodes: Vec<NodeRow> = known
         .nodes
         .iter()
-        .filter_map(|(name, of_node)| node_row(name, of_node))
+        .filter_map(|(name, of_node)| node_row(name, of_node, history))
         .collect();
     let mut hosts: Vec<HostRow> = known.hosts.values().map(|host| host_row(known, host)).collect();
     let count = |is: &dyn Fn(&NodeRow) -> bool| nodes.iter().filter(|row| is(row)).count();
@@ -96,7 +96,7 @@ pub(in crate::admin::status) fn node(
     episodes.retain(|row| row.node == name.as_str());
     Some(NodePage {
         frame: frame(known, about, now),
-        row: node_row(name, of_node)?,
+        row: node_row(name, of_node, history)?,
         facts: node_facts(standing),
         pods: standing.pods.as_deref().map(pods),
         steps: of_node.story.as_ref().map(steps).unwrap_or_default(),
@@ -153,7 +153,7 @@ pub(in crate::admin::status) fn episode(
             Some(story) => episode_facts(&story.episode),
             None => object.map(object_facts).unwrap_or_default(),
         },
-        waits_for: of_node.and_then(waits),
+        waits_for: of_node.and_then(|of_node| waits(of_node, history)),
         phases,
         timeline,
         pods: standing.and_then(|standing| standing.pods.as_deref()).map(pods),
@@ -178,7 +178,7 @@ fn is_web(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("http://")
 }
 
-fn node_row(name: &NodeName, of_node: &OfNode) -> Option<NodeRow> {
+fn node_row(name: &NodeName, of_node: &OfNode, history: &[Maintenance]) -> Option<NodeRow> {
     let standing = of_node.standing.as_ref()?;
     Some(NodeRow {
         name: name.to_string(),
@@ -186,16 +186,27 @@ fn node_row(name: &NodeName, of_node: &OfNode) -> Option<NodeRow> {
         phase: standing.phase(),
         since: standing.since(),
         host: host_of(standing),
-        waits_for: waits(of_node),
+        waits_for: waits(of_node, history),
         episode: standing.record.episode().map(|episode| episode.id.to_string()),
     })
 }
 
-fn waits(of_node: &OfNode) -> Option<Waits> {
-    of_node.waits.as_ref().map(|wait| Waits {
+/// What it waits for, as its actor tells, or else, in a replica that stands by, as the leader has written.
+fn waits(of_node: &OfNode, history: &[Maintenance]) -> Option<Waits> {
+    let told = of_node.waits.as_ref().map(|wait| Waits {
         reason: wait.on.kind().to_owned(),
         message: wait.on.to_string(),
         since: Some(wait.since),
+    });
+    told.or_else(|| {
+        let id = &of_node.standing.as_ref()?.record.episode()?.id;
+        let is_its = |object: &&Maintenance| object.status.episode.as_deref() == Some(id.as_str());
+        let written = history.iter().find(is_its)?.status.waiting_on.as_ref()?;
+        Some(Waits {
+            reason: written.reason.clone(),
+            message: written.message.clone(),
+            since: time(&written.since),
+        })
     })
 }
 
