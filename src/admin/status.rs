@@ -153,7 +153,8 @@ impl Status {
 
     fn tell_if(&self, is_changed: bool) {
         if is_changed {
-            self.changes.send_modify(|revision| *revision = revision.wrapping_add(1));
+            self.changes
+                .send_modify(|revision| *revision = revision.wrapping_add(1));
         }
     }
 

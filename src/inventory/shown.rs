@@ -24,7 +24,10 @@ impl Inventory {
 
     /// The hosts of each cluster that carries a VM of ours, with name and state.
     pub fn hosts_of_ours(&self) -> BTreeMap<HostRef, (String, HostState)> {
-        let ours = self.nodes.keys().filter_map(|name| self.bound_vm(name)?.host.as_ref());
+        let ours = self
+            .nodes
+            .keys()
+            .filter_map(|name| self.bound_vm(name)?.host.as_ref());
         let ours: BTreeSet<&HostRef> = ours.collect();
         let computes: BTreeSet<&ComputeRef> = ours
             .iter()

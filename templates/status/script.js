@@ -49,10 +49,11 @@
   function length(seconds) {
     if (seconds < 60) return seconds + " s";
     const minutes = Math.floor(seconds / 60);
-    if (minutes < 60) return minutes + " min " + (seconds % 60) + " s";
+    const rest = (count, unit) => (count ? " " + count + unit : "");
+    if (minutes < 60) return minutes + " min" + rest(seconds % 60, " s");
     const hours = Math.floor(minutes / 60);
-    if (hours < 24) return hours + " h " + (minutes % 60) + " min";
-    return Math.floor(hours / 24) + " d " + (hours % 24) + " h";
+    if (hours < 24) return hours + " h" + rest(minutes % 60, " min");
+    return Math.floor(hours / 24) + " d" + rest(hours % 24, " h");
   }
 
   function grow() {

@@ -179,5 +179,10 @@ fn marks(from: Timestamp, to: Timestamp) -> Vec<Mark> {
 
 /// How long a timeline is, in words.
 pub(super) fn length(timeline: &Timeline) -> String {
-    words::length(timeline.to.duration_since(timeline.from).max(SignedDuration::ZERO))
+    words::length(
+        timeline
+            .to
+            .duration_since(timeline.from)
+            .max(SignedDuration::ZERO),
+    )
 }

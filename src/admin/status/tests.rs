@@ -15,8 +15,8 @@ use crate::ids::{NodeUid, TaskRef, VmRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Cordon, Ended, Episode, HostMark, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, DrainReport, Hearing, Limit, NodeSeen, Observed, PodLeft, PodLeftBecause, PowerSeen,
-    VmFacts, VmSeen, Wishes,
+    Admission, CordonedBy, DrainReport, Hearing, Limit, NodeSeen, Observed, PodLeft, PodLeftBecause,
+    PowerSeen, VmFacts, VmSeen, Wishes,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::waiting::WaitingOn;
@@ -165,7 +165,11 @@ fn show(status: &Arc<Status>, node: &str) {
     status.tell(&name, waits);
 }
 
-async fn ask(status: &Arc<Status>, method: Method, path: &str) -> (StatusCode, axum::http::HeaderMap, String) {
+async fn ask(
+    status: &Arc<Status>,
+    method: Method,
+    path: &str,
+) -> (StatusCode, axum::http::HeaderMap, String) {
     let router = serve::router(Arc::clone(status)).layer(MockConnectInfo(Stays::default()));
     let request = Request::builder().method(method).uri(path).body(Body::empty());
     let answer = router.oneshot(request.unwrap()).await.unwrap();
@@ -179,7 +183,11 @@ async fn ask(status: &Arc<Status>, method: Method, path: &str) -> (StatusCode, a
 fn pages_of(status: &Arc<Status>, node: &str) -> [String; 3] {
     let overview = status.overview();
     let id = overview.episodes[0].id.clone();
-    ["/".to_owned(), format!("/nodes/{node}"), format!("/episodes/{id}")]
+    [
+        "/".to_owned(),
+        format!("/nodes/{node}"),
+        format!("/episodes/{id}"),
+    ]
 }
 
 #[tokio::test]
@@ -192,7 +200,10 @@ async fn whatever_names_hosts_pods_and_budgets_have_nothing_of_them_becomes_mark
         for markup in ["<script>alert", "<i>budget", "\"><b>", "1 & has"] {
             assert!(!html.contains(markup), "{markup} in {path}:\n{html}");
         }
-        assert!(html.contains("&#60;script&#62;alert(1)"), "{path} shows it:\n{html}");
+        assert!(
+            html.contains("&#60;script&#62;alert(1)"),
+            "{path} shows it:\n{html}"
+        );
         // The one script is our own file.
         assert_eq!(html.matches("<script").count(), 1, "{path}");
         assert!(!html.contains(" style="), "the CSP would refuse it: {path}");
@@ -232,8 +243,21 @@ async fn json_says_the_same_as_the_pages_and_as_the_node() {
 async fn it_is_only_read_and_every_answer_has_the_headers() {
     let status = status();
     show(&status, "gpu1");
-    let paths = ["/", "/nodes/gpu1", "/nodes/none", "/style.css", "/events", "/none"];
-    for method in [Method::HEAD, Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
+    let paths = [
+        "/",
+        "/nodes/gpu1",
+        "/nodes/none",
+        "/style.css",
+        "/events",
+        "/none",
+    ];
+    for method in [
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::DELETE,
+        Method::OPTIONS,
+    ] {
         for path in paths {
             let (code, headers, _) = ask(&status, method.clone(), path).await;
             assert_eq!(code, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
@@ -322,14 +346,26 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
     let status = status();
     let name = NodeName::new("gpu1");
     let mut before = Record::InService;
-    let phases = [Phase::Queued, Phase::Draining, Phase::AwaitingHost, Phase::Rejoining];
+    let phases = [
+        Phase::Queued,
+        Phase::Draining,
+        Phase::AwaitingHost,
+        Phase::Rejoining,
+    ];
     for (phase, since) in phases.into_iter().zip([1, 5, 20, 40]) {
         let record = Record::Episode(Box::new(episode("gpu1", "esx1", phase, at(since))));
         record_change(&status, &name, &before, record.clone(), None, since);
         before = record;
     }
     let id = before.episode().unwrap().id.to_string();
-    record_change(&status, &name, &before, Record::InService, Some(Ended::Succeeded), 50);
+    record_change(
+        &status,
+        &name,
+        &before,
+        Record::InService,
+        Some(Ended::Succeeded),
+        50,
+    );
     let sights = BTreeMap::from([(name, sight("gpu1", "esx1", Record::InService, Vec::new()))]);
     status.show(&sights, BTreeMap::new());
 
@@ -348,7 +384,10 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
             ("Rejoining", at(40), Some(at(50))),
         ]
     );
-    assert_eq!((page.row.result.as_str(), page.row.ended_at), ("Succeeded", Some(at(50))));
+    assert_eq!(
+        (page.row.result.as_str(), page.row.ended_at),
+        ("Succeeded", Some(at(50)))
+    );
     assert_eq!(page.timeline.to, at(50));
     assert!(page.waits_for.is_none());
 }
@@ -389,7 +428,10 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         };
         (NodeName::new(node), sight)
     };
-    status.show(&BTreeMap::from([queued("gpu1", 30), queued("gpu2", 20)]), BTreeMap::new());
+    status.show(
+        &BTreeMap::from([queued("gpu1", 30), queued("gpu2", 20)]),
+        BTreeMap::new(),
+    );
     let overview = status.overview();
     let places: Vec<_> = overview
         .queue
@@ -398,7 +440,10 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         .collect();
     assert_eq!(places, [(1, "gpu2"), (2, "gpu1")]);
     assert_eq!(overview.queue[0].ahead, ["gpu9"]);
-    assert_eq!(overview.queue[0].limit.as_deref(), Some("at most 1 drained at once"));
+    assert_eq!(
+        overview.queue[0].limit.as_deref(),
+        Some("at most 1 drained at once")
+    );
     assert_eq!(overview.figures.queued, 2);
 }
 
@@ -499,4 +544,5 @@ fn times_are_told_with_zone_and_age() {
     assert_eq!(words::ago(at(5), at(0)), "just now");
     assert_eq!(words::ago(at(0), at(61)), "1 min 1 s ago");
     assert_eq!(words::length(SignedDuration::from_hours(49)), "2 d 1 h");
+    assert_eq!(words::length(SignedDuration::from_mins(15)), "15 min");
 }

@@ -46,7 +46,10 @@ pub enum Leadership {
 
 /// What a colour, a hatching and a sign stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "each is a phase, or the state of a host, of that name")]
+#[expect(
+    missing_docs,
+    reason = "each is a phase, or the state of a host, of that name"
+)]
 pub enum State {
     InService,
     Queued,

@@ -26,10 +26,15 @@ pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
 pub(super) fn length(length: SignedDuration) -> String {
     let seconds = length.as_secs().max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
-        (0, _, _) => format!("{hours} h {} min", minutes % 60),
-        (_, _, _) => format!("{days} d {} h", hours % 24),
+    let (count, unit, rest, unit_of_rest) = match (days, hours, minutes) {
+        (0, 0, 0) => (seconds, "s", 0, ""),
+        (0, 0, _) => (minutes, "min", seconds % 60, "s"),
+        (0, _, _) => (hours, "h", minutes % 60, "min"),
+        (_, _, _) => (days, "d", hours % 24, "h"),
+    };
+    if rest == 0 {
+        format!("{count} {unit}")
+    } else {
+        format!("{count} {unit} {rest} {unit_of_rest}")
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    EpisodePage, EpisodeRow, Fact, Figures, Frame, HostRow, NodePage, NodeRow, Overview, PodRow, Pods, QueueRow,
-    Span, State, Step, Timeline, TimelineRow, Waits,
+    EpisodePage, EpisodeRow, Fact, Figures, Frame, HostRow, NodePage, NodeRow, Overview, PodRow, Pods,
+    QueueRow, Span, State, Step, Timeline, TimelineRow, Waits,
 };
 use crate::admin::status::About;
 use crate::admin::status::known::{Known, OfHost, OfNode, Standing, Story};
@@ -56,14 +56,15 @@ pub(in crate::admin::status) fn overview(
         in_episode: count(&|row| !matches!(row.state, State::InService | State::Queued)),
         queued: count(&|row| row.state == State::Queued),
         parked: count(&|row| row.state == State::Parked),
-        hosts_leaving: known.hosts.values().filter(|host| host.state.is_leaving()).count(),
+        hosts_leaving: known
+            .hosts
+            .values()
+            .filter(|host| host.state.is_leaving())
+            .count(),
     };
     nodes.sort_by_key(|row| (row.state == State::InService, row.waits_for.is_none()));
     hosts.sort_by_key(|row| (row.state == State::InService, row.nodes.is_empty()));
-    let (more_nodes, more_hosts) = (
-        nodes.len().saturating_sub(ROWS),
-        hosts.len().saturating_sub(ROWS),
-    );
+    let (more_nodes, more_hosts) = (nodes.len().saturating_sub(ROWS), hosts.len().saturating_sub(ROWS));
     nodes.truncate(ROWS);
     hosts.truncate(ROWS);
     let mut episodes = episodes(known, history);
@@ -408,7 +409,11 @@ fn overview_timeline(
         let end = row.ended_at.unwrap_or(now);
         since(&end) < longest
     });
-    let oldest = begun.clone().filter_map(|row| row.started_at).map(|at| since(&at)).max();
+    let oldest = begun
+        .clone()
+        .filter_map(|row| row.started_at)
+        .map(|at| since(&at))
+        .max();
     let period = PERIODS
         .into_iter()
         .find(|period| oldest.is_none_or(|oldest| oldest < *period))
@@ -432,7 +437,8 @@ fn overview_timeline(
     }
     for (name, of_node) in &known.nodes {
         if let Some(story) = &of_node.story {
-            let its = |object: &&Maintenance| object.status.episode.as_deref() == Some(story.episode.id.as_str());
+            let its =
+                |object: &&Maintenance| object.status.episode.as_deref() == Some(story.episode.id.as_str());
             let object = history.iter().find(its);
             of_nodes
                 .entry(name.as_str())
@@ -516,7 +522,11 @@ fn node_facts(standing: &Standing) -> Vec<Fact> {
     match &standing.node {
         None => say("Node", "the object is gone".to_owned()),
         Some(node) => {
-            let cordon = if node.is_cordoned { "cordoned" } else { "schedulable" };
+            let cordon = if node.is_cordoned {
+                "cordoned"
+            } else {
+                "schedulable"
+            };
             let ready = if node.is_ready { "Ready" } else { "not Ready" };
             say("Node", format!("{ready}, {cordon}"));
             if node.wishes.skip {
@@ -594,7 +604,12 @@ fn episode_facts(episode: &Episode) -> Vec<Fact> {
         say("Gave up", why.clone());
     }
     if !episode.left_behind.is_empty() {
-        let listed: Vec<&str> = episode.left_behind.iter().take(PODS).map(String::as_str).collect();
+        let listed: Vec<&str> = episode
+            .left_behind
+            .iter()
+            .take(PODS)
+            .map(String::as_str)
+            .collect();
         say("Pods left behind", listed.join(", "));
     }
     if let Phase::Parked { reason, .. } = &episode.phase {
