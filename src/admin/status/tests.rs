@@ -71,6 +71,7 @@ fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
         gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since,
     }
@@ -107,6 +108,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
     let report = DrainReport {
         listed_at: at(2),
         pods_revision: 0,
+        listed: left.len(),
         left,
         moved_at: Some(at(2)),
     };
@@ -114,11 +116,13 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         record,
         seen: Observed {
             process_began: at(0),
+            lead: crate::maintenance::observed::Lead::ALONE,
             hearing: Hearing::Both,
             node: Some(node),
             has_copy: false,
             request: None,
             vm: VmSeen::Found(vm),
+            behind: None,
             admission: Admission::Granted,
             drain: Some(report),
             pods_revision: 0,
