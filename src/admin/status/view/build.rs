@@ -511,6 +511,7 @@ fn why(why: &PodLeftBecause) -> String {
         PodLeftBecause::Budget { names, said } => {
             format!("held by PodDisruptionBudget {}: {said}", names.join(", "))
         }
+        PodLeftBecause::Migrating { said } => format!("its VM is being migrated live: {said}"),
         PodLeftBecause::Refused { said } => format!("its eviction was refused: {said}"),
         PodLeftBecause::NotReached => "its eviction has not been asked for yet".to_owned(),
     }
