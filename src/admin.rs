@@ -1,7 +1,9 @@
-//! What Haulout answers over HTTP: its metrics, and whether it lives and is ready. Nothing here changes anything.
+//! What Haulout answers over HTTP: its metrics, whether it lives and is ready, and the status page. Nothing here changes
+//! anything.
 
 mod doors;
 pub mod health;
+pub mod status;
 
 use std::future::ready;
 use std::net::SocketAddr;
@@ -17,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::telemetry::metrics::{Metrics, Text};
-use doors::Doors;
+use doors::{Doors, PLACES, Stays};
 use health::{Check, Health};
 
 /// A server whose port is taken and that answers nobody yet.
@@ -26,6 +28,7 @@ pub struct Server {
     what: &'static str,
     listener: TcpListener,
     router: Router,
+    places: usize,
 }
 
 /// A port that cannot be had.
@@ -49,7 +52,7 @@ pub async fn metrics(
 ) -> Result<Server, NoPort> {
     let answer = move |headers: HeaderMap| ready(answer_metrics(&metrics, &headers));
     let router = Router::new().route("/metrics", get(answer));
-    bind("metrics", setting, address, router).await
+    bind("metrics", setting, address, router, PLACES).await
 }
 
 /// Takes the port for `/livez`, `/readyz` and `/healthz`, which is another name of `/livez`.
@@ -69,7 +72,7 @@ pub async fn health(
         .route("/livez", route("livez", Health::live))
         .route("/healthz", route("healthz", Health::live))
         .route("/readyz", route("readyz", Health::ready));
-    bind("health", setting, address, router).await
+    bind("health", setting, address, router, PLACES).await
 }
 
 async fn bind(
@@ -77,6 +80,7 @@ async fn bind(
     setting: &'static str,
     address: SocketAddr,
     router: Router,
+    places: usize,
 ) -> Result<Server, NoPort> {
     let no_port = |source| NoPort {
         what,
@@ -91,6 +95,7 @@ async fn bind(
         what,
         listener,
         router,
+        places,
     })
 }
 
@@ -103,7 +108,8 @@ impl Server {
     /// Answers until `stop`. Whoever is being answered then is cut off: what they asked for is worth nothing to them
     /// from a process that ends. The server gives each connection a task of its own; the doors bound how many there are.
     pub async fn run(self, stop: CancellationToken) {
-        let serve = axum::serve(Doors::of(self.listener), self.router);
+        let router = self.router.into_make_service_with_connect_info::<Stays>();
+        let serve = axum::serve(Doors::of(self.listener, self.places), router);
         // Order: a closing house answers nobody.
         tokio::select! {
             biased;

@@ -7,7 +7,7 @@
 //!       ├─ cluster::lease::run ───▶ standing ─┤      │ opens and shuts the gate before World
 //!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
-//!       ├─ admin::Server::run ◀── metrics and health, which look on at the hub
+//!       ├─ admin::Server::run ◀── metrics, health and status page, which look on at the hub
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the gate, the hub and its actors, then the streams, which log out, then the Lease
 //! ```
 
@@ -31,6 +31,7 @@ use tracing::{error, info, warn};
 use crate::actor::node::Shared;
 use crate::actor::supervisor::Supervisor;
 use crate::actor::tell::Tell;
+use crate::admin::status::{About, Status};
 use crate::admin::{self, Server};
 use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
@@ -153,6 +154,14 @@ impl Worlds {
                 clock,
             );
             onlookers.objects = Some(Arc::new(objects));
+        }
+        if config.status_address != Listen::Off {
+            let about = About {
+                is_dry_run: config.dry_run,
+                links: Links::new(config),
+            };
+            let status = Status::new(about, onlookers.objects.clone(), clock);
+            onlookers.status = Some(Arc::new(status));
         }
         let gpu_resources = GpuResources::parse(&config.gpu_resources)
             .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
@@ -424,6 +433,10 @@ async fn servers(config: &Config, onlookers: &Onlookers) -> anyhow::Result<Vec<S
         let health = Arc::clone(&onlookers.health);
         servers.push(admin::health("HEALTH_ADDRESS", address, health).await?);
     }
+    if let (Listen::At(address), Some(status)) = (config.status_address, &onlookers.status) {
+        let status = Arc::clone(status);
+        servers.push(admin::status::server("STATUS_ADDRESS", address, status).await?);
+    }
     Ok(servers)
 }
 
@@ -504,6 +517,9 @@ fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Ve
     ];
     if let Some(objects) = &onlookers.objects {
         listeners.push(Box::new(Arc::clone(objects)));
+    }
+    if let Some(status) = &onlookers.status {
+        listeners.push(Box::new(Arc::clone(status)));
     }
     if !config.dry_run {
         listeners.push(Box::new(Events::new(

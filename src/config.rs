@@ -69,6 +69,7 @@ const NODE_CONDITIONS: Choice<NodeConditions> = Choice::new(
 // The ports that controllers have by habit: a ServiceMonitor and a probe copied from another one fit.
 const METRICS_ADDRESS: Address = Address::new("METRICS_ADDRESS", 8080);
 const HEALTH_ADDRESS: Address = Address::new("HEALTH_ADDRESS", 8081);
+const STATUS_ADDRESS: Address = Address::off("STATUS_ADDRESS", 8082);
 
 /// The whole configuration. `Debug` and [`Config::describe`] mask the secrets.
 #[derive(Clone, Debug)]
@@ -135,6 +136,8 @@ pub struct Config {
     pub metrics_address: Listen,
     /// Where the health checks are served.
     pub health_address: Listen,
+    /// Where the status page is served.
+    pub status_address: Listen,
     /// The address of a trace in the tracing UI, with [`TRACE_ID`] in the place of its id.
     pub trace_ui_url_template: Option<String>,
     /// Whether everything is decided and nothing done.
@@ -221,6 +224,7 @@ impl Config {
             log_level_file,
             metrics_address,
             health_address,
+            status_address,
             trace_ui_url_template,
             dry_run,
         } = args;
@@ -279,6 +283,7 @@ impl Config {
             log_level_file: setting::given(log_level_file).map(PathBuf::from),
             metrics_address: METRICS_ADDRESS.read(metrics_address, found),
             health_address: HEALTH_ADDRESS.read(health_address, found),
+            status_address: STATUS_ADDRESS.read(status_address, found),
             trace_ui_url_template: trace_ui(trace_ui_url_template, found),
             dry_run: setting::boolean("DRY_RUN", dry_run, false, found),
         };
@@ -320,6 +325,7 @@ impl Config {
             log_level_file,
             metrics_address,
             health_address,
+            status_address,
             trace_ui_url_template,
             dry_run,
         } = self;
@@ -370,6 +376,7 @@ impl Config {
             ("LOG_LEVEL_FILE", path(log_level_file)),
             (METRICS_ADDRESS.name(), metrics_address.to_string()),
             (HEALTH_ADDRESS.name(), health_address.to_string()),
+            (STATUS_ADDRESS.name(), status_address.to_string()),
             (
                 "TRACE_UI_URL_TEMPLATE",
                 trace_ui_url_template.clone().unwrap_or_default(),

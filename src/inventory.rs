@@ -9,6 +9,7 @@ mod findings;
 mod paper;
 mod places;
 mod requests;
+mod shown;
 mod sight;
 mod spare;
 

@@ -81,8 +81,19 @@ const TABLE: &[Rights] = &[
             "cluster::update",
         ],
     ),
-    // It serves what the metrics write, and the health that it states itself.
-    rights("admin", &["telemetry::metrics"]),
+    // It serves what the metrics write, the health that it states itself, and pages of what actors are shown and tell.
+    rights(
+        "admin",
+        &[
+            "ids",
+            "maintenance",
+            "actor::tell",
+            "cluster::update",
+            "telemetry::metrics",
+            "telemetry::objects",
+            "telemetry::link",
+        ],
+    ),
     rights("cli", &["config"]),
     rights("app", &[EVERYTHING]),
     // The door calls what it opens.

@@ -109,14 +109,15 @@ pub(super) async fn run<P: Perform>(
             }
         }
         amid_until = None;
-        // A standby follows everything and shows it to nobody: no actor runs, no place is granted.
+        // A standby follows everything and shows it to people alone: no actor runs, no place is granted.
         if leads.is_none() {
             set(&interest.draining, inventory.draining());
+            onlookers.show_standing_by(&inventory);
             continue;
         }
         let sights = inventory.sights();
         set(&interest.draining, inventory.draining());
-        onlookers.show(&sights, inventory.free_gpu_hosts());
+        onlookers.show(&sights, &inventory);
         supervisor.show(sights);
     }
     supervisor.close().await;

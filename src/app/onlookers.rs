@@ -1,4 +1,5 @@
-//! Those who look on while the hub works, and show it to whoever asks: the metrics and the health checks.
+//! Those who look on while the hub works, and show it to whoever asks: the metrics, the health checks and the
+//! status page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,10 +7,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::admin::health::Health;
+use crate::admin::status::Status;
+use crate::admin::status::view::Leadership;
 use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
-use crate::inventory::Fact;
+use crate::inventory::{Fact, Inventory};
 use crate::maintenance::observed::Sight;
 use crate::telemetry::metrics::{Came, Metrics};
 use crate::telemetry::objects::Objects;
@@ -29,6 +32,8 @@ pub(super) struct Onlookers {
     pub(super) health: Arc<Health>,
     /// Where NodeMaintenance objects are kept.
     pub(super) objects: Option<Arc<Objects>>,
+    /// What the status page knows, where there is one.
+    pub(super) status: Option<Arc<Status>>,
     /// The Lease's name, where there is an election.
     pub(super) lease: Option<String>,
     /// The one clock that decisions are made by.
@@ -43,6 +48,7 @@ impl Onlookers {
             metrics: Arc::new(Metrics::new(clock())),
             health: Arc::new(Health::of_a_beginner()),
             objects: None,
+            status: None,
             lease,
             clock,
             traces: None,
@@ -58,6 +64,14 @@ impl Onlookers {
             (None, Some(leader)) => format!("{leader} leads"),
             (None, None) => "nobody leads".to_owned(),
         });
+        if let Some(status) = &self.status {
+            status.leadership(match &standing.lead {
+                Some(_) => Leadership::Leads,
+                None => Leadership::StandsBy {
+                    leader: standing.leader.clone(),
+                },
+            });
+        }
     }
 
     /// Looks on while the hub folds `fact` in.
@@ -65,23 +79,23 @@ impl Onlookers {
         match fact {
             Fact::Vsphere(Update::Settled) => {
                 self.metrics.vcenter_is(true);
-                self.health.vcenter(Ok(()));
+                self.vcenter(Ok(()));
             }
             Fact::Vsphere(Update::Reset) => {
                 self.metrics.vcenter_is(true);
                 let why = "vCenter is telling its whole set anew";
-                self.health.vcenter(Err(why.to_owned()));
+                self.vcenter(Err(why.to_owned()));
             }
             Fact::Vsphere(Update::Lost { why }) => {
                 self.metrics.vcenter_is(false);
-                self.health.vcenter(Err(why.clone()));
+                self.vcenter(Err(why.clone()));
             }
-            Fact::Cluster(cluster::Update::Settled) => self.health.kubernetes(Ok(())),
+            Fact::Cluster(cluster::Update::Settled) => self.kubernetes(Ok(())),
             Fact::Cluster(cluster::Update::Reset) => {
                 let why = "the kube-apiserver is listing the Nodes anew";
-                self.health.kubernetes(Err(why.to_owned()));
+                self.kubernetes(Err(why.to_owned()));
             }
-            Fact::Cluster(cluster::Update::Lost { why }) => self.health.kubernetes(Err(why.clone())),
+            Fact::Cluster(cluster::Update::Lost { why }) => self.kubernetes(Err(why.clone())),
             Fact::Cluster(cluster::Update::Maintenances(update)) => {
                 if let Some(objects) = &self.objects {
                     objects.told(update);
@@ -102,13 +116,40 @@ impl Onlookers {
         }
     }
 
-    /// Looks at what actors are about to be shown.
-    pub(super) fn show(&self, sights: &BTreeMap<NodeName, Sight>, free_gpu_hosts: BTreeMap<String, u32>) {
+    fn vcenter(&self, heard: Result<(), String>) {
+        if let Some(status) = &self.status {
+            status.vcenter(heard.clone());
+        }
+        self.health.vcenter(heard);
+    }
+
+    fn kubernetes(&self, heard: Result<(), String>) {
+        if let Some(status) = &self.status {
+            status.kubernetes(heard.clone());
+        }
+        self.health.kubernetes(heard);
+    }
+
+    /// Looks at what actors are about to be shown, and at the inventory that it comes from.
+    pub(super) fn show(&self, sights: &BTreeMap<NodeName, Sight>, inventory: &Inventory) {
         self.metrics.show(sights);
         if let Some(objects) = &self.objects {
             objects.show(sights);
         }
-        self.metrics.show_free_gpu_hosts(free_gpu_hosts);
+        if let Some(status) = &self.status {
+            status.show(sights, inventory.hosts_of_ours());
+        }
+        self.metrics.show_free_gpu_hosts(inventory.free_gpu_hosts());
+    }
+
+    /// Looks, in a replica that stands by, at what it would show: people may ask any of them.
+    pub(super) fn show_standing_by(&self, inventory: &Inventory) {
+        let Some(status) = &self.status else { return };
+        let looks = inventory.looks();
+        if let Some(objects) = &self.objects {
+            objects.show(&looks);
+        }
+        status.show(&looks, inventory.hosts_of_ours());
     }
 
     /// Listens to the calls to vCenter.

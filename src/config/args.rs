@@ -140,6 +140,9 @@ pub struct Args {
     /// Where /livez and /readyz are served [default: 0.0.0.0:8081; IP:PORT, or off]
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS", help_heading = OPERATION)]
     pub health_address: Option<String>,
+    /// Where the status page for people is served [default: off; IP:PORT, or off]
+    #[arg(long, env = "STATUS_ADDRESS", value_name = "ADDRESS", help_heading = OPERATION)]
+    pub status_address: Option<String>,
     /// Address of a trace in the tracing UI, as https://jaeger.example/trace/{trace_id}; makes the log, the Events and the conditions link to it
     #[arg(long, env = "TRACE_UI_URL_TEMPLATE", value_name = "URL", help_heading = OPERATION)]
     pub trace_ui_url_template: Option<String>,

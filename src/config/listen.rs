@@ -19,11 +19,25 @@ pub enum Listen {
 pub(super) struct Address {
     name: &'static str,
     default_port: u16,
+    /// Served at all where nothing is set.
+    is_on: bool,
 }
 
 impl Address {
     pub(super) const fn new(name: &'static str, default_port: u16) -> Self {
-        Self { name, default_port }
+        Self {
+            name,
+            default_port,
+            is_on: true,
+        }
+    }
+
+    /// One that is off where nothing is set; the port is that of the example.
+    pub(super) const fn off(name: &'static str, example_port: u16) -> Self {
+        Self {
+            is_on: false,
+            ..Self::new(name, example_port)
+        }
     }
 
     pub(super) const fn name(&self) -> &'static str {
@@ -31,7 +45,11 @@ impl Address {
     }
 
     pub(super) fn read(&self, text: Option<String>, found: &mut Found) -> Listen {
-        let default = Listen::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.default_port)));
+        let default = if self.is_on {
+            Listen::At(SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.default_port)))
+        } else {
+            Listen::Off
+        };
         let Some(text) = given(text) else {
             return default;
         };

@@ -60,6 +60,7 @@ fn the_defaults_are_those_of_the_python_controller_but_for_verified_certificates
         ("LOG_LEVEL_FILE", ""),
         ("METRICS_ADDRESS", "0.0.0.0:8080"),
         ("HEALTH_ADDRESS", "0.0.0.0:8081"),
+        ("STATUS_ADDRESS", "off"),
         ("TRACE_UI_URL_TEMPLATE", ""),
         ("DRY_RUN", "false"),
     ];
@@ -228,6 +229,12 @@ fn each_malformed_value_is_named_with_its_flag_and_what_would_be_right() {
             &["8081"],
             "HEALTH_ADDRESS (--health-address)",
             "0.0.0.0:8081",
+        ),
+        (
+            |a, v| a.status_address = v,
+            &["8082", "on"],
+            "STATUS_ADDRESS (--status-address)",
+            "0.0.0.0:8082",
         ),
         (
             |a, v| a.trace_ui_url_template = v,

@@ -14,7 +14,7 @@ impl Links {
     }
 
     /// The address of the trace of `episode`.
-    pub(super) fn to(&self, episode: &Episode) -> Option<String> {
+    pub fn to(&self, episode: &Episode) -> Option<String> {
         let template = self.0.as_ref()?;
         Some(template.replace(TRACE_ID, episode.trace_id()))
     }

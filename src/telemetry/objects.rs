@@ -151,6 +151,14 @@ impl Objects {
         state.apply(Maintenances::Seen(Box::new(object.clone())));
     }
 
+    /// The newest of the objects that are wanted, at most `most`, for those who show them.
+    pub fn newest(&self, most: usize, is_wanted: impl Fn(&Maintenance) -> bool) -> Vec<Maintenance> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted: Vec<&Maintenance> = state.objects.values().filter(|it| is_wanted(it)).collect();
+        wanted.sort_by_key(|object| std::cmp::Reverse((object.created_at, &object.name)));
+        wanted.into_iter().take(most).cloned().collect()
+    }
+
     /// Asks for another look at what is due.
     pub fn look_again(&self) {
         self.wake.notify_one();

@@ -23,6 +23,7 @@ mod kills;
 mod kubevirt;
 mod main_job;
 mod metrics;
+mod page;
 mod people;
 mod replicas;
 mod requests;

@@ -191,6 +191,7 @@ impl<'a> Stage<'a> {
             // Stories run side by side: who wants to ask Haulout something sets an address of its own.
             ("METRICS_ADDRESS", "off"),
             ("HEALTH_ADDRESS", "off"),
+            ("STATUS_ADDRESS", "off"),
             // The lab is on loopback, whatever the machine's proxies are for.
             ("HTTP_PROXY", ""),
             ("HTTPS_PROXY", ""),

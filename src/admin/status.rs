@@ -1,0 +1,188 @@
+//! The status page: one look at hosts, nodes and episodes for people, and the same as JSON. It only reads.
+//!
+//! What it knows ([`known`]) becomes plain data ([`view`]), which is either JSON or, with its picture ([`picture`]), a page
+//! ([`pages`]); [`serve`] answers with it. Only the first of them is ever locked, and only the last waits for anybody.
+
+mod known;
+mod pages;
+mod picture;
+mod serve;
+pub mod view;
+mod words;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::Bytes;
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use super::{NoPort, Server, bind};
+use crate::actor::tell::{Tell, Told};
+use crate::cluster::update::{Maintenance, Role};
+use crate::ids::{HostRef, NodeName};
+use crate::maintenance::observed::{HostState, Sight};
+use crate::telemetry::link::Links;
+use crate::telemetry::objects::Objects;
+use known::Known;
+use view::{EpisodePage, Leadership, NodePage, Overview};
+
+/// How many connections stand at once: the listeners, and half as many who ask meanwhile.
+const PLACES: usize = serve::LISTENERS + serve::LISTENERS / 2;
+
+/// How many ended episodes are looked through for a page. At the default history that is all of fifty nodes.
+const HISTORY: usize = 1000;
+
+/// What is configured of the page.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Everything is decided, and nothing done.
+    pub is_dry_run: bool,
+    /// The addresses of traces.
+    pub links: Links,
+}
+
+/// Looks on, and answers with what it saw.
+#[derive(Debug)]
+pub struct Status {
+    about: About,
+    /// Where ended episodes are known; `None` where no NodeMaintenance is kept.
+    objects: Option<Arc<Objects>>,
+    clock: fn() -> Timestamp,
+    known: Mutex<Known>,
+    /// Counts the changes.
+    changes: watch::Sender<u64>,
+    /// The latest overview: whoever asks in the same second about the same picture gets the same bytes.
+    drawn: Mutex<Option<Drawn>>,
+}
+
+#[derive(Debug)]
+struct Drawn {
+    of: (u64, i64),
+    page: Bytes,
+}
+
+impl Status {
+    /// A page that knows nothing yet. Ended episodes are read from `objects`.
+    pub fn new(about: About, objects: Option<Arc<Objects>>, clock: fn() -> Timestamp) -> Self {
+        Self {
+            about,
+            objects,
+            clock,
+            known: Mutex::default(),
+            changes: watch::Sender::new(0),
+            drawn: Mutex::default(),
+        }
+    }
+
+    /// Looks at what actors are about to be shown, and at the hosts of their clusters.
+    pub fn show(&self, sights: &BTreeMap<NodeName, Sight>, hosts: BTreeMap<HostRef, (String, HostState)>) {
+        let now = (self.clock)();
+        let is_changed = {
+            let mut known = self.known();
+            let are_nodes_changed = known.show(sights, now);
+            known.show_hosts(hosts, now) || are_nodes_changed
+        };
+        self.tell_if(is_changed);
+    }
+
+    /// Takes whether vCenter is heard, or why not.
+    pub fn vcenter(&self, heard: Result<(), String>) {
+        let is_changed = known::set(&mut self.known().vcenter, heard.err());
+        self.tell_if(is_changed);
+    }
+
+    /// Takes whether Kubernetes is heard, or why not.
+    pub fn kubernetes(&self, heard: Result<(), String>) {
+        let is_changed = known::set(&mut self.known().kubernetes, heard.err());
+        self.tell_if(is_changed);
+    }
+
+    /// Takes which replica acts. Until it is told otherwise, this one does.
+    pub fn leadership(&self, leadership: Leadership) {
+        let is_changed = known::set(&mut self.known().leadership, leadership);
+        self.tell_if(is_changed);
+    }
+
+    /// The overview.
+    pub(crate) fn overview(&self) -> Overview {
+        let history = self.history(|_| true);
+        let now = (self.clock)();
+        view::overview(&self.known(), &history, &self.about, now)
+    }
+
+    /// What is known of one node, if anything is.
+    pub(crate) fn node(&self, name: &NodeName) -> Option<NodePage> {
+        let history = self.history(|object| object.node == *name);
+        let now = (self.clock)();
+        view::node(&self.known(), &history, &self.about, name, now)
+    }
+
+    /// What is known of one episode, if anything is.
+    pub(crate) fn episode(&self, id: &str) -> Option<EpisodePage> {
+        let history = self.history(|object| object.status.episode.as_deref() == Some(id));
+        let now = (self.clock)();
+        view::episode(&self.known(), &history, &self.about, id, now)
+    }
+
+    /// The overview as a page. A hundred people who look at one picture cost one page.
+    fn overview_page(&self) -> Result<Bytes, askama::Error> {
+        let of = (*self.changes.borrow(), (self.clock)().as_second());
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(drawn) = drawn.as_ref().filter(|drawn| drawn.of == of) {
+            return Ok(drawn.page.clone());
+        }
+        let page = Bytes::from(pages::overview(&self.overview())?);
+        *drawn = Some(Drawn {
+            of,
+            page: page.clone(),
+        });
+        Ok(page)
+    }
+
+    /// The objects of episodes that are wanted, the newest first.
+    fn history(&self, is_wanted: impl Fn(&Maintenance) -> bool) -> Vec<Maintenance> {
+        let is_episode = |object: &Maintenance| match object.role {
+            Role::Episode { .. } => is_wanted(object),
+            Role::Request(_) => false,
+        };
+        let objects = self.objects.as_ref();
+        objects.map_or_else(Vec::new, |objects| objects.newest(HISTORY, is_episode))
+    }
+
+    fn tell_if(&self, is_changed: bool) {
+        if is_changed {
+            self.changes
+                .send_modify(|revision| *revision = revision.wrapping_add(1));
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Every change of it is whole, whatever panicked meanwhile.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tell for Arc<Status> {
+    fn tell(&self, node: &NodeName, told: Told<'_>) {
+        let now = (self.clock)();
+        let is_changed = self.known().told(node, told, now);
+        self.tell_if(is_changed);
+    }
+}
+
+/// Takes the port for the status page.
+///
+/// # Errors
+/// For a port that is taken by somebody else, or an address that is not this machine's.
+pub async fn server(
+    setting: &'static str,
+    address: SocketAddr,
+    status: Arc<Status>,
+) -> Result<Server, NoPort> {
+    bind("the status page", setting, address, serve::router(status), PLACES).await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Where each span of a timeline lies in its picture. Across, all is in percent, so that one picture fits a phone and a
+//! desk; down, it is in pixels, so that its words stay as large as those around it.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::view::{Span, State, Timeline};
+use super::words;
+
+/// The height of a row: its name, its bar, and the space between.
+const ROW: usize = 44;
+
+/// Where in a row its name stands, its bar begins, and how high that is.
+const NAME: usize = 14;
+const BAR: usize = 20;
+/// The height of a bar, which its hatching needs to be seen.
+pub(super) const BAR_HEIGHT: usize = 16;
+
+/// The height of the axis below the rows.
+const AXIS: usize = 24;
+
+/// The least width of a span, in percent: a short one is to be seen as well.
+const WIDTH_MIN: f64 = 0.5;
+
+/// The most marks on the axis: the hours of five stand side by side on a phone.
+const MARKS: i64 = 5;
+
+/// How far apart marks may be, in seconds.
+const STEPS: [i64; 19] = [
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604_800,
+];
+
+/// The most characters of a name that are drawn; all of it is in the tables.
+const NAME_CHARS: usize = 48;
+
+/// A picture, ready to be written as SVG.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Picture {
+    pub(super) height: usize,
+    /// Where the rows end.
+    pub(super) floor: usize,
+    pub(super) rows: Vec<Row>,
+    pub(super) marks: Vec<Mark>,
+    /// The states that are in it.
+    pub(super) legend: Vec<State>,
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) name_y: usize,
+    pub(super) y: usize,
+    pub(super) bars: Vec<Bar>,
+}
+
+/// One span.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Bar {
+    pub(super) state: State,
+    /// In percent, as `width`.
+    pub(super) x: String,
+    pub(super) width: String,
+    /// What is said of it to whoever points at it.
+    pub(super) title: String,
+}
+
+/// One mark of the axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// In percent.
+    pub(super) x: String,
+    pub(super) text: String,
+    /// Which end of its text stands there: those at the rims lean inward.
+    pub(super) anchor: &'static str,
+}
+
+/// Draws `timeline`.
+pub(super) fn draw(timeline: &Timeline) -> Picture {
+    let mut legend: Vec<State> = Vec::new();
+    let mut rows = Vec::new();
+    for (index, row) in timeline.rows.iter().enumerate() {
+        let top = index * ROW;
+        let bars = row.spans.iter().filter_map(|span| bar(span, timeline));
+        let bars: Vec<Bar> = bars.collect();
+        legend.extend(bars.iter().map(|bar| bar.state));
+        rows.push(Row {
+            name: short(&row.name),
+            name_y: top + NAME,
+            y: top + BAR,
+            bars,
+        });
+    }
+    let floor = rows.len() * ROW;
+    let in_picture = |state: &State| legend.contains(state);
+    Picture {
+        height: floor + AXIS,
+        floor,
+        rows,
+        marks: marks(timeline.from, timeline.to),
+        legend: State::ALL.into_iter().filter(in_picture).collect(),
+    }
+}
+
+fn short(name: &str) -> String {
+    if name.chars().count() <= NAME_CHARS {
+        return name.to_owned();
+    }
+    name.chars().take(NAME_CHARS).chain(['\u{2026}']).collect()
+}
+
+/// The part of a span that lies in the picture, if any does.
+fn bar(span: &Span, timeline: &Timeline) -> Option<Bar> {
+    let to = span.to.unwrap_or(timeline.to);
+    if to < timeline.from || span.from > timeline.to {
+        return None;
+    }
+    let from = share(span.from, timeline);
+    let width = (share(to, timeline) - from).max(WIDTH_MIN);
+    let took = words::length(to.duration_since(span.from));
+    let title = match span.to {
+        Some(_) => format!("{}, {took}", span.label),
+        None => format!("{}, {took} so far", span.label),
+    };
+    let x = from.min(100.0 - width);
+    Some(Bar {
+        state: span.state,
+        x: percent(x),
+        width: percent(width),
+        title,
+    })
+}
+
+/// How far along the picture a moment is, in percent.
+fn share(at: Timestamp, timeline: &Timeline) -> f64 {
+    let all = timeline.to.duration_since(timeline.from).as_secs_f64();
+    let past = at.duration_since(timeline.from).as_secs_f64();
+    if all <= 0.0 {
+        return 0.0;
+    }
+    (past / all * 100.0).clamp(0.0, 100.0)
+}
+
+fn percent(share: f64) -> String {
+    format!("{share:.2}%")
+}
+
+/// Marks at round hours, as many as there is room for.
+fn marks(from: Timestamp, to: Timestamp) -> Vec<Mark> {
+    let length = to.duration_since(from).as_secs().max(1);
+    let fits = |step: &&i64| length / **step < MARKS;
+    let step = STEPS.iter().find(fits).copied().unwrap_or(604_800);
+    let shown = if step < 60 { "%H:%M:%S" } else { "%H:%M" };
+    let first = from.as_second().div_euclid(step) + 1;
+    let timeline = Timeline {
+        from,
+        to,
+        rows: Vec::new(),
+    };
+    (0..MARKS)
+        .filter_map(|index| Timestamp::from_second((first + index) * step).ok())
+        .take_while(|at| *at <= to)
+        .map(|at| {
+            let x = share(at, &timeline);
+            let anchor = if x < 8.0 {
+                "start"
+            } else if x > 92.0 {
+                "end"
+            } else {
+                "middle"
+            };
+            Mark {
+                x: percent(x),
+                text: at.strftime(shown).to_string(),
+                anchor,
+            }
+        })
+        .collect()
+}
+
+/// How long a timeline is, in words.
+pub(super) fn length(timeline: &Timeline) -> String {
+    words::length(
+        timeline
+            .to
+            .duration_since(timeline.from)
+            .max(SignedDuration::ZERO),
+    )
+}

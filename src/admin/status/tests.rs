@@ -1,0 +1,552 @@
+use std::collections::BTreeSet;
+use std::pin::pin;
+
+use axum::body::Body;
+use axum::extract::connect_info::MockConnectInfo;
+use axum::http::{Method, Request, StatusCode, header};
+use futures::StreamExt as _;
+use jiff::SignedDuration;
+use tower::ServiceExt as _;
+
+use super::view::{Span, State, Timeline, TimelineRow};
+use super::*;
+use crate::admin::doors::Stays;
+use crate::ids::{NodeUid, TaskRef, VmRef};
+use crate::maintenance::decide::Transition;
+use crate::maintenance::episode::{Cordon, Ended, Episode, HostMark, Phase, Record, Trigger};
+use crate::maintenance::observed::{
+    Admission, CordonedBy, DrainReport, Hearing, Limit, NodeSeen, Observed, PodLeft, PodLeftBecause,
+    PowerSeen, VmFacts, VmSeen, Wishes,
+};
+use crate::maintenance::placement::Offer;
+use crate::maintenance::waiting::WaitingOn;
+
+const NASTY: &str = "<script>alert(1)</script>";
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_790_000_000 + seconds).unwrap()
+}
+
+fn clock() -> Timestamp {
+    at(100)
+}
+
+fn status() -> Arc<Status> {
+    let about = About {
+        is_dry_run: false,
+        links: Links::default(),
+    };
+    let status = Status::new(about, None, clock);
+    status.vcenter(Ok(()));
+    status.kubernetes(Ok(()));
+    Arc::new(status)
+}
+
+fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
+    let trigger = Trigger {
+        task: Some(TaskRef::new("task-1")),
+        clicked_at: at(0),
+        user: Some("VSPHERE.LOCAL\\\"><b>".to_owned()),
+        request: None,
+    };
+    let uid = NodeUid::new(node);
+    let (id, traceparent) = Episode::name(&uid, &trigger, at(1));
+    Episode {
+        id,
+        traceparent,
+        trigger,
+        node_uid: uid,
+        vm_uuid: None,
+        host: HostMark {
+            moref: Some(HostRef::new("host-1")),
+            name: host.to_owned(),
+        },
+        begun_at: at(1),
+        cordon: Cordon::Ours,
+        recordoned: 0,
+        boot_before: None,
+        gpus_before: BTreeMap::new(),
+        powered_off: false,
+        moved_to: None,
+        gave_up: None,
+        left_behind: Vec::new(),
+        epoch: 0,
+        trail: Default::default(),
+        phase,
+        since,
+    }
+}
+
+fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
+    let entering = HostState::Entering {
+        task: TaskRef::new("task-1"),
+        clicked_at: at(0),
+        user: None,
+    };
+    let vm = VmFacts {
+        moref: VmRef::new("vm-1"),
+        uuid: None,
+        power: PowerSeen::On,
+        on: Some(HostRef::new("host-1")),
+        on_name: host.to_owned(),
+        host: entering,
+        drs: false,
+        question: None,
+    };
+    let node = NodeSeen {
+        uid: NodeUid::new(node),
+        resource_version: 1,
+        unschedulable: true,
+        cordoned_by: CordonedBy::Haulout,
+        keep_cordoned: false,
+        wishes: Wishes::default(),
+        ready: true,
+        heartbeat: None,
+        boot_id: None,
+        gpus: BTreeMap::new(),
+    };
+    let report = DrainReport {
+        listed_at: at(2),
+        pods_revision: 0,
+        listed: left.len(),
+        left,
+        moved_at: Some(at(2)),
+    };
+    Sight {
+        record,
+        seen: Observed {
+            process_began: at(0),
+            lead: crate::maintenance::observed::Lead::ALONE,
+            hearing: Hearing::Both,
+            node: Some(node),
+            has_copy: false,
+            request: None,
+            vm: VmSeen::Found(vm),
+            behind: None,
+            admission: Admission::Granted,
+            drain: Some(report),
+            pods_revision: 0,
+            attempts: BTreeMap::new(),
+            offer: Offer::default(),
+            target: HostState::Unknown,
+        },
+    }
+}
+
+fn draining(node: &str, host: &str, left: Vec<PodLeft>) -> Sight {
+    let episode = episode(node, host, Phase::Draining, at(1));
+    sight(node, host, Record::Episode(Box::new(episode)), left)
+}
+
+fn held() -> PodLeft {
+    PodLeft {
+        name: format!("ml/{NASTY}"),
+        why: PodLeftBecause::Budget {
+            names: vec!["<i>budget".to_owned()],
+            said: "needs 1 & has 1".to_owned(),
+        },
+    }
+}
+
+/// A node of this name on a host of a nasty one, held by a budget of a nasty one.
+fn show(status: &Arc<Status>, node: &str) {
+    let name = NodeName::new(node);
+    let sights = BTreeMap::from([(name.clone(), draining(node, NASTY, vec![held()]))]);
+    let entering = HostState::Entering {
+        task: TaskRef::new("task-1"),
+        clicked_at: at(0),
+        user: Some(NASTY.to_owned()),
+    };
+    let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
+    status.show(&sights, hosts);
+    let on = WaitingOn::Pods(vec![held()]);
+    let record = &sights[&name].record;
+    let waits = Told::Waits {
+        node: None,
+        record,
+        on: &on,
+    };
+    status.tell(&name, waits);
+}
+
+async fn ask(
+    status: &Arc<Status>,
+    method: Method,
+    path: &str,
+) -> (StatusCode, axum::http::HeaderMap, String) {
+    let router = serve::router(Arc::clone(status)).layer(MockConnectInfo(Stays::default()));
+    let request = Request::builder().method(method).uri(path).body(Body::empty());
+    let answer = router.oneshot(request.unwrap()).await.unwrap();
+    let (parts, body) = answer.into_parts();
+    let body = axum::body::to_bytes(body, 1 << 24).await.unwrap();
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    (parts.status, parts.headers, text)
+}
+
+/// The paths of all pages of a node.
+fn pages_of(status: &Arc<Status>, node: &str) -> [String; 3] {
+    let overview = status.overview();
+    let id = overview.episodes[0].id.clone();
+    [
+        "/".to_owned(),
+        format!("/nodes/{node}"),
+        format!("/episodes/{id}"),
+    ]
+}
+
+#[tokio::test]
+async fn whatever_names_hosts_pods_and_budgets_have_nothing_of_them_becomes_markup() {
+    let status = status();
+    show(&status, "gpu1");
+    for path in pages_of(&status, "gpu1") {
+        let (code, _, html) = ask(&status, Method::GET, &path).await;
+        assert_eq!(code, StatusCode::OK, "{path}");
+        for markup in ["<script>alert", "<i>budget", "\"><b>", "1 & has"] {
+            assert!(!html.contains(markup), "{markup} in {path}:\n{html}");
+        }
+        assert!(
+            html.contains("&#60;script&#62;alert(1)"),
+            "{path} shows it:\n{html}"
+        );
+        // The one script is our own file.
+        assert_eq!(html.matches("<script").count(), 1, "{path}");
+        assert!(!html.contains(" style="), "the CSP would refuse it: {path}");
+        assert!(!html.contains("http://") && !html.contains("https://"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn json_says_the_same_as_the_pages_and_as_the_node() {
+    let status = status();
+    show(&status, "gpu1");
+    let json = |text: String| serde_json::from_str::<serde_json::Value>(&text).unwrap();
+    let (_, headers, text) = ask(&status, Method::GET, "/api/v1/nodes/gpu1").await;
+    assert_eq!(headers[header::CONTENT_TYPE], "application/json");
+    let node = json(text);
+    assert_eq!(node["phase"], "Draining");
+    assert_eq!(node["host"], NASTY);
+    assert_eq!(node["waitsFor"]["reason"], "disruption-budget");
+    assert_eq!(node["pods"]["left"][0]["name"], format!("ml/{NASTY}"));
+    let id = node["episode"].as_str().unwrap();
+    let (_, _, text) = ask(&status, Method::GET, &format!("/api/v1/episodes/{id}")).await;
+    let episode = json(text);
+    assert_eq!(episode["node"], "gpu1");
+    assert_eq!(episode["phases"][0]["label"], "Draining");
+    assert_eq!(
+        episode["timeline"]["rows"][1]["name"],
+        "waits for disruption-budget"
+    );
+    let (_, _, text) = ask(&status, Method::GET, "/api/v1/overview").await;
+    let overview = json(text);
+    assert_eq!(overview["figures"]["inEpisode"], 1);
+    assert_eq!(overview["hosts"][0]["state"], "EnteringMaintenance");
+    assert_eq!(overview["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[tokio::test]
+async fn it_is_only_read_and_every_answer_has_the_headers() {
+    let status = status();
+    show(&status, "gpu1");
+    let paths = [
+        "/",
+        "/nodes/gpu1",
+        "/nodes/none",
+        "/style.css",
+        "/events",
+        "/none",
+    ];
+    for method in [
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::DELETE,
+        Method::OPTIONS,
+    ] {
+        for path in paths {
+            let (code, headers, _) = ask(&status, method.clone(), path).await;
+            assert_eq!(code, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
+            assert_eq!(headers[header::ALLOW], "GET");
+        }
+    }
+    for path in paths.into_iter().filter(|path| *path != "/events") {
+        let (_, headers, _) = ask(&status, Method::GET, path).await;
+        let csp = headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+        assert!(csp.starts_with("default-src 'none'; style-src 'self'; script-src 'self'"));
+        assert!(!csp.contains("unsafe"));
+        assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff", "{path}");
+        assert_eq!(headers[header::REFERRER_POLICY], "no-referrer", "{path}");
+    }
+    let (code, _, _) = ask(&status, Method::GET, "/api/v1/episodes/none").await;
+    assert_eq!(code, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn banners_say_what_the_reader_has_to_know_first() {
+    let status = status();
+    show(&status, "gpu1");
+    let (_, _, html) = ask(&status, Method::GET, "/").await;
+    assert!(!html.contains("class=\"banner"), "{html}");
+    status.vcenter(Err("connection <refused>".to_owned()));
+    status.leadership(Leadership::StandsBy {
+        leader: Some("haulout-b".to_owned()),
+    });
+    let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
+    assert!(html.contains("vCenter is not heard"));
+    assert!(html.contains("connection &#60;refused&#62;"));
+    assert!(html.contains("haulout-b leads"));
+    let about = About {
+        is_dry_run: true,
+        links: Links::default(),
+    };
+    let dry = Arc::new(Status::new(about, None, clock));
+    let (_, _, html) = ask(&dry, Method::GET, "/").await;
+    assert!(html.contains("Dry run."));
+    assert!(html.contains("vCenter has not told its complete set yet"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_is_told_of_each_change_and_of_many_at_once_only_once() {
+    let status = status();
+    let router = serve::router(Arc::clone(&status)).layer(MockConnectInfo(Stays::default()));
+    let request = Request::get("/events").body(Body::empty()).unwrap();
+    let answer = router.oneshot(request).await.unwrap();
+    assert_eq!(answer.headers()[header::CONTENT_TYPE], "text/event-stream");
+    let mut told = pin!(answer.into_body().into_data_stream());
+    let mut next = async || String::from_utf8(told.next().await.unwrap().unwrap().to_vec()).unwrap();
+    assert!(next().await.contains("event: changed"));
+    show(&status, "gpu1");
+    status.vcenter(Err("gone".to_owned()));
+    let revision = *status.changes.borrow();
+    assert_eq!(next().await, format!("event: changed\ndata: {revision}\n\n"));
+    // Nothing changes: the sign of life comes first.
+    show(&status, "gpu1");
+    let before = *status.changes.borrow();
+    status.vcenter(Err("gone".to_owned()));
+    assert_eq!(*status.changes.borrow(), before, "the same again is no change");
+}
+
+#[tokio::test]
+async fn only_so_many_listen() {
+    let status = status();
+    let router = serve::router(Arc::clone(&status)).layer(MockConnectInfo(Stays::default()));
+    let mut listening = Vec::new();
+    for _ in 0..serve::LISTENERS {
+        let request = Request::get("/events").body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        listening.push(answer);
+    }
+    let one_more = async || {
+        let request = Request::get("/events").body(Body::empty()).unwrap();
+        router.clone().oneshot(request).await.unwrap().status()
+    };
+    assert_eq!(one_more().await, StatusCode::SERVICE_UNAVAILABLE);
+    listening.pop();
+    assert_eq!(one_more().await, StatusCode::OK);
+}
+
+#[test]
+fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
+    let status = status();
+    let name = NodeName::new("gpu1");
+    let mut before = Record::InService;
+    let phases = [
+        Phase::Queued,
+        Phase::Draining,
+        Phase::AwaitingHost,
+        Phase::Rejoining,
+    ];
+    for (phase, since) in phases.into_iter().zip([1, 5, 20, 40]) {
+        let record = Record::Episode(Box::new(episode("gpu1", "esx1", phase, at(since))));
+        record_change(&status, &name, &before, record.clone(), None, since);
+        before = record;
+    }
+    let id = before.episode().unwrap().id.to_string();
+    record_change(
+        &status,
+        &name,
+        &before,
+        Record::InService,
+        Some(Ended::Succeeded),
+        50,
+    );
+    let sights = BTreeMap::from([(name, sight("gpu1", "esx1", Record::InService, Vec::new()))]);
+    status.show(&sights, BTreeMap::new());
+
+    let page = status.episode(&id).unwrap();
+    let seen: Vec<_> = page
+        .phases
+        .iter()
+        .map(|span| (span.label.as_str(), span.from, span.to))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("Queued", at(1), Some(at(5))),
+            ("Draining", at(5), Some(at(20))),
+            ("AwaitingHost", at(20), Some(at(40))),
+            ("Rejoining", at(40), Some(at(50))),
+        ]
+    );
+    assert_eq!(
+        (page.row.result.as_str(), page.row.ended_at),
+        ("Succeeded", Some(at(50)))
+    );
+    assert_eq!(page.timeline.to, at(50));
+    assert!(page.waits_for.is_none());
+}
+
+fn record_change(
+    status: &Arc<Status>,
+    name: &NodeName,
+    before: &Record,
+    record: Record,
+    ended: Option<Ended>,
+    seconds: i64,
+) {
+    let transition = Transition {
+        record,
+        unschedulable: None,
+        ended,
+        fulfilled: None,
+    };
+    let told = Told::Recorded {
+        node: None,
+        before,
+        transition: &transition,
+        wrote: (at(seconds), at(seconds)),
+    };
+    status.tell(name, told);
+}
+
+#[test]
+fn the_queue_is_listed_in_its_order_with_those_ahead() {
+    let status = status();
+    let queued = |node: &str, clicked: i64| {
+        let mut episode = episode(node, "esx1", Phase::Queued, at(clicked));
+        episode.trigger.clicked_at = at(clicked);
+        let mut sight = sight(node, "esx1", Record::Episode(Box::new(episode)), Vec::new());
+        sight.seen.admission = Admission::Behind {
+            ahead: vec![NodeName::new("gpu9")],
+            limit: Limit::ConcurrentDrains(1),
+        };
+        (NodeName::new(node), sight)
+    };
+    status.show(
+        &BTreeMap::from([queued("gpu1", 30), queued("gpu2", 20)]),
+        BTreeMap::new(),
+    );
+    let overview = status.overview();
+    let places: Vec<_> = overview
+        .queue
+        .iter()
+        .map(|row| (row.place, row.node.as_str()))
+        .collect();
+    assert_eq!(places, [(1, "gpu2"), (2, "gpu1")]);
+    assert_eq!(overview.queue[0].ahead, ["gpu9"]);
+    assert_eq!(
+        overview.queue[0].limit.as_deref(),
+        Some("at most 1 drained at once")
+    );
+    assert_eq!(overview.figures.queued, 2);
+}
+
+#[test]
+fn thousands_of_nodes_make_a_page_of_bounded_size_and_those_in_maintenance_are_on_it() {
+    let status = status();
+    let mut sights: BTreeMap<NodeName, Sight> = (0..3000)
+        .map(|index| {
+            let name = format!("gpu{index:04}");
+            let sight = sight(&name, "esx1", Record::InService, Vec::new());
+            (NodeName::new(name), sight)
+        })
+        .collect();
+    sights.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
+    status.show(&sights, BTreeMap::new());
+    let overview = status.overview();
+    assert_eq!((overview.nodes.len(), overview.more_nodes), (200, 2801));
+    assert_eq!(overview.nodes[0].name, "zz");
+    let node = status.node(&NodeName::new("zz")).unwrap();
+    let pods = node.pods.as_ref().unwrap();
+    assert_eq!((pods.left.len(), pods.more), (50, 2950));
+    let size = pages::overview(&overview).unwrap().len();
+    assert!(size < 200_000, "{size} bytes");
+}
+
+#[test]
+fn a_span_lies_where_its_times_say() {
+    let span = |from: i64, to: Option<i64>| Span {
+        state: State::Draining,
+        label: "Draining".to_owned(),
+        from: at(from),
+        to: to.map(at),
+    };
+    let timeline = Timeline {
+        from: at(0),
+        to: at(100),
+        rows: vec![TimelineRow {
+            name: "n".repeat(300),
+            spans: vec![
+                span(-50, Some(-10)),
+                span(-50, Some(25)),
+                span(25, Some(25)),
+                span(50, None),
+                span(100, None),
+            ],
+        }],
+    };
+    let picture = picture::draw(&timeline);
+    let bars: Vec<_> = picture.rows[0]
+        .bars
+        .iter()
+        .map(|bar| (bar.x.as_str(), bar.width.as_str(), bar.title.as_str()))
+        .collect();
+    assert_eq!(
+        bars,
+        [
+            ("0.00%", "25.00%", "Draining, 1 min 15 s"),
+            ("25.00%", "0.50%", "Draining, 0 s"),
+            ("50.00%", "50.00%", "Draining, 50 s so far"),
+            ("99.50%", "0.50%", "Draining, 0 s so far"),
+        ]
+    );
+    assert_eq!(picture.legend, [State::Draining]);
+    assert_eq!(picture.rows[0].name.chars().count(), 49);
+    assert_eq!(picture.height, picture.floor + 24);
+    let marks: BTreeSet<_> = picture.marks.iter().map(|mark| mark.text.as_str()).collect();
+    assert!((3..=5).contains(&marks.len()), "{marks:?}");
+}
+
+#[test]
+fn the_axis_has_a_few_round_hours_however_long_the_timeline_is() {
+    for seconds in [0, 1, 7, 59, 600, 3601, 86_400, 3_000_000] {
+        let timeline = Timeline {
+            from: at(0),
+            to: at(seconds),
+            rows: Vec::new(),
+        };
+        let marks = picture::draw(&timeline).marks;
+        assert!(marks.len() <= 5, "{seconds}: {marks:?}");
+        assert!(seconds < 2 || !marks.is_empty(), "{seconds}");
+    }
+}
+
+#[test]
+fn every_state_has_a_look_of_its_own_in_colour_and_hatching() {
+    for state in State::ALL {
+        let class = format!(".s-{}", state.name());
+        assert!(pages::STYLE.contains(&class), "{class}");
+        assert_eq!(State::named(state.name()), state);
+    }
+    assert!(pages::STYLE.contains("prefers-color-scheme: dark"));
+}
+
+#[test]
+fn times_are_told_with_zone_and_age() {
+    assert_eq!(words::hour(at(0), at(1)), "14:13:20 UTC");
+    assert_eq!(words::hour(at(0), at(90_000)), "2026-09-21 14:13:20 UTC");
+    assert_eq!(words::ago(at(5), at(0)), "just now");
+    assert_eq!(words::ago(at(0), at(61)), "1 min 1 s ago");
+    assert_eq!(words::length(SignedDuration::from_hours(49)), "2 d 1 h");
+    assert_eq!(words::length(SignedDuration::from_mins(15)), "15 min");
+}
