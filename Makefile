@@ -24,6 +24,16 @@ lab: ## build the lab's parts into the cache (about 5 minutes the first time, no
 	@cargo run -p haulout-lab --bin lab -- build
 	@echo "start it with: cargo run -p haulout-lab --bin lab -- up"
 
+STATIC := $(shell uname -m)-unknown-linux-musl
+IMAGE_PROGRAM := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(STATIC)/release/haulout
+
+.PHONY: image
+image: ## build the static release program as the Dockerfile does (10 minutes), and test the image around it
+	$(need_toolchains)
+	rustup target add $(STATIC)
+	CC_$(subst -,_,$(STATIC))=gcc cargo build --release --locked --target $(STATIC) --bin haulout
+	HAULOUT_IMAGE_PROGRAM=$(IMAGE_PROGRAM) cargo test --locked --test image -- --nocapture
+
 GO_VCENTER := tests/lab/go/vcenter
 
 .PHONY: check
