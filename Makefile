@@ -24,6 +24,15 @@ lab: ## build the lab's parts into the cache (about 5 minutes the first time, no
 	@cargo run -p haulout-lab --bin lab -- build
 	@echo "start it with: cargo run -p haulout-lab --bin lab -- up"
 
+GO_VCENTER := tests/lab/go/vcenter
+
+.PHONY: check
+check: ## formatting, clippy and go vet
+	$(need_toolchains)
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cd $(GO_VCENTER) && go vet ./...
+
 STATIC := $(shell uname -m)-unknown-linux-musl
 IMAGE_PROGRAM := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(STATIC)/release/haulout
 
@@ -33,15 +42,6 @@ image: ## build the static release program as the Dockerfile does (10 minutes), 
 	rustup target add $(STATIC)
 	CC_$(subst -,_,$(STATIC))=gcc cargo build --release --locked --target $(STATIC) --bin haulout
 	HAULOUT_IMAGE_PROGRAM=$(IMAGE_PROGRAM) cargo test --locked --test image -- --nocapture
-
-GO_VCENTER := tests/lab/go/vcenter
-
-.PHONY: check
-check: ## formatting, clippy and go vet
-	$(need_toolchains)
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cd $(GO_VCENTER) && go vet ./...
 
 # Scenarios mostly wait, so more of them run at once than there are cores.
 .PHONY: test
