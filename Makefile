@@ -38,6 +38,16 @@ check: ## formatting, clippy and go vet
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cd $(GO_VCENTER) && go vet ./...
 
+STATIC := $(shell uname -m)-unknown-linux-musl
+IMAGE_PROGRAM := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(STATIC)/release/haulout
+
+.PHONY: image
+image: ## build the static release program as the Dockerfile does (10 minutes), and test the image around it
+	$(need_toolchains)
+	rustup target add $(STATIC)
+	CC_$(subst -,_,$(STATIC))=gcc cargo build --release --locked --target $(STATIC) --bin haulout
+	HAULOUT_IMAGE_PROGRAM=$(IMAGE_PROGRAM) cargo test --locked --test image -- --nocapture
+
 # Scenarios mostly wait, so more of them run at once than there are cores.
 .PHONY: test
 test: export RUST_TEST_THREADS ?= 8

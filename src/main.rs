@@ -1,5 +1,6 @@
 //! The door: arguments in, exit code out.
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -7,8 +8,11 @@ use haulout::app;
 use haulout::cli::{Cli, Command};
 use haulout::config::{self, Config};
 use haulout::telemetry;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 fn main() -> ExitCode {
+    // First, because the arguments may carry the password.
+    let sealed = seal_memory();
     match Cli::parse().command {
         Command::Version => {
             #[expect(clippy::print_stdout, reason = "this is what was asked for")]
@@ -18,13 +22,13 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Run(args) => match Config::from_args(*args) {
-            Ok(config) => run(config),
+            Ok(config) => run(config, sealed),
             Err(error) => complain(&error.to_string(), config::EXIT_CODE),
         },
     }
 }
 
-fn run(config: Config) -> ExitCode {
+fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
     let level = match telemetry::log::start(&config) {
         Ok(level) => level,
         Err(error) => {
@@ -32,6 +36,9 @@ fn run(config: Config) -> ExitCode {
             return complain(&words, config::EXIT_CODE);
         }
     };
+    if let Err(error) = sealed {
+        tracing::warn!(%error, "core dumps could not be switched off: a crash may write the password to a disk");
+    }
     // Every TLS client in the process uses ring; without a default one, a client that is built without naming a
     // provider panics.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -49,6 +56,20 @@ fn run(config: Config) -> ExitCode {
         Err(error) if error.is::<app::Misconfigured>() => complain(&format!("{error:#}"), config::EXIT_CODE),
         Err(error) => complain(&format!("{error:#}"), 1),
     }
+}
+
+/// Lets nobody read the password out of a core dump or, unless they are root, out of the running process.
+///
+/// The limit of 0 keeps the kernel from writing a file. It does not count where `core_pattern` names a program
+/// (core(5)), as systemd's and Ubuntu's do; that one gets nothing of a process that is not dumpable.
+fn seal_memory() -> io::Result<()> {
+    let nothing = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Core, nothing)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    Ok(())
 }
 
 #[expect(

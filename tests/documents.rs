@@ -28,7 +28,13 @@ use haulout_lab::kube::Options;
 use jiff::Timestamp;
 use kube::CustomResourceExt as _;
 
-const DOCUMENTS: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+const DOCUMENTS: [&str; 5] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+];
 
 /// A row of the README's table of settings.
 #[derive(Debug, PartialEq, Eq)]
@@ -266,7 +272,7 @@ fn the_readme_shows_waits_in_the_programs_own_words() {
 
 #[test]
 fn every_file_that_a_document_names_is_there() {
-    const PLACES: [&str; 5] = ["src/", "tests/", "docs/", "proto-notes/", ".ci/"];
+    const PLACES: [&str; 6] = ["src/", "tests/", "docs/", "proto-notes/", ".ci/", ".github/"];
     let mut missing = Vec::new();
     for document in DOCUMENTS {
         let text = read(document);
@@ -316,6 +322,26 @@ fn every_test_and_target_that_a_document_names_is_there() {
     }
     assert!(missing.is_empty(), "{missing:#?}");
     assert!(tests > 10, "only {tests} tests are named");
+}
+
+#[test]
+fn each_measure_against_a_threat_names_the_test_that_shows_it() {
+    let document = read("SECURITY.md");
+    let measures: Vec<Vec<&str>> = document
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.matches(" | ").count() == 2)
+        .map(|line| line.trim_matches('|').split(" | ").collect())
+        .skip_while(|cells: &Vec<&str>| cells[0].trim() != "threat")
+        .skip(1)
+        .collect();
+    assert!(measures.len() > 15, "only {} measures", measures.len());
+    for cells in measures {
+        let shown = cells[2].trim();
+        // What no test can show names the place where everybody can see it.
+        let by_test = code(shown).any(|word| word.split('_').count() >= 4);
+        let by_construction = shown.starts_with("by construction, ") && code(shown).next().is_some();
+        assert!(by_test || by_construction, "{cells:?}");
+    }
 }
 
 #[test]

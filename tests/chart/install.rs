@@ -172,7 +172,7 @@ fn a_release_takes_a_node_through_two_maintenances_with_exactly_the_rights_it_ha
                     .iter()
                     .any(|event| event.verb == "watch" && event.resource == resource)
             };
-            Ok((watched("nodes") && watched("pods")).then_some(events))
+            Ok((watched("nodes") && watched("pods") && watched("nodemaintenances")).then_some(events))
         })
         .await?;
         let refused: Vec<_> = used.iter().filter(|event| event.code == 403).collect();

@@ -1,0 +1,548 @@
+//! The image and its release: built from a program on disk, started where there is nothing else, and published by
+//! workflows that run nothing they have not pinned.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "a test fails by panicking"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use haulout_lab::build;
+use haulout_lab::process;
+use haulout_lab::run_dir::RunDir;
+use haulout_lab::wait::until;
+use rustix::process::geteuid;
+use serde_json::Value;
+
+/// Names a static release program (`make image` sets it). Without it the tests' own program is put into the image.
+const PROGRAM: &str = "HAULOUT_IMAGE_PROGRAM";
+
+/// What the image may take unpacked, in bytes: 15 MB. The program takes three quarters of them.
+const MOST_BYTES: u64 = 15_000_000;
+
+/// The user of the image. It is no user of any machine; `nonroot` of the distroless images has the same number.
+const USER: u32 = 65532;
+
+/// The lines of the Dockerfile's last stage.
+fn last_stage() -> String {
+    let text = read("Dockerfile");
+    let (_, last) = text.rsplit_once("\nFROM ").expect("a Dockerfile has a FROM");
+    format!("FROM {last}")
+}
+
+#[test]
+fn the_image_holds_the_program_and_the_cas_and_runs_as_nobody() {
+    let last = last_stage();
+    let lines: Vec<&str> = last
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.starts_with(' '))
+        .collect();
+    let words: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    // No RUN and no ADD: there is no shell to run anything, and nothing comes from the network.
+    assert_eq!(
+        words,
+        ["FROM", "COPY", "COPY", "LABEL", "USER", "ENTRYPOINT", "CMD"]
+    );
+    assert_eq!(lines[0], "FROM scratch");
+    assert_eq!(
+        copies(&last),
+        [
+            (
+                "/etc/ssl/certs/ca-certificates.crt",
+                "/etc/ssl/certs/ca-certificates.crt"
+            ),
+            ("/out/haulout", "/haulout"),
+        ]
+    );
+    for line in [
+        r#"USER 65532:65532"#,
+        r#"ENTRYPOINT ["/haulout"]"#,
+        r#"CMD ["run"]"#,
+    ] {
+        assert!(
+            lines.contains(&line),
+            "the last stage has no line {line}: {lines:#?}"
+        );
+    }
+}
+
+#[test]
+fn every_base_image_is_pinned_by_its_digest() {
+    let text = read("Dockerfile");
+    let bases: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("FROM "))
+        .filter(|base| !base.starts_with("scratch"))
+        .collect();
+    assert!(!bases.is_empty());
+    for base in bases {
+        let digest = base
+            .split_once("@sha256:")
+            .and_then(|(_, rest)| rest.split(' ').next())
+            .unwrap_or_default();
+        assert!(is_hex(digest, 64), "{base} is not pinned by a digest");
+    }
+}
+
+#[tokio::test]
+async fn the_image_starts_where_there_is_nothing_else_and_shows_its_memory_to_nobody() {
+    let run = RunDir::create().unwrap();
+    let program = program();
+    // What the stage `source` would hold.
+    let source = run.join("source");
+    put(&program, &source.join("out/haulout"));
+    put(
+        Path::new("/etc/ssl/certs/ca-certificates.crt"),
+        &source.join("etc/ssl/certs/ca-certificates.crt"),
+    );
+    let root = run.join("root");
+    if geteuid().is_root() && installed("buildah") {
+        build_and_unpack(&run, &source, &root);
+    } else {
+        println!(
+            "buildah (apt-get install buildah) and root are needed to build the image: its root is put together by hand, from the same lines"
+        );
+        for (from, to) in copies(&last_stage()) {
+            put(&inside(&source, from), &inside(&root, to));
+        }
+    }
+
+    let found = files(&root);
+    let expected = ["etc/ssl/certs/ca-certificates.crt", "haulout"].map(PathBuf::from);
+    assert_eq!(found.keys().cloned().collect::<Vec<_>>(), expected);
+    let bytes: u64 = found.values().sum();
+    let libraries = libraries(&program);
+    if libraries.is_empty() {
+        println!(
+            "the image takes {bytes} bytes unpacked, with the static program {}",
+            program.display()
+        );
+        assert!(
+            bytes <= MOST_BYTES,
+            "the image takes {bytes} bytes, and may take {MOST_BYTES}"
+        );
+    } else {
+        println!(
+            "the image takes {bytes} bytes unpacked; that is no measure, for {} is no static release program (`make image` builds one)",
+            program.display()
+        );
+        for library in &libraries {
+            put(library, &inside(&root, library.to_str().unwrap()));
+        }
+    }
+
+    if !geteuid().is_root() {
+        println!("only root may change its root directory: the program was not started in the image's");
+        return;
+    }
+    let version = in_root(&root).arg("version").output().unwrap();
+    assert!(version.status.success(), "{version:?}");
+    assert_eq!(
+        String::from_utf8_lossy(&version.stdout).trim(),
+        format!("haulout {}", env!("CARGO_PKG_VERSION"))
+    );
+    let nothing = in_root(&root).arg("run").output().unwrap();
+    let said = String::from_utf8_lossy(&nothing.stderr);
+    assert_eq!(nothing.status.code(), Some(2), "{said}");
+    assert!(said.contains("VCENTER_HOST"), "{said}");
+
+    // Neither world is there: it says so and goes on, with no user, no resolver and no place to write.
+    std::fs::write(root.join("kubeconfig"), NOBODY).unwrap();
+    let mut haulout = process::Spec::new("the image", "chroot", run.join("log"))
+        .arg(format!("--userspec={USER}:{USER}"))
+        .arg(&root)
+        .args(["/haulout", "run"])
+        .env("VCENTER_HOST", "127.0.0.1:9")
+        .env("VCENTER_USER", "someone")
+        .env("VCENTER_PASSWORD", "hunter2-canary")
+        .env("KUBECONFIG", "/kubeconfig")
+        .env("METRICS_ADDRESS", "off")
+        .env("HEALTH_ADDRESS", "off")
+        .spawn()
+        .unwrap();
+    until("both worlds to be missed", Duration::from_secs(60), async || {
+        haulout.check_running()?;
+        let log = std::fs::read_to_string(haulout.log())?;
+        let missed = |words: &str| {
+            log.lines()
+                .any(|line| line.contains(words) && line.contains("refused"))
+        };
+        Ok((missed("vCenter is not heard") && missed("Kubernetes is not heard")).then_some(()))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", haulout.tail()));
+
+    let of_process = PathBuf::from(format!("/proc/{}", haulout.pid().unwrap()));
+    let status = std::fs::read_to_string(of_process.join("status")).unwrap();
+    assert!(
+        status.contains(&format!("Uid:\t{USER}\t{USER}\t{USER}\t{USER}\n")),
+        "{status}"
+    );
+    let limits = std::fs::read_to_string(of_process.join("limits")).unwrap();
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"))
+        .unwrap();
+    let core: Vec<&str> = core.split_whitespace().skip(4).take(2).collect();
+    assert_eq!(core, ["0", "0"], "{limits}");
+    // What is not dumpable belongs to root, whoever it runs as; that is how the kernel shows it.
+    let owner = std::fs::metadata(of_process.join("environ")).unwrap().uid();
+    assert_eq!(
+        owner, 0,
+        "another process of the user {USER} could read its memory"
+    );
+
+    let end = haulout.stop(Duration::from_secs(20)).await.unwrap();
+    assert!(end.success(), "{end}: {}", haulout.tail());
+}
+
+/// A kubeconfig whose server nobody listens as.
+const NOBODY: &str = r#"{
+  "apiVersion": "v1", "kind": "Config", "current-context": "c",
+  "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:10"}}],
+  "users": [{"name": "u", "user": {"token": "none"}}],
+  "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]
+}"#;
+
+#[test]
+fn every_action_is_pinned_by_its_commit_and_says_which_version_that_is() {
+    let mut uses = 0;
+    for (path, text) in workflows() {
+        for line in text.lines() {
+            let Some((_, what)) = line.split_once("uses: ") else {
+                continue;
+            };
+            if what.starts_with("./") {
+                continue;
+            }
+            uses += 1;
+            let (action, version) = what
+                .split_once(" # ")
+                .unwrap_or_else(|| panic!("{path}: {what} says no version"));
+            let (_, commit) = action.split_once('@').unwrap_or_else(|| panic!("{path}: {what}"));
+            assert!(is_hex(commit, 40), "{path}: {what} is not pinned by a commit");
+            assert!(
+                version.starts_with('v') && version.split('.').count() == 3,
+                "{path}: {what}"
+            );
+        }
+    }
+    assert!(uses > 10, "only {uses} uses were found");
+}
+
+#[test]
+fn no_job_has_a_right_that_it_does_not_name() {
+    for (path, text) in workflows() {
+        assert!(
+            text.contains("\npermissions: {}\n"),
+            "{path}: a job that names no rights has some"
+        );
+        let (_, jobs) = text.split_once("\njobs:\n").unwrap();
+        // A job is a key with two spaces before it; what belongs to it has more.
+        let mut name = String::new();
+        let mut keys: BTreeSet<(String, String)> = BTreeSet::new();
+        let mut names = BTreeSet::new();
+        for line in jobs.lines() {
+            let indent = line.len() - line.trim_start().len();
+            let key = line
+                .trim()
+                .split(':')
+                .next()
+                .filter(|key| !key.starts_with('#') && !key.is_empty());
+            match (indent, key) {
+                (2, Some(key)) => {
+                    name = key.to_owned();
+                    names.insert(name.clone());
+                }
+                (4, Some(key)) => {
+                    keys.insert((name.clone(), key.to_owned()));
+                }
+                (_, _) => {}
+            }
+        }
+        assert!(!names.is_empty(), "{path}");
+        for name in names {
+            let has = |key: &str| keys.contains(&(name.clone(), key.to_owned()));
+            assert!(has("permissions"), "{path}: the job {name} names no rights");
+            // A workflow that is called brings its own deadline.
+            assert!(
+                has("timeout-minutes") || has("uses"),
+                "{path}: the job {name} may run for ever"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn actionlint_finds_nothing_to_say_about_the_workflows() {
+    let tools = build::part("helm").await.unwrap();
+    let output = Command::new(tools.join("actionlint"))
+        .args(workflows().map(|(path, _)| path))
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+}
+
+#[test]
+fn a_release_has_one_version_and_its_notes_are_the_changelogs() {
+    let run = RunDir::create().unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let notes = |changelog: &str, asked: &str| {
+        run.write("CHANGELOG.md", changelog).unwrap();
+        Command::new(root().join(".ci/release-notes"))
+            .arg(asked)
+            .current_dir(run.path())
+            .output()
+            .unwrap()
+    };
+    put(&root().join("Cargo.toml"), &run.join("Cargo.toml"));
+    put(&root().join("chart/Chart.yaml"), &run.join("chart/Chart.yaml"));
+    let entries =
+        format!("# Changelog\n\n## [{version}] - 2026-03-01\n\nWords.\n\n## [0.0.1]\n\nOlder words.\n");
+
+    let told = notes(&entries, version);
+    assert!(told.status.success(), "{}", words(&told));
+    assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), "Words.");
+
+    for (changelog, asked, because) in [
+        (entries.as_str(), "99.0.0", "Cargo.toml says"),
+        (
+            "## [Unreleased]\n",
+            version,
+            "the newest entry of CHANGELOG.md is Unreleased",
+        ),
+    ] {
+        let refused = notes(changelog, asked);
+        assert!(!refused.status.success());
+        assert!(words(&refused).contains(because), "{}", words(&refused));
+    }
+
+    // A chart of another version is not released with the program.
+    let chart = std::fs::read_to_string(run.join("chart/Chart.yaml")).unwrap();
+    run.write(
+        "chart/Chart.yaml",
+        chart.replace(&format!("appVersion: {version}"), "appVersion: 0.0.1"),
+    )
+    .unwrap();
+    let refused = notes(&entries, version);
+    assert!(
+        words(&refused).contains("appVersion in chart/Chart.yaml is 0.0.1"),
+        "{}",
+        words(&refused)
+    );
+}
+
+#[test]
+fn the_plugins_manifest_carries_the_digests_of_its_archives() {
+    let run = RunDir::create().unwrap();
+    for arch in ["amd64", "arm64"] {
+        run.write(
+            format!("kubectl-haulout_linux_{arch}.tar.gz"),
+            format!("for {arch}"),
+        )
+        .unwrap();
+    }
+    let output = Command::new(root().join(".ci/krew-manifest"))
+        .args(["1.2.3", "https://example.com/haulout"])
+        .arg(run.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+    let manifest = String::from_utf8(output.stdout).unwrap();
+    // The SHA-256 of "for amd64" and of "for arm64".
+    for line in [
+        "  version: v1.2.3",
+        "      uri: https://example.com/haulout/releases/download/v1.2.3/kubectl-haulout_linux_arm64.tar.gz",
+        "      sha256: 50aa6c57e66656ab878ccc2b86ca76cca10bd4f900ee03019dbd2e58f1fa783c",
+        "      sha256: 255ad8a7e3f2a1a81242fd5ae2940811b46ca77e22629cf497df64b9b7f736a6",
+    ] {
+        assert!(
+            manifest.lines().any(|have| have == line),
+            "no line {line:?} in\n{manifest}"
+        );
+    }
+}
+
+/// The program that goes into the image.
+fn program() -> PathBuf {
+    match std::env::var_os(PROGRAM) {
+        Some(path) => PathBuf::from(path),
+        None => PathBuf::from(env!("CARGO_BIN_EXE_haulout")),
+    }
+}
+
+/// Builds the Dockerfile's last stage with `source` in the place of the stage of that name, and unpacks what it holds.
+fn build_and_unpack(run: &RunDir, source: &Path, root: &Path) {
+    let file = run.write("Dockerfile", last_stage()).unwrap();
+    let image = run.join("image");
+    let buildah = || {
+        let mut command = Command::new("buildah");
+        // Storage of its own, without the kernel's overlays: it works in a container too, and goes with the run.
+        command
+            .args(["--storage-driver", "vfs", "--root"])
+            .arg(run.join("storage"));
+        command.arg("--runroot").arg(run.join("storage-run"));
+        command
+    };
+    succeed(
+        buildah()
+            .args(["bud", "--isolation", "chroot", "--tag", "haulout:test", "--file"])
+            .arg(&file)
+            .arg("--build-context")
+            .arg(format!("source={}", source.display()))
+            .arg(run.path()),
+    );
+    succeed(
+        buildah()
+            .args(["push", "haulout:test"])
+            .arg(format!("oci:{}:test", image.display())),
+    );
+
+    let blob = |digest: &Value| {
+        image.join("blobs/sha256").join(
+            digest
+                .as_str()
+                .and_then(|digest| digest.strip_prefix("sha256:"))
+                .expect("a digest"),
+        )
+    };
+    let json = |path: &Path| -> Value {
+        serde_json::from_slice(&std::fs::read(path).unwrap()).expect("JSON of an image")
+    };
+    let index = json(&image.join("index.json"));
+    let manifest = json(&blob(&index["manifests"][0]["digest"]));
+    let config = json(&blob(&manifest["config"]["digest"]));
+    assert_eq!(config["config"]["User"], format!("{USER}:{USER}"));
+    assert_eq!(config["config"]["Entrypoint"][0], "/haulout");
+    assert_eq!(config["config"]["Cmd"][0], "run");
+    std::fs::create_dir(root).unwrap();
+    let mut packed = 0;
+    for layer in manifest["layers"].as_array().unwrap() {
+        packed += layer["size"].as_u64().unwrap();
+        succeed(
+            Command::new("tar")
+                .arg("-xzf")
+                .arg(blob(&layer["digest"]))
+                .arg("-C")
+                .arg(root),
+        );
+    }
+    println!("buildah: the image takes {packed} bytes packed, as it is pulled");
+}
+
+/// What the last stage copies: from where in the stage `source`, to where.
+fn copies(stage: &str) -> Vec<(&str, &str)> {
+    stage
+        .lines()
+        .filter_map(|line| line.strip_prefix("COPY --from=source "))
+        .map(|line| line.split_once(' ').expect("COPY has two paths"))
+        .collect()
+}
+
+/// The shared libraries that a program needs, with its loader; none where it is static.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(program).output().expect("running ldd");
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// The image's program as its user, with the image's root for its root, and with nothing in its environment but a path.
+fn in_root(root: &Path) -> Command {
+    let mut command = Command::new("chroot");
+    command
+        .arg(format!("--userspec={USER}:{USER}"))
+        .arg(root)
+        .arg("/haulout");
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command
+}
+
+/// Every file under a directory, by its path there, with its size in bytes.
+fn files(folder: &Path) -> BTreeMap<PathBuf, u64> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).unwrap() {
+            let entry = entry.unwrap();
+            let kind = entry.metadata().unwrap();
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else {
+                found.insert(entry.path().strip_prefix(folder).unwrap().to_owned(), kind.len());
+            }
+        }
+    }
+    found
+}
+
+/// Copies a file to where its folder may not be yet, for everybody to read and, where it was, to run.
+fn put(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+    std::fs::copy(from, to).unwrap_or_else(|error| panic!("copying {}: {error}", from.display()));
+    let mut mode = std::fs::metadata(to).unwrap().permissions();
+    mode.set_mode(mode.mode() | 0o444);
+    std::fs::set_permissions(to, mode).unwrap();
+}
+
+fn inside(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+fn installed(tool: &str) -> bool {
+    Command::new(tool).arg("--version").output().is_ok()
+}
+
+fn succeed(command: &mut Command) {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", words(&output));
+}
+
+fn words(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// The workflows: path and text.
+fn workflows() -> impl Iterator<Item = (String, String)> {
+    ["test", "release"].into_iter().map(|name| {
+        let path = format!(".github/workflows/{name}.yaml");
+        let text = read(&path);
+        (path, text)
+    })
+}
+
+fn is_hex(text: &str, length: usize) -> bool {
+    text.len() == length
+        && text
+            .chars()
+            .all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c))
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
