@@ -8,14 +8,17 @@
 //! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
 //! ```
 
-mod answer;
+pub(crate) mod answer;
+pub mod budgets;
 pub mod client;
 pub mod drain;
 pub mod events;
 pub mod facts;
+pub mod look;
 pub mod maintenances;
 pub mod node;
 pub mod pods;
+pub mod rights;
 #[cfg(test)]
 mod stand_in;
 pub mod update;

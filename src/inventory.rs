@@ -6,6 +6,7 @@
 
 mod bind;
 mod findings;
+mod forecast;
 mod paper;
 mod places;
 mod requests;
@@ -26,6 +27,7 @@ use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Outcome, Sight
 use crate::maintenance::placement::Hold;
 use crate::vsphere::update as vsphere;
 
+pub use forecast::{Forecast, Reach};
 pub use sight::record_of;
 
 /// One thing to fold in.

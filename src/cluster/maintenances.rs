@@ -17,7 +17,7 @@ use thiserror::Error;
 use super::answer::{self, Refusal};
 use super::update::{Asked, AskedAction, Maintenance, Role};
 use crate::ids::{EpisodeId, NodeName, RequestUid};
-use crate::keys::FIELD_MANAGER;
+use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
 use kind::{DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, Origin};
 
 /// For one write. The kube-apiserver answers within milliseconds or is in trouble.
@@ -156,6 +156,31 @@ pub async fn create(
             }
         }
         Err(refusal) => Err(WriteError::new(name, &refusal)),
+    }
+}
+
+/// Creates a person's request; the kube-apiserver makes up the end of its name.
+///
+/// # Errors
+/// When the kube-apiserver does not take it, or does not say so in time.
+pub async fn request(client: &kube::Client, spec: NodeMaintenanceSpec) -> Result<Maintenance, WriteError> {
+    let objects: Api<NodeMaintenance> = Api::all(client.clone());
+    let name = format!("{}-", spec.node_name);
+    let object = NodeMaintenance {
+        metadata: ObjectMeta {
+            generate_name: Some(name.clone()),
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    };
+    let params = PostParams {
+        field_manager: Some(CLI_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    match answer::within(WRITE_DEADLINE, objects.create(&params, &object)).await {
+        Ok(object) => Ok(facts(&object)),
+        Err(refusal) => Err(WriteError::new(&name, &refusal)),
     }
 }
 
