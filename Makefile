@@ -24,6 +24,11 @@ lab: ## build the lab's parts into the cache (about 5 minutes the first time, no
 	@cargo run -p haulout-lab --bin lab -- build
 	@echo "start it with: cargo run -p haulout-lab --bin lab -- up"
 
+.PHONY: chart
+chart: ## write chart/README.md anew from the chart's values
+	$(need_toolchains)
+	@cargo run --quiet --locked -p haulout-lab --bin lab -- build | sed -n 's/^helm: //p' | { read tools; "$$tools/helm-docs" --chart-search-root chart; }
+
 GO_VCENTER := tests/lab/go/vcenter
 
 .PHONY: check
@@ -40,7 +45,7 @@ test: export RUST_BACKTRACE = 0
 test: ## build the lab, run every test
 	$(need_toolchains)
 	cargo run --quiet --locked -p haulout-lab --bin lab -- build
-	cd $(GO_VCENTER) && go test ./...
+	cd $(GO_VCENTER) && go test ./... && LAB_COLLECTOR=own go test ./...
 	cargo test --workspace --locked --no-fail-fast
 
 # Every bench that Cargo.toml names; each keeps its table, and all of them go into one document.

@@ -146,7 +146,10 @@ fn answer_health(name: &str, checks: &[Check], query: Option<&str>) -> Response 
     let mut body = String::new();
     for check in checks {
         match &check.fails {
-            None => body.push_str(&format!("[+]{} ok\n", check.name)),
+            None => {
+                let says = check.says.iter().map(|says| format!(": {says}"));
+                body.push_str(&format!("[+]{} ok{}\n", check.name, says.collect::<String>()));
+            }
             Some(why) => body.push_str(&format!("[-]{} failed: {why}\n", check.name)),
         }
     }
@@ -212,6 +215,7 @@ mod tests {
         let check = |fails: Option<&str>| Check {
             name: "vcenter",
             fails: fails.map(str::to_owned),
+            says: None,
         };
         let status = |fails, query| answer_health("readyz", &[check(fails)], query).status();
         assert_eq!(status(None, None), StatusCode::OK);

@@ -4,10 +4,11 @@
 //!  run ─┬─ vsphere::updates::run ──▶ updates ─┐
 //!       ├─ cluster::watch::run ────▶ updates ─┼─▶ hub::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ World
 //!       ├─ cluster::events::run ◀─── Events ◀── what actors tell
+//!       ├─ cluster::lease::run ───▶ standing ─┤      │ opens and shuts the gate before World
 //!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
 //!       ├─ admin::Server::run ◀── metrics and health, which look on at the hub
-//!       └─ SIGTERM, Ctrl-C ──▶ stop: the hub and its actors first, then the streams, which log out
+//!       └─ SIGTERM, Ctrl-C ──▶ stop: the gate, the hub and its actors, then the streams, which log out, then the Lease
 //! ```
 
 mod hub;
@@ -15,8 +16,8 @@ mod objects;
 mod onlookers;
 
 use std::collections::BTreeSet;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -35,8 +36,12 @@ use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
+use crate::cluster::lease::election::Timing;
+use crate::cluster::lease::{self, Standing};
 use crate::cluster::watch::Selection;
-use crate::config::{Config, Credential, Listen, without_password};
+use crate::config::{Config, Credential, LeaderElection, Listen, without_password};
+use crate::gate::Gate;
+use crate::gate::watchdog::{self, Watchdog};
 use crate::inventory::{self, Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -45,6 +50,7 @@ use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::{Level, Log};
 use crate::telemetry::objects::Objects;
+use crate::telemetry::trace::receipts::Receipts;
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
@@ -61,8 +67,13 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 /// The API's own limit for who reports an Event. Names of pods and machines are ASCII.
 const INSTANCE_CHARS_MAX: usize = 128;
 
-/// How long the streams get to log out and end. Kubernetes sends SIGKILL after 30 s; within 5 s a rollout is not felt.
-const STOP_GRACE: Duration = Duration::from_secs(4);
+/// How long what has passed the gate gets to be finished at the stop. It is answered within milliseconds, or the Lease
+/// is not released.
+const FINISH_GRACE: Duration = Duration::from_secs(1);
+
+/// How long the streams get to log out and end. Kubernetes sends SIGKILL after 30 s; with the grace before it and the
+/// release of the Lease after it, all is over within 5 s.
+const STOP_GRACE: Duration = Duration::from_secs(3);
 
 /// Why the controller cannot start as configured: exit code 2, like every wrong value.
 #[derive(Debug, thiserror::Error)]
@@ -117,13 +128,21 @@ struct House {
     showing: JoinSet<()>,
     /// Ends the hub and its actors.
     stop: CancellationToken,
+    /// What every record and every effect passes.
+    gate: Gate,
+    /// The election, which outlives all others: the next leader begins where it ends.
+    election: JoinSet<()>,
+    election_stop: CancellationToken,
+    /// Ends the process where nobody else can.
+    watchdog: Option<Watchdog>,
     /// Ends everything else. The streams outlive the hub, so that an orderly end still has somebody to tell that it ends.
     streams_stop: CancellationToken,
 }
 
 impl Worlds {
     async fn prepare(config: &Config) -> anyhow::Result<Self> {
-        let mut onlookers = Onlookers::at(clock());
+        let lease = has_election(config).then(|| config.leadership.lease_name.clone());
+        let mut onlookers = Onlookers::at(clock, lease);
         // On paper nothing is begun that an object could tell of.
         if config.node_maintenances && !config.dry_run {
             let trace_url = config.trace_ui_url_template.clone();
@@ -165,6 +184,14 @@ impl House {
             tasks: JoinSet::new(),
             showing: JoinSet::new(),
             stop: CancellationToken::new(),
+            gate: if has_election(config) {
+                Gate::of_a_replica()
+            } else {
+                Gate::without_election()
+            },
+            election: JoinSet::new(),
+            election_stop: CancellationToken::new(),
+            watchdog: None,
             streams_stop: CancellationToken::new(),
         };
         let (vsphere_sender, vsphere_updates) = mpsc::channel(FACTS);
@@ -181,7 +208,9 @@ impl House {
             gpu_resources,
             onlookers,
         } = worlds;
+        let standing = house.stand_for_election(config, &client)?;
         let world = World {
+            gate: house.gate.clone(),
             vcenter: vcenter.clone(),
             client: client.clone(),
             keys: keys.clone(),
@@ -197,7 +226,10 @@ impl House {
             nodes: cluster_sender.clone(),
         };
         let mut listeners = listeners(config, publisher, &onlookers);
-        listeners.extend(traces(config, &mut house.showing, &house.streams_stop)?);
+        let traces = traces(config, &onlookers, &mut house.showing, &house.streams_stop)?;
+        let mut onlookers = onlookers;
+        onlookers.traces.clone_from(&traces);
+        listeners.extend(traces.map(|traces| Box::new(traces) as Box<dyn Tell>));
         let tell = Box::new(Listeners(listeners));
         let shared = Shared {
             perform: world,
@@ -211,6 +243,7 @@ impl House {
             vsphere: vsphere_updates,
             cluster: cluster_updates,
             findings,
+            standing,
         };
         let interest = hub::Interest {
             roster: roster_sender,
@@ -252,7 +285,13 @@ impl House {
             house.spawn("the watch of NodeMaintenances", watch);
         }
         if let Some(objects) = &onlookers.objects {
-            let writing = objects::run(client_of_objects, Arc::clone(objects), objects_sender, token());
+            let writing = objects::run(
+                client_of_objects,
+                house.gate.clone(),
+                Arc::clone(objects),
+                objects_sender,
+                token(),
+            );
             house.spawn("the writer of NodeMaintenances", writing);
         }
         let hub = hub::run(
@@ -275,6 +314,42 @@ impl House {
         Ok(house)
     }
 
+    /// Takes part in the election, where there is one.
+    fn stand_for_election(
+        &mut self,
+        config: &Config,
+        client: &kube::Client,
+    ) -> anyhow::Result<watch::Receiver<Standing>> {
+        if !has_election(config) {
+            let (_, standing) = watch::channel(Standing::alone());
+            return Ok(standing);
+        }
+        let (sender, standing) = watch::channel(Standing::default());
+        let leadership = &config.leadership;
+        let timing = Timing {
+            lease: leadership.lease_duration,
+            renew_deadline: leadership.renew_deadline,
+            retry: leadership.retry_period,
+        };
+        let settings = lease::Settings {
+            namespace: leadership
+                .lease_namespace
+                .clone()
+                .unwrap_or_else(|| client.default_namespace().to_owned()),
+            name: leadership.lease_name.clone(),
+            identity: identity(),
+            timing,
+            clock,
+        };
+        // Two looks of a tenth each lie well before the earliest moment at which another may lead.
+        let watchdog = watchdog::watch(self.gate.clone(), timing.renew_deadline / 10);
+        self.watchdog = Some(watchdog.context("starting the watchdog's thread")?);
+        let stop = self.election_stop.clone();
+        let election = lease::run(client.clone(), settings, self.gate.clone(), sender, stop);
+        self.election.spawn(election);
+        Ok(standing)
+    }
+
     fn spawn(&mut self, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(async move {
             task.await;
@@ -291,6 +366,14 @@ impl House {
                 info!("Ctrl-C: stopping");
             }
             _ = terminate.recv() => info!("SIGTERM: stopping"),
+            Some(ended) = self.election.join_next() => {
+                let what = match ended {
+                    Ok(()) => "this replica leads no longer".to_owned(),
+                    Err(panic) => format!("the election panicked: {panic}"),
+                };
+                error!("{what}; stopping, so that whoever started Haulout starts it again");
+                anyhow::bail!(what);
+            }
             ended = self.tasks.join_next() => {
                 let what = match ended {
                     Some(Ok(what)) => format!("{what} ended without being asked"),
@@ -306,6 +389,15 @@ impl House {
 
     /// Stops everything, and says if not all of it ended in time.
     async fn close(mut self) {
+        self.gate.close();
+        if tokio::time::timeout(FINISH_GRACE, self.gate.idle())
+            .await
+            .is_err()
+        {
+            warn!(
+                "something was not answered within {FINISH_GRACE:?}; the next start looks what became of it"
+            );
+        }
         self.stop.cancel();
         self.streams_stop.cancel();
         let all = async {
@@ -315,6 +407,9 @@ impl House {
         if tokio::time::timeout(STOP_GRACE, all).await.is_err() {
             warn!("not everything ended within {STOP_GRACE:?}; the rest is dropped");
         }
+        self.election_stop.cancel();
+        while self.election.join_next().await.is_some() {}
+        drop(self.watchdog);
     }
 }
 
@@ -421,6 +516,25 @@ fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Ve
     listeners
 }
 
+/// Whether replicas take turns. On paper nothing is changed, the Lease included, and any number of replicas may think.
+fn has_election(config: &Config) -> bool {
+    let is_wanted = match config.leadership.election {
+        LeaderElection::On => true,
+        LeaderElection::Off => false,
+        LeaderElection::Auto => {
+            std::env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty())
+        }
+    };
+    is_wanted && !config.dry_run
+}
+
+/// Who we are in the Lease: the instance, and something that no other process has. A container that is restarted in its
+/// pod is another process under the same name, and must not take what it finds for its own.
+fn identity() -> String {
+    let process = std::hash::RandomState::new().hash_one(std::process::id());
+    format!("{}_{process:016x}", instance())
+}
+
 /// Who we are among several of us, in Events: the pod, or else the machine.
 fn instance() -> String {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
@@ -437,9 +551,10 @@ fn instance() -> String {
 /// maintenance that anybody should find in one.
 fn traces(
     config: &Config,
+    onlookers: &Onlookers,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
-) -> anyhow::Result<Option<Box<dyn Tell>>> {
+) -> anyhow::Result<Option<Arc<Traces>>> {
     if config.dry_run {
         return Ok(None);
     }
@@ -447,9 +562,11 @@ fn traces(
         .map_err(|wrong| misconfigured(wrong.name, &wrong.value, &wrong.why))?;
     Ok(exporter.map(|exporter| {
         let (sender, queue) = mpsc::channel(trace::QUEUE);
-        let lost = Arc::new(AtomicU64::new(0));
-        tasks.spawn(trace::export::run(exporter, queue, lost.clone(), stop.clone()));
-        Box::new(Traces::new(sender, lost, clock)) as Box<dyn Tell>
+        let lost = onlookers.metrics.trace_spans_lost();
+        let receipts = Receipts::default();
+        let run = trace::export::run(exporter, queue, lost.clone(), receipts.clone(), stop.clone());
+        tasks.spawn(run);
+        Arc::new(Traces::new(sender, lost, receipts, clock()))
     }))
 }
 

@@ -6,6 +6,7 @@
 //! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions  (from the world)
 //! kube-apiserver ◀─▶ maintenances: requests, and the second copy of each record
 //! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
+//! kube-apiserver ◀─▶ lease: which replica leads         (opens and shuts the gate)
 //! ```
 
 pub(crate) mod answer;
@@ -14,6 +15,7 @@ pub mod client;
 pub mod drain;
 pub mod events;
 pub mod facts;
+pub mod lease;
 pub mod look;
 pub mod maintenances;
 pub mod node;

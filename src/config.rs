@@ -5,6 +5,7 @@
 
 mod args;
 mod credential;
+mod leadership;
 mod listen;
 mod selector;
 mod setting;
@@ -17,6 +18,7 @@ use secrecy::SecretString;
 
 pub use args::Args;
 pub use credential::Credential;
+pub use leadership::{LeaderElection, Leadership};
 pub use listen::Listen;
 pub use setting::{ConfigError, EXIT_CODE, Wrong};
 
@@ -39,8 +41,9 @@ const RELOCATE_TIMEOUT: Seconds = Seconds::new("RELOCATE_TIMEOUT_SECONDS", 600, 
 const POWER_ON_TIMEOUT: Seconds = Seconds::new("POWER_ON_TIMEOUT_SECONDS", 300, 86_400);
 const RETRY_MAX: Seconds = Seconds::new("RETRY_MAX_SECONDS", 30, 3_600);
 const VCENTER_CALL_TIMEOUT: Seconds = Seconds::new("VCENTER_CALL_TIMEOUT_SECONDS", 30, 600);
-// vCenter ends a session that is idle for 30 minutes; a poll must end well before.
-const VCENTER_LONG_POLL: Seconds = Seconds::new("VCENTER_LONG_POLL_SECONDS", 60, 1_200);
+// vCenter ends a session that is idle for 30 minutes; a poll must end well before. Proxies end a call that is silent for
+// longer than some minutes. At two minutes the two polls of an idle Haulout are one call a minute.
+const VCENTER_LONG_POLL: Seconds = Seconds::new("VCENTER_LONG_POLL_SECONDS", 120, 1_200);
 const MAX_CONCURRENT_DRAINS: Range = Range::new("MAX_CONCURRENT_DRAINS", "nodes", 1, 1_000);
 // A NodeMaintenance is some kilobytes; a thousand of each of a hundred nodes would be half of what etcd likes to hold.
 const NODE_MAINTENANCE_HISTORY: Range = Range::new("NODE_MAINTENANCE_HISTORY", "objects", 0, 1_000);
@@ -118,6 +121,8 @@ pub struct Config {
     pub max_concurrent_drains: u32,
     /// How many nodes may be out of service at once.
     pub max_unavailable: MaxUnavailable,
+    /// Whether and how several replicas take turns.
+    pub leadership: Leadership,
     /// Whether an episode also shows in conditions of its Node.
     pub node_conditions: NodeConditions,
     /// How the log is written.
@@ -204,6 +209,12 @@ impl Config {
             retry_max_seconds,
             max_concurrent_drains,
             max_unavailable,
+            leader_election,
+            lease_name,
+            lease_namespace,
+            lease_duration_seconds,
+            lease_renew_deadline_seconds,
+            lease_retry_period_seconds,
             node_conditions,
             log_format,
             log_level,
@@ -251,6 +262,17 @@ impl Config {
             retry_max: RETRY_MAX.read(retry_max_seconds, found),
             max_concurrent_drains: MAX_CONCURRENT_DRAINS.read(max_concurrent_drains, 1, found),
             max_unavailable: unavailable(max_unavailable, found),
+            leadership: Leadership::read(
+                leadership::Typed {
+                    election: leader_election,
+                    name: lease_name,
+                    namespace: lease_namespace,
+                    duration: lease_duration_seconds,
+                    renew_deadline: lease_renew_deadline_seconds,
+                    retry_period: lease_retry_period_seconds,
+                },
+                found,
+            ),
             node_conditions: NODE_CONDITIONS.read(node_conditions, NodeConditions::Off, found),
             log_format: LOG_FORMAT.read(log_format, LogFormat::Text, found),
             log_level: level(log_level, found),
@@ -291,6 +313,7 @@ impl Config {
             retry_max,
             max_concurrent_drains,
             max_unavailable,
+            leadership,
             node_conditions,
             log_format,
             log_level,
@@ -304,7 +327,7 @@ impl Config {
             let path = path.as_ref().map(|path| path.display().to_string());
             path.unwrap_or_default()
         };
-        vec![
+        let mut described = vec![
             ("VCENTER_HOST", without_password(vcenter_host)),
             ("VCENTER_USER", vcenter_user.describe(|user| user.to_owned())),
             (
@@ -338,6 +361,9 @@ impl Config {
             (RETRY_MAX.name(), seconds(*retry_max)),
             (MAX_CONCURRENT_DRAINS.name(), max_concurrent_drains.to_string()),
             ("MAX_UNAVAILABLE", max_unavailable.to_string()),
+        ];
+        described.extend(leadership.describe());
+        described.extend([
             (NODE_CONDITIONS.name(), NODE_CONDITIONS.word(*node_conditions)),
             (LOG_FORMAT.name(), LOG_FORMAT.word(*log_format)),
             ("LOG_LEVEL", log_level.clone()),
@@ -349,7 +375,8 @@ impl Config {
                 trace_ui_url_template.clone().unwrap_or_default(),
             ),
             ("DRY_RUN", dry_run.to_string()),
-        ]
+        ]);
+        described
     }
 }
 

@@ -23,7 +23,7 @@ use crate::maintenance::admission::{Applicant, Ledger, Limits};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Phase, Record};
 use crate::maintenance::finding::Finding;
-use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Outcome, Sight};
+use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Lead, Outcome, Sight};
 use crate::maintenance::placement::Hold;
 use crate::vsphere::update as vsphere;
 
@@ -72,6 +72,7 @@ pub enum MaxUnavailable {
 pub struct Inventory {
     rules: Rules,
     process_began: Timestamp,
+    lead: Lead,
     vcenter: Side<String>,
     kubernetes: Side<NodeName>,
     requests: Side<String>,
@@ -125,6 +126,7 @@ impl Inventory {
         Self {
             rules,
             process_began,
+            lead: Lead::ALONE,
             vcenter: Side::unheard("vCenter"),
             kubernetes: Side::unheard("the kube-apiserver"),
             requests: if rules.node_maintenances {
@@ -143,6 +145,12 @@ impl Inventory {
             local: BTreeMap::new(),
             ledger: Ledger::default(),
         }
+    }
+
+    /// Takes that this process leads from `now` on. What it saw before, another may have done.
+    pub fn leads(&mut self, lead: Lead, now: Timestamp) {
+        self.lead = lead;
+        self.process_began = now;
     }
 
     /// Folds one fact in.

@@ -39,6 +39,8 @@ pub struct Keys {
     pub transition_time: String,
     /// The versioned JSON with the rest.
     pub episode: String,
+    /// The versioned JSON of the episode that ended last.
+    pub last_episode: String,
     /// A person's wish that the Node stays cordoned at the end.
     pub keep_cordoned: String,
     /// The UID of the latest request that was fulfilled: written with the end of its episode, so that no crash between
@@ -57,6 +59,7 @@ impl Keys {
             migrated_to_host: key("migrated-to-host"),
             transition_time: key("transition-time"),
             episode: key("episode"),
+            last_episode: key("last-episode"),
             keep_cordoned: key("keep-cordoned"),
             fulfilled: key("fulfilled-request"),
         }

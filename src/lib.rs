@@ -15,6 +15,8 @@ pub mod ids;
 pub mod keys;
 mod line;
 
+pub mod gate;
+
 pub mod cluster;
 pub mod vsphere;
 

@@ -24,4 +24,5 @@ pub mod placement;
 pub mod policy;
 pub mod record;
 pub mod request;
+pub mod trail;
 pub mod waiting;

@@ -12,6 +12,8 @@ mod stand_in;
 
 use crate::actor::tell::{Tell, Told};
 use crate::ids::NodeName;
+use crate::maintenance::episode::Episode;
+use crate::maintenance::trail::Owed;
 
 /// Passes what is told on to all who listen, in order.
 #[derive(Debug)]
@@ -22,5 +24,9 @@ impl Tell for Listeners {
         for listener in &self.0 {
             listener.tell(node, told);
         }
+    }
+
+    fn owes(&self, node: &NodeName, episode: &Episode, owed: &Owed) -> bool {
+        self.0.iter().any(|listener| listener.owes(node, episode, owed))
     }
 }

@@ -6,29 +6,32 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::actor::perform::{NotRecorded, Perform, Recorded};
+use crate::actor::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
+use crate::cluster::client;
 use crate::cluster::drain::{self, DrainSettings, Mode, Why};
 use crate::cluster::events::{Event, Publisher, Regarding, Severity};
 use crate::cluster::facts::GpuResources;
 use crate::cluster::maintenances;
 use crate::cluster::node::{self, NodePatch, PatchError};
 use crate::cluster::update::{Maintenances, Marks, Node, Update};
+use crate::gate::{Errand, Gate, Permit, Shut};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::keys::Keys;
 use crate::line::line;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
-use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound, Finding, Found};
 use crate::maintenance::observed::{
     Advice, DrainReport, NodeSeen, Outcome, PodLeft, PodLeftBecause, Refusal,
 };
 use crate::maintenance::placement::{Held, Hold};
 use crate::maintenance::record;
+use crate::maintenance::trail::Last;
 use crate::vsphere::client::{Error, PowerOnBy, Started, Vcenter};
 use crate::vsphere::update::{Claim, ClaimedDevice};
 
@@ -41,6 +44,8 @@ pub type OnEvictions = Box<dyn Fn(u16, u64) + Send + Sync>;
 
 /// The way to both worlds.
 pub struct World {
+    /// What every record and every effect passes.
+    pub gate: Gate,
     /// vCenter.
     pub vcenter: Vcenter,
     /// Kubernetes.
@@ -97,22 +102,25 @@ impl Perform for World {
                 migrated_to_host: annotations.migrated_to_host,
                 transition_time: annotations.transition_time,
                 episode: annotations.episode,
+                last_episode: last_episode(before, transition, now),
                 fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.to_string()),
                 ..Marks::default()
             },
             is_end: transition.ended.is_some(),
             unschedulable: transition.unschedulable,
         };
-        match node::patch(
-            &self.client,
+        let permit = self.gate.pass(Errand::Record).map_err(not_recorded)?;
+        let client = self.traced();
+        let write = node::patch(
+            &permit,
+            &client,
             &self.keys,
             &self.gpu_resources,
             name,
             &patch,
             WRITE_DEADLINE,
-        )
-        .await
-        {
+        );
+        match permit.carry(write).await.map_err(not_recorded)? {
             Ok(node) => {
                 let resource_version = node.resource_version;
                 self.told(node).await;
@@ -127,31 +135,12 @@ impl Perform for World {
     }
 
     async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Timestamp) {
-        let outcome = match effect {
-            Effect::DrainRound { pods_revision } => self.drain_round(name, record, *pods_revision, now).await,
-            Effect::Survey { hosts } => self.survey(name, hosts).await,
-            Effect::ShutdownGuest { .. }
-            | Effect::PowerOff { .. }
-            | Effect::Relocate { .. }
-            | Effect::PowerOn { .. }
-                if self.dry_run =>
-            {
-                line!(
-                    info,
-                    name,
-                    record,
-                    "dry run: would {} at this point",
-                    effect.kind().words()
-                );
-                self.found(name, Found::PaperEffect(effect.clone())).await;
-                Outcome::Done
-            }
-            Effect::ShutdownGuest { vm, drained: _ } => self.shutdown_guest(vm).await,
-            Effect::PowerOff { vm, drained: _ } => outcome(self.vcenter.power_off(vm).await),
-            Effect::Relocate { vm, to } => outcome(self.vcenter.relocate(vm, to).await),
-            Effect::PowerOn { vm, by_drs } => {
-                let by = if *by_drs { PowerOnBy::Drs } else { PowerOnBy::Host };
-                outcome(self.vcenter.power_on(vm, by).await)
+        let outcome = match self.permit(effect) {
+            Err(shut) => not_done(shut),
+            Ok(None) => self.look(name, record, effect, now).await,
+            Ok(Some(permit)) => {
+                let work = self.act(&permit, name, record, effect, now);
+                permit.carry(work).await.unwrap_or_else(not_done)
             }
         };
         if let Outcome::Refused(refusal) = &outcome {
@@ -195,7 +184,10 @@ impl World {
         let object = maintenances::name_of(name, &episode.id);
         let record = record::write(&transition.record, now).episode;
         let changes = json!({ "record": record });
-        match maintenances::write_status(&self.client, &object, None, &changes).await {
+        let permit = self.gate.pass(Errand::Record).map_err(not_recorded)?;
+        let client = self.traced();
+        let write = maintenances::write_status(&permit, &client, &object, None, &changes);
+        match permit.carry(write).await.map_err(not_recorded)? {
             Ok(object) => {
                 let seen = Maintenances::Seen(Box::new(object));
                 let _ = self.nodes.send(Update::Maintenances(seen)).await;
@@ -205,15 +197,72 @@ impl World {
         }
     }
 
+    /// The permit for `effect`; none where it changes nothing.
+    fn permit(&self, effect: &Effect) -> Result<Option<Permit>, Shut> {
+        if self.dry_run || !effect.changes_something() {
+            return Ok(None);
+        }
+        self.gate.pass(Errand::Effect).map(Some)
+    }
+
+    /// Does what changes nothing; what would change something is done on paper.
+    async fn look(&self, name: &NodeName, record: &Record, effect: &Effect, now: Timestamp) -> Outcome {
+        match effect {
+            Effect::DrainRound { pods_revision } => {
+                self.drain_round(Mode::ListOnly, name, record, *pods_revision, now)
+                    .await
+            }
+            Effect::Survey { hosts } => self.survey(name, hosts).await,
+            Effect::ShutdownGuest { .. }
+            | Effect::PowerOff { .. }
+            | Effect::Relocate { .. }
+            | Effect::PowerOn { .. } => {
+                line!(
+                    info,
+                    name,
+                    record,
+                    "dry run: would {} at this point",
+                    effect.kind().words()
+                );
+                self.found(name, Found::PaperEffect(effect.clone())).await;
+                Outcome::Done
+            }
+        }
+    }
+
+    async fn act(
+        &self,
+        permit: &Permit,
+        name: &NodeName,
+        record: &Record,
+        effect: &Effect,
+        now: Timestamp,
+    ) -> Outcome {
+        match effect {
+            Effect::DrainRound { pods_revision } => {
+                self.drain_round(Mode::Evict(permit), name, record, *pods_revision, now)
+                    .await
+            }
+            Effect::Survey { hosts } => self.survey(name, hosts).await,
+            Effect::ShutdownGuest { vm, drained: _ } => self.shutdown_guest(permit, vm).await,
+            Effect::PowerOff { vm, drained: _ } => outcome(self.vcenter.power_off(permit, vm).await),
+            Effect::Relocate { vm, to } => outcome(self.vcenter.relocate(permit, vm, to).await),
+            Effect::PowerOn { vm, by_drs } => {
+                let by = if *by_drs { PowerOnBy::Drs } else { PowerOnBy::Host };
+                outcome(self.vcenter.power_on(permit, vm, by).await)
+            }
+        }
+    }
+
     async fn drain_round(
         &self,
+        mode: Mode<'_>,
         name: &NodeName,
         record: &Record,
         pods_revision: u64,
         now: Timestamp,
     ) -> Outcome {
-        let mode = if self.dry_run { Mode::ListOnly } else { Mode::Evict };
-        match drain::round(&self.client, name, &self.drain, mode).await {
+        match drain::round(&self.traced(), name, &self.drain, mode).await {
             Ok(report) => {
                 for evicted in report.left.iter().filter(|left| left.why == Why::Evicted) {
                     // One that cannot be taken is counted by the publisher, and the pod leaves all the same.
@@ -223,6 +272,7 @@ impl World {
                     (self.on_evictions)(*code, *count);
                 }
                 let moved = report.left.iter().any(|left| left.why == Why::Evicted);
+                self.found(name, Found::Evictions(evictions(&report, now))).await;
                 let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
                 let left = if self.dry_run {
                     line!(info, name, record, "dry run: would evict {} pods", left.len());
@@ -249,6 +299,14 @@ impl World {
         }
     }
 
+    /// The client whose requests name the episode they are made for: a kube-apiserver that traces joins its trace.
+    fn traced(&self) -> kube::Client {
+        match TRACEPARENT.try_with(Clone::clone) {
+            Ok(Some(traceparent)) => client::traced(&self.client, &traceparent),
+            Ok(None) | Err(_) => self.client.clone(),
+        }
+    }
+
     async fn survey(&self, name: &NodeName, hosts: &[HostRef]) -> Outcome {
         match self.vcenter.survey(hosts).await {
             Ok(surveyed) => {
@@ -269,8 +327,8 @@ impl World {
         }
     }
 
-    async fn shutdown_guest(&self, vm: &VmRef) -> Outcome {
-        match self.vcenter.shutdown_guest(vm).await {
+    async fn shutdown_guest(&self, permit: &Permit, vm: &VmRef) -> Outcome {
+        match self.vcenter.shutdown_guest(permit, vm).await {
             Ok(()) => Outcome::Asked,
             Err(error) => Outcome::Refused(refusal(&error)),
         }
@@ -312,6 +370,24 @@ impl World {
     async fn told(&self, node: Node) {
         let _ = self.nodes.send(Update::Node(Box::new(node))).await;
     }
+}
+
+fn not_recorded(shut: Shut) -> NotRecorded {
+    NotRecorded::Refused(shut.to_string())
+}
+
+fn not_done(shut: Shut) -> Outcome {
+    Outcome::Refused(Refusal {
+        advice: Advice::Retry,
+        said: shut.to_string(),
+    })
+}
+
+/// What stays on the Node of an episode that ends: whatever of its story is not known to have been told, and nothing where
+/// nobody tells stories.
+fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Option<String> {
+    let last = Last::of(before, transition, now)?;
+    (!last.episode.trail.owed.is_empty()).then(|| record::write_last(&last))
 }
 
 fn outcome(started: Result<Started, Error>) -> Outcome {
@@ -379,6 +455,41 @@ fn pod_left(left: &drain::Left) -> PodLeft {
     PodLeft {
         name: format!("{}/{}", left.namespace, left.name),
         why,
+    }
+}
+
+fn evictions(report: &drain::Report, now: Timestamp) -> EvictionRound {
+    let at = |since: Duration| {
+        SignedDuration::try_from(since).map_or(now, |since| now.saturating_add(since).unwrap_or(now))
+    };
+    let asked = report.asked.iter().map(|asked| Eviction {
+        namespace: asked.namespace.clone(),
+        pod: asked.name.clone(),
+        uid: asked.uid.clone(),
+        asked_at: at(asked.asked),
+        answered_at: at(asked.answered),
+        answer: match &asked.why {
+            None | Some(Why::Evicted | Why::Terminating { .. }) => EvictionAnswer::Accepted,
+            Some(Why::Budget { names, said }) => EvictionAnswer::Blocked {
+                budgets: names.clone(),
+                said: said.clone(),
+            },
+            Some(
+                Why::ServerError { .. }
+                | Why::Forbidden { .. }
+                | Why::Unreachable { .. }
+                | Why::NamespaceTerminating
+                | Why::TooManyRequests
+                | Why::OwnPod
+                | Why::NotReached
+                | Why::Standing,
+            ) => EvictionAnswer::Refused,
+        },
+    });
+    EvictionRound {
+        at: now,
+        asked: asked.collect(),
+        left: report.left.iter().map(|left| left.uid.clone()).collect(),
     }
 }
 

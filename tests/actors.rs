@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use facts::{at, entering, episode, node, observed, policy, vm};
 use haulout::actor::node::Shared;
-use haulout::actor::perform::{NotRecorded, Perform, Recorded};
+use haulout::actor::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
 use haulout::actor::supervisor::Supervisor;
 use haulout::actor::tell::{Tell, Told};
 use haulout::ids::NodeName;
@@ -58,6 +58,10 @@ impl Perform for Witness {
     }
 
     async fn perform(&self, name: &NodeName, _record: &Record, effect: &Effect, _now: Timestamp) {
+        assert!(
+            TRACEPARENT.with(Option::is_some),
+            "an effect is asked for in the name of its episode"
+        );
         self.asked
             .lock()
             .unwrap()

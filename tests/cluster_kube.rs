@@ -17,6 +17,7 @@ use haulout::cluster::node::{self, GetError, NodePatch, PatchError};
 use haulout::cluster::pods::SkipReason;
 use haulout::cluster::update::{Marks, Node, Update};
 use haulout::cluster::watch::{self, Selection, Settings};
+use haulout::gate::{Errand, Gate, Permit};
 use haulout::ids::{NodeName, NodeUid};
 use haulout::keys::{DEFAULT_PREFIX, Keys};
 use haulout_lab::kube::{Kube, Options, User};
@@ -39,6 +40,10 @@ use tokio_util::sync::CancellationToken;
 const PATIENCE: Duration = Duration::from_secs(30);
 const DEADLINE: Duration = Duration::from_secs(10);
 const UUID: &str = "42160f2c-7a0f-4e2c-9d4e-000000000001";
+
+fn permit() -> Permit {
+    Gate::without_election().pass(Errand::Effect).unwrap()
+}
 
 /// A lab with one Node, and a client with Haulout's own rights.
 struct Scene {
@@ -88,7 +93,16 @@ impl Scene {
     }
 
     async fn patch(&self, patch: &NodePatch) -> Result<Node, PatchError> {
-        node::patch(&self.haulout, &self.keys, &self.gpus, &self.name, patch, DEADLINE).await
+        node::patch(
+            &permit(),
+            &self.haulout,
+            &self.keys,
+            &self.gpus,
+            &self.name,
+            patch,
+            DEADLINE,
+        )
+        .await
     }
 
     /// Cordons on the newest view; the kubelet's status writes may come between.
@@ -102,9 +116,14 @@ impl Scene {
     }
 
     async fn round(&self) -> Report {
-        drain::round(&self.haulout, &self.name, &DrainSettings::default(), Mode::Evict)
-            .await
-            .unwrap()
+        drain::round(
+            &self.haulout,
+            &self.name,
+            &DrainSettings::default(),
+            Mode::Evict(&permit()),
+        )
+        .await
+        .unwrap()
     }
 
     async fn create<K>(&self, object: Value)
@@ -242,6 +261,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     );
     let nowhere = NodeName::new("gpu-9");
     let gone = node::patch(
+        &permit(),
         &scene.haulout,
         &scene.keys,
         &scene.gpus,

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::perform::{NotRecorded, Perform, Recorded};
+use super::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
 use super::tell::{Tell, Told};
 use crate::ids::NodeName;
 use crate::maintenance::decide::{Decision, Transition, decide};
@@ -16,6 +16,7 @@ use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::Sight;
 use crate::maintenance::policy::Policy;
+use crate::maintenance::trail::{self, Witness};
 use crate::maintenance::waiting::WaitingOn;
 
 /// How long an actor waits to see what it did itself before it goes by what it sees. Its own write and its own try come
@@ -51,6 +52,8 @@ pub struct NodeActor<P> {
     echo: Option<Echo>,
     /// What was last told to be waited for, so that nothing is told twice.
     waited_on: Option<WaitingOn>,
+    /// What this actor has seen of the phase it is in, for those who tell of it.
+    witness: Witness,
     /// How many writes in a row were refused.
     refused_writes: u32,
 }
@@ -84,6 +87,7 @@ impl<P: Perform> NodeActor<P> {
             stop,
             echo: None,
             waited_on: None,
+            witness: Witness::default(),
             refused_writes: 0,
         }
     }
@@ -124,8 +128,9 @@ impl<P: Perform> NodeActor<P> {
         self.echo = None;
         let now = (self.shared.clock)();
         let decision = decide(&sight.record, &sight.seen, &self.shared.policy, now);
+        self.witness.sees(&sight.record, &sight.seen, &decision, now);
         match decision {
-            Decision::Record(transition) => self.record(&sight, &transition, now).await,
+            Decision::Record(transition) => self.record(&sight, *transition, now).await,
             Decision::Act {
                 effect,
                 waiting_on,
@@ -136,10 +141,12 @@ impl<P: Perform> NodeActor<P> {
                     record: &sight.record,
                     effect: &effect,
                 });
-                self.shared
+                let trace = traceparent(&sight.record);
+                let performed = self
+                    .shared
                     .perform
-                    .perform(&self.name, &sight.record, &effect, now)
-                    .await;
+                    .perform(&self.name, &sight.record, &effect, now);
+                TRACEPARENT.scope(trace, performed).await;
                 let of = Own::Try {
                     kind: effect.kind(),
                     at: now,
@@ -161,22 +168,33 @@ impl<P: Perform> NodeActor<P> {
         }
     }
 
-    async fn record(&mut self, sight: &Sight, transition: &Transition, now: Timestamp) -> Instant {
+    async fn record(&mut self, sight: &Sight, transition: Transition, now: Timestamp) -> Instant {
         let node = sight.seen.node.as_ref();
-        let written = self
+        let saw = self.witness.saw(&sight.record);
+        let (before, transition) = trail::close(
+            &sight.record,
+            transition,
+            saw,
+            sight.seen.process_began,
+            now,
+            |episode, owed| self.shared.tell.owes(&self.name, episode, owed),
+        );
+        let trace = traceparent(&transition.record).or_else(|| traceparent(&before));
+        let writing = self
             .shared
             .perform
-            .record(&self.name, node, &sight.record, transition, now)
-            .await;
+            .record(&self.name, node, &before, &transition, now);
+        let written = TRACEPARENT.scope(trace, writing).await;
         match written {
             Ok(recorded) => {
+                self.witness.wrote(&sight.record, &transition.record);
                 self.refused_writes = 0;
                 self.waited_on = None;
                 let wrote = (now, (self.shared.clock)());
                 self.tell(Told::Recorded {
                     node,
-                    before: &sight.record,
-                    transition,
+                    before: &before,
+                    transition: &transition,
                     wrote,
                 });
                 let of = match recorded {
@@ -194,7 +212,7 @@ impl<P: Perform> NodeActor<P> {
                 let said = format!("{said}; trying again in {pause:?}");
                 self.tell(Told::NotRecorded {
                     before: &sight.record,
-                    transition,
+                    transition: &transition,
                     said: &said,
                 });
                 Instant::now() + pause
@@ -232,6 +250,11 @@ impl<P: Perform> NodeActor<P> {
     fn tell(&self, told: Told<'_>) {
         self.shared.tell.tell(&self.name, told);
     }
+}
+
+/// By which name the calls for an episode join its trace.
+fn traceparent(record: &Record) -> Option<String> {
+    record.episode().map(|episode| episode.traceparent.clone())
 }
 
 impl Own {

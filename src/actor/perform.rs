@@ -10,6 +10,12 @@ use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::NodeSeen;
 
+tokio::task_local! {
+    /// The traceparent of the episode that a verb is called for. It reaches the headers of the calls and nothing else,
+    /// so it travels beside the arguments, which are what is decided.
+    pub static TRACEPARENT: Option<String>;
+}
+
 /// Does what was decided.
 ///
 /// Both verbs keep deadlines of their own and come back; what they bring about comes as facts. They may be repeated.

@@ -5,8 +5,9 @@ use jiff::Timestamp;
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
-use crate::maintenance::episode::Record;
+use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::observed::NodeSeen;
+use crate::maintenance::trail::Owed;
 use crate::maintenance::waiting::WaitingOn;
 
 /// One thing to tell of a node. It is the decision itself, so that no two listeners can disagree about what happened.
@@ -16,7 +17,7 @@ pub enum Told<'a> {
     Recorded {
         /// The Node as it was decided on; `None` when it is gone, and the record stands on its copy.
         node: Option<&'a NodeSeen>,
-        /// What stood there before.
+        /// What stood there before, with what the change ends written down in its trail.
         before: &'a Record,
         /// What stands there, and what became of the cordon.
         transition: &'a Transition,
@@ -55,4 +56,10 @@ pub enum Told<'a> {
 pub trait Tell: std::fmt::Debug + Send + Sync + 'static {
     /// Takes what is told of `node`.
     fn tell(&self, node: &NodeName, told: Told<'_>);
+
+    /// Whether this part of an episode's story is still to be told, or not known to have arrived, and the record has to
+    /// keep it for another process. Asked for each part before a change of record is written.
+    fn owes(&self, _node: &NodeName, _episode: &Episode, _owed: &Owed) -> bool {
+        false
+    }
 }

@@ -21,6 +21,7 @@ struct Signs {
     hub_turned: Instant,
     vcenter: Result<(), String>,
     kubernetes: Result<(), String>,
+    leadership: Option<String>,
 }
 
 /// One check.
@@ -30,6 +31,8 @@ pub struct Check {
     pub name: &'static str,
     /// Why it fails, if it does.
     pub fails: Option<String>,
+    /// What there is to say of it while it does not.
+    pub says: Option<String>,
 }
 
 impl Health {
@@ -40,6 +43,7 @@ impl Health {
             hub_turned: Instant::now(),
             vcenter: unheard("vCenter"),
             kubernetes: unheard("Kubernetes"),
+            leadership: None,
         }))
     }
 
@@ -58,21 +62,42 @@ impl Health {
         self.signs().kubernetes = heard;
     }
 
+    /// Takes who leads, in words, where there is an election.
+    pub fn leadership(&self, who: String) {
+        self.signs().leadership = Some(who);
+    }
+
     /// Whether the controller lives: a restart would help where it does not. Whether vCenter answers is no part of it.
     pub fn live(&self) -> Vec<Check> {
         let silent = self.signs().hub_turned.elapsed();
         let fails =
             (silent > SILENCE_MAX).then(|| format!("the hub has not turned for {} s", silent.as_secs()));
-        vec![Check { name: "hub", fails }]
+        vec![Check {
+            name: "hub",
+            fails,
+            says: None,
+        }]
     }
 
-    /// Whether the controller knows enough to decide.
+    /// Whether the controller knows enough to decide. Whether it leads is told and is no part of it: a standby that has
+    /// heard both worlds is ready to take over, and a rollout that waited for it to lead would wait for ever.
     pub fn ready(&self) -> Vec<Check> {
         let mut checks = self.live();
         let signs = self.signs();
         for (name, heard) in [("vcenter", &signs.vcenter), ("kubernetes", &signs.kubernetes)] {
             let fails = heard.as_ref().err().cloned();
-            checks.push(Check { name, fails });
+            checks.push(Check {
+                name,
+                fails,
+                says: None,
+            });
+        }
+        if let Some(who) = &signs.leadership {
+            checks.push(Check {
+                name: "leadership",
+                fails: None,
+                says: Some(who.clone()),
+            });
         }
         checks
     }
@@ -116,5 +141,17 @@ mod tests {
         health.vcenter(Err("connection refused".to_owned()));
         assert_eq!(failing(&health.ready()), ["vcenter"]);
         assert!(failing(&health.live()).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_standby_is_ready_and_says_who_leads() {
+        let health = Health::of_a_beginner();
+        health.kubernetes(Ok(()));
+        health.vcenter(Ok(()));
+        health.leadership("haulout-0 leads".to_owned());
+        let checks = health.ready();
+        assert!(failing(&checks).is_empty());
+        let said: Vec<_> = checks.iter().filter_map(|check| check.says.as_deref()).collect();
+        assert_eq!(said, ["haulout-0 leads"]);
     }
 }

@@ -13,10 +13,13 @@ use super::onlookers::Onlookers;
 use crate::actor::perform::Perform;
 use crate::actor::supervisor::Supervisor;
 use crate::admin::health::PULSE;
+use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::finding::Finding;
+use crate::maintenance::observed::Lead;
+use crate::maintenance::policy::after;
 use crate::vsphere::update as vsphere;
 
 /// The most facts that are folded in before the actors are shown a picture. An initial set of 2,500 hosts comes as as
@@ -33,6 +36,7 @@ pub(super) struct Inbox {
     pub(super) vsphere: mpsc::Receiver<vsphere::Update>,
     pub(super) cluster: mpsc::Receiver<cluster::Update>,
     pub(super) findings: mpsc::Receiver<Finding>,
+    pub(super) standing: watch::Receiver<Standing>,
 }
 
 /// What the hub asks the streams to follow.
@@ -52,6 +56,12 @@ pub(super) async fn run<P: Perform>(
     stop: CancellationToken,
 ) {
     let mut heard = Heard::default();
+    let mut leads = take_standing(
+        &inbox.standing.borrow_and_update(),
+        None,
+        &mut inventory,
+        &onlookers,
+    );
     let mut amid_until: Option<Instant> = None;
     loop {
         onlookers.health.hub_turns();
@@ -61,11 +71,16 @@ pub(super) async fn run<P: Perform>(
                 None => std::future::pending().await,
             }
         };
-        // Order: a closing house first; then what our own effects found, because actors wait for their echo; then the
+        // Order: a closing house first; then who leads, on which depends whether anybody acts; then what our own effects found, because actors wait for their echo; then the
         // reaping, which is rare and short; the pulse last, for whoever has something to do shows by that that he turns.
         let fact = tokio::select! {
             biased;
             () = stop.cancelled() => break,
+            Ok(()) = inbox.standing.changed() => {
+                let standing = inbox.standing.borrow_and_update().clone();
+                leads = take_standing(&standing, leads, &mut inventory, &onlookers);
+                None
+            }
             Some(finding) = inbox.findings.recv() => Some(Fact::Finding(finding)),
             () = supervisor.reap() => continue,
             Some(update) = inbox.cluster.recv() => Some(Fact::Cluster(update)),
@@ -94,12 +109,42 @@ pub(super) async fn run<P: Perform>(
             }
         }
         amid_until = None;
+        // A standby follows everything and shows it to nobody: no actor runs, no place is granted.
+        if leads.is_none() {
+            set(&interest.draining, inventory.draining());
+            continue;
+        }
         let sights = inventory.sights();
         set(&interest.draining, inventory.draining());
         onlookers.show(&sights, inventory.free_gpu_hosts());
         supervisor.show(sights);
     }
     supervisor.close().await;
+}
+
+/// Takes how the election stands, and gives the epoch under which this replica leads. One that led before and does not
+/// now has its gate shut, and ends.
+fn take_standing(
+    standing: &Standing,
+    led: Option<u64>,
+    inventory: &mut Inventory,
+    onlookers: &Onlookers,
+) -> Option<u64> {
+    onlookers.stand(standing);
+    let leads = standing.lead.map(|lead| lead.epoch);
+    if let Some(lead) = standing.lead.filter(|_| leads != led) {
+        let now = (onlookers.clock)();
+        let lead = Lead {
+            epoch: lead.epoch,
+            acts_from: if lead.quarantine.is_zero() {
+                Lead::ALONE.acts_from
+            } else {
+                after(now, lead.quarantine)
+            },
+        };
+        inventory.leads(lead, now);
+    }
+    leads
 }
 
 impl Inbox {

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use crate::cluster::maintenances::{self, WriteError};
 use crate::cluster::update::{Maintenance, Maintenances, Update};
+use crate::gate::{Errand, Gate, Permit};
 use crate::telemetry::objects::{Objects, Write};
 
 /// How long changes are gathered before they are written. A drain changes with each pod that leaves, and whoever looks
@@ -24,6 +25,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Runs until `stop`.
 pub(super) async fn run(
     client: kube::Client,
+    gate: Gate,
     objects: Arc<Objects>,
     told: mpsc::Sender<Update>,
     stop: CancellationToken,
@@ -38,12 +40,18 @@ pub(super) async fn run(
         }
         let mut pause = GATHER;
         for write in objects.due() {
+            // Another replica leads, and writes.
+            let Ok(permit) = gate.pass(Errand::Record) else {
+                pause = AFTER_REFUSAL;
+                break;
+            };
             // Dropped at a stop in the middle: it is due again at the next start.
             let written = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                written = perform(&client, &objects, &told, write) => written,
+                written = permit.carry(perform(&permit, &client, &objects, &told, write)) => written,
             };
+            let Ok(written) = written else { break };
             if let Err(refusal) = written {
                 if !std::mem::replace(&mut is_refused, true) {
                     warn!("{refusal}; episodes go on without, and the record on each Node stands");
@@ -65,21 +73,24 @@ pub(super) async fn run(
 }
 
 async fn perform(
+    permit: &Permit,
     client: &kube::Client,
     objects: &Objects,
     told: &mpsc::Sender<Update>,
     write: Write,
 ) -> Result<(), WriteError> {
     let written = match write {
-        Write::Create { name, spec } => maintenances::create(client, &name, *spec).await.map(Some),
+        Write::Create { name, spec } => maintenances::create(permit, client, &name, *spec).await.map(Some),
         Write::Status { name, uid, changes } => {
-            match maintenances::write_status(client, &name, Some(&uid), &changes).await {
+            match maintenances::write_status(permit, client, &name, Some(&uid), &changes).await {
                 // Deleted meanwhile; the watch tells, and what is due then is found anew.
                 Err(WriteError::Gone { .. }) => Ok(None),
                 written => written.map(Some),
             }
         }
-        Write::Delete { name, uid } => maintenances::delete(client, &name, &uid).await.map(|()| None),
+        Write::Delete { name, uid } => maintenances::delete(permit, client, &name, &uid)
+            .await
+            .map(|()| None),
     }?;
     if let Some(written) = written {
         objects.wrote(&written);

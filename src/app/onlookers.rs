@@ -6,12 +6,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::admin::health::Health;
+use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
 use crate::inventory::Fact;
 use crate::maintenance::observed::Sight;
 use crate::telemetry::metrics::{Came, Metrics};
 use crate::telemetry::objects::Objects;
+use crate::telemetry::trace::Traces;
 use crate::vsphere;
 use crate::vsphere::client::OnAnswer;
 use crate::vsphere::update::Update;
@@ -27,15 +29,35 @@ pub(super) struct Onlookers {
     pub(super) health: Arc<Health>,
     /// Where NodeMaintenance objects are kept.
     pub(super) objects: Option<Arc<Objects>>,
+    /// The Lease's name, where there is an election.
+    pub(super) lease: Option<String>,
+    /// The one clock that decisions are made by.
+    pub(super) clock: fn() -> Timestamp,
+    /// Where the environment names a collector.
+    pub(super) traces: Option<Arc<Traces>>,
 }
 
 impl Onlookers {
-    pub(super) fn at(process_began: Timestamp) -> Self {
+    pub(super) fn at(clock: fn() -> Timestamp, lease: Option<String>) -> Self {
         Self {
-            metrics: Arc::new(Metrics::new(process_began)),
+            metrics: Arc::new(Metrics::new(clock())),
             health: Arc::new(Health::of_a_beginner()),
             objects: None,
+            lease,
+            clock,
+            traces: None,
         }
+    }
+
+    /// Looks at how the election stands.
+    pub(super) fn stand(&self, standing: &Standing) {
+        let Some(lease) = &self.lease else { return };
+        self.metrics.leads(lease, standing.lead.is_some());
+        self.health.leadership(match (&standing.lead, &standing.leader) {
+            (Some(lead), _) => format!("this replica leads, epoch {}", lead.epoch),
+            (None, Some(leader)) => format!("{leader} leads"),
+            (None, None) => "nobody leads".to_owned(),
+        });
     }
 
     /// Looks on while the hub folds `fact` in.
@@ -65,7 +87,17 @@ impl Onlookers {
                     objects.told(update);
                 }
             }
-            Fact::Finding(finding) => self.metrics.found(finding),
+            Fact::Cluster(cluster::Update::Node(node)) => {
+                if let (Some(traces), Some(last)) = (&self.traces, &node.marks.last_episode) {
+                    traces.left_behind(&node.name, last);
+                }
+            }
+            Fact::Finding(finding) => {
+                self.metrics.found(finding);
+                if let Some(traces) = &self.traces {
+                    traces.found(finding);
+                }
+            }
             Fact::Vsphere(_) | Fact::Cluster(_) => {}
         }
     }

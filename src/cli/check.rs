@@ -12,8 +12,9 @@ use crate::cluster::answer::plain;
 use crate::cluster::budgets::{full_name, is_never_satisfied, selects};
 use crate::cluster::client::connect_by;
 use crate::cluster::pods::verdict;
+use crate::cluster::rights::Right;
 use crate::cluster::{look, rights};
-use crate::config::{Config, without_password};
+use crate::config::{Config, LeaderElection, without_password};
 use crate::ids::NodeName;
 use crate::inventory::Forecast;
 use crate::maintenance::episode::Record;
@@ -108,7 +109,17 @@ pub(super) async fn perform(args: CheckArgs, out: Out) -> anyhow::Result<u8> {
 
 /// All checks, and the picture they were made by where there was one.
 pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<Check>, Option<Picture>) {
-    let mut checks = kubernetes(config, &client).await;
+    let (mut checks, is_readable) = kubernetes(config, &client).await;
+    if !is_readable {
+        // Which VMs count follows from the Nodes; what would be said of vCenter would be about Kubernetes.
+        let mut section = Section::new("vCenter");
+        section.missing(
+            "not looked at, for the Nodes cannot be read",
+            "see Kubernetes above",
+        );
+        checks.extend(section.checks);
+        return (checks, None);
+    }
     let (of_vcenter, picture) = vcenter(config, client).await;
     checks.extend(of_vcenter);
     let mut picture = picture;
@@ -118,7 +129,8 @@ pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<Check>, O
     (checks, picture)
 }
 
-async fn kubernetes(config: &Config, client: &kube::Client) -> Vec<Check> {
+/// What is to be said of Kubernetes, and whether the Nodes can be read.
+async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<Check>, bool) {
     let mut section = Section::new("Kubernetes");
     match look::version(client).await {
         Ok(version) => section.good(format!("the kube-apiserver answers ({version})")),
@@ -127,43 +139,69 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> Vec<Check> {
                 error.to_string(),
                 "see that the address in the kubeconfig is right and can be reached from here",
             );
-            return section.checks;
+            return (section.checks, false);
         }
     }
-    for right in rights::NEEDED {
-        let on = match right.group {
-            "" => right.resource.to_owned(),
-            group => format!("{}.{group}", right.resource),
-        };
-        let hint =
-            "apply the ClusterRole in the README, and bind it to whom you check; --as checks somebody else";
-        match rights::lacking(client, right).await {
-            Ok(lacking) if lacking.is_empty() => {
-                section.good(format!("may {} {on}", right.verbs.join(", ")));
-            }
-            Ok(lacking) => {
-                let what = format!("may not {} {on}, for {}", lacking.join(", "), right.why);
-                if right.is_vital {
-                    section.missing(what, hint);
-                } else {
-                    section.warn(what, hint);
-                }
-            }
-            Err(error) => section.warn(error.to_string(), "ask again"),
-        }
+    for needed in rights::NEEDED {
+        right(client, needed, None, &mut section).await;
+    }
+    if let Some(namespace) = lease_namespace(config) {
+        right(client, &rights::LEASES, Some(&namespace), &mut section).await;
     }
     if config.node_maintenances {
         definition(client, &mut section).await;
     }
-    match look::nodes(client, &config.gpu_node_label).await {
+    let nodes = look::nodes(client, &config.gpu_node_label).await;
+    let is_readable = nodes.is_ok();
+    match nodes {
         Ok(nodes) if nodes.is_empty() => section.missing(
             format!("no node matches {}", config.gpu_node_label),
             "set GPU_NODE_LABEL to a label that your GPU nodes carry",
         ),
-        Ok(nodes) => section.good(format!("{} nodes match {}", nodes.len(), config.gpu_node_label)),
+        Ok(nodes) => section.good(format!(
+            "nodes that match {}: {}",
+            config.gpu_node_label,
+            nodes.len()
+        )),
         Err(error) => section.missing(error.to_string(), "see the rights above"),
     }
-    section.checks
+    (section.checks, is_readable)
+}
+
+/// Where the Lease is, if replicas take turns and that can be told from here.
+fn lease_namespace(config: &Config) -> Option<String> {
+    match config.leadership.election {
+        LeaderElection::Off => None,
+        LeaderElection::On | LeaderElection::Auto => config
+            .leadership
+            .lease_namespace
+            .clone()
+            .or_else(|| std::env::var("POD_NAMESPACE").ok())
+            .filter(|namespace| !namespace.is_empty()),
+    }
+}
+
+async fn right(client: &kube::Client, right: &Right, namespace: Option<&str>, section: &mut Section) {
+    let mut on = match right.group {
+        "" => right.resource.to_owned(),
+        group => format!("{} in {group}", right.resource),
+    };
+    if let Some(namespace) = namespace {
+        on.push_str(&format!(", namespace {namespace}"));
+    }
+    let hint = "apply the rights in the README, and bind them to whom you check; --as checks somebody else";
+    match rights::lacking(client, right, namespace).await {
+        Ok(lacking) if lacking.is_empty() => section.good(format!("may {} {on}", right.verbs.join(", "))),
+        Ok(lacking) => {
+            let what = format!("may not {} {on} (needed for {})", lacking.join(", "), right.why);
+            if right.is_vital {
+                section.missing(what, hint);
+            } else {
+                section.warn(what, hint);
+            }
+        }
+        Err(error) => section.warn(error.to_string(), "ask again"),
+    }
 }
 
 async fn definition(client: &kube::Client, section: &mut Section) {
@@ -247,7 +285,7 @@ async fn privileges(picture: &Picture, section: &mut Section) {
                 let names: Vec<String> = lacking.iter().map(entity_name).collect();
                 section.missing(
                     format!(
-                        "{} is missing on {}, for {}",
+                        "{} is missing on {} (needed for {})",
                         needed.id,
                         names.join(", "),
                         needed.why

@@ -56,6 +56,9 @@ pub(super) struct NodeState {
     pub(super) eviction_pods: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) phases: Vec<PhaseTimes>,
+    /// A person's request began the episode, not its host's maintenance.
+    #[serde(skip)]
+    pub(super) by_request: bool,
     /// What called it out of service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
@@ -230,6 +233,7 @@ impl Reading {
     }
 
     fn tell_episode(&self, state: &mut NodeState, episode: &Episode) {
+        state.by_request = episode.trigger.request.is_some();
         state.host = Some(episode.host.name.clone());
         state.since = Some(episode.since.to_string());
         state.target = match &episode.phase {

@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::nodes::{NodeState, Reading, read_nodes};
+use super::nodes::{Reading, read_nodes};
 use super::out::Out;
 use super::{Action, DrainArgs, Format, OfNode, show};
 use crate::cluster::answer::plain;
@@ -349,7 +349,7 @@ pub(super) async fn resume(args: OfNode, out: Out) -> anyhow::Result<u8> {
             continue;
         }
         let uid = RequestUid::new(object.uid().unwrap_or_default());
-        maintenances::delete(&client, &object.name_any(), &uid).await?;
+        maintenances::take_back(&client, &object.name_any(), &uid).await?;
         resumed.deleted.push(object.name_any());
     }
     if let Some(text) = show::for_programs(args.output.output, &resumed)? {
@@ -383,14 +383,8 @@ fn stays(reading: &Reading, node: &str) -> Vec<String> {
         return Vec::new();
     };
     let mut stays = Vec::new();
-    let is_by_request = |state: &NodeState| {
-        state
-            .reason
-            .as_ref()
-            .is_some_and(|reason| reason.starts_with("NodeMaintenance "))
-    };
-    if state.host.is_some() && !is_by_request(state) {
-        let why = state.reason.clone().unwrap_or_default();
+    if let Some(host) = state.host.as_ref().filter(|_| !state.by_request) {
+        let why = format!("ESXi host {host} is in maintenance, or on its way there");
         stays.push(format!("node/{node} stays {}: {why}", state.state));
     }
     if let Some(by) = state.cordoned_by.as_ref().filter(|by| *by != "Haulout") {

@@ -186,16 +186,6 @@ fn the_command_line_is_well_formed() {
 }
 
 #[test]
-fn the_file_of_the_chart_is_what_the_program_prints() {
-    let file = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/chart/files/crd.yaml"));
-    assert_eq!(
-        file.unwrap_or_default(),
-        definition().unwrap(),
-        "write it by: haulout crd > chart/files/crd.yaml"
-    );
-}
-
-#[test]
 fn a_state_reads_the_same_in_json_as_it_is_named_in_the_readme() {
     let value = serde_json::to_value(draining()).unwrap();
     assert_eq!(value["waitingOn"]["reason"], json!("disruption-budget"));

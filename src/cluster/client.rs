@@ -139,6 +139,23 @@ pub fn client(mut config: Config) -> Result<kube::Client, ConnectError> {
     })
 }
 
+/// The same client, whose requests carry `traceparent` (W3C Trace Context). A value that cannot stand in a header is left
+/// out.
+pub fn traced(client: &kube::Client, traceparent: &str) -> kube::Client {
+    let Ok(value) = http::HeaderValue::from_str(traceparent) else {
+        return client.clone();
+    };
+    let inner = client.clone();
+    // Around the client and not inside of it: its own layers run in a task of their own, which knows nothing of the
+    // episode that a request is made for.
+    let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
+        request.headers_mut().insert("traceparent", value.clone());
+        let inner = inner.clone();
+        async move { inner.send(request).await }
+    });
+    kube::Client::new(service, client.default_namespace())
+}
+
 /// Looks where `kubectl` would look, but a KUBECONFIG that is set and broken is an error: falling back to the cluster
 /// around us could take nodes of another cluster into maintenance than the one that was meant.
 async fn configuration() -> Result<Config, ConnectError> {
@@ -166,3 +183,6 @@ async fn from_kubeconfig() -> Result<Config, String> {
         Err(_elapsed) => Err(format!("not read within {} s", CONFIG_DEADLINE.as_secs())),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,11 +25,12 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-pub use report::{Left, Report, Why};
+pub use report::{Asked, Left, Report, Why};
 use step::{Alike, Steps};
 
 use super::answer::{self, Refusal};
 use super::pods::{Verdict, verdict};
+use crate::gate::Permit;
 use crate::ids::NodeName;
 
 /// After this many complete lists a round ends, though pods that were gone when they were to be evicted may have been
@@ -86,10 +87,10 @@ pub struct OwnPod {
 }
 
 /// Whether a round may change anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+#[derive(Clone, Copy, Debug)]
+pub enum Mode<'p> {
     /// Evict.
-    Evict,
+    Evict(&'p Permit),
     /// Only look: each pod that would be evicted is reported as [`Why::Standing`].
     ListOnly,
 }
@@ -131,14 +132,16 @@ pub async fn round(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,
-    mode: Mode,
+    mode: Mode<'_>,
 ) -> Result<Report, DrainError> {
-    let ends = Instant::now() + settings.round_deadline;
+    let begun = Instant::now();
+    let mut asked = Vec::new();
     let mut passes = 0;
     loop {
         passes += 1;
         let pods = list(client, node, settings).await?;
         let (mut report, standing) = judge(&pods, node, settings);
+        report.asked = std::mem::take(&mut asked);
         if standing.is_empty() {
             return Ok(report.sorted());
         }
@@ -146,7 +149,7 @@ pub async fn round(
             Mode::ListOnly => report
                 .left
                 .extend(standing.into_iter().map(|pod| pod.left(Why::Standing))),
-            Mode::Evict => evict_all(client, standing, settings, ends, &mut report).await,
+            Mode::Evict(_permit) => evict_all(client, standing, settings, begun, &mut report).await,
         }
         // Every pod was gone when it was to be evicted: only another list may say that none is left.
         let is_open = report.left.is_empty();
@@ -160,6 +163,7 @@ pub async fn round(
                 Ok(report.sorted())
             };
         }
+        asked = report.asked;
     }
 }
 
@@ -341,9 +345,10 @@ async fn evict_all(
     client: &kube::Client,
     standing: Vec<Standing>,
     settings: &DrainSettings,
-    ends: Instant,
+    begun: Instant,
     report: &mut Report,
 ) {
+    let ends = begun + settings.round_deadline;
     let mut steps = Steps::new(standing);
     let mut flying = FuturesUnordered::new();
     loop {
@@ -351,20 +356,37 @@ async fn evict_all(
             && let Some((kind, pod)) = steps.next()
         {
             flying.push(async move {
-                let asked = ask(client, &pod, settings, ends).await;
-                (kind, pod, asked)
+                let answer = ask(client, &pod, settings, ends).await;
+                (kind, pod, answer)
             });
         }
-        let Some((kind, pod, asked)) = flying.next().await else {
+        let Some((kind, pod, answer)) = flying.next().await else {
             break;
         };
-        let Some((answer, code)) = asked else {
+        let Some((answer, code, asked)) = answer else {
             // Nobody else's turn comes either.
             report.leave(steps.drop_all(), &Why::NotReached);
             report.left.push(pod.left(Why::NotReached));
             continue;
         };
         *report.answers.entry(code).or_default() += 1;
+        let Left {
+            namespace,
+            name,
+            uid,
+            why: _,
+        } = pod.clone().left(Why::Evicted);
+        report.asked.push(Asked {
+            namespace,
+            name,
+            uid,
+            asked: asked.saturating_duration_since(begun),
+            answered: begun.elapsed(),
+            why: match &answer {
+                Answer::Gone => None,
+                Answer::Here { why, .. } => Some(why.clone()),
+            },
+        });
         match answer {
             Answer::Gone => steps.went(kind),
             Answer::Here { why, retry_after } => {
@@ -395,15 +417,17 @@ async fn ask(
     pod: &Standing,
     settings: &DrainSettings,
     ends: Instant,
-) -> Option<(Answer, u16)> {
+) -> Option<(Answer, u16, Instant)> {
     // The places are never closed; were they, nobody would be asked.
     let place = tokio::time::timeout_at(ends, settings.flight.places.acquire());
     let _place = place.await.ok()?.ok()?;
-    let left = ends.saturating_duration_since(Instant::now());
+    let asked = Instant::now();
+    let left = ends.saturating_duration_since(asked);
     if left.is_zero() {
         return None;
     }
-    Some(evict(client, pod, settings.eviction_deadline.min(left)).await)
+    let (answer, code) = evict(client, pod, settings.eviction_deadline.min(left)).await;
+    Some((answer, code, asked))
 }
 
 /// Asks for one eviction. The UID makes sure that it meets the pod that was listed and no namesake; the grace is the

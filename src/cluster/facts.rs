@@ -185,6 +185,7 @@ fn marks(node: &core::Node, keys: &Keys) -> Marks {
         migrated_to_host: annotation(&keys.migrated_to_host),
         transition_time: annotation(&keys.transition_time),
         episode: annotation(&keys.episode),
+        last_episode: annotation(&keys.last_episode),
         keep_cordoned: annotation(&keys.keep_cordoned),
         fulfilled: annotation(&keys.fulfilled),
         skip: annotation(SKIP),

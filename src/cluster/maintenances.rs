@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use super::answer::{self, Refusal};
 use super::update::{Asked, AskedAction, Maintenance, Role};
+use crate::gate::Permit;
 use crate::ids::{EpisodeId, NodeName, RequestUid};
 use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
 use kind::{DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, Origin};
@@ -130,6 +131,7 @@ pub fn facts(object: &NodeMaintenance) -> Maintenance {
 /// # Errors
 /// When the kube-apiserver does not take it, or does not say so in time.
 pub async fn create(
+    _permit: &Permit,
     client: &kube::Client,
     name: &str,
     spec: NodeMaintenanceSpec,
@@ -190,6 +192,7 @@ pub async fn request(client: &kube::Client, spec: NodeMaintenanceSpec) -> Result
 /// # Errors
 /// When the kube-apiserver does not take it, or does not say so in time.
 pub async fn write_status(
+    _permit: &Permit,
     client: &kube::Client,
     name: &str,
     uid: Option<&RequestUid>,
@@ -216,7 +219,24 @@ pub async fn write_status(
 ///
 /// # Errors
 /// When the kube-apiserver does not take it, or does not say so in time.
-pub async fn delete(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
+pub async fn delete(
+    _permit: &Permit,
+    client: &kube::Client,
+    name: &str,
+    uid: &RequestUid,
+) -> Result<(), WriteError> {
+    remove(client, name, uid).await
+}
+
+/// Deletes a person's own request, in that person's name: it needs no leadership, and so no permit.
+///
+/// # Errors
+/// When the kube-apiserver does not take it, or does not say so in time.
+pub async fn take_back(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
+    remove(client, name, uid).await
+}
+
+async fn remove(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let params = DeleteParams {
         preconditions: Some(Preconditions {

@@ -12,6 +12,7 @@ use thiserror::Error;
 use super::answer::{self, Refusal};
 use super::facts::{GpuResources, node_facts};
 use super::update::{Marks, Node};
+use crate::gate::Permit;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{APPROVED, FIELD_MANAGER, Keys};
 
@@ -120,6 +121,7 @@ pub enum GetError {
 /// It may be repeated: a PATCH that was carried out though its answer was lost is refused the second time, as a
 /// [`PatchError::Conflict`].
 pub async fn patch(
+    _permit: &Permit,
     client: &kube::Client,
     keys: &Keys,
     gpu_resources: &GpuResources,
@@ -164,6 +166,7 @@ impl NodePatch {
             transition_time,
             episode,
             fulfilled,
+            last_episode,
             keep_cordoned: _,
             skip: _,
             approved: _,
@@ -175,6 +178,7 @@ impl NodePatch {
             (&keys.migrated_to_host, migrated_to_host),
             (&keys.transition_time, transition_time),
             (&keys.episode, episode),
+            (&keys.last_episode, last_episode),
         ]
         .into_iter()
         .map(|(key, value)| (key.clone(), json!(value)))

@@ -41,7 +41,7 @@ pub const NEEDED: &[Right] = &[
     Right {
         group: "",
         resource: "pods",
-        verbs: &["get", "list", "watch"],
+        verbs: &["list", "watch"],
         why: "seeing which pods stand in the way",
         is_vital: true,
     },
@@ -82,11 +82,25 @@ pub const NEEDED: &[Right] = &[
     },
 ];
 
-/// The verbs of `right` that whoever `client` speaks for does not have (`SelfSubjectAccessReview`).
+/// What the Role in the README gives where replicas take turns, in the namespace of the Lease.
+pub const LEASES: Right = Right {
+    group: "coordination.k8s.io",
+    resource: "leases",
+    verbs: &["get", "create", "update"],
+    why: "agreeing with other replicas which one acts",
+    is_vital: true,
+};
+
+/// The verbs of `right` that whoever `client` speaks for does not have, in `namespace` or for the whole cluster
+/// (`SelfSubjectAccessReview`).
 ///
 /// # Errors
 /// When the kube-apiserver does not say.
-pub async fn lacking(client: &kube::Client, right: &Right) -> Result<Vec<&'static str>, LookError> {
+pub async fn lacking(
+    client: &kube::Client,
+    right: &Right,
+    namespace: Option<&str>,
+) -> Result<Vec<&'static str>, LookError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let (resource, subresource) = match right.resource.split_once('/') {
         Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
@@ -97,6 +111,7 @@ pub async fn lacking(client: &kube::Client, right: &Right) -> Result<Vec<&'stati
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(ResourceAttributes {
+                    namespace: namespace.map(str::to_owned),
                     group: Some(right.group.to_owned()),
                     resource: Some(resource.to_owned()),
                     subresource: subresource.clone(),

@@ -14,6 +14,7 @@ pub(super) struct Seen {
     pub line: String,
     pub query: String,
     pub content_type: String,
+    pub traceparent: Option<String>,
     pub body: Value,
 }
 
@@ -61,6 +62,10 @@ pub(super) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (ku
                     .get("content-type")
                     .map(|value| value.to_str().unwrap().to_owned())
                     .unwrap_or_default(),
+                traceparent: head
+                    .headers
+                    .get("traceparent")
+                    .map(|value| value.to_str().unwrap().to_owned()),
                 body: serde_json::from_slice(&body).unwrap_or(Value::Null),
             };
             log.0.lock().unwrap().push(seen.clone());

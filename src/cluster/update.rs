@@ -170,6 +170,8 @@ pub struct Marks {
     pub transition_time: Option<String>,
     /// `episode`: our versioned JSON.
     pub episode: Option<String>,
+    /// `last-episode`: our versioned JSON of the episode that ended last.
+    pub last_episode: Option<String>,
     /// `keep-cordoned`: a person asks us to leave the Node cordoned at the end. Never written by us.
     pub keep_cordoned: Option<String>,
     /// `fulfilled-request`: the UID of the latest request that was fulfilled.

@@ -7,6 +7,7 @@ const NODES: &str = "Nodes";
 const PACE: &str = "How many nodes at once";
 const PERIODS: &str = "Periods and deadlines";
 const OPERATION: &str = "Operation";
+const REPLICAS: &str = "Several replicas";
 
 /// The settings of the controller.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -37,7 +38,7 @@ pub struct Args {
     /// The longest wait for the answer to one call [default: 30; 1 to 600]
     #[arg(long, env = "VCENTER_CALL_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = VCENTER)]
     pub vcenter_call_timeout_seconds: Option<String>,
-    /// How long the vCenter may let a question for updates stand open [default: 60; 1 to 1200]
+    /// How long the vCenter may let a question for updates stand open [default: 120; 1 to 1200]
     #[arg(long, env = "VCENTER_LONG_POLL_SECONDS", value_name = "SECONDS", help_heading = VCENTER)]
     pub vcenter_long_poll_seconds: Option<String>,
 
@@ -98,6 +99,27 @@ pub struct Args {
     /// The longest wait between two tries of anything that failed [default: 30; 1 to 3600]
     #[arg(long, env = "RETRY_MAX_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
     pub retry_max_seconds: Option<String>,
+
+    /// Let one of several replicas act, by a Lease: true, false, or auto, which is true inside a cluster [default: auto]
+    #[arg(long, env = "LEADER_ELECTION", value_name = "WHEN", help_heading = REPLICAS,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub leader_election: Option<String>,
+    /// Name of the Lease; replicas that share it take turns [default: haulout]
+    #[arg(long, env = "LEASE_NAME", value_name = "NAME", help_heading = REPLICAS)]
+    pub lease_name: Option<String>,
+    /// Namespace of the Lease; without it, the pod's own, or that of the kubeconfig
+    #[arg(long, env = "LEASE_NAMESPACE", value_name = "NAME", help_heading = REPLICAS)]
+    pub lease_namespace: Option<String>,
+    /// How long a leader that falls silent is waited for; at least one and a half renewal deadlines
+    /// [default: 15; 0.5 to 600]
+    #[arg(long, env = "LEASE_DURATION_SECONDS", value_name = "SECONDS", help_heading = REPLICAS)]
+    pub lease_duration_seconds: Option<String>,
+    /// After how long without a renewal a leader ends; at least three retry periods [default: 10; 0.3 to 400]
+    #[arg(long, env = "LEASE_RENEW_DEADLINE_SECONDS", value_name = "SECONDS", help_heading = REPLICAS)]
+    pub lease_renew_deadline_seconds: Option<String>,
+    /// How often a leader renews the Lease, and the others look at it [default: 2; 0.1 to 60]
+    #[arg(long, env = "LEASE_RETRY_PERIOD_SECONDS", value_name = "SECONDS", help_heading = REPLICAS)]
+    pub lease_retry_period_seconds: Option<String>,
 
     /// Show an episode in the Node's conditions MaintenancePlanned, DrainInProgress, Drained and MaintenanceInProgress:
     /// well-known or off [default: off]

@@ -108,6 +108,15 @@ pub(super) struct Seconds {
     max: u64,
 }
 
+/// A period in seconds that may have a fraction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fraction {
+    name: &'static str,
+    default: Duration,
+    min: Duration,
+    max: Duration,
+}
+
 /// A number of things.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
@@ -155,6 +164,48 @@ impl Seconds {
             );
         }
         Duration::from_secs(seconds.unwrap_or(self.default))
+    }
+}
+
+impl Fraction {
+    /// All three in milliseconds.
+    pub(super) const fn new(name: &'static str, default: u64, min: u64, max: u64) -> Self {
+        Self {
+            name,
+            default: Duration::from_millis(default),
+            min: Duration::from_millis(min),
+            max: Duration::from_millis(max),
+        }
+    }
+
+    pub(super) const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The default and the range, as the help states them.
+    #[cfg(test)]
+    pub(super) fn range(&self) -> String {
+        let Self {
+            default, min, max, ..
+        } = self;
+        let [default, min, max] = [default, min, max].map(Duration::as_secs_f64);
+        format!("[default: {default}; {min} to {max}]")
+    }
+
+    pub(super) fn read(&self, text: Option<String>, found: &mut Found) -> Duration {
+        let Some(text) = given(text) else {
+            return self.default;
+        };
+        let seconds = text
+            .parse::<f64>()
+            .ok()
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .filter(|seconds| (self.min..=self.max).contains(seconds));
+        if seconds.is_none() {
+            let [min, max] = [self.min, self.max].map(|end| end.as_secs_f64());
+            found.wrong(self.name, &text, format!("{min} to {max} seconds are expected"));
+        }
+        seconds.unwrap_or(self.default)
     }
 }
 

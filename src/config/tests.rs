@@ -1,7 +1,7 @@
 use clap::{CommandFactory as _, Parser as _};
 
 use super::*;
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Verb};
 
 /// The least that has to be set.
 fn least() -> Args {
@@ -30,7 +30,7 @@ fn the_defaults_are_those_of_the_python_controller_but_for_verified_certificates
         ("VCENTER_CA_BUNDLE", ""),
         ("VCENTER_TLS_VERIFY", "true"),
         ("VCENTER_CALL_TIMEOUT_SECONDS", "30"),
-        ("VCENTER_LONG_POLL_SECONDS", "60"),
+        ("VCENTER_LONG_POLL_SECONDS", "120"),
         ("GPU_NODE_LABEL", "intel.feature.node.kubernetes.io/gpu=true"),
         ("GPU_RESOURCES", "nvidia.com/*,amd.com/*,gpu.intel.com/*"),
         ("ANNOTATION_PREFIX", "vsphere-maintenance.boeye.net"),
@@ -48,6 +48,12 @@ fn the_defaults_are_those_of_the_python_controller_but_for_verified_certificates
         ("RETRY_MAX_SECONDS", "30"),
         ("MAX_CONCURRENT_DRAINS", "1"),
         ("MAX_UNAVAILABLE", "unlimited"),
+        ("LEADER_ELECTION", "auto"),
+        ("LEASE_NAME", "haulout"),
+        ("LEASE_NAMESPACE", ""),
+        ("LEASE_DURATION_SECONDS", "15"),
+        ("LEASE_RENEW_DEADLINE_SECONDS", "10"),
+        ("LEASE_RETRY_PERIOD_SECONDS", "2"),
         ("NODE_CONDITIONS", "off"),
         ("LOG_FORMAT", "text"),
         ("LOG_LEVEL", "info"),
@@ -162,6 +168,42 @@ fn each_malformed_value_is_named_with_its_flag_and_what_would_be_right() {
             "true or false",
         ),
         (|a, v| a.dry_run = v, &["maybe"], "DRY_RUN", "true or false"),
+        (
+            |a, v| a.leader_election = v,
+            &["on", "maybe"],
+            "LEADER_ELECTION (--leader-election)",
+            "auto or true or false",
+        ),
+        (
+            |a, v| a.lease_name = v,
+            &["A B", "-x"],
+            "LEASE_NAME",
+            "a name of 1 to 253",
+        ),
+        (
+            |a, v| a.lease_namespace = v,
+            &["a/b"],
+            "LEASE_NAMESPACE",
+            "a name of 1 to 253",
+        ),
+        (
+            |a, v| a.lease_duration_seconds = v,
+            &["601", "-1", "NaN", "inf", "15s"],
+            "LEASE_DURATION_SECONDS (--lease-duration-seconds)",
+            "0.5 to 600 seconds",
+        ),
+        (
+            |a, v| a.lease_renew_deadline_seconds = v,
+            &["0.2", "401"],
+            "LEASE_RENEW_DEADLINE_SECONDS",
+            "0.3 to 400 seconds",
+        ),
+        (
+            |a, v| a.lease_retry_period_seconds = v,
+            &["0", "0.05", "61"],
+            "LEASE_RETRY_PERIOD_SECONDS",
+            "0.1 to 60 seconds",
+        ),
         (
             |a, v| a.node_conditions = v,
             &["on", "true"],
@@ -395,7 +437,7 @@ fn the_command_line_is_understood() {
     assert_eq!(args.vcenter_tls_verify.as_deref(), Some("false"));
     assert!(matches!(
         Cli::try_parse_from(["haulout", "version"]).unwrap().command,
-        Command::Version
+        Command::Verb(Verb::Version(_))
     ));
     assert_eq!(
         Cli::try_parse_from(["haulout", "run", "--no-such-flag"])

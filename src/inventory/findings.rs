@@ -37,6 +37,7 @@ impl Inventory {
                     local.settle(&task, &self.tasks);
                 }
             }
+            Found::Evictions(_) => {}
             Found::Drain(mut report) => {
                 let before = local.drain.as_ref().and_then(|before| before.moved_at);
                 report.moved_at = report.moved_at.or(before);

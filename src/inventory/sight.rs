@@ -9,7 +9,7 @@ use crate::keys::FIELD_MANAGER;
 use crate::maintenance::decide::wants_place;
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{
-    CordonedBy, Hearing, HostState, NodeSeen, Observed, Sight, Strategy, VmSeen, Wishes,
+    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, Sight, Strategy, VmSeen, Wishes,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::record::{Annotations, read};
@@ -99,8 +99,10 @@ impl Inventory {
             )
             | None => HostState::Unknown,
         };
+        let admission = self.ledger.admission(name, self.limits());
         let mut seen = Observed {
             process_began: self.process_began,
+            lead: self.lead,
             hearing: self.silent().unwrap_or(Hearing::Both),
             node: node.map(node_seen),
             has_copy: self
@@ -108,7 +110,8 @@ impl Inventory {
                 .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
             request: self.request(name, node),
             vm: self.vm_of(name),
-            admission: self.ledger.admission(name, self.limits()),
+            behind: self.root_ahead(&admission),
+            admission,
             drain: local.and_then(|local| local.drain.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
             attempts: local.map(|local| local.attempts.clone()).unwrap_or_default(),
@@ -119,6 +122,17 @@ impl Inventory {
             local.paper.overlay(&mut seen, |host| self.host_state(Some(host)));
         }
         Some(Sight { record, seen })
+    }
+
+    /// The traceparent of the first episode among those ahead.
+    fn root_ahead(&self, admission: &Admission) -> Option<String> {
+        match admission {
+            Admission::Granted => None,
+            Admission::Behind { ahead, .. } => ahead.iter().find_map(|name| {
+                let record = self.record(self.nodes.get(name)?);
+                record.episode().map(|episode| episode.traceparent.clone())
+            }),
+        }
     }
 
     fn vm_with_paper(&self, node: &Node) -> VmSeen {

@@ -203,6 +203,7 @@ fn awaiting(n: u8) -> Fact {
         gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase: Phase::AwaitingHost,
         since: at(0),
     };

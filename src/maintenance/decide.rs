@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use super::effect::Effect;
 use super::episode::{Cordon, Ended, Episode, HostMark, Phase, Record, Trigger};
 use super::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen, Wishes,
+    Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen, Wishes,
 };
 use super::policy::Policy;
 use super::request::{Call, Request, RequestMark};
@@ -62,14 +62,34 @@ pub struct Transition {
     pub fulfilled: Option<RequestMark>,
 }
 
+impl Transition {
+    /// Whether it only says that another leader goes on with the episode.
+    pub fn is_takeover(&self, before: &Record) -> bool {
+        match (before, &self.record) {
+            (Record::Episode(before), Record::Episode(after)) => {
+                before.epoch != after.epoch
+                    && (&before.id, &before.phase, before.since, before.recordoned)
+                        == (&after.id, &after.phase, after.since, after.recordoned)
+            }
+            (Record::InService | Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. }, _) => {
+                false
+            }
+        }
+    }
+}
+
 /// Decides what to do next for one node.
+///
+/// The first thing that a leader does with an open episode is to put its epoch on it. From that write on, what a
+/// predecessor still means to record is refused, because it was decided on an older Node; so at most one effect of it
+/// for each node can be under way, and no effect of ours begins before that one has arrived.
 pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Timestamp) -> Decision {
     match &seen.hearing {
         Hearing::Both => {}
         Hearing::NoVcenter { why } => return wait(WaitingOn::Vcenter { why: why.clone() }),
         Hearing::NoKubernetes { why } => return wait(WaitingOn::Kubernetes { why: why.clone() }),
     }
-    match (record, &seen.node) {
+    let decision = match (record, &seen.node) {
         (Record::Unreadable { why }, _) => wait(WaitingOn::Parked(ParkReason::UnreadableRecord {
             why: why.clone(),
         })),
@@ -82,7 +102,32 @@ pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Timestamp)
         (Record::Episode(episode), Some(node)) if episode.node_uid != node.uid => {
             onto_another_node(episode, node, seen, now)
         }
+        (Record::Episode(episode), Some(_)) if is_anothers(episode, seen.lead) => write(Episode {
+            epoch: seen.lead.epoch,
+            ..(**episode).clone()
+        }),
         (Record::Episode(episode), Some(node)) => in_episode(episode, node, seen, policy, now),
+    };
+    unless_quarantined(decision, seen.lead, now)
+}
+
+/// Whether another leader wrote the record last. The epoch goes down where a Lease was deleted and made anew, so it is
+/// compared for being another one, not for being older.
+fn is_anothers(episode: &Episode, lead: Lead) -> bool {
+    lead.epoch != 0 && lead.epoch != episode.epoch
+}
+
+/// Holds effects back that would begin too soon after a takeover. What only reads may begin.
+fn unless_quarantined(decision: Decision, lead: Lead, now: Timestamp) -> Decision {
+    match decision {
+        Decision::Act { effect, .. } if now < lead.acts_from && effect.changes_something() => {
+            let until = lead.acts_from;
+            Decision::Wait {
+                waiting_on: WaitingOn::Takeover { until },
+                recheck: Some(until),
+            }
+        }
+        Decision::Record(_) | Decision::Act { .. } | Decision::Wait { .. } | Decision::Rest => decision,
     }
 }
 
@@ -104,6 +149,12 @@ fn without_node(episode: &Episode, seen: &Observed, policy: &Policy, now: Timest
     };
     if !seen.has_copy || !(off || comes_on) {
         return wait(WaitingOn::NodeObject);
+    }
+    if is_anothers(episode, seen.lead) {
+        return write(Episode {
+            epoch: seen.lead.epoch,
+            ..episode.clone()
+        });
     }
     // A Node that is gone says nothing: it is not Ready, and nothing is scheduled there.
     let nobody = NodeSeen {
@@ -200,7 +251,7 @@ fn in_service(node: &NodeSeen, seen: &Observed, policy: &Policy, now: Timestamp)
             host: vm.on_name.clone(),
         });
     }
-    let queued = begin(node, vm, request, now);
+    let queued = begin(node, vm, request, seen.lead, now);
     let may_drain = seen.admission == Admission::Granted && is_approved(node, policy.require_approval);
     Decision::Record(Box::new(if may_drain {
         start_draining(&queued, node, now)
@@ -260,7 +311,7 @@ fn asked_at(host: &HostState, request: Option<&Request>) -> Timestamp {
 }
 
 /// A new episode of a node that is called out of service, with all that has to be known of the time before it.
-fn begin(node: &NodeSeen, vm: &VmFacts, request: Option<&Request>, now: Timestamp) -> Episode {
+fn begin(node: &NodeSeen, vm: &VmFacts, request: Option<&Request>, lead: Lead, now: Timestamp) -> Episode {
     let trigger = match (&vm.host, request) {
         (
             HostState::Entering {
@@ -299,7 +350,8 @@ fn begin(node: &NodeSeen, vm: &VmFacts, request: Option<&Request>, now: Timestam
         moved_to: None,
         gave_up: None,
         left_behind: Vec::new(),
-        epoch: 0,
+        epoch: lead.epoch,
+        trail: Default::default(),
         phase: Phase::Queued,
         since: now,
     }

@@ -59,6 +59,18 @@ pub enum EffectKind {
 }
 
 impl Effect {
+    /// Whether it changes anything outside of Haulout.
+    pub fn changes_something(&self) -> bool {
+        match self {
+            Self::DrainRound { .. }
+            | Self::ShutdownGuest { .. }
+            | Self::PowerOff { .. }
+            | Self::Relocate { .. }
+            | Self::PowerOn { .. } => true,
+            Self::Survey { .. } => false,
+        }
+    }
+
     /// Its kind.
     pub fn kind(&self) -> EffectKind {
         match self {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::request::RequestMark;
+use super::trail::Trail;
 use super::waiting::ParkReason;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
 
@@ -124,6 +125,9 @@ pub struct Episode {
     pub phase: Phase,
     /// When it came to stand there, on our clock. Every deadline counts from here.
     pub since: Timestamp,
+    /// What is kept for whoever tells its story; nothing is decided from it.
+    #[serde(default, skip_serializing_if = "Trail::is_empty")]
+    pub trail: Trail,
 }
 
 /// What set an episode off.
@@ -287,7 +291,8 @@ pub enum DrainEnd {
 }
 
 /// How an episode ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Ended {
     /// What was asked for could not be had; the node is back all the same.
     Failed,

@@ -1,5 +1,7 @@
 //! What an effect found: it goes back as a fact, on the same way as everything else that is known of a node.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::effect::{Effect, EffectKind};
@@ -31,6 +33,8 @@ pub enum Found {
         /// What became of it so far.
         outcome: Outcome,
     },
+    /// A drain round asked for these evictions. Nothing is decided from it: what counts is in the report.
+    Evictions(EvictionRound),
     /// A drain round came to its end.
     Drain(DrainReport),
     /// A host was surveyed.
@@ -51,4 +55,48 @@ pub enum Found {
     },
     /// A dry run would have performed this effect.
     PaperEffect(Effect),
+}
+
+/// The evictions that one drain round asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvictionRound {
+    /// When the round began; its list is no older.
+    pub at: Timestamp,
+    /// One for each pod that was to be evicted and whose turn came.
+    pub asked: Vec<Eviction>,
+    /// The UIDs of the pods that stood in the way when it ended.
+    pub left: BTreeSet<String>,
+}
+
+/// One eviction that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// When it was asked for.
+    pub asked_at: Timestamp,
+    /// When it was answered, or given up.
+    pub answered_at: Timestamp,
+    /// What was answered.
+    pub answer: EvictionAnswer,
+}
+
+/// What was answered to an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EvictionAnswer {
+    /// It was accepted, and the pod leaves; or it was gone already.
+    Accepted,
+    /// A PodDisruptionBudget allows no disruption.
+    Blocked {
+        /// The budgets, where the kube-apiserver names them.
+        budgets: Vec<String>,
+        /// Its words.
+        said: String,
+    },
+    /// It was refused for another reason, or not answered.
+    Refused,
 }

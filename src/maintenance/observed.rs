@@ -22,8 +22,11 @@ pub struct Sight {
 /// All that a decision about one node may look at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// When this process began. What it did since, it knows; what one before it did, only the record tells.
+    /// When this process began to act: when it was started, or when it began to lead. What was done since, it knows; what
+    /// another did before, only the record tells.
     pub process_began: Timestamp,
+    /// The leadership under which is decided.
+    pub lead: Lead,
     /// Whether both worlds are being heard. Without them nothing is done: what we know may be old.
     pub hearing: Hearing,
     /// The Node, `None` when the object is gone.
@@ -36,6 +39,8 @@ pub struct Observed {
     pub vm: VmSeen,
     /// Whether it may begin to drain.
     pub admission: Admission,
+    /// The traceparent of the first episode among those ahead of it, where it waits its turn.
+    pub behind: Option<String>,
     /// What the latest drain round of this episode found.
     pub drain: Option<DrainReport>,
     /// Counts the changes of the node's pods, so that a round older than the latest change is known as such.
@@ -46,6 +51,23 @@ pub struct Observed {
     pub offer: Offer,
     /// The state of the host it is being relocated to, when it is.
     pub target: HostState,
+}
+
+/// The leadership under which a decision is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// Which; 0 without leader election.
+    pub epoch: u64,
+    /// From when on effects may begin: before, one of the predecessor's may still arrive.
+    pub acts_from: Timestamp,
+}
+
+impl Lead {
+    /// That of a process that is alone.
+    pub const ALONE: Self = Self {
+        epoch: 0,
+        acts_from: Timestamp::MIN,
+    };
 }
 
 /// Which of the two worlds are being heard.

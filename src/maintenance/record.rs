@@ -7,6 +7,7 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use super::episode::{Episode, Phase, PythonEpisode, PythonState, Record};
+use super::trail::Last;
 
 /// The version of the JSON that this program writes, and the only one it reads.
 const VERSION: u32 = 1;
@@ -40,6 +41,13 @@ struct Written<'a> {
     episode: &'a Episode,
 }
 
+#[derive(Serialize)]
+struct WrittenLast<'a> {
+    version: u32,
+    #[serde(flatten)]
+    last: &'a Last,
+}
+
 #[derive(Deserialize)]
 struct Version {
     version: u32,
@@ -60,8 +68,7 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
         Phase::PoweringOn { .. } | Phase::Rejoining if episode.moved_to.is_some() => Some("migrated"),
         Phase::PoweringOn { .. } | Phase::Rejoining => Some("powered-off"),
     };
-    let mut kept = Episode::clone(episode);
-    kept.left_behind.truncate(MAX_LEFT_BEHIND);
+    let kept = kept(episode);
     // Serialising plain structs of strings, numbers and times has no way to go wrong; were there one, a record that is
     // absent would be worse than one that names its own fault and is then parked as unreadable.
     let json = serde_json::to_string(&Written {
@@ -90,6 +97,34 @@ pub fn read(annotations: &Annotations) -> Record {
         (None, None) => Ok(Record::InService),
     };
     read.unwrap_or_else(|why| Record::Unreadable { why })
+}
+
+/// Renders the episode that ended last.
+pub fn write_last(last: &Last) -> String {
+    let last = Last {
+        episode: kept(&last.episode),
+        ..last.clone()
+    };
+    let written = WrittenLast {
+        version: VERSION,
+        last: &last,
+    };
+    serde_json::to_string(&written).unwrap_or_else(|error| format!("not serialisable: {error}"))
+}
+
+/// Reads the episode that ended last. What cannot be read is none: nothing but a story depends on it.
+pub fn read_last(json: &str) -> Option<Last> {
+    if json.len() > MAX_JSON {
+        return None;
+    }
+    let Version { version } = serde_json::from_str(json).ok()?;
+    (version == VERSION).then(|| serde_json::from_str(json).ok())?
+}
+
+fn kept(episode: &Episode) -> Episode {
+    let mut kept = episode.clone();
+    kept.left_behind.truncate(MAX_LEFT_BEHIND);
+    kept
 }
 
 fn read_json(json: &str) -> Result<Episode, String> {

@@ -25,6 +25,11 @@ pub enum WaitingOn {
         /// Why it is down, as far as known.
         why: String,
     },
+    /// The time to pass in which an effect of the leader before this one may still arrive.
+    Takeover {
+        /// When it is over.
+        until: Timestamp,
+    },
     /// The Node object, which is gone.
     NodeObject,
     /// vCenter's answer to which VM the node is.
@@ -180,6 +185,7 @@ impl WaitingOn {
         match self {
             Self::Vcenter { .. } => "vcenter",
             Self::Kubernetes { .. } => "kubernetes",
+            Self::Takeover { .. } => "takeover",
             Self::NodeObject => "node-object",
             Self::VmLookup => "vm-lookup",
             Self::Slot { .. } => "slot",
@@ -220,6 +226,10 @@ impl fmt::Display for WaitingOn {
         match self {
             Self::Vcenter { why } => write!(f, "vCenter to be heard again: {why}"),
             Self::Kubernetes { why } => write!(f, "Kubernetes to be heard again: {why}"),
+            Self::Takeover { until } => write!(
+                f,
+                "{until:.0}, when nothing of the leader before can arrive any more"
+            ),
             Self::NodeObject => f.write_str("the Node, which was deleted or is no longer selected"),
             Self::VmLookup => f.write_str("vCenter's answer which VM this node is"),
             Self::Slot { ahead, limit } => {

@@ -106,6 +106,19 @@ impl Tell for Log {
 }
 
 fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url: Option<String>) {
+    if let Some(episode) = transition.record.episode()
+        && transition.is_takeover(before)
+    {
+        line!(
+            info,
+            node,
+            before,
+            epoch = episode.epoch,
+            "{} goes on under another leader",
+            episode.phase.name(),
+        );
+        return;
+    }
     let cordon = match transition.unschedulable {
         Some(true) => ", cordoned",
         Some(false) => ", uncordoned",

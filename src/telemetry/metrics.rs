@@ -10,6 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 pub use families::{ALL, Descriptor, Kind};
@@ -23,13 +26,16 @@ use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase, Record};
 use crate::maintenance::finding::{Finding, Found};
 use crate::maintenance::observed::{Outcome, Sight};
 use crate::maintenance::waiting::ParkReason;
-use families::{Families, Histogram, PREFIX, labels};
+use families::{Families, Histogram, Labels, PREFIX, labels};
 use picture::Picture;
 
 /// All metrics of the process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// Those whose names are not ours.
+    foreign: Registry,
+    leader: Family<Labels, Gauge>,
     families: Families,
     picture: Arc<Picture>,
     process_began: Timestamp,
@@ -52,11 +58,15 @@ impl Metrics {
     /// Metrics of a process that began at `process_began`, at zero.
     pub fn new(process_began: Timestamp) -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
+        let mut foreign = Registry::default();
+        let leader = families::foreign(&mut foreign);
         let families = Families::register(&mut registry);
         let picture = Arc::new(Picture::default());
         registry.register_collector(Box::new(Arc::clone(&picture)));
         Self {
             registry,
+            foreign,
+            leader,
             families,
             picture,
             process_began,
@@ -69,11 +79,18 @@ impl Metrics {
     /// Where a metric cannot be written, which would be a fault of the program.
     pub fn write(&self, text: Text) -> Result<String, std::fmt::Error> {
         let mut open = String::new();
+        prometheus_client::encoding::text::encode_registry(&mut open, &self.foreign)?;
         prometheus_client::encoding::text::encode(&mut open, &self.registry)?;
         Ok(match text {
             Text::OpenMetrics => open,
             Text::Prometheus => text::older(&open),
         })
+    }
+
+    /// Takes whether this replica leads by the Lease `name`.
+    pub fn leads(&self, name: &str, leads: bool) {
+        let name = vec![("name", Cow::Owned(name.to_owned()))];
+        self.leader.get_or_create(&name).set(i64::from(leads));
     }
 
     /// Takes the picture that actors are shown.
@@ -133,6 +150,11 @@ impl Metrics {
     /// Takes that vCenter answered the question for updates, be it that there are none.
     pub fn vcenter_answered(&self, at: Timestamp) {
         self.picture.vcenter_answered(at);
+    }
+
+    /// The counter of spans that were lost, for whoever loses them.
+    pub fn trace_spans_lost(&self) -> Counter {
+        self.families.trace_spans_lost.clone()
     }
 
     fn decided(&self, decision: &'static str) {

@@ -4,202 +4,213 @@
 //! written whole when a record changes, and handed to the exporter. The SDK's tracers would want their ids from a
 //! generator that has to be told through thread-locals, and its batch thread runs no async client; so [`export`] fills
 //! the SDK's own `SpanData` and runs as a task like any other.
+//!
+//! # Once, over a SIGKILL
+//!
+//! No protocol tells a process that died in mid-export whether its last spans were stored: OTLP has no transaction and
+//! cannot be asked. So there is a choice. To send at most once loses spans at the wrong moment, and with the root the
+//! whole trace's shape. To send at least once may send a span again, which is harmless where *again* means *the same
+//! bytes*: Jaeger shows one of identical spans (its query service drops equal hashes, its Cassandra schema has the hash
+//! in the key), Tempo keeps one of each id. Haulout sends at least once, and takes care that it is the same bytes:
+//!
+//! 1. What ends with a change of record is written into the record by that very PATCH ([`crate::maintenance::trail`]),
+//!    with everything its spans are made of. Spans are a pure function of what stands there ([`spans`]), ids included.
+//! 2. They are sent when the PATCH was accepted, so that nothing is told that did not happen.
+//! 3. What a collector has acknowledged is left out of the record by the next PATCH, so that marking costs none of its own.
+//! 4. A process that finds debts of another one pays them after its first own change of that record: then it is the one
+//!    that acts, and nobody else pays them as well. The debts of an ended episode, the root among them, stay on the Node
+//!    as `last-episode`, and a process pays them that starts within [`RECENT`] of the end.
+//!
+//! What is left: between the last acknowledged export and the next PATCH a kill makes the next process send that one part
+//! again. A store that keeps identical spans apart shows it twice, and so does Jaeger if a span's bytes differ, which
+//! takes another version of Haulout or other resource attributes. Lost are: the spans of single pods that were not sent
+//! yet (`pods`), the second halves of phases whose middle only the dead process saw (the phase is told whole), a root
+//! where nobody starts within [`RECENT`] of the end (another replica that runs already does not look), and what a collector refuses or is too slow to take, which is counted.
 
 pub mod export;
+mod pods;
+pub mod receipts;
 pub mod spans;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use jiff::Timestamp;
-use opentelemetry::trace::SpanContext;
+use jiff::{SignedDuration, Timestamp};
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
 use crate::actor::tell::{Tell, Told};
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::Record;
-use crate::maintenance::observed::PodLeftBecause;
-use crate::maintenance::waiting::WaitingOn;
-use spans::{Saw, Span};
+use crate::maintenance::episode::{Episode, Phase, Record};
+use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::record;
+use crate::maintenance::trail::{Last, Owed};
+use pods::Drain;
+use receipts::Receipts;
+use spans::Span;
 
-/// How many spans may wait for the exporter. An episode has about a dozen, so this is a hundred episodes that go on
-/// while a collector hangs, and about a megabyte.
+/// How many spans may wait for the exporter. An episode has about a dozen, and three for each of its pods up to
+/// 200, so this is some hundred episodes that go on while a collector hangs, and about a megabyte.
 pub const QUEUE: usize = 2048;
 
-/// The most budgets that a span names: a drain may meet one after the other for days.
-const MAX_BUDGETS: usize = 20;
+/// How old the end of an episode may be for its last spans to be sent by a process that starts: a Pod is back within
+/// minutes, and after that each further start would only send the same again.
+pub const RECENT: SignedDuration = SignedDuration::from_mins(10);
 
 /// Turns what actors tell into spans, and hands them on without ever waiting.
 #[derive(Debug)]
 pub struct Traces {
     queue: mpsc::Sender<Span>,
-    lost: Arc<AtomicU64>,
-    clock: fn() -> Timestamp,
-    nodes: Mutex<BTreeMap<NodeName, InEpisode>>,
-}
-
-/// What is known of a node in an episode.
-#[derive(Debug)]
-struct InEpisode {
-    root: Option<SpanContext>,
-    phase: (&'static str, Timestamp),
-    saw: Saw,
+    lost: Counter,
+    receipts: Receipts,
+    process_began: Timestamp,
+    drains: Mutex<BTreeMap<NodeName, Drain>>,
+    /// The nodes whose last episode has been looked at. What comes to stand there later was not left by a process before
+    /// this one.
+    looked_at: Mutex<BTreeSet<NodeName>>,
 }
 
 impl Traces {
-    /// A listener whose spans go into `queue`. Those that find it full are counted in `lost`.
-    pub fn new(queue: mpsc::Sender<Span>, lost: Arc<AtomicU64>, clock: fn() -> Timestamp) -> Self {
+    /// A listener whose spans go into `queue`, and whose collector's acknowledgements come as `receipts`. Spans that find
+    /// the queue full are counted in `lost`.
+    pub fn new(
+        queue: mpsc::Sender<Span>,
+        lost: Counter,
+        receipts: Receipts,
+        process_began: Timestamp,
+    ) -> Self {
         Self {
             queue,
             lost,
-            clock,
-            nodes: Mutex::default(),
+            receipts,
+            process_began,
+            drains: Mutex::default(),
+            looked_at: Mutex::default(),
         }
     }
 
-    fn recorded(
-        &self,
-        node: &NodeName,
-        before: &Record,
-        transition: &Transition,
-        wrote: (Timestamp, Timestamp),
-    ) {
-        let spans = {
-            let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-            let was = nodes.remove(node);
-            let saw = was.as_ref().map(|was| was.saw.clone()).unwrap_or_default();
-            if let Some(mut is) = InEpisode::of(&transition.record) {
-                match was {
-                    // The same phase goes on, and so does what was seen of it.
-                    Some(was) if was.root == is.root && was.phase == is.phase => is.saw = was.saw,
-                    Some(_) | None => is.saw.from_the_start = true,
-                }
-                nodes.insert(node.clone(), is);
-            }
-            spans::ended(node, before, transition, wrote, &saw)
-        };
-        for span in spans {
-            if self.queue.try_send(span).is_err() {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-            }
+    /// Takes what an effect found.
+    pub fn found(&self, finding: &Finding) {
+        if let Found::Evictions(round) = &finding.found {
+            let mut drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
+            let spans = drains
+                .get_mut(&finding.node)
+                .map(|drain| drain.take(&finding.node, round))
+                .unwrap_or_default();
+            drop(drains);
+            self.send(spans);
         }
     }
 
-    /// Lets `note` write down what is seen of the phase that `node` is in.
-    fn note(&self, node: &NodeName, record: &Record, note: impl FnOnce(&mut Saw)) {
-        let Some(met) = InEpisode::of(record) else {
+    /// Takes what stands on `node` of the episode that ended last. Where a process before this one left it and it ended a
+    /// moment ago, that process may have died before it was told.
+    pub fn left_behind(&self, node: &NodeName, last_episode: &str) {
+        let mut looked_at = self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if !looked_at.insert(node.clone()) {
+            return;
+        }
+        drop(looked_at);
+        let Some(last) = record::read_last(last_episode) else {
             return;
         };
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever changed the record without this process having told of it has begun the phase.
-        let known = nodes
-            .get(node)
-            .is_some_and(|known| known.root == met.root && known.phase == met.phase);
-        if !known {
-            nodes.insert(node.clone(), met);
+        let before = self.process_began.duration_since(last.at);
+        if before.is_negative() || before > RECENT {
+            return;
         }
-        if let Some(known) = nodes.get_mut(node) {
-            note(&mut known.saw);
+        self.pay(node, &last.episode, &last.episode.trail.owed);
+        self.end(node, &last);
+    }
+
+    fn recorded(&self, node: &NodeName, closed: &Record, transition: &Transition, at: Timestamp) {
+        self.end_of_drain(node, closed, transition, at);
+        if let Some(last) = Last::of(closed, transition, at) {
+            self.pay(node, &last.episode, &last.episode.trail.owed);
+            self.end(node, &last);
+        }
+        if let Some(episode) = transition.record.episode() {
+            self.pay(node, episode, &episode.trail.owed);
         }
     }
 
-    fn waits(&self, node: &NodeName, record: &Record, on: &WaitingOn) {
-        let now = (self.clock)();
-        match on {
-            WaitingOn::Slot { ahead, .. } => {
-                let holder = {
-                    let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-                    ahead
-                        .iter()
-                        .find_map(|ahead| nodes.get(ahead).and_then(|it| it.root.clone()))
-                };
-                self.note(node, record, |saw| saw.behind = holder.or(saw.behind.take()));
+    fn pay(&self, node: &NodeName, episode: &Episode, owed: &[Owed]) {
+        for part in owed {
+            self.send_once(spans::told(node, episode, part));
+        }
+    }
+
+    fn end(&self, node: &NodeName, last: &Last) {
+        self.send_once(spans::ended(node, last));
+    }
+
+    /// Sends the spans of a part, unless this process did before.
+    fn send_once(&self, spans: Vec<Span>) {
+        if spans.last().is_some_and(|last| self.receipts.is_first(last.id)) {
+            self.send(spans);
+        }
+    }
+
+    fn send(&self, spans: Vec<Span>) {
+        for span in spans {
+            if self.queue.try_send(span).is_err() {
+                self.lost.inc();
             }
-            WaitingOn::Pods(left) | WaitingOn::DrainHeld(left) => self.note(node, record, |saw| {
-                for pod in left {
-                    match &pod.why {
-                        PodLeftBecause::Budget { names, .. } => {
-                            let room = MAX_BUDGETS.saturating_sub(saw.budgets.len());
-                            saw.budgets.extend(names.iter().take(room).cloned());
-                        }
-                        PodLeftBecause::Leaving
-                        | PodLeftBecause::Refused { .. }
-                        | PodLeftBecause::NotReached => {}
-                    }
-                }
-            }),
-            WaitingOn::HostExit { .. } => {
-                self.note(node, record, |saw| {
-                    saw.host_awaited.get_or_insert(now);
-                });
+        }
+    }
+
+    fn end_of_drain(&self, node: &NodeName, closed: &Record, transition: &Transition, at: Timestamp) {
+        let mut drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = transition.record.episode();
+        let over = drains.remove(node).and_then(|drain| {
+            if next.is_some_and(|next| drain.is_that_of(next)) {
+                drains.insert(node.clone(), drain);
+                return None;
             }
-            WaitingOn::Gpus { .. } => {
-                self.note(node, record, |saw| {
-                    saw.gpus_awaited.get_or_insert(now);
-                });
-            }
-            // It was Ready for a moment only: the wait for it goes on.
-            WaitingOn::NodeReady { .. } => self.note(node, record, |saw| saw.gpus_awaited = None),
-            WaitingOn::Vcenter { .. }
-            | WaitingOn::Kubernetes { .. }
-            | WaitingOn::NodeObject
-            | WaitingOn::VmLookup
-            | WaitingOn::DrainRound
-            | WaitingOn::GuestShutdown { .. }
-            | WaitingOn::GuestShutdownAfterCancel { .. }
-            | WaitingOn::Task(_)
-            | WaitingOn::Retry { .. }
-            | WaitingOn::HostVisible { .. }
-            | WaitingOn::Request { .. }
-            | WaitingOn::Approval
-            | WaitingOn::Skip
-            | WaitingOn::PoweredOn { .. }
-            | WaitingOn::AlreadyThere { .. }
-            | WaitingOn::Place { .. }
-            | WaitingOn::Survey
-            | WaitingOn::Question(_)
-            | WaitingOn::PowerState
-            | WaitingOn::Parked(_) => self.note(node, record, |_| {}),
+            let goes_on = next.filter(|next| closed.episode().is_some_and(|was| was.id == next.id));
+            Some(drain.end(node, goes_on.map_or(at, |next| next.since)))
+        });
+        drop(drains);
+        self.send(over.unwrap_or_default());
+    }
+
+    /// A round of evictions begins in `record`.
+    fn drains(&self, node: &NodeName, record: &Record) {
+        let Some(episode) = record.episode().filter(|it| it.phase == Phase::Draining) else {
+            return;
+        };
+        let mut drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
+        if !drains.get(node).is_some_and(|drain| drain.is_that_of(episode)) {
+            drains.insert(node.clone(), Drain::of(episode));
         }
     }
 }
 
-impl InEpisode {
-    fn of(record: &Record) -> Option<Self> {
-        let episode = record.episode()?;
-        Some(Self {
-            root: spans::root(episode),
-            phase: (episode.phase.name(), episode.since),
-            saw: Saw::default(),
-        })
-    }
-}
-
-impl Tell for Traces {
+impl Tell for Arc<Traces> {
     fn tell(&self, node: &NodeName, told: Told<'_>) {
         match told {
             Told::Recorded {
                 before,
                 transition,
-                wrote,
+                wrote: (at, _),
                 ..
-            } => self.recorded(node, before, transition, wrote),
-            Told::NotRecorded { .. } => {}
+            } => self.recorded(node, before, transition, at),
             Told::Asks { record, effect } => match effect.kind() {
-                EffectKind::ShutdownGuest => self.note(node, record, |saw| saw.guest_asked = true),
-                EffectKind::PowerOff => {
-                    let now = (self.clock)();
-                    self.note(node, record, |saw| {
-                        saw.power_cut.get_or_insert(now);
-                    });
-                }
-                EffectKind::DrainRound | EffectKind::Survey | EffectKind::Relocate | EffectKind::PowerOn => {}
+                EffectKind::DrainRound => self.drains(node, record),
+                EffectKind::ShutdownGuest
+                | EffectKind::PowerOff
+                | EffectKind::Survey
+                | EffectKind::Relocate
+                | EffectKind::PowerOn => {}
             },
-            Told::Waits { record, on, .. } => self.waits(node, record, on),
+            Told::NotRecorded { .. } | Told::Waits { .. } => {}
         }
+    }
+
+    fn owes(&self, node: &NodeName, episode: &Episode, owed: &Owed) -> bool {
+        spans::told(node, episode, owed)
+            .last()
+            .is_some_and(|last| !self.receipts.has_arrived(last.id))
     }
 }
 

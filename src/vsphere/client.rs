@@ -25,8 +25,8 @@ pub struct Settings {
     pub trust: Trust,
     /// Longest time for one call other than the long poll, 30 s.
     pub call_deadline: Duration,
-    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, 60 s: below the idle limit of every proxy, and often enough to
-    /// keep the session warm.
+    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, 120 s: below the idle limit of every proxy, often enough
+    /// to keep the session warm, and seldom enough that the two polls of an idle stream are one call a minute.
     pub long_poll: Duration,
     /// How often hosts and lookups are read again although nothing was pushed: `POLL_INTERVAL_SECONDS`.
     pub reread_every: Duration,
@@ -87,7 +87,7 @@ impl Settings {
             credentials,
             trust,
             call_deadline: Duration::from_secs(30),
-            long_poll: Duration::from_secs(60),
+            long_poll: Duration::from_secs(120),
             reread_every: Duration::from_secs(30),
             retry_min: Duration::from_secs(1),
             retry_max: Duration::from_secs(30),

@@ -7,6 +7,7 @@ use super::property::{Object, Spec, Step, unreadable};
 use super::soap::{self, Moref, ReplyError};
 use super::update::Power;
 use super::xml::write::Out;
+use crate::gate::Permit;
 use crate::ids::{HostRef, TaskRef, VmRef};
 
 /// What came of a call that starts a task.
@@ -88,7 +89,7 @@ impl Vcenter {
     ///
     /// # Errors
     /// [`FaultKind::ToolsUnavailable`] where VMware Tools do not run, and every error of a call.
-    pub async fn shutdown_guest(&self, vm: &VmRef) -> Result<(), Error> {
+    pub async fn shutdown_guest(&self, _permit: &Permit, vm: &VmRef) -> Result<(), Error> {
         match self.call(&Call::act("ShutdownGuest", &vm.into())).await {
             Ok(_)
             | Err(Error::Refused {
@@ -105,7 +106,7 @@ impl Vcenter {
     /// # Errors
     /// [`FaultKind::TaskInProgress`] while another task of the VM runs, and every error of a call. After
     /// [`Error::Transport`] it is unknown whether the power-off was started; calling again looks first.
-    pub async fn power_off(&self, vm: &VmRef) -> Result<Started, Error> {
+    pub async fn power_off(&self, _permit: &Permit, vm: &VmRef) -> Result<Started, Error> {
         let look = self.look("PowerOffVM_Task", vm).await?;
         if look.power == Some(Power::Off) {
             return Ok(Started::AlreadyThere);
@@ -124,7 +125,7 @@ impl Vcenter {
     ///
     /// # Errors
     /// As [`Vcenter::power_off`].
-    pub async fn power_on(&self, vm: &VmRef, by: PowerOnBy) -> Result<Started, Error> {
+    pub async fn power_on(&self, _permit: &Permit, vm: &VmRef, by: PowerOnBy) -> Result<Started, Error> {
         let method = match by {
             PowerOnBy::Host => "PowerOnVM_Task",
             PowerOnBy::Drs => "PowerOnMultiVM_Task",

@@ -124,3 +124,20 @@ fn is_granted(entity: &Element, id: &str) -> Option<bool> {
         .find(|it| it.text_of("privId") == Some(id))?;
     super::decode::boolean(about.text_of("isGranted")?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_privilege_counts_as_had_only_where_vcenter_says_so() {
+        let said = br#"<returnval><entity type="VirtualMachine">vm-71</entity>
+            <privAvailability><privId>System.Read</privId><isGranted>true</isGranted></privAvailability>
+            <privAvailability><privId>Resource.ColdMigrate</privId><isGranted>false</isGranted></privAvailability>
+            </returnval>"#;
+        let said = Element::parse(said).unwrap();
+        assert_eq!(is_granted(&said, "System.Read"), Some(true));
+        assert_eq!(is_granted(&said, "Resource.ColdMigrate"), Some(false));
+        assert_eq!(is_granted(&said, "System.View"), None);
+    }
+}

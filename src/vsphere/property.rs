@@ -8,7 +8,7 @@ use super::xml::Element;
 use super::xml::write::Out;
 
 /// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
-pub(super) const PAGE: u32 = 50;
+const PAGE: u32 = 50;
 /// Most pages of one reading: 500,000 objects, ten times what one vCenter can hold.
 const MAX_PAGES: usize = 10_000;
 
@@ -279,8 +279,18 @@ impl Vcenter {
 
     /// Reads once, in this session, to the last page.
     pub(super) async fn retrieve_in(&self, session: &Session, spec: Spec) -> Result<Vec<Object>, Error> {
+        self.retrieve_pages(session, spec, PAGE).await
+    }
+
+    /// As [`Self::retrieve_in`], with so many objects per page.
+    pub(super) async fn retrieve_pages(
+        &self,
+        session: &Session,
+        spec: Spec,
+        page: u32,
+    ) -> Result<Vec<Object>, Error> {
         let collector = &session.content.property_collector;
-        let options = Out::new("options").with(Out::text("maxObjects", PAGE.to_string()));
+        let options = Out::new("options").with(Out::text("maxObjects", page.to_string()));
         let mut call = Call::read("RetrievePropertiesEx", collector)
             .with(spec.render("specSet"))
             .with(options);

@@ -7,6 +7,7 @@ use super::property::{Spec, Step, unreadable};
 use super::soap::{Moref, ReplyError};
 use super::update::Power;
 use super::xml::write::Out;
+use crate::gate::Permit;
 use crate::ids::{HostRef, VmRef};
 
 const METHOD: &str = "RelocateVM_Task";
@@ -22,7 +23,7 @@ impl Vcenter {
     /// # Errors
     /// As [`Vcenter::power_off`], and [`FaultKind::InvalidPowerState`] without asking where the VM is not off: vCenter
     /// would try to move it while it runs.
-    pub async fn relocate(&self, vm: &VmRef, to: &HostRef) -> Result<Started, Error> {
+    pub async fn relocate(&self, _permit: &Permit, vm: &VmRef, to: &HostRef) -> Result<Started, Error> {
         let look = self.look(METHOD, vm).await?;
         if let Some(task) = look.at_work(METHOD, vm, &TaskKind::RELOCATE)? {
             return Ok(Started::Running(task));

@@ -315,6 +315,9 @@ struct Following {
     listed: BTreeSet<Moref>,
     /// What was told of `found`.
     told: Found,
+    /// The two differ. It is compared when somebody has looked, not with each set: that a host changes must not cost a
+    /// walk over all our VMs.
+    found_is_news: bool,
     /// Something was told, and no `Settled` after it.
     owed: bool,
     /// A VM of ours is gone: another may answer to its key, or none.
@@ -331,6 +334,7 @@ impl Following {
             found: Found::new(),
             listed: BTreeSet::new(),
             told: Found::new(),
+            found_is_news: false,
             owed: false,
             lookups_due: false,
         }
@@ -389,6 +393,7 @@ impl Following {
     fn done(&mut self, done: Done) {
         self.shadow
             .set_ours(done.found.values().flatten().cloned().collect());
+        self.found_is_news = done.found != self.told;
         self.found = done.found;
         self.listed = done.listed;
         if let Some(objects) = done.read_again {
@@ -413,6 +418,9 @@ impl Following {
 
     fn news(&mut self) -> Vec<Update> {
         let mut updates = self.shadow.tell();
+        if !std::mem::take(&mut self.found_is_news) {
+            return updates;
+        }
         for (key, vms) in &self.found {
             if self.told.get(key) != Some(vms) {
                 updates.push(Update::Found {

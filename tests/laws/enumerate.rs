@@ -9,13 +9,13 @@ use haulout::maintenance::episode::{
     Cordon, DrainEnd, Ended, HostMark, Phase, PythonEpisode, PythonState, Record,
 };
 use haulout::maintenance::observed::{
-    Admission, Advice, Attempt, CordonedBy, DrainReport, Hearing, HostState, Limit, NodeSeen, Observed,
+    Admission, Advice, Attempt, CordonedBy, DrainReport, Hearing, HostState, Lead, Limit, NodeSeen, Observed,
     Outcome, PodLeft, PodLeftBecause, PowerSeen, Refusal, VmFacts, VmSeen,
 };
 use haulout::maintenance::placement::Offer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout::maintenance::request::{Action, Request};
-use haulout::maintenance::waiting::ParkReason;
+use haulout::maintenance::waiting::{ParkReason, WaitingOn};
 use jiff::Timestamp;
 
 use crate::facts::*;
@@ -636,4 +636,102 @@ fn every_episode_waits_visibly_when_its_node_object_is_gone() {
             "{record:?} {decision:?}"
         );
     }
+}
+
+#[test]
+fn after_a_takeover_the_epoch_is_written_first_and_no_effect_begins_in_the_quarantine() {
+    let epoch = 7;
+    let (mut written, mut held_back, mut turn) = (0, 0, 0_usize);
+    let cases = each_case(|record, seen, policy, now| {
+        // Each case is decided four times here. No dimension of the cases is a multiple of eleven, so that every
+        // eleventh meets every value of each.
+        turn += 1;
+        if !turn.is_multiple_of(11) {
+            return;
+        }
+        let alone = decide(record, seen, policy, now);
+        let lead = Lead {
+            epoch,
+            acts_from: now + jiff::SignedDuration::from_secs(5),
+        };
+        let seen = Observed { lead, ..seen.clone() };
+        let first = decide(record, &seen, policy, now);
+        let stamped = match (record, &first) {
+            (Record::Episode(before), Decision::Record(transition)) => {
+                let Record::Episode(after) = &transition.record else {
+                    panic!("an episode that another leader wrote is written before it is ended: {first:#?}");
+                };
+                let mut expected = before.clone();
+                expected.epoch = epoch;
+                hold(
+                    "14: a takeover writes its epoch and changes nothing else",
+                    *after == expected
+                        && transition.unschedulable.is_none()
+                        && transition.is_takeover(record),
+                    record,
+                    &seen,
+                    &first,
+                );
+                written += 1;
+                transition.record.clone()
+            }
+            (Record::Episode(_), _) => panic!("an open episode is taken over first: {first:#?}"),
+            (_, Decision::Record(transition)) => {
+                hold(
+                    "14: what begins under a leader bears its epoch",
+                    transition.record.episode().is_none_or(|it| it.epoch == epoch),
+                    record,
+                    &seen,
+                    &first,
+                );
+                return;
+            }
+            _ => record.clone(),
+        };
+        let second = decide(&stamped, &seen, policy, now);
+        match (&alone, &second) {
+            (Decision::Act { effect, .. }, Decision::Act { effect: other, .. }) => hold(
+                "14: in the quarantine is only read",
+                effect == other && matches!(effect, Effect::Survey { .. }),
+                record,
+                &seen,
+                &second,
+            ),
+            (Decision::Act { .. }, Decision::Wait { waiting_on, recheck }) => {
+                let until = lead.acts_from;
+                hold(
+                    "14: an effect waits for the end of the quarantine, and says so",
+                    *waiting_on == WaitingOn::Takeover { until } && *recheck == Some(until),
+                    record,
+                    &seen,
+                    &second,
+                );
+                held_back += 1;
+            }
+            (Decision::Record(_), Decision::Record(other)) => hold(
+                "14: records go on under the new epoch",
+                other.record.episode().is_none_or(|it| it.epoch == epoch),
+                record,
+                &seen,
+                &second,
+            ),
+            (alone, second) => hold("14: nothing else changes", alone == second, record, &seen, second),
+        }
+        let after = decide(&stamped, &seen, policy, lead.acts_from);
+        hold(
+            "14: the quarantine ends",
+            !matches!(
+                &after,
+                Decision::Wait {
+                    waiting_on: WaitingOn::Takeover { .. },
+                    ..
+                }
+            ),
+            record,
+            &seen,
+            &after,
+        );
+    });
+    println!("each eleventh of {cases} cases: {written} takeovers, {held_back} effects held back");
+    assert!(written > 100_000 && held_back > 2_000);
 }

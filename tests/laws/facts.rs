@@ -6,7 +6,7 @@ use std::time::Duration;
 use haulout::ids::{BootId, EpisodeId, HostRef, NodeUid, RequestUid, TaskRef, VmRef};
 use haulout::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
 use haulout::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
+    Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
 };
 use haulout::maintenance::placement::Offer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -105,12 +105,14 @@ pub fn request(action: Action) -> Request {
 pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
     Observed {
         process_began: at(0),
+        lead: Lead::ALONE,
         hearing: Hearing::Both,
         node: Some(node),
         has_copy: false,
         request: None,
         vm: VmSeen::Found(vm),
         admission: Admission::Granted,
+        behind: None,
         drain: None,
         pods_revision: 0,
         attempts: BTreeMap::new(),
@@ -145,6 +147,7 @@ pub fn episode(phase: Phase, cordon: Cordon, powered_off: bool) -> Episode {
         gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: at(0),
     }

@@ -11,13 +11,13 @@ use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, start, tell};
 const ABREAST: usize = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Story {
+pub enum Story {
     Wait,
     Migrate,
 }
 
 impl Story {
-    async fn set(self, name: &str) -> anyhow::Result<Stage<'static>> {
+    pub async fn set(self, name: &str) -> anyhow::Result<Stage<'static>> {
         let mut spec = match self {
             Self::Wait => hosts(&[("esx1", &[a40(1)])]),
             Self::Migrate => hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]),
@@ -32,7 +32,7 @@ impl Story {
     }
 
     /// What the operator does and sees, whatever happens to Haulout meanwhile.
-    async fn play(self, stage: &Stage<'_>) -> anyhow::Result<()> {
+    pub async fn play(self, stage: &Stage<'_>) -> anyhow::Result<()> {
         let node = stage.node_name("gpu1");
         let boot_before = boot_id(&stage.node(&node).await?);
         stage.vcenter.enter_maintenance("esx1").await?;
@@ -67,10 +67,11 @@ impl Story {
     }
 }
 
-async fn through(stage: &Stage<'_>) -> anyhow::Result<(Gate, String)> {
+pub async fn through(stage: &Stage<'_>, replica: &str) -> anyhow::Result<(Gate, String)> {
     let client = stage.kube.client_for(&stage.user())?;
     let gate = Gate::start(client, stage.vcenter.sdk()).await?;
-    let kubeconfig = stage.kube.dir().join(format!("gate-{}.kubeconfig", stage.name()));
+    let kubeconfig = format!("gate-{}{replica}.kubeconfig", stage.name());
+    let kubeconfig = stage.kube.dir().join(kubeconfig);
     gate.write_kubeconfig(&kubeconfig)?;
     Ok((gate, kubeconfig.to_string_lossy().into_owned()))
 }
@@ -83,9 +84,9 @@ fn start_behind(stage: &Stage<'_>, gate: &Gate, kubeconfig: &str) -> anyhow::Res
 }
 
 /// The story undisturbed; gives what it changed, in order.
-async fn undisturbed(story: Story, name: &str) -> anyhow::Result<Vec<String>> {
+pub async fn undisturbed(story: Story, name: &str) -> anyhow::Result<Vec<String>> {
     let stage = story.set(name).await?;
-    let (gate, kubeconfig) = through(&stage).await?;
+    let (gate, kubeconfig) = through(&stage, "").await?;
     let haulout = start_behind(&stage, &gate, &kubeconfig)?;
     stage.wait_said("vCenter has told its complete set").await?;
     story.play(&stage).await?;
@@ -99,7 +100,7 @@ async fn undisturbed(story: Story, name: &str) -> anyhow::Result<Vec<String>> {
 
 async fn killed(story: Story, name: &str, number: usize, moment: Moment) -> anyhow::Result<()> {
     let stage = story.set(name).await?;
-    let (gate, kubeconfig) = through(&stage).await?;
+    let (gate, kubeconfig) = through(&stage, "").await?;
     gate.stop_at(number, moment);
     let haulout = start_behind(&stage, &gate, &kubeconfig)?;
     stage.wait_said("vCenter has told its complete set").await?;

@@ -14,7 +14,7 @@ use haulout_lab::wait::until;
 use crate::story::{one_node, start, tell};
 
 /// Any free port of the loopback; the log tells which.
-const SERVED: [(&str, &str); 2] = [
+pub const SERVED: [(&str, &str); 2] = [
     ("METRICS_ADDRESS", "127.0.0.1:0"),
     ("HEALTH_ADDRESS", "127.0.0.1:0"),
 ];

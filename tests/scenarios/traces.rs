@@ -1,10 +1,14 @@
 //! What a tracing backend shows of an episode, and what becomes of the episode when the backend is none.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use haulout_lab::gate::Moment;
 use haulout_lab::jaeger::{Jaeger, Span};
 use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage, episode};
+use haulout_lab::tollgate::{Point, Tollgate};
 use haulout_lab::wait::until;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
@@ -12,7 +16,8 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::story::{a40, gpu_vm, hosts, kube, one_node, run, stage, start, tell};
+use crate::metrics::{address, ask};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, start, tell};
 
 /// All stories tell one Jaeger; their traces keep them apart.
 static JAEGER: OnceCell<Jaeger> = OnceCell::const_new();
@@ -227,7 +232,176 @@ fn a_cancelled_drain_is_one_trace_that_names_the_budget() {
         );
         let result = named(&spans, "maintenance")?.tags.get("haulout.result").cloned();
         ensure!(result.as_deref() == Some("cancelled"), "{result:?}");
+        let root = named(&spans, "maintenance")?;
+        ensure!(root.events == ["operator.cancelled"], "{root:#?}");
+        let evict = named(&spans, "evict pod")?;
+        ensure!(evict.tags["k8s.pod.name"] == "held", "{evict:#?}");
         haulout.stop().await
+    });
+}
+
+#[test]
+fn a_drain_that_a_budget_held_tells_of_each_pod_what_it_waited_for() {
+    tell(async {
+        let stage = one_node("trace-pdb").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.add_pod("free", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let haulout = start_traced(&stage).await?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&stage, &node).await?;
+        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+        stage.set_budget("held", 1).await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        in_maintenance(&stage, "esx1").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        let spans = whole(&id, &node).await?;
+        let drain = named(&spans, "drain")?;
+        let pods: Vec<&Span> = spans.iter().filter(|span| span.name == "evict pod").collect();
+        let names: BTreeSet<&str> = pods.iter().map(|pod| pod.tags["k8s.pod.name"].as_str()).collect();
+        ensure!(names == ["free", "held"].into(), "{names:?}");
+        for pod in &pods {
+            ensure!(pod.parent.as_ref() == Some(&drain.id), "{pod:#?}");
+            for key in ["k8s.namespace.name", "k8s.pod.uid", "haulout.evict.attempts"] {
+                ensure!(pod.tags.contains_key(key), "{pod:#?} has no {key}");
+            }
+            let of_it = |name: &str| {
+                spans
+                    .iter()
+                    .filter(|it| it.name == name && it.parent.as_ref() == Some(&pod.id))
+                    .count()
+            };
+            let is_held = pod.tags["k8s.pod.name"] == "held";
+            ensure!(of_it("wait pdb") == usize::from(is_held), "{spans:#?}");
+            ensure!(of_it("wait termination") == 1, "{spans:#?}");
+        }
+        let wait = named(&spans, "wait pdb")?;
+        ensure!(wait.tags["k8s.pdb.name"] == "held-budget", "{wait:#?}");
+        ensure!(
+            wait.events == ["eviction.blocked"],
+            "one message, told once: {wait:#?}"
+        );
+        haulout.stop().await
+    });
+}
+
+/// What every trace of the wait story holds, whoever was killed meanwhile.
+const WAIT_STORY: [&str; 10] = [
+    "announce",
+    "detect",
+    "cordon",
+    "drain",
+    "guest shutdown",
+    "wait host exit",
+    "power on",
+    "wait node ready",
+    "uncordon",
+    "maintenance",
+];
+
+/// How many of these stories run at once. Each is mostly waiting, and the machine has two cores for all.
+const ABREAST: usize = 6;
+
+/// The wait story of a node with a pod, whose spans pass through a tollgate; killed there, where it says so. Gives how
+/// many requests there were, and how many spans Jaeger holds more than once.
+async fn through_a_tollgate(name: &str, kill: Option<(Point, Moment)>) -> anyhow::Result<(usize, usize)> {
+    let stage = one_node(name).await?;
+    let node = stage.node_name("gpu1");
+    stage.add_pod("train", &node, &[]).await?;
+    let gate = Tollgate::start(&jaeger().await.otlp_http()).await?;
+    if let Some((point, moment)) = kill {
+        gate.stop_at(point, moment);
+    }
+    let start = || start(&stage, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &gate.endpoint())]);
+    let first = start()?;
+    let mut told = None;
+    let killed = async {
+        if kill.is_some() {
+            gate.stopped().await;
+            first.kill().await?;
+            gate.open();
+            return start();
+        }
+        Ok(first)
+    };
+    let played = async {
+        told = Some(wait_story(&stage).await?);
+        anyhow::Ok(())
+    };
+    let both = async { tokio::try_join!(killed, played) };
+    let (haulout, ()) = tokio::time::timeout(PATIENCE * 2, both)
+        .await
+        .with_context(|| format!("after {} requests\n{}", gate.requests(), stage.said()))??;
+    let id = told.context("the story has a trace")?;
+    // A stop between the last write and its telling would leave the root to the next start, as a kill would.
+    whole(&id, &node).await.with_context(|| stage.said())?;
+    // Only who has seen the Node can have told again what was left there; an orderly end sends what waits.
+    let starts = 1 + usize::from(kill.is_some());
+    until("each of them to see the Node", PATIENCE, async || {
+        let seen = stage
+            .said()
+            .matches("Kubernetes has told its complete set")
+            .count();
+        Ok((seen == starts).then_some(()))
+    })
+    .await?;
+    haulout.stop().await?;
+    let spans = whole(&id, &node).await.with_context(|| stage.said())?;
+    for name in WAIT_STORY {
+        let count = spans.iter().filter(|span| span.name == name).count();
+        ensure!(count == 1, "{name} is told {count} times: {spans:#?}");
+    }
+    let root = named(&spans, "maintenance")?;
+    let restarts = root
+        .events
+        .iter()
+        .filter(|it| *it == "controller.restarted")
+        .count();
+    ensure!(restarts <= usize::from(kill.is_some()), "{root:#?}");
+    let stored = jaeger().await.stored(&id).await?.len();
+    Ok((gate.requests(), stored - spans.len()))
+}
+
+#[test]
+fn a_kill_before_and_after_every_export_leaves_one_whole_trace_with_no_span_twice() {
+    tell(async {
+        let (requests, twice) = through_a_tollgate("toll-ref", None).await?;
+        println!("{requests} exports without a kill");
+        ensure!(
+            requests >= 6 && twice == 0,
+            "{requests} exports, {twice} spans sent twice"
+        );
+        // Spans that end at almost the same time may share a request in one run and not in the other, so the last
+        // numbers may never come. The root, which is in the last request, is known by its result.
+        let points = (1..requests)
+            .map(Point::Number)
+            .chain([Point::Words("haulout.result")])
+            .flat_map(|point| [(point, Moment::Before), (point, Moment::After)]);
+        let kills: Vec<(Point, usize)> = stream::iter(points)
+            .map(|(point, moment)| async move {
+                let at = match point {
+                    Point::Number(number) => number.to_string(),
+                    Point::Words(_) => "root".to_owned(),
+                };
+                let name = format!("toll-{at}-{moment:?}").to_lowercase();
+                let (_, twice) = through_a_tollgate(&name, Some((point, moment)))
+                    .await
+                    .with_context(|| name.clone())?;
+                println!("killed {moment:?} export {at}: {twice} spans were sent again");
+                anyhow::Ok((point, twice))
+            })
+            .buffer_unordered(ABREAST)
+            .try_collect()
+            .await?;
+        // Jaeger shows one of them because they are the same to the last bit; it would show both otherwise.
+        ensure!(
+            kills.iter().any(|(_, twice)| *twice > 0),
+            "nothing was sent again: {kills:?}"
+        );
+        Ok(())
     });
 }
 
@@ -304,6 +478,8 @@ fn a_kill_while_the_node_waits_for_its_host_leaves_one_trace_with_one_root() {
             .parse::<jiff::Timestamp>()?
             .as_microsecond();
         let wait = named(&spans, "wait host exit")?;
+        let root = named(&spans, "maintenance")?;
+        ensure!(root.events == ["controller.restarted"], "{root:#?}");
         ensure!(
             wait.start == u64::try_from(began)?,
             "the wait is told from its beginning in the killed process: {wait:#?}"
@@ -353,14 +529,22 @@ fn a_collector_that_is_down_or_hangs_or_crawls_holds_up_neither_episode_nor_exit
             let changes = [
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
                 ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
+                ("METRICS_ADDRESS", "127.0.0.1:0"),
             ];
             let haulout = run(&stage, &changes).await?;
             let begun = Instant::now();
             wait_story(&stage).await?;
             let took = begun.elapsed();
+            let metrics = format!("{}/metrics", address(&stage, "metrics").await?);
+            let (_, metrics) = ask(&metrics, "text/plain").await?;
+            let lost = metrics
+                .lines()
+                .find_map(|line| line.strip_prefix("haulout_trace_spans_lost_total "))
+                .with_context(|| format!("no count of lost spans in {metrics}"))?
+                .parse::<f64>()?;
             // Fails when it takes more than five seconds.
             haulout.stop().await?;
-            anyhow::Ok((took, stage.said()))
+            anyhow::Ok((took, stage.said(), lost))
         };
         let (off, down, hung, slow) = tokio::try_join!(
             timed("collector-off", ""),
@@ -383,6 +567,12 @@ fn a_collector_that_is_down_or_hangs_or_crawls_holds_up_neither_episode_nor_exit
             "nothing is made where nothing is asked for"
         );
         ensure!(down.1.contains("spans were lost"), "{}", down.1);
+        ensure!(
+            down.2 > 0.0 && off.2 == 0.0,
+            "{} and {} spans are counted as lost",
+            down.2,
+            off.2
+        );
         Ok(())
     });
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use haulout::gate::{Errand, Gate, Permit};
 use haulout::ids::VmRef;
 use haulout::vsphere::client::{
     CredentialPart, CredentialSource, Endpoint, Error, LoginError, Settings, Trust, Vcenter,
@@ -22,6 +23,10 @@ const CONTENT: &[u8] = include_bytes!("../../proto-notes/captures/service-conten
 const LOGIN: &[u8] = include_bytes!("../../proto-notes/captures/login.xml");
 const REFUSED: &[u8] = include_bytes!("../../proto-notes/captures/login-refused.xml");
 const DEAD: &[u8] = include_bytes!("../../proto-notes/captures/dead-session-call.xml");
+
+fn permit() -> Permit {
+    Gate::without_election().pass(Errand::Effect).unwrap()
+}
 
 /// Answers `ShutdownGuest` in the session that was logged in last, and counts.
 #[derive(Default)]
@@ -135,7 +140,11 @@ async fn however_many_ask_one_login_is_made() {
     let mut calls = JoinSet::new();
     for n in 0..20 {
         let vcenter = vcenter.clone();
-        calls.spawn(async move { vcenter.shutdown_guest(&VmRef::new(format!("vm-{n}"))).await });
+        calls.spawn(async move {
+            vcenter
+                .shutdown_guest(&permit(), &VmRef::new(format!("vm-{n}")))
+                .await
+        });
     }
     while let Some(result) = calls.join_next().await {
         result.unwrap().unwrap();
@@ -154,7 +163,11 @@ async fn a_dead_session_costs_one_login_however_many_find_it_dead() {
     let mut calls = JoinSet::new();
     for n in 0..20 {
         let vcenter = vcenter.clone();
-        calls.spawn(async move { vcenter.shutdown_guest(&VmRef::new(format!("vm-{n}"))).await });
+        calls.spawn(async move {
+            vcenter
+                .shutdown_guest(&permit(), &VmRef::new(format!("vm-{n}")))
+                .await
+        });
     }
     while let Some(result) = calls.join_next().await {
         result.unwrap().unwrap();
@@ -170,7 +183,10 @@ async fn a_session_that_dies_at_once_again_is_an_error_and_no_loop() {
         ..Script::default()
     };
     let (vcenter, script, _tasks) = start(script, None).await;
-    let error = vcenter.shutdown_guest(&VmRef::new("vm-1")).await.unwrap_err();
+    let error = vcenter
+        .shutdown_guest(&permit(), &VmRef::new("vm-1"))
+        .await
+        .unwrap_err();
     assert_eq!(
         error.fault().map(|fault| &fault.kind),
         Some(&FaultKind::NotAuthenticated)
@@ -195,7 +211,10 @@ async fn refused_credentials_are_held_back_until_they_change() {
     };
     let (vcenter, script, _tasks) = start(script, Some(source)).await;
     for _ in 0..3 {
-        let error = vcenter.shutdown_guest(&VmRef::new("vm-1")).await.unwrap_err();
+        let error = vcenter
+            .shutdown_guest(&permit(), &VmRef::new("vm-1"))
+            .await
+            .unwrap_err();
         assert!(
             matches!(&error, Error::Login { source: LoginError::Credentials { again_in, .. }, .. } if again_in.as_secs() > 100),
             "{}",
@@ -205,7 +224,10 @@ async fn refused_credentials_are_held_back_until_they_change() {
     }
     assert_eq!(script.logins.load(Ordering::SeqCst), 1);
     std::fs::write(&password, "other").unwrap();
-    vcenter.shutdown_guest(&VmRef::new("vm-1")).await.unwrap_err();
+    vcenter
+        .shutdown_guest(&permit(), &VmRef::new("vm-1"))
+        .await
+        .unwrap_err();
     assert_eq!(script.logins.load(Ordering::SeqCst), 2);
     std::fs::remove_dir_all(&directory).unwrap();
 }
@@ -217,7 +239,10 @@ async fn a_call_that_acts_is_sent_once_when_its_answer_is_useless() {
         ..Script::default()
     };
     let (vcenter, script, _tasks) = start(script, None).await;
-    let error = vcenter.shutdown_guest(&VmRef::new("vm-1")).await.unwrap_err();
+    let error = vcenter
+        .shutdown_guest(&permit(), &VmRef::new("vm-1"))
+        .await
+        .unwrap_err();
     assert!(error.chain().contains("503"), "{}", error.chain());
     assert_eq!(script.calls.load(Ordering::SeqCst), 1);
     assert!(!format!("{vcenter:?}").contains("hunter2"));

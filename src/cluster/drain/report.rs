@@ -20,8 +20,27 @@ pub struct Report {
     pub skipped: BTreeMap<SkipReason, usize>,
     /// How many evictions were answered with each HTTP status; under 0, how many were not answered.
     pub answers: BTreeMap<u16, u64>,
+    /// The evictions that were asked for, in the order of their answers.
+    pub asked: Vec<Asked>,
     /// The longest wait that Kubernetes asked for before an eviction is tried again.
     pub retry_after: Option<Duration>,
+}
+
+/// One eviction, by its times since the round began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// Which of the pods of that name.
+    pub uid: String,
+    /// When it was asked for.
+    pub asked: Duration,
+    /// When it was answered, or given up.
+    pub answered: Duration,
+    /// Why the pod is still there; `None` where it was gone.
+    pub why: Option<Why>,
 }
 
 /// A pod that stands in the way.

@@ -6,8 +6,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cluster::pods::SkipReason;
 use crate::cluster::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, server};
+use crate::gate::{Errand, Gate};
 
 const LIST: &str = "GET /api/v1/pods";
+
+fn permit() -> Permit {
+    Gate::without_election().pass(Errand::Effect).unwrap()
+}
 
 fn node() -> NodeName {
     NodeName::new("gpu-1")
@@ -28,7 +33,13 @@ async fn evict_round(
     answer: impl FnMut(&Seen) -> Reply + Send + 'static,
 ) -> (Result<Report, DrainError>, Log) {
     let (client, log) = server(answer);
-    let report = round(&client, &node(), &DrainSettings::default(), Mode::Evict).await;
+    let report = round(
+        &client,
+        &node(),
+        &DrainSettings::default(),
+        Mode::Evict(&permit()),
+    )
+    .await;
     (report, log)
 }
 
@@ -429,7 +440,9 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
         flight: Flight::of(2),
         ..DrainSettings::default()
     };
-    let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+        .await
+        .unwrap();
     let count = |is: fn(&Why) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
     assert_eq!(count(|why| matches!(why, Why::Unreachable { .. })), 4);
     assert_eq!(count(|why| *why == Why::NotReached), 1);
@@ -454,7 +467,9 @@ async fn a_kube_apiserver_that_asks_for_quiet_gets_it() {
         flight: Flight::of(1),
         ..DrainSettings::default()
     };
-    let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+        .await
+        .unwrap();
     assert_eq!(log.lines().len(), 2);
     assert_eq!(report.retry_after, Some(Duration::from_secs(3)));
     assert_eq!(report.left.len(), 50);
@@ -476,11 +491,15 @@ async fn our_own_pod_leaves_last() {
         }
     };
     let (client, log) = server(answer(vec![pod("haulout-1"), pod("web-1")]));
-    let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+        .await
+        .unwrap();
     assert_eq!(report.left[0].why, Why::OwnPod);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     let (client, log) = server(answer(vec![pod("haulout-1")]));
-    let report = round(&client, &node(), &settings, Mode::Evict).await.unwrap();
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+        .await
+        .unwrap();
     assert_eq!(report.left[0].why, Why::Evicted);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("haulout-1")]);
 }
@@ -555,8 +574,9 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
         ..DrainSettings::default()
     };
     let node = node();
-    let one = round(&client, &node, &settings, Mode::Evict);
-    let other = round(&client, &node, &settings, Mode::Evict);
+    let permit = permit();
+    let one = round(&client, &node, &settings, Mode::Evict(&permit));
+    let other = round(&client, &node, &settings, Mode::Evict(&permit));
     let (one, other) = tokio::join!(one, other);
     let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
     assert_eq!(asked.iter().sum::<u64>(), 3);

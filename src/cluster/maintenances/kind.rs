@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
     category = "haulout",
     status = "NodeMaintenanceStatus",
     derive = "PartialEq",
+    doc = "Asks for one node to be taken out of service, or keeps the record of an episode.",
     validation = Rule::new("self.spec.nodeName.size() > 0").message("spec.nodeName has to name a Node"),
     printcolumn(json_path = ".spec.nodeName", name = "Node", type_ = "string"),
     printcolumn(json_path = ".status.host", name = "Host", type_ = "string"),

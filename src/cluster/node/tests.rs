@@ -1,5 +1,6 @@
 use super::*;
 use crate::cluster::stand_in::{Reply, refusal, server};
+use crate::gate::{Errand, Gate};
 use crate::keys::DEFAULT_PREFIX;
 
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -18,6 +19,7 @@ fn cordon() -> NodePatch {
             migrated_to_host: None,
             transition_time: Some("2026-01-02T03:04:05Z".to_owned()),
             episode: Some("{}".to_owned()),
+            last_episode: None,
             keep_cordoned: Some("true".to_owned()),
             ..Marks::default()
         },
@@ -33,7 +35,17 @@ async fn patched(
     let mut reply = Some(reply);
     let (client, log) = server(move |_| reply.take().unwrap());
     let keys = Keys::under(DEFAULT_PREFIX);
-    let result = patch(&client, &keys, &gpus(), &NodeName::new("gpu-1"), with, DEADLINE).await;
+    let permit = Gate::without_election().pass(Errand::Record).unwrap();
+    let result = patch(
+        &permit,
+        &client,
+        &keys,
+        &gpus(),
+        &NodeName::new("gpu-1"),
+        with,
+        DEADLINE,
+    )
+    .await;
     (result, log.all())
 }
 
@@ -71,6 +83,7 @@ async fn a_transition_is_one_patch_that_only_the_view_it_was_decided_on_accepts(
                     "vsphere-maintenance.boeye.net/migrated-to-host": null,
                     "vsphere-maintenance.boeye.net/transition-time": "2026-01-02T03:04:05Z",
                     "vsphere-maintenance.boeye.net/episode": "{}",
+                    "vsphere-maintenance.boeye.net/last-episode": null,
                 },
             },
             "spec": {"unschedulable": true},
@@ -88,7 +101,7 @@ async fn the_end_removes_our_annotations_and_the_cordon_as_kubectl_uncordon_does
     let (_, seen) = patched(&end, node()).await;
     assert_eq!(seen[0].body["spec"], json!({"unschedulable": null}));
     let annotations = seen[0].body["metadata"]["annotations"].as_object().unwrap();
-    assert_eq!(annotations.len(), 5);
+    assert_eq!(annotations.len(), 6);
     assert!(annotations.values().all(Value::is_null));
 }
 

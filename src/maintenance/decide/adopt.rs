@@ -63,7 +63,8 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
             .map(|name| by_name(name, vm.on_name == *name, vm.on.clone())),
         gave_up: None,
         left_behind: Vec::new(),
-        epoch: 0,
+        epoch: seen.lead.epoch,
+        trail: Default::default(),
         phase,
         since: python.since,
     })))

@@ -33,6 +33,7 @@ fn episode(phase: Phase) -> Episode {
         gave_up: None,
         left_behind: vec!["ml/train-0".to_owned()],
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: time("2026-11-21T03:00:02Z"),
     }

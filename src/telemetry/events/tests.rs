@@ -44,6 +44,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
         gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: at(since),
     }

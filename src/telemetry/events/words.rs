@@ -232,6 +232,9 @@ fn recorded(
             return Some((Reason::HostMaintenanceDetected, detected(episode, links)));
         }
     };
+    if transition.is_takeover(before) {
+        return None;
+    }
     let from = was.phase.at_work();
     let took = Span(at.duration_since(worked_since(was)));
     let is_resumed = matches!(was.phase, Phase::Parked { .. })
@@ -535,6 +538,7 @@ fn waits(
         )
         | WaitingOn::Vcenter { .. }
         | WaitingOn::Kubernetes { .. }
+        | WaitingOn::Takeover { .. }
         | WaitingOn::NodeObject
         | WaitingOn::VmLookup
         | WaitingOn::DrainRound

@@ -6,6 +6,7 @@ use std::fmt;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 /// What all our metrics' names begin with.
@@ -47,6 +48,7 @@ pub enum Kind {
 pub struct Descriptor {
     stem: &'static str,
     is_seconds: bool,
+    is_foreign: bool,
     /// Its type.
     pub kind: Kind,
     /// Its labels.
@@ -57,6 +59,9 @@ pub struct Descriptor {
 impl Descriptor {
     /// Its name, as queries use it.
     pub fn name(&self) -> String {
+        if self.is_foreign {
+            return self.stem.to_owned();
+        }
         let seconds = if self.is_seconds { "_seconds" } else { "" };
         let total = if self.kind == Kind::Counter { "_total" } else { "" };
         format!("{PREFIX}_{}{seconds}{total}", self.stem)
@@ -79,9 +84,18 @@ impl Descriptor {
         Self {
             stem,
             is_seconds: false,
+            is_foreign: false,
             kind,
             labels,
             help,
+        }
+    }
+
+    /// Under the name that other controllers give it, so that what watches them watches us.
+    const fn of_all_controllers(self) -> Self {
+        Self {
+            is_foreign: true,
+            ..self
         }
     }
 
@@ -117,6 +131,8 @@ macro_rules! metrics {
 metrics! {
     BUILD_INFO: Gauge, "build_info", ["version", "revision"],
         "1, with the version and the commit it was built from";
+    LEADER: Gauge, "leader_election_master_status", ["name"],
+        "1 while this replica leads by the Lease of that name, 0 while it does not", of_all_controllers;
     DETECTION_LATENCY: Histogram, "detection_latency", ["source"],
         "From the click, on vCenter's clock, until the episode stands on its Node, on ours", in_seconds;
     EPISODES_STARTED: Counter, "episodes_started", ["trigger"],
@@ -159,6 +175,8 @@ metrics! {
         "Hosts in service with a device that fits a VM of ours in that cluster and that nobody is known to hold";
     DECISIONS: Counter, "decisions", ["decision"],
         "What actors decided: records and effects each time, waits when they change";
+    TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
+        "Spans that no collector took: it was down, too slow, or refused them";
 }
 
 /// The metrics that are counted as things happen.
@@ -175,12 +193,15 @@ pub(super) struct Families {
     pub(super) vcenter_requests: Family<Labels, Counter>,
     pub(super) vcenter_request_duration: Family<Labels, Histogram, fn() -> Histogram>,
     pub(super) decisions: Family<Labels, Counter>,
+    pub(super) trace_spans_lost: Counter,
 }
 
 impl Families {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let queue_wait = long();
         register(registry, &QUEUE_WAIT, queue_wait.clone());
+        let trace_spans_lost = Counter::default();
+        register(registry, &TRACE_SPANS_LOST, trace_spans_lost.clone());
         let families = Self {
             detection_latency: histogram(registry, &DETECTION_LATENCY, detection),
             episodes_started: counter(registry, &EPISODES_STARTED),
@@ -193,6 +214,7 @@ impl Families {
             vcenter_requests: counter(registry, &VCENTER_REQUESTS),
             vcenter_request_duration: histogram(registry, &VCENTER_REQUEST_DURATION, request),
             decisions: counter(registry, &DECISIONS),
+            trace_spans_lost,
         };
         families.begin_at_zero();
         families
@@ -224,6 +246,13 @@ pub(super) fn labels<const N: usize>(pairs: [(&'static str, &'static str); N]) -
         .into_iter()
         .map(|(name, value)| (name, Cow::Borrowed(value)))
         .collect()
+}
+
+/// The metrics that bear no prefix of ours.
+pub(super) fn foreign(registry: &mut Registry) -> Family<Labels, Gauge> {
+    let leader = Family::default();
+    register(registry, &LEADER, leader.clone());
+    leader
 }
 
 fn long() -> Histogram {

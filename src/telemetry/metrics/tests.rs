@@ -38,6 +38,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
         gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: at(since),
     }
@@ -58,12 +59,14 @@ fn sight(record: Record, host: HostState) -> Sight {
         record,
         seen: Observed {
             process_began: at(-60),
+            lead: crate::maintenance::observed::Lead::ALONE,
             hearing: Hearing::Both,
             node: Some(node()),
             has_copy: false,
             request: None,
             vm: VmSeen::Found(vm),
             admission: Admission::Granted,
+            behind: None,
             drain: None,
             pods_revision: 0,
             attempts: BTreeMap::new(),
@@ -400,6 +403,7 @@ fn everything() -> Teller {
     told.metrics.vcenter_answered(at(3));
     told.metrics
         .show_free_gpu_hosts(BTreeMap::from([("c1".to_owned(), 2)]));
+    told.metrics.leads("haulout", true);
     told
 }
 

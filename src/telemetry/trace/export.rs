@@ -1,19 +1,19 @@
 //! Sends spans by OTLP, as the standard `OTEL_*` variables say, and never holds anybody up.
 //!
-//! A batch is sent once. Sent again after a lost answer, its spans could stand twice in a store; so a batch that fails
-//! is given up, counted, and told in the log.
+//! A batch is sent once: repeating it to a collector that is in trouble would only pile up what comes after. One that
+//! fails is given up, counted, and told in the log; what it told of phases stays owed in the record.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{Link, SpanContext, SpanId, Status, TraceFlags, TraceState};
+use opentelemetry::trace::{Event, Link, SpanContext, SpanId, Status, TraceFlags, TraceState};
 use opentelemetry::{InstrumentationScope, Key, KeyValue};
 use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
 use opentelemetry_otlp::{SpanExporter, WithHttpConfig as _, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{SpanData, SpanExporter as Export, SpanLinks};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as Export, SpanLinks};
+use prometheus_client::metrics::counter::Counter;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio::sync::mpsc;
@@ -21,7 +21,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::spans::Span;
+use super::receipts::Receipts;
+use super::spans::{Moment, Span};
 
 /// How many spans go into one request: some ten kilobytes.
 const BATCH: usize = 128;
@@ -190,7 +191,8 @@ fn resource() -> Resource {
 pub async fn run<E: Export>(
     exporter: E,
     mut queue: mpsc::Receiver<Span>,
-    lost: Arc<AtomicU64>,
+    lost: Counter,
+    receipts: Receipts,
     stop: CancellationToken,
 ) {
     let mut complaints = Complaints {
@@ -202,9 +204,15 @@ pub async fn run<E: Export>(
         let mut batch = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut batch, BATCH).await > 0 {
             let count = batch.len();
+            let ids: Vec<SpanId> = batch.iter().map(|span| span.id).collect();
             let spans = batch.drain(..).map(data).collect();
             let why = match tokio::time::timeout(EXPORT_DEADLINE, exporter.export(spans)).await {
-                Ok(Ok(())) => None,
+                Ok(Ok(())) => {
+                    for id in ids {
+                        receipts.arrives(id);
+                    }
+                    None
+                }
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => Some(format!("no answer within {EXPORT_DEADLINE:?}")),
             };
@@ -225,7 +233,7 @@ pub async fn run<E: Export>(
 
 /// Tells of lost spans, but not of each: a collector that is down for a day would fill the log.
 struct Complaints {
-    lost: Arc<AtomicU64>,
+    lost: Counter,
     told: u64,
     quiet_until: Option<Instant>,
 }
@@ -234,9 +242,9 @@ impl Complaints {
     fn after(&mut self, batch: usize, why: Option<&str>) {
         if why.is_some() {
             let batch = u64::try_from(batch).unwrap_or(u64::MAX);
-            self.lost.fetch_add(batch, Ordering::Relaxed);
+            self.lost.inc_by(batch);
         }
-        let lost = self.lost.load(Ordering::Relaxed);
+        let lost = self.lost.get();
         let at = Instant::now();
         if lost == self.told || self.quiet_until.is_some_and(|until| at < until) {
             return;
@@ -256,6 +264,8 @@ fn data(span: Span) -> SpanData {
     links
         .links
         .extend(span.link.map(|root| Link::new(root, Vec::new(), 0)));
+    let mut events = SpanEvents::default();
+    events.events.extend(span.moments.into_iter().map(event));
     SpanData {
         span_context: SpanContext::new(
             span.trace,
@@ -272,11 +282,15 @@ fn data(span: Span) -> SpanData {
         end_time: SystemTime::from(span.end),
         attributes: span.attributes,
         dropped_attributes_count: 0,
-        events: Default::default(),
+        events,
         links,
         status: span.failed.map_or(Status::Unset, Status::error),
         instrumentation_scope: InstrumentationScope::builder("haulout").build(),
     }
+}
+
+fn event(moment: Moment) -> Event {
+    Event::new(moment.name, SystemTime::from(moment.at), moment.attributes, 0)
 }
 
 #[cfg(test)]

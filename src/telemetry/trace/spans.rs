@@ -1,26 +1,29 @@
-//! Which spans end with a change of a record: a pure function of the records, and of what was seen between them.
+//! Which spans tell a part of the story: a pure function of what the record keeps.
 //!
 //! ```text
 //!  maintenance ───────────────────────────────────────────────────────────────────────────────┐
-//!  │ announce (no length)                                                                     │
+//!  │ announce (a moment)                                                                      │
 //!  ├─ detect ─┬─ queue ─┬─ drain ──────┬─ guest shutdown ─┬─ power off ─┬─ place ─┬─ … ─┬─ uncordon
 //!                       └─ cordon
 //! ```
 //!
 //! Phases follow each other without gaps or overlaps, because each ends at the very time that the next one keeps as its
 //! beginning. These times stand on the Node, so a phase that began in another process is told whole; and a span's id is
-//! a digest of the episode, the phase and its beginning, so whoever tells it tells the same span.
+//! a digest of the episode, the phase and its beginning, so whoever tells it tells the same span. Cordon and uncordon are
+//! moments: the PATCH that writes them down cannot write down how long it took.
 
-use std::collections::BTreeSet;
-
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, TraceFlags, TraceId, TraceState};
 use opentelemetry::{KeyValue, StringValue, Value};
 use sha2::{Digest as _, Sha256};
 
 use crate::ids::{NodeName, TaskRef};
-use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase, Record};
+use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase};
+use crate::maintenance::trail::{Incident, Last, Owed, Part, Passed};
+
+/// The length of what has none. Jaeger takes a span that ends where it begins for one of negative duration, marks it with a
+/// warning, and does not know it again when it is sent twice.
+const A_MOMENT: SignedDuration = SignedDuration::from_micros(1);
 
 /// A span that has ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,98 +44,84 @@ pub struct Span {
     pub end: Timestamp,
     /// What it was about.
     pub attributes: Vec<KeyValue>,
+    /// What happened in it.
+    pub moments: Vec<Moment>,
     /// What went wrong, if something did.
     pub failed: Option<String>,
     /// The root of another episode that this one waited for.
     pub link: Option<SpanContext>,
 }
 
-/// What this process has seen of a phase that no record keeps. It only refines what the records tell, so that nothing
-/// is missing and nothing invented when it is lost with its process.
-#[derive(Clone, Debug, Default)]
-pub struct Saw {
-    /// This process began the phase itself. What it has seen of one begun before says nothing of its earlier part.
-    pub from_the_start: bool,
-    /// The guest was asked to shut down.
-    pub guest_asked: bool,
-    /// When the power was first to be cut.
-    pub power_cut: Option<Timestamp>,
-    /// When it was first clear that only the own host will do.
-    pub host_awaited: Option<Timestamp>,
-    /// When the node was first Ready and its GPUs were still missing.
-    pub gpus_awaited: Option<Timestamp>,
-    /// The PodDisruptionBudgets that held pods back.
-    pub budgets: BTreeSet<String>,
-    /// The root of the episode that had the place this one waited for.
-    pub behind: Option<SpanContext>,
+/// Something that happened at one moment of a span.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moment {
+    /// When.
+    pub at: Timestamp,
+    /// What: one of a fixed set.
+    pub name: &'static str,
+    /// What it was about.
+    pub attributes: Vec<KeyValue>,
 }
 
 /// The root span of an episode, as other spans name it; `None` for a traceparent that is none.
 pub fn root(episode: &Episode) -> Option<SpanContext> {
-    let mut parts = episode.traceparent.split('-').skip(1);
+    context(&episode.traceparent)
+}
+
+fn context(traceparent: &str) -> Option<SpanContext> {
+    let mut parts = traceparent.split('-').skip(1);
     let trace = TraceId::from_hex(parts.next()?).ok()?;
     let span = SpanId::from_hex(parts.next()?).ok()?;
     let context = SpanContext::new(trace, span, TraceFlags::SAMPLED, true, TraceState::default());
     context.is_valid().then_some(context)
 }
 
-/// The spans that ended when `transition` took the place of `before`, in the order in which they are to be told. `wrote`
-/// is when that write began and when it was accepted.
-pub fn ended(
-    node: &NodeName,
-    before: &Record,
-    transition: &Transition,
-    wrote: (Timestamp, Timestamp),
-    saw: &Saw,
-) -> Vec<Span> {
-    let (was, is) = (before.episode(), transition.record.episode());
-    let goes_on = was.zip(is).is_some_and(|(was, is)| was.id == is.id);
+/// The spans of one part of the story of `episode`; the last of them stands for the part. They depend on nothing but the
+/// record, so that whoever tells the part tells the same to the last bit.
+pub fn told(node: &NodeName, episode: &Episode, owed: &Owed) -> Vec<Span> {
     let mut spans = Vec::new();
-    if let Some(told) = was.and_then(|episode| Story::of(node, episode)) {
-        let next = is.filter(|_| goes_on);
-        let is_over = next.is_none_or(|next| told.phase_id(next) != told.phase_id(told.episode));
-        if is_over {
-            told.phase(next, next.map_or(wrote.0, |next| next.since), saw, &mut spans);
-        }
-        if next.is_none() {
-            told.end(transition, wrote, &mut spans);
-        }
-    }
-    if let Some(told) = is.and_then(|episode| Story::of(node, episode)) {
-        if !goes_on {
-            told.beginning(&mut spans);
-        }
-        let looked_for_a_place = was.is_some_and(|was| matches!(was.phase.at_work(), Phase::AwaitingHost));
-        if goes_on && !looked_for_a_place {
-            told.placed_at_once(&mut spans);
-        }
-        if transition.unschedulable == Some(true) {
+    let Some(story) = Story::of(node, episode, &owed.host) else {
+        return spans;
+    };
+    match &owed.part {
+        Part::Begun => story.beginning(&mut spans),
+        Part::Cordoned { phase, at } => {
             // Part of the phase that it began, which is told later but under a name that is known.
-            let parent = told.phase_id(told.episode);
-            let cordon = told.span("cordon", SpanKind::Client, (wrote.0, wrote.1));
+            let parent = story.id(phase, *at);
+            let cordon = story.span("cordon", SpanKind::Client, (*at, after(*at)));
             spans.push(kubernetes(Span {
                 parent: Some(parent),
                 ..cordon
             }));
         }
+        Part::Passed(passed) => story.phase(passed, &mut spans),
+    }
+    spans
+}
+
+/// The spans of an episode's end, the root as the last of them; what its record still owes is not among them.
+pub fn ended(node: &NodeName, last: &Last) -> Vec<Span> {
+    let mut spans = Vec::new();
+    if let Some(story) = Story::of(node, &last.episode, &last.episode.host.name) {
+        story.end(last, &mut spans);
     }
     spans
 }
 
 /// One episode of one node, whose spans are told.
-struct Story<'a> {
+pub(super) struct Story<'a> {
     episode: &'a Episode,
     root: SpanContext,
     identity: [KeyValue; 3],
 }
 
 impl<'a> Story<'a> {
-    fn of(node: &NodeName, episode: &'a Episode) -> Option<Self> {
+    pub(super) fn of(node: &NodeName, episode: &'a Episode, host: &str) -> Option<Self> {
         // Trace stores look for a span by its own attributes, not by those of its root, which comes last.
         let identity = [
             text("haulout.episode", episode.id.as_str()),
             text("k8s.node.name", node.as_str()),
-            text("vcenter.host.name", &episode.host.name),
+            text("vcenter.host.name", host),
         ];
         Some(Self {
             episode,
@@ -141,23 +130,35 @@ impl<'a> Story<'a> {
         })
     }
 
-    /// vCenter's clock may be ahead of ours; the trace begins no later than the episode.
+    /// vCenter's clock may be ahead of ours; the trace begins a moment before the episode at the latest.
     fn start(&self) -> Timestamp {
-        self.episode.trigger.clicked_at.min(self.episode.begun_at)
+        let begun_at = self.episode.begun_at;
+        let before = begun_at.saturating_sub(A_MOMENT).unwrap_or(begun_at);
+        self.episode.trigger.clicked_at.min(before)
     }
 
     fn id(&self, what: &str, since: Timestamp) -> SpanId {
-        let digest = Sha256::digest(format!("{}\n{what}\n{since}", self.episode.id));
+        self.id_of(what, "", since)
+    }
+
+    /// The id of the span `what` that is about the pod of this UID.
+    pub(super) fn id_of(&self, what: &str, uid: &str, since: Timestamp) -> SpanId {
+        let digest = Sha256::digest(format!("{}\n{what}\n{uid}\n{since}", self.episode.id));
         let bytes: [u8; 8] = std::array::from_fn(|index| digest.get(index).copied().unwrap_or(1));
         SpanId::from_bytes(bytes)
     }
 
-    /// The id of the span that the phase of `episode` begins with.
-    fn phase_id(&self, episode: &Episode) -> SpanId {
-        self.id(episode.phase.name(), episode.since)
+    /// The id of the span that the phase in the record begins with.
+    pub(super) fn phase_id(&self) -> SpanId {
+        self.id(self.episode.phase.name(), self.episode.since)
     }
 
-    fn span(&self, name: &'static str, kind: SpanKind, (start, end): (Timestamp, Timestamp)) -> Span {
+    pub(super) fn span(
+        &self,
+        name: &'static str,
+        kind: SpanKind,
+        (start, end): (Timestamp, Timestamp),
+    ) -> Span {
         Span {
             trace: self.root.trace_id(),
             id: self.id(name, start),
@@ -167,6 +168,7 @@ impl<'a> Story<'a> {
             start: whole_microsecond(start),
             end: whole_microsecond(end.max(start)),
             attributes: self.identity.to_vec(),
+            moments: Vec::new(),
             failed: None,
             link: None,
         }
@@ -177,11 +179,20 @@ impl<'a> Story<'a> {
         let announce = self.span(
             "announce",
             SpanKind::Internal,
-            (episode.begun_at, episode.begun_at),
+            (episode.begun_at, after(episode.begun_at)),
         );
         spans.push(self.with_trigger(announce));
         let detect = self.span("detect", SpanKind::Internal, (self.start(), episode.begun_at));
-        spans.push(self.with_trigger(detect));
+        let mut detect = self.with_trigger(detect);
+        let ahead = episode.trigger.clicked_at.duration_since(episode.begun_at);
+        if ahead.is_positive() {
+            // A click from the future: vCenter's clock is ahead of ours by this much at least.
+            let ahead = i64::try_from(ahead.as_millis()).unwrap_or(i64::MAX);
+            detect
+                .attributes
+                .push(KeyValue::new("haulout.clock_skew_ms", ahead));
+        }
+        spans.push(detect);
     }
 
     fn with_trigger(&self, mut span: Span) -> Span {
@@ -199,22 +210,11 @@ impl<'a> Story<'a> {
         span
     }
 
-    /// A place that was found without having been waited for.
-    fn placed_at_once(&self, spans: &mut Vec<Span>) {
-        let Some(strategy) = strategy(&self.episode.phase) else {
-            return;
-        };
-        let since = self.episode.since;
-        let mut place = self.span("place", SpanKind::Internal, (since, since));
-        place
-            .attributes
-            .push(text("haulout.placement.strategy", strategy));
-        spans.push(place);
-    }
-
-    /// The phase that ended at `end`, and went over into that of `next`.
-    fn phase(&self, next: Option<&Episode>, end: Timestamp, saw: &Saw, spans: &mut Vec<Span>) {
-        let since = self.episode.since;
+    fn phase(&self, passed: &Passed, spans: &mut Vec<Span>) {
+        let Passed {
+            since, until, saw, ..
+        } = passed;
+        let (since, end) = (*since, *until);
         let whole = (since, end);
         // Where the phase has a second part, it begins at a time that only whoever saw it knows.
         let cut = |at: Option<Timestamp>| {
@@ -222,13 +222,13 @@ impl<'a> Story<'a> {
                 .map(|at| at.clamp(since, end.max(since)))
         };
         let begun = spans.len();
-        match &self.episode.phase {
+        match &passed.phase {
             Phase::Queued => {
                 let mut queue = self.span("queue", SpanKind::Internal, whole);
-                queue.link.clone_from(&saw.behind);
+                queue.link = saw.behind.as_deref().and_then(context);
                 spans.push(queue);
             }
-            Phase::Draining => spans.push(self.drain(next, whole, saw)),
+            Phase::Draining => spans.push(self.drain(passed)),
             Phase::Drained => spans.push(self.span("drained", SpanKind::Internal, whole)),
             Phase::ShuttingDown(_) => match cut(saw.power_cut) {
                 Some(at) if saw.guest_asked => {
@@ -245,7 +245,7 @@ impl<'a> Story<'a> {
                 relocate.attributes.push(text("haulout.target.host", &to.name));
                 spans.push(relocate);
             }
-            Phase::AwaitingHost => self.away(next, whole, cut(saw.host_awaited), saw, spans),
+            Phase::AwaitingHost => self.away(passed, cut(saw.host_awaited), spans),
             Phase::PoweringOn { .. } => {
                 spans.push(vcenter(self.span("power on", SpanKind::Client, whole)));
             }
@@ -267,12 +267,25 @@ impl<'a> Story<'a> {
         }
         // What began the phase was told as part of this span.
         if let Some(first) = spans.get_mut(begun) {
-            first.id = self.phase_id(self.episode);
+            first.id = self.id(passed.phase.name(), since);
+        }
+        // A place that was found without having been looked for is a moment of the phase that it began.
+        let looked_for = matches!(passed.phase.at_work(), Phase::AwaitingHost);
+        if let Some(strategy) = passed.next.as_ref().and_then(strategy)
+            && !looked_for
+        {
+            let mut place = self.span("place", SpanKind::Internal, (end, after(end)));
+            place.parent = passed.next.as_ref().map(|next| self.id(next.name(), end));
+            place
+                .attributes
+                .push(text("haulout.placement.strategy", strategy));
+            spans.push(place);
         }
     }
 
-    fn drain(&self, next: Option<&Episode>, whole: (Timestamp, Timestamp), saw: &Saw) -> Span {
-        let mut drain = self.span("drain", SpanKind::Internal, whole);
+    fn drain(&self, passed: &Passed) -> Span {
+        let Passed { saw, next, .. } = passed;
+        let mut drain = self.span("drain", SpanKind::Internal, (passed.since, passed.until));
         if !saw.budgets.is_empty() {
             let names = saw
                 .budgets
@@ -285,9 +298,9 @@ impl<'a> Story<'a> {
                 Value::Array(opentelemetry::Array::String(names)),
             ));
         }
-        let outcome = match next.map(|next| &next.phase) {
+        let outcome = match next {
             Some(Phase::ShuttingDown(DrainEnd::TimedOut)) => {
-                let left = next.map_or(0, |next| next.left_behind.len());
+                let left = passed.left_behind;
                 drain.failed = Some(format!("the drain timeout passed with {left} pods left"));
                 "timed out"
             }
@@ -308,15 +321,10 @@ impl<'a> Story<'a> {
     }
 
     /// The time without a host: the look for another, then the wait for the own one.
-    fn away(
-        &self,
-        next: Option<&Episode>,
-        (since, end): (Timestamp, Timestamp),
-        awaited: Option<Timestamp>,
-        saw: &Saw,
-        spans: &mut Vec<Span>,
-    ) {
-        let found = next.and_then(|next| strategy(&next.phase));
+    fn away(&self, passed: &Passed, awaited: Option<Timestamp>, spans: &mut Vec<Span>) {
+        let Passed { saw, .. } = passed;
+        let (since, end) = (passed.since, passed.until);
+        let found = passed.next.as_ref().and_then(strategy);
         let (place_until, strategy) = match (awaited, found) {
             (Some(at), _) => (at, "wait"),
             (None, Some(strategy)) if saw.from_the_start => (end, strategy),
@@ -335,17 +343,21 @@ impl<'a> Story<'a> {
         }
     }
 
-    fn end(&self, transition: &Transition, wrote: (Timestamp, Timestamp), spans: &mut Vec<Span>) {
-        let uncordons = transition.unschedulable == Some(false);
-        if uncordons {
-            spans.push(kubernetes(self.span("uncordon", SpanKind::Client, wrote)));
+    fn end(&self, last: &Last, spans: &mut Vec<Span>) {
+        let end = if last.uncordoned { after(last.at) } else { last.at };
+        if last.uncordoned {
+            spans.push(kubernetes(self.span(
+                "uncordon",
+                SpanKind::Client,
+                (last.at, end),
+            )));
         }
-        let end = if uncordons { wrote.1 } else { wrote.0 };
         let maintenance = self.span("maintenance", SpanKind::Server, (self.start(), end));
         let mut maintenance = self.with_trigger(maintenance);
         maintenance.id = self.root.span_id();
         maintenance.parent = None;
-        let result = match transition.ended {
+        maintenance.moments = moments(last);
+        let result = match last.ended {
             Some(Ended::Succeeded) => "succeeded",
             Some(Ended::Cancelled) => "cancelled",
             Some(Ended::Failed) => "failed",
@@ -364,6 +376,42 @@ impl<'a> Story<'a> {
         }
         spans.push(maintenance);
     }
+}
+
+/// What happened to the episode beside its phases.
+fn moments(last: &Last) -> Vec<Moment> {
+    let number = |name, number: u64| KeyValue::new(name, i64::try_from(number).unwrap_or(i64::MAX));
+    let mut moments: Vec<Moment> = last
+        .episode
+        .trail
+        .incidents
+        .iter()
+        .map(|incident| match incident {
+            Incident::Restarted { at } => Moment {
+                at: *at,
+                name: "controller.restarted",
+                attributes: Vec::new(),
+            },
+            Incident::LeaderChanged { at, old, new } => Moment {
+                at: *at,
+                name: "leader.changed",
+                attributes: vec![number("old", *old), number("new", *new)],
+            },
+        })
+        .collect();
+    if last.ended == Some(Ended::Cancelled) {
+        moments.push(Moment {
+            at: last.at,
+            name: "operator.cancelled",
+            attributes: Vec::new(),
+        });
+    }
+    moments
+}
+
+/// When a moment is over that begins at `at`.
+fn after(at: Timestamp) -> Timestamp {
+    at.saturating_add(A_MOMENT).unwrap_or(at)
 }
 
 /// Trace stores keep a beginning and a duration in whole microseconds. Cut here already, phases meet there as well.
@@ -387,7 +435,7 @@ fn strategy(phase: &Phase) -> Option<&'static str> {
     }
 }
 
-fn text(name: &'static str, value: &str) -> KeyValue {
+pub(super) fn text(name: &'static str, value: &str) -> KeyValue {
     KeyValue::new(name, value.to_owned())
 }
 

@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::ids::NodeUid;
-use crate::maintenance::episode::{Cordon, DrainEnd, Episode, HostMark, Phase, Trigger};
-use crate::maintenance::observed::{CordonedBy, Limit, NodeSeen};
+use crate::maintenance::episode::{Cordon, HostMark, Trigger};
+use crate::maintenance::observed::{CordonedBy, NodeSeen};
+use crate::maintenance::trail::{Saw, close};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_795_000_000 + second).unwrap()
-}
-
-fn clock() -> Timestamp {
-    at(70)
 }
 
 fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
@@ -45,18 +42,20 @@ fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
         gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: at(since),
     }))
 }
 
-fn listener(room: usize) -> (Traces, mpsc::Receiver<Span>) {
+fn listener(room: usize, process_began: i64) -> (Arc<Traces>, mpsc::Receiver<Span>) {
     let (sender, queue) = mpsc::channel(room);
-    (Traces::new(sender, Arc::default(), clock), queue)
+    let traces = Traces::new(sender, Counter::default(), Receipts::default(), at(process_began));
+    (Arc::new(traces), queue)
 }
 
-fn changes(traces: &Traces, node: &str, before: &Record, after: &Record) {
-    let seen = NodeSeen {
+fn seen() -> NodeSeen {
+    NodeSeen {
         uid: NodeUid::new("uid-1"),
         resource_version: 1,
         unschedulable: true,
@@ -67,89 +66,134 @@ fn changes(traces: &Traces, node: &str, before: &Record, after: &Record) {
         heartbeat: None,
         boot_id: None,
         gpus: BTreeMap::new(),
-    };
+    }
+}
+
+/// What an actor does with a change of record: it closes the trail, writes, and tells. Gives what stands on the Node.
+fn changes(
+    traces: &Arc<Traces>,
+    before: &Record,
+    after: &Record,
+    process_began: i64,
+    second: i64,
+) -> (Record, Last) {
+    let node = NodeName::new("gpu1");
     let transition = Transition {
-        record: after.clone(),
+        record: match (before, after.clone()) {
+            // The decision takes over what the record keeps.
+            (Record::Episode(was), Record::Episode(is)) => Record::Episode(Box::new(Episode {
+                trail: was.trail.clone(),
+                ..*is
+            })),
+            (_, after) => after,
+        },
         unschedulable: None,
         ended: None,
         fulfilled: None,
     };
-    let told = Told::Recorded {
-        node: Some(&seen),
+    let owes = |episode: &Episode, owed: &Owed| traces.owes(&node, episode, owed);
+    let (closed, transition) = close(
         before,
+        transition,
+        Saw::default(),
+        at(process_began),
+        at(second),
+        owes,
+    );
+    let told = Told::Recorded {
+        node: Some(&seen()),
+        before: &closed,
         transition: &transition,
-        wrote: (at(0), at(1)),
+        wrote: (at(second), at(second)),
     };
-    traces.tell(&NodeName::new(node), told);
+    traces.tell(&node, told);
+    let last = Last::of(&closed, &transition, at(second)).unwrap_or_else(|| Last {
+        ended: None,
+        at: at(second),
+        uncordoned: false,
+        episode: transition.record.episode().unwrap().clone(),
+    });
+    (transition.record, last)
 }
 
 fn taken(queue: &mut mpsc::Receiver<Span>) -> Vec<Span> {
     std::iter::from_fn(|| queue.try_recv().ok()).collect()
 }
 
-#[test]
-fn a_full_queue_costs_spans_and_no_time() {
-    let (traces, mut queue) = listener(1);
-    let draining = in_phase("uid-1", Phase::Draining, 0);
-    changes(&traces, "gpu1", &Record::InService, &draining);
-    assert_eq!(traces.lost.load(Ordering::Relaxed), 1);
-    let names: Vec<&str> = taken(&mut queue).iter().map(|span| span.name).collect();
-    assert_eq!(names, ["announce"]);
+fn names(spans: &[Span]) -> Vec<&'static str> {
+    spans.iter().map(|span| span.name).collect()
 }
 
 #[test]
-fn the_wait_for_gpus_is_told_apart_where_this_process_saw_it_begin() {
-    let off = in_phase("uid-1", Phase::PoweringOn { by_drs: false }, 40);
-    let on = in_phase("uid-1", Phase::Rejoining, 50);
-    let gpus = WaitingOn::Gpus {
-        resource: "nvidia.com/gpu".to_owned(),
-        have: 0,
-        want: 2,
-    };
-    let waits = Told::Waits {
-        node: None,
-        record: &on,
-        on: &gpus,
-    };
-    for (sees_the_begin, expected) in [(true, 2), (false, 1)] {
-        let (traces, mut queue) = listener(QUEUE);
-        if sees_the_begin {
-            changes(&traces, "gpu1", &off, &on);
-        }
-        traces.tell(&NodeName::new("gpu1"), waits);
-        taken(&mut queue);
-        changes(&traces, "gpu1", &on, &in_phase("uid-1", Phase::AwaitingHost, 90));
-        let waits = taken(&mut queue)
-            .into_iter()
-            .filter(|span| span.name.starts_with("wait "));
-        assert_eq!(waits.count(), expected);
+fn a_full_queue_costs_spans_and_no_time() {
+    let (traces, mut queue) = listener(1, -10);
+    let draining = in_phase("uid-1", Phase::Draining, 0);
+    changes(&traces, &Record::InService, &draining, -10, 0);
+    assert_eq!(traces.lost.get(), 1);
+    assert_eq!(names(&taken(&mut queue)), ["announce"]);
+}
+
+#[test]
+fn what_a_killed_process_owed_is_told_by_the_next_one_in_the_same_words() {
+    let draining = in_phase("uid-1", Phase::Draining, 0);
+    let off = in_phase("uid-1", Phase::AwaitingHost, 60);
+    let on = in_phase("uid-1", Phase::Rejoining, 90);
+    let (first, mut queue) = listener(QUEUE, -10);
+    let (record, _) = changes(&first, &Record::InService, &draining, -10, 0);
+    let (record, _) = changes(&first, &record, &off, -10, 60);
+    let told = taken(&mut queue);
+    assert_eq!(names(&told), ["announce", "detect", "drain"]);
+
+    // Nobody heard that they arrived.
+    let (second, mut queue) = listener(QUEUE, 70);
+    let (record, _) = changes(&second, &record, &on, 70, 90);
+    let again = taken(&mut queue);
+    assert_eq!(names(&again), ["announce", "detect", "drain", "wait host exit"]);
+    assert_eq!(again[..3], told[..]);
+
+    // All of them arrive, so that the record owes nothing of them after its next change.
+    for span in &again {
+        second.receipts.arrives(span.id);
+    }
+    let (_, last) = changes(&second, &record, &Record::InService, 70, 120);
+    assert_eq!(last.episode.trail.owed.len(), 1, "{:?}", last.episode.trail);
+    assert_eq!(names(&taken(&mut queue)), ["wait node ready", "maintenance"]);
+}
+
+#[test]
+fn the_root_that_a_killed_process_owed_is_told_by_one_that_starts_soon_and_by_no_other() {
+    let on = in_phase("uid-1", Phase::Rejoining, 0);
+    let (first, mut queue) = listener(QUEUE, -10);
+    let (_, last) = changes(&first, &on, &Record::InService, -10, 30);
+    let told = taken(&mut queue);
+    assert_eq!(names(&told), ["wait node ready", "maintenance"]);
+    let left = record::write_last(&last);
+    let node = NodeName::new("gpu1");
+    first.left_behind(&node, &left);
+    assert_eq!(taken(&mut queue), [], "it sees what it wrote itself");
+    for (process_began, expected) in [(40, told.clone()), (40_000, Vec::new())] {
+        let (next, mut queue) = listener(QUEUE, process_began);
+        next.left_behind(&node, &left);
+        next.left_behind(&node, &left);
+        assert_eq!(taken(&mut queue), expected);
     }
 }
 
 #[test]
-fn the_queue_links_to_the_holder_of_the_place() {
-    let (traces, mut queue) = listener(QUEUE);
-    let holder = in_phase("uid-1", Phase::Draining, 0);
-    changes(&traces, "gpu1", &Record::InService, &holder);
-    let queued = in_phase("uid-2", Phase::Queued, 0);
-    changes(&traces, "gpu2", &Record::InService, &queued);
-    let on = WaitingOn::Slot {
-        ahead: vec![NodeName::new("unheard-of"), NodeName::new("gpu1")],
-        limit: Limit::ConcurrentDrains(1),
+fn where_nobody_tells_stories_the_record_keeps_nothing_for_them() {
+    let draining = Transition {
+        record: in_phase("uid-1", Phase::Draining, 0),
+        unschedulable: Some(true),
+        ended: None,
+        fulfilled: None,
     };
-    let waits = Told::Waits {
-        node: None,
-        record: &queued,
-        on: &on,
-    };
-    traces.tell(&NodeName::new("gpu2"), waits);
-    // The holder is gone by the time that the place is free.
-    let shutting_down = Phase::ShuttingDown(DrainEnd::Complete);
-    changes(&traces, "gpu1", &holder, &Record::InService);
-    taken(&mut queue);
-    changes(&traces, "gpu2", &queued, &in_phase("uid-2", shutting_down, 60));
-    let spans = taken(&mut queue);
-    let link = spans[0].link.as_ref().map(SpanContext::trace_id);
-    let trace = holder.episode().map(|episode| episode.trace_id().to_owned());
-    assert_eq!(link.map(|id| id.to_string()), trace);
+    let (_, written) = close(
+        &Record::InService,
+        draining,
+        Saw::default(),
+        at(-10),
+        at(0),
+        |_, _| false,
+    );
+    assert!(written.record.episode().unwrap().trail.is_empty());
 }

@@ -5,13 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::client::{Call, Error, Vcenter};
-use super::super::property::{self, Object, PAGE, Spec, Step, UpdateSet, dead_session, unreadable};
+use super::super::property::{self, Object, Spec, Step, UpdateSet, dead_session, unreadable};
 use super::super::session::Session;
 use super::super::soap::{self, Moref};
 use super::super::xml::write::Out;
 
 /// Tearing down is a courtesy to vCenter, which would otherwise keep the objects until the session idles out.
 const TEAR_DOWN: Duration = Duration::from_secs(5);
+/// Object updates per set: what a vCenter sends at the most, whatever is asked for. A set of so many hosts with all their
+/// PCI devices stays well under the parser's limits.
+const SET: u32 = 100;
+/// Objects per page of what is read again. It is a few small properties of each, so all hosts of the largest vCenter, the
+/// VMs of ours on them and their tasks go into one call.
+const AGAIN: u32 = 10_000;
 /// Tasks on the history's page. Between two looks of the stream, at most a second, no vCenter starts more.
 const HISTORY_PAGE: u32 = 200;
 /// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
@@ -174,7 +180,7 @@ impl Feed {
                 "maxWaitSeconds",
                 settings.long_poll.as_secs().max(1).to_string(),
             ))
-            .with(Out::text("maxObjectUpdates", PAGE.to_string()));
+            .with(Out::text("maxObjectUpdates", SET.to_string()));
         let call = Call::read("WaitForUpdatesEx", collector)
             .with(Out::text("version", version))
             .with(options);
@@ -224,7 +230,7 @@ impl Feed {
             .read("Task", &["info"])
             .through(&self.hosts, vec![Step::new("ContainerView", "view", vec![host])])
             .through(&self.list, vec![Step::new("ListView", "view", vec![vm])]);
-        self.vcenter.retrieve_in(&self.session, spec).await
+        self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await
     }
 
     /// The client, for reads in the feed's session.

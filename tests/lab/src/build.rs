@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
 /// The parts of the whole lab: each is a Go module in `tests/lab/go/` under its own name.
-const PARTS: [&str; 3] = ["kube", "vcenter", "jaeger"];
+const PARTS: [&str; 4] = ["kube", "vcenter", "jaeger", "helm"];
 
 /// Overrides where built parts are kept.
 pub const CACHE: &str = "HAULOUT_LAB_CACHE";
@@ -48,7 +48,7 @@ fn sources(name: &str) -> PathBuf {
 }
 
 /// The path of a part's program, built first when the cache has none for the present sources and Go version. Processes
-/// that ask at the same time build once.
+/// that ask at the same time build once. A part that names several tools in its `go.mod` is a directory that holds them.
 pub async fn part(name: &str) -> anyhow::Result<PathBuf> {
     let sources = sources(name);
     if !sources.join("go.mod").is_file() {
@@ -66,11 +66,11 @@ async fn build_into(cache: &Path, name: &str, sources: &Path) -> anyhow::Result<
     std::fs::create_dir_all(cache)
         .with_context(|| format!("making the cache directory {}", cache.display()))?;
     let program = cache.join(format!("{name}-{key}"));
-    if program.is_file() {
+    if program.exists() {
         return Ok(program);
     }
     let _lock = lock(cache, name).await?;
-    if !program.is_file() {
+    if !program.exists() {
         compile(name, sources, &ldflags, &program).await?;
         prune(cache, name);
     }
@@ -106,6 +106,12 @@ async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
 async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> anyhow::Result<()> {
     // Written beside its final place and renamed, so that nobody ever runs half a program.
     let partial = program.with_extension(format!("partial-{}", std::process::id()));
+    let packages = packages(sources)?;
+    if packages.len() > 1 {
+        // A directory that is there is where go build puts all of them, each under its own name.
+        std::fs::create_dir_all(&partial)
+            .with_context(|| format!("making the directory {}", partial.display()))?;
+    }
     let what = format!("building {name}{}", expected(name));
     say(&what);
     let started = Instant::now();
@@ -120,7 +126,7 @@ async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> a
             "-o",
         ])
         .arg(&partial)
-        .arg(package(sources)?)
+        .args(&packages)
         .current_dir(sources)
         .env("CGO_ENABLED", "0")
         .env("GOWORK", "off")
@@ -140,7 +146,7 @@ async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> a
         }
     };
     if !output.status.success() {
-        let _ = std::fs::remove_file(&partial);
+        remove(&partial);
         bail!(
             "go build of the lab part {name} in {} ended with {}:\n{}",
             sources.display(),
@@ -154,19 +160,33 @@ async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> a
     Ok(())
 }
 
-/// What is built: the module's own program, or the one that its `go.mod` names as a tool. The latter is for a program
-/// that is taken as it is and whose code no other module may import.
-fn package(sources: &Path) -> anyhow::Result<String> {
+/// What is built: the module's own program, or those that its `go.mod` names as tools. The latter are for programs
+/// that are taken as they are and whose code no other module may import.
+fn packages(sources: &Path) -> anyhow::Result<Vec<String>> {
     let path = sources.join("go.mod");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let tool = text.lines().find_map(|line| line.strip_prefix("tool "));
-    Ok(tool.map_or_else(|| ".".to_owned(), |tool| tool.trim().to_owned()))
+    let tools = text.lines().filter_map(|line| line.strip_prefix("tool "));
+    let tools: Vec<String> = tools.map(|tool| tool.trim().to_owned()).collect();
+    Ok(if tools.is_empty() {
+        vec![".".to_owned()]
+    } else {
+        tools
+    })
+}
+
+/// Removes a program or a directory of them. What cannot be removed stays: it only costs disk space.
+fn remove(built: &Path) {
+    let _ = match built.is_dir() {
+        true => std::fs::remove_dir_all(built),
+        false => std::fs::remove_file(built),
+    };
 }
 
 fn expected(name: &str) -> &'static str {
     match name {
         "kube" => " (about 3 minutes on 2 cores the first time)",
         "jaeger" => " (about 5 minutes on 2 cores the first time)",
+        "helm" => " (1 to 4 minutes on 2 cores the first time, as busy as they are)",
         "vcenter" => " (about 1 minute on 2 cores the first time)",
         _ => "",
     }
@@ -198,33 +218,44 @@ async fn go_version() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The linker's flags. A control plane built from source has an empty version, which charts that check
-/// `kubeVersion` refuse; `go.mod` knows which one it is.
+/// The linker's flags. A control plane built from source has an empty version, and a helm built from source takes
+/// every cluster for a Kubernetes of long ago; charts that check `kubeVersion` refuse both. `go.mod` knows which
+/// versions they are.
 fn ldflags(sources: &Path) -> anyhow::Result<String> {
     let path = sources.join("go.mod");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let version = text.lines().find_map(|line| {
-        let mut words = line
-            .trim()
-            .strip_prefix("require ")
-            .unwrap_or(line.trim())
-            .split_whitespace();
-        (words.next() == Some("k8s.io/kubernetes"))
-            .then(|| words.next())
-            .flatten()
-    });
-    let mut flags = "-s -w".to_owned();
-    if let Some(version) = version {
-        let mut numbers = version.trim_start_matches('v').split('.');
-        let (major, minor) = (
+    let required = |module: &str| {
+        text.lines().find_map(|line| {
+            let line = line.trim();
+            let mut words = line.strip_prefix("require ").unwrap_or(line).split_whitespace();
+            (words.next() == Some(module)).then(|| words.next()).flatten()
+        })
+    };
+    let numbers = |version: &str| {
+        let mut numbers = version.trim_start_matches('v').split('.').map(str::to_owned);
+        (
             numbers.next().unwrap_or_default(),
             numbers.next().unwrap_or_default(),
-        );
-        for (variable, value) in [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor)] {
-            flags.push_str(&format!(" -X k8s.io/component-base/version.{variable}={value}"));
+        )
+    };
+    let mut variables = Vec::new();
+    if let Some(version) = required("k8s.io/kubernetes") {
+        let (major, minor) = numbers(version);
+        let package = "k8s.io/component-base/version";
+        variables.push(format!("{package}.gitVersion={version}"));
+        variables.push(format!("{package}.gitMajor={major}"));
+        variables.push(format!("{package}.gitMinor={minor}"));
+    } else if let (Some(_), Some(client)) = (required("helm.sh/helm/v3"), required("k8s.io/client-go")) {
+        // client-go v0.36 is that of Kubernetes 1.36, as helm's own Makefile has it.
+        let (_, minor) = numbers(client);
+        for package in ["helm.sh/helm/v3/pkg/lint/rules", "helm.sh/helm/v3/pkg/chartutil"] {
+            variables.push(format!("{package}.k8sVersionMajor=1"));
+            variables.push(format!("{package}.k8sVersionMinor={minor}"));
         }
     }
-    Ok(flags)
+    Ok(std::iter::once("-s -w".to_owned())
+        .chain(variables.into_iter().map(|variable| format!(" -X {variable}")))
+        .collect())
 }
 
 /// Names one state of a part: its sources, the Go version and the flags.
@@ -274,7 +305,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes all but the newest builds of a part. What cannot be removed stays: it only costs disk space.
+/// Removes all but the newest builds of a part.
 fn prune(cache: &Path, name: &str) {
     let Ok(entries) = std::fs::read_dir(cache) else {
         return;
@@ -291,7 +322,7 @@ fn prune(cache: &Path, name: &str) {
         .collect();
     builds.sort();
     for (_, path) in builds.iter().rev().skip(KEPT) {
-        let _ = std::fs::remove_file(path);
+        remove(path);
     }
 }
 
@@ -330,6 +361,8 @@ mod tests {
         let flags = ldflags(&Path::new(env!("CARGO_MANIFEST_DIR")).join("go/kube")).unwrap();
         assert!(flags.contains("version.gitVersion=v1."), "{flags}");
         assert!(flags.contains("version.gitMajor=1 "), "{flags}");
+        let flags = ldflags(&Path::new(env!("CARGO_MANIFEST_DIR")).join("go/helm")).unwrap();
+        assert!(flags.contains("chartutil.k8sVersionMinor=3"), "{flags}");
     }
 
     #[tokio::test]
@@ -384,6 +417,32 @@ mod tests {
             .filter(|age| dir.join(format!("kube-{age}")).exists())
             .collect::<Vec<_>>();
         assert_eq!(left, (0..KEPT).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_part_of_several_tools_is_a_directory_that_holds_them() {
+        let dir = RunDir::create().unwrap();
+        let sources = dir.join("sources");
+        let module =
+            "module haulout.lab/two\n\ngo 1.26\n\ntool haulout.lab/two/one\n\ntool haulout.lab/two/other\n";
+        for tool in ["one", "other"] {
+            std::fs::create_dir_all(sources.join(tool)).unwrap();
+            dir.write(
+                format!("sources/{tool}/main.go"),
+                "package main\n\nfunc main() {}\n",
+            )
+            .unwrap();
+        }
+        dir.write("sources/go.mod", module).unwrap();
+        let built = build_into(&dir.join("cache"), "two", &sources).await.unwrap();
+        for tool in ["one", "other"] {
+            assert!(
+                std::process::Command::new(built.join(tool))
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        }
     }
 
     #[tokio::test]

@@ -96,6 +96,7 @@ impl Gate {
                 stop: Stop::Open,
                 doors: Vec::new(),
             }),
+            cut: watch::Sender::new(None),
             generation: watch::Sender::new(0),
             reached: watch::Sender::new(None),
             held: AtomicUsize::new(0),
@@ -170,6 +171,12 @@ impl Gate {
         }
     }
 
+    /// Cuts one side off, as a partition does: from here on none of its requests passes, whatever it asks for, nothing
+    /// more comes of an answer that is under way, and clients meet silence. It stays so as long as the gate lives.
+    pub fn cut(&self, side: Side) {
+        self.shared.cut.send_replace(Some(side));
+    }
+
     /// Disarms the gate. Requests that are held stay so until their clients hang up, and requests that change something
     /// pass where they come on connections made from here on. Older connections are closed as soon as they are idle, as
     /// on any server's idle timeout, and what else comes on them and changes something is held: what a killed client
@@ -228,6 +235,8 @@ struct Shared {
     /// The crossing that stopped the gate. It changes only while `state` is locked.
     reached: watch::Sender<Option<Crossing>>,
     held: AtomicUsize,
+    /// The side that is cut off.
+    cut: watch::Sender<Option<Side>>,
     end: CancellationToken,
 }
 
@@ -291,6 +300,12 @@ impl Shared {
         if state.stop == (Stop::Stopped { number }) {
             self.reached.send_replace(Some(crossing));
         }
+    }
+
+    /// Waits until `side` is cut off.
+    async fn cut_off(&self, side: Side) {
+        // The sender lives in `self`, so that an error cannot be.
+        let _ = self.cut.subscribe().wait_for(|cut| *cut == Some(side)).await;
     }
 
     /// Never ends by itself; the connection drops it when its client hangs up.

@@ -60,6 +60,8 @@ pub struct Span {
     pub start: u64,
     /// When it ended, in microseconds since 1970.
     pub end: u64,
+    /// What happened in it: the names of its events, in order.
+    pub events: Vec<String>,
     /// Its attributes, each as text.
     pub tags: BTreeMap<String, String>,
 }
@@ -156,6 +158,11 @@ impl Jaeger {
         self.spans(&format!("/api/traces/{id}")).await
     }
 
+    /// The spans of one trace as they are stored, where one that was sent twice stands twice.
+    pub async fn stored(&self, id: &str) -> anyhow::Result<Vec<Span>> {
+        self.spans(&format!("/api/traces/{id}?raw=true")).await
+    }
+
     /// The spans of all traces with a span that carries this attribute.
     pub async fn find(&self, service: &str, tag: &str, value: &str) -> anyhow::Result<Vec<Span>> {
         let tags = json!({tag: value}).to_string();
@@ -217,6 +224,14 @@ fn span(told: &Value) -> anyhow::Result<Span> {
         name: text(&told["operationName"]).ok_or_else(wrong)?,
         start,
         end: start + told["duration"].as_u64().ok_or_else(wrong)?,
+        events: told["logs"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .flat_map(|log| log["fields"].as_array().into_iter().flatten())
+            .filter(|field| field["key"] == "event")
+            .filter_map(|field| text(&field["value"]))
+            .collect(),
         tags: tags
             .filter_map(|tag| {
                 let value = &tag["value"];

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, GetParams, ObjectMeta, PostParams};
 use kube::config::AuthInfo;
 use rcgen::{
@@ -41,6 +42,8 @@ pub struct Options {
     pub node_monitor_grace: Duration,
     /// What members of [`HAULOUT_GROUP`] may do.
     pub haulout_rules: Vec<PolicyRule>,
+    /// Whether the kind NodeMaintenance is installed, as the chart does.
+    pub with_kind: bool,
     /// Logs requests that only read as well, for those who count requests: see [`Kube::requests`].
     pub audit_reads: bool,
 }
@@ -51,11 +54,19 @@ impl Default for Options {
             node_monitor_grace: Duration::from_secs(4),
             haulout_rules: vec![
                 rule("", "nodes", &["get", "list", "watch", "patch"]),
-                rule("", "pods", &["get", "list", "watch"]),
+                rule("", "pods", &["list", "watch"]),
                 rule("", "pods/eviction", &["create"]),
                 rule("events.k8s.io", "events", &["create"]),
                 rule("", "nodes/status", &["patch"]),
+                rule(
+                    "haulout.dev",
+                    "nodemaintenances",
+                    &["get", "list", "watch", "create", "delete"],
+                ),
+                rule("haulout.dev", "nodemaintenances/status", &["patch"]),
+                rule("coordination.k8s.io", "leases", &["get", "create", "update"]),
             ],
+            with_kind: true,
             audit_reads: false,
         }
     }
@@ -101,15 +112,19 @@ impl User {
     }
 }
 
-/// One request that asked to change something, as the API server logged it when it had answered.
+/// One request that asked to change something, or any request of a ServiceAccount, as the API server logged it when it
+/// had answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditEvent {
-    /// `create`, `update`, `patch`, `delete` or `deletecollection`; of [`Kube::requests`], also `get`, `list` or `watch`.
+    /// `create`, `update`, `patch`, `delete` or `deletecollection`; of a ServiceAccount, and of [`Kube::requests`], also
+    /// `get`, `list` and `watch`.
     pub verb: String,
     /// Who asked.
     pub user: String,
     /// The program that asked, as it calls itself.
     pub user_agent: String,
+    /// The API group, empty for the core one.
+    pub group: String,
     /// The plural resource, such as `nodes`.
     pub resource: String,
     /// Such as `eviction` or `status`.
@@ -188,6 +203,9 @@ impl Kube {
         let [etcd, apiserver] = starting;
         let mut manager = [manager_spec.spawn()?];
         grant(&client, options).await?;
+        if options.with_kind {
+            install_kind(&client).await?;
+        }
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
         await_with(
             &mut manager,
@@ -288,11 +306,13 @@ impl Kube {
         Ok(())
     }
 
-    /// Every request so far that asked to change something, but for the nodes' Leases, in the order of their answers. The API server writes the
-    /// log before it answers, so what a client has been told is in it.
+    /// Every request so far that asked to change something, but for the nodes' Leases, and all that ServiceAccounts
+    /// asked, in the order of their answers. The API server writes the log before it answers, so what a client has been
+    /// told is in it; a watch is in it when it has ended.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
         let mut events = parse_audit(&self.audit_log().await?)?;
-        events.retain(|event| !READS.contains(&event.verb.as_str()));
+        events
+            .retain(|event| !READS.contains(&event.verb.as_str()) || event.user.starts_with(SERVICE_ACCOUNT));
         Ok(events)
     }
 
@@ -334,6 +354,9 @@ rules:
 - level: Request
   userGroups: ["haulout"]
   verbs: [create, update, patch, delete, deletecollection]
+# A release of the chart runs as a ServiceAccount, and its reads are compared with its rights. Nobody else here is one.
+- level: Metadata
+  userGroups: ["system:serviceaccounts"]
 - level: Metadata
   verbs: [create, update, patch, delete, deletecollection]
 "#;
@@ -342,6 +365,9 @@ rules:
 const AUDIT_READS: &str = r#"- level: Metadata
   verbs: [get, list, watch]
 "#;
+
+/// How the names of ServiceAccounts begin.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// The verbs that change nothing.
 const READS: [&str; 3] = ["get", "list", "watch"];
@@ -487,6 +513,28 @@ async fn await_apiserver(client: &kube::Client, parts: &mut [Process]) -> anyhow
         Ok((answer == "ok").then_some(()))
     })
     .await
+}
+
+/// Installs the kind NodeMaintenance from the chart's own file, and waits until it is served.
+async fn install_kind(client: &kube::Client) -> anyhow::Result<()> {
+    let text = include_str!("../../../chart/files/crd.yaml");
+    let kind: CustomResourceDefinition = serde_saphyr::from_str(text).context("reading the chart's CRD")?;
+    let name = kind
+        .metadata
+        .name
+        .clone()
+        .context("the chart's CRD has no name")?;
+    let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    kinds
+        .create(&PostParams::default(), &kind)
+        .await
+        .context("creating the chart's CRD")?;
+    let served = kube::runtime::conditions::is_crd_established();
+    let waiting = kube::runtime::wait::await_condition(kinds, &name, served);
+    tokio::time::timeout(STARTUP, waiting)
+        .await
+        .context("the chart's CRD was not served in time")??;
+    Ok(())
 }
 
 /// Gives [`HAULOUT_GROUP`] its rights.
@@ -657,7 +705,10 @@ struct AuditUser {
 }
 
 #[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
 struct AuditObject {
+    #[serde(default)]
+    api_group: String,
     #[serde(default)]
     resource: String,
     subresource: Option<String>,
@@ -692,6 +743,7 @@ fn parse_audit(text: &str) -> anyhow::Result<Vec<AuditEvent>> {
                 verb: line.verb,
                 user: line.user.username,
                 user_agent: line.user_agent,
+                group: line.object_ref.api_group,
                 resource: line.object_ref.resource,
                 subresource: line.object_ref.subresource,
                 namespace: line.object_ref.namespace,

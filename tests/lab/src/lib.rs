@@ -13,6 +13,7 @@
 //! | [`kubelet`] | ties a VM's power to a Node's life |
 //! | [`jaeger`] | a tracing backend, asked by its own query API |
 //! | [`figures`] | the arithmetic of what benches measure, and the table that shows it |
+//! | [`tollgate`] | stops what passes to a collector of traces at one request |
 //! | [`stage`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
 pub mod build;
@@ -25,5 +26,6 @@ pub mod ports;
 pub mod process;
 pub mod run_dir;
 pub mod stage;
+pub mod tollgate;
 pub mod vcenter;
 pub mod wait;

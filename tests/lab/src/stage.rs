@@ -186,6 +186,8 @@ impl<'a> Stage<'a> {
             ("POWER_ON_TIMEOUT_SECONDS", "60"),
             ("RETRY_MAX_SECONDS", "1"),
             ("LOG_LEVEL", "info"),
+            // One Haulout stands on a stage unless a story says otherwise, also where the tests run inside a cluster.
+            ("LEADER_ELECTION", "false"),
             // Stories run side by side: who wants to ask Haulout something sets an address of its own.
             ("METRICS_ADDRESS", "off"),
             ("HEALTH_ADDRESS", "off"),
@@ -485,6 +487,16 @@ impl Haulout {
         Ok(status
             .with_context(|| format!("haulout did not end within {PATIENCE:?}"))??
             .code())
+    }
+
+    /// Stops it in the middle of whatever it does, as a machine that is stunned does (SIGSTOP).
+    pub fn freeze(&self) -> anyhow::Result<()> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// Lets it go on where it was stopped (SIGCONT).
+    pub fn thaw(&self) -> anyhow::Result<()> {
+        self.process.signal(Signal::CONT)
     }
 
     /// Its process id.

@@ -43,8 +43,32 @@ pub struct Spec {
     pub push_recent_task: Option<bool>,
     /// Lists fixed-address devices in `assignableHardwareBinding` too; whether a vCenter does that is not documented.
     pub bind_static: bool,
+    /// A large inventory beside the hosts and VMs that are named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crowd: Option<Crowd>,
     /// Ends sessions that are idle for longer; 0 is never.
     pub session_timeout_ms: u32,
+}
+
+/// Hosts `crowd-0000` and on, and VMs that can be found, read and watched but not acted on, spread over them in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Crowd {
+    /// How many hosts, at least one.
+    pub hosts: usize,
+    /// How many VMs.
+    pub vms: usize,
+}
+
+impl Crowd {
+    /// The name of the `n`-th host.
+    pub fn host(n: usize) -> String {
+        format!("crowd-{n:04}")
+    }
+
+    /// The BIOS UUID of the `n`-th VM.
+    pub fn uuid(n: usize) -> String {
+        format!("c0000000-0000-4000-8000-{n:012x}")
+    }
 }
 
 /// How long tasks take, in milliseconds.
@@ -245,6 +269,38 @@ impl Gpu {
     }
 }
 
+/// What one program has asked of the SDK.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct Traffic {
+    /// Calls begun.
+    pub calls: u64,
+    /// Bytes of SOAP it has sent.
+    pub received: u64,
+    /// Bytes of SOAP it was sent.
+    pub sent: u64,
+}
+
+/// Whose property collector answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Collector {
+    /// The simulator's, which reads everything anew on each change.
+    Simulator,
+    /// Our own, which is not the limit and holds the rules of a vCenter's versions.
+    Own,
+}
+
+/// Chooses the collector of every stand-in that is not told which: `own` or `simulator`.
+pub const COLLECTOR: &str = "LAB_COLLECTOR";
+
+impl Default for Collector {
+    fn default() -> Self {
+        match std::env::var(COLLECTOR).as_deref() {
+            Ok("own") => Self::Own,
+            _ => Self::Simulator,
+        }
+    }
+}
+
 /// How the program is started.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -256,6 +312,8 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// The SDK's loopback port; 0 takes a free one.
     pub port: u16,
+    /// Whose property collector answers.
+    pub collector: Collector,
 }
 
 impl Default for Options {
@@ -266,6 +324,7 @@ impl Default for Options {
             password: "canary-pa55word".into(),
             tls: None,
             port: 0,
+            collector: Collector::default(),
         }
     }
 }
@@ -732,6 +791,13 @@ impl Vcenter {
             .arg("-listen")
             .arg(format!("127.0.0.1:{}", options.port))
             .args(["-user", &options.user, "-password", &options.password])
+            .args([
+                "-collector",
+                match options.collector {
+                    Collector::Simulator => "simulator",
+                    Collector::Own => "own",
+                },
+            ])
             // The simulator keeps its datastores in a temporary directory; here it goes when ours goes.
             .env("TMPDIR", dir)
             .env("HAULOUT_LAB_REMOVE_AT_EOF", dir)
@@ -813,6 +879,30 @@ impl Vcenter {
             .post::<TaskAnswer>(&["hosts", host, "enter"], &body)
             .await?
             .task)
+    }
+
+    /// Clicks Enter Maintenance Mode and tells when that was accepted, by the program's own clock.
+    pub async fn click(&self, host: &str) -> anyhow::Result<Timestamp> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Answer {
+            accepted_ns: i64,
+        }
+        let body = serde_json::json!({});
+        let answer: Answer = self.post(&["hosts", host, "enter"], &body).await?;
+        Timestamp::from_nanosecond(i128::from(answer.accepted_ns)).context("when the click was accepted")
+    }
+
+    /// What the program of this name, the first word of its User-Agent, has asked of the SDK so far.
+    pub async fn traffic(&self, program: &str) -> anyhow::Result<Traffic> {
+        let all: BTreeMap<String, Traffic> = self.get(&["traffic"], &[], Duration::ZERO).await?;
+        Ok(all.get(program).copied().unwrap_or_default())
+    }
+
+    /// Lets so many properties of the crowd change each second, until the next call; 0 is none.
+    pub async fn storm(&self, per_second: u32) -> anyhow::Result<()> {
+        self.act(&["storm"], &serde_json::json!({ "perSecond": per_second }))
+            .await
     }
 
     /// Clicks Exit Maintenance Mode.

@@ -1,6 +1,7 @@
 //! The environment's words, and a collector that is away, hangs or panics.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use opentelemetry::trace::{SpanKind, TraceId};
@@ -59,6 +60,7 @@ fn span() -> Span {
         start: at,
         end: at,
         attributes: Vec::new(),
+        moments: Vec::new(),
         failed: None,
         link: None,
     }
@@ -97,7 +99,7 @@ async fn what_is_queued_is_sent_before_the_end() {
     drop(sender);
     let stop = CancellationToken::new();
     stop.cancel();
-    run(collector, queue, Arc::default(), stop).await;
+    run(collector, queue, Counter::default(), Receipts::default(), stop).await;
     assert_eq!(took.load(Ordering::Relaxed), BATCH as u64 + 1);
 }
 
@@ -113,12 +115,12 @@ async fn a_refused_batch_is_counted_and_the_next_one_sent() {
         sender.try_send(span()).unwrap();
     }
     drop(sender);
-    let lost = Arc::new(AtomicU64::new(0));
-    run(collector, queue, lost.clone(), CancellationToken::new()).await;
-    assert_eq!(
-        (lost.load(Ordering::Relaxed), took.load(Ordering::Relaxed)),
-        (BATCH as u64, 1)
-    );
+    let (lost, receipts) = (Counter::default(), Receipts::default());
+    assert!(receipts.is_first(span().id));
+    let token = CancellationToken::new();
+    run(collector, queue, lost.clone(), receipts.clone(), token).await;
+    assert!(receipts.has_arrived(span().id), "the second batch did");
+    assert_eq!((lost.get(), took.load(Ordering::Relaxed)), (BATCH as u64, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,6 +130,13 @@ async fn a_collector_that_hangs_holds_the_end_up_for_two_seconds() {
     let stop = CancellationToken::new();
     stop.cancel();
     let begun = Instant::now();
-    run(Collector::default(), queue, Arc::default(), stop).await;
+    run(
+        Collector::default(),
+        queue,
+        Counter::default(),
+        Receipts::default(),
+        stop,
+    )
+    .await;
     assert_eq!(begun.elapsed(), END_DEADLINE);
 }

@@ -1,10 +1,13 @@
 //! Each way through maintenance as a sequence of records, and what its trace must look like.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::ids::{HostRef, NodeUid, VmUuid};
-use crate::maintenance::episode::{Cordon, HostMark, Trigger};
+use crate::maintenance::decide::Transition;
+use crate::maintenance::episode::{Cordon, HostMark, Record, Trigger};
+use crate::maintenance::record;
+use crate::maintenance::trail::{Saw, close};
 use crate::maintenance::waiting::ParkReason;
 
 fn at(second: i64) -> Timestamp {
@@ -45,38 +48,58 @@ fn begun(phase: Phase) -> Episode {
         gave_up: None,
         left_behind: Vec::new(),
         epoch: 0,
+        trail: Default::default(),
         phase,
         since: at(0),
     }
 }
 
-/// Tells an episode whose phases begin at these seconds and which ends at `end`. Each write takes 100 ms; the node is
-/// cordoned with the drain.
+/// Tells an episode whose phases begin at these seconds and which ends at `end`; the node is cordoned with the drain.
 fn told_with(phases: &[(Phase, i64)], end: i64, result: Ended, saw: impl Fn(&Phase) -> Saw) -> Vec<Span> {
-    let node = NodeName::new("gpu1");
     let mut record = Record::InService;
     let mut spans = Vec::new();
     let after = phases.iter().map(|(phase, second)| {
-        let episode = begun(Phase::Queued).enter(phase.clone(), at(*second));
         let unschedulable = matches!(phase, Phase::Draining).then_some(true);
-        (Record::Episode(Box::new(episode)), unschedulable, None, *second)
+        (Some(phase), unschedulable, None, *second)
     });
     let uncordon = phases.iter().any(|(phase, _)| matches!(phase, Phase::Draining));
-    let last = (Record::InService, uncordon.then_some(false), Some(result), end);
-    for (next, unschedulable, ended_as, second) in after.chain([last]) {
+    let last = (None, uncordon.then_some(false), Some(result), end);
+    for (phase, unschedulable, ended_as, second) in after.chain([last]) {
+        let was = record.episode().cloned().unwrap_or_else(|| begun(Phase::Queued));
+        let next = phase.map(|phase| Record::Episode(Box::new(was.enter(phase.clone(), at(second)))));
         let transition = Transition {
-            record: next.clone(),
+            record: next.unwrap_or(Record::InService),
             unschedulable,
             ended: ended_as,
             fulfilled: None,
         };
         let saw = record.phase().map(&saw).unwrap_or_default();
-        let wrote = (at(second), at(second) + jiff::SignedDuration::from_millis(100));
-        spans.extend(ended(&node, &record, &transition, wrote, &saw));
-        record = next;
+        record = changes(&record, transition, saw, second, &mut spans);
     }
     check(&spans);
     spans
+}
+
+/// Changes the record, and tells what is owed then and not told yet. Gives what stands on the Node.
+fn changes(before: &Record, transition: Transition, saw: Saw, second: i64, spans: &mut Vec<Span>) -> Record {
+    let node = NodeName::new("gpu1");
+    let (closed, transition) = close(before, transition, saw, at(-100), at(second), |_, _| true);
+    let mut told = Vec::new();
+    let last = Last::of(&closed, &transition, at(second));
+    let closed = last.iter().map(|last| &last.episode);
+    for episode in closed.chain(transition.record.episode()) {
+        let owed = episode.trail.owed.iter();
+        told.extend(owed.flat_map(|owed| super::told(&node, episode, owed)));
+    }
+    told.extend(last.iter().flat_map(|last| ended(&node, last)));
+    for span in told {
+        match spans.iter().find(|it| it.id == span.id) {
+            Some(before) => assert_eq!(*before, span, "told again, it is the same"),
+            None => spans.push(span),
+        }
+    }
+    // As the next process reads it.
+    record::read(&record::write(&transition.record, at(second)))
 }
 
 fn told(phases: &[(Phase, i64)], end: i64, result: Ended) -> Vec<Span> {
@@ -93,7 +116,7 @@ fn check(spans: &[Span]) {
         spans[0].name, "announce",
         "the trace can be found from the beginning"
     );
-    assert_eq!(spans[0].start, spans[0].end);
+    assert!(spans.iter().all(|span| span.start < span.end), "{spans:#?}");
     let mut ids: Vec<SpanId> = spans.iter().map(|span| span.id).collect();
     ids.sort_unstable_by_key(|id| id.to_bytes());
     ids.dedup();
@@ -224,7 +247,8 @@ fn a_placement_by_drs_takes_no_time() {
     ];
     let spans = told(&phases, 200, Ended::Succeeded);
     let place = named(&spans, "place");
-    assert_eq!((place.start, place.end), (at(90), at(90)));
+    assert_eq!((place.start, place.end), (at(90), after(at(90))));
+    assert_eq!(place.parent, Some(named(&spans, "power on").id));
     assert_eq!(
         attribute(place, "haulout.placement.strategy").as_deref(),
         Some("drs")
@@ -243,7 +267,7 @@ fn a_queued_episode_links_to_the_one_that_had_its_place() {
         (Phase::Rejoining, 610),
     ];
     let spans = told_with(&phases, 700, Ended::Succeeded, |_| Saw {
-        behind: Some(other.clone()),
+        behind: Some(begun(Phase::Draining).traceparent),
         ..Saw::default()
     });
     let queue = named(&spans, "queue");
@@ -326,7 +350,6 @@ fn whoever_tells_it_tells_the_same_spans() {
 
 #[test]
 fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
-    let node = NodeName::new("gpu1");
     let mut episode = begun(Phase::Draining);
     episode.trigger.clicked_at = at(5);
     let record = Record::Episode(Box::new(episode));
@@ -338,10 +361,14 @@ fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
     };
     let begin = transition(record.clone(), None);
     let end = transition(Record::InService, Some(Ended::Cancelled));
-    let saw = Saw::default();
-    let mut spans = ended(&node, &Record::InService, &begin, (at(0), at(0)), &saw);
-    spans.extend(ended(&node, &record, &end, (at(2), at(2)), &saw));
+    let mut spans = Vec::new();
+    let record = changes(&Record::InService, begin, Saw::default(), 0, &mut spans);
+    changes(&record, end, Saw::default(), 2, &mut spans);
     check(&spans);
+    assert_eq!(
+        attribute(named(&spans, "detect"), "haulout.clock_skew_ms").as_deref(),
+        Some("5000")
+    );
 }
 
 #[test]
@@ -354,12 +381,58 @@ fn a_traceparent_that_is_none_gives_no_spans() {
         ended: None,
         fulfilled: None,
     };
-    let spans = ended(
-        &NodeName::new("gpu1"),
-        &Record::InService,
-        &begin,
-        (at(0), at(1)),
-        &Saw::default(),
-    );
+    let mut spans = Vec::new();
+    changes(&Record::InService, begin, Saw::default(), 0, &mut spans);
     assert_eq!(spans, []);
+}
+
+#[test]
+fn what_happened_beside_the_phases_stands_on_the_root() {
+    let queued = Episode {
+        epoch: 1,
+        ..begun(Phase::Queued)
+    };
+    let begin = Transition {
+        record: Record::Episode(Box::new(queued)),
+        unschedulable: None,
+        ended: None,
+        fulfilled: None,
+    };
+    let mut spans = Vec::new();
+    let record = changes(&Record::InService, begin, Saw::default(), 0, &mut spans);
+    let mut drains = record.episode().unwrap().enter(Phase::Draining, at(10));
+    drains.epoch = 2;
+    let drains = Transition {
+        record: Record::Episode(Box::new(drains)),
+        unschedulable: Some(true),
+        ended: None,
+        fulfilled: None,
+    };
+    let (_, drains) = close(&record, drains, Saw::default(), at(5), at(10), |_, _| true);
+    let end = Transition {
+        record: Record::InService,
+        unschedulable: Some(false),
+        ended: Some(Ended::Cancelled),
+        fulfilled: None,
+    };
+    let (closed, end) = close(&drains.record, end, Saw::default(), at(5), at(20), |_, _| true);
+    let last = Last::of(&closed, &end, at(20)).unwrap();
+    let read = record::read_last(&record::write_last(&last));
+    assert_eq!(read.as_ref(), Some(&last), "as the next process reads it");
+    let root = ended(&NodeName::new("gpu1"), &last).pop().unwrap();
+    let moments: Vec<(&str, Timestamp)> = root.moments.iter().map(|it| (it.name, it.at)).collect();
+    assert_eq!(
+        moments,
+        [
+            ("controller.restarted", at(5)),
+            ("leader.changed", at(10)),
+            ("operator.cancelled", at(20))
+        ]
+    );
+    let epochs: Vec<String> = root.moments[1]
+        .attributes
+        .iter()
+        .map(|it| it.value.to_string())
+        .collect();
+    assert_eq!(epochs, ["1", "2"]);
 }

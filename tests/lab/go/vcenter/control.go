@@ -67,6 +67,8 @@ func (c *Control) handler() http.Handler {
 		"POST /sessions/kill":               c.kill,
 		"POST /restart":                     c.restart,
 		"PATCH /settings":                   c.settings,
+		"POST /storm":                       c.storm,
+		"GET /traffic":                      c.traffic,
 	} {
 		mux.HandleFunc(pattern, answer(a))
 	}
@@ -225,7 +227,7 @@ func (c *Control) enter(r *http.Request, body []byte) (any, error) {
 	return c.onHost(r, func(h *host) (any, error) {
 		c.clicked(who(r), "EnterMaintenanceMode_Task", h.Name, h.Self)
 		t := c.v.enter(h, time.Duration(args.TimeoutMs)*time.Millisecond, args.EvacuatePoweredOffVMs, who(r))
-		return taskAnswer(t.Self)
+		return map[string]any{"task": t.Self.Value, "acceptedNs": t.Info.QueueTime.UnixNano()}, nil
 	})
 }
 
@@ -500,6 +502,25 @@ func (c *Control) restart(_ *http.Request, body []byte) (any, error) {
 	}
 	return nil, c.server.restart(time.Duration(args.DownMs)*time.Millisecond, args.With503)
 }
+
+func (c *Control) storm(_ *http.Request, body []byte) (any, error) {
+	var args struct {
+		PerSecond int `json:"perSecond"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	if args.PerSecond < 0 {
+		return nil, badRequest("perSecond %d: must not be negative", args.PerSecond)
+	}
+	if args.PerSecond > 0 && len(c.v.crowd.hosts) == 0 {
+		return nil, errors.New("there is no crowd for a storm to touch")
+	}
+	c.v.blow(args.PerSecond)
+	return nil, nil
+}
+
+func (c *Control) traffic(*http.Request, []byte) (any, error) { return c.v.traffic.all(), nil }
 
 func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 	var args struct {

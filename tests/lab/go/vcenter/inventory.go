@@ -49,6 +49,11 @@ func (v *VCenter) build() error {
 			return fmt.Errorf("cluster %q: %w", c.Name, err)
 		}
 	}
+	if v.spec.Crowd != nil {
+		if err := v.addCrowd(*v.spec.Crowd); err != nil {
+			return err
+		}
+	}
 	for _, spec := range v.spec.VMs {
 		if _, err := v.addVM(spec, caller{User: "spec"}); err != nil {
 			return err

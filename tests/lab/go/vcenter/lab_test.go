@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,8 @@ func twoHosts() *Spec {
 
 func start(t *testing.T, spec *Spec) *bench {
 	t.Helper()
+	// The same tests run on either collector.
+	spec.OwnCollectors = spec.OwnCollectors || os.Getenv("LAB_COLLECTOR") == "own"
 	l, err := startLab(spec, "127.0.0.1:0", "admin", "pw", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,7 @@ func run() error {
 	key := flag.String("tls-key", "", "PEM `file` with the leaf's key")
 	user := flag.String("user", "administrator@vsphere.local", "the user who may log in")
 	password := flag.String("password", "secret", "that user's password")
+	collector := flag.String("collector", "simulator", "whose property collector answers: `own` or simulator")
 	verbose := flag.Bool("v", false, "write the simulator's log to stderr")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -47,6 +48,13 @@ func run() error {
 	spec, err := readSpec(*specFile)
 	if err != nil {
 		return fmt.Errorf("-spec: %w", err)
+	}
+	switch *collector {
+	case "own":
+		spec.OwnCollectors = true
+	case "simulator":
+	default:
+		return fmt.Errorf("-collector %q: want own or simulator", *collector)
 	}
 	var config *tls.Config
 	if *cert != "" || *key != "" {

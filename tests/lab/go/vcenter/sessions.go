@@ -82,7 +82,12 @@ func (s *Sessions) sweep(key string, r *simulator.Registry, silent bool) {
 		switch x := o.(type) {
 		case *simulator.TaskHistoryCollector:
 			x.DestroyCollector(ctx, &types.DestroyCollector{This: x.Self})
+		case *TaskHistoryCollector:
+			s.v.collectors.close(x)
 		case *simulator.PropertyCollector:
+			if s.v.collectors != nil {
+				s.v.collectors.drop(x, silent)
+			}
 			if !silent {
 				x.CancelWaitForUpdates(&types.CancelWaitForUpdates{This: x.Self})
 			}
@@ -98,7 +103,7 @@ func (s *Sessions) sweep(key string, r *simulator.Registry, silent bool) {
 func (s *Sessions) cancelWait(key string, ref types.ManagedObjectReference) {
 	if r := s.registry(key); r != nil {
 		if pc, ok := r.Get(ref).(*simulator.PropertyCollector); ok {
-			pc.CancelWaitForUpdates(&types.CancelWaitForUpdates{This: ref})
+			s.v.cancelUpdates(pc)
 		}
 	}
 }

@@ -44,6 +44,12 @@ func (s *silence) set(on bool) {
 	s.mu.Unlock()
 }
 
+func (s *silence) isOn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.on
+}
+
 func (s *silence) taskBegins(t *simulator.Task) {
 	s.mu.Lock()
 	s.last = taskNumber(t.Self)
@@ -69,6 +75,9 @@ func (v *VCenter) WaitForUpdatesEx(ctx *simulator.Context, req *types.WaitForUpd
 	pc, ok := ctx.Session.Get(req.This).(*simulator.PropertyCollector)
 	if !ok {
 		return &methods.WaitForUpdatesExBody{Fault_: soapFault(&types.ManagedObjectNotFound{Obj: req.This})}
+	}
+	if v.collectors != nil {
+		return v.collectors.of(pc).wait(ctx, req)
 	}
 	seen, _ := v.silence.look(req.This, req.Version == "")
 	began := time.Now()

@@ -22,8 +22,20 @@ type Spec struct {
 	// Whether a vCenter does that is not documented, so a client must not
 	// rely on it; the default leaves them out.
 	BindStatic bool `json:"bindStatic,omitempty"`
+	// Crowd is a large inventory beside the hosts and VMs that are named.
+	Crowd *CrowdSpec `json:"crowd,omitempty"`
+	// OwnCollectors takes the property collector of this program in place of the
+	// simulator's. It is a flag and no part of the inventory.
+	OwnCollectors bool `json:"-"`
 	// SessionTimeoutMs ends sessions that are idle for longer; 0 is never.
 	SessionTimeoutMs int `json:"sessionTimeoutMs,omitempty"`
+}
+
+// CrowdSpec says how large a crowd is. Its hosts are crowd-0000 and on, its VMs
+// crowd-vm-00000 and on, spread over the hosts in turn.
+type CrowdSpec struct {
+	Hosts int `json:"hosts"`
+	VMs   int `json:"vms"`
 }
 
 // Delays says how long tasks take, in milliseconds.

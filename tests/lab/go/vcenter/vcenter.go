@@ -46,7 +46,11 @@ type VCenter struct {
 	journal  *Journal
 	faults   *Faults
 	sessions *Sessions
+	traffic  *Traffic
 	silence  *silence
+	// collectors is nil where the simulator's own are in use.
+	collectors *collectors
+	crowd      crowd
 }
 
 // host is what is known of a host beyond its managed object.
@@ -130,13 +134,44 @@ var overridden = map[string]bool{
 	"SessionManager.Logout":                true,
 }
 
+// overriddenToo lists the calls that are answered here where the collectors are
+// our own. What they are called on may live in a session.
+var overriddenToo = map[string]bool{
+	"PropertyCollector.CreateFilter":        true,
+	"PropertyFilter.DestroyPropertyFilter":  true,
+	"TaskManager.CreateCollectorForTasks":   true,
+	"TaskHistoryCollector.DestroyCollector": true,
+}
+
+// cancelUpdates ends the wait of a collector, whosever it is.
+func (v *VCenter) cancelUpdates(pc *simulator.PropertyCollector) {
+	if v.collectors != nil {
+		v.collectors.cancel(pc)
+	}
+	pc.CancelWaitForUpdates(&types.CancelWaitForUpdates{This: pc.Self})
+}
+
 // before runs ahead of each call's dispatch.
 func (v *VCenter) before(ctx *simulator.Context, method *simulator.Method) (mo.Reference, types.BaseMethodFault) {
 	v.sessions.seen(ctx)
 	if ctx.Session != nil && changesSomething(method.Name) {
 		v.recordCall(callerOf(ctx), method)
 	}
-	if overridden[method.This.Type+"."+method.Name] && v.reg.Get(method.This) != nil || method.Name == "WaitForUpdatesEx" {
+	name := method.This.Type + "." + method.Name
+	ours := overridden[name] && v.reg.Get(method.This) != nil || method.Name == "WaitForUpdatesEx" ||
+		name == "SearchIndex.FindAllByUuid" && v.crowd.byUUID != nil
+	if v.collectors != nil && ctx.Session != nil {
+		if pc, ok := ctx.Session.Get(method.This).(*simulator.PropertyCollector); ok {
+			switch method.Name {
+			case "CancelWaitForUpdates":
+				v.collectors.cancel(pc)
+			case "DestroyPropertyCollector":
+				v.collectors.drop(pc, false)
+			}
+		}
+		ours = ours || overriddenToo[name] && ctx.Session.Get(method.This) != nil
+	}
+	if ours {
 		method.This = overridesRef
 		// For a call without a session the returned object is what counts; for
 		// one with a session it is the reference.
@@ -158,10 +193,15 @@ func newVCenter(spec *Spec) (*VCenter, error) {
 	}
 	v.faults = newFaults(v)
 	v.sessions = newSessions(v)
+	v.traffic = newTraffic()
 	v.silence = newSilence(v)
 	if err := v.build(); err != nil {
 		v.close()
 		return nil, err
+	}
+	if spec.OwnCollectors {
+		v.collectors = newCollectors(v)
+		v.reg.AddHandler(v.collectors)
 	}
 	v.reg.Put(&overrides{OverheadMemoryManager: mo.OverheadMemoryManager{Self: overridesRef}, VCenter: v})
 	v.reg.Handler = v.before

@@ -128,6 +128,7 @@ mod tests {
             start: 1_000_000 + from_ms * 1_000,
             end: 1_000_000 + to_ms * 1_000,
             tags: BTreeMap::new(),
+            events: Vec::new(),
         }
     }
 

@@ -213,6 +213,10 @@ impl Door {
         };
         let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(connection), service));
         let result = tokio::select! {
+            biased;
+            // The connection stands and is served no longer: its client meets silence, and so do answers that come as a
+            // stream.
+            () = self.shared.cut_off(self.side) => match self.shared.hold().await {},
             result = &mut connection => result,
             () = closed => {
                 connection.as_mut().graceful_shutdown();

@@ -1,0 +1,295 @@
+//! The two contenders that are written here, each a process of its own so that its memory and its CPU can be told from
+//! the bench's: the floor, and Haulout's stream. Like the peers they say one JSON object per line.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail};
+use haulout::ids::VmUuid;
+use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
+use haulout::vsphere::update::{Roster, Update, VmKey};
+use haulout::vsphere::updates;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use haulout_lab::vcenter::Crowd;
+
+/// The word that makes a bench's program one of its contenders.
+pub const WORD: &str = "contender";
+
+/// Where vCenter is, whom to log in as, and what to follow.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    pub sdk: String,
+    pub ca: PathBuf,
+    pub user: String,
+    pub password: String,
+    /// The moref of the host that is clicked on.
+    pub host: String,
+    /// How many VMs of the crowd are ours.
+    pub ours: usize,
+}
+
+impl Watch {
+    /// As arguments of this program.
+    pub fn arguments(&self, kind: &str) -> Vec<String> {
+        let words = [WORD, kind, &self.sdk, &self.ca.to_string_lossy(), &self.user];
+        let rest = [&*self.password, &self.host, &self.ours.to_string()];
+        words.iter().chain(&rest).map(|word| (*word).to_owned()).collect()
+    }
+
+    fn read(words: &[String]) -> anyhow::Result<Self> {
+        let [sdk, ca, user, password, host, ours] = words else {
+            bail!("a contender takes six words, not {}", words.len());
+        };
+        Ok(Self {
+            sdk: sdk.clone(),
+            ca: ca.into(),
+            user: user.clone(),
+            password: password.clone(),
+            host: host.clone(),
+            ours: ours.parse().context("how many VMs are ours")?,
+        })
+    }
+}
+
+/// Whether `--quick`, or `QUICK=1`, asks for the smallest run that still shows something.
+pub fn is_quick(words: &[String]) -> bool {
+    words.iter().any(|word| word == "--quick")
+        || std::env::var_os("QUICK").is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// Is the contender that the arguments name; `None` where they name none.
+pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
+    match words {
+        [word, kind, rest @ ..] if word == WORD => Some(Watch::read(rest).and_then(|watch| match &**kind {
+            "floor" => floor(began, &watch),
+            "stream" => stream(began, &watch),
+            other => bail!("there is no contender {other:?}"),
+        })),
+        _ => None,
+    }
+}
+
+fn say(line: &serde_json::Value) {
+    // The bench that listens may be gone; then so is this process, soon.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn say_ready(began: Instant) {
+    say(&serde_json::json!({ "ready": true, "ms": began.elapsed().as_secs_f64() * 1e3 }));
+}
+
+fn say_entering(entering: bool) {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
+    say(&serde_json::json!({ "entering": entering, "ns": u64::try_from(now).unwrap_or(u64::MAX) }));
+}
+
+/// The smallest program that can know: one host, one connection, prepared requests, and a search for two words in the
+/// answer where others parse it.
+fn floor(began: Instant, watch: &Watch) -> anyhow::Result<()> {
+    let mut wire = Wire::open(watch)?;
+    let collector = "<_this type=\"PropertyCollector\">propertyCollector</_this>";
+    wire.post(&format!(
+        "<Login xmlns=\"urn:vim25\"><_this type=\"SessionManager\">SessionManager</_this><userName>{}</userName>\
+         <password>{}</password></Login>",
+        watch.user, watch.password
+    ))?;
+    wire.post(&format!(
+        "<CreateFilter xmlns=\"urn:vim25\">{collector}<spec>\
+         <propSet><type>HostSystem</type><pathSet>recentTask</pathSet></propSet>\
+         <propSet><type>Task</type><pathSet>info</pathSet></propSet>\
+         <objectSet><obj type=\"HostSystem\">{}</obj><selectSet xsi:type=\"TraversalSpec\"><type>HostSystem</type>\
+         <path>recentTask</path></selectSet></objectSet></spec><partialUpdates>false</partialUpdates></CreateFilter>",
+        watch.host
+    ))?;
+    let mut version = String::new();
+    let mut truncated = true;
+    loop {
+        let answer = wire.post(&format!(
+            "<WaitForUpdatesEx xmlns=\"urn:vim25\">{collector}<version>{version}</version>\
+             <options><maxWaitSeconds>60</maxWaitSeconds></options></WaitForUpdatesEx>"
+        ))?;
+        if !truncated {
+            if answer.contains("<state>running</state>") {
+                say_entering(true);
+            } else if answer.contains("<state>error</state>") {
+                say_entering(false);
+            }
+        } else if !answer.contains("<truncated>true</truncated>") {
+            truncated = false;
+            say_ready(began);
+        }
+        if let Some(text) = between(&answer, "<version>", "</version>") {
+            version = text.to_owned();
+        }
+    }
+}
+
+fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(open)?;
+    rest.split_once(close).map(|(inner, _)| inner)
+}
+
+/// One connection that speaks just enough HTTP.
+struct Wire {
+    stream: BufReader<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>,
+    host: String,
+    cookie: String,
+}
+
+impl Wire {
+    fn open(watch: &Watch) -> anyhow::Result<Self> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(&watch.ca)? {
+            roots.add(certificate?)?;
+        }
+        let config = rustls::ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let host = between(&watch.sdk, "https://", "/sdk").context("the address has no host")?;
+        let (name, _) = host.rsplit_once(':').context("the address has no port")?;
+        let name = ServerName::try_from(name.to_owned())?;
+        let tcp = TcpStream::connect(host)?;
+        tcp.set_nodelay(true)?;
+        let tls = rustls::ClientConnection::new(Arc::new(config), name)?;
+        Ok(Self {
+            stream: BufReader::new(rustls::StreamOwned::new(tls, tcp)),
+            host: host.to_owned(),
+            cookie: String::new(),
+        })
+    }
+
+    fn post(&mut self, call: &str) -> anyhow::Result<String> {
+        let body = format!(
+            "<e:Envelope xmlns:e=\"http://schemas.xmlsoap.org/soap/envelope/\" \
+             xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\"><e:Body>{call}</e:Body></e:Envelope>"
+        );
+        let request = format!(
+            "POST /sdk HTTP/1.1\r\nHost: {}\r\nUser-Agent: floor\r\nContent-Type: text/xml; charset=utf-8\r\n\
+             SOAPAction: urn:vim25/8.0.3.0\r\n{}Content-Length: {}\r\n\r\n{body}",
+            self.host,
+            self.cookie,
+            body.len()
+        );
+        let wire = self.stream.get_mut();
+        wire.write_all(request.as_bytes())?;
+        wire.flush()?;
+        let status = self.line()?;
+        let mut length = None;
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(": ").context("a header without a value")?;
+            if name.eq_ignore_ascii_case("content-length") {
+                length = Some(value.parse()?);
+            } else if name.eq_ignore_ascii_case("set-cookie") {
+                let cookie = value.split(';').next().unwrap_or_default();
+                self.cookie = format!("Cookie: {cookie}\r\n");
+            }
+        }
+        let mut answer = Vec::new();
+        if let Some(length) = length {
+            self.take(length, &mut answer)?;
+        } else {
+            loop {
+                let size = usize::from_str_radix(&self.line()?, 16)?;
+                self.take(size, &mut answer)?;
+                self.line()?;
+                if size == 0 {
+                    break;
+                }
+            }
+        }
+        let answer = String::from_utf8(answer)?;
+        if !status.contains(" 200 ") {
+            bail!("{status}: {answer}");
+        }
+        Ok(answer)
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            bail!("the connection ended");
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn take(&mut self, size: usize, into: &mut Vec<u8>) -> anyhow::Result<()> {
+        let at = into.len();
+        into.resize(at + size, 0);
+        self.stream.read_exact(into.get_mut(at..).unwrap_or_default())?;
+        Ok(())
+    }
+}
+
+/// Haulout's own stream, through the library, as its hub hears it: what is known counts when a set is settled.
+#[tokio::main(flavor = "current_thread")]
+async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let plain = |text: &str| CredentialPart::Given(text.to_owned().into());
+    let credentials = CredentialSource {
+        user: plain(&watch.user),
+        password: plain(&watch.password),
+    };
+    let endpoint = Endpoint::parse(&watch.sdk)?;
+    let vcenter = Vcenter::new(Settings::new(
+        endpoint,
+        credentials,
+        Trust::CaBundle(watch.ca.clone()),
+    ))?;
+    let ours = (0..watch.ours).filter_map(|n| VmUuid::parse(&Crowd::uuid(n)));
+    let roster = Roster {
+        vms: ours.map(VmKey::Uuid).collect(),
+        ..Roster::default()
+    };
+    let (_keep, roster) = watch::channel(roster);
+    let (out, mut updates) = mpsc::channel(1024);
+    let follow = updates::run(vcenter, roster, out, CancellationToken::new());
+    let hear = async {
+        let (mut stands, mut known, mut entering) = (false, false, false);
+        while let Some(update) = updates.recv().await {
+            match update {
+                Update::Host(host) if host.moref.as_str() == watch.host => entering = host.entering.is_some(),
+                Update::Settled if !stands => {
+                    stands = true;
+                    known = entering;
+                    say_ready(began);
+                }
+                Update::Settled if known != entering => {
+                    known = entering;
+                    say_entering(entering);
+                }
+                Update::Lost { why } => bail!("the stream was lost: {why}"),
+                Update::Host(_)
+                | Update::Reset
+                | Update::HostGone(_)
+                | Update::Compute(_)
+                | Update::ComputeGone(_)
+                | Update::Vm(_)
+                | Update::VmGone(_)
+                | Update::Task(_)
+                | Update::Found { .. }
+                | Update::Settled => {}
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        biased;
+        heard = hear => heard,
+        () = follow => bail!("the stream ended"),
+    }
+}

@@ -1,0 +1,231 @@
+//! A contender as the bench sees it: a process that says when it is in sync, and each time what it knows of the host.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+use super::contender::Watch;
+
+/// How long a contender may take to come into sync, or to know; the pollers at their slowest take a minute and a half.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Who is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Floor,
+    Stream,
+    Govmomi,
+    Pyvmomi,
+    /// The poller, with this many seconds from one poll's begin to the next.
+    Poller(u32),
+}
+
+impl Kind {
+    pub fn name(self) -> String {
+        match self {
+            Self::Floor => "floor: bare long poll, one host".into(),
+            Self::Stream => "Haulout's stream".into(),
+            Self::Govmomi => "govmomi's waiter".into(),
+            Self::Pyvmomi => "pyVmomi's WaitForUpdatesEx".into(),
+            Self::Poller(every) => format!("pyVmomi poller, every {every} s"),
+        }
+    }
+
+    /// The first word of its User-Agent, by which the stand-in counts its calls.
+    pub fn agent(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Stream => "haulout",
+            Self::Govmomi => "govmomi",
+            Self::Pyvmomi | Self::Poller(_) => "pyvmomi",
+        }
+    }
+}
+
+/// What the peers are run with.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    pub govmomi: PathBuf,
+    /// A Python with pyVmomi, where one could be had; else why not.
+    pub python: Result<PathBuf, String>,
+}
+
+/// The peer's own release, which the README of the program it stands for also names.
+const PYVMOMI: &str = "pyvmomi==8.0.3.0.1";
+
+impl Programs {
+    /// Builds govmomi's waiter and makes a virtual environment for pyVmomi, both in the lab's cache.
+    pub async fn find() -> anyhow::Result<Self> {
+        Ok(Self {
+            govmomi: haulout_lab::build::part("govmomi").await?,
+            python: python(&haulout_lab::build::cache_dir()?.join(PYVMOMI)).await,
+        })
+    }
+}
+
+async fn python(dir: &Path) -> Result<PathBuf, String> {
+    let python = dir.join("bin/python");
+    let program = dir.to_string_lossy();
+    if !runs(&[&python.to_string_lossy(), "-c", "import pyVmomi"]).await {
+        let pip = dir.join("bin/pip");
+        if !runs(&["python3", "-m", "venv", &program]).await {
+            return Err("python3 -m venv failed".into());
+        }
+        if !runs(&[&pip.to_string_lossy(), "install", "-q", PYVMOMI]).await {
+            return Err(format!("pip install {PYVMOMI} failed"));
+        }
+    }
+    Ok(python)
+}
+
+async fn runs(words: &[&str]) -> bool {
+    let [program, rest @ ..] = words else {
+        return false;
+    };
+    let status = Command::new(program)
+        .args(rest)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    matches!(timeout(PATIENCE, status).await, Ok(Ok(status)) if status.success())
+}
+
+/// What a process has used so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Used {
+    pub cpu_seconds: f64,
+    pub resident_mib: f64,
+    pub peak_mib: f64,
+}
+
+/// A contender that runs and is in sync.
+#[derive(Debug)]
+pub struct Contender {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    /// From its own start to in sync, in milliseconds; without what its language takes to start.
+    pub sync_ms: f64,
+}
+
+impl Contender {
+    /// Starts it and waits until it is in sync.
+    pub async fn start(kind: Kind, watch: &Watch, programs: &Programs) -> anyhow::Result<Self> {
+        let mut command = match kind {
+            Kind::Floor | Kind::Stream => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(watch.arguments(if kind == Kind::Floor { "floor" } else { "stream" }));
+                command
+            }
+            Kind::Govmomi => peer(Command::new(&programs.govmomi), watch),
+            Kind::Pyvmomi | Kind::Poller(_) => {
+                let python = programs.python.as_ref().map_err(|why| anyhow::anyhow!("{why}"))?;
+                let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/detection/pyvmomi.py");
+                let mut command = Command::new(python);
+                command.arg(script);
+                if let Kind::Poller(every) = kind {
+                    command.args(["-every", &every.to_string()]);
+                }
+                peer(command, watch)
+            }
+        };
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("starting {}", kind.name()))?;
+        let stdout = child.stdout.take().context("its stdout is not piped")?;
+        let mut contender = Self {
+            child,
+            lines: BufReader::new(stdout).lines(),
+            sync_ms: 0.0,
+        };
+        let ready = contender.until("ready").await.context(kind.name())?;
+        contender.sync_ms = ready.get("ms").and_then(Value::as_f64).unwrap_or_default();
+        Ok(contender)
+    }
+
+    /// The next line that has this key.
+    pub async fn until(&mut self, key: &str) -> anyhow::Result<Value> {
+        let line = async {
+            while let Some(line) = self.lines.next_line().await? {
+                let line: Value = serde_json::from_str(&line)?;
+                if line.get(key).is_some() {
+                    return Ok(line);
+                }
+            }
+            bail!("it ended");
+        };
+        timeout(PATIENCE, line)
+            .await
+            .with_context(|| format!("it never said {key:?}"))?
+    }
+
+    /// Waits until it knows that the host is entering, or is no longer; when that was, in nanoseconds since 1970.
+    pub async fn knows(&mut self, entering: bool) -> anyhow::Result<i64> {
+        loop {
+            let line = self.until("entering").await?;
+            if line.get("entering").and_then(Value::as_bool) == Some(entering) {
+                return line
+                    .get("ns")
+                    .and_then(Value::as_i64)
+                    .context("no time in its line");
+            }
+        }
+    }
+
+    /// What it has used so far, as the kernel counts.
+    pub fn used(&self) -> anyhow::Result<Used> {
+        used(self.child.id().context("it has ended")?)
+    }
+
+    /// Ends it, as a crash would.
+    pub async fn end(mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+}
+
+fn peer(mut command: Command, watch: &Watch) -> Command {
+    command
+        .args([
+            "-sdk",
+            &watch.sdk,
+            "-user",
+            &watch.user,
+            "-password",
+            &watch.password,
+        ])
+        .args(["-host", &watch.host, "-ca"])
+        .arg(&watch.ca);
+    command
+}
+
+/// What a process has used so far.
+pub fn used(pid: u32) -> anyhow::Result<Used> {
+    // The kernel counts CPU in ticks of a hundredth of a second on every Linux that Rust runs on.
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat without a name")?;
+    let ticks = |n: usize| -> f64 {
+        let field = fields.split_whitespace().nth(n);
+        field.and_then(|field| field.parse().ok()).unwrap_or_default()
+    };
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let mib = |name: &str| -> f64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next());
+        kib.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or_default() / 1024.0
+    };
+    Ok(Used {
+        cpu_seconds: (ticks(11) + ticks(12)) / TICKS,
+        resident_mib: mib("VmRSS:"),
+        peak_mib: mib("VmHWM:"),
+    })
+}

@@ -1,0 +1,524 @@
+//! How long after the click does somebody know, and what does watching cost vCenter? Haulout beside what people would
+//! use instead, and beside the floor, in one run. `QUICK=1` takes fewer clicks.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a bench reads the clock, and a pause between two clicks is part of what it measures"
+)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::kube::{AuditEvent, Kube, Options as KubeOptions, User};
+use haulout_lab::process::Spec as ProcessSpec;
+use haulout_lab::vcenter::{Collector, Crowd, Delays, Options, Spec, Tls, Vcenter, VmSpec};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use self::detection::contender::{self, Watch};
+use self::detection::peer::{Contender, Kind, Programs};
+use self::detection::table::{Table, figure, quantile, report, say};
+
+#[allow(dead_code, reason = "each bench uses its part")]
+mod detection {
+    pub mod contender;
+    pub mod peer;
+    pub mod table;
+}
+
+/// Hosts, unless other sizes are named on the command line: one, a usual number, and a vCenter's published maximum.
+const SIZES: &[usize] = &[1, 100, 2500];
+/// VMs on each host of the crowd.
+const VMS_PER_HOST: usize = 10;
+/// Foreign changes per second in the storm.
+const STORM: u32 = 500;
+/// The node's VM: it stands on the host that is clicked on, and keeps it from entering.
+const NODE_UUID: &str = "4217a5b0-0000-4000-8000-00000000be9c";
+const LABEL: &str = "lab.haulout/bench";
+const NAMESPACE: &str = "bench";
+/// How long Haulout may take to write, or to take back.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much is measured.
+struct Plan {
+    blocks: usize,
+    clicks: usize,
+    pollers: &'static [u32],
+    poller_clicks: usize,
+    idle: Duration,
+}
+
+const FULL: Plan = Plan {
+    blocks: 10,
+    clicks: 10,
+    pollers: &[30, 5, 1],
+    poller_clicks: 5,
+    idle: Duration::from_secs(600),
+};
+
+const QUICK: Plan = Plan {
+    blocks: 2,
+    clicks: 10,
+    pollers: &[1],
+    poller_clicks: 2,
+    idle: Duration::from_secs(60),
+};
+
+type Samples = BTreeMap<(bool, &'static str), Vec<f64>>;
+
+fn main() -> anyhow::Result<()> {
+    let began = Instant::now();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(ended) = contender::run(began, &words) {
+        return ended;
+    }
+    let plan = if contender::is_quick(&words) { QUICK } else { FULL };
+    let sizes: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    tokio::runtime::Runtime::new()?.block_on(measure(&plan, if sizes.is_empty() { SIZES } else { &sizes }))
+}
+
+async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
+    let programs = Programs::find().await?;
+    // No kubelet reports here: what the bench says of its Node stays true.
+    let quiet = KubeOptions {
+        node_monitor_grace: Duration::from_secs(86_400),
+        ..KubeOptions::default()
+    };
+    let kube = Kube::start(&quiet).await?;
+    kube.create_namespace(NAMESPACE).await?;
+    let mut notes = vec![
+        "One machine runs the vCenter, the cluster and the contender: each figure holds the stand-in's own time, which the \
+         floor shows, and only ratios carry over to another machine. There is no network in between."
+            .to_owned(),
+        "The contenders take turns, so none competes with another for the processor; the floor follows one host and is \
+         not woken by the storm, in which every tenth change is one that all others hear of."
+            .to_owned(),
+        "The vCenter is the lab's, with a collector of its own: a real one computes updates at a pace of its own.".to_owned(),
+    ];
+    if let Err(why) = &programs.python {
+        notes.push(format!("pyVmomi was not measured: {why}."));
+    }
+    let mut latency = Table::new(&[
+        "hosts",
+        "",
+        "contender",
+        "n",
+        "median ms",
+        "p99 ms",
+        "x floor",
+        "x floor p99",
+    ]);
+    let mut patch = Table::new(&[
+        "hosts",
+        "",
+        "n",
+        "to PATCH ms",
+        "p99 ms",
+        "floor ms",
+        "bare PATCH ms",
+        "ratio",
+    ]);
+    let mut cost = Table::new(&[
+        "hosts",
+        "contender",
+        "calls per minute",
+        "KiB per minute",
+        "n",
+        "median ms",
+        "max ms",
+    ]);
+    for &hosts in sizes {
+        say(&format!("{hosts} hosts …"));
+        let house = House::set(&kube, hosts).await?;
+        let samples = house.clicks(plan, &programs).await?;
+        for storm in [false, true] {
+            house.latency_rows(&mut latency, &samples, storm);
+            house.patch_row(&mut patch, &samples, storm);
+        }
+        // What comes next takes long; this much is known.
+        say(&latency.screen());
+        say(&patch.screen());
+        house.idle(plan, &programs, &mut cost).await?;
+        if programs.python.is_ok() {
+            house.pollers(plan, &programs, &mut cost).await?;
+        }
+        house.clear().await?;
+    }
+    kube.stop().await?;
+    let intro = format!(
+        "From the moment vCenter accepts EnterMaintenanceMode_Task, by its own clock, to the moment a contender knows. \
+         {} clicks each, in {} turns; {VMS_PER_HOST} VMs on each host; the storm is {STORM} foreign changes a second.",
+        plan.blocks * plan.clicks,
+        plan.blocks
+    );
+    let tables = [
+        ("From the click to knowing", &latency),
+        ("From the click to the cordon's PATCH, by the audit log", &patch),
+        ("What watching costs vCenter while nothing happens", &cost),
+    ];
+    report("detection_latency", &intro, &tables, &notes)
+}
+
+/// A vCenter of one size, and the Node whose VM stands on the host that is clicked on.
+struct House<'a> {
+    kube: &'a Kube,
+    vcenter: Vcenter,
+    watch: Watch,
+    hosts: usize,
+    node: String,
+}
+
+const CLICKED: &str = "crowd-0000";
+const HAULOUT: &str = "Haulout to PATCH";
+const BARE: &str = "bare PATCH";
+
+impl<'a> House<'a> {
+    async fn set(kube: &'a Kube, hosts: usize) -> anyhow::Result<Self> {
+        let (cert, key) = kube.server_certificate(&format!("vcenter-{hosts}"))?;
+        let spec = Spec {
+            crowd: Some(Crowd {
+                hosts,
+                vms: hosts * VMS_PER_HOST,
+            }),
+            vms: vec![VmSpec {
+                name: "node".into(),
+                uuid: NODE_UUID.into(),
+                host: CLICKED.into(),
+                ignore_shutdown: true,
+                ..VmSpec::default()
+            }],
+            delays: Delays::default(),
+            ..Spec::default()
+        };
+        let options = Options {
+            tls: Some(Tls { cert, key }),
+            collector: Collector::Own,
+            ..Options::default()
+        };
+        let program = haulout_lab::build::part("vcenter").await?;
+        let vcenter = Vcenter::start(&program, &spec, options).await?;
+        let state = vcenter.state().await?;
+        let clicked = state.host(CLICKED).context("the host to click on is not there")?;
+        let watch = Watch {
+            sdk: vcenter.sdk().to_owned(),
+            ca: kube.authority().to_owned(),
+            user: vcenter.user().to_owned(),
+            password: vcenter.password().to_owned(),
+            host: clicked.reference.clone(),
+            ours: 0,
+        };
+        let house = Self {
+            kube,
+            vcenter,
+            watch,
+            hosts,
+            node: format!("bench-{hosts}"),
+        };
+        house.register().await?;
+        Ok(house)
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.kube.client())
+    }
+
+    /// A pod that never ends, because no kubelet ends it: the drain lasts until the click is taken back, and then the Node
+    /// is back at once.
+    fn pod(&self) -> anyhow::Result<Pod> {
+        Ok(serde_json::from_value(json!({
+            "metadata": {"name": self.node},
+            "spec": {
+                "nodeName": self.node, "terminationGracePeriodSeconds": 86_400,
+                "containers": [{"name": "main", "image": "lab.invalid/none"}],
+            },
+        }))?)
+    }
+
+    /// The Node; nothing but Haulout and this bench writes to it, so it stays Ready by our word.
+    async fn register(&self) -> anyhow::Result<()> {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": self.node, "labels": {LABEL: "true"}},
+            "spec": {"providerID": format!("vsphere://{NODE_UUID}")},
+        }))?;
+        self.nodes().create(&PostParams::default(), &node).await?;
+        let status = json!({"status": {
+            "capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "2"},
+            "conditions": [{"type": "Ready", "status": "True", "reason": "bench", "message": ""}],
+        }});
+        let params = PatchParams::default();
+        let pods: Api<Pod> = Api::namespaced(self.kube.client(), NAMESPACE);
+        pods.create(&PostParams::default(), &self.pod()?).await?;
+        self.nodes()
+            .patch_status(&self.node, &params, &Patch::Merge(&status))
+            .await?;
+        Ok(())
+    }
+
+    async fn clear(self) -> anyhow::Result<()> {
+        self.nodes().delete(&self.node, &DeleteParams::default()).await?;
+        self.vcenter.stop().await
+    }
+
+    /// Clicks, for each contender in turn, again and again, idle and in the storm.
+    async fn clicks(&self, plan: &Plan, programs: &Programs) -> anyhow::Result<Samples> {
+        let mut samples = Samples::new();
+        let streams = [
+            (Kind::Floor, "floor"),
+            (Kind::Stream, "stream"),
+            (Kind::Govmomi, "govmomi"),
+            (Kind::Pyvmomi, "pyvmomi"),
+        ];
+        for block in 0..plan.blocks {
+            for storm in [false, true] {
+                self.vcenter.storm(if storm { STORM } else { 0 }).await?;
+                // Who begins changes from block to block.
+                for at in 0..streams.len() {
+                    let Some(&(kind, key)) = streams.get((at + block) % streams.len()) else {
+                        continue;
+                    };
+                    if kind == Kind::Pyvmomi && programs.python.is_err() {
+                        continue;
+                    }
+                    let taken = samples.entry((storm, key)).or_default();
+                    let mut contender = Contender::start(kind, &self.watch, programs).await?;
+                    for click in 0..plan.clicks {
+                        pause(block * plan.clicks + click).await;
+                        taken.push(self.one(&mut contender).await.with_context(|| kind.name())?);
+                    }
+                    contender.end().await?;
+                }
+                self.to_patch(plan, storm, &mut samples).await?;
+            }
+        }
+        self.vcenter.storm(0).await?;
+        Ok(samples)
+    }
+
+    /// One click, and its cancel; in milliseconds.
+    async fn one(&self, contender: &mut Contender) -> anyhow::Result<f64> {
+        let accepted = self.vcenter.click(CLICKED).await?;
+        let known = contender.knows(true).await?;
+        self.vcenter.cancel_maintenance(CLICKED).await?;
+        contender.knows(false).await?;
+        let accepted = i64::try_from(accepted.as_nanosecond())?;
+        ensure!(known >= accepted, "known before it was accepted");
+        Ok((known - accepted) as f64 / 1e6)
+    }
+
+    /// The real program: clicks until the cordon is written, and takes each back; between them a bare PATCH.
+    async fn to_patch(&self, plan: &Plan, storm: bool, samples: &mut Samples) -> anyhow::Result<()> {
+        let user = User::haulout("haulout-bench");
+        let log = self.kube.dir().join("haulout-bench.log");
+        let _ = std::fs::remove_file(&log);
+        let spec = ProcessSpec::new("haulout", env!("CARGO_BIN_EXE_haulout"), &log)
+            .arg("run")
+            .env("KUBECONFIG", self.kube.kubeconfig(&user)?)
+            .env("VCENTER_HOST", &self.watch.sdk)
+            .env("VCENTER_USER", &self.watch.user)
+            .env("VCENTER_PASSWORD", &self.watch.password)
+            .env("VCENTER_CA_BUNDLE", &self.watch.ca)
+            .env("GPU_NODE_LABEL", LABEL)
+            .env("METRICS_ADDRESS", "off")
+            .env("HEALTH_ADDRESS", "off")
+            .env("HTTPS_PROXY", "")
+            .env("https_proxy", "");
+        let mut process = spec.spawn()?;
+        let said = |words: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(words));
+        let ready = async {
+            while !(said("vCenter has told its complete set") && said("Kubernetes has told its complete set"))
+            {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, ready)
+            .await
+            .with_context(|| format!("Haulout is not in sync: {}", process.tail()))?;
+        for click in 0..plan.clicks {
+            pause(click).await;
+            let accepted = self.vcenter.click(CLICKED).await?;
+            self.until("cordoned", is_cordoned)
+                .await
+                .with_context(|| process.tail())?;
+            let written = self.written(&user, accepted).await?;
+            let took = written.duration_since(accepted).as_secs_f64() * 1e3;
+            samples.entry((storm, HAULOUT)).or_default().push(took);
+            self.vcenter.cancel_maintenance(CLICKED).await?;
+            self.until("back", |node| !is_cordoned(node) && is_untold(node))
+                .await
+                .with_context(|| process.tail())?;
+            let began = Instant::now();
+            let mark = json!({"metadata": {"annotations": {"bench": click.to_string()}}});
+            let params = PatchParams::default();
+            self.nodes()
+                .patch(&self.node, &params, &Patch::Merge(&mark))
+                .await?;
+            let took = began.elapsed().as_secs_f64() * 1e3;
+            samples.entry((storm, BARE)).or_default().push(took);
+        }
+        process.stop(PATIENCE).await?;
+        Ok(())
+    }
+
+    /// When the apiserver had answered the cordon's PATCH. Its audit log may be a moment behind the watch.
+    async fn written(&self, user: &User, accepted: Timestamp) -> anyhow::Result<Timestamp> {
+        let is_it = |event: &AuditEvent| {
+            let cordons =
+                |object: &serde_json::Value| object.pointer("/spec/unschedulable") == Some(&true.into());
+            event.user == user.name()
+                && event.verb == "patch"
+                && event.code == 200
+                && event.name.as_deref() == Some(&*self.node)
+                && event.answered >= accepted
+                && event.object.as_ref().is_some_and(cordons)
+        };
+        let look = async {
+            loop {
+                if let Some(event) = self.kube.audit().await?.into_iter().find(is_it) {
+                    return anyhow::Ok(event.answered);
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, look)
+            .await
+            .context("the audit log does not show the cordon's PATCH")?
+    }
+
+    async fn until(&self, what: &str, wanted: impl Fn(&Node) -> bool) -> anyhow::Result<()> {
+        let look = async {
+            while !wanted(&self.nodes().get(&self.node).await?) {
+                sleep(Duration::from_millis(10)).await;
+            }
+            anyhow::Ok(())
+        };
+        timeout(PATIENCE, look)
+            .await
+            .with_context(|| format!("the Node is never {what}"))?
+    }
+
+    fn latency_rows(&self, table: &mut Table, samples: &Samples, storm: bool) {
+        let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
+        let floor = of("floor");
+        let rows = [
+            (Kind::Floor, "floor"),
+            (Kind::Stream, "stream"),
+            (Kind::Govmomi, "govmomi"),
+            (Kind::Pyvmomi, "pyvmomi"),
+        ];
+        for (kind, key) in rows {
+            let taken = of(key);
+            table.row(vec![
+                self.hosts.to_string(),
+                weather(storm),
+                kind.name(),
+                taken.len().to_string(),
+                figure(quantile(taken, 0.5)),
+                figure(quantile(taken, 0.99)),
+                figure(quantile(taken, 0.5) / quantile(floor, 0.5)),
+                figure(quantile(taken, 0.99) / quantile(floor, 0.99)),
+            ]);
+        }
+    }
+
+    fn patch_row(&self, table: &mut Table, samples: &Samples, storm: bool) {
+        let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
+        let (taken, floor, bare) = (of(HAULOUT), quantile(of("floor"), 0.5), quantile(of(BARE), 0.5));
+        table.row(vec![
+            self.hosts.to_string(),
+            weather(storm),
+            taken.len().to_string(),
+            figure(quantile(taken, 0.5)),
+            figure(quantile(taken, 0.99)),
+            figure(floor),
+            figure(bare),
+            figure(quantile(taken, 0.5) / (floor + bare)),
+        ]);
+    }
+
+    /// What those who are pushed to ask for while nothing happens.
+    async fn idle(&self, plan: &Plan, programs: &Programs, table: &mut Table) -> anyhow::Result<()> {
+        for kind in [Kind::Stream, Kind::Govmomi] {
+            let contender = Contender::start(kind, &self.watch, programs).await?;
+            let before = self.vcenter.traffic(kind.agent()).await?;
+            sleep(plan.idle).await;
+            let after = self.vcenter.traffic(kind.agent()).await?;
+            contender.end().await?;
+            let minutes = plan.idle.as_secs_f64() / 60.0;
+            let bytes = (after.received + after.sent - before.received - before.sent) as f64;
+            table.row(vec![
+                self.hosts.to_string(),
+                kind.name(),
+                figure((after.calls - before.calls) as f64 / minutes),
+                figure(bytes / 1024.0 / minutes),
+                "0".into(),
+                "-".into(),
+                "-".into(),
+            ]);
+        }
+        Ok(())
+    }
+
+    /// What a poller costs, and when it knows. A click comes at a moment of its own within the interval.
+    async fn pollers(&self, plan: &Plan, programs: &Programs, table: &mut Table) -> anyhow::Result<()> {
+        for &every in plan.pollers {
+            let kind = Kind::Poller(every);
+            let mut contender = Contender::start(kind, &self.watch, programs).await?;
+            // The first line is of the poll that came into sync.
+            contender.until("poll").await?;
+            let before = self.vcenter.traffic(kind.agent()).await?;
+            let poll = contender.until("poll").await?;
+            let after = self.vcenter.traffic(kind.agent()).await?;
+            let lasts = poll
+                .get("ms")
+                .and_then(serde_json::Value::as_f64)
+                .unwrap_or_default()
+                / 1e3;
+            let per_minute = 60.0 / lasts.max(f64::from(every));
+            let bytes = (after.received + after.sent - before.received - before.sent) as f64;
+            let mut taken = Vec::new();
+            for click in 0..plan.poller_clicks {
+                // The golden ratio spreads any number of moments evenly over the interval.
+                sleep(Duration::from_secs_f64(
+                    f64::from(every) * ((click as f64 * 0.618_034) % 1.0),
+                ))
+                .await;
+                taken.push(self.one(&mut contender).await?);
+            }
+            contender.end().await?;
+            table.row(vec![
+                self.hosts.to_string(),
+                kind.name(),
+                figure((after.calls - before.calls) as f64 * per_minute),
+                figure(bytes / 1024.0 * per_minute),
+                taken.len().to_string(),
+                figure(quantile(&taken, 0.5)),
+                figure(quantile(&taken, 1.0)),
+            ]);
+        }
+        Ok(())
+    }
+}
+
+fn weather(storm: bool) -> String {
+    if storm { "storm" } else { "idle" }.to_owned()
+}
+
+/// Between 10 and 40 ms, never twice the same in a row, so that clicks do not fall into step with anything.
+async fn pause(nth: usize) {
+    let share = (nth as f64 * 0.618_034) % 1.0;
+    sleep(Duration::from_secs_f64(0.010 + 0.030 * share)).await;
+}
+
+fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
+}
+
+/// No record of an episode stands on it.
+fn is_untold(node: &Node) -> bool {
+    let annotations = node.metadata.annotations.iter().flatten();
+    !annotations.into_iter().any(|(key, _)| key.ends_with("/episode"))
+}

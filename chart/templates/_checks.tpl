@@ -1,0 +1,31 @@
+{{/* What no schema can say: values that do not go together. */}}
+{{- define "haulout.checks" -}}
+{{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
+{{- fail "serviceMonitor.enabled and podMonitor.enabled are both true: every metric would be scraped twice; set one of them" -}}
+{{- end -}}
+{{- if and (gt (int .Values.replicaCount) 1) (not .Values.leaderElection.enabled) -}}
+{{- fail (printf "replicaCount is %d and leaderElection.enabled is false: more than one replica would act; set replicaCount to 1 or leaderElection.enabled to true" (int .Values.replicaCount)) -}}
+{{- end -}}
+{{- if and (not .Values.vcenter.existingSecret) (not (and .Values.vcenter.host .Values.vcenter.user .Values.vcenter.password)) -}}
+{{- fail "where does the vCenter stand and who logs in? Set vcenter.existingSecret, or vcenter.host, vcenter.user and vcenter.password" -}}
+{{- end -}}
+{{- if and .Values.workloadCluster.name (not .Values.workloadCluster.kubeconfigSecret.name) -}}
+{{- fail "workloadCluster.name is set and workloadCluster.kubeconfigSecret.name is not: Haulout would act on the cluster it runs in" -}}
+{{- end -}}
+{{- if and .Values.workloadCluster.kubeconfigSecret.name (not .Values.workloadCluster.name) -}}
+{{- fail "workloadCluster.kubeconfigSecret.name is set and workloadCluster.name is not: its name is what tells releases, Leases and metrics apart" -}}
+{{- end -}}
+{{- end }}
+
+{{/* Whether an object of the Prometheus Operator is made: given the root and its values. */}}
+{{- define "haulout.isMonitored" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 1 -}}
+{{- $isThere := $root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1" -}}
+{{- if $values.enabled -}}
+{{- if and (eq $values.renderMode "failIfMissing") (not $isThere) -}}
+{{- fail "the Prometheus Operator's kinds (monitoring.coreos.com/v1) are not installed in this cluster: install them, or set renderMode=skipIfMissing" -}}
+{{- end -}}
+{{- if or $isThere (ne $values.renderMode "skipIfMissing") -}}true{{- end -}}
+{{- end -}}
+{{- end }}

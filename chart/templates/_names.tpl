@@ -1,0 +1,78 @@
+{{/* Names and labels. */}}
+
+{{- define "haulout.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* As `helm create` has it, so that an upgrade of the Python controller's chart meets its own objects; then the
+hosted cluster's name, so that one release per cluster may share a namespace. */}}
+{{- define "haulout.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- with .Values.workloadCluster.name -}}
+{{- if not (contains . $full) -}}{{- $full = printf "%s-%s" $full . -}}{{- end -}}
+{{- end -}}
+{{- $full | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "haulout.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end }}
+
+{{/* The name of what has no namespace: two releases of one name may stand in two namespaces. */}}
+{{- define "haulout.clusterName" -}}
+{{- $full := include "haulout.fullname" . -}}
+{{- $namespace := include "haulout.namespace" . -}}
+{{- ternary $full (printf "%s-%s" $namespace $full) (eq $full $namespace) | trunc 63 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "haulout.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "haulout.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end }}
+
+{{- define "haulout.secretName" -}}
+{{- default (printf "%s-vcenter" (include "haulout.fullname" .)) .Values.vcenter.existingSecret -}}
+{{- end }}
+
+{{- define "haulout.leaseName" -}}
+{{- default (include "haulout.fullname" .) .Values.leaderElection.leaseName -}}
+{{- end }}
+
+{{- define "haulout.leaseNamespace" -}}
+{{- $hosted := ternary "kube-system" (include "haulout.namespace" .) (ne .Values.workloadCluster.kubeconfigSecret.name "") -}}
+{{- default $hosted .Values.leaderElection.leaseNamespace -}}
+{{- end }}
+
+{{- define "haulout.image" -}}
+{{- $repository := .Values.image.repository -}}
+{{- with .Values.image.registry -}}{{- $repository = printf "%s/%s" . $repository -}}{{- end -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" $repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end }}
+
+{{/* These two never change in a release: a Deployment's selector is immutable. */}}
+{{- define "haulout.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "haulout.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "haulout.labels" -}}
+{{ include "haulout.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,386 @@
+//! Leader election by a Lease of `coordination.k8s.io/v1`: reads and writes it, and opens the gate while it is held.
+//!
+//! What to do is decided by [`election`], which does no I/O. Here are the calls: each under a deadline of ours, each
+//! write a replace with the `resourceVersion` that was read, so that of two bids the kube-apiserver accepts one.
+
+pub mod election;
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::Api;
+use kube::api::PostParams;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use self::election::{Bid, Election, Lost, Seen, Step, Tenure, Timing, whole_seconds};
+use super::answer::{self, Refusal};
+use crate::gate::{Gate, Moment, Term};
+use crate::keys::FIELD_MANAGER;
+
+/// The longest wait for the release of the Lease at an orderly end. Who cannot be told waits for it to run out.
+const RELEASE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Which Lease, and by which rules.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Our name in it. No other process may have it.
+    pub identity: String,
+    /// The durations.
+    pub timing: Timing,
+    /// The wall clock, for people who read the Lease; nothing is decided by it.
+    pub clock: fn() -> Timestamp,
+}
+
+/// How the election stands, for whoever goes by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Who leads, as far as is known; `None` for nobody.
+    pub leader: Option<String>,
+    /// Our own leadership, where we have one.
+    pub lead: Option<Lead>,
+}
+
+/// A leadership that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// Which; 0 without an election.
+    pub epoch: u64,
+    /// How long after its beginning no effect begins.
+    pub quarantine: Duration,
+}
+
+impl Standing {
+    /// That of a process without an election.
+    pub fn alone() -> Self {
+        Self {
+            leader: None,
+            lead: Some(Lead {
+                epoch: 0,
+                quarantine: Duration::ZERO,
+            }),
+        }
+    }
+}
+
+/// Why a call about the Lease brought nothing.
+#[derive(Debug)]
+enum Failed {
+    /// Somebody else wrote it first.
+    Overtaken,
+    /// What was said, or that nothing was.
+    Said(String),
+}
+
+/// Takes part in the election until `stop`, or until a leadership was lost, after which nobody knows better than a
+/// process that begins anew. At `stop`, the Lease is released if nothing is under way under it.
+pub async fn run(
+    client: kube::Client,
+    settings: Settings,
+    gate: Gate,
+    standing: watch::Sender<Standing>,
+    stop: CancellationToken,
+) {
+    let Settings {
+        namespace,
+        name,
+        identity,
+        timing,
+        ..
+    } = &settings;
+    info!(
+        "leader election by the Lease {namespace}/{name} as {identity}: it lasts {:?}, is renewed every {:?}, and is \
+         given up {:?} after the last renewal",
+        timing.lease, timing.retry, timing.renew_deadline
+    );
+    let mut candidate = Candidate {
+        leases: Api::namespaced(client, namespace),
+        election: Election::of(identity.clone(), *timing),
+        settings: &settings,
+        gate: &gate,
+        last: None,
+        is_read: false,
+        trouble: Trouble::default(),
+    };
+    loop {
+        // A bid that is under way at the stop is finished within its own deadline, or the release would not know what it
+        // releases.
+        if candidate.turn(&standing).await.is_break() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            () = tokio::time::sleep(candidate.election.pause(gate.now())) => {}
+        }
+    }
+    candidate.release().await;
+}
+
+/// One replica and the Lease.
+struct Candidate<'a> {
+    leases: Api<Lease>,
+    settings: &'a Settings,
+    gate: &'a Gate,
+    election: Election,
+    /// The Lease as it was last read or written. What is not ours in it, labels say, is written back as it was.
+    last: Option<Lease>,
+    /// Whether `last` is what stands there, as far as is known.
+    is_read: bool,
+    trouble: Trouble,
+}
+
+/// Whether the Lease is out of reach, so that it is said once each time.
+#[derive(Default)]
+struct Trouble(bool);
+
+impl Candidate<'_> {
+    /// Reads where that is needed, writes where it is time, and tells what came of it. Breaks when it is over.
+    async fn turn(&mut self, standing: &watch::Sender<Standing>) -> ControlFlow<()> {
+        // A leader writes on what it wrote last; everybody else looks first.
+        if !self.is_read || self.election.tenure().is_none() {
+            let name = &self.settings.name;
+            match answer::within(self.deadline(), self.leases.get_opt(name)).await {
+                Ok(lease) => self.stands(lease, self.gate.now()),
+                Err(refusal) => self.trouble.say("read", &refusal.said(), self.election.tenure()),
+            }
+        }
+        match self.election.step(self.gate.now()) {
+            Step::Wait => {}
+            Step::StepDown(lost) => {
+                self.step_down(&lost, standing);
+                return ControlFlow::Break(());
+            }
+            Step::Bid(bid) if self.is_read => self.bid(&bid).await,
+            Step::Bid(_) => {}
+        }
+        self.tell(standing);
+        ControlFlow::Continue(())
+    }
+
+    fn stands(&mut self, lease: Option<Lease>, now: Moment) {
+        self.election.read(lease.as_ref().map(seen), now);
+        self.last = lease;
+        self.is_read = true;
+        self.trouble.over();
+    }
+
+    async fn bid(&mut self, bid: &Bid) {
+        let led = self.election.tenure().is_some();
+        let sent = self.gate.now();
+        let lease = self.lease(bid, self.settings.identity.clone(), self.settings.timing.lease);
+        match self.put(&lease, self.deadline()).await {
+            Ok(lease) => {
+                self.election.won(bid, seen(&lease), sent);
+                self.last = Some(lease);
+                self.trouble.over();
+                self.opens(led, bid);
+            }
+            Err(Failed::Overtaken) => {
+                debug!("another replica wrote the Lease first");
+                self.is_read = false;
+            }
+            Err(Failed::Said(said)) => {
+                // It may have been carried out all the same.
+                self.is_read = false;
+                self.trouble.say("write", &said, self.election.tenure());
+            }
+        }
+    }
+
+    fn opens(&self, led: bool, bid: &Bid) {
+        let Some(tenure) = self.election.tenure() else {
+            return;
+        };
+        self.gate.open(Term {
+            until: tenure.until,
+            margin: self.settings.timing.margin(),
+            effects_from: tenure.effects_from,
+        });
+        if !led {
+            info!(
+                epoch = tenure.epoch,
+                "this replica leads; the first effect comes {:?} from here at the earliest", bid.quarantine
+            );
+        }
+    }
+
+    fn step_down(&self, lost: &Lost, standing: &watch::Sender<Standing>) {
+        self.gate.close();
+        standing.send_replace(Standing {
+            leader: self.election.holder().map(str::to_owned),
+            lead: None,
+        });
+        let why = match lost {
+            Lost::Deadline => format!(
+                "the Lease could not be renewed within {:?}",
+                self.settings.timing.renew_deadline
+            ),
+            Lost::To(holder) if holder.is_empty() => "somebody has emptied the Lease".to_owned(),
+            Lost::To(holder) => format!("{holder} holds the Lease"),
+        };
+        error!(
+            "{why}: this replica leads no longer and ends, so that nothing of its leadership is left; it begins anew as a \
+             standby"
+        );
+    }
+
+    fn tell(&self, standing: &watch::Sender<Standing>) {
+        let leader = self.election.holder().map(str::to_owned);
+        standing.send_if_modified(|standing| {
+            if leader != standing.leader {
+                match &leader {
+                    Some(leader) if *leader != self.settings.identity => info!("{leader} leads"),
+                    Some(_) => {}
+                    None => info!("nobody leads"),
+                }
+            }
+            let lead = self.election.tenure().map(|tenure| Lead {
+                epoch: tenure.epoch,
+                quarantine: match standing.lead {
+                    Some(lead) => lead.quarantine,
+                    None => tenure.effects_from.saturating_sub(self.gate.now().since_boot),
+                },
+            });
+            let next = Standing { leader, lead };
+            let changed = *standing != next;
+            *standing = next;
+            changed
+        });
+    }
+
+    /// How long one call may take: a leader's not past the end of its term, at which it has to end.
+    fn deadline(&self) -> Duration {
+        let longest = self.settings.timing.call_deadline();
+        self.election.tenure().map_or(longest, |tenure| {
+            let left = tenure.until.saturating_sub(self.gate.now().since_boot);
+            longest.min(left)
+        })
+    }
+
+    async fn put(&self, lease: &Lease, deadline: Duration) -> Result<Lease, Failed> {
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let written = if lease.metadata.resource_version.is_some() {
+            let replace = self.leases.replace(&self.settings.name, &params, lease);
+            answer::within(deadline, replace).await
+        } else {
+            answer::within(deadline, self.leases.create(&params, lease)).await
+        };
+        written.map_err(|refusal| match &refusal {
+            // 409 is both a conflict and "already exists"; 404 is a replace of what was deleted meanwhile.
+            Refusal::Status(status) if matches!(status.code, 404 | 409) => Failed::Overtaken,
+            Refusal::Status(_) | Refusal::Unreachable(_) => Failed::Said(refusal.said()),
+        })
+    }
+
+    /// The Lease as it shall be.
+    fn lease(&self, bid: &Bid, holder: String, lasts: Duration) -> Lease {
+        let now = MicroTime((self.settings.clock)());
+        let base = self.last.clone().filter(|_| bid.version.is_some());
+        let base = base.unwrap_or_else(|| Lease {
+            metadata: ObjectMeta {
+                name: Some(self.settings.name.clone()),
+                namespace: Some(self.settings.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: None,
+        });
+        let spec = base.spec.unwrap_or_default();
+        let acquired = match self.election.tenure() {
+            Some(_) => spec.acquire_time.clone(),
+            None => Some(now.clone()),
+        };
+        Lease {
+            metadata: ObjectMeta {
+                resource_version: bid.version.clone(),
+                managed_fields: None,
+                ..base.metadata
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder),
+                lease_duration_seconds: i32::try_from(whole_seconds(lasts).as_secs()).ok(),
+                lease_transitions: i32::try_from(bid.transitions).ok(),
+                renew_time: Some(now),
+                acquire_time: acquired,
+                ..spec
+            }),
+        }
+    }
+
+    /// Gives the Lease back, so that the next leader need not wait: only where nothing that passed the gate is under
+    /// way, because the next leader acts at once.
+    async fn release(&mut self) {
+        if self.election.tenure().is_none() {
+            return;
+        }
+        self.gate.close();
+        if tokio::time::timeout(Duration::ZERO, self.gate.idle())
+            .await
+            .is_err()
+        {
+            warn!("the Lease is not released, because something is still under way; it runs out by itself");
+            return;
+        }
+        let Step::Bid(bid) = self.election.step(self.gate.now()) else {
+            return;
+        };
+        let released = self.lease(&bid, String::new(), election::RELEASED);
+        match self.put(&released, RELEASE_DEADLINE).await {
+            Ok(_) => info!("released the Lease"),
+            Err(Failed::Overtaken) => debug!("the Lease was written by somebody else meanwhile"),
+            Err(Failed::Said(said)) => {
+                warn!("the Lease could not be released and runs out by itself: {said}");
+            }
+        }
+    }
+}
+
+impl Trouble {
+    fn say(&mut self, verb: &str, said: &str, tenure: Option<Tenure>) {
+        if std::mem::replace(&mut self.0, true) {
+            return;
+        }
+        let next = match tenure {
+            Some(_) => "it is tried again until the leadership ends",
+            None => "this replica cannot lead until it can; it may need get, create and update on leases",
+        };
+        warn!("cannot {verb} the Lease: {said}; {next}");
+    }
+
+    fn over(&mut self) {
+        if std::mem::take(&mut self.0) {
+            info!("the Lease is within reach again");
+        }
+    }
+}
+
+fn seen(lease: &Lease) -> Seen {
+    let spec = lease.spec.as_ref();
+    let number = |number: Option<i32>| number.and_then(|it| u64::try_from(it).ok()).unwrap_or_default();
+    Seen {
+        holder: spec
+            .and_then(|spec| spec.holder_identity.as_deref())
+            .map(answer::plain)
+            .unwrap_or_default(),
+        transitions: number(spec.and_then(|spec| spec.lease_transitions)),
+        duration: Duration::from_secs(number(spec.and_then(|spec| spec.lease_duration_seconds))),
+        renewed: spec
+            .and_then(|spec| spec.renew_time.as_ref())
+            .map(|MicroTime(time)| time.to_string()),
+        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,373 @@
+use super::*;
+
+const TIMING: Timing = Timing {
+    lease: Duration::from_secs(15),
+    renew_deadline: Duration::from_secs(10),
+    retry: Duration::from_secs(2),
+};
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A moment on a machine that was never suspended.
+fn at(second: u64) -> Moment {
+    Moment {
+        awake: seconds(second),
+        since_boot: seconds(second),
+    }
+}
+
+fn held_by(holder: &str) -> Seen {
+    Seen {
+        holder: holder.to_owned(),
+        transitions: 4,
+        duration: seconds(15),
+        renewed: Some("t1".to_owned()),
+        version: "7".to_owned(),
+    }
+}
+
+fn released() -> Seen {
+    Seen {
+        duration: RELEASED,
+        ..held_by("")
+    }
+}
+
+fn bid(version: Option<&str>, transitions: u64, quarantine: u64) -> Step {
+    Step::Bid(Bid {
+        version: version.map(str::to_owned),
+        transitions,
+        quarantine: seconds(quarantine),
+    })
+}
+
+/// A replica `me` that led from a renewal sent at second 0, where it led, and has read `lease` at that second.
+fn replica(led: bool, lease: Option<Seen>) -> Election {
+    let mut election = Election::of("me".to_owned(), TIMING);
+    if led {
+        let first = Bid {
+            version: None,
+            transitions: 4,
+            quarantine: Duration::ZERO,
+        };
+        election.won(&first, held_by("me"), at(0));
+    }
+    election.read(lease, at(0));
+    election
+}
+
+#[test]
+fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadline() {
+    let emptied = || Seen {
+        duration: seconds(15),
+        ..held_by("")
+    };
+    let blank = || Seen {
+        renewed: None,
+        duration: Duration::ZERO,
+        transitions: 0,
+        ..held_by("")
+    };
+    let deadline = || Step::StepDown(Lost::Deadline);
+    let lost = |to: &str| Step::StepDown(Lost::To(to.to_owned()));
+    let renew = || bid(Some("7"), 4, 0);
+    // What stands there; what a standby does at second 9 and 15; what a leader does at second 9 and 10.
+    let cases = [
+        (
+            None,
+            [bid(None, 1, 15), bid(None, 1, 15)],
+            [bid(None, 4, 0), deadline()],
+        ),
+        (
+            Some(released()),
+            [bid(Some("7"), 5, 0), bid(Some("7"), 5, 0)],
+            [lost(""), deadline()],
+        ),
+        (
+            Some(emptied()),
+            [bid(Some("7"), 5, 15), bid(Some("7"), 5, 15)],
+            [lost(""), deadline()],
+        ),
+        (
+            Some(blank()),
+            [bid(Some("7"), 1, 15), bid(Some("7"), 1, 15)],
+            [lost(""), deadline()],
+        ),
+        (
+            Some(held_by("me")),
+            [bid(Some("7"), 4, 15), bid(Some("7"), 4, 15)],
+            [renew(), deadline()],
+        ),
+        (
+            Some(held_by("you")),
+            [Step::Wait, bid(Some("7"), 5, 5)],
+            [lost("you"), deadline()],
+        ),
+    ];
+    for (lease, standby, leader) in cases {
+        for (second, expected) in [9, 15].into_iter().zip(standby) {
+            let step = replica(false, lease.clone()).step(at(second));
+            assert_eq!(step, expected, "a standby at {second} with {lease:?}");
+        }
+        for (second, expected) in [9, 10].into_iter().zip(leader) {
+            let step = replica(true, lease.clone()).step(at(second));
+            assert_eq!(step, expected, "a leader at {second} with {lease:?}");
+        }
+    }
+}
+
+#[test]
+fn who_has_not_read_the_lease_does_nothing() {
+    assert_eq!(Election::of("me".to_owned(), TIMING).step(at(1_000)), Step::Wait);
+}
+
+#[test]
+fn a_lease_counts_from_the_moment_it_was_seen_to_change_and_not_by_what_it_says() {
+    let mut election = replica(false, Some(held_by("you")));
+    let renewed = Seen {
+        renewed: Some("t0, long ago on a clock that is wrong".to_owned()),
+        version: "8".to_owned(),
+        ..held_by("you")
+    };
+    election.read(Some(renewed.clone()), at(14));
+    assert_eq!(election.step(at(28)), Step::Wait);
+    let annotated = Seen {
+        version: "9".to_owned(),
+        ..renewed
+    };
+    election.read(Some(annotated), at(20));
+    assert_eq!(
+        election.step(at(29)),
+        bid(Some("9"), 5, 5),
+        "an annotation is no renewal"
+    );
+}
+
+#[test]
+fn a_standby_counts_only_the_time_it_was_awake_and_a_leader_all_of_it() {
+    let suspended = Moment {
+        awake: seconds(5),
+        since_boot: seconds(500),
+    };
+    assert_eq!(replica(false, Some(held_by("you"))).step(suspended), Step::Wait);
+    let leader = replica(true, Some(held_by("me")));
+    assert_eq!(leader.step(suspended), Step::StepDown(Lost::Deadline));
+}
+
+#[test]
+fn a_longer_lease_of_another_configuration_is_respected_and_an_absurd_one_is_not() {
+    let lasting = |duration| Seen {
+        duration,
+        ..held_by("you")
+    };
+    let longer = replica(false, Some(lasting(seconds(60))));
+    assert_eq!(longer.step(at(59)), Step::Wait);
+    assert_ne!(longer.step(at(60)), Step::Wait);
+    let absurd = replica(false, Some(lasting(seconds(2_000_000_000))));
+    assert_ne!(absurd.step(at(600)), Step::Wait);
+    let shorter = replica(false, Some(lasting(seconds(1))));
+    assert_eq!(
+        shorter.step(at(14)),
+        Step::Wait,
+        "and a shorter one is not believed"
+    );
+}
+
+#[test]
+fn a_renewal_counts_from_its_sending_and_leaves_the_quarantine_as_it_was() {
+    let mut election = replica(false, Some(held_by("you")));
+    let Step::Bid(first) = election.step(at(15)) else {
+        panic!("it bids");
+    };
+    election.won(&first, held_by("me"), at(15));
+    let tenure = election.tenure().unwrap();
+    assert_eq!(
+        (tenure.epoch, tenure.until, tenure.effects_from),
+        (5, seconds(25), seconds(20))
+    );
+    let Step::Bid(renewal) = election.step(at(17)) else {
+        panic!("it renews");
+    };
+    election.won(&renewal, held_by("me"), at(17));
+    let tenure = election.tenure().unwrap();
+    assert_eq!(
+        (tenure.epoch, tenure.until, tenure.effects_from),
+        (5, seconds(27), seconds(20))
+    );
+}
+
+#[test]
+fn a_standby_looks_again_right_when_a_lease_runs_out() {
+    let standby = replica(false, Some(held_by("you")));
+    assert_eq!(standby.pause(at(3)), seconds(2));
+    assert_eq!(standby.pause(at(14)), seconds(1));
+    assert_eq!(standby.pause(at(15)), TIMING.retry / 10);
+}
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn one_in(&mut self, n: u64) -> bool {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.is_multiple_of(n)
+    }
+}
+
+/// A replica in a story: its own clock, and whether it is stopped.
+struct Actor {
+    election: Election,
+    name: &'static str,
+    clock_offset: u64,
+    /// Its clock gains a tenth.
+    is_fast: bool,
+    stopped_until: u64,
+    next_turn: u64,
+    fresh: bool,
+}
+
+impl Actor {
+    /// Tenths of a second of the story as a moment of its own machine.
+    fn now(&self, tenth: u64) -> Moment {
+        let own = if self.is_fast { tenth * 11 / 10 } else { tenth };
+        let now = Duration::from_millis((own + self.clock_offset) * 100);
+        Moment {
+            awake: now,
+            since_boot: now,
+        }
+    }
+
+    /// Whether something of an effect of its may leave. Records may leave earlier, and the kube-apiserver checks them.
+    fn sends(&self, tenth: u64) -> bool {
+        let now = self.now(tenth).since_boot;
+        self.election
+            .tenure()
+            .is_some_and(|tenure| now < tenure.until && now >= tenure.effects_from)
+    }
+
+    /// Whether an effect may begin.
+    fn acts(&self, tenth: u64) -> bool {
+        let now = self.now(tenth).since_boot;
+        self.election
+            .tenure()
+            .is_some_and(|tenure| now + TIMING.margin() <= tenure.until && now >= tenure.effects_from)
+    }
+}
+
+#[test]
+fn in_random_stories_of_stops_and_lost_messages_no_two_ever_lead_at_once() {
+    let mut takeovers = 0;
+    for seed in 1..=400 {
+        takeovers += story(seed);
+    }
+    println!("400 stories of 200 s, {takeovers} changes of leader");
+    assert!(takeovers > 400, "{takeovers}");
+}
+
+/// Three replicas and a Lease for 200 s. Gives how often the leader changed.
+fn story(seed: u64) -> usize {
+    let mut dice = Dice(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
+    let mut lease: Option<Seen> = None;
+    let mut version = 0_u64;
+    let actor = |name: &'static str, clock_offset, is_fast| Actor {
+        election: Election::of(name.to_owned(), TIMING),
+        name,
+        clock_offset,
+        is_fast,
+        stopped_until: 0,
+        next_turn: 0,
+        fresh: false,
+    };
+    let mut actors = [
+        actor("a", 0, false),
+        actor("b", 70_000, true),
+        actor("c", 900, false),
+    ];
+    let mut led_last: Option<(usize, u64)> = None;
+    let mut changes = 0;
+    for tenth in 0..2_000 {
+        for (index, actor) in actors.iter_mut().enumerate() {
+            if tenth < actor.stopped_until || tenth < actor.next_turn {
+                continue;
+            }
+            if dice.one_in(40) {
+                actor.stopped_until = tenth + 250;
+                continue;
+            }
+            let now = actor.now(tenth);
+            let is_lost = dice.one_in(4);
+            if (!actor.fresh || actor.election.tenure().is_none()) && !is_lost {
+                actor.election.read(lease.clone(), now);
+                actor.fresh = true;
+            }
+            match actor.election.step(now) {
+                Step::Wait => {}
+                Step::StepDown(_) => {
+                    // The process ends and begins anew under another name.
+                    let name = if actor.name.len() > 8 {
+                        "a"
+                    } else {
+                        "another-process"
+                    };
+                    actor.name = name;
+                    actor.election = Election::of(format!("{name}-{tenth}-{index}"), TIMING);
+                    actor.fresh = false;
+                }
+                Step::Bid(bid) if actor.fresh => {
+                    let stands = lease.as_ref().map(|lease| lease.version.clone());
+                    if dice.one_in(5) || stands != bid.version {
+                        actor.fresh = false;
+                    } else {
+                        version += 1;
+                        let written = Seen {
+                            holder: actor.election.me.clone(),
+                            transitions: bid.transitions,
+                            duration: TIMING.lease,
+                            renewed: Some(format!("{tenth}")),
+                            version: version.to_string(),
+                        };
+                        lease = Some(written.clone());
+                        if dice.one_in(6) {
+                            // It was carried out, and the answer is lost.
+                            actor.fresh = false;
+                        } else {
+                            actor.election.won(&bid, written, now);
+                        }
+                    }
+                }
+                Step::Bid(_) => {}
+            }
+            let pause = u64::try_from(actor.election.pause(now).as_millis()).unwrap();
+            actor.next_turn = tenth + (pause / 100).max(1);
+        }
+        if dice.one_in(900) {
+            // Somebody deletes the Lease.
+            lease = None;
+        }
+        let sending: Vec<usize> = (0..actors.len()).filter(|at| actors[*at].sends(tenth)).collect();
+        for (index, actor) in actors.iter().enumerate() {
+            if !actor.acts(tenth) {
+                continue;
+            }
+            assert_eq!(
+                sending,
+                [index],
+                "seed {seed}, tenth {tenth}: another can still send"
+            );
+            match led_last {
+                Some((before, _)) if before == index => {}
+                Some((_, at)) => {
+                    changes += 1;
+                    assert!(tenth > at, "seed {seed}");
+                }
+                None => {}
+            }
+            led_last = Some((index, tenth));
+        }
+    }
+    changes
+}

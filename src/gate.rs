@@ -1,0 +1,223 @@
+//! The one gate that every record and every effect passes: it opens for a leader only, and shuts in time by itself.
+//!
+//! Whatever changes something in vCenter or Kubernetes asks for a [`Permit`], and only [`Gate::pass`] makes one, out of
+//! a leadership that still has a margin left. vCenter has no compare-and-set on power, so that a true fence is not to
+//! be had; what is left is to bound the time in which a deposed leader can still send something. The clock is read at
+//! each pass: a gate that nobody shuts because the runtime hangs is shut all the same.
+
+mod clock;
+pub(crate) mod watchdog;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::watch;
+
+pub use clock::Moment;
+
+/// A gate. Clones are handles to the same one.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: watch::Sender<State>,
+    /// How many permits are out.
+    out: watch::Sender<usize>,
+    clock: fn() -> Moment,
+}
+
+/// Until when and from when the gate is open. All three are times since the boot of the machine, so that a machine that
+/// was suspended or stunned has not gained the time it lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Term {
+    /// When the leadership ends unless it is renewed.
+    pub(crate) until: Duration,
+    /// How much of it has to be left for something to begin.
+    pub(crate) margin: Duration,
+    /// When effects may begin; records may from the first moment.
+    pub(crate) effects_from: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// There is no election: always open.
+    Alone,
+    Standby,
+    Leads(Term),
+    /// For good: the house closes, or the leadership was lost.
+    Closed,
+}
+
+/// What wants to pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errand {
+    /// A record, which the kube-apiserver checks against what stands there.
+    Record,
+    /// An effect, which nobody checks: it also waits until a predecessor's last one has arrived.
+    Effect,
+}
+
+/// Why something did not pass, or was cut off on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Shut {
+    /// Another replica leads, or none does.
+    #[error("this replica does not lead; whoever does goes on")]
+    Standby,
+    /// The leadership ends too soon.
+    #[error("the leadership of this replica is not renewed and ends; the next leader goes on")]
+    Ending,
+    /// The time in which a predecessor's last effect may still arrive.
+    #[error("a predecessor's last request may still arrive; it is tried again when that time is over")]
+    Quarantine,
+    /// The house closes.
+    #[error("this replica is stopping; the next leader goes on")]
+    Closed,
+}
+
+/// Leave to change something. It is out until it is dropped, and only a [`Gate`] makes one.
+#[derive(Debug)]
+pub struct Permit {
+    shared: Arc<Shared>,
+}
+
+impl Gate {
+    /// The gate of a process that is alone by the word of whoever runs it: always open, until it is closed.
+    pub fn without_election() -> Self {
+        Self::new(State::Alone, clock::now)
+    }
+
+    /// The gate of a replica: shut until it leads.
+    pub(crate) fn of_a_replica() -> Self {
+        Self::new(State::Standby, clock::now)
+    }
+
+    fn new(state: State, clock: fn() -> Moment) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                state: watch::Sender::new(state),
+                out: watch::Sender::new(0),
+                clock,
+            }),
+        }
+    }
+
+    /// The time by which the gate goes.
+    pub(crate) fn now(&self) -> Moment {
+        (self.shared.clock)()
+    }
+
+    /// Opens the gate for a term, or prolongs it. One that was closed stays closed.
+    pub(crate) fn open(&self, term: Term) {
+        self.shared.state.send_if_modified(|state| match state {
+            State::Alone | State::Closed => false,
+            State::Standby | State::Leads(_) => {
+                *state = State::Leads(term);
+                true
+            }
+        });
+    }
+
+    /// Closes the gate for good, and cuts off nothing that is out and within its term.
+    pub(crate) fn close(&self) {
+        self.shared.state.send_modify(|state| *state = State::Closed);
+    }
+
+    /// Gives leave for one errand.
+    ///
+    /// # Errors
+    /// Where this replica does not lead, or not for long enough.
+    pub fn pass(&self, errand: Errand) -> Result<Permit, Shut> {
+        let now = self.now().since_boot;
+        // The count goes up while the state is held: whoever closes the gate and then sees nobody out is right.
+        let state = self.shared.state.borrow();
+        match &*state {
+            State::Alone => {}
+            State::Standby => return Err(Shut::Standby),
+            State::Closed => return Err(Shut::Closed),
+            State::Leads(term) if now + term.margin > term.until => return Err(Shut::Ending),
+            State::Leads(term) if errand == Errand::Effect && now < term.effects_from => {
+                return Err(Shut::Quarantine);
+            }
+            State::Leads(_) => {}
+        }
+        self.shared.out.send_modify(|out| *out += 1);
+        Ok(Permit {
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
+    /// Waits until no permit is out.
+    pub(crate) async fn idle(&self) {
+        // The sender lives in `self`, so that this cannot fail.
+        let _ = self.shared.out.subscribe().wait_for(|out| *out == 0).await;
+    }
+
+    /// Whether a term is over that nobody has ended: the runtime does not turn.
+    fn is_overdue(&self) -> bool {
+        match &*self.shared.state.borrow() {
+            State::Leads(term) => self.now().since_boot >= term.until,
+            State::Alone | State::Standby | State::Closed => false,
+        }
+    }
+}
+
+impl Permit {
+    /// Does `work` under this permit, and drops it where it stands when the term ends without having been prolonged.
+    ///
+    /// What a call sends leaves in its first moments, and the margin of [`Gate::pass`] is there for the connection to be
+    /// made; the rest is waiting for an answer, which may take as long as the leadership is renewed.
+    ///
+    /// # Errors
+    /// [`Shut::Ending`], and then it is unknown what became of the work.
+    pub async fn carry<T>(&self, work: impl Future<Output = T>) -> Result<T, Shut> {
+        // Order: a term that is over ends the work even where its answer is there, because nothing may follow from it.
+        tokio::select! {
+            biased;
+            () = self.ends() => Err(Shut::Ending),
+            done = work => Ok(done),
+        }
+    }
+
+    async fn ends(&self) {
+        let mut states = self.shared.state.subscribe();
+        let mut until = None;
+        loop {
+            match *states.borrow_and_update() {
+                State::Leads(term) => until = Some(term.until),
+                // What was begun in a term is finished in it, also where the house closes meanwhile.
+                State::Alone | State::Standby | State::Closed => {}
+            }
+            let sleep = async {
+                match until {
+                    Some(until) => {
+                        let left = until.saturating_sub((self.shared.clock)().since_boot);
+                        tokio::time::sleep(left).await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Ok(()) = states.changed() => {}
+                () = sleep => {
+                    if until.is_some_and(|until| (self.shared.clock)().since_boot >= until) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.shared.out.send_modify(|out| *out = out.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Drains as sequences of rounds, and what is told of their pods.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::ids::NodeUid;
+use crate::maintenance::episode::{Cordon, HostMark, Phase, Trigger};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_795_000_000 + second).unwrap()
+}
+
+fn draining() -> Episode {
+    let trigger = Trigger {
+        task: None,
+        clicked_at: at(0),
+        user: None,
+        request: None,
+    };
+    let node_uid = NodeUid::new("uid-1");
+    let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
+    Episode {
+        id,
+        traceparent,
+        trigger,
+        node_uid,
+        vm_uuid: None,
+        host: HostMark {
+            moref: None,
+            name: "esx1".to_owned(),
+        },
+        begun_at: at(0),
+        cordon: Cordon::Ours,
+        recordoned: 0,
+        boot_before: None,
+        gpus_before: BTreeMap::new(),
+        powered_off: false,
+        moved_to: None,
+        gave_up: None,
+        left_behind: Vec::new(),
+        epoch: 0,
+        trail: Default::default(),
+        phase: Phase::Draining,
+        since: at(0),
+    }
+}
+
+fn asks(pod: &str, second: i64, answer: EvictionAnswer) -> Eviction {
+    Eviction {
+        namespace: "ml".to_owned(),
+        pod: pod.to_owned(),
+        uid: format!("uid-{pod}"),
+        asked_at: at(second),
+        answered_at: at(second + 1),
+        answer,
+    }
+}
+
+fn blocked(said: &str) -> EvictionAnswer {
+    EvictionAnswer::Blocked {
+        budgets: vec!["train".to_owned()],
+        said: said.to_owned(),
+    }
+}
+
+fn round(second: i64, asked: Vec<Eviction>, left: &[&str]) -> EvictionRound {
+    EvictionRound {
+        at: at(second),
+        asked,
+        left: left.iter().map(|pod| format!("uid-{pod}")).collect(),
+    }
+}
+
+fn attribute(span: &Span, key: &str) -> Option<String> {
+    let found = span.attributes.iter().find(|it| it.key.as_str() == key)?;
+    Some(found.value.to_string())
+}
+
+#[test]
+fn a_pod_that_a_budget_held_is_told_with_both_of_its_waits() {
+    let (node, episode) = (NodeName::new("gpu1"), draining());
+    let mut drain = Drain::of(&episode);
+    for (second, said) in [(10, "needs 2"), (20, "needs 2"), (30, "needs 1")] {
+        let asked = vec![asks("train-0", second, blocked(said))];
+        assert_eq!(drain.take(&node, &round(second, asked, &["train-0"])), []);
+    }
+    let asked = vec![asks("train-0", 40, EvictionAnswer::Accepted)];
+    assert_eq!(drain.take(&node, &round(40, asked, &["train-0"])), []);
+    let spans = drain.take(&node, &round(60, Vec::new(), &[]));
+    let [evict, pdb, termination] = &spans[..] else {
+        panic!("{spans:#?}");
+    };
+    assert_eq!(
+        [evict.name, pdb.name, termination.name],
+        ["evict pod", "wait pdb", "wait termination"]
+    );
+    assert_eq!((evict.start, evict.end), (at(10), at(60)));
+    assert_eq!((pdb.start, pdb.end), (at(11), at(41)));
+    assert_eq!((termination.start, termination.end), (at(41), at(60)));
+    assert_eq!([pdb.parent, termination.parent], [Some(evict.id); 2]);
+    assert_eq!(attribute(evict, "haulout.evict.attempts").as_deref(), Some("4"));
+    assert_eq!(attribute(evict, "k8s.pod.uid").as_deref(), Some("uid-train-0"));
+    assert_eq!(attribute(pdb, "k8s.pdb.name").as_deref(), Some("train"));
+    let messages: Vec<Timestamp> = pdb.moments.iter().map(|it| it.at).collect();
+    assert_eq!(messages, [at(11), at(31)], "once for each change of the message");
+    assert_eq!(drain.end(&node, at(61)), []);
+}
+
+#[test]
+fn a_pod_that_is_left_when_the_drain_ends_is_told_as_such() {
+    let (node, episode) = (NodeName::new("gpu1"), draining());
+    let mut drain = Drain::of(&episode);
+    drain.take(
+        &node,
+        &round(10, vec![asks("train-0", 10, blocked("no"))], &["train-0"]),
+    );
+    let spans = drain.end(&node, at(90));
+    let names: Vec<&str> = spans.iter().map(|span| span.name).collect();
+    assert_eq!(names, ["evict pod", "wait pdb"]);
+    assert!(spans[0].failed.is_some() && spans.iter().all(|span| span.end == at(90)));
+}
+
+#[test]
+fn pods_beyond_the_limit_are_told_together() {
+    let (node, episode) = (NodeName::new("gpu1"), draining());
+    let mut drain = Drain::of(&episode);
+    let pods: Vec<String> = (0..PODS + 50).map(|pod| format!("p{pod}")).collect();
+    let ask = |answer: EvictionAnswer| pods.iter().map(|pod| asks(pod, 10, answer.clone())).collect();
+    let left: Vec<&str> = pods.iter().map(String::as_str).collect();
+    drain.take(&node, &round(10, ask(blocked("no")), &left));
+    let mut spans = drain.take(&node, &round(20, ask(EvictionAnswer::Accepted), &[]));
+    spans.extend(drain.end(&node, at(30)));
+    let of = |name| spans.iter().filter(|span| span.name == name).collect::<Vec<_>>();
+    assert_eq!(of("evict pod").len(), PODS);
+    let [others] = of("evict pods")[..] else {
+        panic!("they are told by one span");
+    };
+    for (key, expected) in [
+        ("haulout.pods.count", "50"),
+        ("haulout.evict.attempts", "100"),
+        ("haulout.evict.blocked", "50"),
+    ] {
+        assert_eq!(attribute(others, key).as_deref(), Some(expected), "{key}");
+    }
+    assert_eq!((others.start, others.end), (at(10), at(30)));
+}

@@ -1,0 +1,22 @@
+//! The chart, judged by the tools that people install it with, and by what the program does with what it renders.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "chart/helm.rs"]
+mod helm;
+
+#[path = "chart/alerts.rs"]
+mod alerts;
+#[path = "chart/install.rs"]
+mod install;
+#[path = "chart/release.rs"]
+mod release;
+#[path = "chart/values.rs"]
+mod values;

@@ -1,0 +1,151 @@
+//! Alerts, runbooks and the dashboard, held against the metrics that there are.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use haulout::telemetry::metrics::ALL;
+use haulout_lab::run_dir::RunDir;
+use serde_json::Value;
+
+use crate::helm::{chart, object, read, rendered, root};
+
+/// The rules with the chart's defaults.
+fn rules() -> Value {
+    let objects = rendered(
+        &chart().join("ci/default-values.yaml"),
+        &["prometheusRule.enabled=true"],
+    );
+    object(&objects, "PrometheusRule")["spec"].clone()
+}
+
+fn alerts() -> Vec<Value> {
+    let rules = rules();
+    let groups = rules["groups"].as_array().unwrap().iter();
+    groups
+        .flat_map(|group| group["rules"].as_array().unwrap().clone())
+        .filter(|rule| rule.get("alert").is_some())
+        .collect()
+}
+
+/// The names in `text` that begin as a metric of ours does, without what a histogram's series end in.
+fn metrics(text: &str) -> BTreeSet<String> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'))
+        .filter(|word| word.starts_with("haulout_"))
+        .map(|word| {
+            let series = ["_bucket", "_sum", "_count"];
+            let base = series.iter().find_map(|end| word.strip_suffix(end));
+            base.unwrap_or(word).to_owned()
+        })
+        .collect()
+}
+
+fn assert_known(place: &str, text: &str) {
+    let used = metrics(text);
+    let known: BTreeSet<String> = ALL.iter().map(|metric| metric.name()).collect();
+    let unknown: Vec<&String> = used.difference(&known).collect();
+    assert!(
+        unknown.is_empty(),
+        "{place} asks for {unknown:?}, which docs/metrics.md does not have"
+    );
+    assert!(!used.is_empty(), "{place} asks for nothing");
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
+    assert_known("chart/templates/_alerts.tpl", &rules().to_string());
+    assert_known("chart/files/dashboard.json", &read("chart/files/dashboard.json"));
+}
+
+#[test]
+fn the_dashboard_shows_the_promised_pictures_and_says_what_each_is() {
+    let dashboard: Value = serde_json::from_str(&read("chart/files/dashboard.json")).unwrap();
+    assert_eq!(dashboard["uid"], "haulout");
+    let mut panels = Vec::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        panels.push(panel.clone());
+        panels.extend(panel["panels"].as_array().into_iter().flatten().cloned());
+    }
+    let mut kinds = BTreeSet::new();
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        let title = panel["title"].as_str().unwrap();
+        kinds.insert(panel["type"].as_str().unwrap().to_owned());
+        assert!(
+            panel["description"]
+                .as_str()
+                .is_some_and(|text| text.ends_with('.')),
+            "{title} has no description"
+        );
+        for target in panel["targets"].as_array().unwrap() {
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
+        }
+    }
+    for kind in ["state-timeline", "stat", "timeseries", "barchart", "table"] {
+        assert!(kinds.contains(kind), "no {kind} in {kinds:?}");
+    }
+}
+
+#[test]
+fn every_alert_is_labelled_and_explained_and_has_its_runbook() {
+    let mut pages: BTreeSet<String> = std::fs::read_dir(root().join("docs/runbooks"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for alert in alerts() {
+        let name = alert["alert"].as_str().unwrap();
+        let severity = alert["labels"]["severity"].as_str().unwrap();
+        assert!(
+            ["critical", "warning", "none"].contains(&severity),
+            "{name}: {severity}"
+        );
+        for key in ["summary", "description"] {
+            assert!(alert["annotations"][key].is_string(), "{name} has no {key}");
+        }
+        let url = alert["annotations"]["runbook_url"].as_str().unwrap();
+        assert!(url.ends_with(&format!("/{name}.md")), "{name}: {url}");
+        assert!(pages.remove(&format!("{name}.md")), "{name} has no page");
+        let page = read(format!("docs/runbooks/{name}.md"));
+        assert!(
+            page.starts_with(&format!("# {name}\n\nSeverity: {severity}.")),
+            "{name}"
+        );
+    }
+    assert!(pages.is_empty(), "pages of no alert: {pages:?}");
+}
+
+#[test]
+fn each_alert_fires_and_stays_silent_when_it_should() {
+    let tests = read("tests/chart/rules_test.yaml");
+    for alert in alerts() {
+        let name = alert["alert"].as_str().unwrap();
+        let told: Vec<&str> = tests
+            .split(&format!("alertname: {name}\n"))
+            .skip(1)
+            .map(|rest| rest.lines().next().unwrap().trim())
+            .collect();
+        assert!(
+            told.contains(&"exp_alerts:") && told.contains(&"exp_alerts: []"),
+            "{name} is not tested both ways"
+        );
+    }
+    let dir = RunDir::create().unwrap();
+    dir.write("rules.yaml", rules().to_string()).unwrap();
+    dir.write("rules_test.yaml", tests).unwrap();
+    let output = Command::new("promtool")
+        .args(["test", "rules", "rules_test.yaml"])
+        .current_dir(dir.path())
+        .output();
+    match output {
+        Ok(output) => {
+            let said = format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+            assert!(output.status.success(), "{said}");
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => println!(
+            "promtool is not installed (apt-get install prometheus): that each alert fires was not tried"
+        ),
+        Err(error) => panic!("starting promtool: {error}"),
+    }
+}

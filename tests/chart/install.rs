@@ -1,0 +1,459 @@
+//! What the chart installs, in a real cluster: admitted, with exactly the rights that are used, and kept from more.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::stage::{PATIENCE, Stage, annotation};
+use haulout_lab::wait::until;
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
+use kube::core::GroupVersionKind;
+use serde_json::{Value, json};
+
+use crate::helm::{cases, object, rendered, root};
+use crate::release::{Release, folder, kube, restricted_namespace, stage, tell};
+
+/// A Node is read again only after somebody else's write has made ours fail, which no story can make happen each time.
+const NOT_IN_EVERY_STORY: (&str, &str, &str) = ("", "nodes", "get");
+
+#[test]
+fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
+    tell(async {
+        let client = kube().await.client();
+        restricted_namespace("haulout").await?;
+        let params = PatchParams {
+            dry_run: true,
+            field_validation: Some(ValidationDirective::Strict),
+            ..PatchParams::apply("chart").force()
+        };
+        for case in cases() {
+            let objects = rendered(&case, &[]);
+            for rendered in &objects {
+                let object: DynamicObject = serde_json::from_value(rendered.clone())?;
+                let types = object.types.clone().context("an object has a kind")?;
+                // The lab has no Prometheus Operator; promtool judges its rules.
+                if types.api_version.starts_with("monitoring.coreos.com/") {
+                    continue;
+                }
+                let kind = GroupVersionKind::try_from(&types)?;
+                let (resource, capabilities) = kube::discovery::pinned_kind(&client, &kind).await?;
+                let api: Api<DynamicObject> = match capabilities.scope {
+                    kube::discovery::Scope::Cluster => Api::all_with(client.clone(), &resource),
+                    kube::discovery::Scope::Namespaced => {
+                        let namespace = object.metadata.namespace.as_deref();
+                        let namespace =
+                            namespace.with_context(|| format!("{rendered} names no namespace"))?;
+                        // The Lease's Role of a hosted cluster stands there, not here.
+                        Api::namespaced_with(client.clone(), namespace, &resource)
+                    }
+                };
+                let name = object.metadata.name.clone().context("an object has a name")?;
+                api.patch(&name, &params, &Patch::Apply(&object))
+                    .await
+                    .with_context(|| format!("{}: {} {name}", case.display(), types.kind))?;
+            }
+            let template = &object(&objects, "Deployment")["spec"]["template"];
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "haulout"}, "spec": template["spec"],
+            }))?;
+            // Its ServiceAccount is not there in a dry run, so the namespace's own stands in.
+            let mut pod = pod;
+            if let Some(spec) = &mut pod.spec {
+                spec.service_account_name = None;
+            }
+            let dry = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
+            let pods: Api<Pod> = Api::namespaced(client.clone(), "haulout");
+            until("a pod to be admitted or refused", PATIENCE, async || {
+                match pods.create(&dry, &pod).await {
+                    Ok(_) => Ok(Some(Ok(()))),
+                    // The namespace's default ServiceAccount takes a moment to be made.
+                    Err(error) if error.to_string().contains("serviceaccount") => Ok(None),
+                    Err(error) => Ok(Some(Err(error))),
+                }
+            })
+            .await?
+            .with_context(|| format!("{}: its pod", case.display()))?;
+        }
+        Ok(())
+    });
+}
+
+/// Takes `gpu1` from esx1 to esx2, and then, with esx1 still away, off and on again on esx2.
+async fn migrate_and_wait(stage: &Stage<'_>) -> anyhow::Result<()> {
+    let node = stage.node_name("gpu1");
+    stage.add_pod("train", &node, &[]).await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    stage.wait_state(&node, Some("migrated")).await?;
+    stage.wait_in_service(&node).await?;
+
+    stage.vcenter.enter_maintenance("esx2").await?;
+    stage.wait_phase(&node, "awaitingHost").await?;
+    stage
+        .wait_vcenter("esx2 is in maintenance", |it| {
+            it.host("esx2").is_some_and(|host| host.in_maintenance)
+        })
+        .await?;
+    stage.vcenter.exit_maintenance("esx2").await?;
+    stage.wait_in_service(&node).await?;
+    Ok(())
+}
+
+type Right = (String, String, String);
+
+fn rights(rules: Option<Vec<PolicyRule>>) -> BTreeSet<Right> {
+    let mut rights = BTreeSet::new();
+    for rule in rules.unwrap_or_default() {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    rights.insert((group.clone(), resource.clone(), verb.clone()));
+                }
+            }
+        }
+    }
+    rights
+}
+
+#[test]
+fn a_release_takes_a_node_through_two_maintenances_with_exactly_the_rights_it_has() {
+    tell(async {
+        let stage = stage(
+            "rights",
+            "aa000000-0000-4000-8000-000000000001",
+            &["esx1", "esx2"],
+        )
+        .await?;
+        let release = Release::prepare(&stage).await?;
+        release.upgrade(&["config.nodeConditions=well-known"]);
+        release.wait_admitted().await?;
+        let mut replica = release.start().await?;
+        replica.wait_ready().await?;
+        migrate_and_wait(&stage).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (2, 2));
+        replica.stop().await?;
+
+        let roles: Api<ClusterRole> = Api::all(stage.client());
+        let name = format!("{}-rights-haulout", release.namespace);
+        let mut given = rights(roles.get(&name).await?.rules);
+        let roles: Api<Role> = Api::namespaced(stage.client(), &release.namespace);
+        for role in roles.list(&Default::default()).await?.items {
+            given.extend(rights(role.rules));
+        }
+        // A watch stands in the log when it has ended.
+        let used = until("the watches to stand in the audit log", PATIENCE, async || {
+            let events = release.audit().await?;
+            let watched = |resource: &str| {
+                events
+                    .iter()
+                    .any(|event| event.verb == "watch" && event.resource == resource)
+            };
+            Ok((watched("nodes") && watched("pods")).then_some(events))
+        })
+        .await?;
+        let refused: Vec<_> = used.iter().filter(|event| event.code == 403).collect();
+        ensure!(refused.is_empty(), "refused: {refused:#?}");
+        let used: BTreeSet<Right> = used
+            .into_iter()
+            .filter(|event| !event.resource.is_empty())
+            .map(|event| {
+                let resource = match event.subresource {
+                    Some(subresource) => format!("{}/{subresource}", event.resource),
+                    None => event.resource,
+                };
+                (event.group, resource, event.verb)
+            })
+            .collect();
+        let missing: Vec<_> = used.difference(&given).collect();
+        ensure!(missing.is_empty(), "used and not given: {missing:?}");
+        let (group, resource, verb) = NOT_IN_EVERY_STORY;
+        let unused: Vec<_> = given
+            .difference(&used)
+            .filter(|right| **right != (group.to_owned(), resource.to_owned(), verb.to_owned()))
+            .collect();
+        ensure!(unused.is_empty(), "given and not used: {unused:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_release_may_change_nothing_of_a_node_but_the_cordon_and_its_annotations() {
+    tell(async {
+        let stage = stage("forbidden", "aa000000-0000-4000-8000-000000000002", &["esx1"]).await?;
+        let release = Release::prepare(&stage).await?;
+        release.upgrade(&["config.nodeConditions=well-known"]);
+        let node = stage.node_name("gpu1");
+        let admin: Api<Node> = Api::all(stage.client());
+        let theirs = json!({"metadata": {"annotations": {"example.com/theirs": "1"}}});
+        admin
+            .patch(&node, &PatchParams::default(), &Patch::Merge(&theirs))
+            .await?;
+        let nodes: Api<Node> = Api::all(release.client().await?);
+        // Nothing that slips through is to change the node for the rest of the story.
+        let dry = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+
+        let merge = [
+            ("a label", json!({"metadata": {"labels": {"pool": "gold"}}})),
+            (
+                "the label that selects it",
+                json!({"metadata": {"labels": {haulout_lab::stage::label("forbidden"): null}}}),
+            ),
+            (
+                "a foreign annotation",
+                json!({"metadata": {"annotations": {"example.com/ours": "1"}}}),
+            ),
+            (
+                "the value of a foreign annotation",
+                json!({"metadata": {"annotations": {"example.com/theirs": "2"}}}),
+            ),
+            (
+                "a foreign annotation away",
+                json!({"metadata": {"annotations": {"example.com/theirs": null}}}),
+            ),
+            ("all annotations away", json!({"metadata": {"annotations": null}})),
+            (
+                "an owner",
+                json!({"metadata": {"ownerReferences": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "1"}]}}),
+            ),
+            (
+                "a finalizer",
+                json!({"metadata": {"finalizers": ["example.com/x"]}}),
+            ),
+            (
+                "a taint",
+                json!({"spec": {"taints": [{"key": "x", "effect": "NoExecute"}]}}),
+            ),
+            (
+                "its addresses of pods",
+                json!({"spec": {"podCIDRs": ["10.9.0.0/24"], "podCIDR": "10.9.0.0/24"}}),
+            ),
+        ];
+        let is_refused = |answer: Result<Node, kube::Error>| match answer {
+            Err(kube::Error::Api(status)) => status.code == 403,
+            Ok(_) | Err(_) => false,
+        };
+        // The kube-apiserver takes a moment to learn of a policy.
+        until("the policy to hold", PATIENCE, async || {
+            let answer = nodes.patch(&node, &dry, &Patch::Merge(&merge[0].1)).await;
+            Ok(is_refused(answer).then_some(()))
+        })
+        .await?;
+        for (what, patch) in &merge {
+            let answer = nodes.patch(&node, &dry, &Patch::Merge(patch)).await;
+            ensure!(is_refused(answer), "{what} can be changed");
+        }
+        let status = [
+            (
+                "its GPUs",
+                json!({"status": {"allocatable": {"nvidia.com/gpu": "99"}}}),
+            ),
+            (
+                "its addresses",
+                json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}}),
+            ),
+            (
+                "its Ready",
+                json!({"status": {"conditions": [
+                {"type": "Ready", "status": "True", "reason": "x", "message": "x"}]}}),
+            ),
+            (
+                "a label by its status",
+                json!({"metadata": {"labels": {"pool": "gold"}}}),
+            ),
+        ];
+        for (what, patch) in &status {
+            let answer = nodes.patch_status(&node, &dry, &Patch::Strategic(patch)).await;
+            ensure!(is_refused(answer), "{what} can be changed");
+        }
+        let current = admin.get(&node).await?;
+        let post = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        ensure!(
+            is_refused(nodes.replace(&node, &post, &current).await),
+            "it can be replaced"
+        );
+        ensure!(is_refused(nodes.create(&post, &current).await), "one can be made");
+        let gone = nodes
+            .delete(
+                &node,
+                &DeleteParams {
+                    dry_run: true,
+                    ..DeleteParams::default()
+                },
+            )
+            .await;
+        ensure!(is_refused(gone.map(|_| current)), "it can be deleted");
+
+        let allowed = json!({
+            "metadata": {"annotations": {format!("{}/state", haulout_lab::stage::ANNOTATIONS): "draining"}},
+            "spec": {"unschedulable": true},
+        });
+        nodes
+            .patch(&node, &dry, &Patch::Merge(&allowed))
+            .await
+            .context("its own work")?;
+        let condition = json!({"status": {"conditions": [
+            {"type": "Drained", "status": "True", "reason": "DrainCompleted", "message": "x"}]}});
+        nodes
+            .patch_status(&node, &dry, &Patch::Strategic(&condition))
+            .await
+            .context("its own condition")?;
+        Ok(())
+    });
+}
+
+#[test]
+fn an_upgrade_and_a_rollback_in_mid_episode_cost_nothing() {
+    tell(async {
+        let stage = stage("upgrade", "aa000000-0000-4000-8000-000000000003", &["esx1"]).await?;
+        let node = stage.node_name("gpu1");
+        let release = Release::prepare(&stage).await?;
+        release.upgrade(&[]);
+        let before = checksum(&release).await?;
+        let mut replica = release.start().await?;
+        replica.wait_ready().await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+
+        release.upgrade(&["config.logLevel=debug"]);
+        ensure!(
+            checksum(&release).await? != before,
+            "the pods would not be replaced"
+        );
+        replica.stop().await?;
+        let mut replica = release.start().await?;
+        replica.wait_ready().await?;
+        ensure!(
+            stage
+                .node(&node)
+                .await
+                .map(|it| annotation(&it, "state") == Some("powered-off"))?
+        );
+
+        release.helm(&["rollback", "upgrade", "1"]);
+        ensure!(checksum(&release).await? == before);
+        replica.stop().await?;
+        let replica = release.start().await?;
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").is_some_and(|host| host.in_maintenance)
+            })
+            .await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        replica.stop().await
+    });
+}
+
+#[test]
+fn a_hosted_cluster_is_acted_on_by_its_kubeconfig_and_the_cluster_around_is_left_alone() {
+    tell(async {
+        let stage = stage("hosted", "aa000000-0000-4000-8000-000000000005", &["esx1"]).await?;
+        let node = stage.node_name("gpu1");
+        let release = Release::prepare(&stage).await?;
+        // As Cluster API leaves it in the management cluster.
+        let kubeconfig = std::fs::read_to_string(stage.kube.kubeconfig(&stage.user())?)?;
+        let secret: Secret = serde_json::from_value(json!({
+            "metadata": {"name": "tenant-a-kubeconfig"}, "stringData": {"value": kubeconfig},
+        }))?;
+        Api::namespaced(stage.client(), &release.namespace)
+            .create(&PostParams::default(), &secret)
+            .await?;
+        release.upgrade(&[
+            "workloadCluster.name=tenant-a",
+            "workloadCluster.kubeconfigSecret.name=tenant-a-kubeconfig",
+        ]);
+        release.wait_admitted().await?;
+        let deployment = release.deployment().await?;
+        ensure!(deployment.metadata.name.as_deref() == Some("hosted-haulout-tenant-a"));
+        let mut replica = release.start().await?;
+        replica.wait_ready().await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        replica.stop().await?;
+        ensure!(
+            !stage.audit().await?.is_empty(),
+            "nothing was done in the hosted cluster"
+        );
+        let asked = release.audit().await?;
+        ensure!(asked.is_empty(), "the ServiceAccount asked {asked:#?}");
+        Ok(())
+    });
+}
+
+async fn checksum(release: &Release<'_>) -> anyhow::Result<String> {
+    let template = release.deployment().await?.spec.template;
+    let annotations = template
+        .metadata
+        .and_then(|it| it.annotations)
+        .unwrap_or_default();
+    annotations
+        .get("checksum/config")
+        .cloned()
+        .context("the pods have the settings' checksum")
+}
+
+/// As docs/moving-in.md has it.
+#[test]
+fn those_who_come_from_the_python_controller_upgrade_in_place_with_an_episode_in_flight() {
+    tell(async {
+        let stage = stage("moving", "aa000000-0000-4000-8000-000000000004", &["esx1"]).await?;
+        let node = stage.node_name("gpu1");
+        let release = Release::prepare(&stage).await?;
+        let python = root().join("tests/chart/python");
+        release.helm(&["install", "moving", folder(&python)]);
+        let theirs = release.deployment().await?.metadata;
+        stage.person_cordons(&node, true).await?;
+        let left = [
+            ("state", "powered-off"),
+            ("host", "esx1"),
+            ("transition-time", "2026-03-01T03:14:00.000000+00:00"),
+        ];
+        stage.annotate(&node, &left).await?;
+        stage.vcenter.power_off("gpu1").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+
+        let in_place = "nameOverride=gpu-node-vsphere-maintenance-controller";
+        release.upgrade(&[in_place, "strategy.type=Recreate"]);
+        let ours = release.deployment().await?.metadata;
+        ensure!(ours.uid == theirs.uid, "the Deployment was made anew");
+        let replica = release.start().await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        stage
+            .wait_vcenter("esx1 is in maintenance", |it| {
+                it.host("esx1").is_some_and(|host| host.in_maintenance)
+            })
+            .await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        replica.stop().await
+    });
+}
+
+/// What the Python chart and ours call the same has to stay so: every key of its values is one of ours.
+#[test]
+fn every_value_of_the_python_chart_is_taken() {
+    let values = rendered(Path::new(&root().join("chart/ci/python-values.yaml")), &[]);
+    let settings: &Value = &object(&values, "ConfigMap")["data"];
+    assert_eq!(settings["VCENTER_TLS_VERIFY"], "false");
+    assert_eq!(
+        settings["GPU_NODE_LABEL"],
+        "intel.feature.node.kubernetes.io/gpu=true"
+    );
+    let secret = object(&values, "Secret");
+    assert_eq!(
+        secret["metadata"]["name"],
+        "haulout-gpu-node-vsphere-maintenance-controller-vcenter"
+    );
+}

@@ -1,0 +1,417 @@
+//! A release of the chart in the lab's cluster, and the program started as its Deployment says.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+use haulout_lab::kube::{AuditEvent, Kube, Options, User};
+use haulout_lab::ports::Port;
+use haulout_lab::process::{Process, Spec as ProcessSpec};
+use haulout_lab::run_dir::RunDir;
+use haulout_lab::stage::{Member, PATIENCE, Stage, label};
+use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, Gpu, HostSpec, Spec, VmSpec};
+use haulout_lab::wait::until;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, PodSpec, Secret, ServiceAccount, Volume};
+use kube::Api;
+use kube::api::{ObjectMeta, PostParams};
+use serde_json::json;
+use tokio::sync::OnceCell;
+
+use crate::helm;
+
+/// The cluster ends with this process: its parts hang on our end of their stdin.
+static KUBE: OnceCell<Kube> = OnceCell::const_new();
+
+pub async fn kube() -> &'static Kube {
+    KUBE.get_or_init(async || {
+        Kube::start(&Options::default())
+            .await
+            .expect("starting the cluster")
+    })
+    .await
+}
+
+/// Tells a story, and fails with everything that led to its failure.
+pub fn tell(story: impl Future<Output = anyhow::Result<()>>) {
+    helm::RUNTIME.block_on(async {
+        if let Err(error) = story.await {
+            panic!("{error:#}");
+        }
+    });
+}
+
+/// The PCI id of an NVIDIA A40.
+const A40: u16 = 0x2235;
+
+/// A stage of one node `gpu1` on the first of these hosts, each of which has one matching device.
+pub async fn stage(name: &str, uuid: &str, hosts: &[&str]) -> anyhow::Result<Stage<'static>> {
+    let device = DeviceSpec::gpu("0000:01:00.0".to_owned(), A40);
+    let spec = Spec {
+        clusters: vec![ClusterSpec {
+            name: "c1".to_owned(),
+            hosts: hosts
+                .iter()
+                .map(|host| HostSpec {
+                    name: (*host).to_owned(),
+                    devices: vec![device.clone()],
+                    datastores: vec!["ds1".to_owned()],
+                })
+                .collect(),
+            ..ClusterSpec::default()
+        }],
+        vms: vec![VmSpec {
+            name: "gpu1".to_owned(),
+            uuid: uuid.to_owned(),
+            host: hosts[0].to_owned(),
+            gpu: Gpu::nvidia(A40),
+            ..VmSpec::default()
+        }],
+        ..Spec::default()
+    };
+    let members = vec![Member::new(name, "gpu1", uuid)];
+    Stage::set(kube().await, name, &spec, members, true).await
+}
+
+/// Makes a namespace that admits nothing but what Pod Security `restricted` does.
+pub async fn restricted_namespace(name: &str) -> anyhow::Result<()> {
+    let namespace = Namespace {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(BTreeMap::from([(
+                "pod-security.kubernetes.io/enforce".to_owned(),
+                "restricted".to_owned(),
+            )])),
+            ..ObjectMeta::default()
+        },
+        ..Namespace::default()
+    };
+    Api::all(kube().await.client())
+        .create(&PostParams::default(), &namespace)
+        .await
+        .with_context(|| format!("creating the namespace {name}"))?;
+    Ok(())
+}
+
+/// Whether the program of this tree has a setting.
+fn knows(setting: &str) -> bool {
+    use clap::CommandFactory as _;
+    let command = haulout::cli::Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    run.get_arguments()
+        .any(|argument| argument.get_env().is_some_and(|name| name == setting))
+}
+
+/// A release named as its stage, in a namespace of its own.
+pub struct Release<'s> {
+    pub namespace: String,
+    stage: &'s Stage<'static>,
+    /// Where helm finds the cluster.
+    kubeconfig: PathBuf,
+    values: PathBuf,
+    name: String,
+    dir: RunDir,
+}
+
+/// A program that was started from a Deployment.
+pub struct Replica {
+    process: Process,
+    health: Option<(Port, Vec<String>)>,
+}
+
+impl<'s> Release<'s> {
+    /// Prepares a release: its namespace, and the values by which it finds the stage's vCenter, with the lab's fast
+    /// periods. Nothing is installed yet.
+    pub async fn prepare(stage: &'s Stage<'static>) -> anyhow::Result<Self> {
+        let namespace = format!("{}-release", stage.name());
+        restricted_namespace(&namespace).await?;
+        let authority = std::fs::read_to_string(stage.kube.authority())?;
+        let ca: ConfigMap = serde_json::from_value(json!({
+            "metadata": {"name": "vcenter-ca"}, "data": {"ca.pem": authority},
+        }))?;
+        Api::namespaced(stage.client(), &namespace)
+            .create(&PostParams::default(), &ca)
+            .await?;
+        let mut values = json!({
+            "vcenter": {
+                "host": stage.vcenter.sdk(),
+                "user": stage.vcenter.user(),
+                "password": stage.vcenter.password(),
+                "caBundle": {"configMapName": "vcenter-ca"},
+            },
+            "config": {
+                "gpuNodeLabel": format!("{}=true", label(stage.name())),
+                "pollIntervalSeconds": 1, "drainTimeoutSeconds": 120, "evictionRetrySeconds": 1,
+                "guestShutdownTimeoutSeconds": 30, "relocateTimeoutSeconds": 60, "powerOnTimeoutSeconds": 60,
+                "retryMaxSeconds": 1, "logFormat": "text",
+            },
+        });
+        if knows("LEADER_ELECTION") {
+            values["leaderElection"] =
+                json!({"durationSeconds": 3, "renewDeadlineSeconds": 2, "retryPeriodSeconds": 0.5});
+        } else {
+            values["leaderElection"] = json!({"enabled": false});
+            values["replicaCount"] = json!(1);
+        }
+        let dir = RunDir::create()?;
+        Ok(Self {
+            kubeconfig: stage.kube.kubeconfig(&User::admin("helm"))?,
+            values: dir.write("values.json", values.to_string())?,
+            name: stage.name().to_owned(),
+            namespace,
+            stage,
+            dir,
+        })
+    }
+
+    /// Runs helm in this release's namespace.
+    pub fn helm(&self, args: &[&str]) -> String {
+        let mut all = args.to_vec();
+        all.extend([
+            "--namespace",
+            &self.namespace,
+            "--kubeconfig",
+            self.kubeconfig.to_str().unwrap(),
+        ]);
+        helm::succeed("helm", &all)
+    }
+
+    /// Installs the chart, or upgrades what is installed to it, with these values on top.
+    pub fn upgrade(&self, set: &[&str]) {
+        let chart = helm::chart();
+        let mut args = vec!["upgrade", "--install", &self.name, chart.to_str().unwrap()];
+        args.extend(["-f", self.values.to_str().unwrap()]);
+        args.extend(set.iter().flat_map(|value| ["--set", value]));
+        self.helm(&args);
+    }
+
+    /// The one Deployment of the release.
+    pub async fn deployment(&self) -> anyhow::Result<Deployment> {
+        let deployments: Api<Deployment> = Api::namespaced(self.stage.client(), &self.namespace);
+        let mut all = deployments.list(&Default::default()).await?.items;
+        ensure!(all.len() == 1, "{} Deployments", all.len());
+        all.pop().context("there is one")
+    }
+
+    /// Waits until the Deployment's pods are made, which Pod Security refuses where they are not restricted.
+    pub async fn wait_admitted(&self) -> anyhow::Result<()> {
+        until("the pods of the release to be admitted", PATIENCE, async || {
+            let deployment = self.deployment().await?;
+            let wanted = deployment.spec.replicas;
+            let made = deployment.status.and_then(|status| status.replicas);
+            Ok((made.is_some() && made == wanted).then_some(()))
+        })
+        .await
+    }
+
+    /// Who the release is to the kube-apiserver.
+    pub async fn user(&self) -> anyhow::Result<String> {
+        let account = pod_spec(&self.deployment().await?)?
+            .service_account_name
+            .context("the pod has a ServiceAccount")?;
+        Ok(format!("system:serviceaccount:{}:{account}", self.namespace))
+    }
+
+    /// A token of the release's ServiceAccount.
+    pub async fn token(&self) -> anyhow::Result<String> {
+        let account = pod_spec(&self.deployment().await?)?
+            .service_account_name
+            .context("the pod has a ServiceAccount")?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.stage.client(), &self.namespace);
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(vec!["https://kubernetes.default.svc".to_owned()]),
+                expiration_seconds: Some(3600),
+                ..TokenRequestSpec::default()
+            }),
+            ..TokenRequest::default()
+        };
+        let answer = accounts
+            .create_token_request(&account, &PostParams::default(), &request)
+            .await?;
+        let status = answer.status.context("the token was made")?;
+        status.token.context("it is there")
+    }
+
+    /// A client with the release's own rights.
+    pub async fn client(&self) -> anyhow::Result<kube::Client> {
+        let kubeconfig = kube::config::Kubeconfig::read_from(self.kubeconfig_of_pod().await?)?;
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    /// In the place of the token that kubelet mounts, which has its path in the program.
+    async fn kubeconfig_of_pod(&self) -> anyhow::Result<PathBuf> {
+        let cluster =
+            json!({"server": self.stage.kube.url(), "certificate-authority": self.stage.kube.authority()});
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "pod",
+            "clusters": [{"name": "lab", "cluster": cluster}],
+            "users": [{"name": "pod", "user": {"token": self.token().await?}}],
+            "contexts": [{"name": "pod", "context": {"cluster": "lab", "user": "pod"}}],
+        });
+        self.dir.write("pod.kubeconfig", config.to_string())
+    }
+
+    /// Starts the program as kubelet would: with the Deployment's arguments, environment and files. The files stand in a
+    /// directory of ours, and the addresses to serve on are loopback's.
+    pub async fn start(&self) -> anyhow::Result<Replica> {
+        let deployment = self.deployment().await?;
+        let pod = pod_spec(&deployment)?;
+        let [container] = pod.containers.as_slice() else {
+            bail!("one container is expected");
+        };
+        let mounts = self
+            .mount(container, pod.volumes.as_deref().unwrap_or_default())
+            .await?;
+        let mut environment = self.environment(container).await?;
+        for value in environment.values_mut() {
+            for (path, ours) in &mounts {
+                if value.starts_with(path) {
+                    *value = value.replacen(path, ours, 1);
+                }
+            }
+        }
+        let paths: Vec<String> = [&container.liveness_probe, &container.readiness_probe]
+            .into_iter()
+            .flatten()
+            .filter_map(|probe| probe.http_get.as_ref()?.path.clone())
+            .collect();
+        ensure!(paths.len() == 2, "probes of {paths:?}");
+        let health = Port::reserve()?;
+        let rewritten = [
+            ("METRICS_ADDRESS", "off".to_owned()),
+            ("HEALTH_ADDRESS", format!("127.0.0.1:{}", health.number())),
+            ("HTTPS_PROXY", String::new()),
+            ("https_proxy", String::new()),
+        ];
+        // Where the chart gives one, it stands among the files; without, kubelet would mount a token.
+        if !environment.contains_key("KUBECONFIG") {
+            let ours = self.kubeconfig_of_pod().await?.display().to_string();
+            environment.insert("KUBECONFIG".to_owned(), ours);
+        }
+        environment.extend(rewritten.map(|(name, value)| (name.to_owned(), value)));
+        let mut spec = ProcessSpec::new("haulout", env!("CARGO_BIN_EXE_haulout"), self.stage.log())
+            .args(container.args.as_deref().unwrap_or_default());
+        for (name, value) in environment {
+            spec = spec.env(name, value);
+        }
+        Ok(Replica {
+            process: spec.spawn()?,
+            health: Some((health, paths)),
+        })
+    }
+
+    /// Writes what the volumes hold, and tells for each mount where.
+    async fn mount(
+        &self,
+        container: &Container,
+        volumes: &[Volume],
+    ) -> anyhow::Result<Vec<(String, String)>> {
+        let client = self.stage.client();
+        let mut mounts = Vec::new();
+        for mount in container.volume_mounts.iter().flatten() {
+            let volume = volumes
+                .iter()
+                .find(|volume| volume.name == mount.name)
+                .with_context(|| format!("no volume {}", mount.name))?;
+            let (content, items): (BTreeMap<String, Vec<u8>>, _) = if let Some(secret) = &volume.secret {
+                let name = secret.secret_name.as_deref().context("a Secret's name")?;
+                let api: Api<Secret> = Api::namespaced(client.clone(), &self.namespace);
+                let data = api.get(name).await?.data.unwrap_or_default();
+                (
+                    data.into_iter().map(|(key, value)| (key, value.0)).collect(),
+                    &secret.items,
+                )
+            } else if let Some(map) = &volume.config_map {
+                let api: Api<ConfigMap> = Api::namespaced(client.clone(), &self.namespace);
+                let data = api.get(&map.name).await?.data.unwrap_or_default();
+                (
+                    data.into_iter()
+                        .map(|(key, value)| (key, value.into_bytes()))
+                        .collect(),
+                    &map.items,
+                )
+            } else {
+                bail!("{} is no Secret and no ConfigMap", volume.name);
+            };
+            let folder = self.dir.join(&mount.name);
+            std::fs::create_dir_all(&folder)?;
+            for item in items.iter().flatten() {
+                let value = content
+                    .get(&item.key)
+                    .with_context(|| format!("{} has no {}", volume.name, item.key))?;
+                std::fs::write(folder.join(&item.path), value)?;
+            }
+            mounts.push((mount.mount_path.clone(), folder.display().to_string()));
+        }
+        Ok(mounts)
+    }
+
+    async fn environment(&self, container: &Container) -> anyhow::Result<BTreeMap<String, String>> {
+        let client = self.stage.client();
+        let maps: Api<ConfigMap> = Api::namespaced(client, &self.namespace);
+        let mut environment = BTreeMap::new();
+        for source in container.env_from.iter().flatten() {
+            let map = source.config_map_ref.as_ref().context("a ConfigMap")?;
+            environment.extend(maps.get(&map.name).await?.data.unwrap_or_default());
+        }
+        for variable in container.env.iter().flatten() {
+            let field = variable
+                .value_from
+                .as_ref()
+                .and_then(|from| Some(from.field_ref.as_ref()?.field_path.as_str()));
+            let value = match (field, &variable.value) {
+                (Some("metadata.name"), None) => format!("{}-0", self.name),
+                (Some("metadata.namespace"), None) => self.namespace.clone(),
+                (None, Some(value)) => value.clone(),
+                (other, _) => bail!("{} is made of {other:?}", variable.name),
+            };
+            environment.insert(variable.name.clone(), value);
+        }
+        Ok(environment)
+    }
+
+    /// All that the release asked the kube-apiserver.
+    pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
+        let user = self.user().await?;
+        let all = self.stage.kube.audit().await?;
+        Ok(all.into_iter().filter(|event| event.user == user).collect())
+    }
+}
+
+impl Replica {
+    /// Waits until both probes pass.
+    pub async fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let (port, paths) = self.health.as_ref().context("it has a health port")?;
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        for path in paths {
+            let url = format!("http://127.0.0.1:{}{path}", port.number());
+            until(&format!("{url} to answer 200"), PATIENCE, async || {
+                let answer = client.get(&url).send().await?;
+                Ok((answer.status() == 200).then_some(()))
+            })
+            .await
+            .with_context(|| self.process.tail())?;
+        }
+        self.process.check_running()
+    }
+
+    /// Ends it as Kubernetes does, within the pod's grace.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        let status = self.process.stop(std::time::Duration::from_secs(15)).await?;
+        ensure!(status.success(), "haulout ended with {status} after SIGTERM");
+        Ok(())
+    }
+}
+
+pub fn pod_spec(deployment: &Deployment) -> anyhow::Result<PodSpec> {
+    let template = deployment.spec.template.clone();
+    template.spec.context("a Deployment's pods have a spec")
+}
+
+/// The path of a chart's folder, for helm.
+pub fn folder(path: &Path) -> &str {
+    path.to_str().expect("the path is text")
+}

@@ -1,0 +1,345 @@
+//! What an owner sets: the schema, the documents, and the program's settings behind the values.
+
+use std::collections::BTreeSet;
+
+use clap::CommandFactory as _;
+use haulout::cli::Cli;
+use haulout_lab::kube::{Options, User};
+use haulout_lab::run_dir::RunDir;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde_json::{Value, json};
+
+use crate::helm::{RUNTIME, cases, chart, object, read, refusal, rendered, succeed};
+use crate::release::kube;
+
+/// What the chart sets beside the program's own settings: the environment that the program reads by itself.
+const OTHERS: [&str; 21] = [
+    "POD_NAME",
+    "POD_NAMESPACE",
+    "KUBECONFIG",
+    "LEADER_ELECTION",
+    "LEASE_NAME",
+    "LEASE_NAMESPACE",
+    "LEASE_DURATION_SECONDS",
+    "LEASE_RENEW_DEADLINE_SECONDS",
+    "LEASE_RETRY_PERIOD_SECONDS",
+    "NODE_MAINTENANCES",
+    "NODE_MAINTENANCE_HISTORY",
+    "REQUIRE_APPROVAL",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_TIMEOUT",
+    "OTEL_SERVICE_NAME",
+    "OTEL_RESOURCE_ATTRIBUTES",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+];
+
+/// Given as files, so that they stand in no environment.
+const AS_FILES: [&str; 2] = ["VCENTER_USER", "VCENTER_PASSWORD"];
+
+#[test]
+fn helm_finds_nothing_to_say_about_the_chart() {
+    let chart = chart();
+    for case in cases() {
+        let (chart, case) = (chart.to_str().unwrap(), case.to_str().unwrap());
+        succeed("helm", &["lint", "--strict", "--quiet", chart, "-f", case]);
+    }
+}
+
+#[test]
+fn the_charts_own_suites_pass() {
+    let said = succeed("helm-unittest", &["--strict", chart().to_str().unwrap()]);
+    assert!(said.contains("Test Suites: 4 passed, 4 total"), "{said}");
+}
+
+#[test]
+fn the_charts_readme_is_what_helm_docs_makes_of_its_values() {
+    let dir = RunDir::create().unwrap();
+    for file in ["Chart.yaml", "values.yaml", "README.md.gotmpl"] {
+        std::fs::copy(chart().join(file), dir.join(file)).unwrap();
+    }
+    succeed(
+        "helm-docs",
+        &["--chart-search-root", dir.path().to_str().unwrap()],
+    );
+    let made = std::fs::read_to_string(dir.join("README.md")).unwrap();
+    assert!(
+        made == read("chart/README.md"),
+        "chart/README.md is not current: run `make chart`"
+    );
+}
+
+#[test]
+fn the_chart_has_the_programs_version() {
+    let text = read("chart/Chart.yaml");
+    let version = env!("CARGO_PKG_VERSION");
+    for line in [
+        format!("\nversion: {version}\n"),
+        format!("\nappVersion: {version}\n"),
+        format!("      image: ghcr.io/haulout/haulout:{version}\n"),
+    ] {
+        assert!(text.contains(&line), "chart/Chart.yaml has no line {line:?}");
+    }
+}
+
+#[test]
+fn an_unknown_value_is_refused_by_its_name() {
+    for (value, path, key) in [
+        ("vcenter.tlsVerfy=false", "/vcenter", "tlsVerfy"),
+        ("drainTimeoutSeconds=1", "", "drainTimeoutSeconds"),
+        ("config.drainTimeout=1", "/config", "drainTimeout"),
+        (
+            "networkPolicy.egress.vcentre.to=x",
+            "/networkPolicy/egress",
+            "vcentre",
+        ),
+        ("livenessProbe.period=1", "/livenessProbe", "period"),
+        ("strategy.kind=Recreate", "/strategy", "kind"),
+    ] {
+        let said = refusal(&["vcenter.existingSecret=x", value]);
+        let expected = format!("at '{path}': additional properties '{key}' not allowed");
+        assert!(said.contains(&expected), "{value}: {said}");
+    }
+}
+
+#[test]
+fn a_value_that_the_program_would_refuse_is_refused_before_it_is_installed() {
+    for (value, path) in [
+        ("config.pollIntervalSeconds=0", "/config/pollIntervalSeconds"),
+        ("config.drainTimeoutSeconds=700000", "/config/drainTimeoutSeconds"),
+        ("config.drainTimeoutAction=abort", "/config/drainTimeoutAction"),
+        ("config.maxUnavailable=101%", "/config/maxUnavailable"),
+        ("config.annotationPrefix=a/b", "/config/annotationPrefix"),
+        ("config.nodeConditions=all", "/config/nodeConditions"),
+        ("ports.metrics=80", "/ports/metrics"),
+    ] {
+        let said = refusal(&["vcenter.existingSecret=x", value]);
+        assert!(said.contains(&format!("at '{path}'")), "{value}: {said}");
+    }
+}
+
+/// A map that nobody closed would take any typing error.
+#[test]
+fn no_part_of_the_schema_is_left_open_by_mistake() {
+    fn walk(path: &str, schema: &Value, open: &mut Vec<String>) {
+        if let Some(properties) = schema["properties"].as_object() {
+            assert_eq!(
+                schema["additionalProperties"],
+                json!(false),
+                "{path} takes unknown keys"
+            );
+            for (key, schema) in properties {
+                walk(&format!("{path}.{key}"), schema, open);
+            }
+        } else if schema["type"] == "object" {
+            open.push(path.trim_start_matches('.').to_owned());
+        }
+    }
+    let schema: Value = serde_json::from_str(&read("chart/values.schema.json")).unwrap();
+    let mut open = Vec::new();
+    walk("", &schema, &mut open);
+    // What is Kubernetes' own is left to the kube-apiserver to judge, and names that people choose are free.
+    let meant = [
+        "affinity",
+        "commonLabels",
+        "deploymentAnnotations",
+        "dnsConfig",
+        "fence.resources",
+        "global",
+        "grafanaDashboard.annotations",
+        "metrics.service.annotations",
+        "nodeSelector",
+        "podAnnotations",
+        "podLabels",
+        "podMonitor.additionalLabels",
+        "podSecurityContext",
+        "prometheusRule.additionalLabels",
+        "prometheusRule.additionalRuleLabels",
+        "resources",
+        "securityContext",
+        "serviceAccount.annotations",
+        "serviceMonitor.additionalLabels",
+        "tracing.resourceAttributes",
+    ];
+    open.sort();
+    assert_eq!(open, meant);
+}
+
+/// The environment of the container, by its names.
+fn environment(objects: &[Value]) -> BTreeSet<String> {
+    let settings = object(objects, "ConfigMap")["data"].as_object().unwrap();
+    let container = &object(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let variables = container["env"].as_array().unwrap();
+    let named = variables
+        .iter()
+        .map(|variable| variable["name"].as_str().unwrap().to_owned());
+    settings.keys().cloned().chain(named).collect()
+}
+
+#[test]
+fn every_setting_of_the_program_is_a_value() {
+    let set: BTreeSet<String> = cases()
+        .iter()
+        .flat_map(|case| {
+            environment(&rendered(
+                case,
+                &["tracing.timeoutMilliseconds=1000", "proxy.http=http://p"],
+            ))
+        })
+        .collect();
+    let command = Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    let settings: BTreeSet<String> = run
+        .get_arguments()
+        .filter_map(|argument| Some(argument.get_env()?.to_str().unwrap().to_owned()))
+        .collect();
+    let missing: Vec<&String> = settings
+        .difference(&set)
+        .filter(|name| !AS_FILES.contains(&name.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "no value sets {missing:?}");
+    let unknown: Vec<&String> = set
+        .difference(&settings)
+        .filter(|name| !OTHERS.contains(&name.as_str()))
+        .collect();
+    assert!(unknown.is_empty(), "the program does not know {unknown:?}");
+}
+
+#[test]
+fn the_charts_defaults_are_the_programs_but_for_the_log() {
+    let objects = rendered(&chart().join("ci/default-values.yaml"), &[]);
+    let settings = object(&objects, "ConfigMap")["data"].as_object().unwrap().clone();
+    let mut args = vec![
+        "haulout".to_owned(),
+        "run".to_owned(),
+        "--vcenter-host=v".to_owned(),
+    ];
+    let known: BTreeSet<String> = Cli::command()
+        .find_subcommand("run")
+        .unwrap()
+        .get_arguments()
+        .filter_map(|argument| Some(argument.get_long()?.to_owned()))
+        .collect();
+    for (name, value) in &settings {
+        let flag = name.to_lowercase().replace('_', "-");
+        if known.contains(&flag) {
+            args.push(format!("--{flag}={}", value.as_str().unwrap()));
+        }
+    }
+    let read = |args: &[String]| {
+        let matches = Cli::command().try_get_matches_from(args).unwrap();
+        let run = matches.subcommand_matches("run").unwrap();
+        let args = <haulout::config::Args as clap::FromArgMatches>::from_arg_matches(run).unwrap();
+        haulout::config::Config::from_args(args).unwrap().describe()
+    };
+    let least = args
+        .iter()
+        .filter(|argument| {
+            !argument.starts_with("--") || argument.contains("vcenter-host") || argument.contains("-file=")
+        })
+        .cloned()
+        .collect::<Vec<_>>();
+    let differing: Vec<(&str, String)> = read(&args)
+        .into_iter()
+        .zip(read(&least))
+        .filter(|(ours, theirs)| ours != theirs && !ours.0.starts_with("LEA"))
+        .map(|(ours, _)| ours)
+        .collect();
+    assert_eq!(differing, [("LOG_FORMAT", "json".to_owned())]);
+}
+
+/// The tests of the program run with the lab's rules, which the README shows.
+#[test]
+fn the_charts_rights_are_those_that_the_program_is_tested_with() {
+    let objects = rendered(&chart().join("ci/full-values.yaml"), &[]);
+    let ours = &object(&objects, "ClusterRole")["rules"];
+    // The Lease is no matter of the whole cluster: its rights are in a Role.
+    let is_of_the_lease = |rule: &PolicyRule| {
+        rule.api_groups
+            .iter()
+            .flatten()
+            .any(|group| group == "coordination.k8s.io")
+    };
+    let mut theirs = Options::default().haulout_rules;
+    theirs.retain(|rule| !is_of_the_lease(rule));
+    assert_eq!(ours, &serde_json::to_value(theirs).unwrap());
+}
+
+#[test]
+fn no_template_looks_at_the_cluster_the_clock_or_the_dice() {
+    for entry in std::fs::read_dir(chart().join("templates")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let actions = text
+            .split("{{")
+            .skip(1)
+            .filter_map(|rest| rest.split("}}").next());
+        for word in actions.flat_map(|action| action.split(|c: char| !c.is_alphanumeric())) {
+            let differs = [
+                "lookup",
+                "now",
+                "randAlphaNum",
+                "randAlpha",
+                "randNumeric",
+                "uuidv4",
+                "genCA",
+                "genSelfSignedCert",
+            ];
+            assert!(
+                !differs.contains(&word),
+                "{}: {word} renders differently each time",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn the_notes_warn_of_what_is_unsafe_or_does_nothing() {
+    let chart = chart();
+    // helm asks the cluster for its version, whatever is only tried.
+    let kube = RUNTIME.block_on(kube());
+    let kubeconfig = kube.kubeconfig(&User::admin("notes")).unwrap();
+    let notes = |case: &str, set: &[&str]| {
+        let case = chart.join("ci").join(case);
+        let mut args = vec!["install", "notes", chart.to_str().unwrap(), "-n", "notes"];
+        args.extend(["--dry-run=client", "-f", case.to_str().unwrap()]);
+        args.extend(["--kubeconfig", kubeconfig.to_str().unwrap()]);
+        args.extend(set.iter().flat_map(|value| ["--set", value]));
+        let said = succeed("helm", &args);
+        said.split_once("NOTES:").unwrap().1.to_owned()
+    };
+    let quiet = notes("default-values.yaml", &[]);
+    assert!(
+        quiet.contains("rollout status deployment/notes-haulout"),
+        "{quiet}"
+    );
+    assert!(
+        !quiet.contains("WARNING") && !quiet.contains("DRY RUN:"),
+        "{quiet}"
+    );
+    let skipped = [
+        "prometheusRule.enabled=true",
+        "prometheusRule.renderMode=skipIfMissing",
+    ];
+    let unseen = notes("default-values.yaml", &skipped);
+    assert!(
+        unseen.contains("WARNING: the Prometheus Operator's kinds"),
+        "{unseen}"
+    );
+    let loud = notes(
+        "python-values.yaml",
+        &["fence.enabled=true", "config.dryRun=true"],
+    );
+    for words in [
+        "any certificate is taken",
+        "release's record",
+        "has no fence",
+        "DRY RUN:",
+    ] {
+        assert!(loud.contains(words), "{words:?} is missing: {loud}");
+    }
+}

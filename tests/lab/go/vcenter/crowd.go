@@ -1,0 +1,182 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+// crowd is the many hosts and VMs of a large inventory. Its hosts are like any
+// other. Its VMs are scenery: they can be found, read and watched, but nobody
+// powers or moves them, and the state document does not show them.
+type crowd struct {
+	hosts  []*host
+	vms    []*simulator.VirtualMachine
+	byUUID map[string]ref
+	// storm ends the storm that blows.
+	storm chan struct{}
+}
+
+// crowdUUID is the BIOS UUID of the crowd's n-th VM, so that a client can know
+// the VMs beforehand.
+func crowdUUID(n int) string { return fmt.Sprintf("c0000000-0000-4000-8000-%012x", n) }
+
+// addCrowd makes the crowd by copying one host and one VM: making each anew
+// takes milliseconds, and files for each VM.
+func (v *VCenter) addCrowd(spec CrowdSpec) error {
+	if spec.Hosts < 1 || spec.VMs < 0 {
+		return fmt.Errorf("crowd: want at least one host and no negative number of VMs")
+	}
+	if err := v.addCluster(ClusterSpec{Name: "crowd", Hosts: []HostSpec{{Name: "crowd-0000", Datastores: []string{"crowd"}}}}); err != nil {
+		return err
+	}
+	cluster := v.findCluster("crowd")
+	model, err := v.findHost("crowd-0000")
+	if err != nil {
+		return err
+	}
+	c := &v.crowd
+	c.byUUID = map[string]ref{}
+	c.hosts = append(c.hosts, model)
+	refs := slices.Clone(cluster.Host)
+	for n := 1; n < spec.Hosts; n++ {
+		h := copyHost(model, fmt.Sprintf("crowd-%04d", n))
+		v.reg.NewEntity(h.HostSystem)
+		h.Summary.Host, h.Config.Host = &h.Self, h.Self
+		v.reg.PutEntity(cluster, h.HostSystem)
+		v.hosts[h.Self] = h
+		c.hosts = append(c.hosts, h)
+		refs = append(refs, h.Self)
+	}
+	v.set(cluster, "host", refs)
+	cluster.Summary.GetComputeResourceSummary().NumHosts = int32(spec.Hosts)
+	return v.addScenery(spec, cluster)
+}
+
+func copyHost(model *host, name string) *host {
+	h := &host{HostSystem: &simulator.HostSystem{HostSystem: model.HostSystem.HostSystem}}
+	hardware, summary, config := *model.Hardware, *model.Summary.Hardware, *model.Config
+	h.Hardware, h.Summary.Hardware, h.Config = &hardware, &summary, &config
+	h.Summary.Runtime = &h.Runtime
+	h.Name, h.Summary.Config.Name = name, name
+	h.RecentTask, h.Vm = nil, nil
+	h.Runtime.InQuarantineMode = types.NewBool(false)
+	return h
+}
+
+func (v *VCenter) addScenery(spec CrowdSpec, cluster *simulator.ClusterComputeResource) error {
+	if spec.VMs == 0 {
+		return nil
+	}
+	g, err := v.addVM(VMSpec{Name: "crowd-vm-00000", UUID: crowdUUID(0), Host: "crowd-0000"}, caller{User: "spec"})
+	if err != nil {
+		return err
+	}
+	delete(v.guests, g.Self)
+	model, c := g.VirtualMachine, &v.crowd
+	model.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOn
+	model.Summary.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOn
+	folder := v.reg.Get(v.dc.VmFolder).(*simulator.Folder)
+	pool := v.reg.Get(*cluster.ResourcePool).(*simulator.ResourcePool)
+	for n := range spec.VMs {
+		vm := model
+		h := c.hosts[n%len(c.hosts)]
+		if n > 0 {
+			name, uuid := fmt.Sprintf("crowd-vm-%05d", n), crowdUUID(n)
+			vm = &simulator.VirtualMachine{VirtualMachine: model.VirtualMachine}
+			config := *model.Config
+			vm.Config = &config
+			vm.Name, vm.Config.Name, vm.Summary.Config.Name = name, name, name
+			vm.Config.Uuid, vm.Summary.Config.Uuid = uuid, uuid
+			vm.RecentTask = nil
+			vm.Runtime.Host, vm.Summary.Runtime.Host = &h.Self, &h.Self
+			v.reg.NewEntity(vm)
+			vm.Summary.Vm = &vm.Self
+			v.reg.PutEntity(folder, vm)
+			h.Vm = append(h.Vm, vm.Self)
+			pool.Vm = append(pool.Vm, vm.Self)
+			folder.ChildEntity = append(folder.ChildEntity, vm.Self)
+		}
+		c.vms = append(c.vms, vm)
+		c.byUUID[vm.Config.Uuid] = vm.Self
+	}
+	return nil
+}
+
+// FindAllByUuid implements the SOAP method where there is a crowd: the
+// simulator's search looks at every VM, a vCenter's at an index.
+func (v *VCenter) FindAllByUuid(ctx *simulator.Context, req *types.FindAllByUuid) soap.HasFault {
+	if found, ok := v.crowd.byUUID[req.Uuid]; ok && req.VmSearch {
+		return &methods.FindAllByUuidBody{Res: &types.FindAllByUuidResponse{Returnval: []ref{found}}}
+	}
+	body := &methods.FindAllByUuidBody{Res: &types.FindAllByUuidResponse{}}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for self, g := range v.guests {
+		if req.VmSearch && g.Config.Uuid == req.Uuid {
+			body.Res.Returnval = append(body.Res.Returnval, self)
+		}
+	}
+	return body
+}
+
+// stormy is the part of the crowd that only the storm touches, so that what a
+// bench clicks on is changed by nobody else.
+func (c *crowd) stormy() []*host { return c.hosts[len(c.hosts)-len(c.hosts)/10:] }
+
+// blow changes so many properties of the crowd each second, until the next
+// call: the load of VMs, and, where there are hosts to spare, every tenth time
+// a host's quarantine mode, which those who follow hosts hear of.
+func (v *VCenter) blow(perSecond int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.crowd.storm != nil {
+		close(v.crowd.storm)
+		v.crowd.storm = nil
+	}
+	if perSecond == 0 {
+		return
+	}
+	end := make(chan struct{})
+	v.crowd.storm = end
+	go func() {
+		const beat = 10 * time.Millisecond
+		tick := time.NewTicker(beat)
+		defer tick.Stop()
+		began, done := time.Now(), 0
+		for {
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+			}
+			for due := int(time.Since(began).Seconds() * float64(perSecond)); done < due; done++ {
+				v.gust(done)
+			}
+		}
+	}()
+}
+
+func (v *VCenter) gust(n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return
+	}
+	hosts := v.crowd.stormy()
+	if n%10 == 0 && len(hosts) > 0 {
+		h := hosts[rand.IntN(len(hosts))]
+		v.set(h.HostSystem, "runtime.inQuarantineMode", !*h.Runtime.InQuarantineMode)
+		return
+	}
+	if len(v.crowd.vms) > 0 {
+		vm := v.crowd.vms[rand.IntN(len(v.crowd.vms))]
+		v.set(vm, "summary.quickStats.overallCpuUsage", rand.Int32N(4000))
+	}
+}

@@ -1,0 +1,408 @@
+//! Two replicas of the real binary, one leader: it is killed, frozen and cut off in the middle of what it does, and the
+//! story ends as if nothing had happened.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use haulout_lab::gate::{Crossing, Gate, Moment, Side};
+use haulout_lab::kube::AuditEvent;
+use haulout_lab::stage::{ANNOTATIONS, Haulout, PATIENCE, Stage, episode};
+use haulout_lab::wait::until;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use tokio::time::Instant;
+
+use crate::kills::{Story, through, undisturbed};
+use crate::metrics::{SERVED, address, ask};
+use crate::story::{one_node, start, tell};
+
+/// How many of these stories run at once: each has two replicas and waits most of its time for a lease to run out.
+const ABREAST: usize = 4;
+
+/// Faster than production. A machine that is busy with many stories answers a renewal late, and a leader that is deposed
+/// for that before its story has come to the point has told nothing.
+const FAST: [(&str, &str); 3] = [
+    ("LEASE_DURATION_SECONDS", "6"),
+    ("LEASE_RENEW_DEADLINE_SECONDS", "4"),
+    ("LEASE_RETRY_PERIOD_SECONDS", "0.5"),
+];
+
+/// What can become of a leader.
+const HARMS: [Harm; 3] = [Harm::Killed, Harm::Frozen, Harm::CutOff];
+
+/// What becomes of the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Harm {
+    /// SIGKILL, when its request has been carried out and before it hears so.
+    Killed,
+    /// SIGSTOP for longer than the lease, and SIGCONT.
+    Frozen,
+    /// The kube-apiserver is out of its reach, and vCenter is not.
+    CutOff,
+}
+
+impl Harm {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Killed => "killed",
+            Self::Frozen => "frozen",
+            Self::CutOff => "cut",
+        }
+    }
+
+    fn moment(self) -> Moment {
+        match self {
+            Self::Killed => Moment::After,
+            Self::Frozen | Self::CutOff => Moment::Before,
+        }
+    }
+}
+
+/// A replica behind a gate of its own.
+struct Replica {
+    haulout: Haulout,
+    gate: Gate,
+}
+
+/// Starts a replica called `name` behind `gate`, which may have been armed.
+fn replica(
+    stage: &Stage<'_>,
+    (gate, kubeconfig): (Gate, String),
+    name: &str,
+    more: &[(&str, &str)],
+) -> anyhow::Result<Replica> {
+    let sdk = gate.vcenter_sdk();
+    let mut changes = vec![
+        ("VCENTER_HOST", sdk.as_str()),
+        ("KUBECONFIG", kubeconfig.as_str()),
+        ("LEADER_ELECTION", "true"),
+        ("LEASE_NAME", stage.name()),
+        ("LEASE_NAMESPACE", stage.name()),
+        ("POD_NAME", name),
+    ];
+    changes.extend(more);
+    let haulout = start(stage, &changes)?;
+    Ok(Replica { haulout, gate })
+}
+
+/// Waits until the replica called `name` holds the Lease.
+async fn leads(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
+    let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
+    let ours = format!("{name}_");
+    let what = format!("{name} to lead");
+    let held = until(&what, PATIENCE, async || {
+        let lease = leases.get_opt(stage.name()).await?;
+        let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+        Ok(holder
+            .is_some_and(|holder| holder.starts_with(&ours))
+            .then_some(()))
+    });
+    held.await.with_context(|| stage.said())
+}
+
+/// Waits until `count` replicas have heard vCenter's complete set.
+async fn heard(stage: &Stage<'_>, count: usize) -> anyhow::Result<()> {
+    let words = "vCenter has told its complete set";
+    until(
+        &format!("{count} replicas to hear vCenter"),
+        PATIENCE,
+        async || Ok((stage.said().matches(words).count() >= count).then_some(())),
+    )
+    .await
+}
+
+/// The records that were written, as the audit log has them.
+fn records(audit: &[AuditEvent]) -> Vec<serde_json::Value> {
+    let key = format!("{ANNOTATIONS}/episode");
+    let patches = audit
+        .iter()
+        .filter(|event| event.resource == "nodes" && (200..300).contains(&event.code));
+    patches
+        .filter_map(|event| {
+            let text = event.object.as_ref()?["metadata"]["annotations"][&key].as_str()?;
+            serde_json::from_str(text).ok()
+        })
+        .collect()
+}
+
+async fn disturbed(story: Story, name: &str, number: usize, harm: Harm) -> anyhow::Result<()> {
+    let stage = story.set(name).await?;
+    let (armed, kubeconfig) = through(&stage, "-a").await?;
+    armed.stop_at(number, harm.moment());
+    let a = replica(&stage, (armed, kubeconfig), "a", &FAST)?;
+    leads(&stage, "a").await?;
+    let b = replica(&stage, through(&stage, "-b").await?, "b", &FAST)?;
+    heard(&stage, 2).await?;
+    let Replica { haulout, gate } = a;
+    let disturb = async {
+        let crossing = tokio::time::timeout(PATIENCE, gate.stopped())
+            .await
+            .with_context(|| {
+                let said = stage.said();
+                format!("the story never came to its change number {number}; Haulout said:\n{said}")
+            })?;
+        let did = match harm {
+            Harm::Killed => {
+                haulout.kill().await?;
+                leads(&stage, "b").await?;
+                gate.crossings()
+            }
+            Harm::Frozen => {
+                haulout.freeze()?;
+                gate.open();
+                leads(&stage, "b").await?;
+                let did = gate.crossings();
+                haulout.thaw()?;
+                let code = haulout.ended().await?;
+                ensure!(code != Some(0), "who was deposed says so: {code:?}");
+                did
+            }
+            Harm::CutOff => {
+                gate.cut(Side::Kubernetes);
+                gate.open();
+                let ended = async {
+                    let code = haulout.ended().await?;
+                    ensure!(code != Some(0), "who was deposed says so: {code:?}");
+                    anyhow::Ok(())
+                };
+                let led = async {
+                    leads(&stage, "b").await?;
+                    anyhow::Ok(gate.crossings())
+                };
+                let (ended, did) = tokio::join!(ended, led);
+                ended?;
+                did?
+            }
+        };
+        anyhow::Ok((crossing, did))
+    };
+    let (played, disturbed) = tokio::join!(story.play(&stage), disturb);
+    let (crossing, did) = disturbed?;
+    let told = |crossings: &[Crossing]| {
+        let told: Vec<String> = crossings.iter().map(|it| it.what.clone()).collect();
+        format!("{told:#?}")
+    };
+    played.with_context(|| {
+        format!(
+            "{harm:?} at {}; a did {}, b did {}\n{}",
+            crossing.what,
+            told(&did),
+            told(&b.gate.crossings()),
+            stage.said()
+        )
+    })?;
+    ensure!(
+        gate.crossings() == did,
+        "the deposed leader acted on: it did {} and then {}",
+        told(&did),
+        told(&gate.crossings())
+    );
+    one_story_of_two_leaders(&stage, &b.gate).await?;
+    b.haulout.stop().await?;
+    let left = stage.node(&stage.node_name("gpu1")).await?;
+    ensure!(
+        episode(&left).is_none(),
+        "nothing of the episode is left on the Node"
+    );
+    Ok(())
+}
+
+/// All records are of one episode and one trace; what the second leader did to it began with its epoch.
+async fn one_story_of_two_leaders(stage: &Stage<'_>, second: &Gate) -> anyhow::Result<()> {
+    let audit = stage.audit().await?;
+    let records = records(&audit);
+    let traces: BTreeSet<String> = records
+        .iter()
+        .map(|record| {
+            record["episode"]["traceparent"]
+                .as_str()
+                .or(record["traceparent"].as_str())
+        })
+        .map(|trace| trace.unwrap_or("none").to_owned())
+        .collect();
+    ensure!(
+        traces.len() == 1 && !traces.contains("none"),
+        "the traces are {traces:?}"
+    );
+    let did = second.crossings();
+    if let Some(first) = did.first() {
+        ensure!(
+            first.what.starts_with("PATCH nodes/"),
+            "the second leader began with {first}"
+        );
+    }
+    Ok(())
+}
+
+fn survives(story: Story, name: &'static str) {
+    tell(async move {
+        let changes = undisturbed(story, &format!("{name}-ref")).await?;
+        let effects: Vec<(usize, &String)> = (1..)
+            .zip(&changes)
+            .filter(|(_, what)| !what.starts_with("PATCH nodes/"))
+            .collect();
+        ensure!(
+            effects.len() >= 3,
+            "the story has lost some of its effects: {changes:#?}"
+        );
+        println!("{HARMS:?} at each of {effects:?}");
+        let points: Vec<(usize, Harm)> = HARMS
+            .into_iter()
+            .flat_map(|harm| effects.iter().map(move |(number, _)| (*number, harm)))
+            .collect();
+        stream::iter(points)
+            .map(|(number, harm)| async move {
+                let name = format!("{name}-{}-{number}", harm.name());
+                disturbed(story, &name, number, harm)
+                    .await
+                    .with_context(|| name.clone())
+            })
+            .buffer_unordered(ABREAST)
+            .try_collect::<Vec<()>>()
+            .await
+            .map(|_| ())
+    });
+}
+
+#[test]
+fn s18_a_leader_killed_frozen_or_cut_off_at_each_effect_of_the_wait_story() {
+    survives(Story::Wait, "two-wait");
+}
+
+#[test]
+fn s18_a_leader_killed_frozen_or_cut_off_at_each_effect_of_the_migrate_story() {
+    survives(Story::Migrate, "two-move");
+}
+
+/// Waits until the gate was crossed by something that begins with `what`, and tells how long after `from` that was.
+async fn first(gate: &Gate, what: &str, from: Instant) -> anyhow::Result<Duration> {
+    until(&format!("the first {what}"), PATIENCE, async || {
+        let crossings = gate.crossings();
+        Ok(crossings
+            .iter()
+            .any(|it| it.what.starts_with(what))
+            .then(|| from.elapsed()))
+    })
+    .await
+}
+
+#[test]
+fn l10_with_the_durations_of_production_an_end_is_followed_in_seconds_and_a_kill_within_twenty() {
+    tell(async {
+        let stage = Story::Wait.set("turns").await?;
+        let node = stage.node_name("gpu1");
+        stage.set_budget("train", 0).await?;
+        let a = replica(&stage, through(&stage, "-a").await?, "a", &[])?;
+        leads(&stage, "a").await?;
+        let b = replica(&stage, through(&stage, "-b").await?, "b", &[])?;
+        heard(&stage, 2).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "draining").await?;
+        ensure!(b.gate.crossings().is_empty(), "a standby changes nothing");
+
+        let began = Instant::now();
+        a.haulout.stop().await?;
+        let ended = began.elapsed();
+        let (from, acted) = (Instant::now(), "POST pods/train/eviction");
+        let follows = first(&b.gate, acted, from).await?;
+        println!("SIGTERM: ended after {ended:.1?}, the next leader acted {follows:.1?} after that");
+        ensure!(ended < Duration::from_secs(5), "{ended:?}");
+        ensure!(follows < Duration::from_secs(3), "{follows:?}\n{}", stage.said());
+
+        let c = replica(&stage, through(&stage, "-c").await?, "c", &[])?;
+        heard(&stage, 3).await?;
+        let killed = Instant::now();
+        b.haulout.kill().await?;
+        let follows = first(&c.gate, "PATCH nodes/", killed).await?;
+        let acts = first(&c.gate, acted, killed).await?;
+        println!("SIGKILL: followed after {follows:.1?}, and the first effect came after {acts:.1?}");
+        ensure!(follows < Duration::from_secs(20), "{follows:?}\n{}", stage.said());
+        ensure!(acts > follows, "{acts:?}");
+        c.haulout.stop().await
+    });
+}
+
+#[test]
+fn a_lease_that_somebody_deletes_deposes_nobody_and_lets_nobody_else_act() {
+    tell(async {
+        let stage = one_node("deleted-lease").await?;
+        let node = stage.node_name("gpu1");
+        let environment = [
+            ("LEADER_ELECTION", "true"),
+            ("LEASE_NAME", stage.name()),
+            ("LEASE_NAMESPACE", stage.name()),
+            ("POD_NAME", "a"),
+        ];
+        let haulout = start(&stage, &[&environment[..], &FAST[..]].concat())?;
+        leads(&stage, "a").await?;
+        let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
+        leases
+            .delete(stage.name(), &kube::api::DeleteParams::default())
+            .await?;
+        leads(&stage, "a").await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_standby_is_ready_and_tells_who_leads_and_nothing_of_nodes() {
+    tell(async {
+        let stage = one_node("standby").await?;
+        let start = |name| {
+            let environment = [
+                ("LEADER_ELECTION", "true"),
+                ("LEASE_NAME", stage.name()),
+                ("LEASE_NAMESPACE", stage.name()),
+                ("POD_NAME", name),
+            ];
+            start(&stage, &[&environment[..], &SERVED[..]].concat())
+        };
+        let a = start("a")?;
+        leads(&stage, "a").await?;
+        heard(&stage, 1).await?;
+        let served_by_a = address(&stage, "health").await?;
+        let b = start("b")?;
+        heard(&stage, 2).await?;
+        let ready = |base: String| async move {
+            let verbose = format!("{base}/readyz?verbose");
+            until("it is ready", PATIENCE, async || {
+                let (status, text) = ask(&verbose, "*/*").await?;
+                Ok((status == 200 && !text.contains("nobody leads")).then_some(text))
+            })
+            .await
+        };
+        let of_a = ready(served_by_a).await?;
+        ensure!(
+            of_a.contains("[+]leadership ok: this replica leads, epoch 1"),
+            "{of_a}"
+        );
+        let (health, metrics) = (
+            address(&stage, "health").await?,
+            address(&stage, "metrics").await?,
+        );
+        let of_b = ready(health.clone()).await?;
+        ensure!(of_b.contains("[+]leadership ok: a_"), "{of_b}");
+        let metrics = format!("{metrics}/metrics");
+        let status = |value| format!("leader_election_master_status{{name=\"standby\"}} {value}");
+        let (_, text) = ask(&metrics, "text/plain").await?;
+        ensure!(text.contains(&status(0)) && !text.contains("node=\""), "{text}");
+
+        a.stop().await?;
+        leads(&stage, "b").await?;
+        until("b to tell of its nodes", PATIENCE, async || {
+            let (_, text) = ask(&metrics, "text/plain").await?;
+            Ok((text.contains(&status(1)) && text.contains("node=\"standby-gpu1\"")).then_some(()))
+        })
+        .await?;
+        let of_b = ready(health).await?;
+        ensure!(
+            of_b.contains("[+]leadership ok: this replica leads, epoch 2"),
+            "{of_b}"
+        );
+        b.stop().await
+    });
+}

@@ -1,0 +1,411 @@
+//! People ask for a node in Kubernetes, by a NodeMaintenance; and every episode has one of its own.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout::cluster::maintenances::kind::{
+    MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
+};
+use haulout_lab::stage::{Stage, annotation, is_cordoned, is_ready};
+use haulout_lab::wait::until;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::core::ObjectMeta;
+use kube::{Api, ResourceExt as _};
+
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, run, stage, tell};
+
+/// How long any fact may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn objects(stage: &Stage<'_>) -> Api<NodeMaintenance> {
+    Api::all(stage.client())
+}
+
+/// A person asks for `action` on `node`.
+async fn ask(
+    stage: &Stage<'_>,
+    name: &str,
+    node: &str,
+    action: MaintenanceAction,
+) -> anyhow::Result<NodeMaintenance> {
+    let request = NodeMaintenance {
+        metadata: ObjectMeta {
+            name: Some(format!("{}-{name}", stage.name())),
+            ..ObjectMeta::default()
+        },
+        spec: NodeMaintenanceSpec {
+            node_name: node.to_owned(),
+            reason: Some("a new power supply".to_owned()),
+            action,
+            ..NodeMaintenanceSpec::default()
+        },
+        status: None,
+    };
+    Ok(objects(stage).create(&PostParams::default(), &request).await?)
+}
+
+async fn withdraw(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
+    let name = format!("{}-{name}", stage.name());
+    objects(stage).delete(&name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// Waits until the status of a request is as `is` says.
+async fn wait_status(
+    stage: &Stage<'_>,
+    name: &str,
+    what: &str,
+    is: impl Fn(&NodeMaintenanceStatus) -> bool,
+) -> anyhow::Result<NodeMaintenanceStatus> {
+    let name = format!("{}-{name}", stage.name());
+    let api = objects(stage);
+    let seen = std::cell::RefCell::new(None);
+    until(&format!("{name} {what}"), PATIENCE, async || {
+        let status = api.get(&name).await?.status.unwrap_or_default();
+        *seen.borrow_mut() = Some(status.clone());
+        Ok(is(&status).then_some(status))
+    })
+    .await
+    .with_context(|| format!("the status was {:#?}", seen.borrow()))
+}
+
+/// The objects that Haulout keeps of the episodes of `node`, oldest first.
+async fn episodes(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
+    let mut all = objects(stage).list(&ListParams::default()).await?.items;
+    all.retain(|object| object.spec.origin == Origin::Episode && object.spec.node_name == node);
+    all.sort_by_key(|object| (object.creation_timestamp().map(|time| time.0), object.name_any()));
+    Ok(all)
+}
+
+fn condition<'a>(status: &'a NodeMaintenanceStatus, kind: &str) -> Option<&'a str> {
+    let found = status.conditions.iter().find(|condition| condition.type_ == kind);
+    found.map(|condition| condition.status.as_str())
+}
+
+#[test]
+fn a_node_that_a_person_asks_to_be_drained_is_kept_so_until_the_request_is_deleted() {
+    tell(async {
+        let stage = one_node("ask-drain").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        let haulout = run(&stage, &[]).await?;
+
+        ask(&stage, "power-supply", &node, MaintenanceAction::Drain).await?;
+        let drained = stage.wait_phase(&node, "drained").await?;
+        ensure!(is_cordoned(&drained));
+        ensure!(stage.pods_on(&node).await?.is_empty());
+        let status = wait_status(&stage, "power-supply", "has succeeded", |status| {
+            condition(status, "Succeeded") == Some("True")
+        })
+        .await?;
+        ensure!(status.phase.as_deref() == Some("Succeeded"), "{status:?}");
+        ensure!(
+            status.eviction_pods == Some(1) && status.drain_progress == Some(100),
+            "{status:?}"
+        );
+        ensure!(status.ended_at.is_none(), "it stands: {status:?}");
+        ensure!(condition(&status, "Reconciling") == Some("False"), "{status:?}");
+
+        withdraw(&stage, "power-supply").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(
+            stage.power_cycles("gpu1").await? == (0, 0),
+            "its VM was left alone"
+        );
+        let history = until("the episode to be history", PATIENCE, async || {
+            let history = episodes(&stage, &node).await?;
+            let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
+            Ok(history.iter().all(ended).then_some(history))
+        })
+        .await?;
+        ensure!(history.len() == 1, "{history:#?}");
+        let status = history[0].status.clone().unwrap_or_default();
+        let phases: Vec<&str> = status.phases.iter().map(|phase| phase.phase.as_str()).collect();
+        ensure!(phases == ["Draining", "Drained"], "{phases:?}");
+        ensure!(condition(&status, "Succeeded") == Some("True"), "{status:?}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_vm_that_a_person_asks_to_be_off_is_kept_off_until_the_request_is_deleted() {
+    tell(async {
+        let stage = one_node("ask-off").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[]).await?;
+
+        ask(&stage, "off", &node, MaintenanceAction::PowerOff).await?;
+        wait_status(&stage, "off", "has succeeded", |status| {
+            condition(status, "Succeeded") == Some("True")
+        })
+        .await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 0));
+        stage.wait_said("asks for it to be kept off").await?;
+        withdraw(&stage, "off").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_node_is_rebooted_once_also_when_haulout_is_killed_at_its_end_and_the_request_still_stands() {
+    tell(async {
+        let stage = one_node("ask-reboot").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[]).await?;
+
+        ask(&stage, "reboot", &node, MaintenanceAction::Reboot).await?;
+        let back = stage
+            .wait_node(&node, "is back, and its request fulfilled", |node| {
+                annotation(node, "episode").is_none() && annotation(node, "fulfilled-request").is_some()
+            })
+            .await?;
+        ensure!(is_ready(&back) && !is_cordoned(&back));
+        // Whether its own status says so already or not.
+        haulout.kill().await?;
+        let haulout = run(&stage, &[]).await?;
+        wait_status(&stage, "reboot", "is over", |status| {
+            status.ended_at.is_some() && condition(status, "Succeeded") == Some("True")
+        })
+        .await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_vm_is_moved_to_the_host_that_a_person_names() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("ask-move", "gpu1", "esx1")];
+        let stage = stage("ask-move", &spec).await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[]).await?;
+
+        let request = NodeMaintenance {
+            metadata: ObjectMeta {
+                name: Some("ask-move-there".to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: NodeMaintenanceSpec {
+                node_name: node.clone(),
+                action: MaintenanceAction::Relocate,
+                target_host: Some("esx3".to_owned()),
+                ..NodeMaintenanceSpec::default()
+            },
+            status: None,
+        };
+        objects(&stage).create(&PostParams::default(), &request).await?;
+        let status = wait_status(&stage, "there", "is over", |status| status.ended_at.is_some()).await?;
+        ensure!(condition(&status, "Succeeded") == Some("True"), "{status:?}");
+        stage.wait_in_service(&node).await?;
+        let state = stage.vcenter.state().await?;
+        let vm = state.vm("gpu1").context("no VM")?;
+        ensure!(vm.host == "esx3", "it stands on {}", vm.host);
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_relocation_that_no_host_can_take_ends_as_failed_with_the_node_back() {
+    tell(async {
+        let stage = one_node("ask-nowhere").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[]).await?;
+
+        ask(&stage, "away", &node, MaintenanceAction::Relocate).await?;
+        let status = wait_status(&stage, "away", "is over", |status| status.ended_at.is_some()).await?;
+        ensure!(status.phase.as_deref() == Some("Failed"), "{status:?}");
+        ensure!(condition(&status, "Succeeded") == Some("False"), "{status:?}");
+        stage.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_request_and_its_hosts_maintenance_are_one_episode_in_either_order_and_it_ends_when_both_are_gone() {
+    tell(async {
+        for request_first in [true, false] {
+            let name = if request_first { "both-ask" } else { "both-click" };
+            let stage = one_node(name).await?;
+            let node = stage.node_name("gpu1");
+            let haulout = run(&stage, &[]).await?;
+
+            if request_first {
+                ask(&stage, "hold", &node, MaintenanceAction::Drain).await?;
+                stage.wait_phase(&node, "drained").await?;
+                stage.vcenter.enter_maintenance("esx1").await?;
+            } else {
+                stage.vcenter.enter_maintenance("esx1").await?;
+                stage.wait_phase(&node, "awaitingHost").await?;
+                ask(&stage, "hold", &node, MaintenanceAction::Drain).await?;
+            }
+            in_maintenance(&stage, "esx1").await?;
+            stage.vcenter.exit_maintenance("esx1").await?;
+            let held = stage.wait_phase(&node, "drained").await?;
+            ensure!(is_cordoned(&held), "the request keeps it cordoned");
+            withdraw(&stage, "hold").await?;
+            stage.wait_in_service(&node).await?;
+            ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+            ensure!(episodes(&stage, &node).await?.len() == 1, "it was one episode");
+            haulout.stop().await?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn an_episode_outlives_its_node_object_that_is_deleted_while_the_vm_is_off() {
+    tell(async {
+        let stage = one_node("gone").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[]).await?;
+        let nodes: Api<Node> = Api::all(stage.client());
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&stage, "esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        until("the copy to know", PATIENCE, async || {
+            let episodes = episodes(&stage, &node).await?;
+            let record = episodes.first().and_then(|it| it.status.clone()?.record);
+            Ok(record.filter(|record| record.contains("awaitingHost")))
+        })
+        .await?;
+        let before = nodes.get(&node).await?.uid();
+        nodes.delete(&node, &DeleteParams::default()).await?;
+        // Also by a process that never saw the Node.
+        haulout.kill().await?;
+        let haulout = run(&stage, &[]).await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        // Its kubelet registers it again, and it is taken back into service.
+        let back = stage
+            .wait_node(&node, "is registered again and in service", |node| {
+                node.uid() != before && annotation(node, "episode").is_none() && is_ready(node)
+            })
+            .await?;
+        ensure!(!is_cordoned(&back));
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        let history = until("the episode to be history", PATIENCE, async || {
+            let history = episodes(&stage, &node).await?;
+            let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
+            Ok(history.iter().all(ended).then_some(history))
+        })
+        .await?;
+        ensure!(history.len() == 1, "one episode: {history:#?}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn of_the_ended_episodes_as_many_are_kept_as_the_setting_says() {
+    tell(async {
+        let stage = one_node("history").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[("NODE_MAINTENANCE_HISTORY", "2")]).await?;
+        for round in 0..4 {
+            let name = format!("r{round}");
+            ask(&stage, &name, &node, MaintenanceAction::Drain).await?;
+            stage.wait_phase(&node, "drained").await?;
+            withdraw(&stage, &name).await?;
+            stage.wait_in_service(&node).await?;
+        }
+        until("two to be left", PATIENCE, async || {
+            let left = episodes(&stage, &node).await?;
+            let ended = left
+                .iter()
+                .all(|it| it.status.as_ref().is_some_and(|it| it.ended_at.is_some()));
+            Ok((ended && left.len() == 2).then_some(()))
+        })
+        .await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_drain_that_needs_approval_waits_for_it_and_each_needs_its_own() {
+    tell(async {
+        let stage = one_node("approval").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[("REQUIRE_APPROVAL", "true")]).await?;
+
+        ask(&stage, "first", &node, MaintenanceAction::Drain).await?;
+        let queued = stage.wait_phase(&node, "queued").await?;
+        ensure!(!is_cordoned(&queued));
+        stage.wait_said("to approve its drain").await?;
+        stage.annotate(&node, &[("haulout.dev/approved", "true")]).await?;
+        stage.wait_phase(&node, "drained").await?;
+        withdraw(&stage, "first").await?;
+        let back = stage.wait_in_service(&node).await?;
+        ensure!(
+            !back.annotations().contains_key("haulout.dev/approved"),
+            "the approval was for one drain"
+        );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_node_with_skip_is_left_alone_and_that_is_said() {
+    tell(async {
+        let stage = one_node("skip").await?;
+        let node = stage.node_name("gpu1");
+        stage.annotate(&node, &[("haulout.dev/skip", "true")]).await?;
+        let haulout = run(&stage, &[]).await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_said("to take haulout.dev/skip off the Node").await?;
+        ensure!(!is_cordoned(&stage.node(&node).await?));
+        stage.annotate(&node, &[("haulout.dev/skip", "false")]).await?;
+        in_maintenance(&stage, "esx1").await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_request_for_a_node_that_nobody_knows_says_so() {
+    tell(async {
+        let stage = one_node("nobody").await?;
+        let haulout = run(&stage, &[]).await?;
+        ask(&stage, "typo", "no-such-node", MaintenanceAction::Drain).await?;
+        let status = wait_status(&stage, "typo", "is stalled", |status| {
+            condition(status, "Stalled") == Some("True")
+        })
+        .await?;
+        ensure!(
+            status.last_error.as_deref() == Some("no Node no-such-node is among those that Haulout watches"),
+            "{status:?}"
+        );
+        withdraw(&stage, "typo").await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_by_the_kube_apiserver_in_words() {
+    tell(async {
+        let stage = one_node("refused").await?;
+        let node = stage.node_name("gpu1");
+        let request = ask(&stage, "fixed", &node, MaintenanceAction::Drain).await?;
+        let api = objects(&stage);
+        let refused = async |change: &dyn Fn(&mut NodeMaintenanceSpec)| -> anyhow::Result<String> {
+            let mut changed = api.get(&request.name_any()).await?;
+            change(&mut changed.spec);
+            let answer = api
+                .replace(&request.name_any(), &PostParams::default(), &changed)
+                .await;
+            Ok(answer.err().context("it was taken")?.to_string())
+        };
+        let said = refused(&|spec| spec.node_name = "another".to_owned()).await?;
+        ensure!(said.contains("spec.nodeName cannot be changed"), "{said}");
+        let said = refused(&|spec| spec.action = MaintenanceAction::Reboot).await?;
+        ensure!(said.contains("spec.action cannot be changed"), "{said}");
+        let said = refused(&|spec| spec.target_host = Some("esx2".to_owned())).await?;
+        ensure!(said.contains("goes with action Relocate only"), "{said}");
+        let said = refused(&|spec| spec.drain_timeout_seconds = Some(0)).await?;
+        ensure!(said.contains("drainTimeoutSeconds"), "{said}");
+        withdraw(&stage, "fixed").await?;
+        Ok(())
+    });
+}
