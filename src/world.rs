@@ -287,6 +287,7 @@ impl World {
                         pods_revision,
                         left,
                         moved_at: moved.then_some(now),
+                        listed: report.listed,
                     }),
                 )
                 .await;

@@ -286,6 +286,8 @@ pub struct DrainReport {
     pub left: Vec<PodLeft>,
     /// When the last round began in which an eviction was accepted, as far as this process knows.
     pub moved_at: Option<Timestamp>,
+    /// How many pods the list showed, those that do not stand in the way included.
+    pub listed: usize,
 }
 
 /// A pod that stands in the way of a drain.

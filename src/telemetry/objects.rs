@@ -93,6 +93,11 @@ struct OfNode {
     /// Both worlds are heard and its VM has been looked up, so that an episode that is not seen is over.
     is_known: bool,
     waits: Option<WaitingOn>,
+    /// The phases of its episode that were begun since this process began, each with its time: some are over before
+    /// anything of them is written.
+    phases: Vec<(&'static str, Timestamp)>,
+    /// The most pods that its drain has seen: on the node, and in the way.
+    most: Option<(usize, usize)>,
     /// How its latest episode ended.
     ended: Option<(Box<Episode>, Ended, Timestamp)>,
 }
@@ -198,11 +203,20 @@ impl Tell for std::sync::Arc<Objects> {
         match told {
             Told::Recorded {
                 before,
-                transition: Transition { ended, .. },
+                transition: Transition { ended, record, .. },
                 wrote,
                 ..
             } => {
                 of_node.waits = None;
+                if before.episode().is_none() {
+                    of_node.phases.clear();
+                }
+                if let Some(episode) = record.episode() {
+                    let begun = (episode.phase.name(), episode.since);
+                    if of_node.phases.last() != Some(&begun) && of_node.phases.len() < status::PHASES {
+                        of_node.phases.push(begun);
+                    }
+                }
                 if let (Some(ended), Some(episode)) = (ended, before.episode()) {
                     of_node.ended = Some((Box::new(episode.clone()), *ended, wrote.1));
                 }
@@ -222,6 +236,13 @@ impl OfNode {
         let uid = seen.node.as_ref().map(|node| &node.uid);
         let request = seen.request.as_ref().map(|request| &request.mark);
         let episode = sight.record.episode();
+        if self.episode.as_ref().map(|it| &it.id) != episode.map(|it| &it.id) {
+            self.most = None;
+        }
+        if let Some(report) = &seen.drain {
+            let (listed, left) = self.most.unwrap_or_default();
+            self.most = Some((listed.max(report.listed), left.max(report.left.len())));
+        }
         let is_same = self.is_known == is_known
             && self.uid.as_ref() == uid
             && self.request.as_ref() == request
@@ -274,10 +295,10 @@ impl State {
         let status = match (&seen.episode, &seen.ended) {
             (Some(episode), _) if is_its(episode) => status::of(object, seen, episode, now),
             (_, Some((episode, ended, at))) if is_its(episode) => {
-                status::ended(object, Some(episode), Some(*ended), *at)
+                status::ended(object, seen, Some(episode), Some(*ended), *at)
             }
             // It ended while nobody looked.
-            _ => status::ended(object, None, None, now),
+            _ => status::ended(object, seen, None, None, now),
         };
         Some(status)
     }

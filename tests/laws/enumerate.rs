@@ -154,6 +154,7 @@ fn drains() -> Vec<Option<DrainReport>> {
             pods_revision,
             left,
             moved_at: None,
+            listed: 0,
         })
     };
     let held = PodLeft {

@@ -441,6 +441,7 @@ impl World {
                     pods_revision,
                     left: left.collect(),
                     moved_at: None,
+                    listed: 0,
                 });
             }
             Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => {

@@ -9,9 +9,10 @@ use haulout::cluster::maintenances::kind::{
 use haulout_lab::stage::{Stage, annotation, is_cordoned, is_ready};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 use kube::{Api, ResourceExt as _};
+use serde_json::json;
 
 use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, run, stage, tell};
 
@@ -76,6 +77,16 @@ async fn episodes(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMaint
     all.retain(|object| object.spec.origin == Origin::Episode && object.spec.node_name == node);
     all.sort_by_key(|object| (object.creation_timestamp().map(|time| time.0), object.name_any()));
     Ok(all)
+}
+
+/// A person annotates a Node.
+async fn wish(stage: &Stage<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(stage.client());
+    let patch = json!({"metadata": {"annotations": {key: value}}});
+    nodes
+        .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
 }
 
 fn condition<'a>(status: &'a NodeMaintenanceStatus, kind: &str) -> Option<&'a str> {
@@ -334,7 +345,7 @@ fn a_drain_that_needs_approval_waits_for_it_and_each_needs_its_own() {
         let queued = stage.wait_phase(&node, "queued").await?;
         ensure!(!is_cordoned(&queued));
         stage.wait_said("to approve its drain").await?;
-        stage.annotate(&node, &[("haulout.dev/approved", "true")]).await?;
+        wish(&stage, &node, ("haulout.dev/approved", "true")).await?;
         stage.wait_phase(&node, "drained").await?;
         withdraw(&stage, "first").await?;
         let back = stage.wait_in_service(&node).await?;
@@ -351,13 +362,13 @@ fn a_node_with_skip_is_left_alone_and_that_is_said() {
     tell(async {
         let stage = one_node("skip").await?;
         let node = stage.node_name("gpu1");
-        stage.annotate(&node, &[("haulout.dev/skip", "true")]).await?;
+        wish(&stage, &node, ("haulout.dev/skip", "true")).await?;
         let haulout = run(&stage, &[]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_said("to take haulout.dev/skip off the Node").await?;
         ensure!(!is_cordoned(&stage.node(&node).await?));
-        stage.annotate(&node, &[("haulout.dev/skip", "false")]).await?;
+        wish(&stage, &node, ("haulout.dev/skip", "false")).await?;
         in_maintenance(&stage, "esx1").await?;
         haulout.stop().await
     });

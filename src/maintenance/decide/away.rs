@@ -193,7 +193,9 @@ impl<'a> Scene<'a> {
                 to: HostMark { moref, name },
             });
         }
-        let given_up = self.relocation().is_some() && self.has_surveyed() && self.may_stay();
+        // Before it waits for a host, nobody has looked for one.
+        let has_looked = *self.episode.phase.at_work() == Phase::AwaitingHost && self.has_surveyed();
+        let given_up = self.relocation().is_some() && has_looked && self.may_stay();
         given_up.then_some(Phase::PoweringOn { by_drs: false })
     }
 

@@ -354,6 +354,7 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
             left(PodLeftBecause::NotReached),
         ],
         moved_at: None,
+        listed: 0,
     });
     told.shows([draining]);
     told.waits(&Record::InService, &WaitingOn::DrainRound);
@@ -385,6 +386,7 @@ fn everything() -> Teller {
         pods_revision: 0,
         left: Vec::new(),
         moved_at: None,
+        listed: 0,
     });
     told.shows([shown]);
     told.waits(&draining, &WaitingOn::DrainRound);

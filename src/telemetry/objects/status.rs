@@ -15,7 +15,7 @@ use crate::maintenance::waiting::WaitingOn;
 const PODS: usize = 50;
 
 /// The most phases that a status keeps: a queue of parkings must not fill an object.
-const PHASES: usize = 100;
+pub(super) const PHASES: usize = 100;
 
 /// How far something has come.
 enum Progress<'a> {
@@ -93,11 +93,16 @@ pub(super) fn of_request(
 /// The status of an episode's object at its end. Without `how`, nobody saw it.
 pub(super) fn ended(
     object: &Maintenance,
+    seen: &OfNode,
     episode: Option<&Episode>,
     how: Option<Ended>,
     at: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let mut status = over((*object.status).clone(), at);
+    let mut status = (*object.status).clone();
+    if let Some(episode) = episode {
+        passed(&mut status, seen, episode);
+    }
+    let mut status = over(status, at);
     if let Some(episode) = episode {
         status.record = record::write(&Record::Episode(Box::new(episode.clone())), at).episode;
     }
@@ -158,16 +163,8 @@ fn over(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStat
 fn shown(object: &Maintenance, seen: &OfNode, episode: &Episode, now: Timestamp) -> NodeMaintenanceStatus {
     let mut status = (*object.status).clone();
     let phase = episode.phase.name();
-    if status.phases.last().is_none_or(|last| last.phase != phase) {
-        close_phase(&mut status, episode.since);
-        if status.phases.len() < PHASES {
-            status.phases.push(PhaseTimes {
-                phase: phase.to_owned(),
-                started_at: text(episode.since),
-                ended_at: None,
-            });
-        }
-    }
+    passed(&mut status, seen, episode);
+    begin_phase(&mut status, phase, episode.since);
     status.state = Some(phase.to_owned());
     status.host = Some(episode.host.name.clone());
     status.target = match (&episode.moved_to, episode.phase.at_work()) {
@@ -197,6 +194,11 @@ fn shown(object: &Maintenance, seen: &OfNode, episode: &Episode, now: Timestamp)
     }
     let is_draining = matches!(episode.phase.at_work(), Phase::Draining);
     let report = seen.drain.as_ref().filter(|_| is_draining);
+    if let Some((listed, left)) = seen.most {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        status.total_pods = status.total_pods.max(Some(count(listed)));
+        status.eviction_pods = status.eviction_pods.max(Some(count(left)));
+    }
     drained(&mut status, report, &episode.phase);
     status
 }
@@ -239,6 +241,32 @@ fn reason(pod: &PodLeft) -> String {
         PodLeftBecause::Refused { said } => format!("its eviction was refused: {said}"),
         PodLeftBecause::NotReached => "its eviction has not been asked for yet".to_owned(),
     }
+}
+
+/// Adds the phases of an episode that have begun and are not written yet.
+fn passed(status: &mut NodeMaintenanceStatus, seen: &OfNode, episode: &Episode) {
+    for (phase, since) in &seen.phases {
+        if *since >= episode.begun_at {
+            begin_phase(status, phase, *since);
+        }
+    }
+}
+
+fn begin_phase(status: &mut NodeMaintenanceStatus, phase: &str, since: Timestamp) {
+    let started_at = text(since);
+    let is_known = status
+        .phases
+        .last()
+        .is_some_and(|last| last.started_at >= started_at || last.phase == phase);
+    if is_known || status.phases.len() >= PHASES {
+        return;
+    }
+    close_phase(status, since);
+    status.phases.push(PhaseTimes {
+        phase: phase.to_owned(),
+        started_at,
+        ended_at: None,
+    });
 }
 
 fn close_phase(status: &mut NodeMaintenanceStatus, at: Timestamp) {
