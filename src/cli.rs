@@ -64,11 +64,11 @@ pub enum Command {
     /// Every setting can be given as a flag or in the environment; the flag goes first. Kubernetes is found by
     /// KUBECONFIG, or from inside the cluster. A wrong value ends the program with exit code 2 and names what would be
     /// right.
-    // Boxed: the settings are many times the size of the other variants.
+    // Boxed, both: settings and what else can be typed are many, and each is read once.
     Run(Box<Args>),
     /// A verb for people.
     #[command(flatten)]
-    Verb(Verb),
+    Verb(Box<Verb>),
 }
 
 /// What people ask for at a prompt.

@@ -9,7 +9,7 @@ use haulout::telemetry;
 
 fn main() -> ExitCode {
     match Cli::read(std::env::args_os()).command {
-        Command::Verb(verb) => perform(verb),
+        Command::Verb(verb) => perform(*verb),
         Command::Run(args) => match Config::from_args(*args) {
             Ok(config) => run(config),
             Err(error) => complain(&error.to_string(), config::EXIT_CODE),

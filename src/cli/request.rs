@@ -65,22 +65,16 @@ pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
         node: &args.node,
         action,
     };
-    let is_for_people = match args.output.output {
-        Format::Name => {
-            out.result(&format!("nodemaintenance.haulout.dev/{}", made.name))?;
-            false
-        }
-        format => match show::for_programs(format, &asked)? {
-            Some(text) => {
-                out.result(&text)?;
-                false
-            }
-            None => {
-                out.result(&format!("nodemaintenance.haulout.dev/{} created", made.name))?;
-                true
-            }
-        },
+    let format = args.output.output;
+    let name = format!("nodemaintenance.haulout.dev/{}", made.name);
+    let for_programs = show::for_programs(format, &asked)?;
+    let is_for_people = for_programs.is_none() && format != Format::Name;
+    let created = if is_for_people {
+        format!("{name} created")
+    } else {
+        name
     };
+    out.result(&for_programs.unwrap_or(created))?;
     if !args.wait {
         return Ok(0);
     }

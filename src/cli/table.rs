@@ -70,7 +70,7 @@ mod tests {
         table.row(vec!["a\u{1b}[31mb".to_owned(), "x".to_owned()]);
         assert_eq!(
             table.render(true),
-            "NODE       STATE\ngpu-1      Draining\nノード     <none>\na [31mb    x\n"
+            "NODE      STATE\ngpu-1     Draining\nノード    <none>\na [31mb   x\n"
         );
         assert!(!table.render(false).contains("NODE"));
     }

@@ -104,7 +104,7 @@ fn what_others_have_written_cannot_write_to_a_terminal() {
     };
     for text in [
         status::tree(&state, Paint::OFF, Timestamp::UNIX_EPOCH),
-        nodes::table(&[state.clone()], true, true, Timestamp::UNIX_EPOCH),
+        nodes::table(std::slice::from_ref(&state), true, true, Timestamp::UNIX_EPOCH),
     ] {
         assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text:?}");
         assert!(!text.contains("a\nb"), "{text:?}");

@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_privilege_counts_as_had_only_where_vcenter_says_so() {
-        let said = br#"<returnval><entity type="VirtualMachine">vm-71</entity>
+        let said = br#"<returnval xmlns="urn:vim25"><entity type="VirtualMachine">vm-71</entity>
             <privAvailability><privId>System.Read</privId><isGranted>true</isGranted></privAvailability>
             <privAvailability><privId>Resource.ColdMigrate</privId><isGranted>false</isGranted></privAvailability>
             </returnval>"#;
