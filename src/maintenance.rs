@@ -3,15 +3,16 @@
 //! ```text
 //!                 over the limit                    its turn
 //!  InService ───────────────────────▶ Queued ───────────────┐
-//!      │  host leaves                                        ▼
+//!      │  host leaves, or a person asks                      ▼
 //!      └──────────────────────────────────────────────▶ Draining ──▶ ShuttingDown
-//!      ▲                                                                  │ VM off
+//!      ▲                                                  ▲ │             │
+//!      │                          (no more is asked for) Drained          │ VM off
 //!      │ Ready on another boot,          ┌── own host back, or DRS ───────┤
 //!      │ GPUs allocatable                ▼                                ▼
 //!  Rejoining ◀──── VM on ─────────── PoweringOn ◀── moved ── Relocating ◀─▶ AwaitingHost
 //! ```
 //!
-//! A cancel is no phase: it is what each phase does when the host no longer leaves. A phase that cannot go on is parked
+//! A cancel is no phase: it is what each phase does when nothing calls the node out of service. A phase that cannot go on is parked
 //! with a reason, and resumes when the reason goes away.
 
 pub mod admission;

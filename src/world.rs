@@ -445,6 +445,7 @@ fn pod_left(left: &drain::Left) -> PodLeft {
             names: names.clone(),
             said: said.clone(),
         },
+        Why::Migrating { said } => PodLeftBecause::Migrating { said: said.clone() },
         Why::ServerError { said } | Why::Forbidden { said } | Why::Unreachable { said } => {
             PodLeftBecause::Refused { said: said.clone() }
         }
@@ -481,6 +482,7 @@ fn evictions(report: &drain::Report, now: Timestamp) -> EvictionRound {
                 | Why::Unreachable { .. }
                 | Why::NamespaceTerminating
                 | Why::TooManyRequests
+                | Why::Migrating { .. }
                 | Why::OwnPod
                 | Why::NotReached
                 | Why::Standing,

@@ -36,7 +36,7 @@ const TABLE: &[Rights] = &[
     rights("vsphere", &["ids", "gate"]),
     rights("cluster", &["ids", "keys", "gate"]),
     // The decision knows neither world, so that it can be shown every combination of facts.
-    rights("maintenance", &["ids"]),
+    rights("maintenance", &["ids", "keys"]),
     // It folds what the two tell into what the decision looks at: their plain types of updates, and no way to call them.
     // A task's end is an update too, and its fault says what it asks of us.
     rights(
@@ -77,6 +77,8 @@ const TABLE: &[Rights] = &[
             "maintenance",
             "actor::tell",
             "cluster::events",
+            "cluster::maintenances",
+            "cluster::update",
         ],
     ),
     // It serves what the metrics write, and the health that it states itself.

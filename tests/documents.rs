@@ -16,11 +16,12 @@ use haulout::cli::Cli;
 use haulout::cluster::maintenances::kind::NodeMaintenance;
 use haulout::cluster::rights;
 use haulout::config::{Args, Config};
-use haulout::ids::NodeName;
+use haulout::ids::{NodeName, RequestUid};
 use haulout::keys::{DEFAULT_PREFIX, Keys};
 use haulout::maintenance::effect::EffectKind;
 use haulout::maintenance::observed::{HostState, Limit, PodLeft, PodLeftBecause};
 use haulout::maintenance::placement::{Refused, Why};
+use haulout::maintenance::request::{Action, RequestMark};
 use haulout::maintenance::waiting::{ParkReason, WaitingOn};
 use haulout::telemetry::events::Reason;
 use haulout::telemetry::metrics::ALL;
@@ -297,6 +298,14 @@ fn the_readme_shows_waits_in_the_programs_own_words() {
             have: 0,
             want: 2,
         },
+        WaitingOn::Request {
+            request: RequestMark {
+                name: "gpu-7-power-supply".to_owned(),
+                uid: RequestUid::new("uid-1"),
+            },
+            asks: Action::Drain.to_string(),
+        },
+        WaitingOn::Approval,
         WaitingOn::Parked(ParkReason::VmAmbiguous { count: 2 }),
     ];
     let readme = read("README.md");

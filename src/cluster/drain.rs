@@ -400,6 +400,7 @@ async fn evict_all(
                     | Why::Forbidden { .. }
                     | Why::Unreachable { .. }
                     | Why::NotReached
+                    | Why::Migrating { .. }
                     | Why::OwnPod
                     | Why::Standing => steps.stays(kind),
                 }
@@ -480,6 +481,7 @@ impl Answer {
                         .find(|cause| !cause.is_empty())
                         .unwrap_or(said),
                 },
+                None if status.message.contains(EVACUATION) => Why::Migrating { said },
                 None => Why::TooManyRequests,
             },
             403 if answer::causes(status, "NamespaceTerminating").next().is_some() => {
@@ -500,6 +502,11 @@ impl Answer {
         }
     }
 }
+
+/// What KubeVirt's webhook says, with a 429, of an eviction that it turns into a live migration, and again for as long as
+/// that lasts (`pkg/virt-api/webhooks/validating-webhook/admitters/pod-eviction-admitter.go`, which calls the format one
+/// that others rely on).
+const EVACUATION: &str = "Eviction triggered evacuation of VMI";
 
 /// Whether a 409 says that the pod of that name is another one. Only the words tell, and Kubernetes has two wordings:
 /// `the UID in the precondition (…) does not match the UID in record (…)` and `Precondition failed: UID in precondition:

@@ -311,6 +311,11 @@ pub enum PodLeftBecause {
         /// Its words, which count the healthy pods that are needed and those that there are.
         said: String,
     },
+    /// The virtual machine in it is being migrated live by its own controller, KubeVirt.
+    Migrating {
+        /// Its words.
+        said: String,
+    },
     /// The kube-apiserver refused the eviction for another reason.
     Refused {
         /// Its words.

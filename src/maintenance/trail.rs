@@ -384,7 +384,10 @@ impl Witness {
                     let room = MAX_BUDGETS.saturating_sub(self.saw.budgets.len());
                     self.saw.budgets.extend(names.iter().take(room).cloned());
                 }
-                PodLeftBecause::Leaving | PodLeftBecause::Refused { .. } | PodLeftBecause::NotReached => {}
+                PodLeftBecause::Leaving
+                | PodLeftBecause::Migrating { .. }
+                | PodLeftBecause::Refused { .. }
+                | PodLeftBecause::NotReached => {}
             }
         }
     }

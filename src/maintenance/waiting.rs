@@ -335,6 +335,9 @@ fn write_pods(f: &mut fmt::Formatter<'_>, pods: &[PodLeft]) -> fmt::Result {
         match &pod.why {
             PodLeftBecause::Leaving => {}
             PodLeftBecause::Budget { names, said } => write_budgets(f, &pod.name, names, said)?,
+            PodLeftBecause::Migrating { said } => {
+                write!(f, "; {}: its VM is being migrated live: {said}", pod.name)?;
+            }
             PodLeftBecause::Refused { said } => write!(f, "; {}: eviction refused: {said}", pod.name)?,
             PodLeftBecause::NotReached => write!(f, "; {}: not asked yet", pod.name)?,
         }

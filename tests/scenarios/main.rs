@@ -21,6 +21,7 @@ mod events;
 mod hosts;
 mod kills;
 mod kubectl;
+mod kubevirt;
 mod main_job;
 mod metrics;
 mod people;

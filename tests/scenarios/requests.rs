@@ -396,7 +396,7 @@ fn a_request_for_a_node_that_nobody_knows_says_so() {
 #[test]
 fn what_cannot_be_meant_is_refused_by_the_kube_apiserver_in_words() {
     tell(async {
-        let stage = one_node("refused").await?;
+        let stage = one_node("cannot-be-meant").await?;
         let node = stage.node_name("gpu1");
         let request = ask(&stage, "fixed", &node, MaintenanceAction::Drain).await?;
         let api = objects(&stage);

@@ -73,6 +73,12 @@ pub enum Why {
         /// What Kubernetes said.
         said: String,
     },
+    /// The controller of the virtual machine in it took the eviction for the wish that it be, and migrates it live; the pod
+    /// ends by itself when that is done.
+    Migrating {
+        /// What Kubernetes said.
+        said: String,
+    },
     /// The kube-apiserver failed at it; two budgets on one pod end here as well.
     ServerError {
         /// What it said.
@@ -111,6 +117,7 @@ impl Report {
         self.left.iter().any(|left| match left.why {
             Why::Evicted | Why::Terminating { .. } | Why::Standing => false,
             Why::Budget { .. }
+            | Why::Migrating { .. }
             | Why::ServerError { .. }
             | Why::NamespaceTerminating
             | Why::Forbidden { .. }
@@ -148,6 +155,7 @@ impl fmt::Display for Why {
             Self::Terminating { since: None } => f.write_str("terminating"),
             Self::Budget { names, said } if names.is_empty() => write!(f, "held by a budget: {said}"),
             Self::Budget { names, said } => write!(f, "held by budget {}: {said}", names.join(", ")),
+            Self::Migrating { said } => write!(f, "being migrated live: {said}"),
             Self::ServerError { said } => write!(f, "not evicted: {said}"),
             Self::NamespaceTerminating => f.write_str("its namespace is being deleted"),
             Self::Forbidden { said } => write!(f, "eviction forbidden: {said}"),

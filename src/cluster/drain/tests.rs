@@ -156,7 +156,7 @@ async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
 async fn each_refusal_has_its_own_meaning() {
     type Case = (fn() -> Reply, Why);
     let said = |text: &str| text.to_owned();
-    let cases: [Case; 7] = [
+    let cases: [Case; 8] = [
         (
             || {
                 refusal(
@@ -207,6 +207,21 @@ async fn each_refusal_has_its_own_meaning() {
             },
             Why::Forbidden {
                 said: said("admission webhook \"guard\" denied the request: not today (HTTP 403)"),
+            },
+        ),
+        (
+            || {
+                refusal(
+                    429,
+                    "TooManyRequests",
+                    "admission webhook \"virt-launcher-eviction-interceptor.kubevirt.io\" denied the request: Eviction triggered evacuation of VMI \"ml/vm\"",
+                    Value::Null,
+                )
+            },
+            Why::Migrating {
+                said: said(
+                    "admission webhook \"virt-launcher-eviction-interceptor.kubevirt.io\" denied the request: Eviction triggered evacuation of VMI \"ml/vm\" (HTTP 429)",
+                ),
             },
         ),
         (

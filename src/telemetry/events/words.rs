@@ -565,7 +565,10 @@ fn blocked(left: &[PodLeft]) -> Option<(Reason, String, String)> {
                 held.push(pod.name.clone());
                 budgets.insert(names.join(", "), said);
             }
-            PodLeftBecause::Leaving | PodLeftBecause::Refused { .. } | PodLeftBecause::NotReached => {}
+            PodLeftBecause::Leaving
+            | PodLeftBecause::Migrating { .. }
+            | PodLeftBecause::Refused { .. }
+            | PodLeftBecause::NotReached => {}
         }
     }
     if held.is_empty() {
@@ -608,7 +611,10 @@ fn is_short(said: &str) -> bool {
 fn refused(left: &[PodLeft]) -> Option<(Reason, String, String)> {
     let refusals = left.iter().filter_map(|pod| match &pod.why {
         PodLeftBecause::Refused { said } => Some((pod.name.clone(), said)),
-        PodLeftBecause::Leaving | PodLeftBecause::Budget { .. } | PodLeftBecause::NotReached => None,
+        PodLeftBecause::Leaving
+        | PodLeftBecause::Migrating { .. }
+        | PodLeftBecause::Budget { .. }
+        | PodLeftBecause::NotReached => None,
     });
     let (held, said): (Vec<String>, Vec<&String>) = refusals.unzip();
     let first = said.first()?;

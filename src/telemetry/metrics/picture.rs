@@ -180,7 +180,9 @@ impl Pods {
             let count = match pod.why {
                 PodLeftBecause::Budget { .. } => &mut pods.pdb,
                 PodLeftBecause::Leaving => &mut pods.terminating,
-                PodLeftBecause::Refused { .. } | PodLeftBecause::NotReached => &mut pods.other,
+                PodLeftBecause::Migrating { .. }
+                | PodLeftBecause::Refused { .. }
+                | PodLeftBecause::NotReached => &mut pods.other,
             };
             *count = count.saturating_add(1);
         }

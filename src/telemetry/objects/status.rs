@@ -239,6 +239,7 @@ fn reason(pod: &PodLeft) -> String {
             format!("PodDisruptionBudget {} allows no disruption", names.join(", "))
         }
         PodLeftBecause::Refused { said } => format!("its eviction was refused: {said}"),
+        PodLeftBecause::Migrating { said } => format!("its VM is being migrated live: {said}"),
         PodLeftBecause::NotReached => "its eviction has not been asked for yet".to_owned(),
     }
 }
