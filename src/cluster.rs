@@ -6,6 +6,7 @@
 //! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions  (from the world)
 //! kube-apiserver ◀─▶ maintenances: requests, and the second copy of each record
 //! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
+//! kube-apiserver ──▶ look, rights: single looks         (for people who ask)
 //! kube-apiserver ◀─▶ lease: which replica leads         (opens and shuts the gate)
 //! ```
 

@@ -12,6 +12,7 @@ use crate::cluster::answer::plain;
 use crate::cluster::budgets::hold;
 use crate::cluster::pods::{Verdict, verdict};
 use crate::inventory::Forecast;
+use crate::keys::STRATEGY;
 use crate::maintenance::observed::{Admission, PowerSeen, Strategy, VmSeen};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
@@ -194,10 +195,10 @@ fn place(forecast: &Forecast) -> Place {
         .is_some_and(|node| node.wishes.strategy == Strategy::Wait);
     match &forecast.offer {
         _ if vm.drs && !waits => otherwise("the host that DRS picks", Vec::new()),
-        _ if waits => otherwise(
-            "its own host, when that is back (haulout.dev/strategy=wait)",
-            Vec::new(),
-        ),
+        _ if waits => {
+            let words = format!("its own host, when that is back ({STRATEGY}=wait)");
+            otherwise(&words, Vec::new())
+        }
         Some(offer) => match &offer.fits {
             Some((_, host)) => Place {
                 target: Some(host.clone()),
