@@ -179,6 +179,8 @@ fn folded(set: &UpdateSet) -> usize {
         concurrent_drains: 1,
         unavailable: MaxUnavailable::Unlimited,
         bind_by_name: false,
+        require_approval: false,
+        node_maintenances: false,
     };
     let mut inventory = Inventory::new(rules, facts::at(0));
     for update in shadow.tell() {

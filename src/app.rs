@@ -445,7 +445,7 @@ async fn servers(config: &Config, onlookers: &Onlookers) -> anyhow::Result<Vec<S
     clippy::disallowed_methods,
     reason = "this is where the clock is read; everybody else gets the time as an argument"
 )]
-fn clock() -> Timestamp {
+pub(crate) fn clock() -> Timestamp {
     Timestamp::now()
 }
 
@@ -457,7 +457,7 @@ fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -
     }
 }
 
-fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
+pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
     let endpoint = Endpoint::parse(&config.vcenter_host)
         .map_err(|error| misconfigured("VCENTER_HOST", &without_password(&config.vcenter_host), &error))?;
     let trust = match (&config.vcenter_ca_bundle, config.vcenter_tls_verify) {
@@ -495,7 +495,7 @@ fn policy(config: &Config) -> Policy {
     }
 }
 
-fn rules(config: &Config) -> Rules {
+pub(crate) fn rules(config: &Config) -> Rules {
     Rules {
         concurrent_drains: config.max_concurrent_drains,
         unavailable: match config.max_unavailable {

@@ -6,18 +6,22 @@
 //! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions  (from the world)
 //! kube-apiserver ◀─▶ maintenances: requests, and the second copy of each record
 //! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
+//! kube-apiserver ──▶ look, rights: single looks         (for people who ask)
 //! kube-apiserver ◀─▶ lease: which replica leads         (opens and shuts the gate)
 //! ```
 
-mod answer;
+pub(crate) mod answer;
+pub mod budgets;
 pub mod client;
 pub mod drain;
 pub mod events;
 pub mod facts;
 pub mod lease;
+pub mod look;
 pub mod maintenances;
 pub mod node;
 pub mod pods;
+pub mod rights;
 #[cfg(test)]
 mod stand_in;
 pub mod update;

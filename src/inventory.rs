@@ -6,6 +6,7 @@
 
 mod bind;
 mod findings;
+mod forecast;
 mod paper;
 mod places;
 mod requests;
@@ -27,6 +28,7 @@ use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Lead, Outcome,
 use crate::maintenance::placement::Hold;
 use crate::vsphere::update as vsphere;
 
+pub use forecast::{Forecast, Reach};
 pub use sight::record_of;
 
 /// One thing to fold in.

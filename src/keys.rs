@@ -7,6 +7,9 @@ pub const DEFAULT_PREFIX: &str = "vsphere-maintenance.boeye.net";
 /// The field manager of our PATCHes: `metadata.managedFields` then tells our cordon from a person's.
 pub const FIELD_MANAGER: &str = "haulout";
 
+/// The field manager of what a person writes through our command line: it must never be taken for the controller's.
+pub const CLI_MANAGER: &str = "kubectl-haulout";
+
 /// Who reports, in every Event we write.
 pub const REPORTING_CONTROLLER: &str = "haulout.dev/controller";
 

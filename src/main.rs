@@ -3,24 +3,17 @@
 use std::io;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use haulout::app;
-use haulout::cli::{Cli, Command};
-use haulout::config::{self, Config};
+use haulout::cli::{self, Cli, Command, Verb};
+use haulout::config::{self, Config, ConfigError};
 use haulout::telemetry;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 fn main() -> ExitCode {
     // First, because the arguments may carry the password.
     let sealed = seal_memory();
-    match Cli::parse().command {
-        Command::Version => {
-            #[expect(clippy::print_stdout, reason = "this is what was asked for")]
-            {
-                println!("haulout {}", env!("CARGO_PKG_VERSION"));
-            }
-            ExitCode::SUCCESS
-        }
+    match Cli::read(std::env::args_os()).command {
+        Command::Verb(verb) => perform(*verb),
         Command::Run(args) => match Config::from_args(*args) {
             Ok(config) => run(config, sealed),
             Err(error) => complain(&error.to_string(), config::EXIT_CODE),
@@ -39,9 +32,7 @@ fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
     if let Err(error) = sealed {
         tracing::warn!(%error, "core dumps could not be switched off: a crash may write the password to a disk");
     }
-    // Every TLS client in the process uses ring; without a default one, a client that is built without naming a
-    // provider panics.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    install_crypto();
     // Two workers: the streams and the hub go on while an actor parses a large answer. One more thread costs 0.15 MiB.
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -53,8 +44,35 @@ fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
     };
     match runtime.block_on(app::run(config, level)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<app::Misconfigured>() => complain(&format!("{error:#}"), config::EXIT_CODE),
-        Err(error) => complain(&format!("{error:#}"), 1),
+        Err(error) => complain(&format!("{error:#}"), code(&error)),
+    }
+}
+
+/// A verb of a person at a prompt: one thread is enough, and nothing is logged.
+fn perform(verb: Verb) -> ExitCode {
+    install_crypto();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&format!("cannot start the runtime: {error}"), 1),
+    };
+    match runtime.block_on(cli::perform(verb)) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => complain(&format!("{error:#}"), code(&error)),
+    }
+}
+
+/// Every TLS client in the process uses ring; without a default one, a client that is built without naming a provider
+/// panics.
+fn install_crypto() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// A wrong setting has an exit code of its own.
+fn code(error: &anyhow::Error) -> u8 {
+    if error.is::<app::Misconfigured>() || error.is::<ConfigError>() {
+        config::EXIT_CODE
+    } else {
+        1
     }
 }
 

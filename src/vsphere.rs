@@ -14,6 +14,7 @@ pub mod endpoint;
 pub mod error;
 pub mod fault;
 pub mod power;
+pub mod privileges;
 pub mod property;
 pub mod relocate;
 pub mod session;

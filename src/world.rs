@@ -410,7 +410,8 @@ fn refusal(error: &Error) -> Refusal {
     }
 }
 
-fn hold(claim: Claim) -> Hold {
+/// A claim as placement asks for it.
+pub(crate) fn hold(claim: Claim) -> Hold {
     let device = match claim.device {
         ClaimedDevice::Address(address) => Held::Address(address),
         ClaimedDevice::AnyOf(ids) => Held::AnyOf(ids),

@@ -94,7 +94,23 @@ const TABLE: &[Rights] = &[
             "telemetry::link",
         ],
     ),
-    rights("cli", &["config"]),
+    // Verbs for people read both worlds as the controller does and judge by the same pure code, so that what they say
+    // agrees with what then happens. They change nothing but requests and an approval, by their own few verbs of
+    // `cluster`; `world` is asked only for how it reads a survey.
+    rights(
+        "cli",
+        &[
+            "ids",
+            "keys",
+            "app",
+            "config",
+            "cluster",
+            "vsphere",
+            "inventory",
+            "maintenance",
+            "world",
+        ],
+    ),
     rights("app", &[EVERYTHING]),
     // The door calls what it opens.
     rights("main", &["app", "cli", "config", "telemetry"]),

@@ -14,6 +14,7 @@ use std::path::Path;
 use clap::CommandFactory as _;
 use haulout::cli::Cli;
 use haulout::cluster::maintenances::kind::NodeMaintenance;
+use haulout::cluster::rights;
 use haulout::config::{Args, Config};
 use haulout::ids::{NodeName, RequestUid};
 use haulout::keys::{DEFAULT_PREFIX, Keys};
@@ -24,6 +25,7 @@ use haulout::maintenance::request::{Action, RequestMark};
 use haulout::maintenance::waiting::{ParkReason, WaitingOn};
 use haulout::telemetry::events::Reason;
 use haulout::telemetry::metrics::ALL;
+use haulout::vsphere::privileges;
 use haulout_lab::kube::Options;
 use jiff::Timestamp;
 use kube::CustomResourceExt as _;
@@ -197,6 +199,56 @@ fn the_rights_in_the_readme_are_those_the_lab_gives() {
         held(|rule| rule.resources.clone().unwrap_or_default())
     );
     assert_eq!(of("verbs:"), held(|rule| rule.verbs.clone()));
+}
+
+#[test]
+fn a_check_asks_for_the_rights_and_privileges_that_the_readme_lists() {
+    let asked = rights::NEEDED.iter().chain([&rights::LEASES]);
+    let asked: Vec<(String, String, Vec<String>)> = asked
+        .map(|right| {
+            let verbs = right.verbs.iter().map(|verb| (*verb).to_owned()).collect();
+            (right.group.to_owned(), right.resource.to_owned(), verbs)
+        })
+        .collect();
+    let given: Vec<(String, String, Vec<String>)> = Options::default()
+        .haulout_rules
+        .iter()
+        .map(|rule| {
+            let first = |list: &Option<Vec<String>>| list.clone().unwrap_or_default().concat();
+            (
+                first(&rule.api_groups),
+                first(&rule.resources),
+                rule.verbs.clone(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        asked, given,
+        "the lab's rules are compared with the README elsewhere"
+    );
+    let readme = read("README.md");
+    for needed in privileges::NEEDED {
+        let row = readme
+            .lines()
+            .any(|line| line.starts_with("| `") && line.contains(&format!("`{}`", needed.id)));
+        assert!(row, "{} is in no row of the README", needed.id);
+    }
+}
+
+#[test]
+fn the_table_of_verbs_is_the_programs_own() {
+    let readme = read("README.md");
+    let shown: Vec<String> = rows(&readme)
+        .filter(|cells| cells.len() == 3 && cells[0].starts_with("haulout "))
+        .filter_map(|cells| cells[0].split(' ').nth(1).map(str::to_owned))
+        .collect();
+    let command = Cli::command();
+    let held: Vec<&str> = command
+        .get_subcommands()
+        .map(|verb| verb.get_name())
+        .filter(|name| *name != "run")
+        .collect();
+    assert_eq!(shown, held);
 }
 
 #[test]

@@ -144,12 +144,16 @@ impl Onlookers {
 
     /// Looks, in a replica that stands by, at what it would show: people may ask any of them.
     pub(super) fn show_standing_by(&self, inventory: &Inventory) {
-        let Some(status) = &self.status else { return };
+        if self.objects.is_none() && self.status.is_none() {
+            return;
+        }
         let looks = inventory.looks();
         if let Some(objects) = &self.objects {
             objects.show(&looks);
         }
-        status.show(&looks, inventory.hosts_of_ours());
+        if let Some(status) = &self.status {
+            status.show(&looks, inventory.hosts_of_ours());
+        }
     }
 
     /// Listens to the calls to vCenter.

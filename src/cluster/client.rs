@@ -1,8 +1,9 @@
 //! Connects to the kube-apiserver: by `KUBECONFIG`, from inside the cluster, or by the user's own kubeconfig.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use kube::config::{Config, KubeConfigOptions};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use thiserror::Error;
 
 use super::answer;
@@ -30,6 +31,12 @@ pub enum ConnectError {
         "the kubeconfig that KUBECONFIG names cannot be used: {said}; correct the file or unset KUBECONFIG"
     )]
     Kubeconfig {
+        /// What is wrong with it.
+        said: String,
+    },
+    /// What a person's flags name cannot be used.
+    #[error("what --kubeconfig and --context name cannot be used: {said}")]
+    Asked {
         /// What is wrong with it.
         said: String,
     },
@@ -62,6 +69,58 @@ pub enum ConnectError {
 /// Makes a client. Sends no request: whether the kube-apiserver answers is seen by the first watch.
 pub async fn connect() -> Result<kube::Client, ConnectError> {
     client(configuration().await?)
+}
+
+/// Which kubeconfig a person means, in kubectl's own words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// `--kubeconfig`.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--context`.
+    pub context: Option<String>,
+    /// `--as`.
+    pub impersonate: Option<String>,
+}
+
+/// Makes a client for a person at a prompt: as [`connect`], unless `access` says otherwise.
+///
+/// # Errors
+/// When what `access` names cannot be used, or nothing can be found to connect to.
+pub async fn connect_by(access: &Access) -> Result<kube::Client, ConnectError> {
+    let mut config = match access {
+        Access {
+            kubeconfig: None,
+            context: None,
+            ..
+        } => configuration().await?,
+        Access {
+            kubeconfig, context, ..
+        } => {
+            let options = KubeConfigOptions {
+                context: context.clone(),
+                ..KubeConfigOptions::default()
+            };
+            let read = async {
+                match kubeconfig {
+                    Some(path) => {
+                        let kubeconfig = Kubeconfig::read_from(path)?;
+                        Config::from_custom_kubeconfig(kubeconfig, &options).await
+                    }
+                    None => Config::from_kubeconfig(&options).await,
+                }
+            };
+            let said = match tokio::time::timeout(CONFIG_DEADLINE, read).await {
+                Ok(Ok(config)) => Ok(config),
+                Ok(Err(error)) => Err(answer::chain(&error)),
+                Err(_elapsed) => Err(format!("not read within {} s", CONFIG_DEADLINE.as_secs())),
+            };
+            said.map_err(|said| ConnectError::Asked { said })?
+        }
+    };
+    if let Some(user) = &access.impersonate {
+        config.auth_info.impersonate = Some(user.clone());
+    }
+    client(config)
 }
 
 /// Makes a client of a configuration read elsewhere, with our own deadlines.

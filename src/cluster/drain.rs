@@ -238,7 +238,10 @@ impl Standing {
 }
 
 /// Lists the Node's pods completely: no `resourceVersion`, so that the read is consistent, page by page.
-async fn list(
+///
+/// # Errors
+/// When no complete list is to be had.
+pub async fn list(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,

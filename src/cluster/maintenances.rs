@@ -18,7 +18,7 @@ use super::answer::{self, Refusal};
 use super::update::{Asked, AskedAction, Maintenance, Role};
 use crate::gate::Permit;
 use crate::ids::{EpisodeId, NodeName, RequestUid};
-use crate::keys::FIELD_MANAGER;
+use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
 use kind::{DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, Origin};
 
 /// For one write. The kube-apiserver answers within milliseconds or is in trouble.
@@ -156,6 +156,31 @@ pub async fn create(
     }
 }
 
+/// Creates a person's request; the kube-apiserver makes up the end of its name.
+///
+/// # Errors
+/// When the kube-apiserver does not take it, or does not say so in time.
+pub async fn request(client: &kube::Client, spec: NodeMaintenanceSpec) -> Result<Maintenance, WriteError> {
+    let objects: Api<NodeMaintenance> = Api::all(client.clone());
+    let name = format!("{}-", spec.node_name);
+    let object = NodeMaintenance {
+        metadata: ObjectMeta {
+            generate_name: Some(name.clone()),
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    };
+    let params = PostParams {
+        field_manager: Some(CLI_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    match answer::within(WRITE_DEADLINE, objects.create(&params, &object)).await {
+        Ok(object) => Ok(facts(&object)),
+        Err(refusal) => Err(WriteError::new(&name, &refusal)),
+    }
+}
+
 /// Writes `changes` to the status of an object: a merge patch, in which null takes a field away. With a UID, a namesake is
 /// refused.
 ///
@@ -195,6 +220,18 @@ pub async fn delete(
     name: &str,
     uid: &RequestUid,
 ) -> Result<(), WriteError> {
+    remove(client, name, uid).await
+}
+
+/// Deletes a person's own request, in that person's name: it needs no leadership, and so no permit.
+///
+/// # Errors
+/// When the kube-apiserver does not take it, or does not say so in time.
+pub async fn take_back(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
+    remove(client, name, uid).await
+}
+
+async fn remove(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let params = DeleteParams {
         preconditions: Some(Preconditions {

@@ -21,10 +21,10 @@ struct Seeker {
 }
 
 /// A place on a host that an episode holds before vCenter shows it there.
-struct Reservation {
-    vm: VmRef,
-    host: HostRef,
-    needs: Vec<Vec<(u16, u16)>>,
+pub(super) struct Reservation {
+    pub(super) vm: VmRef,
+    pub(super) host: HostRef,
+    pub(super) needs: Vec<Vec<(u16, u16)>>,
 }
 
 impl Inventory {
@@ -52,6 +52,18 @@ impl Inventory {
     /// An offer for each node that looks for a host, first come first served. What is offered to one is reserved
     /// against the others for as long as it keeps looking, so that two can never take one place.
     pub(super) fn offers(&mut self) -> BTreeMap<NodeName, Offer> {
+        let (offers, _) = self.placed();
+        for (name, local) in &mut self.local {
+            local.offered = offers
+                .get(name)
+                .and_then(|offer| offer.fits.as_ref())
+                .map(|(host, _)| host.clone());
+        }
+        offers
+    }
+
+    /// The offers, and all places that are reserved, theirs among them.
+    pub(super) fn placed(&self) -> (BTreeMap<NodeName, Offer>, Vec<(NodeName, Reservation)>) {
         let mut reservations: Vec<(NodeName, Reservation)> = Vec::new();
         let mut seekers: Vec<Seeker> = Vec::new();
         for name in self.names() {
@@ -108,13 +120,7 @@ impl Inventory {
             }
             offers.insert(seeker.node.clone(), offer);
         }
-        for (name, local) in &mut self.local {
-            local.offered = offers
-                .get(name)
-                .and_then(|offer| offer.fits.as_ref())
-                .map(|(host, _)| host.clone());
-        }
-        offers
+        (offers, reservations)
     }
 
     /// The host on which an episode holds a place before, and shortly after, its VM stands there.
@@ -131,7 +137,7 @@ impl Inventory {
         }
     }
 
-    fn wanted(&self, vm: &Vm, request: Option<&Request>) -> Option<Wanted> {
+    pub(super) fn wanted(&self, vm: &Vm, request: Option<&Request>) -> Option<Wanted> {
         let from = vm.host.clone()?;
         let compute = self.hosts.get(&from).and_then(|host| host.compute.clone());
         Some(Wanted {
@@ -147,7 +153,11 @@ impl Inventory {
         })
     }
 
-    fn host_views(&self, wanted: &Wanted, reservations: &[(NodeName, Reservation)]) -> Vec<HostView> {
+    pub(super) fn host_views(
+        &self,
+        wanted: &Wanted,
+        reservations: &[(NodeName, Reservation)],
+    ) -> Vec<HostView> {
         self.hosts
             .values()
             .filter(|host| wanted.compute.is_some() && host.compute == wanted.compute)
@@ -223,7 +233,7 @@ fn wanted_devices(vm: &Vm) -> WantedDevices {
     WantedDevices::AnyOf(needs)
 }
 
-fn device_needs(wanted: &Wanted) -> Vec<Vec<(u16, u16)>> {
+pub(super) fn device_needs(wanted: &Wanted) -> Vec<Vec<(u16, u16)>> {
     match &wanted.devices {
         WantedDevices::AnyOf(needs) => needs.clone(),
         WantedDevices::Unknown | WantedDevices::Static | WantedDevices::Foreign { .. } => Vec::new(),

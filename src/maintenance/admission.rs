@@ -81,7 +81,7 @@ impl Ledger {
     }
 
     /// The limit that is full, if one is.
-    fn full(&self, limits: Limits) -> Option<Limit> {
+    pub fn full(&self, limits: Limits) -> Option<Limit> {
         let count = |holders: &BTreeSet<NodeName>| {
             u32::try_from(holders.union(&self.granted).count()).unwrap_or(u32::MAX)
         };

@@ -36,6 +36,8 @@ pub(super) struct Session {
     pub(super) soap_action: String,
     pub(super) cookie: HeaderValue,
     pub(super) content: Content,
+    /// `UserSession.key`, by which vCenter is asked what this session may do. It is no secret: the cookie is.
+    pub(super) key: Option<String>,
 }
 
 /// The singletons of a vCenter, read from its `ServiceContent`, never guessed.
@@ -48,6 +50,8 @@ pub(super) struct Content {
     pub(super) search_index: Moref,
     /// Absent on what is no vCenter.
     pub(super) task_manager: Option<Moref>,
+    /// Absent on what is no vCenter.
+    pub(super) authorization_manager: Option<Moref>,
 }
 
 /// Hands out the session, and makes it.
@@ -201,8 +205,11 @@ impl Sessions {
             .with(Out::text("userName", credentials.user.clone()))
             .with(Out::text("password", credentials.password.expose_secret()));
         let (answer, cookie) = self.ask(&transport, &soap_action, "Login", &call).await?;
-        match answer {
-            Answer::Returned(_) => {}
+        let key = match answer {
+            Answer::Returned(response) => response
+                .child("returnval")
+                .and_then(|session| session.text_of("key"))
+                .map(str::to_owned),
             Answer::Fault { fault, .. } if fault.kind == FaultKind::InvalidLogin => {
                 let again_in = self.settings.bad_login_hold;
                 gate.held = Some(Held {
@@ -216,7 +223,7 @@ impl Sessions {
                 });
             }
             Answer::Fault { fault, .. } => return Err(step("Login", fault)),
-        }
+        };
         let cookie =
             cookie.ok_or_else(|| step("Login", ReplyError::value("Set-Cookie", "a session cookie")))?;
         gate.held = None;
@@ -234,6 +241,7 @@ impl Sessions {
             soap_action,
             cookie,
             content,
+            key,
         })
     }
 
@@ -379,5 +387,6 @@ fn read_content(response: &Element) -> Result<Content, ReplyError> {
         session_manager: moref("sessionManager")?,
         search_index: moref("searchIndex")?,
         task_manager: moref("taskManager").ok(),
+        authorization_manager: moref("authorizationManager").ok(),
     })
 }

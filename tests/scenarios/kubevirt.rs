@@ -19,7 +19,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::story::{kube, one_node, run, tell};
@@ -47,12 +47,8 @@ async fn admit(body: String) -> impl IntoResponse {
 }
 
 /// Serves the webhook for the evictions of one namespace, until it is dropped.
-struct Webhook(JoinHandle<()>);
-
-impl Drop for Webhook {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+struct Webhook {
+    _serving: JoinSet<()>,
 }
 
 impl Webhook {
@@ -70,11 +66,13 @@ impl Webhook {
         let acceptor = TlsAcceptor::from(Arc::new(tls));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
-        let serving = tokio::spawn(async move {
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
             let app = axum::Router::new().route("/", post(admit));
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, app) = (acceptor.clone(), app.clone());
-                tokio::spawn(async move {
+                connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };
@@ -85,7 +83,7 @@ impl Webhook {
                 });
             }
         });
-        let webhook = Self(serving);
+        let webhook = Self { _serving: serving };
         let bundle = std::fs::read(kube().await.authority())?;
         let configuration: ValidatingWebhookConfiguration = serde_json::from_value(json!({
             "metadata": {"name": format!("kubevirt-{}", stage.name())},

@@ -20,6 +20,7 @@ mod drain;
 mod events;
 mod hosts;
 mod kills;
+mod kubectl;
 mod kubevirt;
 mod main_job;
 mod metrics;

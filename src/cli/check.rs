@@ -1,0 +1,454 @@
+//! Checks all that Haulout needs, and says what is missing with a hint each.
+
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde::Serialize;
+
+use super::out::{Out, Paint, Tone};
+use super::picture::Picture;
+use super::show::{self, Items};
+use super::verbs::SEE_TO_IT;
+use super::{CheckArgs, Format};
+use crate::cluster::answer::plain;
+use crate::cluster::budgets::{full_name, is_never_satisfied, selects};
+use crate::cluster::client::connect_by;
+use crate::cluster::pods::verdict;
+use crate::cluster::rights::Right;
+use crate::cluster::{look, rights};
+use crate::config::{Config, LeaderElection, without_password};
+use crate::ids::NodeName;
+use crate::inventory::Forecast;
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::{PowerSeen, VmSeen};
+use crate::maintenance::waiting::ParkReason;
+use crate::vsphere::privileges::{Entity, NEEDED, On};
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Check {
+    pub(super) section: &'static str,
+    pub(super) mark: Mark,
+    pub(super) what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hint: Option<String>,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Mark {
+    /// As it ought to be.
+    Good,
+    /// Haulout works, and something is missing or will hold it up.
+    Warning,
+    /// Haulout does not work so.
+    Missing,
+}
+
+/// What has been found so far in one section.
+struct Section {
+    name: &'static str,
+    checks: Vec<Check>,
+}
+
+impl Section {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            checks: Vec::new(),
+        }
+    }
+
+    fn good(&mut self, what: impl Into<String>) {
+        self.add(Mark::Good, what.into(), None);
+    }
+
+    fn warn(&mut self, what: impl Into<String>, hint: &str) {
+        self.add(Mark::Warning, what.into(), Some(hint));
+    }
+
+    fn missing(&mut self, what: impl Into<String>, hint: &str) {
+        self.add(Mark::Missing, what.into(), Some(hint));
+    }
+
+    fn add(&mut self, mark: Mark, what: String, hint: Option<&str>) {
+        self.checks.push(Check {
+            section: self.name,
+            mark,
+            what,
+            hint: hint.map(str::to_owned),
+        });
+    }
+}
+
+/// `check`.
+pub(super) async fn perform(args: CheckArgs, out: Out) -> anyhow::Result<u8> {
+    let config = Config::from_args(args.settings)?;
+    let (checks, picture) = match connect_by(&(&args.access).into()).await {
+        Ok(client) => all(&config, client).await,
+        Err(error) => {
+            let mut section = Section::new("Kubernetes");
+            section.missing(
+                error.to_string(),
+                "name a kubeconfig by --kubeconfig or KUBECONFIG",
+            );
+            (section.checks, None)
+        }
+    };
+    if let Some(picture) = picture {
+        picture.close().await;
+    }
+    let format = args.output.output;
+    match show::for_programs(format, &Items { items: &checks })? {
+        Some(text) => out.result(&text)?,
+        None => out.result(&render(&checks, format == Format::Wide, out.paint()))?,
+    }
+    let is_missing = checks.iter().any(|check| check.mark == Mark::Missing);
+    Ok(if is_missing { SEE_TO_IT } else { 0 })
+}
+
+/// All checks, and the picture they were made by where there was one.
+pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<Check>, Option<Picture>) {
+    let (mut checks, is_readable) = kubernetes(config, &client).await;
+    if !is_readable {
+        // Which VMs count follows from the Nodes; what would be said of vCenter would be about Kubernetes.
+        let mut section = Section::new("vCenter");
+        section.missing(
+            "not looked at, for the Nodes cannot be read",
+            "see Kubernetes above",
+        );
+        checks.extend(section.checks);
+        return (checks, None);
+    }
+    let (of_vcenter, picture) = vcenter(config, client).await;
+    checks.extend(of_vcenter);
+    let mut picture = picture;
+    if let Some(picture) = &mut picture {
+        checks.extend(nodes(picture).await);
+    }
+    (checks, picture)
+}
+
+/// What is to be said of Kubernetes, and whether the Nodes can be read.
+async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<Check>, bool) {
+    let mut section = Section::new("Kubernetes");
+    match look::version(client).await {
+        Ok(version) => section.good(format!("the kube-apiserver answers ({version})")),
+        Err(error) => {
+            section.missing(
+                error.to_string(),
+                "see that the address in the kubeconfig is right and can be reached from here",
+            );
+            return (section.checks, false);
+        }
+    }
+    for needed in rights::NEEDED {
+        right(client, needed, None, &mut section).await;
+    }
+    if let Some(namespace) = lease_namespace(config) {
+        right(client, &rights::LEASES, Some(&namespace), &mut section).await;
+    }
+    if config.node_maintenances {
+        definition(client, &mut section).await;
+    }
+    let nodes = look::nodes(client, &config.gpu_node_label).await;
+    let is_readable = nodes.is_ok();
+    match nodes {
+        Ok(nodes) if nodes.is_empty() => section.missing(
+            format!("no node matches {}", config.gpu_node_label),
+            "set GPU_NODE_LABEL to a label that your GPU nodes carry",
+        ),
+        Ok(nodes) => section.good(format!(
+            "nodes that match {}: {}",
+            config.gpu_node_label,
+            nodes.len()
+        )),
+        Err(error) => section.missing(error.to_string(), "see the rights above"),
+    }
+    (section.checks, is_readable)
+}
+
+/// Where the Lease is, if replicas take turns and that can be told from here.
+fn lease_namespace(config: &Config) -> Option<String> {
+    match config.leadership.election {
+        LeaderElection::Off => None,
+        LeaderElection::On | LeaderElection::Auto => config
+            .leadership
+            .lease_namespace
+            .clone()
+            .or_else(|| std::env::var("POD_NAMESPACE").ok())
+            .filter(|namespace| !namespace.is_empty()),
+    }
+}
+
+async fn right(client: &kube::Client, right: &Right, namespace: Option<&str>, section: &mut Section) {
+    let mut on = match right.group {
+        "" => right.resource.to_owned(),
+        group => format!("{} in {group}", right.resource),
+    };
+    if let Some(namespace) = namespace {
+        on.push_str(&format!(", namespace {namespace}"));
+    }
+    let hint = "apply the rights in the README, and bind them to whom you check; --as checks somebody else";
+    match rights::lacking(client, right, namespace).await {
+        Ok(lacking) if lacking.is_empty() => section.good(format!("may {} {on}", right.verbs.join(", "))),
+        Ok(lacking) => {
+            let what = format!("may not {} {on} (needed for {})", lacking.join(", "), right.why);
+            if right.is_vital {
+                section.missing(what, hint);
+            } else {
+                section.warn(what, hint);
+            }
+        }
+        Err(error) => section.warn(error.to_string(), "ask again"),
+    }
+}
+
+async fn definition(client: &kube::Client, section: &mut Section) {
+    let apply = "install it by: haulout crd | kubectl apply -f -";
+    match look::definition(client).await {
+        Ok(installed) if look::is_ours(&installed) => {
+            section.good("the kind NodeMaintenance is installed, of this version");
+        }
+        Ok(_) => section.warn("the kind NodeMaintenance is installed, of another version", apply),
+        Err(error) if error.is_absent() => section.warn(
+            "the kind NodeMaintenance is not installed: no requests of people, no second copy of a record",
+            apply,
+        ),
+        Err(error) => section.warn(
+            error.to_string(),
+            "only who may get customresourcedefinitions can tell; the controller itself need not",
+        ),
+    }
+}
+
+async fn vcenter(config: &Config, client: kube::Client) -> (Vec<Check>, Option<Picture>) {
+    let mut section = Section::new("vCenter");
+    let name = without_password(&config.vcenter_host);
+    if !config.vcenter_tls_verify {
+        section.warn(
+            "its certificate is not verified: anybody in between can take the password",
+            "set VCENTER_CA_BUNDLE and take VCENTER_TLS_VERIFY=false away",
+        );
+    }
+    let picture = match Picture::read(config, client).await {
+        Ok(picture) => picture,
+        Err(error) => {
+            section.missing(
+                format!("{error:#}"),
+                "see VCENTER_HOST, VCENTER_USER and its password, and VCENTER_CA_BUNDLE if the certificate is named",
+            );
+            return (section.checks, None);
+        }
+    };
+    if config.vcenter_tls_verify {
+        section.good(format!("{name} shows a certificate that is believed"));
+    }
+    section.good(format!("{name} has opened a session and told its set"));
+    privileges(&picture, &mut section).await;
+    (section.checks, Some(picture))
+}
+
+async fn privileges(picture: &Picture, section: &mut Section) {
+    for needed in NEEDED {
+        let (entities, on): (Vec<Entity>, &str) = match needed.on {
+            On::Root => (vec![Entity::Root], "the root folder"),
+            On::Vms => (
+                picture
+                    .inventory
+                    .vms_of_ours()
+                    .into_iter()
+                    .map(Entity::Vm)
+                    .collect(),
+                "the VMs of our nodes",
+            ),
+            On::Hosts => (
+                picture
+                    .inventory
+                    .hosts_of_ours()
+                    .into_keys()
+                    .map(Entity::Host)
+                    .collect(),
+                "the hosts of their clusters",
+            ),
+        };
+        if entities.is_empty() {
+            section.warn(
+                format!("{} on {on}: there is none to ask about", needed.id),
+                "see the nodes below",
+            );
+            continue;
+        }
+        match picture.vcenter.lacks(needed.id, &entities).await {
+            Ok(Some(lacking)) if lacking.is_empty() => section.good(format!("{} on {on}", needed.id)),
+            Ok(Some(lacking)) => {
+                let names: Vec<String> = lacking.iter().map(entity_name).collect();
+                section.missing(
+                    format!(
+                        "{} is missing on {} (needed for {})",
+                        needed.id,
+                        names.join(", "),
+                        needed.why
+                    ),
+                    "give the user the roles in the README, propagated",
+                );
+            }
+            Ok(None) => {
+                section.warn(
+                    "this server cannot be asked for privileges",
+                    "compare them with the README",
+                );
+                return;
+            }
+            Err(error) => section.warn(error.chain(), "compare the user's roles with the README"),
+        }
+    }
+}
+
+fn entity_name(entity: &Entity) -> String {
+    match entity {
+        Entity::Root => "the root folder".to_owned(),
+        Entity::Host(host) => host.to_string(),
+        Entity::Vm(vm) => vm.to_string(),
+    }
+}
+
+async fn nodes(picture: &mut Picture) -> Vec<Check> {
+    let mut section = Section::new("Nodes");
+    let names = picture.inventory.nodes();
+    let forecasts = picture.inventory.forecast(&names);
+    for forecast in &forecasts {
+        of_node(forecast, &mut section);
+    }
+    match picture.budgets().await {
+        Ok(budgets) => of_budgets(picture, &names, &budgets, &mut section).await,
+        Err(error) => section.warn(
+            format!("{error:#}"),
+            "only who may list poddisruptionbudgets can tell; the controller itself need not",
+        ),
+    }
+    section.checks
+}
+
+/// What is to be said of one node and its VM.
+fn of_node(forecast: &Forecast, section: &mut Section) {
+    let node = &forecast.node;
+    let bind = "see spec.providerID and status.nodeInfo.systemUUID of the Node against the VM's BIOS UUID, or BIND_BY_NAME";
+    match &forecast.vm {
+        VmSeen::Found(vm) => {
+            let name = forecast.vm_name.clone().unwrap_or_else(|| vm.moref.to_string());
+            section.good(format!("{node} is VM {name} on {}", vm.on_name));
+            if vm.power == PowerSeen::On && forecast.tools_running == Some(false) {
+                section.warn(
+                    format!("{node}: VMware Tools do not run in VM {name}"),
+                    "install open-vm-tools; without them its power is cut and the guest is not asked",
+                );
+            }
+            if forecast.evacuation_power_off {
+                section.warn(
+                    format!("{node}: vCenter itself powers VM {name} off when its host enters maintenance"),
+                    "take maintenance.vm.evacuation.poweroff out of its extraConfig, for it races the drain",
+                );
+            }
+        }
+        VmSeen::NotLookedUp => section.missing(
+            format!("{node}: vCenter has not told which VM it is"),
+            "see that the user may read the VM",
+        ),
+        VmSeen::Missing => section.missing(format!("{node}: {}", ParkReason::VmMissing), bind),
+        VmSeen::Ambiguous(vms) => {
+            let reason = ParkReason::VmAmbiguous { count: vms.len() };
+            section.missing(format!("{node}: {reason}"), bind);
+        }
+        VmSeen::Shared(nodes) => {
+            let reason = ParkReason::VmShared { nodes: nodes.clone() };
+            section.missing(format!("{node}: {reason}"), bind);
+        }
+    }
+    match &forecast.record {
+        Record::Unreadable { why } => section.missing(
+            format!("{node}: what stands on it cannot be read: {why}"),
+            "see its annotations; what is not ours may be taken away",
+        ),
+        Record::InService | Record::Episode(_) | Record::Python(_) => {}
+    }
+}
+
+/// Budgets that would hold a drain of ours up for ever.
+async fn of_budgets(
+    picture: &Picture,
+    names: &[NodeName],
+    budgets: &[PodDisruptionBudget],
+    section: &mut Section,
+) {
+    let hopeless: Vec<&PodDisruptionBudget> = budgets
+        .iter()
+        .filter(|budget| is_never_satisfied(budget))
+        .collect();
+    if hopeless.is_empty() {
+        section.good("every PodDisruptionBudget can allow a disruption");
+        return;
+    }
+    let mut found = false;
+    for node in names {
+        let pods = match picture.pods(node).await {
+            Ok(pods) => pods,
+            Err(error) => {
+                section.warn(format!("{error:#}"), "see the rights above");
+                continue;
+            }
+        };
+        for budget in &hopeless {
+            let held = pods
+                .iter()
+                .filter(|pod| verdict(pod, node).stands_in_the_way() && selects(budget, pod));
+            let held: Vec<&str> = held.filter_map(|pod| pod.metadata.name.as_deref()).collect();
+            if !held.is_empty() {
+                found = true;
+                section.warn(
+                    format!(
+                        "{node}: PodDisruptionBudget {} can never allow a disruption, and holds {}",
+                        full_name(budget),
+                        held.join(", ")
+                    ),
+                    "let it do with one healthy pod less than there are, or add a replica",
+                );
+            }
+        }
+    }
+    if !found {
+        section.good("no PodDisruptionBudget holds a pod of these nodes for ever");
+    }
+}
+
+/// How checks read: a hint stands under what is not good, or in a wide rendering beside it.
+pub(super) fn render(checks: &[Check], wide: bool, paint: Paint) -> String {
+    let mut text = String::new();
+    let mut section = "";
+    for check in checks {
+        if check.section != section {
+            section = check.section;
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text.push_str(&format!("{gap}{section}\n"));
+        }
+        let (mark, tone) = match check.mark {
+            Mark::Good => ("√", Tone::Good),
+            Mark::Warning => ("‼", Tone::Busy),
+            Mark::Missing => ("×", Tone::Bad),
+        };
+        text.push_str(&format!("{} {}", paint.apply(tone, mark), plain(&check.what)));
+        if let Some(hint) = &check.hint {
+            let lead = if wide { "; hint: " } else { "\n    hint: " };
+            text.push_str(&format!("{lead}{}", plain(hint)));
+        }
+        text.push('\n');
+    }
+    let count = |mark: Mark| checks.iter().filter(|check| check.mark == mark).count();
+    text.push_str(&format!(
+        "\n{} √   {} ‼   {} ×\n",
+        count(Mark::Good),
+        count(Mark::Warning),
+        count(Mark::Missing)
+    ));
+    text
+}

@@ -1,0 +1,130 @@
+//! What somebody who helps needs to see, as a directory of JSON files.
+//!
+//! Nothing is copied as it is: every file is made of data that this program understands and shows elsewhere. So what a
+//! stranger has written into an annotation, a pod or a Secret is not in it; Secrets are not even read.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use anyhow::Context as _;
+use kube::ResourceExt as _;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::nodes::read_nodes;
+use super::out::Out;
+use super::{ExportArgs, MarksArgs, check, plan, show, verbs};
+use crate::app::clock;
+use crate::cluster::budgets::full_name;
+use crate::cluster::client::connect_by;
+use crate::cluster::look;
+use crate::cluster::maintenances::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
+use crate::config::Config;
+
+/// A NodeMaintenance without what others may have written on it.
+#[derive(Serialize)]
+struct Object<'a> {
+    name: String,
+    created: Option<String>,
+    spec: &'a NodeMaintenanceSpec,
+    status: Option<&'a NodeMaintenanceStatus>,
+}
+
+/// `export`.
+pub(super) async fn perform(args: ExportArgs, out: Out) -> anyhow::Result<u8> {
+    let config = Config::from_args(args.settings)?;
+    let client = connect_by(&(&args.access).into()).await?;
+    // Only the one who made it may read it: it names hosts, nodes and pods.
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&args.to)
+        .with_context(|| format!("making the directory {}", args.to.display()))?;
+    let mut missing: Map<String, Value> = Map::new();
+    let mut miss = |what: &str, error: &anyhow::Error| {
+        missing.insert(what.to_owned(), json!(format!("{error:#}")));
+    };
+
+    let settings: Map<String, Value> = config
+        .describe()
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .collect();
+    file(&args.to, "settings", &settings)?;
+    let kubernetes = look::version(&client).await.ok();
+    let about = json!({
+        "haulout": env!("CARGO_PKG_VERSION"), "kubernetes": kubernetes, "exportedAt": format!("{:.0}", clock()),
+    });
+    file(&args.to, "about", &about)?;
+
+    let marks = MarksArgs {
+        gpu_node_label: config.gpu_node_label.clone(),
+        annotation_prefix: config.annotation_prefix.clone(),
+        gpu_resources: config.gpu_resources.clone(),
+        trace_ui_url_template: config.trace_ui_url_template.clone(),
+    };
+    match read_nodes(&client, &marks, None).await {
+        Ok(reading) => {
+            file(&args.to, "nodes", &reading.states())?;
+            let objects: Vec<Object<'_>> = reading
+                .objects
+                .iter()
+                .map(|object| Object {
+                    name: object.name_any(),
+                    created: object.creation_timestamp().map(|time| time.0.to_string()),
+                    spec: &object.spec,
+                    status: object.status.as_ref(),
+                })
+                .collect();
+            file(&args.to, "nodemaintenances", &objects)?;
+        }
+        Err(error) => miss("nodes", &error),
+    }
+    let (checks, picture) = check::all(&config, client.clone()).await;
+    file(&args.to, "checks", &checks)?;
+    if let Some(mut picture) = picture {
+        let names = picture.inventory.nodes();
+        let mut plans: Vec<plan::Plan> = Vec::new();
+        for name in names {
+            match verbs::make_plan(&mut picture, name.as_str()).await {
+                Ok(plan) => plans.push(plan),
+                Err(error) => miss(&format!("the plan of {name}"), &error),
+            }
+        }
+        file(&args.to, "plans", &plans)?;
+        picture.close().await;
+    }
+    match look::budgets(&client).await {
+        Ok(budgets) => {
+            let budgets = budgets.iter().map(|budget| {
+                let status = budget.status.clone().unwrap_or_default();
+                json!({
+                    "name": full_name(budget),
+                    "disruptionsAllowed": status.disruptions_allowed,
+                    "desiredHealthy": status.desired_healthy,
+                    "currentHealthy": status.current_healthy,
+                    "expectedPods": status.expected_pods,
+                })
+            });
+            file(&args.to, "budgets", &budgets.collect::<Vec<_>>())?;
+        }
+        Err(error) => miss("budgets", &error.into()),
+    }
+    file(&args.to, "missing", &missing)?;
+    out.result(&args.to.display().to_string())?;
+    out.progress("it names hosts, nodes, VMs and pods, and holds no password, token or key; look through it before you pass it on");
+    Ok(0)
+}
+
+fn file(directory: &Path, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
+    let path = directory.join(format!("{name}.json"));
+    let text = show::json(value)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| format!("making {}", path.display()))?;
+    writeln!(file, "{text}").with_context(|| format!("writing {}", path.display()))
+}

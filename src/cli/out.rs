@@ -1,0 +1,87 @@
+//! The one place that prints: results to stdout, progress to stderr, colours for terminals only.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use anyhow::Context as _;
+
+/// Where a person reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Out {
+    is_terminal: bool,
+    paint: Paint,
+}
+
+/// Colours, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Paint {
+    is_on: bool,
+}
+
+/// What a colour means. It is never the only thing that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    Good,
+    Busy,
+    Bad,
+    Faint,
+}
+
+impl Out {
+    /// As the environment wants it: <https://no-color.org>, and no colours where no terminal is.
+    pub(super) fn new() -> Self {
+        let is_terminal = std::io::stdout().is_terminal();
+        let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+        Self {
+            is_terminal,
+            paint: Paint {
+                is_on: is_terminal && !is_refused && !is_dumb,
+            },
+        }
+    }
+
+    pub(super) fn paint(self) -> Paint {
+        self.paint
+    }
+
+    pub(super) fn is_terminal(self) -> bool {
+        self.is_terminal
+    }
+
+    /// Prints a result, with one line end.
+    pub(super) fn result(self, text: &str) -> anyhow::Result<()> {
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "{}", text.trim_end_matches('\n'))
+            .and_then(|()| stdout.flush())
+            .context("writing to stdout")
+    }
+
+    /// Prints over what stands on the terminal.
+    pub(super) fn redraw(self, text: &str) -> anyhow::Result<()> {
+        self.result(&format!("\x1b[H\x1b[2J{text}"))
+    }
+
+    /// Tells what is going on. Nobody has to hear it.
+    pub(super) fn progress(self, text: &str) {
+        let _ = writeln!(std::io::stderr().lock(), "{text}");
+    }
+}
+
+impl Paint {
+    #[cfg(test)]
+    pub(super) const OFF: Self = Self { is_on: false };
+
+    pub(super) fn apply(self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Busy => "33",
+            Tone::Bad => "31",
+            Tone::Faint => "2",
+        };
+        if self.is_on {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}

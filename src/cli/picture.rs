@@ -1,0 +1,155 @@
+//! Both worlds, read once: the controller's own streams and fold, followed until the first complete picture stands.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::app;
+use crate::cluster::drain::{self, DrainSettings};
+use crate::cluster::facts::{GpuResources, node_facts};
+use crate::cluster::update::{Maintenances, Update};
+use crate::cluster::{look, maintenances};
+use crate::config::Config;
+use crate::ids::{HostRef, NodeName};
+use crate::inventory::{Fact, Forecast, Inventory};
+use crate::keys::Keys;
+use crate::maintenance::finding::{Finding, Found};
+use crate::vsphere::client::Vcenter;
+use crate::vsphere::{self, updates};
+use crate::world;
+
+/// The first complete set of a large vCenter comes within seconds; a minute is what a person waits at a prompt.
+const COMPLETE: Duration = Duration::from_secs(60);
+
+/// How long the stream gets to log out.
+const GOODBYE: Duration = Duration::from_secs(8);
+
+/// How many facts may wait for us.
+const FACTS: usize = 1024;
+
+/// A picture of both worlds.
+pub(super) struct Picture {
+    pub(super) inventory: Inventory,
+    pub(super) vcenter: Vcenter,
+    pub(super) client: kube::Client,
+}
+
+impl Picture {
+    /// Reads both worlds. Nothing is changed in either but for the session in vCenter.
+    pub(super) async fn read(config: &Config, client: kube::Client) -> anyhow::Result<Self> {
+        let mut inventory = Inventory::new(app::rules(config), app::clock());
+        let nodes = look::nodes(&client, &config.gpu_node_label).await?;
+        let gpus = GpuResources::parse(&config.gpu_resources).context("GPU_RESOURCES")?;
+        let keys = Keys::under(&config.annotation_prefix);
+        let tell = |inventory: &mut Inventory, update| inventory.apply(Fact::Cluster(update));
+        tell(&mut inventory, Update::Reset);
+        for node in &nodes {
+            let facts = node_facts(node, &keys, &gpus);
+            tell(&mut inventory, Update::Node(Box::new(facts)));
+        }
+        tell(&mut inventory, Update::Settled);
+        if config.node_maintenances {
+            let told = look::maintenances(&client).await?;
+            let concerning = told
+                .iter()
+                .filter(|object| maintenances::concerns(object, &config.gpu_node_label));
+            let seen = concerning.map(|object| Maintenances::Seen(Box::new(maintenances::facts(object))));
+            let all = std::iter::once(Maintenances::Reset)
+                .chain(seen)
+                .chain([Maintenances::Settled]);
+            for update in all {
+                tell(&mut inventory, Update::Maintenances(update));
+            }
+        }
+        let vcenter =
+            Vcenter::new(app::vcenter_settings(config)?).context("preparing the connection to vCenter")?;
+        let mut picture = Self {
+            inventory,
+            vcenter,
+            client,
+        };
+        picture.hear_vcenter().await?;
+        Ok(picture)
+    }
+
+    /// Follows vCenter until it has told all, and ends the stream.
+    async fn hear_vcenter(&mut self) -> anyhow::Result<()> {
+        let (sender, mut updates) = mpsc::channel(FACTS);
+        let (_roster, roster) = watch::channel(self.inventory.roster());
+        let stop = CancellationToken::new();
+        let mut stream = JoinSet::new();
+        stream.spawn(updates::run(self.vcenter.clone(), roster, sender, stop.clone()));
+        let told = async {
+            while let Some(update) = updates.recv().await {
+                if let vsphere::update::Update::Lost { why } = update {
+                    return Err(anyhow!("vCenter cannot be read: {why}"));
+                }
+                let is_settled = update == vsphere::update::Update::Settled;
+                self.inventory.apply(Fact::Vsphere(update));
+                if is_settled && self.inventory.is_told() {
+                    return Ok(());
+                }
+            }
+            Err(anyhow!("the stream of vCenter ended"))
+        };
+        let heard = timeout(COMPLETE, told).await;
+        stop.cancel();
+        // A stream that does not end in time is dropped with its set.
+        let _ = timeout(GOODBYE, stream.join_next()).await;
+        match heard {
+            Ok(heard) => heard,
+            Err(_elapsed) => match self.inventory.unheard() {
+                Some(why) => Err(anyhow!(
+                    "vCenter has not told all within {} s: {why}",
+                    COMPLETE.as_secs()
+                )),
+                // A VM that answers and cannot be read leaves its own node open, and no other.
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// What maintenance of `names` would meet. Who holds the devices of the hosts in question is read first, as the
+    /// controller does before it places a VM.
+    pub(super) async fn forecast(&mut self, names: &[NodeName]) -> anyhow::Result<Vec<Forecast>> {
+        let first = self.inventory.forecast(names);
+        let mut hosts: Vec<HostRef> = first
+            .iter()
+            .filter_map(|it| it.offer.as_ref())
+            .flat_map(|offer| offer.survey.clone())
+            .collect();
+        hosts.sort();
+        hosts.dedup();
+        let claims = self.vcenter.survey(&hosts).await;
+        let claims = claims.context("reading who holds the passthrough devices of other hosts")?;
+        for claims in claims {
+            let Some(node) = names.first().cloned() else { break };
+            let found = Found::Holds {
+                host: claims.host,
+                holds: claims.held.into_iter().map(world::hold).collect(),
+            };
+            self.inventory.apply(Fact::Finding(Finding { node, found }));
+        }
+        Ok(self.inventory.forecast(names))
+    }
+
+    /// The pods of a node, as a drain round lists them.
+    pub(super) async fn pods(&self, node: &NodeName) -> anyhow::Result<Vec<Pod>> {
+        Ok(drain::list(&self.client, node, &DrainSettings::default()).await?)
+    }
+
+    pub(super) async fn budgets(&self) -> anyhow::Result<Vec<PodDisruptionBudget>> {
+        Ok(look::budgets(&self.client).await?)
+    }
+
+    /// Ends the session, if reading has begun another one since the stream ended.
+    pub(super) async fn close(&self) {
+        self.vcenter.logout().await;
+    }
+}

@@ -1,0 +1,307 @@
+//! What a maintenance would do: made of the controller's own verdicts, and rendered.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde::Serialize;
+
+use super::out::{Paint, Tone};
+use crate::cluster::answer::plain;
+use crate::cluster::budgets::hold;
+use crate::cluster::pods::{Verdict, verdict};
+use crate::inventory::Forecast;
+use crate::keys::STRATEGY;
+use crate::maintenance::observed::{Admission, PowerSeen, Strategy, VmSeen};
+use crate::maintenance::waiting::{ParkReason, WaitingOn};
+
+/// What a maintenance would do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Plan {
+    /// `host` or `node`.
+    pub(super) about: &'static str,
+    pub(super) name: String,
+    /// The state of the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) state: Option<String>,
+    pub(super) nodes: Vec<NodePlan>,
+    /// How many GPUs the cluster lacks meanwhile, by resource.
+    pub(super) gpus_missing: BTreeMap<String, u64>,
+}
+
+/// What it would do to one node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NodePlan {
+    pub(super) node: String,
+    pub(super) state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) vm: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) host: Option<String>,
+    pub(super) evicts: Vec<PodPlan>,
+    /// Pods that are leaving already, as `namespace/name`.
+    pub(super) leaving: Vec<String>,
+    /// How many pods are let be, and why.
+    pub(super) lets_be: BTreeMap<String, usize>,
+    pub(super) place: Place,
+    pub(super) gpus: BTreeMap<String, u64>,
+    /// What would stop it or make it wait, beside budgets.
+    pub(super) stops: Vec<String>,
+    /// What is good to know.
+    pub(super) notes: Vec<String>,
+}
+
+/// A pod that would be evicted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PodPlan {
+    pub(super) pod: String,
+    /// What would hold it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) held: Option<String>,
+}
+
+/// Where the VM would be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Place {
+    /// The host it would be moved to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) target: Option<String>,
+    /// In words, where it is no move.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) otherwise: Option<String>,
+    /// Why each other host will not do.
+    pub(super) refused: Vec<String>,
+}
+
+impl Plan {
+    /// Whether something would stand in the way.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.nodes
+            .iter()
+            .any(|node| !node.stops.is_empty() || node.evicts.iter().any(|pod| pod.held.is_some()))
+    }
+}
+
+/// The plan for one node.
+pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptionBudget]) -> NodePlan {
+    let vm = match &forecast.vm {
+        VmSeen::Found(vm) => Some(vm),
+        VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => None,
+    };
+    let mut plan = NodePlan {
+        node: forecast.node.to_string(),
+        state: forecast.record.phase_name().to_owned(),
+        vm: forecast.vm_name.clone(),
+        host: vm.map(|vm| vm.on_name.clone()),
+        evicts: Vec::new(),
+        leaving: Vec::new(),
+        lets_be: BTreeMap::new(),
+        place: place(forecast),
+        gpus: forecast
+            .seen
+            .as_ref()
+            .map(|node| node.gpus.clone())
+            .unwrap_or_default(),
+        stops: stops(forecast),
+        notes: Vec::new(),
+    };
+    for pod in pods {
+        let name = format!(
+            "{}/{}",
+            pod.metadata.namespace.as_deref().unwrap_or_default(),
+            pod.metadata.name.as_deref().unwrap_or_default()
+        );
+        match verdict(pod, &forecast.node) {
+            Verdict::Evict => plan.evicts.push(PodPlan {
+                pod: name,
+                held: hold(pod, budgets).map(|hold| hold.to_string()),
+            }),
+            Verdict::Wait { .. } => plan.leaving.push(name),
+            Verdict::Skip(reason) => *plan.lets_be.entry(reason.to_string()).or_default() += 1,
+        }
+    }
+    plan.evicts.sort_by(|a, b| a.pod.cmp(&b.pod));
+    plan.leaving.sort();
+    if vm.is_some_and(|vm| vm.power == PowerSeen::On) && forecast.tools_running == Some(false) {
+        plan.notes
+            .push("VMware Tools do not run: its power is cut without asking the guest".to_owned());
+    }
+    if forecast.evacuation_power_off {
+        plan.notes.push(
+            "maintenance.vm.evacuation.poweroff is set: vCenter itself may power it off before it is drained"
+                .to_owned(),
+        );
+    }
+    if forecast.seen.as_ref().is_some_and(|node| node.unschedulable) {
+        plan.notes
+            .push("it is cordoned already, and stays so where that was a person".to_owned());
+    }
+    plan
+}
+
+/// What would stop it or make it wait, in the words of the wait.
+fn stops(forecast: &Forecast) -> Vec<String> {
+    let mut stops = Vec::new();
+    let mut park = |reason: ParkReason| stops.push(reason.to_string());
+    match &forecast.vm {
+        VmSeen::Found(vm) => {
+            if vm.power == PowerSeen::Suspended {
+                park(ParkReason::VmSuspended);
+            }
+            if let Some(question) = &vm.question {
+                stops.push(format!("waits for {}", WaitingOn::Question(question.clone())));
+            }
+        }
+        VmSeen::NotLookedUp => stops.push("vCenter has not told which VM it is".to_owned()),
+        VmSeen::Missing => park(ParkReason::VmMissing),
+        VmSeen::Ambiguous(vms) => park(ParkReason::VmAmbiguous { count: vms.len() }),
+        VmSeen::Shared(nodes) => park(ParkReason::VmShared { nodes: nodes.clone() }),
+    }
+    if forecast.seen.as_ref().is_some_and(|node| node.wishes.skip) {
+        stops.push(format!("waits for {}", WaitingOn::Skip));
+    }
+    if let Some(Admission::Behind { ahead, limit }) = &forecast.queue
+        && !ahead.is_empty()
+    {
+        let slot = WaitingOn::Slot {
+            ahead: ahead.clone(),
+            limit: *limit,
+        };
+        stops.push(format!("waits for {slot}"));
+    }
+    stops
+}
+
+fn place(forecast: &Forecast) -> Place {
+    let VmSeen::Found(vm) = &forecast.vm else {
+        return Place::default();
+    };
+    let refused = |offer: &crate::maintenance::placement::Offer| {
+        offer.refused.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let otherwise = |words: &str, refused| Place {
+        target: None,
+        otherwise: Some(words.to_owned()),
+        refused,
+    };
+    let waits = forecast
+        .seen
+        .as_ref()
+        .is_some_and(|node| node.wishes.strategy == Strategy::Wait);
+    match &forecast.offer {
+        _ if vm.drs && !waits => otherwise("the host that DRS picks", Vec::new()),
+        _ if waits => {
+            let words = format!("its own host, when that is back ({STRATEGY}=wait)");
+            otherwise(&words, Vec::new())
+        }
+        Some(offer) => match &offer.fits {
+            Some((_, host)) => Place {
+                target: Some(host.clone()),
+                otherwise: None,
+                refused: refused(offer),
+            },
+            None => otherwise(
+                "its own host, when that is back: no other can take it",
+                refused(offer),
+            ),
+        },
+        None => otherwise("its own host, when that is back", Vec::new()),
+    }
+}
+
+/// How a plan reads.
+pub(super) fn render(plan: &Plan, wide: bool, paint: Paint) -> String {
+    let mut text = String::new();
+    let state = plan
+        .state
+        .as_ref()
+        .map(|state| format!(", which is {state}"))
+        .unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "Maintenance of {}/{}{state}:",
+        plan.about,
+        plain(&plan.name)
+    );
+    if plan.nodes.is_empty() {
+        text.push_str("\n  no node of ours stands on it: nothing would be done\n");
+    }
+    for node in &plan.nodes {
+        node_lines(node, wide, paint, &mut text);
+    }
+    let missing = counts(&plan.gpus_missing);
+    if !missing.is_empty() {
+        let _ = writeln!(text, "\nMissing meanwhile: {missing}");
+    }
+    text
+}
+
+fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
+    let vm = match (&node.vm, &node.host) {
+        (Some(vm), Some(host)) => format!("VM {} on {}", plain(vm), plain(host)),
+        (None, Some(host)) => format!("its VM on {}", plain(host)),
+        (_, None) => "no VM".to_owned(),
+    };
+    let _ = writeln!(text, "\n  node/{} ({}, {vm})", plain(&node.node), node.state);
+    let mut line = |name: &str, words: &str| {
+        let _ = writeln!(text, "    {name:<9} {}", words.trim_end());
+    };
+    let bad = |words: &str| paint.apply(Tone::Bad, &format!("‼ {}", plain(words)));
+    for stop in &node.stops {
+        line("stops", &bad(stop));
+    }
+    if node.evicts.is_empty() {
+        line("evicts", "no pod");
+    }
+    for (index, pod) in node.evicts.iter().enumerate() {
+        let name = if index == 0 { "evicts" } else { "" };
+        line(name, &plain(&pod.pod));
+        if let Some(held) = &pod.held {
+            line("", &format!("  {}", bad(held)));
+        }
+    }
+    for pod in &node.leaving {
+        line("leaving", &plain(pod));
+    }
+    if !node.lets_be.is_empty() {
+        let reasons = node.lets_be.iter();
+        let reasons: Vec<String> = reasons
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
+        line("lets be", &reasons.join(", "));
+    }
+    match (&node.place.target, &node.place.otherwise) {
+        (Some(target), _) => line(
+            "moves to",
+            &paint.apply(Tone::Good, &format!("√ {}", plain(target))),
+        ),
+        (None, Some(words)) => line("goes to", words),
+        (None, None) => {}
+    }
+    // Where there is a target, why the others are none is for those who ask.
+    if wide || node.place.target.is_none() {
+        for refused in &node.place.refused {
+            line("", &plain(refused));
+        }
+    }
+    let gpus = counts(&node.gpus);
+    if !gpus.is_empty() {
+        line("GPUs", &gpus);
+    }
+    for note in &node.notes {
+        line("note", &plain(note));
+    }
+}
+
+fn counts(gpus: &BTreeMap<String, u64>) -> String {
+    let counts: Vec<String> = gpus
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    counts.join(", ")
+}

@@ -1,0 +1,207 @@
+//! Performs a verb: reads, and hands what it has read to whoever renders it.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::CommandFactory as _;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::nodes::{self, NodeState, Standing, read_nodes};
+use super::out::Out;
+use super::picture::Picture;
+use super::plan::{self, Plan};
+use super::show::{self, Items};
+use super::{Cli, Format, List, PlanArgs, Status, TraceArgs, Verb, VersionArgs};
+use super::{check, definition, export, request, status};
+use crate::app::clock;
+use crate::cluster::answer::plain;
+use crate::cluster::client::connect_by;
+use crate::config::Config;
+use crate::ids::NodeName;
+
+/// How often `status --watch` looks. A person sees no more in a second, and one request a second is nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The exit code of a verb that found something that a person has to see to.
+pub(super) const SEE_TO_IT: u8 = 4;
+
+/// Performs `verb`, and gives the exit code.
+///
+/// # Errors
+/// Whatever kept it from an answer; that is exit code 1, or 2 for a [`ConfigError`](crate::config::ConfigError).
+pub async fn perform(verb: Verb) -> anyhow::Result<u8> {
+    let out = Out::new();
+    match verb {
+        Verb::List(args) => list(args, out).await,
+        Verb::Status(args) => show_status(args, out).await,
+        Verb::Plan(args) => show_plan(*args, out).await,
+        Verb::Drain(args) => request::drain(args, out).await,
+        Verb::Resume(args) => request::resume(args, out).await,
+        Verb::Approve(args) => request::approve(args, out).await,
+        Verb::Trace(args) => trace(args, out).await,
+        Verb::Check(args) => check::perform(*args, out).await,
+        Verb::Export(args) => export::perform(*args, out).await,
+        Verb::Crd => out.result(&definition()?).map(|()| 0),
+        Verb::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "haulout", &mut script);
+            out.result(&String::from_utf8_lossy(&script)).map(|()| 0)
+        }
+        Verb::Version(args) => version(args, out),
+    }
+}
+
+async fn list(args: List, out: Out) -> anyhow::Result<u8> {
+    let client = connect_by(&(&args.access).into()).await?;
+    let states = read_nodes(&client, &args.marks, None).await?.states();
+    let format = args.output.output;
+    if let Some(text) = show::for_programs(format, &Items { items: &states })? {
+        out.result(&text)?;
+    } else if format == Format::Name {
+        let names: Vec<String> = states
+            .iter()
+            .map(|state| format!("node/{}", plain(&state.node)))
+            .collect();
+        if !names.is_empty() {
+            out.result(&names.join("\n"))?;
+        }
+    } else if states.is_empty() {
+        out.progress(&format!(
+            "No nodes found that match {}.",
+            plain(&args.marks.gpu_node_label)
+        ));
+    } else {
+        let is_wide = format == Format::Wide;
+        out.result(&nodes::table(&states, is_wide, !args.output.no_headers, clock()))?;
+    }
+    Ok(0)
+}
+
+async fn show_status(args: Status, out: Out) -> anyhow::Result<u8> {
+    let client = connect_by(&(&args.access).into()).await?;
+    let until = (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout));
+    let mut shown: Option<NodeState> = None;
+    loop {
+        let read = read_nodes(&client, &args.marks, Some(&args.node)).await;
+        let state = match read {
+            Ok(reading) => {
+                let mut states = reading.states();
+                match states.pop() {
+                    Some(state) => state,
+                    None => bail!("node/{} is not there", args.node),
+                }
+            }
+            // While it is watched, a kube-apiserver that restarts is waited for.
+            Err(error) if args.watch && shown.is_some() => {
+                out.progress(&format!("{error:#}; looking again"));
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let is_news = shown.as_ref() != Some(&state);
+        print_status(&args, out, &state, is_news)?;
+        let is_late = until.is_some_and(|until| Instant::now() >= until);
+        if !args.watch || state.standing == Standing::InService || is_late {
+            return Ok(state.standing.code());
+        }
+        shown = Some(state);
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn print_status(args: &Status, out: Out, state: &NodeState, is_news: bool) -> anyhow::Result<()> {
+    let format = args.output.output;
+    let is_redrawn = args.watch && out.is_terminal();
+    match show::for_programs(format, state)? {
+        Some(text) if is_news => out.result(&text),
+        Some(_) => Ok(()),
+        None if format == Format::Name && is_news => out.result(&format!("node/{}", plain(&state.node))),
+        None if format == Format::Name => Ok(()),
+        None if is_redrawn => out.redraw(&status::tree(state, out.paint(), clock())),
+        None if is_news => out.result(&status::tree(state, out.paint(), clock())),
+        None => Ok(()),
+    }
+}
+
+async fn show_plan(args: PlanArgs, out: Out) -> anyhow::Result<u8> {
+    let config = Config::from_args(args.settings)?;
+    let client = connect_by(&(&args.access).into()).await?;
+    let mut picture = Picture::read(&config, client).await?;
+    let plan = make_plan(&mut picture, &args.name).await;
+    picture.close().await;
+    let plan = plan?;
+    let format = args.output.output;
+    let names = || {
+        let names = plan
+            .nodes
+            .iter()
+            .map(|node| format!("node/{}", plain(&node.node)));
+        names.collect::<Vec<_>>().join("\n")
+    };
+    match show::for_programs(format, &plan)? {
+        Some(text) => out.result(&text)?,
+        None if format == Format::Name => out.result(&names())?,
+        None => out.result(&plan::render(&plan, format == Format::Wide, out.paint()))?,
+    }
+    Ok(if plan.is_blocked() { SEE_TO_IT } else { 0 })
+}
+
+/// The plan for the node or the host of this name.
+pub(super) async fn make_plan(picture: &mut Picture, name: &str) -> anyhow::Result<Plan> {
+    let node = NodeName::new(name);
+    let (about, state, names) = if picture.inventory.nodes().contains(&node) {
+        ("node", None, vec![node])
+    } else if let Some(reach) = picture.inventory.reach(name) {
+        ("host", Some(reach.state.words().to_owned()), reach.nodes)
+    } else {
+        bail!("{name} is neither a node that GPU_NODE_LABEL selects nor a host that vCenter shows us");
+    };
+    let forecasts = picture.forecast(&names).await?;
+    let budgets = picture.budgets().await?;
+    let mut nodes = Vec::new();
+    for forecast in &forecasts {
+        let pods = picture.pods(&forecast.node).await?;
+        nodes.push(plan::of_node(forecast, &pods, &budgets));
+    }
+    Ok(Plan {
+        about,
+        name: name.to_owned(),
+        state,
+        gpus_missing: picture.inventory.gpus_of(&names),
+        nodes,
+    })
+}
+
+async fn trace(args: TraceArgs, out: Out) -> anyhow::Result<u8> {
+    let client = connect_by(&(&args.access).into()).await?;
+    let states = read_nodes(&client, &args.marks, Some(&args.node)).await?.states();
+    let state = states.into_iter().next().context("the node is not there")?;
+    let Some(trace) = state.trace else {
+        bail!("node/{} has had no episode that is kept", args.node);
+    };
+    match show::for_programs(args.output.output, &trace)? {
+        Some(text) => out.result(&text)?,
+        None => {
+            out.result(&plain(&trace.trace_id))?;
+            match &trace.url {
+                Some(url) => out.result(&plain(url))?,
+                None => out.progress("TRACE_UI_URL_TEMPLATE is not set, so its address is not known"),
+            }
+        }
+    }
+    Ok(0)
+}
+
+#[derive(Debug, Serialize)]
+struct Version {
+    haulout: &'static str,
+}
+
+fn version(args: VersionArgs, out: Out) -> anyhow::Result<u8> {
+    let version = env!("CARGO_PKG_VERSION");
+    let text = show::for_programs(args.output.output, &Version { haulout: version })?;
+    out.result(&text.unwrap_or_else(|| format!("haulout {version}")))?;
+    Ok(0)
+}

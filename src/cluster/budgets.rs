@@ -1,0 +1,153 @@
+//! Which PodDisruptionBudgets hold a pod back, read from the budgets themselves. Pure.
+//!
+//! Only the eviction API decides; this says beforehand what it would say, for people who want to know before they begin.
+//! It follows `pkg/registry/core/pod/storage/eviction.go` of Kubernetes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::core::{Selector, SelectorExt as _};
+
+/// What holds a pod back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// One budget, which allows no disruption at this moment.
+    Budget {
+        /// Its name.
+        name: String,
+        /// How many healthy pods it needs.
+        needs: i32,
+        /// How many there are.
+        has: i32,
+        /// It allows none, however healthy its pods are.
+        is_for_ever: bool,
+    },
+    /// More than one budget selects it: the eviction API refuses such a pod for as long as that is so.
+    Several(Vec<String>),
+}
+
+/// What holds `pod` back, if it was to be evicted at this moment.
+pub fn hold(pod: &Pod, budgets: &[PodDisruptionBudget]) -> Option<Hold> {
+    // A pod that has not begun to run is evicted whatever a budget says.
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Pending" | "Succeeded" | "Failed")) || pod.metadata.deletion_timestamp.is_some()
+    {
+        return None;
+    }
+    let of_pod: Vec<&PodDisruptionBudget> = budgets.iter().filter(|budget| selects(budget, pod)).collect();
+    match of_pod.as_slice() {
+        [] => None,
+        [budget] => blocks(budget, is_ready(pod)),
+        several => Some(Hold::Several(several.iter().map(|budget| name(budget)).collect())),
+    }
+}
+
+/// Whether `budget` can never allow a disruption while it has pods: it needs as many healthy ones as it expects.
+pub fn is_never_satisfied(budget: &PodDisruptionBudget) -> bool {
+    let gives_none = |value: &IntOrString| match value {
+        IntOrString::Int(number) => *number == 0,
+        IntOrString::String(percent) => percent == "0%",
+    };
+    let by_spec = budget
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.max_unavailable.as_ref())
+        .is_some_and(gives_none);
+    budget.status.as_ref().is_some_and(|status| {
+        let expected = status.expected_pods.unwrap_or(0);
+        expected > 0 && (by_spec || status.desired_healthy.unwrap_or(0) >= expected)
+    })
+}
+
+/// The budget's `namespace/name`.
+pub fn full_name(budget: &PodDisruptionBudget) -> String {
+    format!(
+        "{}/{}",
+        budget.metadata.namespace.as_deref().unwrap_or_default(),
+        name(budget)
+    )
+}
+
+fn name(budget: &PodDisruptionBudget) -> String {
+    budget.metadata.name.clone().unwrap_or_default()
+}
+
+/// Whether `budget` is about `pod`. No selector is about none, and an empty one about all of its namespace.
+pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    if budget.metadata.namespace != pod.metadata.namespace {
+        return false;
+    }
+    let Some(selector) = budget.spec.as_ref().and_then(|spec| spec.selector.clone()) else {
+        return false;
+    };
+    let none = BTreeMap::new();
+    let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
+    // One that cannot be read is not admitted by the kube-apiserver in the first place.
+    Selector::try_from(selector).is_ok_and(|selector| selector.matches(labels))
+}
+
+fn blocks(budget: &PodDisruptionBudget, pod_is_ready: bool) -> Option<Hold> {
+    let status = budget.status.clone().unwrap_or_default();
+    let (needs, has) = (
+        status.desired_healthy.unwrap_or(0),
+        status.current_healthy.unwrap_or(0),
+    );
+    let policy = budget
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
+    let goes_as_unhealthy = !pod_is_ready
+        && match policy {
+            Some("AlwaysAllow") => true,
+            Some(_) | None => has >= needs && needs > 0,
+        };
+    if goes_as_unhealthy || status.disruptions_allowed.unwrap_or(0) > 0 {
+        return None;
+    }
+    Some(Hold::Budget {
+        name: name(budget),
+        needs,
+        has,
+        is_for_ever: is_never_satisfied(budget),
+    })
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    pod.status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten())
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Budget {
+                name,
+                needs,
+                has,
+                is_for_ever,
+            } => {
+                write!(
+                    f,
+                    "held by PodDisruptionBudget {name}, which needs {needs} healthy pods and has {has}"
+                )?;
+                if *is_for_ever {
+                    f.write_str(": it can never allow a disruption")?;
+                }
+                Ok(())
+            }
+            Self::Several(names) => write!(
+                f,
+                "selected by PodDisruptionBudgets {}: no pod of more than one is evicted",
+                names.join(", ")
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! Single looks at Kubernetes, for people who ask: what is there at this moment, read whole, without a watch.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::CustomResourceExt as _;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use thiserror::Error;
+
+use super::answer::{self, Refusal};
+use super::maintenances::kind::NodeMaintenance;
+use crate::keys::{APPROVED, CLI_MANAGER};
+
+/// For one page or object. The kube-apiserver answers within milliseconds or is in trouble; a person waits at a prompt.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// kubectl's own page.
+const PAGE: u32 = 500;
+
+/// The most pages of one list: half a million objects, more than a kube-apiserver is built for.
+const PAGES_MAX: usize = 1_000;
+
+/// Why a look has no result.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LookError {
+    /// It is not there, or its kind is not.
+    #[error("{what}: not there: {said}")]
+    Absent {
+        /// What was looked for.
+        what: String,
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// Anything else.
+    #[error("{what}: cannot be had: {said}")]
+    Refused {
+        /// What was looked for.
+        what: String,
+        /// What Kubernetes said, or that it did not answer.
+        said: String,
+    },
+}
+
+impl LookError {
+    pub(super) fn new(what: &str, refusal: &Refusal) -> Self {
+        let (what, said) = (what.to_owned(), refusal.said());
+        match refusal {
+            Refusal::Status(status) if status.code == 404 => Self::Absent { what, said },
+            Refusal::Status(_) | Refusal::Unreachable(_) => Self::Refused { what, said },
+        }
+    }
+
+    /// Whether it, or its kind, is not there.
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Self::Absent { .. } => true,
+            Self::Refused { .. } => false,
+        }
+    }
+}
+
+/// The kube-apiserver's version.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn version(client: &kube::Client) -> Result<String, LookError> {
+    let answer = answer::within(DEADLINE, client.apiserver_version()).await;
+    let info = answer.map_err(|refusal| LookError::new("the version of the kube-apiserver", &refusal))?;
+    Ok(info.git_version)
+}
+
+/// The Nodes that `selector` matches.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, LookError> {
+    list(
+        Api::all(client.clone()),
+        ListParams::default().labels(selector),
+        "the Nodes",
+    )
+    .await
+}
+
+/// One Node.
+///
+/// # Errors
+/// When it is not there, or cannot be read.
+pub async fn node(client: &kube::Client, name: &str) -> Result<Node, LookError> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    answer::within(DEADLINE, nodes.get(name))
+        .await
+        .map_err(|refusal| LookError::new(&format!("node/{name}"), &refusal))
+}
+
+/// All NodeMaintenance objects; none where the kind is not installed.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn maintenances(client: &kube::Client) -> Result<Vec<NodeMaintenance>, LookError> {
+    let listed = list(
+        Api::all(client.clone()),
+        ListParams::default(),
+        "the NodeMaintenances",
+    );
+    match listed.await {
+        Err(LookError::Absent { .. }) => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// One NodeMaintenance.
+///
+/// # Errors
+/// When it is not there, or cannot be read.
+pub async fn maintenance(client: &kube::Client, name: &str) -> Result<NodeMaintenance, LookError> {
+    let objects: Api<NodeMaintenance> = Api::all(client.clone());
+    answer::within(DEADLINE, objects.get(name))
+        .await
+        .map_err(|refusal| LookError::new(&format!("nodemaintenance/{name}"), &refusal))
+}
+
+/// All PodDisruptionBudgets.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn budgets(client: &kube::Client) -> Result<Vec<PodDisruptionBudget>, LookError> {
+    list(
+        Api::all(client.clone()),
+        ListParams::default(),
+        "the PodDisruptionBudgets",
+    )
+    .await
+}
+
+/// The definition of the kind NodeMaintenance as it is installed.
+///
+/// # Errors
+/// When it is not, or cannot be read.
+pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, LookError> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    answer::within(DEADLINE, definitions.get(NodeMaintenance::crd_name()))
+        .await
+        .map_err(|refusal| LookError::new("the kind NodeMaintenance", &refusal))
+}
+
+/// Whether `installed` is the kind as this program knows it.
+pub fn is_ours(installed: &CustomResourceDefinition) -> bool {
+    let ours = NodeMaintenance::crd();
+    let schemas = |definition: &CustomResourceDefinition| {
+        let versions = definition.spec.versions.iter();
+        let served = versions.filter(|version| version.served);
+        let schemas = served.map(|version| (version.name.clone(), version.schema.clone()));
+        schemas.collect::<Vec<_>>()
+    };
+    let installed = schemas(installed);
+    schemas(&ours).iter().all(|ours| installed.contains(ours))
+}
+
+/// Approves the next drain of a node.
+///
+/// # Errors
+/// When the Node is not there, or the kube-apiserver does not take it.
+pub async fn approve(client: &kube::Client, node: &str) -> Result<(), LookError> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let params = PatchParams {
+        field_manager: Some(CLI_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {APPROVED: "true"}}}));
+    answer::within(DEADLINE, nodes.patch(node, &params, &patch))
+        .await
+        .map(|_| ())
+        .map_err(|refusal| LookError::new(&format!("node/{node}"), &refusal))
+}
+
+async fn list<K>(api: Api<K>, params: ListParams, what: &str) -> Result<Vec<K>, LookError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut params = params.limit(PAGE);
+    let mut all = Vec::new();
+    for _ in 0..PAGES_MAX {
+        let page = answer::within(DEADLINE, api.list(&params))
+            .await
+            .map_err(|refusal| LookError::new(what, &refusal))?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(all),
+        }
+    }
+    Err(LookError::Refused {
+        what: what.to_owned(),
+        said: format!("the list has more than {PAGES_MAX} pages"),
+    })
+}

@@ -1,0 +1,138 @@
+//! What a maintenance would meet: the answers that nodes would get if they were called out of service at this moment.
+
+use std::collections::BTreeMap;
+
+use super::Inventory;
+use super::places::{Reservation, device_needs};
+use crate::ids::{HostRef, NodeName, VmRef};
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::{Admission, HostState, NodeSeen, VmSeen};
+use crate::maintenance::placement::{Offer, look};
+
+/// What a maintenance of one node would meet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    /// The node.
+    pub node: NodeName,
+    /// What stands on it.
+    pub record: Record,
+    /// The Node, where there is one.
+    pub seen: Option<NodeSeen>,
+    /// Its VM.
+    pub vm: VmSeen,
+    /// The name of its VM.
+    pub vm_name: Option<String>,
+    /// Whether VMware Tools run in it, where vCenter tells.
+    pub tools_running: Option<bool>,
+    /// vCenter itself powers the VM off when its host enters maintenance, and so races the drain.
+    pub evacuation_power_off: bool,
+    /// Why it would wait its turn, if it would.
+    pub queue: Option<Admission>,
+    /// Where its VM would be placed once it is off; `None` where that is not known.
+    pub offer: Option<Offer>,
+}
+
+/// Which of our nodes a host's maintenance reaches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reach {
+    /// The host.
+    pub host: HostRef,
+    /// Its state.
+    pub state: HostState,
+    /// The nodes whose VMs stand on it.
+    pub nodes: Vec<NodeName>,
+}
+
+impl Inventory {
+    /// Whether both worlds have told all that a forecast asks for.
+    pub fn is_told(&self) -> bool {
+        let looked_up = |name: &NodeName| !matches!(self.vm_of(name), VmSeen::NotLookedUp);
+        self.silent().is_none() && !self.is_amid_a_set() && self.names().iter().all(looked_up)
+    }
+
+    /// Why a world is not heard, if it said so.
+    pub fn unheard(&self) -> Option<&str> {
+        self.vcenter.silent.as_deref()
+    }
+
+    /// Every node that anybody tells of.
+    pub fn nodes(&self) -> Vec<NodeName> {
+        self.names().into_iter().collect()
+    }
+
+    /// The nodes that maintenance of the host of this name would reach.
+    pub fn reach(&self, host: &str) -> Option<Reach> {
+        let host = self.hosts.values().find(|it| it.name.as_deref() == Some(host))?;
+        let stands_there = |name: &NodeName| match self.vm_of(name) {
+            VmSeen::Found(vm) => vm.on.as_ref() == Some(&host.moref),
+            VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => false,
+        };
+        Some(Reach {
+            host: host.moref.clone(),
+            state: self.host_state(Some(&host.moref)),
+            nodes: self.names().into_iter().filter(stands_there).collect(),
+        })
+    }
+
+    /// The VMs of our nodes.
+    pub fn vms_of_ours(&self) -> Vec<VmRef> {
+        let bound = self.nodes.keys().filter_map(|name| self.bound_vm(name));
+        bound.map(|vm| vm.moref.clone()).collect()
+    }
+
+    /// What maintenance of `names` would meet, if they came in this order: what one is offered, the next is not.
+    pub fn forecast(&mut self, names: &[NodeName]) -> Vec<Forecast> {
+        self.update_ledger();
+        let (offers, mut reservations) = self.placed();
+        let mut forecasts = Vec::new();
+        for name in names {
+            let Some(sight) = self.sight(name, Offer::default()) else {
+                continue;
+            };
+            let vm = self.bound_vm(name);
+            let offer = match offers.get(name) {
+                Some(offer) => Some(offer.clone()),
+                None => self.offer_to(name, &mut reservations),
+            };
+            forecasts.push(Forecast {
+                node: name.clone(),
+                record: sight.record,
+                seen: sight.seen.node,
+                vm: sight.seen.vm,
+                vm_name: vm.and_then(|vm| vm.name.clone()),
+                tools_running: vm.and_then(|vm| vm.tools_running),
+                evacuation_power_off: vm.is_some_and(|vm| vm.evacuation_power_off),
+                queue: self
+                    .ledger
+                    .full(self.limits())
+                    .map(|_| self.ledger.admission(name, self.limits())),
+                offer,
+            });
+        }
+        forecasts
+    }
+
+    fn offer_to(&self, name: &NodeName, reservations: &mut Vec<(NodeName, Reservation)>) -> Option<Offer> {
+        let wanted = self.wanted(self.bound_vm(name)?, None)?;
+        let hosts = self.host_views(&wanted, reservations);
+        let offer = look(&wanted, &hosts, None, &[]);
+        if let Some((host, _)) = &offer.fits {
+            let needs = device_needs(&wanted);
+            let (vm, host) = (wanted.vm, host.clone());
+            reservations.push((name.clone(), Reservation { vm, host, needs }));
+        }
+        Some(offer)
+    }
+
+    /// The GPUs of `names`, by resource: what is missing in the cluster while they are away.
+    pub fn gpus_of(&self, names: &[NodeName]) -> BTreeMap<String, u64> {
+        let mut sum: BTreeMap<String, u64> = BTreeMap::new();
+        for node in names.iter().filter_map(|name| self.nodes.get(name)) {
+            for (resource, count) in &node.gpus {
+                let so_far = sum.entry(resource.clone()).or_default();
+                *so_far = so_far.saturating_add(*count);
+            }
+        }
+        sum
+    }
+}

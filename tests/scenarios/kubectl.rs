@@ -1,0 +1,591 @@
+//! What a person sees and does at a prompt, by `haulout VERB` and `kubectl haulout VERB`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::kube::User;
+use haulout_lab::stage::{Stage, is_cordoned};
+use haulout_lab::vcenter::{DeviceSpec, GuestPatch};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::story::{A40, BINARY, a40, gpu_vm, hosts, one_node, run, stage, tell};
+
+/// How long a verb may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What a verb answered.
+struct Answer {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Answer {
+    fn json(&self) -> anyhow::Result<Value> {
+        serde_json::from_str(&self.stdout).with_context(|| format!("{self}"))
+    }
+}
+
+impl std::fmt::Display for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "exit code {}\n{}{}", self.code, self.stdout, self.stderr)
+    }
+}
+
+/// A person with all rights types `words`.
+async fn types(stage: &Stage<'_>, words: &[&str]) -> anyhow::Result<Answer> {
+    types_with(stage, words, &[]).await
+}
+
+async fn types_with(stage: &Stage<'_>, words: &[&str], changes: &[(&str, &str)]) -> anyhow::Result<Answer> {
+    types_as(stage, &person(stage), words, changes).await
+}
+
+/// Each call writes this person's kubeconfig anew, so of two calls at once each needs a person of its own.
+async fn types_as(
+    stage: &Stage<'_>,
+    person: &str,
+    words: &[&str],
+    changes: &[(&str, &str)],
+) -> anyhow::Result<Answer> {
+    let kubeconfig = stage.kube.kubeconfig(&User::admin(person))?;
+    let mut command = Command::new(BINARY);
+    command.args(words).env_clear().envs(stage.environment()?);
+    command
+        .env("KUBECONFIG", kubeconfig)
+        .envs(changes.iter().copied());
+    answer(command).await
+}
+
+fn person(stage: &Stage<'_>) -> String {
+    format!("person-{}", stage.name())
+}
+
+async fn answer(mut command: Command) -> anyhow::Result<Answer> {
+    command.kill_on_drop(true).stdin(std::process::Stdio::null());
+    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = output.with_context(|| format!("{command:?} did not end within {PATIENCE:?}"))??;
+    Ok(Answer {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout)?,
+        stderr: String::from_utf8(output.stderr)?,
+    })
+}
+
+/// The same text with every span of time as `#`, and the stage's own names as they would be without it.
+fn masked(stage: &Stage<'_>, text: &str) -> String {
+    let is_span = |word: &str| {
+        word.len() > 1
+            && word.starts_with(|c: char| c.is_ascii_digit())
+            && word.ends_with(['s', 'm', 'h', 'd'])
+            && word.chars().all(|c| c.is_ascii_digit() || "smhd".contains(c))
+    };
+    let line = |line: &str| {
+        let words = line.split(' ').map(|word| {
+            let bare = word.trim_matches(['(', ')']);
+            if is_span(bare) {
+                word.replace(bare, "#")
+            } else {
+                word.to_owned()
+            }
+        });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let text: Vec<String> = text.lines().map(line).collect();
+    text.join("\n").replace(&format!("{}-", stage.name()), "")
+}
+
+/// Two hosts with the GPU that the node on the first one needs, and one without.
+async fn three_hosts(name: &str) -> anyhow::Result<Stage<'static>> {
+    let other = DeviceSpec::gpu("0000:01:00.0", 0x1db6);
+    let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[other])]);
+    ensure!(A40 != 0x1db6);
+    spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
+    stage(name, &spec).await
+}
+
+#[test]
+fn a_plan_says_what_then_happens() {
+    tell(async {
+        let stage = three_hosts("plan").await?;
+        let node = stage.node_name("gpu1");
+        for pod in ["free", "held"] {
+            stage.add_pod(pod, &node, &[]).await?;
+        }
+        stage.set_budget("held", 0).await?;
+
+        let blocked = types(&stage, &["plan", "esx1", "-o", "wide"]).await?;
+        ensure!(blocked.code == 4, "{blocked}");
+        let expected = "\
+Maintenance of host/esx1, which is in service:
+
+  node/gpu1 (InService, VM gpu1 on esx1)
+    evicts    plan/free
+              plan/held
+                ‼ held by PodDisruptionBudget held-budget, which needs 1 healthy pods and has 1: it can never allow a disruption
+    moves to  √ esx2
+              esx3 has no matching passthrough device
+    GPUs      2 nvidia.com/gpu
+
+Missing meanwhile: 2 nvidia.com/gpu";
+        ensure!(masked(&stage, &blocked.stdout) == expected, "{blocked}");
+
+        stage.set_budget("held", 1).await?;
+        let free = haulout_lab::wait::until("the budget to allow it", PATIENCE, async || {
+            let answer = types(&stage, &["plan", &node, "-o", "json"]).await?;
+            Ok((answer.code == 0).then_some(answer))
+        })
+        .await?;
+        let plan = free.json()?;
+        let planned: Vec<&str> = plan["nodes"][0]["evicts"]
+            .as_array()
+            .context("pods")?
+            .iter()
+            .filter_map(|pod| pod["pod"].as_str())
+            .collect();
+        let target = plan["nodes"][0]["place"]["target"].as_str().context("a target")?;
+        ensure!(plan["gpusMissing"] == json!({"nvidia.com/gpu": 2}), "{free}");
+        let journal = stage.vcenter.journal().await?;
+        let changing = [
+            "PowerOffVM_Task",
+            "ShutdownGuest",
+            "RelocateVM_Task",
+            "PowerOnVM_Task",
+        ];
+        ensure!(
+            !journal
+                .iter()
+                .any(|it| changing.iter().any(|method| it.is_call(method)))
+        );
+        let all = stage.kube.audit().await?;
+        let changes = all.iter().filter(|it| it.user == person(&stage));
+        let changes: Vec<_> = changes
+            .filter(|it| it.resource != "selfsubjectaccessreviews")
+            .collect();
+        ensure!(changes.is_empty(), "a plan changes nothing: {changes:?}");
+
+        let haulout = run(&stage, &[]).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .wait_vcenter("the VM is on elsewhere", |state| {
+                state.vm("gpu1").is_some_and(|vm| vm.host == target && vm.is_on())
+            })
+            .await?;
+        stage.wait_in_service(&node).await?;
+        let mut evicted: Vec<String> = stage
+            .audit()
+            .await?
+            .into_iter()
+            .filter(|it| it.subresource.as_deref() == Some("eviction") && it.code == 201)
+            .filter_map(|it| Some(format!("{}/{}", it.namespace?, it.name?)))
+            .collect();
+        evicted.sort();
+        ensure!(evicted == planned, "planned {planned:?}, evicted {evicted:?}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_person_drains_a_node_watches_it_and_takes_it_back() {
+    tell(async {
+        let stage = one_node("at-prompt").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("web", &node, &[]).await?;
+        let template = "https://jaeger.example/trace/{trace_id}";
+        let haulout = run(&stage, &[("TRACE_UI_URL_TEMPLATE", template)]).await?;
+        let idle = types(&stage, &["list"]).await?;
+        let table = "\
+NODE   HOST     STATE       PODS     WAITING FOR   SINCE
+gpu1   <none>   InService   <none>   <none>        <none>";
+        ensure!(
+            squeezed(&masked(&stage, &idle.stdout)) == squeezed(table),
+            "{idle}"
+        );
+        ensure!(types(&stage, &["status", &node]).await?.code == 0);
+
+        let drained = types(
+            &stage,
+            &["drain", &node, "--reason", "a new fan", "--timeout", "60"],
+        )
+        .await?;
+        ensure!(drained.code == 0, "{drained}");
+        let told = drained.stdout.lines().collect::<Vec<_>>();
+        let [created, rest @ ..] = told.as_slice() else {
+            anyhow::bail!("{drained}")
+        };
+        ensure!(
+            created.starts_with(&format!("nodemaintenance.haulout.dev/{node}-"))
+                && created.ends_with(" created"),
+            "{drained}"
+        );
+        ensure!(
+            rest == [format!("node/{node} cordoned"), format!("node/{node} drained")],
+            "{drained}"
+        );
+        ensure!(is_cordoned(&stage.node(&node).await?));
+        ensure!(stage.pods_on(&node).await?.is_empty());
+
+        let status = types(&stage, &["status", &node]).await?;
+        ensure!(status.code == 3, "{status}");
+        let first = masked(&stage, &status.stdout);
+        ensure!(
+            first.starts_with("► node/gpu1 Drained for #\n├─ host      esx1\n"),
+            "{status}"
+        );
+        ensure!(status.stdout.contains("Drain Succeeded: a new fan"), "{status}");
+        let list = types(&stage, &["list", "-o", "json"]).await?.json()?;
+        ensure!(list["items"][0]["state"] == "Drained", "{list}");
+        let names = types(&stage, &["list", "-o", "name"]).await?;
+        ensure!(names.stdout == format!("node/{node}\n"), "{names}");
+
+        let trace = types(&stage, &["trace", &node]).await?;
+        let lines: Vec<&str> = trace.stdout.lines().collect();
+        let episode = haulout_lab::stage::episode(&stage.node(&node).await?).context("an episode")?;
+        let id = episode["id"].as_str().context("an id")?;
+        ensure!(lines == [id, &template.replace("{trace_id}", id)], "{trace}");
+
+        // Somebody watches while somebody else takes it back.
+        let words = ["status", &node, "--watch", "--timeout", "60"];
+        let watching = types_as(&stage, "watcher", &words, &[]);
+        let resuming = async {
+            stage.wait_phase(&node, "drained").await?;
+            types(&stage, &["resume", &node]).await
+        };
+        let (watched, resumed) = tokio::join!(watching, resuming);
+        let (watched, resumed) = (watched?, resumed?);
+        ensure!(
+            resumed.code == 0 && resumed.stdout.ends_with(" deleted\n"),
+            "{resumed}"
+        );
+        stage.wait_in_service(&node).await?;
+        ensure!(watched.code == 0, "{watched}");
+        ensure!(
+            watched.stdout.contains(&format!("√ node/{node} InService")),
+            "{watched}"
+        );
+        let again = types(&stage, &["resume", &node]).await?;
+        ensure!(
+            again.stdout.is_empty() && again.stderr.contains("nobody has asked"),
+            "{again}"
+        );
+        haulout.stop().await
+    });
+}
+
+/// Lines without their runs of spaces: columns are as wide as a stage's name makes them.
+fn squeezed(text: &str) -> Vec<Vec<&str>> {
+    text.lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn a_drain_that_a_budget_holds_says_which_and_runs_into_its_timeout() {
+    tell(async {
+        let stage = one_node("prompt-held").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let haulout = run(&stage, &[]).await?;
+        let late = types(&stage, &["drain", &node, "--timeout", "6"]).await?;
+        ensure!(late.code == 1, "{late}");
+        for words in [
+            "evicting pod prompt-held/held",
+            "error when evicting pods/\"held\" -n \"prompt-held\"",
+            "PodDisruptionBudget held-budget",
+            "timed out waiting for nodemaintenance.haulout.dev/",
+        ] {
+            ensure!(late.stderr.contains(words), "{words:?} in {late}");
+        }
+        types(&stage, &["resume", &node]).await?;
+        stage.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_drain_that_needs_approval_begins_when_a_person_types_it() {
+    tell(async {
+        let stage = one_node("prompt-approve").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[("REQUIRE_APPROVAL", "true")]).await?;
+        let asked = types(&stage, &["drain", &node, "--wait=false", "-o", "json"]).await?;
+        ensure!(asked.code == 0 && asked.json()?["action"] == "Drain", "{asked}");
+        stage.wait_said("a person to approve its drain").await?;
+        ensure!(!is_cordoned(&stage.node(&node).await?));
+        let approved = types(&stage, &["approve", &node]).await?;
+        ensure!(approved.stdout == format!("node/{node} approved\n"), "{approved}");
+        stage.wait_phase(&node, "drained").await?;
+        types(&stage, &["resume", &node]).await?;
+        stage.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_check_finds_what_is_missing_and_says_what_to_do() {
+    tell(async {
+        let stage = one_node("check").await?;
+        let node = stage.node_name("gpu1");
+        let good = types(&stage, &["check"]).await?;
+        ensure!(
+            good.code == 0 && good.stdout.ends_with(" √   0 ‼   0 ×\n"),
+            "{good}"
+        );
+        for words in [
+            "√ may get, list, watch, patch nodes",
+            "√ the kind NodeMaintenance is installed, of this version",
+            "√ Resource.ColdMigrate on the hosts of their clusters",
+            &format!("√ {node} is VM gpu1 on esx1"),
+        ] {
+            ensure!(good.stdout.contains(words), "{words:?} in {good}");
+        }
+        // The controller's own user: what it need not know is no fault of its.
+        let config = stage.kube.kubeconfig(&stage.user())?;
+        let config = config.to_str().context("a path")?;
+        let own = types_with(&stage, &["check"], &[("KUBECONFIG", config)]).await?;
+        ensure!(own.code == 0 && own.stdout.ends_with(" ‼   0 ×\n"), "{own}");
+
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let mute = GuestPatch {
+            tools: Some(false),
+            ..GuestPatch::default()
+        };
+        stage.vcenter.patch_vm("gpu1", mute).await?;
+        let warned = types(&stage, &["check"]).await?;
+        ensure!(warned.code == 0, "{warned}");
+        ensure!(
+            warned.stdout.contains(&format!(
+                "‼ {node}: PodDisruptionBudget check/held-budget can never allow a disruption, and holds held\n    hint: "
+            )),
+            "{warned}"
+        );
+        ensure!(
+            warned
+                .stdout
+                .contains("‼ check-gpu1: VMware Tools do not run in VM gpu1"),
+            "{warned}"
+        );
+
+        let stranger = types(&stage, &["check", "--as", "nobody-in-particular"]).await?;
+        ensure!(
+            stranger.code == 4
+                && stranger
+                    .stdout
+                    .contains("× may not get, list, watch, patch nodes"),
+            "{stranger}"
+        );
+        let refused = types_with(&stage, &["check"], &[("VCENTER_PASSWORD", "wrong-canary")]).await?;
+        ensure!(
+            refused.code == 4 && refused.stdout.contains("× vCenter cannot be read"),
+            "{refused}"
+        );
+        ensure!(!format!("{refused}").contains("wrong-canary"), "{refused}");
+        let unbelieved = types_with(&stage, &["check"], &[("VCENTER_CA_BUNDLE", "")]).await?;
+        ensure!(
+            unbelieved.code == 4 && unbelieved.stdout.contains("certificate"),
+            "{unbelieved}"
+        );
+        stage.vcenter.remove_vm("gpu1").await?;
+        let unbound = types(&stage, &["check"]).await?;
+        ensure!(unbound.code == 4, "{unbound}");
+        ensure!(
+            unbound.stdout.contains(&format!(
+                "× {node}: vCenter knows no VM for this node\n    hint: "
+            )),
+            "{unbound}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn an_export_holds_what_helps_and_no_secret() {
+    const CANARY: &str = "canary-5ae1";
+    tell(async {
+        let stage = one_node("export").await?;
+        let node = stage.node_name("gpu1");
+        stage
+            .add_pod("web", &node, &[("example.com/token", CANARY)])
+            .await?;
+        let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(stage.client());
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {"example.com/token": CANARY}}}));
+        nodes.patch(&node, &PatchParams::default(), &patch).await?;
+        let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(stage.client(), stage.name());
+        let secret = serde_json::from_value(json!({
+            "metadata": {"name": "vcenter"}, "stringData": {"VCENTER_PASSWORD": CANARY},
+        }))?;
+        secrets.create(&PostParams::default(), &secret).await?;
+        let secret_file = stage.kube.dir().join("export-password");
+        std::fs::write(&secret_file, stage.vcenter.password())?;
+        let to = stage.kube.dir().join("export");
+        let words = ["export", "--to", to.to_str().context("a path")?];
+        let exported = types_with(
+            &stage,
+            &words,
+            &[
+                ("OTEL_EXPORTER_OTLP_HEADERS", CANARY),
+                ("VCENTER_PASSWORD", ""),
+                ("VCENTER_PASSWORD_FILE", secret_file.to_str().context("a path")?),
+            ],
+        )
+        .await?;
+        ensure!(exported.code == 0, "{exported}");
+        let mut files: BTreeMap<String, String> = BTreeMap::new();
+        for entry in std::fs::read_dir(&to)? {
+            let path = entry?.path();
+            let name = path.file_name().context("a name")?.to_string_lossy().into_owned();
+            files.insert(name, std::fs::read_to_string(&path)?);
+        }
+        let names: Vec<&str> = files.keys().map(String::as_str).collect();
+        ensure!(
+            names
+                == [
+                    "about.json",
+                    "budgets.json",
+                    "checks.json",
+                    "missing.json",
+                    "nodemaintenances.json",
+                    "nodes.json",
+                    "plans.json",
+                    "settings.json"
+                ],
+            "{names:?}"
+        );
+        for (name, text) in &files {
+            let _: Value = serde_json::from_str(text).with_context(|| name.clone())?;
+            ensure!(
+                !text.contains(CANARY) && !text.contains(stage.vcenter.password()),
+                "{name}: {text}"
+            );
+        }
+        ensure!(files["plans.json"].contains("export/web") && files["nodes.json"].contains(&node));
+        ensure!(files["missing.json"].trim() == "{}", "{}", files["missing.json"]);
+        let again = types(&stage, &words).await?;
+        ensure!(again.code == 1, "what is there is not written over: {again}");
+        Ok(())
+    });
+}
+
+#[test]
+fn kubectl_finds_the_plugin_by_its_name() {
+    tell(async {
+        let kubectl = Path::new("/usr/bin/kubectl");
+        let stage = one_node("plugin").await?;
+        let path = stage.kube.dir().join("plugin-path");
+        std::fs::create_dir(&path)?;
+        std::os::unix::fs::symlink(BINARY, path.join("kubectl-haulout"))?;
+        let person = stage.kube.kubeconfig(&User::admin(person(&stage)))?;
+        let mut own = Command::new(path.join("kubectl-haulout"));
+        own.args(["list", "--help"]).env_clear();
+        let help = answer(own).await?;
+        ensure!(help.stdout.contains("Usage: kubectl haulout list"), "{help}");
+        if !kubectl.exists() {
+            println!("there is no /usr/bin/kubectl here: that it finds kubectl-haulout on PATH is not shown");
+            return Ok(());
+        }
+        let mut through = Command::new(kubectl);
+        through
+            .args(["haulout", "list", "-o", "name", "--kubeconfig"])
+            .arg(&person);
+        through
+            .args(["--context", "lab"])
+            .env_clear()
+            .envs(stage.environment()?);
+        let searched = format!("{}:/usr/bin:/bin", path.display());
+        through
+            .env("PATH", searched)
+            .env("HOME", &path)
+            .env_remove("KUBECONFIG");
+        let list = answer(through).await?;
+        ensure!(
+            list.stdout == format!("node/{}\n", stage.node_name("gpu1")),
+            "{list}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn what_cannot_be_answered_is_said_on_stderr_with_its_exit_code() {
+    tell(async {
+        let stage = one_node("wrong-words").await?;
+        let node = stage.node_name("gpu1");
+        for (words, code, said) in [
+            (vec!["status", "nobody"], 1, "node/nobody: not there"),
+            (vec!["drain", "nobody"], 1, "node/nobody: not there"),
+            (vec!["approve", "nobody"], 1, "node/nobody: not there"),
+            (
+                vec!["plan", "nobody"],
+                1,
+                "neither a node that GPU_NODE_LABEL selects nor a host",
+            ),
+            (vec!["trace", node.as_str()], 1, "has had no episode"),
+            (vec!["list", "--context", "none-such"], 1, "--context"),
+            (
+                vec!["plan", "esx1", "--poll-interval-seconds", "0"],
+                2,
+                "POLL_INTERVAL_SECONDS",
+            ),
+            (
+                vec![
+                    "drain",
+                    node.as_str(),
+                    "--action",
+                    "Relocate",
+                    "--target-host",
+                    "esx1",
+                    "--no-such",
+                ],
+                2,
+                "--no-such",
+            ),
+            (
+                vec!["drain", node.as_str(), "--target-host", "esx1"],
+                2,
+                "--action",
+            ),
+            (
+                vec![
+                    "drain",
+                    node.as_str(),
+                    "--target-host",
+                    "esx1",
+                    "--action",
+                    "Reboot",
+                ],
+                1,
+                "--action Relocate only",
+            ),
+        ] {
+            let answer = types(&stage, &words).await?;
+            ensure!(answer.code == code, "{words:?}: {answer}");
+            ensure!(answer.stdout.is_empty(), "{words:?}: {answer}");
+            ensure!(answer.stderr.contains(said), "{words:?}: {answer}");
+        }
+        let version = types(&stage, &["version"]).await?;
+        ensure!(
+            version.stdout == format!("haulout {}\n", env!("CARGO_PKG_VERSION")),
+            "{version}"
+        );
+        let yaml = types(&stage, &["version", "-o", "yaml"]).await?;
+        ensure!(
+            yaml.stdout == format!("haulout: \"{}\"\n", env!("CARGO_PKG_VERSION")),
+            "{yaml}"
+        );
+        let script = types(&stage, &["completion", "bash"]).await?;
+        ensure!(script.stdout.contains("complete -F _haulout"), "{script}");
+        let kind = types(&stage, &["crd"]).await?;
+        ensure!(
+            kind.stdout.contains("name: nodemaintenances.haulout.dev"),
+            "{kind}"
+        );
+        Ok(())
+    });
+}
