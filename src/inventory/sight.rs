@@ -97,12 +97,19 @@ impl Inventory {
             });
         };
         let record = self.record(node);
+        let mut vm = self.vm_of(node);
         let target = match record.phase().map(Phase::at_work) {
             Some(Phase::Relocating { to }) => self.host_state(to.moref.as_ref()),
+            // Its power is cut next: of the one VM that answers at this time, not of the one that answered once.
+            Some(Phase::ShuttingDown(_)) => {
+                if matches!(vm, VmSeen::Found(_)) && !self.is_surely(node) {
+                    vm = VmSeen::NotLookedUp;
+                }
+                HostState::Unknown
+            }
             Some(
                 Phase::Queued
                 | Phase::Draining
-                | Phase::ShuttingDown(_)
                 | Phase::AwaitingHost
                 | Phase::PoweringOn { .. }
                 | Phase::Rejoining
@@ -116,7 +123,7 @@ impl Inventory {
             lead: self.lead,
             hearing,
             node: Some(node_seen(node)),
-            vm: self.vm_of(node),
+            vm,
             behind: self.root_ahead(&admission),
             admission,
             drain: local.and_then(|local| local.drain.clone()),

@@ -18,8 +18,11 @@ const SET: u32 = 100;
 /// Objects per page of what is read again. It is a few small properties of each, so all hosts of the largest vCenter, the
 /// VMs of ours on them and their tasks go into one call.
 const AGAIN: u32 = 10_000;
-/// Tasks on the history's page. Between two looks of the stream, at most a second, no vCenter starts more.
-const HISTORY_PAGE: u32 = 200;
+/// Tasks on the history's page. It is sent whole, and read, whenever any task of the vCenter begins, ends or moves on, and so
+/// in the very moment of a click: 200 of them took longer to write and to read than all else that happens then. One look
+/// follows the last within milliseconds, so a task is pushed off the page unseen only where so many more begin in
+/// between; it is then found in `recentTask`, of which the history is the second teller, or by the re-read.
+const HISTORY_PAGE: u32 = 20;
 /// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
 pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
 
