@@ -16,14 +16,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::feed::{Feed, Poll, Remains};
+use self::feed::{Feed, List, Poll, Remains};
 use self::shadow::Shadow;
 use super::client::{Error, Settings, Vcenter};
 use super::property::{Object, UpdateSet};
 use super::session::Session;
 use super::soap::Moref;
 use super::update::{Pressing, Roster, Update, Vm, VmKey};
-use crate::ids::VmRef;
+use crate::ids::{ComputeRef, HostRef, VmRef};
 
 mod feed;
 mod lookup;
@@ -185,7 +185,7 @@ impl Stream {
                     work = Some(self.begin(&mut following, Scope::New));
                 }
                 _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
-                () = std::future::ready(()), if idle && !following.doubtful.is_empty() => {
+                () = std::future::ready(()), if idle && following.is_due() => {
                     work = Some(self.begin(&mut following, Scope::New));
                 }
             }
@@ -270,6 +270,8 @@ struct Job {
     keys: BTreeSet<VmKey>,
     found: Found,
     listed: BTreeSet<Moref>,
+    /// Hosts whose devices are to be followed too.
+    candidates: BTreeSet<HostRef>,
 }
 
 /// What came of a [`Job`].
@@ -278,6 +280,7 @@ struct Done {
     pressing: BTreeMap<VmKey, Pressing>,
     found: Found,
     listed: BTreeSet<Moref>,
+    candidates: BTreeSet<HostRef>,
     read_again: Option<Vec<Object>>,
 }
 
@@ -290,11 +293,17 @@ impl Job {
         wanted.extend(self.roster.tasks.iter().map(Moref::from));
         if wanted != self.listed {
             let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
-            let absent = self.feed.change_members(add, remove).await?;
+            let absent = self.feed.change(List::Members, add, remove).await?;
             wanted.retain(|moref| !absent.contains(moref));
             for vms in found.values_mut() {
                 vms.retain(|vm| !absent.contains(&vm.into()));
             }
+        }
+        if !self.candidates.is_empty() {
+            let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
+            self.feed
+                .change(List::Candidates, add.iter(), std::iter::empty())
+                .await?;
         }
         let read_again = match self.scope {
             Scope::All => Some(self.feed.read_again().await?),
@@ -305,6 +314,7 @@ impl Job {
             pressing: self.roster.pressing,
             found,
             listed: wanted,
+            candidates: self.candidates,
             read_again,
         })
     }
@@ -318,6 +328,13 @@ struct Following {
     shadow: Shadow,
     found: Found,
     listed: BTreeSet<Moref>,
+    /// The hosts whose devices are followed. They only become more: a host that left this filter alone would look as if it
+    /// were gone.
+    candidates: BTreeSet<HostRef>,
+    /// There may be more of them.
+    candidates_due: bool,
+    /// The clusters where VMs of ours stood when somebody looked last.
+    computes: BTreeSet<ComputeRef>,
     /// What was told of `found`.
     told: Found,
     /// The two differ. It is compared when somebody has looked, not with each set: that a host changes must not cost a
@@ -342,6 +359,9 @@ impl Following {
             shadow: Shadow::default(),
             found: Found::new(),
             listed: BTreeSet::new(),
+            candidates: BTreeSet::new(),
+            candidates_due: false,
+            computes: BTreeSet::new(),
             told: Found::new(),
             found_is_news: false,
             owed: false,
@@ -371,6 +391,9 @@ impl Following {
                 .collect(),
         };
         self.doubtful.clear();
+        self.candidates_due = false;
+        self.computes = self.shadow.computes_of_ours();
+        let candidates = self.shadow.hosts_of(&self.computes);
         self.pressing.clone_from(&roster.pressing);
         Job {
             feed: self.feed.clone(),
@@ -379,6 +402,7 @@ impl Following {
             keys,
             found: self.found.clone(),
             listed: self.listed.clone(),
+            candidates: candidates.difference(&self.candidates).cloned().collect(),
         }
     }
 
@@ -425,6 +449,26 @@ impl Following {
         }
         let mut updates = self.news();
         self.doubt(&updates);
+        // A VM of ours has come or moved, or a host into a cluster where one stands.
+        self.candidates_due |= updates.iter().any(|update| match update {
+            Update::Vm(vm) => vm
+                .host
+                .as_ref()
+                .is_some_and(|host| !self.candidates.contains(host)),
+            Update::Host(host) => {
+                let is_near = |compute| self.computes.contains(compute);
+                !self.candidates.contains(&host.moref) && host.compute.as_ref().is_some_and(is_near)
+            }
+            Update::Reset
+            | Update::HostGone(_)
+            | Update::Compute(_)
+            | Update::ComputeGone(_)
+            | Update::VmGone(_)
+            | Update::Task(_)
+            | Update::Found { .. }
+            | Update::Settled
+            | Update::Lost { .. } => false,
+        });
         if !std::mem::replace(stood, true) {
             updates.insert(0, Update::Reset);
         } else if updates.is_empty() && !self.owed {
@@ -433,6 +477,11 @@ impl Following {
         updates.push(Update::Settled);
         self.owed = false;
         updates
+    }
+
+    /// Whether something is to be done beside the polls at once.
+    fn is_due(&self) -> bool {
+        self.candidates_due || !self.doubtful.is_empty()
     }
 
     /// A VM that is gone, or whose UUID and name are none of our keys, puts the answers that name it into doubt.
@@ -486,6 +535,7 @@ impl Following {
         self.found_is_news = done.found != self.told;
         self.found = done.found;
         self.listed = done.listed;
+        self.candidates.extend(done.candidates);
         if let Some(objects) = done.read_again {
             self.shadow.merge_reread(&objects);
         }

@@ -23,10 +23,13 @@ const AGAIN: u32 = 10_000;
 /// follows the last within milliseconds, so a task is pushed off the page unseen only where so many more begin in
 /// between; it is then found in `recentTask`, of which the history is the second teller, or by the re-read.
 const HISTORY_PAGE: u32 = 20;
+/// How long a page of the history lies unread. A click is told by both polls at once, and the page, which is the larger and
+/// the second teller, must not be read first.
+const HISTORY_WAITS: Duration = Duration::from_millis(10);
 /// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
 pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
 
-/// Everything is read when a host appears; what changes during its life is small.
+/// Read of every host when it appears; what changes during its life is small.
 const HOST: &[&str] = &[
     "name",
     "parent",
@@ -35,9 +38,9 @@ const HOST: &[&str] = &[
     "runtime.inQuarantineMode",
     "recentTask",
     "datastore",
-    "config.pciPassthruInfo",
-    "hardware.pciDevice",
 ];
+/// Read of the hosts that could take a VM of ours. It is most of a host's bytes, and of no use on any other.
+const DEVICES: &[&str] = &["config.pciPassthruInfo", "hardware.pciDevice"];
 const VM: &[&str] = &[
     "name",
     "config.uuid",
@@ -68,7 +71,19 @@ pub(super) struct Feed {
     /// collector answers only when all its filters are calculated, and a history is slow to calculate.
     history: Option<Moref>,
     hosts: Moref,
+    /// Our VMs and the tasks that are awaited.
     list: Moref,
+    /// The hosts whose devices are followed.
+    candidates: Moref,
+}
+
+/// Which of the feed's lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum List {
+    /// Our VMs and the tasks that are awaited.
+    Members,
+    /// The hosts that could take a VM of ours.
+    Candidates,
 }
 
 /// Which of the feed's polls.
@@ -151,6 +166,8 @@ impl Feed {
         let hosts = remains.make(hosts, "DestroyView").await?;
         let list = Call::act("CreateListView", &content.view_manager);
         let list = remains.make(list, "DestroyView").await?;
+        let candidates = Call::act("CreateListView", &content.view_manager);
+        let candidates = remains.make(candidates, "DestroyView").await?;
         let collector = Call::act("CreatePropertyCollector", &content.property_collector);
         let collector = remains.make(collector, "DestroyPropertyCollector").await?;
         let mut feed = Self {
@@ -160,8 +177,10 @@ impl Feed {
             history: None,
             hosts,
             list,
+            candidates,
         };
         feed.filter(&feed.collector, feed.host_spec()).await?;
+        feed.filter(&feed.collector, feed.device_spec()).await?;
         feed.filter(&feed.collector, feed.member_spec()).await?;
         let mark = feed.filter(&feed.collector, feed.mark_spec()).await;
         feed.optional("the mark of VMs that vCenter evacuates by power-off", mark)?;
@@ -186,7 +205,11 @@ impl Feed {
             .with(Out::text("maxObjectUpdates", SET.to_string()));
         let call = Call::read("WaitForUpdatesEx", collector)
             .with(Out::text("version", version))
-            .with(options);
+            .with(options)
+            .unread_for(match poll {
+                Poll::Objects => Duration::ZERO,
+                Poll::History => HISTORY_WAITS,
+            });
         // The server may answer late by as much as its calculation takes, as it may with every other call.
         let deadline = settings.long_poll + settings.call_deadline;
         let response = self.vcenter.call_within(&self.session, &call, deadline).await?;
@@ -205,13 +228,18 @@ impl Feed {
         Ok(set)
     }
 
-    /// Changes what the list holds. Gives those of `add` that do not exist.
-    pub(super) async fn change_members(
+    /// Changes what a list holds. Gives those of `add` that do not exist.
+    pub(super) async fn change(
         &self,
+        list: List,
         add: impl Iterator<Item = &Moref> + Send,
         remove: impl Iterator<Item = &Moref> + Send,
     ) -> Result<BTreeSet<Moref>, Error> {
-        let mut call = Call::act("ModifyListView", &self.list);
+        let list = match list {
+            List::Members => &self.list,
+            List::Candidates => &self.candidates,
+        };
+        let mut call = Call::act("ModifyListView", list);
         for moref in add {
             call = call.with(Out::moref("add", moref));
         }
@@ -252,6 +280,12 @@ impl Feed {
             .read("ComputeResource", &["name", "configurationEx"])
             .read("Task", &["info"])
             .through(&self.hosts, vec![Step::new("ContainerView", "view", steps)])
+    }
+
+    fn device_spec(&self) -> Spec {
+        Spec::default()
+            .read("HostSystem", DEVICES)
+            .through(&self.candidates, vec![Step::new("ListView", "view", Vec::new())])
     }
 
     fn member_spec(&self) -> Spec {
