@@ -175,8 +175,15 @@ impl Stream {
                 }
                 done = finish(&mut work), if !idle => {
                     work = None;
-                    following.done(done?, &self.roster.borrow().pressing);
-                    let updates = following.beside_poll(self.stood);
+                    let done = done?;
+                    let was_reread = done.read_again.is_some();
+                    following.done(done, &self.roster.borrow().pressing);
+                    // Devices that were not told by the first re-read are not waited for any longer.
+                    let updates = if was_reread && following.is_heard && !self.stood {
+                        following.complete(&mut self.stood)
+                    } else {
+                        following.beside_poll(self.stood)
+                    };
                     self.tell(updates).await?;
                 }
                 () = replaced(&mut sessions, &session) => return Err(End::Replaced),
@@ -272,6 +279,8 @@ struct Job {
     listed: BTreeSet<Moref>,
     /// Hosts whose devices are to be followed too.
     candidates: BTreeSet<HostRef>,
+    /// vCenter has told of a host, and not that all are gone.
+    knows_hosts: bool,
 }
 
 /// What came of a [`Job`].
@@ -306,7 +315,7 @@ impl Job {
                 .await?;
         }
         let read_again = match self.scope {
-            Scope::All => Some(self.feed.read_again().await?),
+            Scope::All => Some(self.feed.read_again(self.knows_hosts).await?),
             Scope::New | Scope::Lookups => None,
         };
         Ok(Done {
@@ -335,6 +344,8 @@ struct Following {
     candidates_due: bool,
     /// The clusters where VMs of ours stood when somebody looked last.
     computes: BTreeSet<ComputeRef>,
+    /// A complete set of the objects has come in.
+    is_heard: bool,
     /// What was told of `found`.
     told: Found,
     /// The two differ. It is compared when somebody has looked, not with each set: that a host changes must not cost a
@@ -362,6 +373,7 @@ impl Following {
             candidates: BTreeSet::new(),
             candidates_due: false,
             computes: BTreeSet::new(),
+            is_heard: false,
             told: Found::new(),
             found_is_news: false,
             owed: false,
@@ -403,6 +415,7 @@ impl Following {
             found: self.found.clone(),
             listed: self.listed.clone(),
             candidates: candidates.difference(&self.candidates).cloned().collect(),
+            knows_hosts: self.shadow.knows_hosts(),
         }
     }
 
@@ -447,9 +460,40 @@ impl Following {
         if set.truncated {
             return Vec::new();
         }
+        self.is_heard = true;
+        // The devices of the hosts that could take a VM of ours belong to a first set.
+        if !*stood
+            && !self
+                .shadow
+                .hosts_of(&self.shadow.computes_of_ours())
+                .is_subset(&self.candidates)
+        {
+            self.candidates_due = true;
+            return Vec::new();
+        }
+        self.complete(stood)
+    }
+
+    /// What is to be told of a set that is complete.
+    fn complete(&mut self, stood: &mut bool) -> Vec<Update> {
         let mut updates = self.news();
-        self.doubt(&updates);
-        // A VM of ours has come or moved, or a host into a cluster where one stands.
+        if !std::mem::replace(stood, true) {
+            updates.insert(0, Update::Reset);
+        } else if updates.is_empty() && !self.owed {
+            return updates;
+        }
+        updates.push(Update::Settled);
+        self.owed = false;
+        updates
+    }
+
+    /// Whether something is to be done beside the polls at once.
+    fn is_due(&self) -> bool {
+        self.candidates_due || !self.doubtful.is_empty()
+    }
+
+    /// A VM of ours that has come or moved, or a host that came into a cluster where one stands, may mean more candidates.
+    fn note_candidates(&mut self, updates: &[Update]) {
         self.candidates_due |= updates.iter().any(|update| match update {
             Update::Vm(vm) => vm
                 .host
@@ -469,19 +513,6 @@ impl Following {
             | Update::Settled
             | Update::Lost { .. } => false,
         });
-        if !std::mem::replace(stood, true) {
-            updates.insert(0, Update::Reset);
-        } else if updates.is_empty() && !self.owed {
-            return updates;
-        }
-        updates.push(Update::Settled);
-        self.owed = false;
-        updates
-    }
-
-    /// Whether something is to be done beside the polls at once.
-    fn is_due(&self) -> bool {
-        self.candidates_due || !self.doubtful.is_empty()
     }
 
     /// A VM that is gone, or whose UUID and name are none of our keys, puts the answers that name it into doubt.
@@ -558,6 +589,8 @@ impl Following {
 
     fn news(&mut self) -> Vec<Update> {
         let mut updates = self.shadow.tell();
+        self.doubt(&updates);
+        self.note_candidates(&updates);
         if !std::mem::take(&mut self.found_is_news) {
             return updates;
         }

@@ -223,7 +223,7 @@ impl Feed {
             });
         if property::is_of_dead_session(objects) {
             self.vcenter.sessions.give_up(self.session.generation);
-            return Err(dead_session(&call));
+            return Err(dead_session(&call, property::WITHHELD));
         }
         Ok(set)
     }
@@ -251,8 +251,9 @@ impl Feed {
         Ok(unresolved.collect())
     }
 
-    /// Reads hosts, our VMs and their tasks once more, all pages.
-    pub(super) async fn read_again(&self) -> Result<Vec<Object>, Error> {
+    /// Reads hosts, our VMs and their tasks once more, all pages. Where hosts are known and none is read, the view through which
+    /// they were read is gone, and with it the session: a missing object is left out of what is read, without a fault.
+    pub(super) async fn read_again(&self, knows_hosts: bool) -> Result<Vec<Object>, Error> {
         let host = Step::new("HostSystem", "recentTask", Vec::new());
         let vm = Step::new("VirtualMachine", "recentTask", Vec::new());
         let spec = Spec::default()
@@ -261,7 +262,16 @@ impl Feed {
             .read("Task", &["info"])
             .through(&self.hosts, vec![Step::new("ContainerView", "view", vec![host])])
             .through(&self.list, vec![Step::new("ListView", "view", vec![vm])]);
-        self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await
+        let objects = self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await?;
+        if knows_hosts && !objects.iter().any(|object| object.moref.host().is_some()) {
+            self.vcenter.sessions.give_up(self.session.generation);
+            let call = Call::read("RetrievePropertiesEx", &self.hosts);
+            return Err(dead_session(
+                &call,
+                "none of the hosts stands in our view any more",
+            ));
+        }
+        Ok(objects)
     }
 
     /// The client, for reads in the feed's session.

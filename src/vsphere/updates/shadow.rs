@@ -181,6 +181,11 @@ impl Shadow {
         self.ours.iter().all(|vm| self.vms.contains_key(vm))
     }
 
+    /// Whether there is any host.
+    pub fn knows_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
     /// The clusters where VMs of ours stand.
     pub fn computes_of_ours(&self) -> BTreeSet<ComputeRef> {
         let ours = self.ours.iter().filter_map(|vm| self.vms.get(vm));
