@@ -289,7 +289,6 @@ struct Done {
     pressing: BTreeMap<VmKey, Pressing>,
     found: Found,
     listed: BTreeSet<Moref>,
-    candidates: BTreeSet<HostRef>,
     read_again: Option<Vec<Object>>,
 }
 
@@ -323,7 +322,6 @@ impl Job {
             pressing: self.roster.pressing,
             found,
             listed: wanted,
-            candidates: self.candidates,
             read_again,
         })
     }
@@ -405,7 +403,10 @@ impl Following {
         self.doubtful.clear();
         self.candidates_due = false;
         self.computes = self.shadow.computes_of_ours();
-        let candidates = self.shadow.hosts_of(&self.computes);
+        // They count from here on, because vCenter may tell of them before the job has ended.
+        let wanted = self.shadow.hosts_of(&self.computes);
+        let candidates = wanted.difference(&self.candidates).cloned().collect();
+        self.candidates.extend(wanted);
         self.pressing.clone_from(&roster.pressing);
         Job {
             feed: self.feed.clone(),
@@ -414,7 +415,7 @@ impl Following {
             keys,
             found: self.found.clone(),
             listed: self.listed.clone(),
-            candidates: candidates.difference(&self.candidates).cloned().collect(),
+            candidates,
             knows_hosts: self.shadow.knows_hosts(),
         }
     }
@@ -566,7 +567,6 @@ impl Following {
         self.found_is_news = done.found != self.told;
         self.found = done.found;
         self.listed = done.listed;
-        self.candidates.extend(done.candidates);
         if let Some(objects) = done.read_again {
             self.shadow.merge_reread(&objects);
         }
