@@ -6,9 +6,11 @@
 )]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::figures::{self, Samples as Sampled};
 use haulout_lab::kube::{AuditEvent, Kube, Options as KubeOptions, User};
 use haulout_lab::process::Spec as ProcessSpec;
 use haulout_lab::vcenter::{Collector, Crowd, Delays, Options, Spec, Tls, Vcenter, VmSpec};
@@ -131,6 +133,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
         "median ms",
         "max ms",
     ]);
+    let mut kept = figures::Table::new("detection_latency");
     for &hosts in sizes {
         say(&format!("{hosts} hosts …"));
         let house = House::set(&kube, hosts).await?;
@@ -138,11 +141,12 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
         for storm in [false, true] {
             house.latency_rows(&mut latency, &samples, storm);
             house.patch_row(&mut patch, &samples, storm);
+            house.keep(&mut kept, &samples, storm);
         }
         // What comes next takes long; this much is known.
         say(&latency.screen());
         say(&patch.screen());
-        house.idle(plan, &programs, &mut cost).await?;
+        house.idle(plan, &programs, &mut cost, &mut kept).await?;
         if programs.python.is_ok() {
             house.pollers(plan, &programs, &mut cost).await?;
         }
@@ -160,7 +164,11 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
         ("From the click to the cordon's PATCH, by the audit log", &patch),
         ("What watching costs vCenter while nothing happens", &cost),
     ];
-    report("detection_latency", &intro, &tables, &notes)
+    report("detection_latency", &intro, &tables, &notes)?;
+    kept.note(intro);
+    notes.into_iter().for_each(|note| kept.note(note));
+    kept.keep(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures"))?;
+    Ok(())
 }
 
 /// A vCenter of one size, and the Node whose VM stands on the host that is clicked on.
@@ -175,6 +183,8 @@ struct House<'a> {
 const CLICKED: &str = "crowd-0000";
 const HAULOUT: &str = "Haulout to PATCH";
 const BARE: &str = "bare PATCH";
+const KNOWS: &str = "click to knowing ms";
+const PATCHED: &str = "click to PATCH ms";
 
 impl<'a> House<'a> {
     async fn set(kube: &'a Kube, hosts: usize) -> anyhow::Result<Self> {
@@ -439,8 +449,42 @@ impl<'a> House<'a> {
         ]);
     }
 
+    /// The same for the table of all benches.
+    fn keep(&self, kept: &mut figures::Table, samples: &Samples, storm: bool) {
+        let case = format!("{} hosts, {}", self.hosts, weather(storm));
+        let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
+        for (who, key) in [
+            ("floor", "floor"),
+            ("haulout's stream", "stream"),
+            ("govmomi", "govmomi"),
+            ("pyvmomi", "pyvmomi"),
+        ] {
+            if !of(key).is_empty() {
+                kept.row(&case, who, KNOWS, &of(key).iter().copied().collect());
+            }
+        }
+        kept.compare(&case, KNOWS, "floor");
+        kept.target(&case, KNOWS, "haulout's stream", 1.2);
+        let least = quantile(of("floor"), 0.5) + quantile(of(BARE), 0.5);
+        kept.row(
+            &case,
+            "floor and a bare PATCH",
+            PATCHED,
+            &Sampled::from_iter([least]),
+        );
+        kept.row(&case, "haulout", PATCHED, &of(HAULOUT).iter().copied().collect());
+        kept.compare(&case, PATCHED, "floor and a bare PATCH");
+        kept.target(&case, PATCHED, "haulout", 1.5);
+    }
+
     /// What those who are pushed to ask for while nothing happens.
-    async fn idle(&self, plan: &Plan, programs: &Programs, table: &mut Table) -> anyhow::Result<()> {
+    async fn idle(
+        &self,
+        plan: &Plan,
+        programs: &Programs,
+        table: &mut Table,
+        kept: &mut figures::Table,
+    ) -> anyhow::Result<()> {
         for kind in [Kind::Stream, Kind::Govmomi] {
             let contender = Contender::start(kind, &self.watch, programs).await?;
             let before = self.vcenter.traffic(kind.agent()).await?;
@@ -449,10 +493,19 @@ impl<'a> House<'a> {
             contender.end().await?;
             let minutes = plan.idle.as_secs_f64() / 60.0;
             let bytes = (after.received + after.sent - before.received - before.sent) as f64;
+            let calls = (after.calls - before.calls) as f64 / minutes;
+            let case = format!("{} hosts, idle", self.hosts);
+            let row = kept.row(
+                &case,
+                &kind.name(),
+                "calls per minute",
+                &Sampled::from_iter([calls]),
+            );
+            row.target = (kind == Kind::Stream).then_some(3.0);
             table.row(vec![
                 self.hosts.to_string(),
                 kind.name(),
-                figure((after.calls - before.calls) as f64 / minutes),
+                figure(calls),
                 figure(bytes / 1024.0 / minutes),
                 "0".into(),
                 "-".into(),

@@ -1,17 +1,19 @@
 //! What following costs, and how it grows: from start to in sync, and then at rest, in hosts, in the vCenter's VMs and in
-//! our own, beside govmomi's waiter over the same hosts. `QUICK=1` rests for less long.
+//! our own, beside govmomi's waiter over the same hosts. `QUICK=1` rests for less long, and sizes (in hosts) may be named.
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use haulout_lab::figures::{self, Samples};
 use haulout_lab::kube::{Kube, Options as KubeOptions};
 use haulout_lab::vcenter::{Collector, Crowd, Options, Spec, Tls, Vcenter};
 use tokio::time::sleep;
 
 use self::detection::contender::{self, Watch};
 use self::detection::peer::{Contender, Kind, Programs};
-use self::detection::table::{Table, figure, quantile, report, say};
+use self::detection::table::{Table, figure, report, say};
 
 #[allow(dead_code, reason = "each bench uses its part")]
 mod detection {
@@ -46,28 +48,22 @@ fn main() -> anyhow::Result<()> {
     // An idle stream reads again each half minute; less than that shows nothing.
     let quick = contender::is_quick(&words);
     let rest = Duration::from_secs(if quick { 35 } else { 300 });
-    tokio::runtime::Runtime::new()?.block_on(measure(rest))
+    let wanted: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    tokio::runtime::Runtime::new()?.block_on(measure(rest, &wanted))
 }
 
-async fn measure(rest: Duration) -> anyhow::Result<()> {
+async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
     let programs = Programs::find().await?;
     // Only its authority is needed here, for the stand-in's certificate.
     let kube = Kube::start(&KubeOptions::default()).await?;
-    let mut table = Table::new(&[
-        "hosts",
-        "VMs",
-        "ours",
-        "contender",
-        "in sync ms",
-        "calls",
-        "KiB",
-        "CPU s",
-        "peak MiB",
-        "idle MiB",
-        "idle CPU %",
-        "idle calls/min",
-    ]);
+    let mut columns = vec!["hosts", "VMs", "ours", "contender"];
+    columns.extend(WHAT);
+    let mut table = Table::new(&columns);
+    let mut kept = figures::Table::new("watching");
     for &(hosts, vms, ours) in SIZES {
+        if !wanted.is_empty() && !wanted.contains(&hosts) {
+            continue;
+        }
         say(&format!("{hosts} hosts, {vms} VMs, {ours} of them ours …"));
         let (cert, key) = kube.server_certificate(&format!("vcenter-{hosts}-{vms}-{ours}"))?;
         let spec = Spec {
@@ -98,9 +94,18 @@ async fn measure(rest: Duration) -> anyhow::Result<()> {
             // The peers follow hosts alone; they stand beside Haulout where Haulout does too.
             let there = kind != Kind::Pyvmomi || programs.python.is_ok();
             if kind == Kind::Stream || ours == 0 && there {
-                table.row(row(&vcenter, kind, &watch, &programs, rest, &[hosts, vms, ours]).await?);
+                let figures = row(&vcenter, kind, &watch, &programs, rest).await?;
+                let case = format!("{hosts} hosts, {vms} VMs, {ours} of them ours");
+                let mut cells: Vec<String> = [hosts, vms, ours].map(|size| size.to_string()).to_vec();
+                cells.push(kind.name());
+                for (what, samples) in WHAT.iter().zip(&figures) {
+                    cells.push(figure(samples.median().unwrap_or(f64::NAN)));
+                    kept.row(&case, &kind.name(), what, samples);
+                }
+                table.row(cells);
             }
         }
+        aim(&mut kept, hosts, vms, ours);
         vcenter.stop().await?;
     }
     kube.stop().await?;
@@ -113,15 +118,46 @@ async fn measure(rest: Duration) -> anyhow::Result<()> {
         "Time holds the stand-in's own: it writes each host's properties once and then again from memory, which a vCenter's \
          database does at a pace of its own. The first start of a size pays for it, the median does not.",
         "CPU is counted in hundredths of a second: an idle program that shows 0 used less than that.",
-        "The peers follow five properties of a host and the tasks; Haulout also datastores and PCI devices, and the \
-         clusters' DRS settings, which is most of its bytes.",
+        "The peers follow five properties of a host and the tasks; Haulout also datastores and the clusters' DRS \
+         settings, and where VMs of ours stand, the PCI devices of their clusters' hosts, which is most of its bytes.",
     ];
     let mut notes = notes.map(str::to_owned).to_vec();
     if let Err(why) = &programs.python {
         notes.push(format!("pyVmomi was not measured: {why}."));
     }
-    report("watching", &intro, &[("What following costs", &table)], &notes)
+    report("watching", &intro, &[("What following costs", &table)], &notes)?;
+    kept.note(intro);
+    notes.into_iter().for_each(|note| kept.note(note));
+    kept.keep(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures"))?;
+    Ok(())
 }
+
+/// Says what Haulout may need at the most: where it follows hosts alone, the time and the calls of govmomi.
+fn aim(kept: &mut figures::Table, hosts: usize, vms: usize, ours: usize) {
+    let case = format!("{hosts} hosts, {vms} VMs, {ours} of them ours");
+    let us = Kind::Stream.name();
+    if ours == 0 {
+        for what in ["in sync ms", "calls"] {
+            kept.compare(&case, what, &Kind::Govmomi.name());
+            kept.target(&case, what, &us, 1.0);
+        }
+    }
+    kept.target(&case, "idle MiB", &us, if hosts <= 100 { 32.0 } else { 64.0 });
+    kept.target(&case, "idle CPU %", &us, 0.2);
+    kept.target(&case, "idle calls/min", &us, 3.0);
+}
+
+/// What is measured of each.
+const WHAT: [&str; 8] = [
+    "in sync ms",
+    "calls",
+    "KiB",
+    "CPU s",
+    "peak MiB",
+    "idle MiB",
+    "idle CPU %",
+    "idle calls/min",
+];
 
 async fn row(
     vcenter: &Vcenter,
@@ -129,9 +165,8 @@ async fn row(
     watch: &Watch,
     programs: &Programs,
     rest: Duration,
-    sizes: &[usize],
-) -> anyhow::Result<Vec<String>> {
-    let (mut sync, mut calls, mut kib, mut cpu, mut peak) = (vec![], vec![], vec![], vec![], vec![]);
+) -> anyhow::Result<[Samples; 8]> {
+    let mut taken: [Samples; 8] = Default::default();
     let mut last = None;
     for _ in 0..STARTS {
         let before = vcenter.traffic(kind.agent()).await?;
@@ -140,11 +175,16 @@ async fn row(
             .with_context(|| kind.name())?;
         let after = vcenter.traffic(kind.agent()).await?;
         let used = contender.used()?;
-        sync.push(contender.sync_ms);
-        calls.push((after.calls - before.calls) as f64);
-        kib.push((after.received + after.sent - before.received - before.sent) as f64 / 1024.0);
-        cpu.push(used.cpu_seconds);
-        peak.push(used.peak_mib);
+        let figures = [
+            contender.sync_ms,
+            (after.calls - before.calls) as f64,
+            (after.received + after.sent - before.received - before.sent) as f64 / 1024.0,
+            used.cpu_seconds,
+            used.peak_mib,
+        ];
+        for (samples, figure) in taken.iter_mut().zip(figures) {
+            samples.add(figure);
+        }
         if let Some(previous) = last.replace(contender) {
             let previous: Contender = previous;
             previous.end().await?;
@@ -156,11 +196,13 @@ async fn row(
     let (ended, now) = (contender.used()?, vcenter.traffic(kind.agent()).await?);
     contender.end().await?;
     let seconds = rest.as_secs_f64();
-    let mut cells: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-    cells.push(kind.name());
-    cells.extend([&sync, &calls, &kib, &cpu, &peak].map(|taken| figure(quantile(taken, 0.5))));
-    cells.push(figure(ended.resident_mib));
-    cells.push(figure((ended.cpu_seconds - began.cpu_seconds) / seconds * 100.0));
-    cells.push(figure((now.calls - traffic.calls) as f64 * 60.0 / seconds));
-    Ok(cells)
+    let figures = [
+        ended.resident_mib,
+        (ended.cpu_seconds - began.cpu_seconds) / seconds * 100.0,
+        (now.calls - traffic.calls) as f64 * 60.0 / seconds,
+    ];
+    for (samples, figure) in taken.iter_mut().skip(5).zip(figures) {
+        samples.add(figure);
+    }
+    Ok(taken)
 }

@@ -7,6 +7,7 @@
 mod bind;
 mod findings;
 mod forecast;
+mod fresh;
 mod paper;
 mod places;
 mod requests;
@@ -82,6 +83,11 @@ pub struct Inventory {
     vms: BTreeMap<VmRef, vsphere::Vm>,
     tasks: BTreeMap<TaskRef, vsphere::Task>,
     answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
+    /// The keys to which this VM answers alone.
+    sole_answers: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
+    /// The nodes that go by this key.
+    askers: BTreeMap<vsphere::VmKey, BTreeSet<NodeName>>,
+    pressed: BTreeMap<vsphere::VmKey, fresh::Pressed>,
     holds: BTreeMap<HostRef, Vec<Hold>>,
     nodes: BTreeMap<NodeName, cluster::Node>,
     maintenances: BTreeMap<String, cluster::Maintenance>,
@@ -140,6 +146,9 @@ impl Inventory {
             vms: BTreeMap::new(),
             tasks: BTreeMap::new(),
             answers: BTreeMap::new(),
+            sole_answers: BTreeMap::new(),
+            askers: BTreeMap::new(),
+            pressed: BTreeMap::new(),
             holds: BTreeMap::new(),
             nodes: BTreeMap::new(),
             maintenances: BTreeMap::new(),
@@ -170,7 +179,8 @@ impl Inventory {
     }
 
     /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
-    pub fn roster(&self) -> vsphere::Roster {
+    pub fn roster(&mut self) -> vsphere::Roster {
+        let pressing = self.press();
         let tasks = self
             .local
             .values()
@@ -181,6 +191,7 @@ impl Inventory {
             });
         vsphere::Roster {
             vms: self.names().iter().flat_map(|name| self.keys_of(name)).collect(),
+            pressing,
             tasks: tasks.collect(),
         }
     }
@@ -254,7 +265,10 @@ impl Inventory {
                 }
             }
             Update::Found { key, vms } => {
-                self.answers.insert(key, vms);
+                if let Some(pressed) = self.pressed.get_mut(&key) {
+                    pressed.is_answered = true;
+                }
+                self.answer(key, vms);
             }
             Update::Settled => self.settle_vcenter(),
             Update::Lost { why } => self.vcenter.silent = Some(why),
@@ -347,6 +361,8 @@ impl Inventory {
             // A list made before the cordon was lifted says nothing about what was scheduled since.
             local.drain = None;
         }
+        let before = self.nodes.remove(&node.name);
+        self.asks(&node.name, before.as_ref(), Some(&node));
         self.nodes.insert(node.name.clone(), node);
     }
 
@@ -354,6 +370,7 @@ impl Inventory {
         let Some(node) = self.nodes.remove(name) else {
             return;
         };
+        self.asks(name, Some(&node), None);
         match record_of(&node) {
             record @ (Record::Episode(_) | Record::Python(_)) => {
                 self.local.entry(name.clone()).or_default().record_of_gone = Some(record);

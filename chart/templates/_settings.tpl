@@ -41,6 +41,7 @@ LOG_LEVEL_FILE: {{ . | quote }}
 DRY_RUN: {{ $config.dryRun | quote }}
 METRICS_ADDRESS: {{ printf "0.0.0.0:%d" (int64 .Values.ports.metrics) | quote }}
 HEALTH_ADDRESS: {{ printf "0.0.0.0:%d" (int64 .Values.ports.health) | quote }}
+STATUS_ADDRESS: {{ .Values.statusPage.enabled | ternary (printf "0.0.0.0:%d" (int64 .Values.ports.status)) "off" | quote }}
 LEADER_ELECTION: {{ .Values.leaderElection.enabled | quote }}
 {{- if .Values.leaderElection.enabled }}
 LEASE_NAME: {{ include "haulout.leaseName" . | quote }}

@@ -69,7 +69,7 @@ pub const NEEDED: &[Right] = &[
     Right {
         group: "haulout.dev",
         resource: "nodemaintenances",
-        verbs: &["get", "list", "watch", "create", "delete"],
+        verbs: &["list", "watch", "create", "delete"],
         why: "requests of people, and the second copy of each record",
         is_vital: false,
     },

@@ -27,7 +27,7 @@ impl Inventory {
     }
 
     /// What vCenter is asked about `node`.
-    fn keys(&self, node: &Node) -> BTreeSet<VmKey> {
+    pub(super) fn keys(&self, node: &Node) -> BTreeSet<VmKey> {
         let mut keys: BTreeSet<VmKey> = BTreeSet::new();
         for uuid in [node.provider_uuid, node.system_uuid].into_iter().flatten() {
             // The two usually name one machine in two byte orders; one question is enough then.
@@ -81,18 +81,40 @@ impl Inventory {
     }
 
     fn other_nodes_of(&self, vm: &VmRef, name: &NodeName) -> Vec<NodeName> {
-        self.nodes
-            .values()
-            .filter(|other| other.name != *name)
-            .filter(|other| {
-                self.keys(other).iter().any(|key| {
-                    self.answers
-                        .get(key)
-                        .is_some_and(|vms| vms.len() == 1 && vms.contains(vm))
-                })
-            })
-            .map(|other| other.name.clone())
+        let keys = self.sole_answers.get(vm).into_iter().flatten();
+        let names: BTreeSet<&NodeName> = keys.filter_map(|key| self.askers.get(key)).flatten().collect();
+        names
+            .into_iter()
+            .filter(|other| *other != name)
+            .cloned()
             .collect()
+    }
+
+    /// Takes which VMs answer to `key`.
+    pub(super) fn answer(&mut self, key: VmKey, vms: BTreeSet<VmRef>) {
+        let sole = |vms: &BTreeSet<VmRef>| vms.first().filter(|_| vms.len() == 1).cloned();
+        let before = self.answers.get(&key).and_then(sole);
+        if let Some(keys) = before.and_then(|vm| self.sole_answers.get_mut(&vm)) {
+            keys.remove(&key);
+        }
+        if let Some(vm) = sole(&vms) {
+            self.sole_answers.entry(vm).or_default().insert(key.clone());
+        }
+        self.answers.insert(key, vms);
+    }
+
+    /// Takes that `name` asks for the keys of `after`, where it asked for those of `before`.
+    pub(super) fn asks(&mut self, name: &NodeName, before: Option<&Node>, after: Option<&Node>) {
+        let keys = |node: Option<&Node>| node.map(|node| self.keys(node)).unwrap_or_default();
+        let (before, after) = (keys(before), keys(after));
+        for key in before.difference(&after) {
+            if let Some(names) = self.askers.get_mut(key) {
+                names.remove(name);
+            }
+        }
+        for key in after.difference(&before) {
+            self.askers.entry(key.clone()).or_default().insert(name.clone());
+        }
     }
 
     fn facts(&self, vm: &Vm) -> VmFacts {

@@ -85,13 +85,21 @@ impl Inventory {
             Some(node) => self.record(node),
             None => self.record_of_gone(name)?,
         };
+        let mut vm = self.vm_of(name);
         let target = match record.phase().map(Phase::at_work) {
             Some(Phase::Relocating { to }) => self.host_state(to.moref.as_ref()),
+            // Its power is cut next: of the one VM that answers at this time, not of the one that answered once.
+            Some(Phase::ShuttingDown(_)) => {
+                let is_sure = node.is_some_and(|node| self.is_surely(node));
+                if matches!(vm, VmSeen::Found(_)) && !is_sure {
+                    vm = VmSeen::NotLookedUp;
+                }
+                HostState::Unknown
+            }
             Some(
                 Phase::Queued
                 | Phase::Draining
                 | Phase::Drained
-                | Phase::ShuttingDown(_)
                 | Phase::AwaitingHost
                 | Phase::PoweringOn { .. }
                 | Phase::Rejoining
@@ -109,7 +117,7 @@ impl Inventory {
                 .copy(name)
                 .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
             request: self.request(name, node),
-            vm: self.vm_of(name),
+            vm,
             behind: self.root_ahead(&admission),
             admission,
             drain: local.and_then(|local| local.drain.clone()),

@@ -315,17 +315,23 @@ fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
 
 #[test]
 fn the_name_counts_only_where_no_uuid_is_known_or_where_it_is_configured() {
-    let keys = |inventory: &Inventory| inventory.roster().vms;
+    let keys = |inventory: &mut Inventory| inventory.roster().vms;
     let by_uuid = BTreeSet::from([VmKey::Uuid(uuid(1))]);
     let by_name = BTreeSet::from([VmKey::Name("gpu-1".to_owned())]);
-    assert_eq!(keys(&told(trio(1))), by_uuid, "both byte orders are one question");
+    assert_eq!(
+        keys(&mut told(trio(1))),
+        by_uuid,
+        "both byte orders are one question"
+    );
     let nameless = Node {
         provider_uuid: None,
         system_uuid: None,
         ..node(1)
     };
     assert_eq!(
-        keys(&told([Fact::Cluster(cluster::Update::Node(Box::new(nameless)))])),
+        keys(&mut told([Fact::Cluster(cluster::Update::Node(Box::new(
+            nameless
+        )))])),
         by_name
     );
     let mut configured = Inventory::new(
@@ -338,7 +344,7 @@ fn the_name_counts_only_where_no_uuid_is_known_or_where_it_is_configured() {
         at(0),
     );
     tell(&mut configured, trio(1));
-    assert_eq!(keys(&configured), by_name);
+    assert_eq!(keys(&mut configured), by_name);
 }
 
 #[test]

@@ -112,6 +112,7 @@ pub(super) struct Call {
     pub(super) on: Moref,
     pub(super) body: Out,
     repeatable: bool,
+    unread_for: Duration,
 }
 
 impl Call {
@@ -130,7 +131,14 @@ impl Call {
             on: on.clone(),
             body: soap::method(method, on),
             repeatable: false,
+            unread_for: Duration::ZERO,
         }
+    }
+
+    /// Leaves the answer unread for so long, so that reading it holds up nothing that comes in at the same moment.
+    pub(super) fn unread_for(mut self, time: Duration) -> Self {
+        self.unread_for = time;
+        self
     }
 
     /// With one more argument, in the schema's order.
@@ -211,6 +219,9 @@ impl Vcenter {
                 object: object.clone(),
                 source,
             })?;
+        if !call.unread_for.is_zero() {
+            tokio::time::sleep(call.unread_for).await;
+        }
         match soap::read_answer(operation, &reply.body) {
             Ok(Answer::Returned(response)) => Ok(response),
             Ok(Answer::Fault { fault, existing }) => {

@@ -9,6 +9,8 @@ use super::xml::write::Out;
 
 /// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
 const PAGE: u32 = 50;
+/// How a dead session answers a reading.
+pub(super) const WITHHELD: &str = "every property was withheld for want of a session";
 /// Most pages of one reading: 500,000 objects, ten times what one vCenter can hold.
 const MAX_PAGES: usize = 10_000;
 
@@ -320,18 +322,18 @@ impl Vcenter {
             return Ok(objects);
         }
         self.sessions.give_up(session.generation);
-        Err(dead_session(call))
+        Err(dead_session(call, WITHHELD))
     }
 }
 
 /// The error for a reply that shows a dead session without a fault.
-pub(super) fn dead_session(call: &Call) -> Error {
+pub(super) fn dead_session(call: &Call, said: &str) -> Error {
     Error::Refused {
         operation: call.method,
         object: call.on.to_string(),
         source: Fault {
             kind: FaultKind::NotAuthenticated,
-            said: "every property was withheld for want of a session".to_owned(),
+            said: said.to_owned(),
         },
         existing: None,
     }

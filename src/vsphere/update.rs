@@ -58,8 +58,20 @@ pub enum VmKey {
 pub struct Roster {
     /// The VMs of our nodes.
     pub vms: BTreeSet<VmKey>,
+    /// Those of `vms` for which an old answer could do harm. Each is asked for when it comes in here or becomes
+    /// [more pressing](Pressing), and told in [`Update::Found`] although nothing changed.
+    pub pressing: BTreeMap<VmKey, Pressing>,
     /// Tasks whose end somebody waits for.
     pub tasks: BTreeSet<TaskRef>,
+}
+
+/// Why an answer must not be an old one: a VM may have been cloned since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressing {
+    /// Its node is in maintenance, or its host is leaving.
+    Maintenance,
+    /// The next thing done to it cuts its power.
+    PowerCut,
 }
 
 /// An ESXi host.
@@ -82,6 +94,7 @@ pub struct Host {
     /// `datastore`.
     pub datastores: BTreeSet<DatastoreRef>,
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.
+    /// Read where a VM of ours stands in the host's cluster, soon after the host is told; empty elsewhere.
     pub passthrough: Vec<PciDevice>,
 }
 

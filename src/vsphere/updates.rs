@@ -16,14 +16,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::feed::{Feed, Poll, Remains};
+use self::feed::{Feed, List, Poll, Remains};
 use self::shadow::Shadow;
 use super::client::{Error, Settings, Vcenter};
 use super::property::{Object, UpdateSet};
 use super::session::Session;
 use super::soap::Moref;
-use super::update::{Roster, Update, VmKey};
-use crate::ids::VmRef;
+use super::update::{Pressing, Roster, Update, Vm, VmKey};
+use crate::ids::{ComputeRef, HostRef, VmRef};
 
 mod feed;
 mod lookup;
@@ -31,6 +31,10 @@ pub mod shadow;
 
 /// How long a stop waits for what is under way, so that no login is torn in half and its session orphaned.
 const GRACE: Duration = Duration::from_secs(3);
+
+/// Keys that a re-read asks for although nothing new is known of them, in turn: 120 questions a minute at the most, in two
+/// byte orders each, whatever the number of nodes. None are asked while each node has its one VM and stays in service.
+const ASKED_AGAIN: usize = 30;
 
 type Found = BTreeMap<VmKey, BTreeSet<VmRef>>;
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
@@ -142,7 +146,8 @@ impl Stream {
         let roster = self.roster.borrow_and_update().clone();
         following.shadow.set_awaited(roster.tasks.clone());
         let first = following.job(roster, Scope::Lookups);
-        following.done(self.unless_stopped(first.perform()).await??);
+        let done = self.unless_stopped(first.perform()).await??;
+        following.done(done, &self.roster.borrow().pressing);
 
         let reread = self.vcenter.settings.reread_every.max(Duration::from_millis(10));
         let mut tick = interval_at(Instant::now() + reread, reread);
@@ -170,8 +175,15 @@ impl Stream {
                 }
                 done = finish(&mut work), if !idle => {
                     work = None;
-                    following.done(done?);
-                    let updates = following.beside_poll(self.stood);
+                    let done = done?;
+                    let was_reread = done.read_again.is_some();
+                    following.done(done, &self.roster.borrow().pressing);
+                    // Devices that were not told by the first re-read are not waited for any longer.
+                    let updates = if was_reread && following.is_heard && !self.stood {
+                        following.complete(&mut self.stood)
+                    } else {
+                        following.beside_poll(self.stood)
+                    };
                     self.tell(updates).await?;
                 }
                 () = replaced(&mut sessions, &session) => return Err(End::Replaced),
@@ -180,8 +192,8 @@ impl Stream {
                     work = Some(self.begin(&mut following, Scope::New));
                 }
                 _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
-                () = std::future::ready(()), if idle && following.lookups_due => {
-                    work = Some(self.begin(&mut following, Scope::Lookups));
+                () = std::future::ready(()), if idle && following.is_due() => {
+                    work = Some(self.begin(&mut following, Scope::New));
                 }
             }
         }
@@ -193,7 +205,6 @@ impl Stream {
         if scope == Scope::All {
             following.shadow.begin_reread();
         }
-        following.lookups_due = false;
         Box::pin(following.job(roster, scope).perform())
     }
 
@@ -249,11 +260,11 @@ async fn finish(work: &mut Option<Work<Done>>) -> Result<Done, Error> {
 /// How much is looked at beside the long poll.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// The keys that are new in the roster.
+    /// The keys whose answer is not known, or in doubt.
     New,
     /// All keys.
     Lookups,
-    /// All keys, and hosts and VMs once more.
+    /// The keys of `New`, some that are open or pressing, and hosts and VMs once more.
     All,
 }
 
@@ -262,12 +273,20 @@ struct Job {
     feed: Arc<Feed>,
     roster: Roster,
     scope: Scope,
+    /// What is asked for.
+    keys: BTreeSet<VmKey>,
     found: Found,
     listed: BTreeSet<Moref>,
+    /// Hosts whose devices are to be followed too.
+    candidates: BTreeSet<HostRef>,
+    /// vCenter has told of a host, and not that all are gone.
+    knows_hosts: bool,
 }
 
 /// What came of a [`Job`].
 struct Done {
+    asked: BTreeSet<VmKey>,
+    pressing: BTreeMap<VmKey, Pressing>,
     found: Found,
     listed: BTreeSet<Moref>,
     read_again: Option<Vec<Object>>,
@@ -277,27 +296,30 @@ impl Job {
     async fn perform(self) -> Result<Done, Error> {
         let mut found = self.found;
         found.retain(|key, _| self.roster.vms.contains(key));
-        let keys = self
-            .roster
-            .vms
-            .iter()
-            .filter(|key| self.scope != Scope::New || !found.contains_key(*key));
-        found.extend(lookup::find(&self.feed, keys.cloned().collect()).await?);
+        found.extend(lookup::find(&self.feed, &self.keys).await?);
         let mut wanted: BTreeSet<_> = found.values().flatten().map(Moref::from).collect();
         wanted.extend(self.roster.tasks.iter().map(Moref::from));
         if wanted != self.listed {
             let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
-            let absent = self.feed.change_members(add, remove).await?;
+            let absent = self.feed.change(List::Members, add, remove).await?;
             wanted.retain(|moref| !absent.contains(moref));
             for vms in found.values_mut() {
                 vms.retain(|vm| !absent.contains(&vm.into()));
             }
         }
+        if !self.candidates.is_empty() {
+            let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
+            self.feed
+                .change(List::Candidates, add.iter(), std::iter::empty())
+                .await?;
+        }
         let read_again = match self.scope {
-            Scope::All => Some(self.feed.read_again().await?),
+            Scope::All => Some(self.feed.read_again(self.knows_hosts).await?),
             Scope::New | Scope::Lookups => None,
         };
         Ok(Done {
+            asked: self.keys,
+            pressing: self.roster.pressing,
             found,
             listed: wanted,
             read_again,
@@ -313,6 +335,15 @@ struct Following {
     shadow: Shadow,
     found: Found,
     listed: BTreeSet<Moref>,
+    /// The hosts whose devices are followed. They only become more: a host that left this filter alone would look as if it
+    /// were gone.
+    candidates: BTreeSet<HostRef>,
+    /// There may be more of them.
+    candidates_due: bool,
+    /// The clusters where VMs of ours stood when somebody looked last.
+    computes: BTreeSet<ComputeRef>,
+    /// A complete set of the objects has come in.
+    is_heard: bool,
     /// What was told of `found`.
     told: Found,
     /// The two differ. It is compared when somebody has looked, not with each set: that a host changes must not cost a
@@ -320,8 +351,12 @@ struct Following {
     found_is_news: bool,
     /// Something was told, and no `Settled` after it.
     owed: bool,
-    /// A VM of ours is gone: another may answer to its key, or none.
-    lookups_due: bool,
+    /// Keys whose answer a VM's end or change put into doubt: another VM may answer to them, or none.
+    doubtful: BTreeSet<VmKey>,
+    /// What was pressing when somebody looked last.
+    pressing: BTreeMap<VmKey, Pressing>,
+    /// Where the last re-read left off asking.
+    asked_last: Option<VmKey>,
 }
 
 impl Following {
@@ -333,10 +368,16 @@ impl Following {
             shadow: Shadow::default(),
             found: Found::new(),
             listed: BTreeSet::new(),
+            candidates: BTreeSet::new(),
+            candidates_due: false,
+            computes: BTreeSet::new(),
+            is_heard: false,
             told: Found::new(),
             found_is_news: false,
             owed: false,
-            lookups_due: false,
+            doubtful: BTreeSet::new(),
+            pressing: BTreeMap::new(),
+            asked_last: None,
         }
     }
 
@@ -349,14 +390,65 @@ impl Following {
         Box::pin(async move { feed.wait(poll, &version).await })
     }
 
-    fn job(&self, roster: Roster, scope: Scope) -> Job {
+    fn job(&mut self, roster: Roster, scope: Scope) -> Job {
+        let keys = match scope {
+            Scope::Lookups => roster.vms.clone(),
+            Scope::New => self.unknown(&roster),
+            Scope::All => self
+                .unknown(&roster)
+                .into_iter()
+                .chain(self.open(&roster))
+                .collect(),
+        };
+        self.doubtful.clear();
+        self.candidates_due = false;
+        self.computes = self.shadow.computes_of_ours();
+        // They count from here on, because vCenter may tell of them before the job has ended.
+        let wanted = self.shadow.hosts_of(&self.computes);
+        let candidates = wanted.difference(&self.candidates).cloned().collect();
+        self.candidates.extend(wanted);
+        self.pressing.clone_from(&roster.pressing);
         Job {
             feed: self.feed.clone(),
             roster,
             scope,
+            keys,
             found: self.found.clone(),
             listed: self.listed.clone(),
+            candidates,
+            knows_hosts: self.shadow.knows_hosts(),
         }
+    }
+
+    /// The keys that were never asked for, those in doubt, and those that have become more pressing.
+    fn unknown(&self, roster: &Roster) -> BTreeSet<VmKey> {
+        let is_unknown = |key: &&VmKey| {
+            !self.found.contains_key(*key)
+                || self.doubtful.contains(*key)
+                || roster.pressing.get(*key) > self.pressing.get(*key)
+        };
+        roster.vms.iter().filter(is_unknown).cloned().collect()
+    }
+
+    /// The next keys, in turn, whose answer may have changed without a word: those to which not exactly one VM answers, and the
+    /// pressing ones. That a VM of a node in service is cloned matters to nobody before it is pressing.
+    fn open(&mut self, roster: &Roster) -> BTreeSet<VmKey> {
+        let is_one = |key: &VmKey| self.found.get(key).is_some_and(|vms| vms.len() == 1);
+        let open: BTreeSet<&VmKey> = roster
+            .vms
+            .iter()
+            .filter(|key| !is_one(key) || roster.pressing.contains_key(*key))
+            .collect();
+        let after = |key: &&&VmKey| self.asked_last.as_ref().is_none_or(|last| **key > last);
+        let turn: Vec<VmKey> = open
+            .iter()
+            .filter(after)
+            .chain(&open)
+            .take(open.len().min(ASKED_AGAIN))
+            .map(|key| (*key).clone())
+            .collect();
+        self.asked_last = turn.last().cloned();
+        turn.into_iter().collect()
     }
 
     /// Takes an answer of the long poll, and gives what is to be told: nothing before a set is complete.
@@ -369,9 +461,23 @@ impl Following {
         if set.truncated {
             return Vec::new();
         }
+        self.is_heard = true;
+        // The devices of the hosts that could take a VM of ours belong to a first set.
+        if !*stood
+            && !self
+                .shadow
+                .hosts_of(&self.shadow.computes_of_ours())
+                .is_subset(&self.candidates)
+        {
+            self.candidates_due = true;
+            return Vec::new();
+        }
+        self.complete(stood)
+    }
+
+    /// What is to be told of a set that is complete.
+    fn complete(&mut self, stood: &mut bool) -> Vec<Update> {
         let mut updates = self.news();
-        let gone = |update: &Update| matches!(update, Update::VmGone(_));
-        self.lookups_due |= updates.iter().any(gone);
         if !std::mem::replace(stood, true) {
             updates.insert(0, Update::Reset);
         } else if updates.is_empty() && !self.owed {
@@ -382,6 +488,64 @@ impl Following {
         updates
     }
 
+    /// Whether something is to be done beside the polls at once.
+    fn is_due(&self) -> bool {
+        self.candidates_due || !self.doubtful.is_empty()
+    }
+
+    /// A VM of ours that has come or moved, or a host that came into a cluster where one stands, may mean more candidates.
+    fn note_candidates(&mut self, updates: &[Update]) {
+        self.candidates_due |= updates.iter().any(|update| match update {
+            Update::Vm(vm) => vm
+                .host
+                .as_ref()
+                .is_some_and(|host| !self.candidates.contains(host)),
+            Update::Host(host) => {
+                let is_near = |compute| self.computes.contains(compute);
+                !self.candidates.contains(&host.moref) && host.compute.as_ref().is_some_and(is_near)
+            }
+            Update::Reset
+            | Update::HostGone(_)
+            | Update::Compute(_)
+            | Update::ComputeGone(_)
+            | Update::VmGone(_)
+            | Update::Task(_)
+            | Update::Found { .. }
+            | Update::Settled
+            | Update::Lost { .. } => false,
+        });
+    }
+
+    /// A VM that is gone, or whose UUID and name are none of our keys, puts the answers that name it into doubt.
+    fn doubt(&mut self, updates: &[Update]) {
+        for update in updates {
+            let vm = match update {
+                Update::VmGone(vm) => vm,
+                Update::Vm(vm) if !self.has_key_of(vm) => &vm.moref,
+                Update::Vm(_)
+                | Update::Reset
+                | Update::Host(_)
+                | Update::HostGone(_)
+                | Update::Compute(_)
+                | Update::ComputeGone(_)
+                | Update::Task(_)
+                | Update::Found { .. }
+                | Update::Settled
+                | Update::Lost { .. } => continue,
+            };
+            let named = self.found.iter().filter(|(_, vms)| vms.contains(vm));
+            self.doubtful.extend(named.map(|(key, _)| key.clone()));
+        }
+    }
+
+    /// Whether one of our keys is of this VM, by what it tells of itself. One that does not tell its UUID is not doubted.
+    fn has_key_of(&self, vm: &Vm) -> bool {
+        let Some(uuid) = vm.uuid else { return true };
+        let uuids = [uuid, uuid.swapped()].map(VmKey::Uuid);
+        let mut keys = uuids.into_iter().chain(vm.name.clone().map(VmKey::Name));
+        keys.any(|key| self.found.contains_key(&key))
+    }
+
     /// Takes a page of the task history.
     fn page(&mut self, set: Option<UpdateSet>) {
         if let Some(set) = set {
@@ -390,9 +554,16 @@ impl Following {
         }
     }
 
-    fn done(&mut self, done: Done) {
+    /// Takes what came of a [`Job`]. An answer that was asked for as `pressing` as it is at this moment is told whatever it says;
+    /// one that has become more pressing since is asked for again.
+    fn done(&mut self, done: Done, pressing: &BTreeMap<VmKey, Pressing>) {
         self.shadow
             .set_ours(done.found.values().flatten().cloned().collect());
+        for (key, pressing) in pressing {
+            if done.asked.contains(key) && done.pressing.get(key) == Some(pressing) {
+                self.told.remove(key);
+            }
+        }
         self.found_is_news = done.found != self.told;
         self.found = done.found;
         self.listed = done.listed;
@@ -418,6 +589,8 @@ impl Following {
 
     fn news(&mut self) -> Vec<Update> {
         let mut updates = self.shadow.tell();
+        self.doubt(&updates);
+        self.note_candidates(&updates);
         if !std::mem::take(&mut self.found_is_news) {
             return updates;
         }

@@ -8,6 +8,7 @@ use haulout::cluster::maintenances::kind::{NodeMaintenance, Origin};
 use haulout_lab::stage::{PATIENCE, Stage, annotation};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, ValidationDirective,
@@ -90,7 +91,11 @@ fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
 async fn migrate_and_wait(stage: &Stage<'_>) -> anyhow::Result<()> {
     let node = stage.node_name("gpu1");
     stage.add_pod("train", &node, &[]).await?;
+    // Held for a moment, so that its node's pods are watched and not only listed.
+    stage.set_budget("train", 0).await?;
     stage.vcenter.enter_maintenance("esx1").await?;
+    blocked(stage, &node).await?;
+    stage.set_budget("train", 1).await?;
     stage.wait_state(&node, Some("migrated")).await?;
     stage.wait_in_service(&node).await?;
 
@@ -104,6 +109,20 @@ async fn migrate_and_wait(stage: &Stage<'_>) -> anyhow::Result<()> {
     stage.vcenter.exit_maintenance("esx2").await?;
     stage.wait_in_service(&node).await?;
     Ok(())
+}
+
+/// Waits until an Event on `node` says that a budget holds its drain.
+async fn blocked(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
+    let events: Api<Event> = Api::namespaced(stage.client(), "default");
+    until("EvictionBlocked to be told", PATIENCE, async || {
+        let all = events.list(&ListParams::default()).await?;
+        let is_it = |event: &Event| {
+            event.reason.as_deref() == Some("EvictionBlocked")
+                && event.regarding.as_ref().and_then(|it| it.name.as_deref()) == Some(node)
+        };
+        Ok(all.iter().any(is_it).then_some(()))
+    })
+    .await
 }
 
 type Right = (String, String, String);

@@ -250,8 +250,7 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
     };
     let mut cases = 0;
     let requests = requests();
-    let of_request = |record| requests.iter().map(move |request| (record, request));
-    for (record, request) in records().iter().flat_map(of_request) {
+    for (record, request) in &of_requests(&records(), &requests) {
         for vm in &vms {
             let mut seen = observed(node(), self::vm(PowerSeen::On, HostState::Unknown));
             seen.vm = vm.clone();
@@ -337,9 +336,29 @@ fn called(seen: &Observed, vm: &VmFacts) -> bool {
 }
 
 fn asks(seen: &Observed, action: &Action) -> bool {
-    seen.request
-        .as_ref()
-        .is_some_and(|request| request.action == *action)
+    asks_for(&seen.request, action)
+}
+
+fn asks_for(request: &Option<Request>, action: &Action) -> bool {
+    request.as_ref().is_some_and(|request| request.action == *action)
+}
+
+/// Each record with each request that matters to it: a parked phase is judged as the one that it resumes, so what a person
+/// asks is walked through with that one.
+fn of_requests<'a>(
+    records: &'a [Record],
+    requests: &'a [Option<Request>],
+) -> Vec<(&'a Record, &'a Option<Request>)> {
+    let matters = |record: &Record, request: &Option<Request>| {
+        let is_parked = matches!(record.phase(), Some(Phase::Parked { .. }));
+        request.is_none() || !is_parked || asks_for(request, &Action::PowerOff)
+    };
+    let mut pairs = Vec::new();
+    for record in records {
+        let those = requests.iter().filter(|request| matters(record, request));
+        pairs.extend(those.map(|request| (record, request)));
+    }
+    pairs
 }
 
 /// Panics with the whole case when a law does not hold.

@@ -2,6 +2,7 @@
 
 use anyhow::ensure;
 use haulout_lab::stage::{Member, Stage, annotation, is_cordoned, is_ready};
+use haulout_lab::vcenter::Gpu;
 
 use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell};
 
@@ -126,6 +127,41 @@ fn s17_of_two_vms_of_one_name_the_uuid_decides_and_the_other_is_never_touched() 
             stage.vcenter.state().await?.vm(&other_uuid).unwrap().boots
                 == state.vm(&other_uuid).unwrap().boots
         );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn s17_a_vm_that_is_cloned_during_the_drain_is_seen_before_any_power_is_cut() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
+        spec.vms = vec![gpu_vm("cloned", "gpu1", "esx1")];
+        let stage = stage("cloned", &spec).await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        // No re-read comes to the story's help.
+        let haulout = run(&stage, &[("POLL_INTERVAL_SECONDS", "3600")]).await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "draining").await?;
+        stage.wait_said("held").await?;
+        let mut clone = gpu_vm("cloned", "gpu1", "esx2");
+        "clone".clone_into(&mut clone.name);
+        clone.gpu = Gpu::default();
+        stage.vcenter.add_vm(&clone).await?;
+        stage.set_budget("held", 1).await?;
+        stage
+            .wait_said("2 VMs answer for this node; none is touched")
+            .await?;
+        ensure!(stage.calls("ShutdownGuest", "gpu1").await? == 0);
+
+        // Without the clone the episode goes on by itself.
+        stage.vcenter.remove_vm("clone").await?;
+        in_maintenance(&stage, "esx1").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }

@@ -288,8 +288,11 @@ async fn first(gate: &Gate, what: &str, from: Instant) -> anyhow::Result<Duratio
     .await
 }
 
+/// `LEASE_DURATION_SECONDS`, unless it is set otherwise.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+
 #[test]
-fn l10_with_the_durations_of_production_an_end_is_followed_in_seconds_and_a_kill_within_twenty() {
+fn l10_with_the_durations_of_production_an_orderly_end_is_followed_before_the_lease_runs_out() {
     tell(async {
         let stage = Story::Wait.set("turns").await?;
         let node = stage.node_name("gpu1");
@@ -309,7 +312,9 @@ fn l10_with_the_durations_of_production_an_end_is_followed_in_seconds_and_a_kill
         let follows = first(&b.gate, acted, from).await?;
         println!("SIGTERM: ended after {ended:.1?}, the next leader acted {follows:.1?} after that");
         ensure!(ended < Duration::from_secs(5), "{ended:?}");
-        ensure!(follows < Duration::from_secs(3), "{follows:?}\n{}", stage.said());
+        // On a machine with nothing else to do it is two seconds, which is when a standby looks at the Lease. Here it only has
+        // to be too soon for a Lease that ran out: so this one was released.
+        ensure!(follows < LEASE_DURATION, "{follows:?}\n{}", stage.said());
 
         let c = replica(&stage, through(&stage, "-c").await?, "c", &[])?;
         heard(&stage, 3).await?;
@@ -318,8 +323,13 @@ fn l10_with_the_durations_of_production_an_end_is_followed_in_seconds_and_a_kill
         let follows = first(&c.gate, "PATCH nodes/", killed).await?;
         let acts = first(&c.gate, acted, killed).await?;
         println!("SIGKILL: followed after {follows:.1?}, and the first effect came after {acts:.1?}");
-        ensure!(follows < Duration::from_secs(20), "{follows:?}\n{}", stage.said());
-        ensure!(acts > follows, "{acts:?}");
+        // A renewal is two seconds old at most when its holder is killed.
+        let sooner = LEASE_DURATION - Duration::from_secs(3);
+        ensure!(
+            follows > sooner && acts > follows,
+            "{follows:?} {acts:?}\n{}",
+            stage.said()
+        );
         c.haulout.stop().await
     });
 }

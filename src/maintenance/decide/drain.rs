@@ -15,6 +15,10 @@ use crate::maintenance::waiting::{ParkReason, WaitingOn};
 /// quarter of a second is not felt by who waits for a drain.
 const ROUND_GAP: std::time::Duration = std::time::Duration::from_millis(250);
 
+/// The shortest time to the next round where the last one left no pod: then none is ending, and the change is as a rule the
+/// watch's own first list. It still bounds the lists while pods that stay come and go.
+const EMPTY_GAP: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// Pods that a budget holds are asked for again after this many tenths of the time since it last let one go. A budget that
 /// takes 10 s for each pod is then met at most 3 s late, and asked some twenty times and not two hundred.
 const HELD_TENTHS: u32 = 3;
@@ -171,6 +175,8 @@ impl Scene<'_> {
         let due = if held {
             let gap = self.held_gap(report);
             after(report.listed_at, if changed { gap.min(ROUND_GAP) } else { gap })
+        } else if changed && report.left.is_empty() {
+            after(report.listed_at, EMPTY_GAP)
         } else if changed {
             after(report.listed_at, ROUND_GAP)
         } else if refused {

@@ -1,1 +1,407 @@
+use std::sync::Arc;
 
+use super::*;
+use crate::cluster::update::{Asked, AskedAction};
+use crate::ids::{EpisodeId, HostRef, TaskRef, VmRef};
+use crate::maintenance::episode::{Cordon, HostMark, Phase, Trigger};
+use crate::maintenance::observed::{
+    Admission, HostState, Lead, Observed, PodLeft, PodLeftBecause, PowerSeen, VmFacts,
+};
+use crate::maintenance::placement::Offer;
+use crate::maintenance::request::{Action, Request};
+use crate::telemetry::stand_in::{at, node};
+
+const EPISODE: &str = "00112233445566778899aabbccddeeff";
+
+fn episode(phase: Phase, since: i64) -> Episode {
+    Episode {
+        id: EpisodeId::new(EPISODE),
+        traceparent: format!("00-{EPISODE}-0011223344556677-01"),
+        trigger: Trigger {
+            task: Some(TaskRef::new("task-1")),
+            clicked_at: at(0),
+            user: None,
+            request: None,
+        },
+        node_uid: NodeUid::new("uid-1"),
+        vm_uuid: None,
+        host: HostMark {
+            moref: None,
+            name: "esx1".to_owned(),
+        },
+        begun_at: at(1),
+        cordon: Cordon::Ours,
+        recordoned: 0,
+        boot_before: None,
+        gpus_before: BTreeMap::new(),
+        powered_off: false,
+        moved_to: None,
+        gave_up: None,
+        left_behind: Vec::new(),
+        epoch: 0,
+        trail: Default::default(),
+        phase,
+        since: at(since),
+    }
+}
+
+fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> Sight {
+    let vm = VmFacts {
+        moref: VmRef::new("vm-1"),
+        uuid: None,
+        power: PowerSeen::On,
+        on: Some(HostRef::new("host-1")),
+        on_name: "esx1".to_owned(),
+        host: HostState::InService,
+        drs: false,
+        question: None,
+    };
+    Sight {
+        record,
+        seen: Observed {
+            process_began: at(-60),
+            lead: Lead::ALONE,
+            hearing: Hearing::Both,
+            node: Some(node()),
+            has_copy: false,
+            request,
+            vm: VmSeen::Found(vm),
+            admission: Admission::Granted,
+            behind: None,
+            drain,
+            pods_revision: 0,
+            attempts: BTreeMap::new(),
+            offer: Offer::default(),
+            target: HostState::Unknown,
+        },
+    }
+}
+
+fn in_episode(phase: Phase, since: i64) -> Sight {
+    sight(Record::Episode(Box::new(episode(phase, since))), None, None)
+}
+
+/// What stands in the cluster, and what is due to be written there.
+struct Cluster {
+    objects: Arc<Objects>,
+    standing: BTreeMap<String, Maintenance>,
+    writes: u64,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let objects = Arc::new(Objects::new("gpu=true".to_owned(), None, 2, || at(100)));
+        objects.told(&Maintenances::Reset);
+        objects.told(&Maintenances::Settled);
+        Self {
+            objects,
+            standing: BTreeMap::new(),
+            writes: 0,
+        }
+    }
+
+    fn show(&self, sight: Sight) {
+        let sights = BTreeMap::from([(NodeName::new("gpu1"), sight)]);
+        self.objects.show(&sights);
+    }
+
+    fn stands(&mut self, object: Maintenance) {
+        self.objects.told(&Maintenances::Seen(Box::new(object.clone())));
+        self.standing.insert(object.name.clone(), object);
+    }
+
+    /// Somebody creates an object.
+    fn created(&mut self, name: &str, node: &str, created_at: i64, role: Role) {
+        self.stands(Maintenance {
+            name: name.to_owned(),
+            uid: RequestUid::new(format!("uid-of-{name}")),
+            resource_version: 1,
+            generation: 1,
+            created_at: at(created_at),
+            node: NodeName::new(node),
+            role,
+            is_over: false,
+            status: Box::default(),
+        });
+    }
+
+    /// Carries out all that is due, until nothing is, as the kube-apiserver would.
+    fn settle(&mut self, sight: &Sight) {
+        for _ in 0..5 {
+            self.show(sight.clone());
+            let due = self.objects.due();
+            if due.is_empty() {
+                return;
+            }
+            for write in due {
+                self.write(write);
+            }
+        }
+        panic!("there is always something due: {:#?}", self.objects.due());
+    }
+
+    fn write(&mut self, write: Write) {
+        self.writes += 1;
+        match write {
+            Write::Create { name, spec } => {
+                assert_eq!(spec.origin, Origin::Episode);
+                self.created(&name, &spec.node_name, 100, Role::Episode { record: None });
+            }
+            Write::Status { name, uid, changes } => {
+                let mut object = self.standing[&name].clone();
+                assert_eq!(object.uid, uid);
+                let mut status = serde_json::to_value(&object.status).unwrap();
+                for (field, value) in changes.as_object().unwrap() {
+                    status[field] = value.clone();
+                }
+                status
+                    .as_object_mut()
+                    .unwrap()
+                    .retain(|_, value| !value.is_null());
+                object.status = serde_json::from_value(status).unwrap();
+                object.is_over = object.status.ended_at.is_some();
+                if let Role::Episode { record } = &mut object.role {
+                    record.clone_from(&object.status.record);
+                }
+                object.resource_version += 1;
+                self.stands(object);
+            }
+            Write::Delete { name, uid } => {
+                self.standing.remove(&name);
+                self.objects.told(&Maintenances::Gone { name, uid });
+            }
+        }
+    }
+
+    fn status(&self, name: &str) -> &NodeMaintenanceStatus {
+        &self.standing[name].status
+    }
+}
+
+fn request(action: Action) -> Option<Request> {
+    Some(Request {
+        mark: RequestMark {
+            name: "asked".to_owned(),
+            uid: RequestUid::new("uid-of-asked"),
+        },
+        asked_at: at(0),
+        action,
+        drain_timeout: None,
+        drain_timeout_action: None,
+        guest_shutdown_timeout: None,
+    })
+}
+
+fn asked(action: AskedAction) -> Role {
+    Role::Request(Asked {
+        reason: String::new(),
+        action,
+        target_host: None,
+        drain_timeout: None,
+        hold_on_drain_timeout: None,
+        guest_shutdown_timeout: None,
+    })
+}
+
+fn is(status: &NodeMaintenanceStatus, kind: &str) -> String {
+    let found = status.conditions.iter().find(|condition| condition.type_ == kind);
+    found
+        .map(|condition| condition.status.clone())
+        .unwrap_or_default()
+}
+
+#[test]
+fn an_episode_has_an_object_with_its_record_and_what_is_so_already_is_not_written() {
+    let mut cluster = Cluster::new();
+    let draining = in_episode(Phase::Draining, 1);
+    cluster.settle(&draining);
+    let status = cluster.status("gpu1-00112233");
+    assert_eq!(status.state.as_deref(), Some("Draining"));
+    assert!(status.record.as_ref().unwrap().contains("draining"), "{status:?}");
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    let writes = cluster.writes;
+    assert_eq!(writes, 2, "one to create it, one for its status");
+    cluster.settle(&draining);
+    assert_eq!(cluster.writes, writes);
+}
+
+#[test]
+fn an_object_that_somebody_deletes_is_made_again_and_one_that_ended_is_not() {
+    let mut cluster = Cluster::new();
+    let draining = in_episode(Phase::Draining, 1);
+    cluster.settle(&draining);
+    let object = cluster.standing.remove("gpu1-00112233").unwrap();
+    let gone = Maintenances::Gone {
+        name: object.name,
+        uid: object.uid,
+    };
+    cluster.objects.told(&gone);
+    cluster.settle(&draining);
+    assert!(cluster.standing.contains_key("gpu1-00112233"));
+    cluster.objects.told(&gone);
+    let writes = cluster.writes;
+    cluster.settle(&sight(Record::InService, None, None));
+    // It ended, and nobody makes an object only to close it.
+    assert_eq!(cluster.writes, writes);
+}
+
+#[test]
+fn nothing_is_due_before_everything_there_is_has_been_told() {
+    let objects = Objects::new("gpu=true".to_owned(), None, 2, || at(100));
+    let sights = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
+    objects.show(&sights);
+    assert_eq!(objects.due(), []);
+    objects.told(&Maintenances::Settled);
+    assert_eq!(objects.due(), [], "what is told counts from the next look");
+    objects.show(&sights);
+    assert_eq!(objects.due().len(), 1);
+}
+
+#[test]
+fn an_episode_whose_end_nobody_saw_is_closed_and_says_so() {
+    let mut cluster = Cluster::new();
+    cluster.settle(&in_episode(Phase::Rejoining, 50));
+    cluster.settle(&sight(Record::InService, None, None));
+    let status = cluster.status("gpu1-00112233");
+    assert!(status.ended_at.is_some());
+    assert_eq!(is(status, "Succeeded"), "Unknown");
+    assert_eq!(status.conditions[0].reason, "NotSeen");
+}
+
+#[test]
+fn an_end_that_was_seen_is_told_as_it_was() {
+    for (ended, succeeded, phase) in [
+        (Ended::Succeeded, "True", "Succeeded"),
+        (Ended::Cancelled, "False", "Succeeded"),
+        (Ended::Failed, "False", "Failed"),
+    ] {
+        let mut cluster = Cluster::new();
+        let before = in_episode(Phase::Rejoining, 50);
+        cluster.settle(&before);
+        let transition = Transition {
+            record: Record::InService,
+            unschedulable: Some(false),
+            ended: Some(ended),
+            fulfilled: None,
+        };
+        cluster.objects.tell(
+            &NodeName::new("gpu1"),
+            Told::Recorded {
+                node: Some(&node()),
+                before: &before.record,
+                transition: &transition,
+                wrote: (at(60), at(60)),
+            },
+        );
+        cluster.settle(&sight(Record::InService, None, None));
+        let status = cluster.status("gpu1-00112233");
+        assert_eq!(is(status, "Succeeded"), succeeded, "{ended:?}");
+        assert_eq!(status.phase.as_deref(), Some(phase));
+        assert_eq!(status.state.as_deref(), Some("Ended"));
+    }
+}
+
+#[test]
+fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
+    let mut cluster = Cluster::new();
+    cluster.created("asked", "gpu1", 0, asked(AskedAction::Drain));
+    let with = |left: Vec<PodLeft>| {
+        sight(
+            Record::Episode(Box::new(episode(Phase::Draining, 1))),
+            request(Action::Drain),
+            Some(DrainReport {
+                listed_at: at(2),
+                pods_revision: 0,
+                left,
+                moved_at: None,
+                listed: 5,
+            }),
+        )
+    };
+    let pod = |name: &str, why| PodLeft {
+        name: name.to_owned(),
+        why,
+    };
+    let held = || PodLeftBecause::Budget {
+        names: vec!["train".to_owned()],
+        said: String::new(),
+    };
+    cluster.settle(&with(vec![
+        pod("ml/a", PodLeftBecause::Leaving),
+        pod("ml/b", held()),
+    ]));
+    cluster.settle(&with(vec![pod("ml/b", held())]));
+    let status = cluster.status("asked");
+    assert_eq!((status.total_pods, status.eviction_pods), (Some(5), Some(2)));
+    assert_eq!(status.drain_progress, Some(50));
+    assert_eq!(status.pending_pods, ["ml/b"]);
+    assert_eq!(
+        status.pods[0].reason,
+        "PodDisruptionBudget train allows no disruption"
+    );
+    assert_eq!(is(status, "Reconciling"), "True");
+
+    let drained = Record::Episode(Box::new(episode(Phase::Drained, 9)));
+    cluster.settle(&sight(drained, request(Action::Drain), None));
+    let status = cluster.status("asked");
+    assert_eq!(status.drain_progress, Some(100));
+    assert_eq!(
+        (is(status, "Succeeded"), is(status, "Reconciling")),
+        ("True".into(), "False".into())
+    );
+    assert!(status.pending_pods.is_empty() && status.ended_at.is_none());
+    let phases: Vec<_> = status.phases.iter().map(|it| it.phase.as_str()).collect();
+    assert_eq!(phases, ["Draining", "Drained"]);
+}
+
+#[test]
+fn a_request_that_its_node_shows_no_more_is_fulfilled_and_one_that_it_does_not_show_yet_is_not() {
+    let mut cluster = Cluster::new();
+    cluster.settle(&sight(Record::InService, None, None));
+    cluster.created("asked", "gpu1", 0, asked(AskedAction::Reboot));
+    assert_eq!(cluster.objects.due(), [], "the node has not been looked at since");
+    let rejoining = Record::Episode(Box::new(episode(Phase::Rejoining, 50)));
+    cluster.settle(&sight(rejoining, request(Action::Reboot), None));
+    assert_eq!(cluster.status("asked").ended_at, None);
+    cluster.settle(&sight(Record::InService, None, None));
+    let status = cluster.status("asked");
+    assert!(status.ended_at.is_some());
+    assert_eq!(is(status, "Succeeded"), "True");
+}
+
+#[test]
+fn of_two_requests_for_a_node_the_younger_says_whom_it_waits_for() {
+    let mut cluster = Cluster::new();
+    cluster.created("asked", "gpu1", 0, asked(AskedAction::Drain));
+    cluster.created("later", "gpu1", 5, asked(AskedAction::Reboot));
+    let drained = Record::Episode(Box::new(episode(Phase::Drained, 9)));
+    cluster.settle(&sight(drained, request(Action::Drain), None));
+    let waiting = cluster.status("later").waiting_on.clone().unwrap();
+    assert_eq!(waiting.message, "NodeMaintenance asked was there first");
+    assert_eq!(is(cluster.status("later"), "Succeeded"), "Unknown");
+}
+
+#[test]
+fn a_request_for_a_node_of_nobodys_is_stalled_once_it_is_clear_that_no_other_controller_speaks() {
+    let mut cluster = Cluster::new();
+    cluster.created("typo", "gpu9", 95, asked(AskedAction::Drain));
+    cluster.settle(&sight(Record::InService, None, None));
+    assert!(
+        cluster.status("typo").conditions.is_empty(),
+        "it is five seconds old"
+    );
+    cluster.created("typo", "gpu9", 50, asked(AskedAction::Drain));
+    cluster.settle(&sight(Record::InService, None, None));
+    assert_eq!(is(cluster.status("typo"), "Stalled"), "True");
+}
+
+#[test]
+fn the_oldest_of_the_ended_episodes_go_first() {
+    let mut cluster = Cluster::new();
+    for (name, created_at) in [("gpu1-a", 1), ("gpu1-b", 2), ("gpu1-c", 3)] {
+        cluster.created(name, "gpu1", created_at, Role::Episode { record: None });
+    }
+    cluster.settle(&sight(Record::InService, None, None));
+    let left: Vec<_> = cluster.standing.keys().map(String::as_str).collect();
+    assert_eq!(left, ["gpu1-b", "gpu1-c"]);
+}

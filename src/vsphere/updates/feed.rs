@@ -18,12 +18,18 @@ const SET: u32 = 100;
 /// Objects per page of what is read again. It is a few small properties of each, so all hosts of the largest vCenter, the
 /// VMs of ours on them and their tasks go into one call.
 const AGAIN: u32 = 10_000;
-/// Tasks on the history's page. Between two looks of the stream, at most a second, no vCenter starts more.
-const HISTORY_PAGE: u32 = 200;
+/// Tasks on the history's page. It is sent whole, and read, whenever any task of the vCenter begins, ends or moves on, and so
+/// in the very moment of a click: 200 of them took longer to write and to read than all else that happens then. One look
+/// follows the last within milliseconds, so a task is pushed off the page unseen only where so many more begin in
+/// between; it is then found in `recentTask`, of which the history is the second teller, or by the re-read.
+const HISTORY_PAGE: u32 = 20;
+/// How long a page of the history lies unread. A click is told by both polls at once, and the page, which is the larger and
+/// the second teller, must not be read first.
+const HISTORY_WAITS: Duration = Duration::from_millis(10);
 /// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
 pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
 
-/// Everything is read when a host appears; what changes during its life is small.
+/// Read of every host when it appears; what changes during its life is small.
 const HOST: &[&str] = &[
     "name",
     "parent",
@@ -32,9 +38,9 @@ const HOST: &[&str] = &[
     "runtime.inQuarantineMode",
     "recentTask",
     "datastore",
-    "config.pciPassthruInfo",
-    "hardware.pciDevice",
 ];
+/// Read of the hosts that could take a VM of ours. It is most of a host's bytes, and of no use on any other.
+const DEVICES: &[&str] = &["config.pciPassthruInfo", "hardware.pciDevice"];
 const VM: &[&str] = &[
     "name",
     "config.uuid",
@@ -65,7 +71,19 @@ pub(super) struct Feed {
     /// collector answers only when all its filters are calculated, and a history is slow to calculate.
     history: Option<Moref>,
     hosts: Moref,
+    /// Our VMs and the tasks that are awaited.
     list: Moref,
+    /// The hosts whose devices are followed.
+    candidates: Moref,
+}
+
+/// Which of the feed's lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum List {
+    /// Our VMs and the tasks that are awaited.
+    Members,
+    /// The hosts that could take a VM of ours.
+    Candidates,
 }
 
 /// Which of the feed's polls.
@@ -148,6 +166,8 @@ impl Feed {
         let hosts = remains.make(hosts, "DestroyView").await?;
         let list = Call::act("CreateListView", &content.view_manager);
         let list = remains.make(list, "DestroyView").await?;
+        let candidates = Call::act("CreateListView", &content.view_manager);
+        let candidates = remains.make(candidates, "DestroyView").await?;
         let collector = Call::act("CreatePropertyCollector", &content.property_collector);
         let collector = remains.make(collector, "DestroyPropertyCollector").await?;
         let mut feed = Self {
@@ -157,8 +177,10 @@ impl Feed {
             history: None,
             hosts,
             list,
+            candidates,
         };
         feed.filter(&feed.collector, feed.host_spec()).await?;
+        feed.filter(&feed.collector, feed.device_spec()).await?;
         feed.filter(&feed.collector, feed.member_spec()).await?;
         let mark = feed.filter(&feed.collector, feed.mark_spec()).await;
         feed.optional("the mark of VMs that vCenter evacuates by power-off", mark)?;
@@ -183,7 +205,11 @@ impl Feed {
             .with(Out::text("maxObjectUpdates", SET.to_string()));
         let call = Call::read("WaitForUpdatesEx", collector)
             .with(Out::text("version", version))
-            .with(options);
+            .with(options)
+            .unread_for(match poll {
+                Poll::Objects => Duration::ZERO,
+                Poll::History => HISTORY_WAITS,
+            });
         // The server may answer late by as much as its calculation takes, as it may with every other call.
         let deadline = settings.long_poll + settings.call_deadline;
         let response = self.vcenter.call_within(&self.session, &call, deadline).await?;
@@ -197,18 +223,23 @@ impl Feed {
             });
         if property::is_of_dead_session(objects) {
             self.vcenter.sessions.give_up(self.session.generation);
-            return Err(dead_session(&call));
+            return Err(dead_session(&call, property::WITHHELD));
         }
         Ok(set)
     }
 
-    /// Changes what the list holds. Gives those of `add` that do not exist.
-    pub(super) async fn change_members(
+    /// Changes what a list holds. Gives those of `add` that do not exist.
+    pub(super) async fn change(
         &self,
+        list: List,
         add: impl Iterator<Item = &Moref> + Send,
         remove: impl Iterator<Item = &Moref> + Send,
     ) -> Result<BTreeSet<Moref>, Error> {
-        let mut call = Call::act("ModifyListView", &self.list);
+        let list = match list {
+            List::Members => &self.list,
+            List::Candidates => &self.candidates,
+        };
+        let mut call = Call::act("ModifyListView", list);
         for moref in add {
             call = call.with(Out::moref("add", moref));
         }
@@ -220,8 +251,9 @@ impl Feed {
         Ok(unresolved.collect())
     }
 
-    /// Reads hosts, our VMs and their tasks once more, all pages.
-    pub(super) async fn read_again(&self) -> Result<Vec<Object>, Error> {
+    /// Reads hosts, our VMs and their tasks once more, all pages. Where hosts are known and none is read, the view through which
+    /// they were read is gone, and with it the session: a missing object is left out of what is read, without a fault.
+    pub(super) async fn read_again(&self, knows_hosts: bool) -> Result<Vec<Object>, Error> {
         let host = Step::new("HostSystem", "recentTask", Vec::new());
         let vm = Step::new("VirtualMachine", "recentTask", Vec::new());
         let spec = Spec::default()
@@ -230,7 +262,16 @@ impl Feed {
             .read("Task", &["info"])
             .through(&self.hosts, vec![Step::new("ContainerView", "view", vec![host])])
             .through(&self.list, vec![Step::new("ListView", "view", vec![vm])]);
-        self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await
+        let objects = self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await?;
+        if knows_hosts && !objects.iter().any(|object| object.moref.host().is_some()) {
+            self.vcenter.sessions.give_up(self.session.generation);
+            let call = Call::read("RetrievePropertiesEx", &self.hosts);
+            return Err(dead_session(
+                &call,
+                "none of the hosts stands in our view any more",
+            ));
+        }
+        Ok(objects)
     }
 
     /// The client, for reads in the feed's session.
@@ -249,6 +290,12 @@ impl Feed {
             .read("ComputeResource", &["name", "configurationEx"])
             .read("Task", &["info"])
             .through(&self.hosts, vec![Step::new("ContainerView", "view", steps)])
+    }
+
+    fn device_spec(&self) -> Spec {
+        Spec::default()
+            .read("HostSystem", DEVICES)
+            .through(&self.candidates, vec![Step::new("ListView", "view", Vec::new())])
     }
 
     fn member_spec(&self) -> Spec {

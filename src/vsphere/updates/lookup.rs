@@ -19,15 +19,15 @@ const AT_ONCE: usize = 4;
 /// Which VMs answer to each of `keys`, as of this moment.
 pub(super) async fn find(
     feed: &Feed,
-    keys: BTreeSet<VmKey>,
+    keys: &BTreeSet<VmKey>,
 ) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
     let mut uuids = Vec::new();
     let mut names = BTreeSet::new();
     for key in keys {
         match key {
-            VmKey::Uuid(uuid) => uuids.push(uuid),
+            VmKey::Uuid(uuid) => uuids.push(*uuid),
             VmKey::Name(name) => {
-                names.insert(name);
+                names.insert(name.clone());
             }
         }
     }

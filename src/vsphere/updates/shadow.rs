@@ -181,6 +181,25 @@ impl Shadow {
         self.ours.iter().all(|vm| self.vms.contains_key(vm))
     }
 
+    /// Whether there is any host.
+    pub fn knows_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    /// The clusters where VMs of ours stand.
+    pub fn computes_of_ours(&self) -> BTreeSet<ComputeRef> {
+        let ours = self.ours.iter().filter_map(|vm| self.vms.get(vm));
+        let hosts = ours.filter_map(|vm| self.hosts.get(vm.host.as_ref()?));
+        hosts.filter_map(|host| host.compute.clone()).collect()
+    }
+
+    /// The hosts of `computes`.
+    pub fn hosts_of(&self, computes: &BTreeSet<ComputeRef>) -> BTreeSet<HostRef> {
+        let is_one = |facts: &HostFacts| facts.compute.as_ref().is_some_and(|it| computes.contains(it));
+        let hosts = self.hosts.iter().filter(|(_, facts)| is_one(facts));
+        hosts.map(|(moref, _)| moref.clone()).collect()
+    }
+
     /// What changed for those who listen, as whole objects.
     pub fn tell(&mut self) -> Vec<Update> {
         let mut updates = Vec::new();

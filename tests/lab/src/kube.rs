@@ -1,5 +1,6 @@
 //! A Kubernetes control plane on loopback: etcd, kube-apiserver and kube-controller-manager, with RBAC and an audit log.
 
+use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -686,6 +687,8 @@ impl Authority {
 struct AuditLine {
     #[serde(default)]
     stage: String,
+    #[serde(default, rename = "auditID")]
+    audit_id: String,
     verb: String,
     user: AuditUser,
     #[serde(default)]
@@ -729,32 +732,35 @@ fn parse_audit(text: &str) -> anyhow::Result<Vec<AuditEvent>> {
         serde_json::from_str::<AuditLine>(line)
             .with_context(|| format!("reading the audit log's line {line}"))
     };
-    // A watch counts from its beginning; its end, which may be minutes away, is the same request.
-    let is_end_of_watch = |line: &AuditLine| {
-        line.verb == "watch" && line.stage == "ResponseComplete" && line.response_status.code == 200
-    };
-    whole
+    let lines = whole
         .lines()
         .map(read)
-        .filter(|line| !line.as_ref().is_ok_and(is_end_of_watch))
-        .map(|line| {
-            let line = line?;
-            Ok(AuditEvent {
-                verb: line.verb,
-                user: line.user.username,
-                user_agent: line.user_agent,
-                group: line.object_ref.api_group,
-                resource: line.object_ref.resource,
-                subresource: line.object_ref.subresource,
-                namespace: line.object_ref.namespace,
-                name: line.object_ref.name,
-                code: line.response_status.code,
-                received: line.request_received_timestamp,
-                answered: line.stage_timestamp,
-                object: line.request_object,
-            })
+        .collect::<anyhow::Result<Vec<AuditLine>>>()?;
+    // A watch counts from its beginning where that is logged; its end, which may be minutes away, is the same request.
+    let begun: HashSet<String> = lines
+        .iter()
+        .filter(|line| line.stage == "ResponseStarted")
+        .map(|line| line.audit_id.clone())
+        .collect();
+    let is_told = |line: &AuditLine| line.stage == "ResponseComplete" && begun.contains(&line.audit_id);
+    Ok(lines
+        .into_iter()
+        .filter(|line| !is_told(line))
+        .map(|line| AuditEvent {
+            verb: line.verb,
+            user: line.user.username,
+            user_agent: line.user_agent,
+            group: line.object_ref.api_group,
+            resource: line.object_ref.resource,
+            subresource: line.object_ref.subresource,
+            namespace: line.object_ref.namespace,
+            name: line.object_ref.name,
+            code: line.response_status.code,
+            received: line.request_received_timestamp,
+            answered: line.stage_timestamp,
+            object: line.request_object,
         })
-        .collect()
+        .collect())
 }
 
 #[cfg(test)]

@@ -1,0 +1,81 @@
+//! Which answers have to be fresh: a VM may have been cloned since its node was bound, and of two VMs neither is touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Inventory;
+use crate::cluster::update::Node;
+use crate::ids::VmRef;
+use crate::maintenance::episode::{Phase, Record};
+use crate::vsphere::update::{Pressing, VmKey};
+
+/// A key for which an old answer could do harm.
+#[derive(Debug)]
+pub(super) struct Pressed {
+    how: Pressing,
+    /// An answer came in since.
+    pub(super) is_answered: bool,
+}
+
+impl Inventory {
+    /// Notes which keys are pressing by now, and gives them, so that vCenter is asked for them.
+    pub(super) fn press(&mut self) -> BTreeMap<VmKey, Pressing> {
+        let leaving: BTreeSet<VmRef> = self
+            .vms
+            .values()
+            .filter(|vm| self.host_state(vm.host.as_ref()).is_leaving())
+            .map(|vm| vm.moref.clone())
+            .collect();
+        let mut pressing = BTreeMap::new();
+        for node in self.nodes.values() {
+            let Some(how) = self.pressing(node, &leaving) else {
+                continue;
+            };
+            for key in self.keys(node) {
+                let most = pressing.entry(key).or_insert(how);
+                *most = how.max(*most);
+            }
+        }
+        self.pressed
+            .retain(|key, pressed| pressing.get(key) == Some(&pressed.how));
+        for (key, how) in &pressing {
+            self.pressed.entry(key.clone()).or_insert(Pressed {
+                how: *how,
+                is_answered: false,
+            });
+        }
+        pressing
+    }
+
+    fn pressing(&self, node: &Node, leaving: &BTreeSet<VmRef>) -> Option<Pressing> {
+        let record = self.record(node);
+        match record.phase().map(Phase::at_work) {
+            Some(Phase::ShuttingDown(_)) => return Some(Pressing::PowerCut),
+            Some(
+                Phase::Queued
+                | Phase::Draining
+                | Phase::Drained
+                | Phase::Relocating { .. }
+                | Phase::AwaitingHost
+                | Phase::PoweringOn { .. }
+                | Phase::Rejoining
+                | Phase::Parked { .. },
+            )
+            | None => {}
+        }
+        let is_leaving = || {
+            let answers = |key: &VmKey| self.answers.get(key).is_some_and(|vms| !vms.is_disjoint(leaving));
+            !leaving.is_empty() && self.keys(node).iter().any(answers)
+        };
+        (record != Record::InService || is_leaving()).then_some(Pressing::Maintenance)
+    }
+
+    /// Whether the node's power may be cut as far as the answers to its keys go: each was asked for since its drain has ended.
+    pub(super) fn is_surely(&self, node: &Node) -> bool {
+        let keys = self.keys(node);
+        keys.iter().all(|key| {
+            self.pressed
+                .get(key)
+                .is_some_and(|pressed| pressed.how == Pressing::PowerCut && pressed.is_answered)
+        })
+    }
+}
