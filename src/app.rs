@@ -12,6 +12,7 @@
 //! ```
 
 mod hub;
+mod kubeconfig;
 mod objects;
 mod onlookers;
 
@@ -375,6 +376,7 @@ impl House {
                 info!("Ctrl-C: stopping");
             }
             _ = terminate.recv() => info!("SIGTERM: stopping"),
+            () = kubeconfig::rotated() => {}
             Some(ended) = self.election.join_next() => {
                 let what = match ended {
                     Ok(()) => "this replica leads no longer".to_owned(),

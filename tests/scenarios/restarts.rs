@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
-use haulout_lab::kube::{Kube, Options};
+use anyhow::{Context as _, ensure};
+use haulout_lab::kube::{Kube, Options, User};
 use haulout_lab::stage::{Member, Stage};
 use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, VmSpec};
 
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, run, tell};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, tell};
 
 /// Breaks something while the node is in each phase of the wait story, and expects the end of the undisturbed one.
 async fn break_in_each_phase(
@@ -91,6 +91,31 @@ async fn break_in_each_phase_of_a_move(
         "powered on once"
     );
     haulout.stop().await
+}
+
+#[test]
+fn a_pod_whose_kubeconfig_is_rotated_ends_in_order_to_be_started_with_the_new_one() {
+    tell(async {
+        let stage = one_node("rotated").await?;
+        let kubeconfig = kube().await.kubeconfig(&User::haulout("rotated"))?;
+        let copy = kubeconfig.with_file_name("rotated-copy.kubeconfig");
+        std::fs::copy(&kubeconfig, &copy)?;
+        let path = copy.to_str().context("a path that is no text")?.to_owned();
+        let haulout = run(
+            &stage,
+            &[
+                ("KUBECONFIG", path.as_str()),
+                ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
+            ],
+        )
+        .await?;
+        let mut text = std::fs::read_to_string(&copy)?;
+        text.push_str("# rotated\n");
+        std::fs::write(&copy, text)?;
+        stage.wait_said("has changed: stopping").await?;
+        ensure!(haulout.ended().await? == Some(0), "an orderly end");
+        Ok(())
+    });
 }
 
 #[test]
