@@ -454,6 +454,7 @@ impl Following {
     /// Takes an answer of the long poll, and gives what is to be told: nothing before a set is complete.
     fn set(&mut self, set: Option<UpdateSet>, stood: &mut bool) -> Vec<Update> {
         let Some(set) = set else {
+            self.shadow.caught_up();
             return Vec::new();
         };
         self.version = set.version;
@@ -461,6 +462,7 @@ impl Following {
         if set.truncated {
             return Vec::new();
         }
+        self.shadow.caught_up();
         self.is_heard = true;
         // The devices of the hosts that could take a VM of ours belong to a first set.
         if !*stood

@@ -249,6 +249,47 @@ fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
     );
 }
 
+/// What a re-read or a set tells of a VM of ours.
+fn vm_tells(power: &str) -> Object {
+    let state = format!(
+        r#"<val xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="VirtualMachinePowerState">{power}</val>"#
+    );
+    let value = haulout::vsphere::xml::Element::parse(state.as_bytes()).unwrap();
+    Object {
+        moref: Moref::from(&VmRef::new("vm-7")),
+        properties: vec![("runtime.powerState".to_owned(), Some(value))],
+        missing: Vec::new(),
+    }
+}
+
+#[test]
+fn what_the_long_poll_tells_late_does_not_undo_what_a_reread_has_found_since() {
+    let powers = |shadow: &mut Shadow| -> Vec<Option<Power>> {
+        let told = shadow.tell().into_iter().filter_map(|update| match update {
+            Update::Vm(vm) => Some(vm.power),
+            _ => None,
+        });
+        told.collect()
+    };
+    let mut shadow = Shadow::default();
+    shadow.set_ours([VmRef::new("vm-7")].into());
+    shadow.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
+    shadow.caught_up();
+    assert_eq!(powers(&mut shadow), [Some(Power::Off)]);
+    shadow.begin_reread();
+    shadow.merge_reread(&[vm_tells("poweredOn")]);
+    assert_eq!(powers(&mut shadow), [Some(Power::On)]);
+
+    // The answer to the question that stood all the while was made before the VM was powered on.
+    shadow.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
+    shadow.caught_up();
+    assert_eq!(powers(&mut shadow), [], "a VM that is on does not look off");
+
+    // The next one was not.
+    shadow.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
+    assert_eq!(powers(&mut shadow), [Some(Power::Off)]);
+}
+
 #[test]
 fn vms_are_read_with_their_devices() {
     let (_, dynamic) = vm(capture!("vm-dynamic"));

@@ -30,7 +30,18 @@ pub struct Shadow {
     changed: BTreeSet<Moref>,
     /// What the stream told since the re-read that is under way began: the re-read may be older.
     fresher: BTreeSet<Moref>,
+    /// What a re-read has found changed of a VM while a question of the long poll stands, as it was before. The answer to
+    /// that question may have been made earlier and still tell of it: a VM that is on must not look off for a moment, or
+    /// its node would be waited for to boot once more.
+    superseded: BTreeMap<VmRef, Whereabouts>,
     told: Told,
+}
+
+/// Whether a VM runs, and where.
+#[derive(Clone, PartialEq)]
+struct Whereabouts {
+    power: Option<Power>,
+    host: Option<HostRef>,
 }
 
 /// What was told last of each object, so that nothing is told twice.
@@ -81,7 +92,9 @@ impl Shadow {
             match change {
                 Change::Upsert(object) => {
                     self.fresher.insert(object.moref.clone());
+                    let standing = self.whereabouts(&object.moref);
                     self.upsert(&object);
+                    self.unless_superseded(&object.moref, standing);
                 }
                 Change::Gone(moref) => {
                     self.fresher.insert(moref.clone());
@@ -89,6 +102,33 @@ impl Shadow {
                 }
             }
         }
+    }
+
+    /// The long poll has answered in full: whatever it tells next, it made after this.
+    pub fn caught_up(&mut self) {
+        self.superseded.clear();
+    }
+
+    fn whereabouts(&self, moref: &Moref) -> Option<(VmRef, Whereabouts)> {
+        let vm = moref.vm()?;
+        let facts = self.vms.get(&vm)?;
+        let (power, host) = (facts.power, facts.host.clone());
+        Some((vm, Whereabouts { power, host }))
+    }
+
+    /// Takes back what the long poll told late of a VM: what stood before a re-read told otherwise.
+    fn unless_superseded(&mut self, moref: &Moref, standing: Option<(VmRef, Whereabouts)>) {
+        let Some((vm, standing)) = standing else { return };
+        let (Some(before), Some(facts)) = (self.superseded.get(&vm), self.vms.get_mut(&vm)) else {
+            return;
+        };
+        if facts.power == before.power {
+            facts.power = standing.power;
+        }
+        if facts.host == before.host {
+            facts.host = standing.host;
+        }
+        self.changed.insert(moref.clone());
     }
 
     /// A re-read begins: what the stream tells from here on is at least as fresh.
@@ -102,7 +142,12 @@ impl Shadow {
     pub fn merge_reread(&mut self, objects: &[Object]) {
         for object in objects {
             if !self.fresher.contains(&object.moref) {
+                let before = self.whereabouts(&object.moref);
                 self.upsert(object);
+                let is = self.whereabouts(&object.moref);
+                if let Some((vm, before)) = before.filter(|before| Some(before) != is.as_ref()) {
+                    self.superseded.entry(vm).or_insert(before);
+                }
             }
         }
         for object in objects {
