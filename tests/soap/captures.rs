@@ -265,9 +265,10 @@ fn vm_tells(power: &str) -> Object {
 #[test]
 fn what_the_long_poll_tells_late_does_not_undo_what_a_reread_has_found_since() {
     let powers = |shadow: &mut Shadow| -> Vec<Option<Power>> {
-        let told = shadow.tell().into_iter().filter_map(|update| match update {
-            Update::Vm(vm) => Some(vm.power),
-            _ => None,
+        let told = shadow.tell().into_iter();
+        let told = told.filter_map(|update| {
+            let Update::Vm(vm) = update else { return None };
+            Some(vm.power)
         });
         told.collect()
     };
