@@ -6,6 +6,7 @@ use anyhow::{Context as _, ensure};
 use haulout::cluster::maintenances::kind::{
     MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
 };
+use haulout_lab::kube::User;
 use haulout_lab::stage::{Stage, annotation, is_cordoned, is_ready};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
@@ -389,6 +390,78 @@ fn a_request_for_a_node_that_nobody_knows_says_so() {
             "{status:?}"
         );
         withdraw(&stage, "typo").await?;
+        haulout.stop().await
+    });
+}
+
+/// What kubectl says; `None` where it is not installed.
+async fn kubectl(stage: &Stage<'_>, args: &[&str]) -> anyhow::Result<Option<String>> {
+    let kubeconfig = stage.kube.kubeconfig(&User::admin("asker"))?;
+    let asked = tokio::process::Command::new("kubectl")
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .args(args)
+        .env_remove("KUBECONFIG")
+        .envs(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, "")))
+        .kill_on_drop(true)
+        .output();
+    let output = match tokio::time::timeout(PATIENCE, asked).await? {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        output => output.context("asking kubectl")?,
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(Some(said))
+}
+
+/// What `kubectl get nm -o wide` shows of the request below, in one space between words, ages and trace ids masked.
+const SHOWN: &str = "NAME NODE HOST ACTION STATE DRAINED AGE TARGET REASON WAITING FOR TRACE
+wide-power-supply wide-gpu1 esx1 Drain Drained 100 AGE a new power supply a person to delete NodeMaintenance wide-power-supply, which asks for it to be drained TRACE";
+
+#[test]
+fn kubectl_waits_for_a_request_and_shows_it_in_a_line() {
+    tell(async {
+        let stage = one_node("wide").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        let haulout = run(&stage, &[]).await?;
+        ask(&stage, "power-supply", &node, MaintenanceAction::Drain).await?;
+        let wait = [
+            "wait",
+            "--for=condition=Succeeded",
+            "--timeout=60s",
+            "nm/wide-power-supply",
+        ];
+        let Some(waited) = kubectl(&stage, &wait).await? else {
+            println!("kubectl is not installed, so nothing is asked of it");
+            return haulout.stop().await;
+        };
+        ensure!(waited.contains("condition met"), "{waited}");
+        let get = ["get", "nm", "wide-power-supply", "-o", "wide"];
+        let shown = until("the line to be whole", PATIENCE, async || {
+            let shown = kubectl(&stage, &get).await?.unwrap_or_default();
+            Ok((shown.contains("which asks for it to be drained")).then_some(shown))
+        })
+        .await?;
+        let lines: Vec<String> = shown
+            .lines()
+            .map(|line| {
+                let is_age =
+                    |word: &str| word.ends_with('s') && word.starts_with(|c: char| c.is_ascii_digit());
+                let is_trace = |word: &str| word.len() == 32 && word.chars().all(|c| c.is_ascii_hexdigit());
+                let masked = line.split_whitespace().map(|word| match word {
+                    age if is_age(age) => "AGE",
+                    trace if is_trace(trace) => "TRACE",
+                    word => word,
+                });
+                masked.collect::<Vec<_>>().join(" ")
+            })
+            .collect();
+        ensure!(lines.join("\n") == SHOWN, "{}", lines.join("\n"));
         haulout.stop().await
     });
 }

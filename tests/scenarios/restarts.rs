@@ -96,9 +96,9 @@ async fn break_in_each_phase_of_a_move(
 #[test]
 fn a_pod_whose_kubeconfig_is_rotated_ends_in_order_to_be_started_with_the_new_one() {
     tell(async {
-        let stage = one_node("rotated").await?;
-        let kubeconfig = kube().await.kubeconfig(&User::haulout("rotated"))?;
-        let copy = kubeconfig.with_file_name("rotated-copy.kubeconfig");
+        let stage = one_node("new-kubeconfig").await?;
+        let kubeconfig = kube().await.kubeconfig(&User::haulout("new-kubeconfig"))?;
+        let copy = kubeconfig.with_file_name("new-kubeconfig-copy");
         std::fs::copy(&kubeconfig, &copy)?;
         let path = copy.to_str().context("a path that is no text")?.to_owned();
         let haulout = run(
