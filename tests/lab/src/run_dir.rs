@@ -45,10 +45,16 @@ impl RunDir {
         self.path.join(name)
     }
 
-    /// Writes `content` to `name` inside it and tells the path.
+    /// Writes `content` to `name` inside it and tells the path. It is there whole or not at all: two stories may write the
+    /// same kubeconfig, and one of them be read meanwhile.
     pub fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
+        static WRITES: AtomicU32 = AtomicU32::new(0);
         let path = self.join(name);
-        std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
+        let mut part = path.clone().into_os_string();
+        part.push(format!(".{}", WRITES.fetch_add(1, Ordering::Relaxed)));
+        std::fs::write(&part, content)
+            .and_then(|()| std::fs::rename(&part, &path))
+            .with_context(|| format!("writing {}", path.display()))?;
         Ok(path)
     }
 }
