@@ -289,10 +289,11 @@ impl Show<'_> {
         let clicked = Timestamp::now();
         self.stage.vcenter.enter_maintenance(home).await?;
         self.blocked("serving-0", "serving").await?;
-        ensure!(
-            self.stage.pods_on(&node).await? == ["serving-0"],
-            "only the pod that its budget holds should be left on {node}"
-        );
+        let alone = format!("only the pod that its budget holds to be left on {node}");
+        until(&alone, DEADLINE, async || {
+            Ok((self.stage.pods_on(&node).await? == ["serving-0"]).then_some(()))
+        })
+        .await?;
         self.set_budget("serving", "serving-0", 0).await?;
         self.kubernetes("a person loosens PodDisruptionBudget serving: minAvailable 1 -> 0");
         self.expect_vcenter("esx5 is in maintenance mode", |state| {
