@@ -95,7 +95,7 @@ pub enum Verb {
     /// Let the next drain of a node begin, where the controller requires an approval
     Approve(OfNode),
     /// Print the trace of a node's latest episode, and its address
-    Trace(TraceArgs),
+    Trace(OfNode),
     /// Check all that Haulout needs: vCenter, Kubernetes, rights, nodes and their VMs
     ///
     /// Give it the controller's settings. Exit code 0: nothing is missing; 4: something is.
@@ -262,22 +262,9 @@ pub enum Action {
     Reboot,
 }
 
-/// `resume` and `approve`.
+/// `resume`, `approve` and `trace`.
 #[derive(Debug, clap::Args)]
 pub struct OfNode {
-    /// The node
-    node: String,
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    marks: MarksArgs,
-    #[command(flatten)]
-    access: AccessArgs,
-}
-
-/// `trace`.
-#[derive(Debug, clap::Args)]
-pub struct TraceArgs {
     /// The node
     node: String,
     #[command(flatten)]

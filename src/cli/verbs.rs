@@ -12,7 +12,7 @@ use super::out::Out;
 use super::picture::Picture;
 use super::plan::{self, Plan};
 use super::show::{self, Items};
-use super::{Cli, Format, List, PlanArgs, Status, TraceArgs, Verb, VersionArgs};
+use super::{Cli, Format, List, OfNode, PlanArgs, Status, Verb, VersionArgs};
 use super::{check, definition, export, request, status};
 use crate::app::clock;
 use crate::cluster::answer::plain;
@@ -174,7 +174,7 @@ pub(super) async fn make_plan(picture: &mut Picture, name: &str) -> anyhow::Resu
     })
 }
 
-async fn trace(args: TraceArgs, out: Out) -> anyhow::Result<u8> {
+async fn trace(args: OfNode, out: Out) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     let states = read_nodes(&client, &args.marks, Some(&args.node)).await?.states();
     let state = states.into_iter().next().context("the node is not there")?;

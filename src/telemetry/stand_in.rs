@@ -1,10 +1,11 @@
-//! Stand-ins that the tests of several listeners share: a moment, and a Node.
+//! Stand-ins that the tests of several listeners share: a moment, a Node, and an episode.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::ids::NodeUid;
+use crate::ids::{EpisodeId, NodeUid, TaskRef};
+use crate::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
 use crate::maintenance::observed::{CordonedBy, NodeSeen};
 
 /// Some moment after the beginning, in seconds.
@@ -25,5 +26,41 @@ pub(super) fn node() -> NodeSeen {
         heartbeat: None,
         boot_id: None,
         gpus: BTreeMap::new(),
+    }
+}
+
+/// The id of [`episode`], and of its trace.
+pub(super) const TRACE: &str = "00112233445566778899aabbccddeeff";
+
+/// An episode of that Node that began at 1 s, on host `esx1`, and is in `phase` since `since`.
+pub(super) fn episode(phase: Phase, since: i64) -> Episode {
+    Episode {
+        id: EpisodeId::new(TRACE),
+        traceparent: format!("00-{TRACE}-0011223344556677-01"),
+        trigger: Trigger {
+            task: Some(TaskRef::new("task-1")),
+            clicked_at: at(0),
+            user: None,
+            request: None,
+        },
+        node_uid: NodeUid::new("uid-1"),
+        vm_uuid: None,
+        host: HostMark {
+            moref: None,
+            name: "esx1".to_owned(),
+        },
+        begun_at: at(1),
+        cordon: Cordon::Ours,
+        recordoned: 0,
+        boot_before: None,
+        gpus_before: BTreeMap::new(),
+        powered_off: false,
+        moved_to: None,
+        gave_up: None,
+        left_behind: Vec::new(),
+        epoch: 0,
+        trail: Default::default(),
+        phase,
+        since: at(since),
     }
 }

@@ -1,16 +1,13 @@
 //! What `kubectl describe node` tells after an episode, and what telling it costs.
 
-use std::path::Path;
-
 use anyhow::{Context as _, ensure};
-use haulout_lab::kube::User;
 use haulout_lab::stage::{PATIENCE, Stage};
 use haulout_lab::wait::until;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::story::{one_node, start, tell};
+use crate::story::{kubectl, one_node, start, tell};
 
 /// The story of one node whose pod a budget holds for a while, as `kubectl describe node` prints it; times, the task,
 /// the user and the trace are masked.
@@ -205,25 +202,9 @@ async fn events_of_node(stage: &Stage<'_>) -> anyhow::Result<Vec<Event>> {
 
 /// What `kubectl describe node` shows of Haulout's Events, masked; none where there is no kubectl.
 async fn described(stage: &Stage<'_>, node: &str) -> anyhow::Result<Option<String>> {
-    let kubeconfig = stage.kube.kubeconfig(&User::admin("describer"))?;
-    let asked = tokio::process::Command::new("kubectl")
-        .arg("--kubeconfig")
-        .arg(Path::new(&kubeconfig))
-        .args(["describe", "node", node])
-        .env_remove("KUBECONFIG")
-        .envs(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, "")))
-        .kill_on_drop(true)
-        .output();
-    let output = match tokio::time::timeout(PATIENCE, asked).await? {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        output => output.context("asking kubectl")?,
+    let Some(text) = kubectl(stage, &["describe", "node", node]).await? else {
+        return Ok(None);
     };
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
     let (_, events) = text.split_once("\nEvents:").context("no Events are shown")?;
     let ours = events
         .lines()

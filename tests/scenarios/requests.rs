@@ -6,7 +6,6 @@ use anyhow::{Context as _, ensure};
 use haulout::cluster::maintenances::kind::{
     MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
 };
-use haulout_lab::kube::User;
 use haulout_lab::stage::{Stage, annotation, is_cordoned, is_ready};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
@@ -15,7 +14,7 @@ use kube::core::ObjectMeta;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, run, stage, tell};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, kubectl, one_node, run, stage, tell};
 
 /// How long any fact may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -392,30 +391,6 @@ fn a_request_for_a_node_that_nobody_knows_says_so() {
         withdraw(&stage, "typo").await?;
         haulout.stop().await
     });
-}
-
-/// What kubectl says; `None` where it is not installed.
-async fn kubectl(stage: &Stage<'_>, args: &[&str]) -> anyhow::Result<Option<String>> {
-    let kubeconfig = stage.kube.kubeconfig(&User::admin("asker"))?;
-    let asked = tokio::process::Command::new("kubectl")
-        .arg("--kubeconfig")
-        .arg(&kubeconfig)
-        .args(args)
-        .env_remove("KUBECONFIG")
-        .envs(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, "")))
-        .kill_on_drop(true)
-        .output();
-    let output = match tokio::time::timeout(PATIENCE, asked).await? {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        output => output.context("asking kubectl")?,
-    };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(
-        output.status.success(),
-        "{said}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(Some(said))
 }
 
 /// What `kubectl get nm -o wide` shows of the request below, in one space between words, ages and trace ids masked.

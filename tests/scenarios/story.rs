@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use haulout_lab::kube::{Kube, Options};
-use haulout_lab::stage::{Haulout, Member, Stage};
+use anyhow::{Context as _, ensure};
+use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage};
 use haulout_lab::vcenter::{
     ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
@@ -137,4 +138,28 @@ pub async fn in_maintenance(stage: &Stage<'_>, host: &str) -> anyhow::Result<()>
         .wait_vcenter(&format!("{host} is in maintenance"), is_in)
         .await?;
     Ok(())
+}
+
+/// What kubectl says; `None` where it is not installed.
+pub async fn kubectl(stage: &Stage<'_>, args: &[&str]) -> anyhow::Result<Option<String>> {
+    let kubeconfig = stage.kube.kubeconfig(&User::admin("asker"))?;
+    let asked = tokio::process::Command::new("kubectl")
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .args(args)
+        .env_remove("KUBECONFIG")
+        .envs(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, "")))
+        .kill_on_drop(true)
+        .output();
+    let output = match tokio::time::timeout(PATIENCE, asked).await? {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        output => output.context("asking kubectl")?,
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(Some(said))
 }

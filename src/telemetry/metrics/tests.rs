@@ -1,48 +1,13 @@
 use super::*;
-use crate::ids::{EpisodeId, HostRef, NodeUid, TaskRef, VmRef};
+use crate::ids::{HostRef, TaskRef, VmRef};
 use crate::maintenance::effect::Effect;
-use crate::maintenance::episode::{Cordon, HostMark, Trigger};
 use crate::maintenance::observed::{
     Admission, Advice, Attempt, DrainReport, Hearing, HostState, Observed, PodLeft, PodLeftBecause,
     PowerSeen, Refusal, VmFacts, VmSeen,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::waiting::WaitingOn;
-use crate::telemetry::stand_in::{at, node};
-
-const TRACE: &str = "00112233445566778899aabbccddeeff";
-
-fn episode(phase: Phase, since: i64) -> Episode {
-    Episode {
-        id: EpisodeId::new(TRACE),
-        traceparent: String::new(),
-        trigger: Trigger {
-            task: Some(TaskRef::new("task-1")),
-            clicked_at: at(0),
-            user: None,
-            request: None,
-        },
-        node_uid: NodeUid::new("uid-1"),
-        vm_uuid: None,
-        host: HostMark {
-            moref: None,
-            name: "esx1".to_owned(),
-        },
-        begun_at: at(1),
-        cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
-        gpus_before: BTreeMap::new(),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase,
-        since: at(since),
-    }
-}
+use crate::telemetry::stand_in::{TRACE, at, episode, node};
 
 fn sight(record: Record, host: HostState) -> Sight {
     let vm = VmFacts {

@@ -38,17 +38,7 @@ pub(super) fn of(
 ) -> NodeMaintenanceStatus {
     let mut status = shown(object, seen, episode, now);
     status.record = record::write(&Record::Episode(Box::new(episode.clone())), now).episode;
-    let parked = match &episode.phase {
-        Phase::Parked { reason, .. } => Some(reason.to_string()),
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::Relocating { .. }
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining => None,
-    };
+    let parked = parked(episode);
     let progress = parked.as_deref().map_or(Progress::Running, Progress::Stalled);
     judged(object, status, &progress, now)
 }
@@ -71,7 +61,18 @@ pub(super) fn of_request(
             false
         }
     };
-    let parked = match &episode.phase {
+    let parked = parked(episode);
+    let progress = match &parked {
+        Some(why) => Progress::Stalled(why),
+        None if is_kept => Progress::Kept,
+        None => Progress::Running,
+    };
+    judged(object, status, &progress, now)
+}
+
+/// Why an episode is parked, if it is.
+fn parked(episode: &Episode) -> Option<String> {
+    match &episode.phase {
         Phase::Parked { reason, .. } => Some(reason.to_string()),
         Phase::Queued
         | Phase::Draining
@@ -81,13 +82,7 @@ pub(super) fn of_request(
         | Phase::AwaitingHost
         | Phase::PoweringOn { .. }
         | Phase::Rejoining => None,
-    };
-    let progress = match &parked {
-        Some(why) => Progress::Stalled(why),
-        None if is_kept => Progress::Kept,
-        None => Progress::Running,
-    };
-    judged(object, status, &progress, now)
+    }
 }
 
 /// The status of an episode's object at its end. Without `how`, nobody saw it.

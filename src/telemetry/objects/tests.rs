@@ -2,48 +2,14 @@ use std::sync::Arc;
 
 use super::*;
 use crate::cluster::update::{Asked, AskedAction};
-use crate::ids::{EpisodeId, HostRef, TaskRef, VmRef};
-use crate::maintenance::episode::{Cordon, HostMark, Phase, Trigger};
+use crate::ids::{HostRef, VmRef};
+use crate::maintenance::episode::Phase;
 use crate::maintenance::observed::{
     Admission, HostState, Lead, Observed, PodLeft, PodLeftBecause, PowerSeen, VmFacts,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::request::{Action, Request};
-use crate::telemetry::stand_in::{at, node};
-
-const EPISODE: &str = "00112233445566778899aabbccddeeff";
-
-fn episode(phase: Phase, since: i64) -> Episode {
-    Episode {
-        id: EpisodeId::new(EPISODE),
-        traceparent: format!("00-{EPISODE}-0011223344556677-01"),
-        trigger: Trigger {
-            task: Some(TaskRef::new("task-1")),
-            clicked_at: at(0),
-            user: None,
-            request: None,
-        },
-        node_uid: NodeUid::new("uid-1"),
-        vm_uuid: None,
-        host: HostMark {
-            moref: None,
-            name: "esx1".to_owned(),
-        },
-        begun_at: at(1),
-        cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
-        gpus_before: BTreeMap::new(),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase,
-        since: at(since),
-    }
-}
+use crate::telemetry::stand_in::{at, episode, node};
 
 fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> Sight {
     let vm = VmFacts {
