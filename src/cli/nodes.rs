@@ -292,8 +292,11 @@ impl Reading {
         let trace_id = running
             .clone()
             .or_else(|| kept.and_then(|status| status.trace_id.clone()))?;
-        let told = kept
-            .filter(|status| status.trace_id.as_ref() == Some(&trace_id))
+        // Any object that tells of it will do: a request's own may be written before its episode's.
+        let told = self
+            .of(name)
+            .filter_map(|object| object.status.as_ref())
+            .find(|status| status.trace_url.is_some() && status.trace_id.as_ref() == Some(&trace_id))
             .and_then(|status| status.trace_url.clone());
         let made = || Some(self.trace_url.as_ref()?.replace(TRACE_ID, &trace_id));
         Some(Trace {
