@@ -23,6 +23,7 @@ use haulout_lab::kube::{AuditEvent, Kube, Options, User};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
 use haulout_lab::process;
 use haulout_lab::stage::Stage;
+use haulout_lab::vcenter::Collector;
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -35,6 +36,8 @@ use kube::runtime::watcher::{self, watcher};
 use serde_json::json;
 use tokio::time::Instant;
 
+#[path = "house/client.rs"]
+mod client;
 #[path = "house/datacenter.rs"]
 mod datacenter;
 
@@ -141,7 +144,7 @@ async fn measure() -> anyhow::Result<()> {
 /// Many pods that nothing holds.
 async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} pods, no budget", size.pods);
-    let stage = datacenter::stage(kube, "free", 3 * size.rounds, |_, _| {}).await?;
+    let stage = datacenter::stage(kube, "free", 3 * size.rounds, Collector::Own, |_, _| {}).await?;
     let haulout = datacenter::start(&stage, &CHANGES).await?;
     let mut seen = Contenders::default();
     for round in 0..size.rounds {
@@ -169,7 +172,7 @@ async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
 async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} pods, a budget of one at a time", size.held);
     // The last node takes what the others lose.
-    let stage = datacenter::stage(kube, "held", 3 * size.held_rounds + 1, |_, _| {}).await?;
+    let stage = datacenter::stage(kube, "held", 3 * size.held_rounds + 1, Collector::Own, |_, _| {}).await?;
     let refuge = stage.node_name(&datacenter::vm(3 * size.held_rounds));
     let haulout = datacenter::start(&stage, &CHANGES).await?;
     let mut seen = Contenders::default();
@@ -202,7 +205,7 @@ async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
 /// Many nodes at once, and another client that wants something else.
 async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} nodes of {} pods at once", size.nodes, size.pods_of_each);
-    let stage = datacenter::stage(kube, "fleet", size.nodes, |_, _| {}).await?;
+    let stage = datacenter::stage(kube, "fleet", size.nodes, Collector::Own, |_, _| {}).await?;
     let mut filling = futures::stream::iter(0..size.nodes)
         .map(|number| {
             let node = stage.node_name(&datacenter::vm(number));
@@ -214,7 +217,7 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
         filled?;
     }
     let haulout = datacenter::start(&stage, &CHANGES).await?;
-    let neighbour = kube.client_for(&User::admin("neighbour"))?;
+    let neighbour = client::of(kube, &User::admin("neighbour")).await?;
     let mut idle = Samples::default();
     for _ in 0..size.idle_looks {
         idle.add_ms(look(&neighbour).await?);
@@ -399,7 +402,7 @@ async fn guarded(stage: &Stage<'_>, app: &str, node: &str, refuge: &str, count: 
 /// The smallest client that drains: cordon, list, evict a bounded number at once, watch until all are gone.
 async fn floor(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain> {
     let user = User::admin(format!("floor-{number}"));
-    let client = kube.client_for(&user)?;
+    let client = client::of(kube, &user).await?;
     let began = Instant::now();
     let since = Timestamp::now();
     let (mut standing, version) = cordon_and_list(&client, node).await?;
@@ -437,7 +440,7 @@ async fn budget_floor(
     number: usize,
 ) -> anyhow::Result<Drain> {
     let user = User::admin(format!("floor-held-{number}"));
-    let client = kube.client_for(&user)?;
+    let client = client::of(kube, &user).await?;
     let began = Instant::now();
     let since = Timestamp::now();
     let (standing, _) = cordon_and_list(&client, node).await?;

@@ -32,6 +32,8 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[allow(dead_code, reason = "the laws' tests use the rest")]
 #[path = "../tests/laws/facts.rs"]
 mod facts;
+#[path = "house/fleet.rs"]
+mod fleet;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -41,7 +43,12 @@ const CAPTURE: &str = include_str!("../proto-notes/captures/hosts-first-set.xml"
 /// vCenter's own limit of objects in one set is of this size.
 const OBJECTS: usize = 100;
 
+/// A vCenter's published maximum of hosts, and on how many of them a node of ours runs.
+const HOSTS: usize = 2_500;
+const OURS: usize = 1_000;
+
 const CASE: &str = "100 objects";
+const FLEET: &str = "2,500 hosts, 1,000 nodes";
 const TIME: &str = "us";
 
 fn main() -> anyhow::Result<()> {
@@ -85,6 +92,22 @@ fn main() -> anyhow::Result<()> {
     measure("fold", None, &mut || {
         black_box(folded(black_box(&set)));
     });
+    // One property of a host changes, at a vCenter's published maximum of hosts: of one that carries a VM of ours, which
+    // draws every node's picture anew, and of one that carries none.
+    for (name, number) in [("host_of_ours", 0), ("foreign_host", HOSTS - 1)] {
+        let mut inventory = inventory();
+        fleet::tell(&mut inventory, HOSTS, OURS);
+        inventory.sights();
+        let mut host = fleet::host(number);
+        measure(name, None, &mut || {
+            host.in_quarantine = host.in_quarantine.map(|is| !is);
+            inventory.apply(Fact::Vsphere(Update::Host(host.clone())));
+            if inventory.has_news() {
+                black_box(inventory.roster());
+                black_box(inventory.sights());
+            }
+        });
+    }
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
     let episode = facts::episode(Phase::Draining, Cordon::Ours, false);
     let records = [Record::InService, Record::Episode(Box::new(episode))];
@@ -107,9 +130,10 @@ fn main() -> anyhow::Result<()> {
     let mut table = Table::new("parts");
     for (name, allocations) in parts {
         let samples = samples(&home, name)?;
-        table.row(CASE, name, TIME, &samples);
+        let case = if name.contains("host") { FLEET } else { CASE };
+        table.row(case, name, TIME, &samples);
         let counted = f64::from(u32::try_from(allocations)?);
-        table.row(CASE, name, "allocations", &[counted].into_iter().collect());
+        table.row(case, name, "allocations", &[counted].into_iter().collect());
         if ["walk", "decode"].contains(&name) {
             let megabytes = f64::from(u32::try_from(text.len())?) / 1e6;
             let speed = samples.median().map(|median| megabytes / (median / 1e6));
@@ -175,6 +199,15 @@ fn decoded(text: &str) -> anyhow::Result<UpdateSet> {
 fn folded(set: &UpdateSet) -> usize {
     let mut shadow = Shadow::default();
     shadow.apply(set.changes.clone());
+    let mut inventory = inventory();
+    for update in shadow.tell() {
+        inventory.apply(Fact::Vsphere(update));
+    }
+    inventory.apply(Fact::Vsphere(Update::Settled));
+    inventory.sights().len()
+}
+
+fn inventory() -> Inventory {
     let rules = Rules {
         concurrent_drains: 1,
         unavailable: MaxUnavailable::Unlimited,
@@ -182,12 +215,7 @@ fn folded(set: &UpdateSet) -> usize {
         require_approval: false,
         node_maintenances: false,
     };
-    let mut inventory = Inventory::new(rules, facts::at(0));
-    for update in shadow.tell() {
-        inventory.apply(Fact::Vsphere(update));
-    }
-    inventory.apply(Fact::Vsphere(Update::Settled));
-    inventory.sights().len()
+    Inventory::new(rules, facts::at(0))
 }
 
 /// What Criterion measured, in microseconds for one turn.

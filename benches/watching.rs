@@ -47,7 +47,7 @@ fn main() -> anyhow::Result<()> {
     }
     // An idle stream reads again each half minute; less than that shows nothing.
     let quick = contender::is_quick(&words);
-    let rest = Duration::from_secs(if quick { 35 } else { 300 });
+    let rest = Duration::from_secs(if quick { 35 } else { 95 });
     let wanted: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
     tokio::runtime::Runtime::new()?.block_on(measure(rest, &wanted))
 }
@@ -90,20 +90,25 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
             host: host.context("the crowd has no host")?,
             ours,
         };
-        for kind in [Kind::Stream, Kind::Govmomi, Kind::Pyvmomi] {
+        let mut kinds = vec![Kind::Stream];
+        if ours == 0 {
             // The peers follow hosts alone; they stand beside Haulout where Haulout does too.
-            let there = kind != Kind::Pyvmomi || programs.python.is_ok();
-            if kind == Kind::Stream || ours == 0 && there {
-                let figures = row(&vcenter, kind, &watch, &programs, rest).await?;
-                let case = format!("{hosts} hosts, {vms} VMs, {ours} of them ours");
-                let mut cells: Vec<String> = [hosts, vms, ours].map(|size| size.to_string()).to_vec();
-                cells.push(kind.name());
-                for (what, samples) in WHAT.iter().zip(&figures) {
-                    cells.push(figure(samples.median().unwrap_or(f64::NAN)));
-                    kept.row(&case, &kind.name(), what, samples);
-                }
-                table.row(cells);
+            kinds.push(Kind::Govmomi);
+            kinds.extend(programs.python.is_ok().then_some(Kind::Pyvmomi));
+        }
+        let mut started = Vec::new();
+        for kind in kinds {
+            started.push(Started::several(&vcenter, kind, &watch, &programs).await?);
+        }
+        let case = format!("{hosts} hosts, {vms} VMs, {ours} of them ours");
+        for (kind, figures) in at_rest(&vcenter, started, rest).await? {
+            let mut cells: Vec<String> = [hosts, vms, ours].map(|size| size.to_string()).to_vec();
+            cells.push(kind.name());
+            for (what, samples) in WHAT.iter().zip(&figures) {
+                cells.push(figure(samples.median().unwrap_or(f64::NAN)));
+                kept.row(&case, &kind.name(), what, samples);
             }
+            table.row(cells);
         }
         aim(&mut kept, hosts, vms, ours);
         vcenter.stop().await?;
@@ -159,50 +164,79 @@ const WHAT: [&str; 8] = [
     "idle calls/min",
 ];
 
-async fn row(
-    vcenter: &Vcenter,
+/// A contender that is in sync, and what its starts took.
+struct Started {
     kind: Kind,
-    watch: &Watch,
-    programs: &Programs,
+    contender: Contender,
+    taken: [Samples; 8],
+}
+
+impl Started {
+    /// Starts it several times, and leaves the last one running.
+    async fn several(
+        vcenter: &Vcenter,
+        kind: Kind,
+        watch: &Watch,
+        programs: &Programs,
+    ) -> anyhow::Result<Self> {
+        let mut taken: [Samples; 8] = Default::default();
+        let mut last: Option<Contender> = None;
+        for _ in 0..STARTS {
+            let before = vcenter.traffic(kind.agent()).await?;
+            let contender = Contender::start(kind, watch, programs)
+                .await
+                .with_context(|| kind.name())?;
+            let after = vcenter.traffic(kind.agent()).await?;
+            let used = contender.used()?;
+            let figures = [
+                contender.sync_ms,
+                (after.calls - before.calls) as f64,
+                (after.received + after.sent - before.received - before.sent) as f64 / 1024.0,
+                used.cpu_seconds,
+                used.peak_mib,
+            ];
+            for (samples, figure) in taken.iter_mut().zip(figures) {
+                samples.add(figure);
+            }
+            if let Some(previous) = last.replace(contender) {
+                previous.end().await?;
+            }
+        }
+        let contender = last.context("no start")?;
+        Ok(Self {
+            kind,
+            contender,
+            taken,
+        })
+    }
+}
+
+/// What each costs at rest, all at once: they only wait, and what each uses is told apart by process and by User-Agent.
+async fn at_rest(
+    vcenter: &Vcenter,
+    started: Vec<Started>,
     rest: Duration,
-) -> anyhow::Result<[Samples; 8]> {
-    let mut taken: [Samples; 8] = Default::default();
-    let mut last = None;
-    for _ in 0..STARTS {
-        let before = vcenter.traffic(kind.agent()).await?;
-        let contender = Contender::start(kind, watch, programs)
-            .await
-            .with_context(|| kind.name())?;
-        let after = vcenter.traffic(kind.agent()).await?;
-        let used = contender.used()?;
+) -> anyhow::Result<Vec<(Kind, [Samples; 8])>> {
+    let mut before = Vec::new();
+    for it in &started {
+        before.push((it.contender.used()?, vcenter.traffic(it.kind.agent()).await?));
+    }
+    sleep(rest).await;
+    let mut rows = Vec::new();
+    for (it, (began, traffic)) in started.into_iter().zip(before) {
+        let (ended, after) = (it.contender.used()?, vcenter.traffic(it.kind.agent()).await?);
+        it.contender.end().await?;
+        let seconds = rest.as_secs_f64();
         let figures = [
-            contender.sync_ms,
-            (after.calls - before.calls) as f64,
-            (after.received + after.sent - before.received - before.sent) as f64 / 1024.0,
-            used.cpu_seconds,
-            used.peak_mib,
+            ended.resident_mib,
+            (ended.cpu_seconds - began.cpu_seconds) / seconds * 100.0,
+            (after.calls - traffic.calls) as f64 * 60.0 / seconds,
         ];
-        for (samples, figure) in taken.iter_mut().zip(figures) {
+        let mut taken = it.taken;
+        for (samples, figure) in taken.iter_mut().skip(5).zip(figures) {
             samples.add(figure);
         }
-        if let Some(previous) = last.replace(contender) {
-            let previous: Contender = previous;
-            previous.end().await?;
-        }
+        rows.push((it.kind, taken));
     }
-    let contender = last.context("no start")?;
-    let (began, traffic) = (contender.used()?, vcenter.traffic(kind.agent()).await?);
-    sleep(rest).await;
-    let (ended, now) = (contender.used()?, vcenter.traffic(kind.agent()).await?);
-    contender.end().await?;
-    let seconds = rest.as_secs_f64();
-    let figures = [
-        ended.resident_mib,
-        (ended.cpu_seconds - began.cpu_seconds) / seconds * 100.0,
-        (now.calls - traffic.calls) as f64 * 60.0 / seconds,
-    ];
-    for (samples, figure) in taken.iter_mut().skip(5).zip(figures) {
-        samples.add(figure);
-    }
-    Ok(taken)
+    Ok(rows)
 }

@@ -93,6 +93,10 @@ pub struct Inventory {
     maintenances: BTreeMap<String, cluster::Maintenance>,
     local: BTreeMap<NodeName, Local>,
     ledger: Ledger,
+    /// Something came in since the last pictures that can change one.
+    is_news: bool,
+    /// In the last pictures every node was in service, and nobody asked otherwise.
+    is_calm: bool,
 }
 
 /// Whether one world is being heard, and what it has told since its last `Reset`.
@@ -154,6 +158,8 @@ impl Inventory {
             maintenances: BTreeMap::new(),
             local: BTreeMap::new(),
             ledger: Ledger::default(),
+            is_news: true,
+            is_calm: false,
         }
     }
 
@@ -161,14 +167,35 @@ impl Inventory {
     pub fn leads(&mut self, lead: Lead, now: Timestamp) {
         self.lead = lead;
         self.process_began = now;
+        self.is_news = true;
     }
 
     /// Folds one fact in.
     pub fn apply(&mut self, fact: Fact) {
+        self.is_news |= self.matters(&fact);
         match fact {
             Fact::Vsphere(update) => self.apply_vsphere(update),
             Fact::Cluster(update) => self.apply_cluster(update),
             Fact::Finding(finding) => self.apply_finding(finding),
+        }
+    }
+
+    /// Whether any picture can be another one than [`Inventory::sights`] gave last.
+    pub fn has_news(&self) -> bool {
+        self.is_news
+    }
+
+    /// Whether a fact can change a picture. A vCenter may have thousands of hosts that change all the time and carry nothing of
+    /// ours: while no node is on its way out or back, they cost a look at where our VMs stand. One on its way may go to
+    /// any of them.
+    fn matters(&self, fact: &Fact) -> bool {
+        match fact {
+            Fact::Vsphere(vsphere::Update::Host(host)) => {
+                let is_ours = || self.vms.values().any(|vm| vm.host.as_ref() == Some(&host.moref));
+                self.hosts.get(&host.moref) != Some(host) && (!self.is_calm || is_ours())
+            }
+            Fact::Vsphere(vsphere::Update::Settled) => self.vcenter.silent.is_some(),
+            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => true,
         }
     }
 
@@ -216,14 +243,20 @@ impl Inventory {
     pub fn sights(&mut self) -> BTreeMap<NodeName, Sight> {
         self.update_ledger();
         let offers = self.offers();
-        self.names()
+        let sights: BTreeMap<NodeName, Sight> = self
+            .names()
             .into_iter()
             .filter_map(|name| {
                 let offer = offers.get(&name).cloned().unwrap_or_default();
                 let sight = self.sight(&name, offer)?;
                 Some((name, sight))
             })
-            .collect()
+            .collect();
+        self.is_news = false;
+        self.is_calm = sights
+            .values()
+            .all(|sight| sight.record == Record::InService && sight.seen.request.is_none());
+        sights
     }
 
     fn apply_vsphere(&mut self, update: vsphere::Update) {

@@ -2,7 +2,7 @@
 
 use haulout_lab::kube::Kube;
 use haulout_lab::stage::{Haulout, Member, Stage};
-use haulout_lab::vcenter::{ClusterSpec, Delays, DeviceSpec, Gpu, HostSpec, Spec, VmSpec};
+use haulout_lab::vcenter::{ClusterSpec, Collector, Delays, DeviceSpec, Gpu, HostSpec, Spec, VmSpec};
 
 /// The PCI id of an NVIDIA A40.
 const A40: u16 = 0x2235;
@@ -26,6 +26,7 @@ pub async fn stage<'a>(
     kube: &'a Kube,
     name: &str,
     count: usize,
+    collector: Collector,
     change: impl Fn(&mut Member, &mut VmSpec),
 ) -> anyhow::Result<Stage<'a>> {
     let mut vms = Vec::new();
@@ -58,7 +59,7 @@ pub async fn stage<'a>(
         delays: Delays::default(),
         ..Spec::default()
     };
-    Stage::set(kube, name, &spec, members, true).await
+    Stage::set_with(kube, name, &spec, members, true, collector).await
 }
 
 /// Starts the Haulout of `stage` and waits until both worlds have told it everything.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -63,6 +63,8 @@ pub(super) async fn run<P: Perform>(
         &onlookers,
     );
     let mut amid_until: Option<Instant> = None;
+    let mut pulse = interval(PULSE);
+    pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         onlookers.health.hub_turns();
         let rest_is_late = async {
@@ -86,7 +88,12 @@ pub(super) async fn run<P: Perform>(
             Some(update) = inbox.cluster.recv() => Some(Fact::Cluster(update)),
             Some(update) = inbox.vsphere.recv() => Some(Fact::Vsphere(update)),
             () = rest_is_late => None,
-            () = tokio::time::sleep(PULSE) => continue,
+            _ = pulse.tick() => {
+                if leads.is_some() {
+                    onlookers.pulse(&inventory);
+                }
+                continue;
+            }
             else => break,
         };
         if let Some(fact) = fact {
@@ -99,6 +106,10 @@ pub(super) async fn run<P: Perform>(
                 onlookers.note(&fact);
                 inventory.apply(fact);
             }
+        }
+        if !inventory.has_news() {
+            amid_until = None;
+            continue;
         }
         set(&interest.roster, inventory.roster());
         if inventory.is_amid_a_set() {

@@ -139,6 +139,10 @@ impl Onlookers {
         if let Some(status) = &self.status {
             status.show(sights, inventory.hosts_of_ours());
         }
+    }
+
+    /// Looks once in a while at what takes a walk over all of vCenter's hosts, and what nobody acts on.
+    pub(super) fn pulse(&self, inventory: &Inventory) {
         self.metrics.show_free_gpu_hosts(inventory.free_gpu_hosts());
     }
 

@@ -3,8 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{ClientBuilder, ConfigExt as _};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use thiserror::Error;
+use tower::{BoxError, ServiceBuilder};
 
 use super::answer;
 
@@ -124,19 +130,40 @@ pub async fn connect_by(access: &Access) -> Result<kube::Client, ConnectError> {
 }
 
 /// Makes a client of a configuration read elsewhere, with our own deadlines.
-pub fn client(mut config: Config) -> Result<kube::Client, ConnectError> {
-    // kube repeats 429 by itself for minutes, and 429 is the answer to an eviction that a budget forbids.
-    config.default_retry = false;
-    config.connect_timeout = Some(CONNECT_DEADLINE);
-    config.write_timeout = Some(WRITE_DEADLINE);
-    config.read_timeout = Some(READ_DEADLINE);
-    // Without this, the time a connection lay idle in the pool counts against the next answer on it.
-    config.reset_reader_on_write = true;
+pub fn client(config: Config) -> Result<kube::Client, ConnectError> {
     let url = config.cluster_url.to_string();
-    kube::Client::try_from(config).map_err(|error| ConnectError::Build {
+    stack(config).map_err(|error| ConnectError::Build {
         url,
         said: answer::chain(&error),
     })
+}
+
+/// kube's own layers over a connection of ours, because kube's leaves Nagle's algorithm on: the body of a PATCH goes out in a
+/// write of its own, and waits until the kube-apiserver has acknowledged the head, which its kernel may put off for 40 ms.
+fn stack(mut config: Config) -> kube::Result<kube::Client> {
+    if config.proxy_url.is_some() {
+        // Only kube can say which proxies it was built for.
+        config.default_retry = false;
+        return kube::Client::try_from(config);
+    }
+    let mut tcp = HttpConnector::new();
+    // TLS stands above it, so that it sees addresses that begin with https.
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    let mut timed = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
+    timed.set_connect_timeout(Some(CONNECT_DEADLINE));
+    timed.set_write_timeout(Some(WRITE_DEADLINE));
+    timed.set_read_timeout(Some(READ_DEADLINE));
+    // Without this, the time a connection lay idle in the pool counts against the next answer on it.
+    timed.set_reset_reader_on_write(true);
+    // kube's layer that repeats 429 by itself for minutes is left out: 429 is the answer to an eviction that a budget forbids.
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(Client::builder(TokioExecutor::new()).build(timed));
+    Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
 /// The same client, whose requests carry `traceparent` (W3C Trace Context). A value that cannot stand in a header is left

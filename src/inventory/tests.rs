@@ -472,6 +472,45 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
 }
 
 #[test]
+fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one() {
+    let of = |host: Host| vsphere(vsphere::Update::Host(host));
+    let own = || of(entering(1, 5));
+    let foreign = || of(entering(2, 5));
+    let same = || of(host(2));
+    let there = || trio(1).into_iter().chain([of(host(2))]);
+    let calm = || told(there());
+    let looking = || told(there().chain([awaiting(1)]));
+    let silent = || {
+        let mut inventory = calm();
+        inventory.apply(vsphere(vsphere::Update::Lost { why: "gone".into() }));
+        inventory
+    };
+    let settled = || vsphere(vsphere::Update::Settled);
+    for (what, mut inventory, fact, is_news) in [
+        ("a foreign host, all calm", calm(), foreign(), false),
+        ("our host", calm(), own(), true),
+        ("a foreign host, a node looks for one", looking(), foreign(), true),
+        ("what is known", looking(), same(), false),
+        ("the end of a set", calm(), settled(), false),
+        ("vCenter is heard again", silent(), settled(), true),
+        (
+            "a Node",
+            calm(),
+            Fact::Cluster(cluster::Update::Node(Box::new(node(1)))),
+            true,
+        ),
+    ] {
+        let before = inventory.sights();
+        assert!(!inventory.has_news(), "{what}: the pictures were just made");
+        inventory.apply(fact);
+        assert_eq!(inventory.has_news(), is_news, "{what}");
+        if !is_news {
+            assert_eq!(inventory.sights(), before, "{what}: no picture would be another");
+        }
+    }
+}
+
+#[test]
 fn of_two_clicks_in_one_set_the_earlier_is_served() {
     let mut inventory = told(trio(1).into_iter().chain(trio(2)));
     inventory.apply(vsphere(vsphere::Update::Host(entering(1, 20))));

@@ -22,7 +22,7 @@ use crate::build;
 use crate::kube::{AuditEvent, Kube, User};
 use crate::kubelet::{Kubelet, Machine, VmFacts};
 use crate::process::{Process, Spec as ProcessSpec};
-use crate::vcenter::{self, Spec, State, Tls, Vcenter};
+use crate::vcenter::{self, Collector, Spec, State, Tls, Vcenter};
 use crate::wait::until;
 
 /// The prefix of the annotations that Haulout writes unless it is told another.
@@ -87,6 +87,21 @@ impl<'a> Stage<'a> {
         members: Vec<Member>,
         tls: bool,
     ) -> anyhow::Result<Self> {
+        Self::set_with(kube, name, spec, members, tls, Collector::default()).await
+    }
+
+    /// As [`Stage::set`], with the property collector that is named.
+    ///
+    /// # Errors
+    /// As [`Stage::set`].
+    pub async fn set_with(
+        kube: &'a Kube,
+        name: &str,
+        spec: &Spec,
+        members: Vec<Member>,
+        tls: bool,
+        collector: Collector,
+    ) -> anyhow::Result<Self> {
         let binary = build::part("vcenter").await?;
         let tls_files = if tls {
             let (cert, key) = kube.server_certificate(&format!("vcenter-{name}"))?;
@@ -96,6 +111,7 @@ impl<'a> Stage<'a> {
         };
         let options = vcenter::Options {
             tls: tls_files,
+            collector,
             ..vcenter::Options::default()
         };
         let vcenter = Vcenter::start(&binary, spec, options).await?;

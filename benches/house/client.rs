@@ -1,0 +1,15 @@
+//! The client of the floors: over the same kind of connection as Haulout's, so that the two differ in what they ask alone.
+
+use anyhow::Context as _;
+use haulout_lab::kube::{Kube, User};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+
+/// A client as `user`.
+///
+/// # Errors
+/// Where the lab's own kubeconfig cannot be used.
+pub async fn of(kube: &Kube, user: &User) -> anyhow::Result<kube::Client> {
+    let file = Kubeconfig::read_from(kube.kubeconfig(user)?)?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    haulout::cluster::client::client(config).context("making a client")
+}

@@ -1,0 +1,90 @@
+//! A vCenter of many hosts as the fold sees it: each of our nodes runs on a host of its own, the other hosts carry nothing
+//! of ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use haulout::cluster::update::{self as cluster, Marks, Node, Ready};
+use haulout::ids::{ComputeRef, DatastoreRef, HostRef, NodeName, NodeUid, VmRef, VmUuid};
+use haulout::inventory::{Fact, Inventory};
+use haulout::vsphere::update::{Connection, Host, Passthrough, PciDevice, Power, Update, Vm, VmKey};
+
+/// The PCI ids of an NVIDIA A40.
+const A40: (u16, u16) = (0x10de, 0x2235);
+
+/// The host with this number.
+pub fn host(number: usize) -> Host {
+    Host {
+        moref: HostRef::new(format!("host-{number}")),
+        name: Some(format!("esx{number}.lab.invalid")),
+        compute: Some(ComputeRef::new("domain-c1")),
+        connection: Some(Connection::Connected),
+        in_maintenance: Some(false),
+        in_quarantine: Some(false),
+        entering: None,
+        datastores: BTreeSet::from([DatastoreRef::new("datastore-1")]),
+        passthrough: vec![PciDevice {
+            address: "0000:3b:00.0".to_owned(),
+            vendor: A40.0,
+            device: A40.1,
+        }],
+    }
+}
+
+/// Tells `inventory` of `hosts` hosts, and of `ours` nodes with their VMs.
+pub fn tell(inventory: &mut Inventory, hosts: usize, ours: usize) {
+    inventory.apply(Fact::Vsphere(Update::Reset));
+    inventory.apply(Fact::Cluster(cluster::Update::Reset));
+    for number in 0..hosts {
+        inventory.apply(Fact::Vsphere(Update::Host(host(number))));
+    }
+    for number in 0..ours {
+        inventory.apply(Fact::Cluster(cluster::Update::Node(Box::new(node(number)))));
+        inventory.apply(Fact::Vsphere(Update::Vm(vm(number))));
+        inventory.apply(Fact::Vsphere(Update::Found {
+            key: VmKey::Uuid(uuid(number)),
+            vms: BTreeSet::from([VmRef::new(format!("vm-{number}"))]),
+        }));
+    }
+    inventory.apply(Fact::Vsphere(Update::Settled));
+    inventory.apply(Fact::Cluster(cluster::Update::Settled));
+}
+
+fn uuid(number: usize) -> VmUuid {
+    let text = format!("4217a5b0-0000-4000-8000-{number:012x}");
+    VmUuid::parse(&text).unwrap()
+}
+
+fn node(number: usize) -> Node {
+    Node {
+        name: NodeName::new(format!("gpu{number}")),
+        uid: NodeUid::new(format!("uid-{number}")),
+        resource_version: 10,
+        provider_uuid: Some(uuid(number)),
+        system_uuid: Some(uuid(number).swapped()),
+        unschedulable: false,
+        cordoned_by: None,
+        ready: Ready {
+            is_true: true,
+            heartbeat: None,
+        },
+        boot_id: None,
+        gpus: BTreeMap::from([("nvidia.com/gpu".to_owned(), 1)]),
+        marks: Marks::default(),
+    }
+}
+
+fn vm(number: usize) -> Vm {
+    Vm {
+        moref: VmRef::new(format!("vm-{number}")),
+        name: Some(format!("gpu{number}")),
+        uuid: Some(uuid(number)),
+        template: false,
+        power: Some(Power::On),
+        host: Some(HostRef::new(format!("host-{number}"))),
+        tools_running: Some(true),
+        question: None,
+        datastores: BTreeSet::from([DatastoreRef::new("datastore-1")]),
+        passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![A40] }]),
+        evacuation_power_off: false,
+    }
+}
