@@ -208,7 +208,7 @@ fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() 
         ensure!(
             value(
                 &back,
-                "haulout_detection_latency_seconds_count{source=\"running\"}"
+                "haulout_detection_latency_seconds_count{source=\"property_collector\"}"
             ) == 1.0
         );
         ensure!(
