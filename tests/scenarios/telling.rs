@@ -2,8 +2,10 @@
 //! changed on the way, and no secret is in any of it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::process::Spec;
 use haulout_lab::stage::{PATIENCE, Stage};
 use haulout_lab::vcenter::Fault;
 use haulout_lab::wait::until;
@@ -12,7 +14,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use crate::story::{in_maintenance, one_node, run, start, tell};
+use crate::story::{BINARY, in_maintenance, one_node, run, start, tell};
 
 /// What every line of an episode carries, for whoever searches by one of them.
 const FIELDS: [&str; 5] = ["node", "host", "episode", "phase", "trace_id"];
@@ -213,6 +215,97 @@ fn no_secret_is_in_anything_the_program_writes_nor_in_its_last_words() {
         Ok(())
     });
 }
+
+/// What a start with little memory came to.
+enum Starved {
+    /// It heard both sides: it had enough.
+    Lived,
+    /// It ended, or came no further, after these words.
+    Died(String),
+}
+
+/// Starts Haulout with no more than so much address space, as talkative as it can be, and waits for what becomes of it.
+async fn starve(stage: &Stage<'_>, mebibytes: u64, from_file: Option<&Path>) -> anyhow::Result<Starved> {
+    let way = if from_file.is_some() {
+        "file"
+    } else {
+        "environment"
+    };
+    let log = stage.kube.dir().join(format!("starved-{mebibytes}-{way}"));
+    let shell = format!("ulimit -v {} && exec \"$0\" run", mebibytes * 1024);
+    let mut spec = Spec::new("haulout", "sh", log.clone())
+        .args(["-c", shell.as_str()])
+        .arg(BINARY);
+    for (name, value) in stage.environment()? {
+        spec = spec.env(name, value);
+    }
+    if let Some(file) = from_file {
+        spec = spec
+            .env("VCENTER_PASSWORD", "")
+            .env("VCENTER_PASSWORD_FILE", file);
+    }
+    let mut process = spec
+        .env("LOG_LEVEL", "trace")
+        .env("RUST_BACKTRACE", "full")
+        .spawn()?;
+    let what = format!("haulout with {mebibytes} MiB to live or to die");
+    let became = until(&what, PATIENCE, async || {
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        let lives = ["vCenter", "Kubernetes"]
+            .iter()
+            .all(|half| said.contains(&format!("{half} has told its complete set")));
+        let has_ended = process.check_running().is_err();
+        Ok((lives || has_ended || said.contains(PANIC)).then_some(lives && !has_ended))
+    });
+    // One that neither lives nor ends, for want of a thread, is as good as dead.
+    let lives = became.await.unwrap_or(false);
+    process.kill().await?;
+    if lives {
+        return Ok(Starved::Lived);
+    }
+    Ok(Starved::Died(std::fs::read_to_string(&log)?))
+}
+
+/// What Rust says first when it panics, and when there is no memory left.
+const PANIC: &str = "panicked at";
+const ABORT: &str = "memory allocation of";
+
+#[test]
+fn no_secret_is_in_a_panic_or_in_the_end_for_want_of_memory() {
+    tell(async {
+        let stage = one_node("panic").await?;
+        let secret = stage.vcenter.password();
+        let file = stage.kube.dir().join("panic-password");
+        std::fs::write(&file, secret)?;
+        // Somewhere between them it cannot live any longer, and just below that a thread or a value finds no room.
+        let (mut dies, mut lives) = (16, 1024);
+        while lives - dies > 1 {
+            let middle = u64::midpoint(dies, lives);
+            match starve(&stage, middle, None).await? {
+                Starved::Lived => lives = middle,
+                Starved::Died(_) => dies = middle,
+            }
+        }
+        for from_file in [None, Some(file.as_path())] {
+            let (mut panics, mut aborts) = (0, 0);
+            for mebibytes in (lives.saturating_sub(STEPS)..lives).rev() {
+                let Starved::Died(said) = starve(&stage, mebibytes, from_file).await? else {
+                    continue;
+                };
+                let line = said.lines().find(|line| line.contains(secret));
+                ensure!(line.is_none(), "the password is in {line:?} of\n{said}");
+                panics += usize::from(said.contains(PANIC));
+                aborts += usize::from(said.contains(ABORT));
+            }
+            println!("password from {from_file:?}: {panics} panics, {aborts} ends for want of memory");
+            ensure!(panics > 0, "nothing panicked within {STEPS} MiB below {lives}");
+        }
+        Ok(())
+    });
+}
+
+/// How far below what it needs a start is tried: it has two workers and some more threads, each with a stack of 2 MiB.
+const STEPS: u64 = 8;
 
 /// The Events about the stage's Node.
 async fn events(stage: &Stage<'_>) -> anyhow::Result<Vec<Event>> {
