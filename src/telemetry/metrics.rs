@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 pub use families::{ALL, Descriptor, Kind};
 pub use text::Text;
 
-use crate::actor::tell::{Tell, Told};
+use crate::actor::tell::{Tell, Told, Turn};
 use crate::ids::{HostRef, NodeName, TaskRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
@@ -283,6 +283,13 @@ impl Tell for Arc<Metrics> {
                 self.picture.waits(node, Some(on.kind()));
             }
         }
+    }
+
+    fn turned(&self, turn: Turn, took: Duration) {
+        let result = labels([("result", families::name_of(turn))]);
+        self.families.reconcile.get_or_create(&result).inc();
+        let duration = self.families.reconcile_duration.get_or_create(&result);
+        duration.observe(took.as_secs_f64(), None, None);
     }
 }
 

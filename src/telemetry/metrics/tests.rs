@@ -382,6 +382,7 @@ fn everything() -> Teller {
         },
     );
     told.metrics.evictions(429, 2);
+    told.metrics.turned(Turn::Acted, Duration::from_millis(300));
     told.metrics
         .vcenter_called("Login", Came::Answer, Duration::from_millis(30));
     told.metrics.name_vcenter("vc.example.com");
@@ -445,6 +446,20 @@ fn the_older_text_has_no_exemplar_no_unit_and_whole_names() {
     ] {
         assert!(older.lines().any(|it| it == line), "{line} is not in:\n{older}");
     }
+}
+
+#[test]
+fn a_turn_is_counted_and_timed_by_what_it_came_to() {
+    let told = Teller::new();
+    told.says(&["haulout_reconcile_total{result=\"recorded\"} 0"]);
+    told.metrics.turned(Turn::Recorded, Duration::from_millis(20));
+    told.metrics.turned(Turn::Outdated, Duration::from_millis(5));
+    told.says(&[
+        "haulout_reconcile_total{result=\"recorded\"} 1",
+        "haulout_reconcile_total{result=\"outdated\"} 1",
+        "haulout_reconcile_total{result=\"refused\"} 0",
+        "haulout_reconcile_duration_seconds_sum{result=\"recorded\"} 0.02",
+    ]);
 }
 
 #[test]
