@@ -16,7 +16,7 @@ use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, stage, st
 /// All stories tell one Jaeger; their traces keep them apart.
 static JAEGER: OnceCell<Jaeger> = OnceCell::const_new();
 
-async fn jaeger() -> &'static Jaeger {
+pub async fn jaeger() -> &'static Jaeger {
     JAEGER
         .get_or_init(async || Jaeger::start().await.expect("starting Jaeger"))
         .await
