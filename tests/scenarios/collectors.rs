@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::metrics::{address, ask};
-use crate::story::{a40, gpu_vm, hosts, kube, one_node, run, start, tell};
+use crate::story::{a40, gpu_vm, hosts, kube, one_node, run, start, tell, tell_alone};
 use crate::traces::wait_story;
 
 /// A collector on a port of its own: it takes connections, and answers nothing, or a byte a second.
@@ -105,16 +105,19 @@ fn a_collector_that_is_down_or_hangs_or_crawls_is_counted_and_holds_up_no_exit()
     });
 }
 
+/// Those that go without. The others are judged by their mean; what these two differ in is what the machine makes of it.
+const WITHOUT: [&str; 2] = ["off", "off-too"];
+
 /// What of an episode's time the worst of collectors may change.
 const SHARE: f64 = 0.05;
 
-/// How long the parts of the measured episode take at least, 23 s in all: 5 % of it are more than the second after which a
-/// round of evictions or a re-read comes again, and many times what a busy machine makes of one wait.
+/// How long the parts of the measured episode take at least, 28 s in all: 5 % of it are more than the second after which a
+/// round of evictions or a re-read comes again, and twice what a busy machine was seen to make of two that go without.
 const POD_ENDS: Duration = Duration::from_secs(4);
 const GUEST_ENDS: Duration = Duration::from_secs(5);
-const MOVES: Duration = Duration::from_secs(5);
-const POWERS_ON: Duration = Duration::from_secs(4);
-const BOOTS: Duration = Duration::from_secs(5);
+const MOVES: Duration = Duration::from_secs(6);
+const POWERS_ON: Duration = Duration::from_secs(6);
+const BOOTS: Duration = Duration::from_secs(7);
 
 fn millis(time: Duration) -> anyhow::Result<u32> {
     Ok(u32::try_from(time.as_millis())?)
@@ -191,12 +194,12 @@ async fn click_to_end(stage: &Stage<'_>, kind: &str) -> anyhow::Result<f64> {
 
 #[test]
 fn a_collector_that_is_down_or_hangs_or_crawls_changes_no_episodes_time_by_more_than_5_percent() {
-    tell(async {
+    tell_alone(async {
         let mut tasks = JoinSet::new();
         let bad = bad_collectors(&mut tasks).await?;
-        // Two go without: what they differ in is what the machine makes of it.
-        let endpoints: Vec<(&str, &str)> = [("off", ""), ("without", "")]
+        let endpoints: Vec<(&str, &str)> = WITHOUT
             .into_iter()
+            .map(|kind| (kind, ""))
             .chain(bad.iter().map(|(kind, endpoint)| (*kind, endpoint.as_str())))
             .collect();
         let kinds: Vec<&str> = endpoints.iter().map(|(kind, _)| *kind).collect();
@@ -240,7 +243,10 @@ fn a_collector_that_is_down_or_hangs_or_crawls_changes_no_episodes_time_by_more_
         for haulout in haulouts {
             haulout.stop().await?;
         }
-        let (_, off) = took[0];
+        let (with, without): (Vec<_>, Vec<_>) = took
+            .iter()
+            .partition(|(kind, _)| bad.iter().any(|(bad, _)| bad == kind));
+        let off = without.iter().map(|(_, seconds)| seconds).sum::<f64>() / WITHOUT.len() as f64;
         for (kind, seconds) in &took {
             let share = (seconds - off) / off;
             println!("{kind}: {seconds:.2} s, {:+.1} %", share * 100.0);
@@ -249,10 +255,10 @@ fn a_collector_that_is_down_or_hangs_or_crawls_changes_no_episodes_time_by_more_
             off > (POD_ENDS + GUEST_ENDS + MOVES + POWERS_ON + BOOTS).as_secs_f64(),
             "an episode was not as long as it is meant to be: {took:?}"
         );
-        for (kind, seconds) in &took {
+        for (kind, seconds) in &with {
             ensure!(
-                (seconds - off).abs() <= off * SHARE,
-                "{kind} is off by more than 5 %: {took:?}"
+                seconds - off <= off * SHARE,
+                "{kind} is slower by more than 5 %: {took:?}"
             );
         }
         Ok(())

@@ -10,7 +10,7 @@ use haulout_lab::vcenter::{
     ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
 use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, RwLock};
 
 /// The PCI id of the GPU that nodes have here: an NVIDIA A40.
 pub const A40: u16 = 0x2235;
@@ -32,9 +32,23 @@ pub async fn kube() -> &'static Kube {
     .await
 }
 
+/// Held by one story alone, or by all others together.
+static STAGES: RwLock<()> = RwLock::const_new(());
+
 /// Tells a story, and fails with everything that led to its failure.
 pub fn tell(story: impl Future<Output = anyhow::Result<()>>) {
     RUNTIME.block_on(async {
+        let _beside_others = STAGES.read().await;
+        if let Err(error) = story.await {
+            panic!("{error:#}");
+        }
+    });
+}
+
+/// The same for a story that measures time, while no other is told: what those do to the machine is not what it is about.
+pub fn tell_alone(story: impl Future<Output = anyhow::Result<()>>) {
+    RUNTIME.block_on(async {
+        let _alone = STAGES.write().await;
         if let Err(error) = story.await {
             panic!("{error:#}");
         }
