@@ -11,6 +11,7 @@ use haulout_lab::tollgate::{Point, Tollgate};
 use haulout_lab::wait::until;
 use tokio::sync::OnceCell;
 
+use crate::replicas::{FAST, heard, leads};
 use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, stage, start, tell};
 
 /// All stories tell one Jaeger; their traces keep them apart.
@@ -485,6 +486,66 @@ fn a_kill_while_the_node_waits_for_its_host_leaves_one_trace_with_one_root() {
             "the wait is told from its beginning in the killed process: {wait:#?}"
         );
         second.stop().await
+    });
+}
+
+#[test]
+fn a_change_of_leader_leaves_one_trace_that_tells_each_phase_from_its_beginning() {
+    tell(async {
+        let stage = one_node("trace-lead").await?;
+        let node = stage.node_name("gpu1");
+        let endpoint = jaeger().await.otlp_http();
+        let replica = |name: &str| {
+            let own = [
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+                ("LEADER_ELECTION", "true"),
+                ("LEASE_NAME", stage.name()),
+                ("LEASE_NAMESPACE", stage.name()),
+                ("POD_NAME", name),
+            ];
+            start(&stage, &[&own[..], &FAST].concat())
+        };
+        let first = replica("a")?;
+        leads(&stage, "a").await?;
+        let second = replica("b")?;
+        heard(&stage, 2).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&stage, &node).await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        until("the shutdown to be told", PATIENCE, async || {
+            let spans = jaeger().await.trace(&id).await?;
+            Ok(spans.iter().any(|it| it.name == "guest shutdown").then_some(()))
+        })
+        .await?;
+        let before = stage.node(&node).await?;
+        let since = episode(&before).and_then(|it| it["since"].as_str().map(str::to_owned));
+        first.kill().await?;
+        leads(&stage, "b").await?;
+        in_maintenance(&stage, "esx1").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        second.stop().await?;
+
+        let spans = whole(&id, &node).await?;
+        for name in WAIT_STORY {
+            let count = spans.iter().filter(|span| span.name == name).count();
+            ensure!(count == 1, "{name} is told {count} times: {spans:#?}");
+        }
+        let wait = named(&spans, "wait host exit")?;
+        let began = since
+            .context("no since")?
+            .parse::<jiff::Timestamp>()?
+            .as_microsecond();
+        ensure!(
+            wait.start == u64::try_from(began)?,
+            "the wait is told from its beginning under the dead leader: {wait:#?}"
+        );
+        let root = named(&spans, "maintenance")?;
+        ensure!(
+            root.events.iter().any(|event| event == "leader.changed"),
+            "{root:#?}"
+        );
+        Ok(())
     });
 }
 
