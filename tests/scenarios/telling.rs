@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::process::Spec;
-use haulout_lab::stage::{PATIENCE, Stage};
+use haulout_lab::stage::{Haulout, PATIENCE, Stage};
 use haulout_lab::vcenter::Fault;
 use haulout_lab::wait::until;
 use k8s_openapi::api::events::v1::Event;
@@ -15,6 +16,7 @@ use kube::api::ListParams;
 use serde_json::Value;
 
 use crate::story::{BINARY, in_maintenance, one_node, run, start, tell};
+use crate::traces::jaeger;
 
 /// What every line of an episode carries, for whoever searches by one of them.
 const FIELDS: [&str; 5] = ["node", "host", "episode", "phase", "trace_id"];
@@ -306,6 +308,87 @@ fn no_secret_is_in_a_panic_or_in_the_end_for_want_of_memory() {
 
 /// How far below what it needs a start is tried: it has two workers and some more threads, each with a stack of 2 MiB.
 const STEPS: u64 = 8;
+
+/// What telling may add to a program that has nothing to do.
+const TELLING_KIB: u64 = 2048;
+
+/// What of a program's memory is its own, in KiB: the mapped code is the same however it is told of.
+fn own_memory(haulout: &Haulout) -> anyhow::Result<u64> {
+    let pid = haulout.pid().context("it runs")?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    Ok(kib.context("no RssAnon in its status")?.parse()?)
+}
+
+#[test]
+fn telling_all_there_is_to_tell_adds_no_more_than_2_mib_to_a_program_at_rest() {
+    tell(async {
+        let stage = one_node("memory").await?;
+        let collector = jaeger().await.otlp_http();
+        let quiet = [("NODE_MAINTENANCES", "false")];
+        let telling = [
+            ("NODE_MAINTENANCES", "false"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.as_str()),
+            ("NODE_CONDITIONS", "well-known"),
+            ("METRICS_ADDRESS", "127.0.0.1:0"),
+            ("HEALTH_ADDRESS", "127.0.0.1:0"),
+        ];
+        // Each by itself goes through an episode, so that all that is made when it is needed has been made, and rests.
+        let node = stage.node_name("gpu1");
+        let mut rests = Vec::new();
+        for changes in [&quiet[..], &telling[..]] {
+            let begun = stage.said().matches("-> InService").count();
+            let haulout = run_again(&stage, changes).await?;
+            stage.vcenter.enter_maintenance("esx1").await?;
+            stage.wait_phase(&node, "awaitingHost").await?;
+            in_maintenance(&stage, "esx1").await?;
+            stage.vcenter.exit_maintenance("esx1").await?;
+            stage.wait_in_service(&node).await?;
+            until("the end of the episode to be told", PATIENCE, async || {
+                Ok((stage.said().matches("-> InService").count() > begun).then_some(()))
+            })
+            .await?;
+            if changes.len() > quiet.len() {
+                let metrics = crate::metrics::address(&stage, "metrics").await?;
+                crate::metrics::ask(&format!("{metrics}/metrics"), "*/*").await?;
+            }
+            // What is given back comes and goes: the least of some looks is what it rests at.
+            let mut looks = tokio::time::interval(Duration::from_millis(200));
+            let mut least = u64::MAX;
+            for _ in 0..15 {
+                looks.tick().await;
+                least = least.min(own_memory(&haulout)?);
+            }
+            rests.push(least);
+            haulout.stop().await?;
+        }
+        ensure!(stage.said().contains("traces go to"), "{}", stage.said());
+        let [quiet, telling] = rests[..] else {
+            anyhow::bail!("two were measured");
+        };
+        println!("at rest: {quiet} KiB, {telling} KiB where it tells all there is");
+        ensure!(
+            telling <= quiet + TELLING_KIB,
+            "{telling} KiB with telling, {quiet} KiB without"
+        );
+        Ok(())
+    });
+}
+
+/// Starts one more Haulout on the stage, and waits until it has heard both sides.
+async fn run_again(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+    let words = ["vCenter", "Kubernetes"].map(|half| format!("{half} has told its complete set"));
+    let heard = |stage: &Stage<'_>| words.each_ref().map(|words| stage.said().matches(words).count());
+    let before = heard(stage);
+    let haulout = start(stage, changes)?;
+    until("both sides to be heard", PATIENCE, async || {
+        let is_heard = heard(stage).iter().zip(before).all(|(is, was)| *is > was);
+        Ok(is_heard.then_some(()))
+    })
+    .await?;
+    Ok(haulout)
+}
 
 /// The Events about the stage's Node.
 async fn events(stage: &Stage<'_>) -> anyhow::Result<Vec<Event>> {
