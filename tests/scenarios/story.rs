@@ -84,18 +84,13 @@ pub fn a40(slot: u8) -> DeviceSpec {
 
 /// A UUID that is made of the two names, so that it differs from story to story.
 pub fn uuid(stage: &str, vm: &str) -> String {
-    let digit = |index: usize| {
-        let mixed = stage
-            .bytes()
-            .chain(vm.bytes())
-            .enumerate()
-            .fold(index as u64 + 7, |sum, (at, byte)| {
-                sum.wrapping_mul(31)
-                    .wrapping_add(u64::from(byte) * (at as u64 + 1))
-            });
-        char::from_digit(u32::try_from(mixed % 16).unwrap(), 16).unwrap()
-    };
-    let digits: String = (0..32).map(digit).collect();
+    // FNV-1a: names that differ in a letter must not meet in one UUID, or neither node is touched.
+    let mixed = format!("{stage}/{vm}")
+        .bytes()
+        .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |sum, byte| {
+            (sum ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        });
+    let digits = format!("{mixed:032x}");
     format!(
         "{}-{}-{}-{}-{}",
         &digits[..8],
