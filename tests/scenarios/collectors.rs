@@ -105,14 +105,15 @@ fn a_collector_that_is_down_or_hangs_or_crawls_is_counted_and_holds_up_no_exit()
     });
 }
 
-/// Those that go without. The others are judged by their mean; what these two differ in is what the machine makes of it.
-const WITHOUT: [&str; 2] = ["off", "off-too"];
+/// How often it is measured until it counts. Two go without, and the others are judged by the mean of these. What the two
+/// differ in is what a busy machine makes of it: where that is more than half of what is to be seen, nothing was.
+const ATTEMPTS: u32 = 3;
 
 /// What of an episode's time the worst of collectors may change.
 const SHARE: f64 = 0.05;
 
 /// How long the parts of the measured episode take at least, 28 s in all: 5 % of it are more than the second after which a
-/// round of evictions or a re-read comes again, and twice what a busy machine was seen to make of two that go without.
+/// round of evictions or a re-read comes again.
 const POD_ENDS: Duration = Duration::from_secs(4);
 const GUEST_ENDS: Duration = Duration::from_secs(5);
 const MOVES: Duration = Duration::from_secs(6);
@@ -192,75 +193,87 @@ async fn click_to_end(stage: &Stage<'_>, kind: &str) -> anyhow::Result<f64> {
     Ok(end.duration_since(click).as_secs_f64())
 }
 
+/// Takes like nodes through the same episode at the same time, each with a Haulout of its own that sends its spans to one
+/// of `endpoints`. Gives how long each episode took, in their order.
+async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f64>> {
+    let kinds: Vec<&str> = endpoints.iter().map(|(kind, _)| *kind).collect();
+    let stage = pairs(name, &kinds).await?;
+    let mut haulouts = Vec::new();
+    for (kind, endpoint) in endpoints {
+        let ends = POD_ENDS.as_millis().to_string();
+        let train = format!("train-{kind}");
+        stage
+            .add_pod(&train, &stage.node_name(kind), &[(EXITS_AFTER_MS, &ends)])
+            .await?;
+        let label = label(&format!("{name}-{kind}"));
+        let changes = [
+            ("GPU_NODE_LABEL", label.as_str()),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
+        ];
+        haulouts.push(start(&stage, &changes)?);
+    }
+    for half in ["vCenter", "Kubernetes"] {
+        let words = format!("{half} has told its complete set");
+        until("all of them to have heard both", PATIENCE, async || {
+            Ok((stage.said().matches(&words).count() == kinds.len()).then_some(()))
+        })
+        .await?;
+    }
+    // At the same time, so that what else the machine does hits all of them alike.
+    let clicks = kinds.iter().map(async |kind| {
+        let host = format!("{kind}-1");
+        stage.vcenter.enter_maintenance(&host).await
+    });
+    futures::future::try_join_all(clicks).await?;
+    let episodes = kinds.iter().map(async |kind| {
+        let node = stage.node_name(kind);
+        stage.wait_phase(&node, "shuttingDown").await?;
+        stage.wait_in_service(&node).await?;
+        click_to_end(&stage, kind).await
+    });
+    let took = futures::future::try_join_all(episodes).await?;
+    for haulout in haulouts {
+        haulout.stop().await?;
+    }
+    Ok(took)
+}
+
 #[test]
 fn a_collector_that_is_down_or_hangs_or_crawls_changes_no_episodes_time_by_more_than_5_percent() {
     tell_alone(async {
         let mut tasks = JoinSet::new();
         let bad = bad_collectors(&mut tasks).await?;
-        let endpoints: Vec<(&str, &str)> = WITHOUT
-            .into_iter()
-            .map(|kind| (kind, ""))
-            .chain(bad.iter().map(|(kind, endpoint)| (*kind, endpoint.as_str())))
-            .collect();
-        let kinds: Vec<&str> = endpoints.iter().map(|(kind, _)| *kind).collect();
-        let name = "collector-time";
-        let stage = pairs(name, &kinds).await?;
-        let mut haulouts = Vec::new();
-        for (kind, endpoint) in &endpoints {
-            let ends = POD_ENDS.as_millis().to_string();
-            let train = format!("train-{kind}");
-            stage
-                .add_pod(&train, &stage.node_name(kind), &[(EXITS_AFTER_MS, &ends)])
-                .await?;
-            let changes = [
-                ("GPU_NODE_LABEL", label(&format!("{name}-{kind}"))),
-                ("OTEL_EXPORTER_OTLP_ENDPOINT", (*endpoint).to_owned()),
-                ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000".to_owned()),
-            ];
-            let changes: Vec<(&str, &str)> = changes.iter().map(|(name, it)| (*name, it.as_str())).collect();
-            haulouts.push(start(&stage, &changes)?);
-        }
-        for half in ["vCenter", "Kubernetes"] {
-            let words = format!("{half} has told its complete set");
-            until("all of them to have heard both", PATIENCE, async || {
-                Ok((stage.said().matches(&words).count() == kinds.len()).then_some(()))
-            })
-            .await?;
-        }
-        // At the same time, so that what else the machine does hits all of them alike.
-        let clicks = kinds.iter().map(async |kind| {
-            let host = format!("{kind}-1");
-            stage.vcenter.enter_maintenance(&host).await
-        });
-        futures::future::try_join_all(clicks).await?;
-        let episodes = kinds.iter().map(async |kind| {
-            let node = stage.node_name(kind);
-            stage.wait_phase(&node, "shuttingDown").await?;
-            stage.wait_in_service(&node).await?;
-            anyhow::Ok((*kind, click_to_end(&stage, kind).await?))
-        });
-        let took = futures::future::try_join_all(episodes).await?;
-        for haulout in haulouts {
-            haulout.stop().await?;
-        }
-        let (with, without): (Vec<_>, Vec<_>) = took
-            .iter()
-            .partition(|(kind, _)| bad.iter().any(|(bad, _)| bad == kind));
-        let off = without.iter().map(|(_, seconds)| seconds).sum::<f64>() / WITHOUT.len() as f64;
-        for (kind, seconds) in &took {
-            let share = (seconds - off) / off;
-            println!("{kind}: {seconds:.2} s, {:+.1} %", share * 100.0);
-        }
-        ensure!(
-            off > (POD_ENDS + GUEST_ENDS + MOVES + POWERS_ON + BOOTS).as_secs_f64(),
-            "an episode was not as long as it is meant to be: {took:?}"
-        );
-        for (kind, seconds) in &with {
+        let bad = bad.each_ref().map(|(kind, endpoint)| (*kind, endpoint.as_str()));
+        let [down, hung, slow] = bad;
+        // A vCenter under load serves who came first before who came last: those that go without are the first and the last.
+        let endpoints = [("off", ""), down, hung, slow, ("off-too", "")];
+        for attempt in 1..=ATTEMPTS {
+            let took = measure(&format!("collector-time-{attempt}"), &endpoints).await?;
+            let [off, with @ .., off_too] = &took[..] else {
+                anyhow::bail!("five were measured: {took:?}");
+            };
+            let without = f64::midpoint(*off, *off_too);
+            let share = |seconds: &f64| (seconds - without) / without;
+            for ((kind, _), seconds) in endpoints.iter().zip(&took) {
+                println!("{kind}: {seconds:.2} s, {:+.1} %", share(seconds) * 100.0);
+            }
             ensure!(
-                seconds - off <= off * SHARE,
-                "{kind} is slower by more than 5 %: {took:?}"
+                without > (POD_ENDS + GUEST_ENDS + MOVES + POWERS_ON + BOOTS).as_secs_f64(),
+                "an episode was not as long as it is meant to be: {took:?}"
             );
+            if (off - off_too).abs() > without * SHARE / 2.0 {
+                println!("those that go without differ by too much for this to be a measurement");
+                continue;
+            }
+            for ((kind, _), seconds) in bad.iter().zip(with) {
+                ensure!(
+                    share(seconds) <= SHARE,
+                    "{kind} is slower by more than 5 %: {took:?}"
+                );
+            }
+            return Ok(());
         }
-        Ok(())
+        anyhow::bail!("the machine is too busy to measure 5 % of an episode: {ATTEMPTS} times in vain")
     });
 }
