@@ -166,7 +166,7 @@ fn a_click_that_vcenter_does_not_push_is_found_by_reading_again() {
 #[test]
 fn a_click_that_the_host_does_not_push_is_pushed_by_the_task_history() {
     tell(async {
-        let stage = one_node("history").await?;
+        let stage = one_node("unpushed-task").await?;
         let node = stage.node_name("gpu1");
         stage.vcenter.push_recent_task(false).await?;
         // The re-read does not come before the story is over.
