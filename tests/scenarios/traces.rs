@@ -169,6 +169,7 @@ fn a_wait_is_one_trace_from_the_click_to_the_uncordon() {
         let root = named(&spans, "maintenance")?;
         ensure!(root.tags.get("haulout.result").map(String::as_str) == Some("succeeded"));
         ensure!(root.tags.contains_key("vcenter.task.id"));
+        ensure!(root.tags.get("haulout.trigger").map(String::as_str) == Some("task"));
         stage
             .wait_said(&format!("https://jaeger.example/trace/{id}"))
             .await?;
@@ -194,6 +195,7 @@ fn a_move_is_one_trace_that_names_the_other_host() {
         let relocate = named(&spans, "relocate")?;
         ensure!(relocate.tags.get("haulout.target.host").map(String::as_str) == Some("esx2"));
         ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
+        ensure!(relocate.tags.get("rpc.method").map(String::as_str) == Some("RelocateVM_Task"));
         haulout.stop().await?;
         let said = stage.said();
         ensure!(
