@@ -10,7 +10,9 @@ pub mod trace;
 #[cfg(test)]
 mod stand_in;
 
-use crate::actor::tell::{Tell, Told};
+use std::time::Duration;
+
+use crate::actor::tell::{Tell, Told, Turn};
 use crate::ids::NodeName;
 use crate::maintenance::episode::Episode;
 use crate::maintenance::trail::Owed;
@@ -23,6 +25,12 @@ impl Tell for Listeners {
     fn tell(&self, node: &NodeName, told: Told<'_>) {
         for listener in &self.0 {
             listener.tell(node, told);
+        }
+    }
+
+    fn turned(&self, turn: Turn, took: Duration) {
+        for listener in &self.0 {
+            listener.turned(turn, took);
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
-use super::tell::{Tell, Told};
+use super::tell::{Tell, Told, Turn};
 use crate::ids::NodeName;
 use crate::maintenance::decide::{Decision, Transition, decide};
 use crate::maintenance::effect::EffectKind;
@@ -129,14 +129,20 @@ impl<P: Perform> NodeActor<P> {
         let now = (self.shared.clock)();
         let decision = decide(&sight.record, &sight.seen, &self.shared.policy, now);
         self.witness.sees(&sight.record, &sight.seen, &decision, now);
+        let (turn, wake) = self.carry_out(decision, &sight, now).await;
+        self.shared.tell.turned(turn, begun.elapsed());
+        wake
+    }
+
+    async fn carry_out(&mut self, decision: Decision, sight: &Sight, now: Timestamp) -> (Turn, Instant) {
         match decision {
-            Decision::Record(transition) => self.record(&sight, *transition, now).await,
+            Decision::Record(transition) => self.record(sight, *transition, now).await,
             Decision::Act {
                 effect,
                 waiting_on,
                 recheck,
             } => {
-                self.waits(&sight, &waiting_on);
+                self.waits(sight, &waiting_on);
                 self.tell(Told::Asks {
                     record: &sight.record,
                     effect: &effect,
@@ -155,20 +161,20 @@ impl<P: Perform> NodeActor<P> {
                     of,
                     until: Instant::now() + OWN_ECHO,
                 });
-                self.wake_at(recheck, now)
+                (Turn::Acted, self.wake_at(recheck, now))
             }
             Decision::Wait { waiting_on, recheck } => {
-                self.waits(&sight, &waiting_on);
-                self.wake_at(recheck, now)
+                self.waits(sight, &waiting_on);
+                (Turn::Waited, self.wake_at(recheck, now))
             }
             Decision::Rest => {
                 self.waited_on = None;
-                self.wake_at(None, now)
+                (Turn::Rested, self.wake_at(None, now))
             }
         }
     }
 
-    async fn record(&mut self, sight: &Sight, transition: Transition, now: Timestamp) -> Instant {
+    async fn record(&mut self, sight: &Sight, transition: Transition, now: Timestamp) -> (Turn, Instant) {
         let node = sight.seen.node.as_ref();
         let saw = self.witness.saw(&sight.record);
         let (before, transition) = trail::close(
@@ -203,9 +209,9 @@ impl<P: Perform> NodeActor<P> {
                 };
                 let until = Instant::now() + OWN_ECHO;
                 self.echo = Some(Echo { of, until });
-                until
+                (Turn::Recorded, until)
             }
-            Err(NotRecorded::Outdated) => self.wake_at(Some(now), now),
+            Err(NotRecorded::Outdated) => (Turn::Outdated, self.wake_at(Some(now), now)),
             Err(NotRecorded::Refused(said)) => {
                 self.refused_writes = self.refused_writes.saturating_add(1);
                 let pause = self.shared.policy.backoff(self.refused_writes);
@@ -215,7 +221,7 @@ impl<P: Perform> NodeActor<P> {
                     transition: &transition,
                     said: &said,
                 });
-                Instant::now() + pause
+                (Turn::Refused, Instant::now() + pause)
             }
         }
     }

@@ -1,5 +1,7 @@
 //! What an actor tells of its node while it works, and who listens: the log, and whatever else shows it to people.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::ids::NodeName;
@@ -51,11 +53,31 @@ pub enum Told<'a> {
     },
 }
 
+/// What one turn of an actor came to: it looked, decided, and did at most one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// There is nothing to do for the node.
+    Rested,
+    /// The node waits for something.
+    Waited,
+    /// An effect was asked for; what comes of it is a fact like any other.
+    Acted,
+    /// A change of record stands on the Node.
+    Recorded,
+    /// The Node had changed since it was looked at, so the change of record is decided anew.
+    Outdated,
+    /// A change of record was not accepted.
+    Refused,
+}
+
 /// Listens. It is called between two steps of an actor, so it must not wait: whoever has something slow to do hands it
 /// on, and lets go of it rather than hold the actor up.
 pub trait Tell: std::fmt::Debug + Send + Sync + 'static {
     /// Takes what is told of `node`.
     fn tell(&self, node: &NodeName, told: Told<'_>);
+
+    /// Takes what a turn of an actor came to, and how long it took.
+    fn turned(&self, _turn: Turn, _took: Duration) {}
 
     /// Whether this part of an episode's story is still to be told, or not known to have arrived, and the record has to
     /// keep it for another process. Asked for each part before a change of record is written.

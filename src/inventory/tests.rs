@@ -11,7 +11,7 @@ use crate::maintenance::observed::{Admission, Advice, Hearing, HostState, Refusa
 use crate::maintenance::record::write;
 use crate::vsphere::fault::{Fault, FaultKind};
 use crate::vsphere::update::{
-    Compute, Connection, Entering, Host, Passthrough, PciDevice, Power, Task, TaskState, Vm, VmKey,
+    Compute, Connection, Entering, Host, Passthrough, PciDevice, Power, Signal, Task, TaskState, Vm, VmKey,
 };
 
 const A40: (u16, u16) = (0x10de, 0x2235);
@@ -82,6 +82,7 @@ fn entering(n: u8, clicked: i64) -> Host {
             task,
             queued_at: at(clicked),
             user: None,
+            signal: Signal::Push,
         }),
         ..host(n)
     }

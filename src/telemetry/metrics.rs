@@ -6,7 +6,7 @@ mod text;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,8 +18,8 @@ use prometheus_client::registry::Registry;
 pub use families::{ALL, Descriptor, Kind};
 pub use text::Text;
 
-use crate::actor::tell::{Tell, Told};
-use crate::ids::NodeName;
+use crate::actor::tell::{Tell, Told, Turn};
+use crate::ids::{HostRef, NodeName, TaskRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase, Record};
@@ -39,6 +39,8 @@ pub struct Metrics {
     families: Families,
     picture: Arc<Picture>,
     process_began: Timestamp,
+    /// The latest click on each host that is leaving, where a re-read told of it and no long poll had.
+    polled: Mutex<BTreeMap<HostRef, TaskRef>>,
 }
 
 /// What came of a call to vCenter.
@@ -70,6 +72,7 @@ impl Metrics {
             families,
             picture,
             process_began,
+            polled: Mutex::default(),
         }
     }
 
@@ -152,6 +155,21 @@ impl Metrics {
         self.picture.vcenter_answered(at);
     }
 
+    /// Takes how the latest click on `host` was heard of: as `task` by a re-read alone, or `None` where it was pushed or
+    /// there is none.
+    pub fn click_was_polled(&self, host: &HostRef, task: Option<&TaskRef>) {
+        let mut polled = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
+        match task {
+            Some(task) => polled.insert(host.clone(), task.clone()),
+            None => polled.remove(host),
+        };
+    }
+
+    /// Takes that vCenter tells all hosts anew.
+    pub fn no_clicks(&self) {
+        self.polled.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// The counter of spans that were lost, for whoever loses them.
     pub fn trace_spans_lost(&self) -> Counter {
         self.families.trace_spans_lost.clone()
@@ -191,20 +209,22 @@ impl Metrics {
     }
 
     fn began(&self, episode: &Episode, before: &Record, at: Timestamp) {
-        let clicked = episode.trigger.task.is_some();
+        let click = episode.trigger.task.as_ref();
         let trigger = match before {
             Record::Python(_) => "adopted",
-            Record::InService | Record::Episode(_) | Record::Unreadable { .. } if clicked => "task",
+            Record::InService | Record::Episode(_) | Record::Unreadable { .. } if click.is_some() => "task",
             Record::InService | Record::Episode(_) | Record::Unreadable { .. } => "host_state",
         };
         let counted = labels([("trigger", trigger)]);
         self.families.episodes_started.get_or_create(&counted).inc();
-        if clicked {
+        if let Some(task) = click {
             // A click from before the process tells how long nobody listened, not how long listening takes.
             let source = if episode.trigger.clicked_at < self.process_began {
                 "startup"
+            } else if self.was_polled(task) {
+                "poll"
             } else {
-                "running"
+                "property_collector"
             };
             let source = labels([("source", source)]);
             let latency = self.families.detection_latency.get_or_create(&source);
@@ -213,6 +233,11 @@ impl Metrics {
         if trigger != "adopted" && episode.phase.is_draining() {
             observe(&self.families.queue_wait, at, at, episode);
         }
+    }
+
+    fn was_polled(&self, click: &TaskRef) -> bool {
+        let polled = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
+        polled.values().any(|task| task == click)
     }
 
     fn ended(&self, episode: &Episode, ended: Ended, at: Timestamp) {
@@ -258,6 +283,13 @@ impl Tell for Arc<Metrics> {
                 self.picture.waits(node, Some(on.kind()));
             }
         }
+    }
+
+    fn turned(&self, turn: Turn, took: Duration) {
+        let result = labels([("result", families::name_of(turn))]);
+        self.families.reconcile.get_or_create(&result).inc();
+        let duration = self.families.reconcile_duration.get_or_create(&result);
+        duration.observe(took.as_secs_f64(), None, None);
     }
 }
 

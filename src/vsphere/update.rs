@@ -107,6 +107,17 @@ pub struct Entering {
     pub queued_at: Timestamp,
     /// Who clicked, when a person or a service account did (`info.reason`).
     pub user: Option<String>,
+    /// What told of it first.
+    pub signal: Signal,
+}
+
+/// What tells of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// A long poll: vCenter pushed it.
+    Push,
+    /// The re-read, because no long poll had.
+    Reread,
 }
 
 /// `HostSystemConnectionState`.

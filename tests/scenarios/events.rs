@@ -1,6 +1,7 @@
 //! What `kubectl describe node` tells after an episode, and what telling it costs.
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::kube::AuditEvent;
 use haulout_lab::stage::{PATIENCE, Stage};
 use haulout_lab::wait::until;
 use k8s_openapi::api::events::v1::Event;
@@ -8,6 +9,7 @@ use kube::Api;
 use kube::api::ListParams;
 
 use crate::story::{kubectl, one_node, start, tell};
+use crate::traces::jaeger;
 
 /// The story of one node whose pod a budget holds for a while, as `kubectl describe node` prints it; times, the task,
 /// the user and the trace are masked.
@@ -52,31 +54,10 @@ fn kubectl_describe_node_tells_the_episode_in_order_and_it_costs_one_event_a_cha
             None => println!("kubectl is not there; the Events themselves were compared"),
         }
 
-        // What it cost: one PATCH for each change of phase, and between two of them no more than one Event that tells it.
         // The copy in a NodeMaintenance is a record, and is gathered: it is counted apart.
         let mut audit = stage.audit().await?;
         audit.retain(|it| it.resource != "nodemaintenances");
-        let changes = stage.said().lines().filter(|line| line.contains(" -> ")).count();
-        let patches = audit.iter().filter(|it| it.verb == "patch" && it.code == 200);
-        let on_nodes = patches.clone().filter(|it| it.subresource.is_none()).count();
-        ensure!(patches.count() == on_nodes, "nothing but the record is patched");
-        ensure!(
-            on_nodes == changes,
-            "{on_nodes} PATCHes for {changes} changes of phase"
-        );
-        let mut since_patch = Vec::new();
-        let mut by_time: Vec<_> = audit.iter().collect();
-        by_time.sort_by_key(|it| it.received);
-        for it in by_time {
-            let reason = it.object.as_ref().and_then(|object| object["reason"].as_str());
-            match reason.filter(|reason| it.resource == "events" && !OF_WAITS.contains(reason)) {
-                Some("Evicted") => {}
-                Some(reason) => since_patch.push(reason),
-                None if it.verb == "patch" => since_patch.clear(),
-                None => {}
-            }
-            ensure!(since_patch.len() <= 1, "one change is told by {since_patch:?}");
-        }
+        let on_nodes = one_patch_and_one_event_a_change(&stage, &audit)?;
         let regarding = |kind: &'static str| {
             audit.iter().filter(move |it| {
                 let regards = it.object.as_ref().map(|object| &object["regarding"]["kind"]);
@@ -95,6 +76,60 @@ fn kubectl_describe_node_tells_the_episode_in_order_and_it_costs_one_event_a_cha
             "{on_nodes} PATCHes, and {reasons:?}"
         );
         ensure!(regarding("Pod").count() == 1, "one Event for the evicted pod");
+        Ok(())
+    });
+}
+
+/// What telling cost: one PATCH for each change of phase, and between two of them no more than one Event that tells it.
+/// Gives how many changes there were.
+fn one_patch_and_one_event_a_change(stage: &Stage<'_>, audit: &[AuditEvent]) -> anyhow::Result<usize> {
+    let changes = stage.said().lines().filter(|line| line.contains(" -> ")).count();
+    let patches = audit.iter().filter(|it| it.verb == "patch" && it.code == 200);
+    let on_nodes = patches.clone().filter(|it| it.subresource.is_none()).count();
+    ensure!(patches.count() == on_nodes, "nothing but the record is patched");
+    ensure!(
+        on_nodes == changes,
+        "{on_nodes} PATCHes for {changes} changes of phase"
+    );
+    let mut since_patch = Vec::new();
+    let mut by_time: Vec<_> = audit.iter().collect();
+    by_time.sort_by_key(|it| it.received);
+    for it in by_time {
+        let reason = it.object.as_ref().and_then(|object| object["reason"].as_str());
+        match reason.filter(|reason| it.resource == "events" && !OF_WAITS.contains(reason)) {
+            Some("Evicted") => {}
+            Some(reason) => since_patch.push(reason),
+            None if it.verb == "patch" => since_patch.clear(),
+            None => {}
+        }
+        ensure!(since_patch.len() <= 1, "one change is told by {since_patch:?}");
+    }
+    Ok(changes)
+}
+
+#[test]
+fn with_traces_and_metrics_on_a_change_of_phase_costs_one_patch_and_no_more_than_one_event() {
+    tell(async {
+        let stage = one_node("told-dear").await?;
+        // One that acknowledges, so that what it has need not be kept: that is written with the next change, not by itself.
+        let collector = jaeger().await.otlp_http();
+        let changes = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.as_str()),
+            ("METRICS_ADDRESS", "127.0.0.1:0"),
+            ("NODE_MAINTENANCES", "false"),
+        ];
+        held_for_a_while(&stage, &changes).await?;
+        let audit = stage.audit().await?;
+        let changes = one_patch_and_one_event_a_change(&stage, &audit)?;
+        ensure!(changes >= 6, "the episode had {changes} changes");
+        // Nothing else was asked to be changed, but for the evictions.
+        let other = audit.iter().find(|it| {
+            let is_record = it.verb == "patch" && it.resource == "nodes";
+            let is_told = it.verb == "create" && it.resource == "events";
+            let is_eviction = it.subresource.as_deref() == Some("eviction");
+            !(is_record || is_told || is_eviction)
+        });
+        ensure!(other.is_none(), "{other:#?}");
         Ok(())
     });
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
-use haulout_lab::stage::is_cordoned;
-use haulout_lab::vcenter::{Connection, HostSpec};
+use anyhow::{Context as _, ensure};
+use haulout_lab::stage::{PATIENCE, Stage, is_cordoned};
+use haulout_lab::vcenter::{Connection, Fault, FaultKind, HostSpec};
+use haulout_lab::wait::until;
 
-use crate::story::{a40, in_maintenance, one_node, run, start, tell};
+use crate::metrics::{address, ask};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, run, stage, start, tell};
 
 #[test]
 fn s13_started_while_the_host_is_entering() {
@@ -135,14 +137,64 @@ fn s16_a_host_that_is_removed_while_its_vm_is_off_parks_the_node_until_the_vm_is
 #[test]
 fn a_click_that_vcenter_does_not_push_is_found_by_reading_again() {
     tell(async {
-        let stage = one_node("unpushed").await?;
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
+        spec.vms = vec![gpu_vm("unpushed", "gpu1", "esx1")];
+        let stage = stage("unpushed", &spec).await?;
         let node = stage.node_name("gpu1");
-        stage.vcenter.push_recent_task(false).await?;
-        let haulout = run(&stage, &[]).await?;
+        let haulout = run(&stage, &[("METRICS_ADDRESS", "127.0.0.1:0")]).await?;
+        // Both long polls answer once more, to a click that concerns nobody, and never again.
+        let rule = Fault::new("WaitForUpdatesEx", FaultKind::Hang);
+        let rule = stage.vcenter.fault(&rule).await?;
+        stage.vcenter.enter_maintenance("esx2").await?;
+        until("both long polls to hang", PATIENCE, async || {
+            let rules = stage.vcenter.faults().await?;
+            let hangs = rules.iter().find(|it| it.id == rule);
+            Ok(hangs.is_some_and(|it| it.hits == 2).then_some(()))
+        })
+        .await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
+        ensure!(
+            heard_by(&stage).await? == ["poll"],
+            "{:?}",
+            heard_by(&stage).await?
+        );
         haulout.stop().await
     });
+}
+
+#[test]
+fn a_click_that_the_host_does_not_push_is_pushed_by_the_task_history() {
+    tell(async {
+        let stage = one_node("unpushed-task").await?;
+        let node = stage.node_name("gpu1");
+        stage.vcenter.push_recent_task(false).await?;
+        // The re-read does not come before the story is over.
+        let changes = [
+            ("METRICS_ADDRESS", "127.0.0.1:0"),
+            ("POLL_INTERVAL_SECONDS", "300"),
+        ];
+        let haulout = run(&stage, &changes).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        ensure!(heard_by(&stage).await? == ["property_collector"]);
+        haulout.stop().await
+    });
+}
+
+/// What told of each click, by the program's own count.
+async fn heard_by(stage: &Stage<'_>) -> anyhow::Result<Vec<String>> {
+    let metrics = format!("{}/metrics", address(stage, "metrics").await?);
+    let (_, shown) = ask(&metrics, "text/plain").await?;
+    let mut heard = Vec::new();
+    for line in shown.lines() {
+        let Some(rest) = line.strip_prefix("haulout_detection_latency_seconds_count{source=\"") else {
+            continue;
+        };
+        let (source, count) = rest.split_once("\"} ").context("a sample has a value")?;
+        heard.extend(std::iter::repeat_n(source.to_owned(), count.parse()?));
+    }
+    Ok(heard)
 }
 
 #[test]

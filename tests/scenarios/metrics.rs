@@ -208,7 +208,7 @@ fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() 
         ensure!(
             value(
                 &back,
-                "haulout_detection_latency_seconds_count{source=\"running\"}"
+                "haulout_detection_latency_seconds_count{source=\"property_collector\"}"
             ) == 1.0
         );
         ensure!(
@@ -257,6 +257,20 @@ fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() 
                 &format!("haulout_eviction_requests_total{{code=\"{code}\"}}"),
             );
             ensure!(here == counted(there), "{code}: {here} here, {there} there");
+        }
+
+        let recorded = value(&back, "haulout_reconcile_total{result=\"recorded\"}");
+        let audit = stage.audit().await?;
+        let patches = audit
+            .iter()
+            .filter(|it| it.verb == "patch" && it.resource == "nodes" && it.code == 200);
+        let there = counted(patches.count());
+        ensure!(recorded == there, "{recorded} records here, {there} there");
+        let took = "haulout_reconcile_duration_seconds_count{result=\"recorded\"}";
+        ensure!(value(&back, took) == recorded, "each of them was timed");
+        for result in ["rested", "waited", "acted"] {
+            let turns = value(&back, &format!("haulout_reconcile_total{{result=\"{result}\"}}"));
+            ensure!(turns > 0.0, "no actor has {result}");
         }
 
         let (_, open) = ask(&metrics, OPEN).await?;

@@ -23,7 +23,7 @@ const ABREAST: usize = 4;
 
 /// Faster than production. A machine that is busy with many stories answers a renewal late, and a leader that is deposed
 /// for that before its story has come to the point has told nothing.
-const FAST: [(&str, &str); 3] = [
+pub const FAST: [(&str, &str); 3] = [
     ("LEASE_DURATION_SECONDS", "6"),
     ("LEASE_RENEW_DEADLINE_SECONDS", "4"),
     ("LEASE_RETRY_PERIOD_SECONDS", "0.5"),
@@ -88,7 +88,7 @@ fn replica(
 }
 
 /// Waits until the replica called `name` holds the Lease.
-async fn leads(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
+pub async fn leads(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
     let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
     let ours = format!("{name}_");
     let what = format!("{name} to lead");
@@ -103,7 +103,7 @@ async fn leads(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
 }
 
 /// Waits until `count` replicas have heard vCenter's complete set.
-async fn heard(stage: &Stage<'_>, count: usize) -> anyhow::Result<()> {
+pub async fn heard(stage: &Stage<'_>, count: usize) -> anyhow::Result<()> {
     let words = "vCenter has told its complete set";
     until(
         &format!("{count} replicas to hear vCenter"),

@@ -10,7 +10,7 @@ use haulout_lab::vcenter::{
     ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
 use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, RwLock};
 
 /// The PCI id of the GPU that nodes have here: an NVIDIA A40.
 pub const A40: u16 = 0x2235;
@@ -32,9 +32,23 @@ pub async fn kube() -> &'static Kube {
     .await
 }
 
+/// Held by one story alone, or by all others together.
+static STAGES: RwLock<()> = RwLock::const_new(());
+
 /// Tells a story, and fails with everything that led to its failure.
 pub fn tell(story: impl Future<Output = anyhow::Result<()>>) {
     RUNTIME.block_on(async {
+        let _beside_others = STAGES.read().await;
+        if let Err(error) = story.await {
+            panic!("{error:#}");
+        }
+    });
+}
+
+/// The same for a story that measures time, while no other is told: what those do to the machine is not what it is about.
+pub fn tell_alone(story: impl Future<Output = anyhow::Result<()>>) {
+    RUNTIME.block_on(async {
+        let _alone = STAGES.write().await;
         if let Err(error) = story.await {
             panic!("{error:#}");
         }
@@ -70,18 +84,13 @@ pub fn a40(slot: u8) -> DeviceSpec {
 
 /// A UUID that is made of the two names, so that it differs from story to story.
 pub fn uuid(stage: &str, vm: &str) -> String {
-    let digit = |index: usize| {
-        let mixed = stage
-            .bytes()
-            .chain(vm.bytes())
-            .enumerate()
-            .fold(index as u64 + 7, |sum, (at, byte)| {
-                sum.wrapping_mul(31)
-                    .wrapping_add(u64::from(byte) * (at as u64 + 1))
-            });
-        char::from_digit(u32::try_from(mixed % 16).unwrap(), 16).unwrap()
-    };
-    let digits: String = (0..32).map(digit).collect();
+    // FNV-1a: names that differ in a letter must not meet in one UUID, or neither node is touched.
+    let mixed = format!("{stage}/{vm}")
+        .bytes()
+        .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |sum, byte| {
+            (sum ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        });
+    let digits = format!("{mixed:032x}");
     format!(
         "{}-{}-{}-{}-{}",
         &digits[..8],

@@ -2,9 +2,12 @@
 //! changed on the way, and no secret is in any of it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::stage::{PATIENCE, Stage};
+use haulout_lab::process::Spec;
+use haulout_lab::stage::{Haulout, PATIENCE, Stage};
 use haulout_lab::vcenter::Fault;
 use haulout_lab::wait::until;
 use k8s_openapi::api::events::v1::Event;
@@ -12,7 +15,8 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use crate::story::{in_maintenance, one_node, run, start, tell};
+use crate::story::{BINARY, in_maintenance, one_node, run, start, tell};
+use crate::traces::jaeger;
 
 /// What every line of an episode carries, for whoever searches by one of them.
 const FIELDS: [&str; 5] = ["node", "host", "episode", "phase", "trace_id"];
@@ -212,6 +216,182 @@ fn no_secret_is_in_anything_the_program_writes_nor_in_its_last_words() {
         }
         Ok(())
     });
+}
+
+/// What a start with little memory came to.
+enum Starved {
+    /// It heard both sides: it had enough.
+    Lived,
+    /// It ended, or came no further, after these words.
+    Died(String),
+}
+
+/// Starts Haulout with no more than so much address space, as talkative as it can be, and waits for what becomes of it.
+async fn starve(stage: &Stage<'_>, mebibytes: u64, from_file: Option<&Path>) -> anyhow::Result<Starved> {
+    let way = if from_file.is_some() {
+        "file"
+    } else {
+        "environment"
+    };
+    let log = stage.kube.dir().join(format!("starved-{mebibytes}-{way}"));
+    let shell = format!("ulimit -v {} && exec \"$0\" run", mebibytes * 1024);
+    let mut spec = Spec::new("haulout", "sh", log.clone())
+        .args(["-c", shell.as_str()])
+        .arg(BINARY);
+    for (name, value) in stage.environment()? {
+        spec = spec.env(name, value);
+    }
+    if let Some(file) = from_file {
+        spec = spec
+            .env("VCENTER_PASSWORD", "")
+            .env("VCENTER_PASSWORD_FILE", file);
+    }
+    let mut process = spec
+        .env("LOG_LEVEL", "trace")
+        .env("RUST_BACKTRACE", "full")
+        .spawn()?;
+    let what = format!("haulout with {mebibytes} MiB to live or to die");
+    let became = until(&what, PATIENCE, async || {
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        let lives = ["vCenter", "Kubernetes"]
+            .iter()
+            .all(|half| said.contains(&format!("{half} has told its complete set")));
+        let has_ended = process.check_running().is_err();
+        Ok((lives || has_ended || said.contains(PANIC)).then_some(lives && !has_ended))
+    });
+    // One that neither lives nor ends, for want of a thread, is as good as dead.
+    let lives = became.await.unwrap_or(false);
+    process.kill().await?;
+    if lives {
+        return Ok(Starved::Lived);
+    }
+    Ok(Starved::Died(std::fs::read_to_string(&log)?))
+}
+
+/// What Rust says first when it panics, and when there is no memory left.
+const PANIC: &str = "panicked at";
+const ABORT: &str = "memory allocation of";
+
+#[test]
+fn no_secret_is_in_a_panic_or_in_the_end_for_want_of_memory() {
+    tell(async {
+        let stage = one_node("panic").await?;
+        let secret = stage.vcenter.password();
+        let file = stage.kube.dir().join("panic-password");
+        std::fs::write(&file, secret)?;
+        // Somewhere between them it cannot live any longer, and just below that a thread or a value finds no room.
+        let (mut dies, mut lives) = (LEAST, 1024);
+        while lives - dies > 1 {
+            let middle = u64::midpoint(dies, lives);
+            match starve(&stage, middle, None).await? {
+                Starved::Lived => lives = middle,
+                Starved::Died(_) => dies = middle,
+            }
+        }
+        for from_file in [None, Some(file.as_path())] {
+            let (mut panics, mut aborts) = (0, 0);
+            // On a busy machine one may have died of something else, further up.
+            for mebibytes in (LEAST..lives).rev() {
+                if panics > 0 && aborts > 0 {
+                    break;
+                }
+                let Starved::Died(said) = starve(&stage, mebibytes, from_file).await? else {
+                    continue;
+                };
+                let line = said.lines().find(|line| line.contains(secret));
+                ensure!(line.is_none(), "the password is in {line:?} of\n{said}");
+                panics += usize::from(said.contains(PANIC));
+                aborts += usize::from(said.contains(ABORT));
+            }
+            println!("password from {from_file:?}: {panics} panics, {aborts} ends for want of memory");
+            ensure!(panics > 0, "nothing panicked with {LEAST} to {lives} MiB");
+        }
+        Ok(())
+    });
+}
+
+/// With so few MiB not even the program itself can be mapped.
+const LEAST: u64 = 16;
+
+/// What telling may add to a program that has nothing to do.
+const TELLING_KIB: u64 = 2048;
+
+/// What of a program's memory is its own, in KiB: the mapped code is the same however it is told of.
+fn own_memory(haulout: &Haulout) -> anyhow::Result<u64> {
+    let pid = haulout.pid().context("it runs")?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    Ok(kib.context("no RssAnon in its status")?.parse()?)
+}
+
+#[test]
+fn telling_all_there_is_to_tell_adds_no_more_than_2_mib_to_a_program_at_rest() {
+    tell(async {
+        let stage = one_node("memory").await?;
+        let collector = jaeger().await.otlp_http();
+        let quiet = [("NODE_MAINTENANCES", "false")];
+        let telling = [
+            ("NODE_MAINTENANCES", "false"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.as_str()),
+            ("NODE_CONDITIONS", "well-known"),
+            ("METRICS_ADDRESS", "127.0.0.1:0"),
+            ("HEALTH_ADDRESS", "127.0.0.1:0"),
+        ];
+        // Each by itself goes through an episode, so that all that is made when it is needed has been made, and rests.
+        let node = stage.node_name("gpu1");
+        let mut rests = Vec::new();
+        for changes in [&quiet[..], &telling[..]] {
+            let begun = stage.said().matches("-> InService").count();
+            let haulout = run_again(&stage, changes).await?;
+            stage.vcenter.enter_maintenance("esx1").await?;
+            stage.wait_phase(&node, "awaitingHost").await?;
+            in_maintenance(&stage, "esx1").await?;
+            stage.vcenter.exit_maintenance("esx1").await?;
+            stage.wait_in_service(&node).await?;
+            until("the end of the episode to be told", PATIENCE, async || {
+                Ok((stage.said().matches("-> InService").count() > begun).then_some(()))
+            })
+            .await?;
+            if changes.len() > quiet.len() {
+                let metrics = crate::metrics::address(&stage, "metrics").await?;
+                crate::metrics::ask(&format!("{metrics}/metrics"), "*/*").await?;
+            }
+            // What is given back comes and goes: the least of some looks is what it rests at.
+            let mut looks = tokio::time::interval(Duration::from_millis(200));
+            let mut least = u64::MAX;
+            for _ in 0..15 {
+                looks.tick().await;
+                least = least.min(own_memory(&haulout)?);
+            }
+            rests.push(least);
+            haulout.stop().await?;
+        }
+        ensure!(stage.said().contains("traces go to"), "{}", stage.said());
+        let [quiet, telling] = rests[..] else {
+            anyhow::bail!("two were measured");
+        };
+        println!("at rest: {quiet} KiB, {telling} KiB where it tells all there is");
+        ensure!(
+            telling <= quiet + TELLING_KIB,
+            "{telling} KiB with telling, {quiet} KiB without"
+        );
+        Ok(())
+    });
+}
+
+/// Starts one more Haulout on the stage, and waits until it has heard both sides.
+async fn run_again(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+    let words = ["vCenter", "Kubernetes"].map(|half| format!("{half} has told its complete set"));
+    let heard = |stage: &Stage<'_>| words.each_ref().map(|words| stage.said().matches(words).count());
+    let before = heard(stage);
+    let haulout = start(stage, changes)?;
+    until("both sides to be heard", PATIENCE, async || {
+        let is_heard = heard(stage).iter().zip(before).all(|(is, was)| *is > was);
+        Ok(is_heard.then_some(()))
+    })
+    .await?;
+    Ok(haulout)
 }
 
 /// The Events about the stage's Node.

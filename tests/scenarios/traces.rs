@@ -1,7 +1,6 @@
-//! What a tracing backend shows of an episode, and what becomes of the episode when the backend is none.
+//! What a tracing backend shows of an episode.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -10,19 +9,15 @@ use haulout_lab::jaeger::{Jaeger, Span};
 use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage, episode};
 use haulout_lab::tollgate::{Point, Tollgate};
 use haulout_lab::wait::until;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
-use tokio::task::JoinSet;
-use tokio::time::Instant;
 
-use crate::metrics::{address, ask};
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, start, tell};
+use crate::replicas::{FAST, heard, leads};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, stage, start, tell};
 
 /// All stories tell one Jaeger; their traces keep them apart.
 static JAEGER: OnceCell<Jaeger> = OnceCell::const_new();
 
-async fn jaeger() -> &'static Jaeger {
+pub async fn jaeger() -> &'static Jaeger {
     JAEGER
         .get_or_init(async || Jaeger::start().await.expect("starting Jaeger"))
         .await
@@ -124,7 +119,7 @@ fn named<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
 }
 
 /// Takes the one node of `stage` through maintenance, waiting for its own host. Gives its trace's id.
-async fn wait_story(stage: &Stage<'_>) -> anyhow::Result<String> {
+pub async fn wait_story(stage: &Stage<'_>) -> anyhow::Result<String> {
     let node = stage.node_name("gpu1");
     stage.wait_said("vCenter has told its complete set").await?;
     stage.vcenter.enter_maintenance("esx1").await?;
@@ -174,6 +169,7 @@ fn a_wait_is_one_trace_from_the_click_to_the_uncordon() {
         let root = named(&spans, "maintenance")?;
         ensure!(root.tags.get("haulout.result").map(String::as_str) == Some("succeeded"));
         ensure!(root.tags.contains_key("vcenter.task.id"));
+        ensure!(root.tags.get("haulout.trigger").map(String::as_str) == Some("task"));
         stage
             .wait_said(&format!("https://jaeger.example/trace/{id}"))
             .await?;
@@ -199,6 +195,7 @@ fn a_move_is_one_trace_that_names_the_other_host() {
         let relocate = named(&spans, "relocate")?;
         ensure!(relocate.tags.get("haulout.target.host").map(String::as_str) == Some("esx2"));
         ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
+        ensure!(relocate.tags.get("rpc.method").map(String::as_str) == Some("RelocateVM_Task"));
         haulout.stop().await?;
         let said = stage.said();
         ensure!(
@@ -494,90 +491,61 @@ fn a_kill_while_the_node_waits_for_its_host_leaves_one_trace_with_one_root() {
     });
 }
 
-/// A collector on a port of its own: it takes connections, and answers nothing, or a byte a second.
-async fn bad_collector(tasks: &mut JoinSet<()>, answers_slowly: bool) -> anyhow::Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = format!("http://{}", listener.local_addr()?);
-    tasks.spawn(async move {
-        let mut open = JoinSet::new();
-        while let Ok((mut connection, _)) = listener.accept().await {
-            open.spawn(async move {
-                let answer = if answers_slowly {
-                    b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n".to_vec()
-                } else {
-                    Vec::new()
-                };
-                let mut pace = tokio::time::interval(Duration::from_secs(1));
-                for byte in answer {
-                    pace.tick().await;
-                    if connection.write_all(&[byte]).await.is_err() {
-                        return;
-                    }
-                }
-                std::future::pending().await
-            });
-        }
-    });
-    Ok(address)
-}
-
 #[test]
-fn a_collector_that_is_down_or_hangs_or_crawls_holds_up_neither_episode_nor_exit() {
+fn a_change_of_leader_leaves_one_trace_that_tells_each_phase_from_its_beginning() {
     tell(async {
-        let mut tasks = JoinSet::new();
-        let hung = bad_collector(&mut tasks, false).await?;
-        let slow = bad_collector(&mut tasks, true).await?;
-        // Nobody listens on a port that was just given back.
-        let down = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
-        let down = format!("http://{down}");
-        let timed = async |name: &str, endpoint: &str| {
-            let stage = one_node(name).await?;
-            let changes = [
-                ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
-                ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
-                ("METRICS_ADDRESS", "127.0.0.1:0"),
+        let stage = one_node("trace-lead").await?;
+        let node = stage.node_name("gpu1");
+        let endpoint = jaeger().await.otlp_http();
+        let replica = |name: &str| {
+            let own = [
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+                ("LEADER_ELECTION", "true"),
+                ("LEASE_NAME", stage.name()),
+                ("LEASE_NAMESPACE", stage.name()),
+                ("POD_NAME", name),
             ];
-            let haulout = run(&stage, &changes).await?;
-            let begun = Instant::now();
-            wait_story(&stage).await?;
-            let took = begun.elapsed();
-            let metrics = format!("{}/metrics", address(&stage, "metrics").await?);
-            let (_, metrics) = ask(&metrics, "text/plain").await?;
-            let lost = metrics
-                .lines()
-                .find_map(|line| line.strip_prefix("haulout_trace_spans_lost_total "))
-                .with_context(|| format!("no count of lost spans in {metrics}"))?
-                .parse::<f64>()?;
-            // Fails when it takes more than five seconds.
-            haulout.stop().await?;
-            anyhow::Ok((took, stage.said(), lost))
+            start(&stage, &[&own[..], &FAST].concat())
         };
-        let (off, down, hung, slow) = tokio::try_join!(
-            timed("collector-off", ""),
-            timed("collector-down", &down),
-            timed("collector-hung", &hung),
-            timed("collector-slow", &slow),
-        )?;
-        // An episode that waited for one answer of such a collector would take the collector's whole time limit. What
-        // they cost below that is printed and not judged: how long a story takes is the busy machine's affair.
-        for (what, took) in [("down", down.0), ("hung", hung.0), ("slow", slow.0)] {
-            println!("{what}: {took:?}, without: {:?}", off.0);
-            ensure!(
-                took < Duration::from_secs(30),
-                "{what}: {took:?}, without: {:?}",
-                off.0
-            );
+        let first = replica("a")?;
+        leads(&stage, "a").await?;
+        let second = replica("b")?;
+        heard(&stage, 2).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&stage, &node).await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        until("the shutdown to be told", PATIENCE, async || {
+            let spans = jaeger().await.trace(&id).await?;
+            Ok(spans.iter().any(|it| it.name == "guest shutdown").then_some(()))
+        })
+        .await?;
+        let before = stage.node(&node).await?;
+        let since = episode(&before).and_then(|it| it["since"].as_str().map(str::to_owned));
+        first.kill().await?;
+        leads(&stage, "b").await?;
+        in_maintenance(&stage, "esx1").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        second.stop().await?;
+
+        let spans = whole(&id, &node).await?;
+        for name in WAIT_STORY {
+            let count = spans.iter().filter(|span| span.name == name).count();
+            ensure!(count == 1, "{name} is told {count} times: {spans:#?}");
         }
+        let wait = named(&spans, "wait host exit")?;
+        let began = since
+            .context("no since")?
+            .parse::<jiff::Timestamp>()?
+            .as_microsecond();
         ensure!(
-            !off.1.contains("traces go to"),
-            "nothing is made where nothing is asked for"
+            wait.start == u64::try_from(began)?,
+            "the wait is told from its beginning under the dead leader: {wait:#?}"
         );
-        ensure!(down.1.contains("spans were lost"), "{}", down.1);
+        let root = named(&spans, "maintenance")?;
         ensure!(
-            down.2 > 0.0 && off.2 == 0.0,
-            "{} and {} spans are counted as lost",
-            down.2,
-            off.2
+            root.events.iter().any(|event| event == "leader.changed"),
+            "{root:#?}"
         );
         Ok(())
     });

@@ -9,6 +9,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::actor::tell::Turn;
+
 /// What all our metrics' names begin with.
 pub(super) const PREFIX: &str = "haulout";
 
@@ -30,6 +32,19 @@ const DETECTION: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 1
 /// A call takes milliseconds, the long poll a minute unless it is set otherwise.
 const REQUEST: [f64; 12] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0,
+];
+
+/// A turn that only decides takes microseconds, one that writes a Node or asks something of vCenter as long as the calls
+/// do, and one that drains until its round is over.
+const TURN: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
+
+const TURNS: [Turn; 6] = [
+    Turn::Rested,
+    Turn::Waited,
+    Turn::Acted,
+    Turn::Recorded,
+    Turn::Outdated,
+    Turn::Refused,
 ];
 
 /// What a metric counts or shows.
@@ -175,6 +190,10 @@ metrics! {
         "Hosts in service with a device that fits a VM of ours in that cluster and that nobody is known to hold";
     DECISIONS: Counter, "decisions", ["decision"],
         "What actors decided: records and effects each time, waits when they change";
+    RECONCILE: Counter, "reconcile", ["result"],
+        "Turns of actors, in each of which one looked at its node, decided, and did at most one thing";
+    RECONCILE_DURATION: Histogram, "reconcile_duration", ["result"],
+        "How long turns of actors took, the one thing that was done included", in_seconds;
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
         "Spans that no collector took: it was down, too slow, or refused them";
 }
@@ -193,6 +212,8 @@ pub(super) struct Families {
     pub(super) vcenter_requests: Family<Labels, Counter>,
     pub(super) vcenter_request_duration: Family<Labels, Histogram, fn() -> Histogram>,
     pub(super) decisions: Family<Labels, Counter>,
+    pub(super) reconcile: Family<Labels, Counter>,
+    pub(super) reconcile_duration: Family<Labels, Histogram, fn() -> Histogram>,
     pub(super) trace_spans_lost: Counter,
 }
 
@@ -214,6 +235,8 @@ impl Families {
             vcenter_requests: counter(registry, &VCENTER_REQUESTS),
             vcenter_request_duration: histogram(registry, &VCENTER_REQUEST_DURATION, request),
             decisions: counter(registry, &DECISIONS),
+            reconcile: counter(registry, &RECONCILE),
+            reconcile_duration: histogram(registry, &RECONCILE_DURATION, turn),
             trace_spans_lost,
         };
         families.begin_at_zero();
@@ -233,6 +256,10 @@ impl Families {
                 let both = labels([("result", result), ("placement", placement)]);
                 let _ = self.episodes_finished.get_or_create(&both);
             }
+        }
+        for result in TURNS {
+            let result = labels([("result", name_of(result))]);
+            let _ = self.reconcile.get_or_create(&result);
         }
         for reason in ["guest_deadline", "no_tools"] {
             let _ = self.forced_poweroffs.get_or_create(&labels([("reason", reason)]));
@@ -261,6 +288,22 @@ fn long() -> Histogram {
 
 fn detection() -> Histogram {
     Histogram::new(DETECTION.into_iter())
+}
+
+/// What a turn came to, as its label says it.
+pub(super) const fn name_of(turn: Turn) -> &'static str {
+    match turn {
+        Turn::Rested => "rested",
+        Turn::Waited => "waited",
+        Turn::Acted => "acted",
+        Turn::Recorded => "recorded",
+        Turn::Outdated => "outdated",
+        Turn::Refused => "refused",
+    }
+}
+
+fn turn() -> Histogram {
+    Histogram::new(TURN.into_iter())
 }
 
 fn request() -> Histogram {

@@ -158,7 +158,7 @@ fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
         "haulout_episodes_started_total{trigger=\"task\"} 1",
         "haulout_episodes_finished_total{result=\"success\",placement=\"returned\"} 1",
         "haulout_episodes_finished_total{result=\"cancelled\",placement=\"none\"} 0",
-        "haulout_detection_latency_seconds_sum{source=\"running\"} 1.0",
+        "haulout_detection_latency_seconds_sum{source=\"property_collector\"} 1.0",
         "haulout_phase_duration_seconds_sum{phase=\"Draining\",result=\"success\"} 30.0",
         "haulout_phase_duration_seconds_sum{phase=\"AwaitingHost\",result=\"success\"} 3600.0",
         "haulout_episode_duration_seconds_sum{result=\"success\"} 3630.0",
@@ -233,7 +233,25 @@ fn a_click_from_before_the_process_is_no_measure_of_hearing() {
     late.trigger.clicked_at = at(-600);
     told.recorded(&Record::InService, of(late), None, 1);
     told.says(&["haulout_detection_latency_seconds_sum{source=\"startup\"} 601.0"]);
-    told.is_silent_about("source=\"running\"");
+    told.is_silent_about("source=\"property_collector\"");
+}
+
+#[test]
+fn a_click_that_only_a_re_read_told_of_is_counted_apart() {
+    let told = Teller::new();
+    let host = HostRef::new("host-1");
+    let first = episode(Phase::Draining, 1);
+    told.metrics.click_was_polled(&host, first.trigger.task.as_ref());
+    told.recorded(&Record::InService, of(first.clone()), None, 1);
+    told.says(&["haulout_detection_latency_seconds_count{source=\"poll\"} 1"]);
+    told.is_silent_about("source=\"property_collector\"");
+    // The next click on that host is pushed.
+    told.metrics.click_was_polled(&host, None);
+    told.recorded(&Record::InService, of(first), None, 1);
+    told.says(&[
+        "haulout_detection_latency_seconds_count{source=\"poll\"} 1",
+        "haulout_detection_latency_seconds_count{source=\"property_collector\"} 1",
+    ]);
 }
 
 #[test]
@@ -242,7 +260,7 @@ fn clocks_that_differ_give_no_time_below_zero() {
     let mut ahead = episode(Phase::Draining, 1);
     ahead.trigger.clicked_at = at(5);
     told.recorded(&Record::InService, of(ahead), None, 1);
-    told.says(&["haulout_detection_latency_seconds_sum{source=\"running\"} 0.0"]);
+    told.says(&["haulout_detection_latency_seconds_sum{source=\"property_collector\"} 0.0"]);
 }
 
 #[test]
@@ -364,6 +382,7 @@ fn everything() -> Teller {
         },
     );
     told.metrics.evictions(429, 2);
+    told.metrics.turned(Turn::Acted, Duration::from_millis(300));
     told.metrics
         .vcenter_called("Login", Came::Answer, Duration::from_millis(30));
     told.metrics.name_vcenter("vc.example.com");
@@ -427,6 +446,20 @@ fn the_older_text_has_no_exemplar_no_unit_and_whole_names() {
     ] {
         assert!(older.lines().any(|it| it == line), "{line} is not in:\n{older}");
     }
+}
+
+#[test]
+fn a_turn_is_counted_and_timed_by_what_it_came_to() {
+    let told = Teller::new();
+    told.says(&["haulout_reconcile_total{result=\"recorded\"} 0"]);
+    told.metrics.turned(Turn::Recorded, Duration::from_millis(20));
+    told.metrics.turned(Turn::Outdated, Duration::from_millis(5));
+    told.says(&[
+        "haulout_reconcile_total{result=\"recorded\"} 1",
+        "haulout_reconcile_total{result=\"outdated\"} 1",
+        "haulout_reconcile_total{result=\"refused\"} 0",
+        "haulout_reconcile_duration_seconds_sum{result=\"recorded\"} 0.02",
+    ]);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 use crate::ids::{NodeName, TaskRef};
 use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase};
 use crate::maintenance::trail::{Incident, Last, Owed, Part, Passed};
+use crate::maintenance::waiting::ParkReason;
 
 /// The length of what has none. Jaeger takes a span that ends where it begins for one of negative duration, marks it with a
 /// warning, and does not know it again when it is sent twice.
@@ -198,6 +199,12 @@ impl<'a> Story<'a> {
     fn with_trigger(&self, mut span: Span) -> Span {
         let trigger = &self.episode.trigger;
         let task = trigger.task.as_ref().map(TaskRef::as_str);
+        let set_off_by = match (&trigger.task, &trigger.request) {
+            (Some(_), _) => "task",
+            (None, Some(_)) => "request",
+            (None, None) => "host_state",
+        };
+        span.attributes.push(text("haulout.trigger", set_off_by));
         span.attributes
             .push(text("k8s.node.uid", self.episode.node_uid.as_str()));
         span.attributes
@@ -232,28 +239,45 @@ impl<'a> Story<'a> {
             Phase::Drained => spans.push(self.span("drained", SpanKind::Internal, whole)),
             Phase::ShuttingDown(_) => match cut(saw.power_cut) {
                 Some(at) if saw.guest_asked => {
-                    let mut asked = vcenter(self.span("guest shutdown", SpanKind::Client, (since, at)));
-                    asked.failed = Some("the guest did not shut down in time".to_owned());
-                    spans.push(asked);
-                    spans.push(vcenter(self.span("power off", SpanKind::Client, (at, end))));
+                    let asked = self.span("guest shutdown", SpanKind::Client, (since, at));
+                    let why = "the guest did not shut down in time".to_owned();
+                    spans.push(failed(vcenter(asked, SHUTDOWN), TIMEOUT, why));
+                    let cut = self.span("power off", SpanKind::Client, (at, end));
+                    spans.push(vcenter(cut, POWER_OFF));
                 }
-                Some(_) => spans.push(vcenter(self.span("power off", SpanKind::Client, whole))),
-                None => spans.push(vcenter(self.span("guest shutdown", SpanKind::Client, whole))),
+                Some(_) => {
+                    let cut = self.span("power off", SpanKind::Client, whole);
+                    spans.push(vcenter(cut, POWER_OFF));
+                }
+                None => {
+                    let asked = self.span("guest shutdown", SpanKind::Client, whole);
+                    spans.push(vcenter(asked, SHUTDOWN));
+                }
             },
             Phase::Relocating { to } => {
-                let mut relocate = vcenter(self.span("relocate", SpanKind::Client, whole));
+                let relocate = self.span("relocate", SpanKind::Client, whole);
+                let mut relocate = vcenter(relocate, "RelocateVM_Task");
                 relocate.attributes.push(text("haulout.target.host", &to.name));
                 spans.push(relocate);
             }
             Phase::AwaitingHost => self.away(passed, cut(saw.host_awaited), spans),
-            Phase::PoweringOn { .. } => {
-                spans.push(vcenter(self.span("power on", SpanKind::Client, whole)));
+            Phase::PoweringOn { by_drs } => {
+                let method = if *by_drs {
+                    "PowerOnMultiVM_Task"
+                } else {
+                    "PowerOnVM_Task"
+                };
+                spans.push(vcenter(self.span("power on", SpanKind::Client, whole), method));
             }
             Phase::Rejoining => {
                 let ready_until = cut(saw.gpus_awaited).unwrap_or(end);
                 spans.push(self.span("wait node ready", SpanKind::Internal, (since, ready_until)));
                 if let Some(at) = cut(saw.gpus_awaited) {
-                    spans.push(self.span("wait gpu allocatable", SpanKind::Internal, (at, end)));
+                    let mut gpus = self.span("wait gpu allocatable", SpanKind::Internal, (at, end));
+                    let had = self.episode.gpus_before.iter().filter(|(_, count)| **count > 0);
+                    let names = had.map(|(name, _)| name.clone());
+                    gpus.attributes.push(texts("k8s.resource.name", names));
+                    spans.push(gpus);
                 }
             }
             Phase::Parked { reason, resume, .. } => {
@@ -261,8 +285,7 @@ impl<'a> Story<'a> {
                 parked
                     .attributes
                     .push(text("haulout.parked.phase", resume.at_work().name()));
-                parked.failed = Some(reason.to_string());
-                spans.push(parked);
+                spans.push(failed(parked, kind(reason), reason.to_string()));
             }
         }
         // What began the phase was told as part of this span.
@@ -287,21 +310,15 @@ impl<'a> Story<'a> {
         let Passed { saw, next, .. } = passed;
         let mut drain = self.span("drain", SpanKind::Internal, (passed.since, passed.until));
         if !saw.budgets.is_empty() {
-            let names = saw
-                .budgets
-                .iter()
-                .cloned()
-                .map(StringValue::from)
-                .collect::<Vec<_>>();
-            drain.attributes.push(KeyValue::new(
-                "k8s.pdb.name",
-                Value::Array(opentelemetry::Array::String(names)),
-            ));
+            drain
+                .attributes
+                .push(texts("k8s.pdb.name", saw.budgets.iter().cloned()));
         }
         let outcome = match next {
             Some(Phase::ShuttingDown(DrainEnd::TimedOut)) => {
                 let left = passed.left_behind;
-                drain.failed = Some(format!("the drain timeout passed with {left} pods left"));
+                let why = format!("the drain timeout passed with {left} pods left");
+                drain = failed(drain, TIMEOUT, why);
                 "timed out"
             }
             Some(Phase::Drained | Phase::ShuttingDown(DrainEnd::Complete)) => "complete",
@@ -439,7 +456,42 @@ pub(super) fn text(name: &'static str, value: &str) -> KeyValue {
     KeyValue::new(name, value.to_owned())
 }
 
-fn vcenter(span: Span) -> Span {
+fn texts(name: &'static str, values: impl Iterator<Item = String>) -> KeyValue {
+    let values = values.map(StringValue::from).collect();
+    KeyValue::new(name, Value::Array(opentelemetry::Array::String(values)))
+}
+
+/// The methods by which a VM comes to be off.
+const SHUTDOWN: &str = "ShutdownGuest";
+const POWER_OFF: &str = "PowerOffVM_Task";
+
+/// What failed because it took too long, in the word of the conventions.
+const TIMEOUT: &str = "timeout";
+
+/// The span of what failed in one of few ways, for these words.
+fn failed(mut span: Span, kind: &'static str, why: String) -> Span {
+    span.attributes.push(KeyValue::new("error.type", kind));
+    span.failed = Some(why);
+    span
+}
+
+/// Why an episode was parked, without what differs from one to the other.
+fn kind(reason: &ParkReason) -> &'static str {
+    match reason {
+        ParkReason::UnreadableRecord { .. } => "unreadable_record",
+        ParkReason::AnotherNode => "another_node",
+        ParkReason::VmMissing => "vm_missing",
+        ParkReason::VmAmbiguous { .. } => "vm_ambiguous",
+        ParkReason::VmShared { .. } => "vm_shared",
+        ParkReason::VmSuspended => "vm_suspended",
+        ParkReason::Uncordoned => "uncordoned",
+        ParkReason::PoweredOn { .. } => "powered_on",
+        ParkReason::Overdue { .. } => TIMEOUT,
+    }
+}
+
+fn vcenter(mut span: Span, method: &'static str) -> Span {
+    span.attributes.push(KeyValue::new("rpc.method", method));
     calling("vcenter", span)
 }
 

@@ -7,7 +7,8 @@ use super::super::property::{Change, Object};
 use super::super::soap::Moref;
 use super::super::text;
 use super::super::update::{
-    Compute, Connection, Drs, Entering, Host, Passthrough, PciDevice, Power, Task, TaskState, Update, Vm,
+    Compute, Connection, Drs, Entering, Host, Passthrough, PciDevice, Power, Signal, Task, TaskState, Update,
+    Vm,
 };
 use super::super::xml::Element;
 use super::feed::EVACUATION;
@@ -26,6 +27,8 @@ pub struct Shadow {
     /// and the state of the host come on two ways, in either order; between the two the host must not look as if it had
     /// come out of maintenance, or its VMs would be powered on.
     arriving: BTreeSet<TaskRef>,
+    /// Tasks that a re-read found before a long poll told of them.
+    reread: BTreeSet<TaskRef>,
     /// What has to be looked at before the next telling.
     changed: BTreeSet<Moref>,
     /// What the stream told since the re-read that is under way began: the re-read may be older.
@@ -143,7 +146,9 @@ impl Shadow {
         for object in objects {
             if !self.fresher.contains(&object.moref) {
                 let before = self.whereabouts(&object.moref);
+                let unheard = object.moref.task().filter(|task| !self.tasks.contains_key(task));
                 self.upsert(object);
+                self.reread.extend(unheard);
                 let is = self.whereabouts(&object.moref);
                 if let Some((vm, before)) = before.filter(|before| Some(before) != is.as_ref()) {
                     self.superseded.entry(vm).or_insert(before);
@@ -199,6 +204,7 @@ impl Shadow {
             !info.has_ended() || awaited.contains(task) || listed.contains(&moref) || fresher.contains(&moref)
         });
         let tasks = &self.tasks;
+        self.reread.retain(|task| tasks.contains_key(task));
         self.told.tasks.retain(|task, _| tasks.contains_key(task));
     }
 
@@ -384,6 +390,11 @@ impl Shadow {
             task: task.moref.clone(),
             queued_at: task.queued_at,
             user: task.user.clone(),
+            signal: if self.reread.contains(&task.moref) {
+                Signal::Reread
+            } else {
+                Signal::Push
+            },
         });
         let whole = facts.whole(&host, entering);
         tell(&mut self.told.hosts, host, whole).map(Update::Host)

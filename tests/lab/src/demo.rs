@@ -40,7 +40,7 @@ const MEMORY_WINDOW: Duration = Duration::from_secs(1);
 /// How often an eviction is refused before a person loosens the budget that refuses it.
 const REFUSALS: usize = 3;
 /// What the story counts on, whatever the shell that started the demo has set for a Haulout of its own.
-const SETTINGS: [(&str, &str); 9] = [
+const SETTINGS: [(&str, &str); 10] = [
     ("ANNOTATION_PREFIX", ANNOTATIONS),
     ("DRAIN_TIMEOUT_ACTION", "power-off"),
     ("DRY_RUN", "false"),
@@ -50,6 +50,7 @@ const SETTINGS: [(&str, &str); 9] = [
     ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""),
     ("OTEL_SDK_DISABLED", "false"),
     ("OTEL_TRACES_EXPORTER", "otlp"),
+    ("STATUS_ADDRESS", "127.0.0.1:0"),
 ];
 /// Haulout's last words that stand beside a failure.
 const LAST_WORDS: usize = 12;
@@ -341,10 +342,26 @@ impl Show<'_> {
         for row in waterfall::draw(&spans) {
             say(row.trim_end());
         }
+        let page = format!("{}/episodes/{id}", status_page(self.stage)?);
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        let what = format!("the status page to draw the episode under {page}");
+        until(&what, DEADLINE, async || {
+            let answer = client.get(&page).send().await?;
+            let is_there = answer.status().is_success();
+            Ok((is_there && answer.text().await?.contains("<svg")).then_some(()))
+        })
+        .await?;
         say("");
-        say(&format!("  trace id  {id}"));
-        let how_long = if keep { "" } else { " (KEEP=1 leaves it up)" };
-        say(&format!("  address   {}{how_long}", address_of(self.jaeger, id)));
+        say(&format!("  trace id     {id}"));
+        say(&format!("  for eyes     {page}"));
+        say("               the same episode as a picture, on Haulout's status page");
+        say(&format!("  for programs {}", address_of(self.jaeger, id)));
+        say("               the trace as JSON: the lab's Jaeger has no pages");
+        if keep {
+            say("  Both stay up until Ctrl-C.");
+        } else {
+            say("  Both end with this demo: make demo KEEP=1 leaves them up.");
+        }
         Ok(())
     }
 
@@ -526,7 +543,8 @@ impl Show<'_> {
         self.stage.vcenter.exit_maintenance("esx1").await?;
         up::look_around(self.stage, self.kube, "esx4")?;
         say(&format!("Haulout's log:      {}", self.stage.log().display()));
-        say(&format!("Jaeger:             {}", self.jaeger.query()));
+        say(&format!("Status page:        {}", status_page(self.stage)?));
+        say(&format!("Jaeger, as JSON:    {}", self.jaeger.query()));
         say("");
         self.teller.begin();
         std::future::pending().await
@@ -536,6 +554,16 @@ impl Show<'_> {
 /// Where a person opens the trace of this id, as JSON: Jaeger's Go module, which the lab builds, has no UI in it.
 fn address_of(jaeger: &Jaeger, id: &str) -> String {
     format!("{}/api/traces/{id}", jaeger.query())
+}
+
+/// Where Haulout says that its status page is.
+fn status_page(stage: &Stage<'_>) -> anyhow::Result<String> {
+    let said = stage.said();
+    let address = said
+        .split_once("serving the status page on ")
+        .and_then(|(_, after)| after.split_whitespace().next());
+    let address = address.context("Haulout does not say where its status page is")?;
+    Ok(address.to_owned())
 }
 
 async fn wait_said(stage: &Stage<'_>, words: &str) -> anyhow::Result<()> {

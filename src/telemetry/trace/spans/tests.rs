@@ -42,7 +42,7 @@ fn begun(phase: Phase) -> Episode {
         cordon: Cordon::Ours,
         recordoned: 0,
         boot_before: None,
-        gpus_before: BTreeMap::new(),
+        gpus_before: BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)]),
         powered_off: true,
         moved_to: None,
         gave_up: None,
@@ -199,6 +199,15 @@ fn a_wait_for_the_own_host_is_told_from_the_click_to_the_uncordon() {
     assert_eq!(root.start, at(-3), "backdated to the click");
     assert_eq!(attribute(root, "haulout.result").as_deref(), Some("succeeded"));
     assert_eq!(attribute(root, "vcenter.task.id").as_deref(), Some("task-81"));
+    assert_eq!(attribute(root, "haulout.trigger").as_deref(), Some("task"));
+    for (name, method) in [
+        ("guest shutdown", "ShutdownGuest"),
+        ("power on", "PowerOnVM_Task"),
+    ] {
+        let span = named(&spans, name);
+        assert_eq!(attribute(span, "rpc.method").as_deref(), Some(method));
+        assert_eq!(attribute(span, "error.type"), None);
+    }
     let episode = begun(Phase::Queued);
     assert_eq!(root.trace.to_string(), episode.trace_id());
     assert_eq!(Some(root.id), super::root(&episode).map(|root| root.span_id()));
@@ -306,7 +315,9 @@ fn a_parked_time_is_told_with_its_reason_between_the_parts_of_its_phase() {
     let spans = told(&phases, 120, Ended::Cancelled);
     let drains = spans.iter().filter(|span| span.name == "drain").count();
     assert_eq!(drains, 2);
-    assert!(named(&spans, "parked").failed.is_some());
+    let parked = named(&spans, "parked");
+    assert!(parked.failed.is_some());
+    assert_eq!(attribute(parked, "error.type").as_deref(), Some("vm_missing"));
 }
 
 #[test]
@@ -328,7 +339,13 @@ fn what_this_process_saw_splits_a_phase_in_two() {
     };
     let spans = told_with(&wait_phases(), 7_300, Ended::Succeeded, saw(true));
     assert_eq!(named(&spans, "guest shutdown").end, at(80));
-    assert!(named(&spans, "guest shutdown").failed.is_some());
+    let asked = named(&spans, "guest shutdown");
+    assert!(asked.failed.is_some());
+    assert_eq!(attribute(asked, "error.type").as_deref(), Some("timeout"));
+    let cut = named(&spans, "power off");
+    assert_eq!(attribute(cut, "rpc.method").as_deref(), Some("PowerOffVM_Task"));
+    let gpus = attribute(named(&spans, "wait gpu allocatable"), "k8s.resource.name").unwrap();
+    assert!(gpus.contains("nvidia.com/gpu"), "{gpus}");
     assert_eq!(named(&spans, "power off").end, at(90));
     assert_eq!(named(&spans, "place").end, at(95));
     assert_eq!(named(&spans, "wait host exit").end, at(7_200));

@@ -1,0 +1,279 @@
+//! What becomes of an episode when the collector of its spans is down, hangs or crawls: nothing but a count.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::kubelet::EXITS_AFTER_MS;
+use haulout_lab::stage::{Member, PATIENCE, Stage, label};
+use haulout_lab::vcenter::{ClusterSpec, Delays, VmSpec};
+use haulout_lab::wait::until;
+use jiff::Timestamp;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::metrics::{address, ask};
+use crate::story::{a40, gpu_vm, hosts, kube, one_node, run, start, tell, tell_alone};
+use crate::traces::wait_story;
+
+/// A collector on a port of its own: it takes connections, and answers nothing, or a byte a second.
+async fn bad_collector(tasks: &mut JoinSet<()>, answers_slowly: bool) -> anyhow::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = format!("http://{}", listener.local_addr()?);
+    tasks.spawn(async move {
+        let mut open = JoinSet::new();
+        while let Ok((mut connection, _)) = listener.accept().await {
+            open.spawn(async move {
+                let answer = if answers_slowly {
+                    b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n".to_vec()
+                } else {
+                    Vec::new()
+                };
+                let mut pace = tokio::time::interval(Duration::from_secs(1));
+                for byte in answer {
+                    pace.tick().await;
+                    if connection.write_all(&[byte]).await.is_err() {
+                        return;
+                    }
+                }
+                std::future::pending().await
+            });
+        }
+    });
+    Ok(address)
+}
+
+/// A collector of each kind that is of no use, by what it does.
+async fn bad_collectors(tasks: &mut JoinSet<()>) -> anyhow::Result<[(&'static str, String); 3]> {
+    // Nobody listens on a port that was just given back.
+    let down = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+    Ok([
+        ("down", format!("http://{down}")),
+        ("hung", bad_collector(tasks, false).await?),
+        ("slow", bad_collector(tasks, true).await?),
+    ])
+}
+
+/// How many of the program's spans reached nobody, by its own count.
+async fn lost(stage: &Stage<'_>) -> anyhow::Result<f64> {
+    let metrics = format!("{}/metrics", address(stage, "metrics").await?);
+    let (_, metrics) = ask(&metrics, "text/plain").await?;
+    let lost = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("haulout_trace_spans_lost_total "));
+    let lost = lost.with_context(|| format!("no count of lost spans in {metrics}"))?;
+    Ok(lost.parse()?)
+}
+
+#[test]
+fn a_collector_that_is_down_or_hangs_or_crawls_is_counted_and_holds_up_no_exit() {
+    tell(async {
+        let mut tasks = JoinSet::new();
+        let [down, hung, slow] = bad_collectors(&mut tasks).await?;
+        let told = async |kind: &str, endpoint: &str| {
+            let stage = one_node(&format!("collector-{kind}")).await?;
+            let changes = [
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+                ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
+                ("METRICS_ADDRESS", "127.0.0.1:0"),
+            ];
+            let haulout = run(&stage, &changes).await?;
+            wait_story(&stage).await?;
+            let lost = lost(&stage).await?;
+            // Fails when it takes more than five seconds.
+            haulout.stop().await?;
+            anyhow::Ok((stage.said(), lost))
+        };
+        let (off, down, _, _) = tokio::try_join!(
+            told("off", ""),
+            told(down.0, &down.1),
+            told(hung.0, &hung.1),
+            told(slow.0, &slow.1),
+        )?;
+        ensure!(
+            !off.0.contains("traces go to"),
+            "nothing is made where nothing is asked for"
+        );
+        ensure!(down.0.contains("spans were lost"), "{}", down.0);
+        ensure!(
+            down.1 > 0.0 && off.1 == 0.0,
+            "{} and {} spans are counted as lost",
+            down.1,
+            off.1
+        );
+        Ok(())
+    });
+}
+
+/// How often it is measured until it counts. Two go without, and the others are judged by the mean of these. What the two
+/// differ in is what a busy machine makes of it: where that is more than half of what is to be seen, nothing was.
+const ATTEMPTS: u32 = 3;
+
+/// What of an episode's time the worst of collectors may change.
+const SHARE: f64 = 0.05;
+
+/// How long the parts of the measured episode take at least, 28 s in all: 5 % of it are more than the second after which a
+/// round of evictions or a re-read comes again.
+const POD_ENDS: Duration = Duration::from_secs(4);
+const GUEST_ENDS: Duration = Duration::from_secs(5);
+const MOVES: Duration = Duration::from_secs(6);
+const POWERS_ON: Duration = Duration::from_secs(6);
+const BOOTS: Duration = Duration::from_secs(7);
+
+fn millis(time: Duration) -> anyhow::Result<u32> {
+    Ok(u32::try_from(time.as_millis())?)
+}
+
+/// A stage with a cluster of two hosts for each of `kinds`: its node is on one, and can move to the other.
+async fn pairs(name: &str, kinds: &[&str]) -> anyhow::Result<Stage<'static>> {
+    let mut spec = hosts(&[]);
+    let like = spec.clusters.pop().context("a cluster to be like")?;
+    let mut members = Vec::new();
+    for kind in kinds {
+        let (from, to) = (format!("{kind}-1"), format!("{kind}-2"));
+        spec.clusters.push(ClusterSpec {
+            name: format!("c-{kind}"),
+            hosts: hosts(&[(&from, &[a40(1)]), (&to, &[a40(1)])])
+                .clusters
+                .into_iter()
+                .flat_map(|cluster| cluster.hosts)
+                .collect(),
+            ..like.clone()
+        });
+        let vm = VmSpec {
+            shutdown_ms: millis(GUEST_ENDS)?,
+            ..gpu_vm(name, kind, &from)
+        };
+        let mut member = Member::new(name, kind, &vm.uuid);
+        // Each Haulout sees one node.
+        member.machine = member.machine.label(label(&format!("{name}-{kind}")), "true");
+        member.machine.boot = BOOTS;
+        members.push(member);
+        spec.vms.push(vm);
+    }
+    spec.delays = Delays {
+        relocate_ms: millis(MOVES)?,
+        power_on_ms: millis(POWERS_ON)?,
+        ..Delays::default()
+    };
+    Stage::set(kube().await, name, &spec, members, true).await
+}
+
+/// From the click, by vCenter's journal, until the end of the episode was written, by the kube-apiserver's audit log.
+async fn click_to_end(stage: &Stage<'_>, kind: &str) -> anyhow::Result<f64> {
+    let journal = stage.vcenter.journal().await?;
+    let host = format!("{kind}-1");
+    let clicks: Vec<Timestamp> = journal
+        .iter()
+        .filter(|entry| entry.object == host && entry.detail == "entering")
+        .map(|entry| entry.time)
+        .collect();
+    let [click] = clicks[..] else {
+        anyhow::bail!("{host} was clicked {} times: {journal:#?}", clicks.len());
+    };
+    let node = stage.node_name(kind);
+    let audit = stage.audit().await?;
+    let ends: Vec<Timestamp> = audit
+        .iter()
+        .filter(|event| event.resource == "nodes" && event.name.as_ref() == Some(&node))
+        .filter(|event| event.verb == "patch" && event.code == 200 && event.subresource.is_none())
+        .filter(|event| {
+            // The uncordon.
+            let body = event.object.as_ref();
+            body.is_some_and(|body| {
+                body.pointer("/spec/unschedulable")
+                    .is_some_and(|it| !it.is_boolean())
+            })
+        })
+        .map(|event| event.answered)
+        .collect();
+    let [end] = ends[..] else {
+        anyhow::bail!("{node} was uncordoned {} times: {audit:#?}", ends.len());
+    };
+    Ok(end.duration_since(click).as_secs_f64())
+}
+
+/// Takes like nodes through the same episode at the same time, each with a Haulout of its own that sends its spans to one
+/// of `endpoints`. Gives how long each episode took, in their order.
+async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f64>> {
+    let kinds: Vec<&str> = endpoints.iter().map(|(kind, _)| *kind).collect();
+    let stage = pairs(name, &kinds).await?;
+    let mut haulouts = Vec::new();
+    for (kind, endpoint) in endpoints {
+        let ends = POD_ENDS.as_millis().to_string();
+        let train = format!("train-{kind}");
+        stage
+            .add_pod(&train, &stage.node_name(kind), &[(EXITS_AFTER_MS, &ends)])
+            .await?;
+        let label = label(&format!("{name}-{kind}"));
+        let changes = [
+            ("GPU_NODE_LABEL", label.as_str()),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
+        ];
+        haulouts.push(start(&stage, &changes)?);
+    }
+    for half in ["vCenter", "Kubernetes"] {
+        let words = format!("{half} has told its complete set");
+        until("all of them to have heard both", PATIENCE, async || {
+            Ok((stage.said().matches(&words).count() == kinds.len()).then_some(()))
+        })
+        .await?;
+    }
+    // At the same time, so that what else the machine does hits all of them alike.
+    let clicks = kinds.iter().map(async |kind| {
+        let host = format!("{kind}-1");
+        stage.vcenter.enter_maintenance(&host).await
+    });
+    futures::future::try_join_all(clicks).await?;
+    let episodes = kinds.iter().map(async |kind| {
+        let node = stage.node_name(kind);
+        stage.wait_phase(&node, "shuttingDown").await?;
+        stage.wait_in_service(&node).await?;
+        click_to_end(&stage, kind).await
+    });
+    let took = futures::future::try_join_all(episodes).await?;
+    for haulout in haulouts {
+        haulout.stop().await?;
+    }
+    Ok(took)
+}
+
+#[test]
+fn a_collector_that_is_down_or_hangs_or_crawls_changes_no_episodes_time_by_more_than_5_percent() {
+    tell_alone(async {
+        let mut tasks = JoinSet::new();
+        let bad = bad_collectors(&mut tasks).await?;
+        let bad = bad.each_ref().map(|(kind, endpoint)| (*kind, endpoint.as_str()));
+        let [down, hung, slow] = bad;
+        // A vCenter under load serves who came first before who came last: those that go without are the first and the last.
+        let endpoints = [("off", ""), down, hung, slow, ("off-too", "")];
+        for attempt in 1..=ATTEMPTS {
+            let took = measure(&format!("collector-time-{attempt}"), &endpoints).await?;
+            let [off, with @ .., off_too] = &took[..] else {
+                anyhow::bail!("five were measured: {took:?}");
+            };
+            let without = f64::midpoint(*off, *off_too);
+            let share = |seconds: &f64| (seconds - without) / without;
+            for ((kind, _), seconds) in endpoints.iter().zip(&took) {
+                println!("{kind}: {seconds:.2} s, {:+.1} %", share(seconds) * 100.0);
+            }
+            ensure!(
+                without > (POD_ENDS + GUEST_ENDS + MOVES + POWERS_ON + BOOTS).as_secs_f64(),
+                "an episode was not as long as it is meant to be: {took:?}"
+            );
+            if (off - off_too).abs() > without * SHARE / 2.0 {
+                println!("those that go without differ by too much for this to be a measurement");
+                continue;
+            }
+            for ((kind, _), seconds) in bad.iter().zip(with) {
+                ensure!(
+                    share(seconds) <= SHARE,
+                    "{kind} is slower by more than 5 %: {took:?}"
+                );
+            }
+            return Ok(());
+        }
+        anyhow::bail!("the machine is too busy to measure 5 % of an episode: {ATTEMPTS} times in vain")
+    });
+}
