@@ -150,7 +150,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
         say(&patch.screen());
         house.idle(plan, &programs, &mut cost, &mut kept).await?;
         if programs.python.is_ok() {
-            house.pollers(plan, &programs, &mut cost).await?;
+            house.pollers(plan, &programs, &mut cost, &mut kept).await?;
         }
         house.clear().await?;
     }
@@ -166,7 +166,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
         ("From the click to the cordon's PATCH, by the audit log", &patch),
         ("What watching costs vCenter while nothing happens", &cost),
     ];
-    report("detection_latency", &intro, &tables, &notes)?;
+    report(&intro, &tables, &notes);
     kept.note(intro);
     notes.into_iter().for_each(|note| kept.note(note));
     kept.keep(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures"))?;
@@ -187,6 +187,8 @@ const CLICKED: &str = "crowd-0000";
 const HAULOUT: &str = "Haulout to PATCH";
 const BARE: &str = "bare PATCH";
 const KNOWS: &str = "click to knowing ms";
+const CALLS: &str = "calls per minute";
+const KIB: &str = "KiB per minute";
 const PATCHED: &str = "click to PATCH ms";
 
 impl<'a> House<'a> {
@@ -504,18 +506,15 @@ impl<'a> House<'a> {
             let bytes = (after.received + after.sent - before.received - before.sent) as f64;
             let calls = (after.calls - before.calls) as f64 / minutes;
             let case = format!("{} hosts, idle", self.hosts);
-            let row = kept.row(
-                &case,
-                &kind.name(),
-                "calls per minute",
-                &Sampled::from_iter([calls]),
-            );
+            let kib = bytes / 1024.0 / minutes;
+            kept.row(&case, &kind.name(), KIB, &Sampled::from_iter([kib]));
+            let row = kept.row(&case, &kind.name(), CALLS, &Sampled::from_iter([calls]));
             row.target = (kind == Kind::Stream).then_some(3.0);
             table.row(vec![
                 self.hosts.to_string(),
                 kind.name(),
                 figure(calls),
-                figure(bytes / 1024.0 / minutes),
+                figure(kib),
                 "0".into(),
                 "-".into(),
                 "-".into(),
@@ -526,7 +525,13 @@ impl<'a> House<'a> {
 
     /// What a poller costs, and when it knows. A click comes at a moment of its own within the interval. One whose poll
     /// takes longer than its interval polls without a pause, as any with a shorter interval would, which is left out then.
-    async fn pollers(&self, plan: &Plan, programs: &Programs, table: &mut Table) -> anyhow::Result<()> {
+    async fn pollers(
+        &self,
+        plan: &Plan,
+        programs: &Programs,
+        table: &mut Table,
+        kept: &mut figures::Table,
+    ) -> anyhow::Result<()> {
         let mut lasts = 0.0;
         for &every in plan.pollers {
             if lasts > f64::from(every) {
@@ -556,11 +561,19 @@ impl<'a> House<'a> {
                 taken.push(self.one(&mut contender).await?);
             }
             contender.end().await?;
+            let case = format!("{} hosts, idle", self.hosts);
+            let (calls, kib) = (
+                (after.calls - before.calls) as f64 * per_minute,
+                bytes / 1024.0 * per_minute,
+            );
+            kept.row(&case, &kind.name(), CALLS, &Sampled::from_iter([calls]));
+            kept.row(&case, &kind.name(), KIB, &Sampled::from_iter([kib]));
+            kept.row(&case, &kind.name(), KNOWS, &taken.iter().copied().collect());
             table.row(vec![
                 self.hosts.to_string(),
                 kind.name(),
-                figure((after.calls - before.calls) as f64 * per_minute),
-                figure(bytes / 1024.0 * per_minute),
+                figure(calls),
+                figure(kib),
                 taken.len().to_string(),
                 figure(quantile(&taken, 0.5)),
                 figure(quantile(&taken, 1.0)),

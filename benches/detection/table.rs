@@ -1,10 +1,6 @@
-//! One table, three ways: aligned for the terminal, as Markdown, and as JSON.
+//! A table for the terminal.
 
 use std::io::Write as _;
-use std::path::Path;
-
-use anyhow::Context as _;
-use serde_json::{Map, Value, json};
 
 /// A table of a bench.
 #[derive(Debug)]
@@ -25,7 +21,8 @@ impl Table {
         self.rows.push(cells);
     }
 
-    fn lines(&self, open: &str, between: &str, close: &str, rule: bool) -> String {
+    /// Its lines, aligned.
+    pub fn screen(&self) -> String {
         let heads: Vec<String> = self.columns.iter().map(|head| (*head).to_owned()).collect();
         let width = |column: usize| {
             let cells = std::iter::once(&heads).chain(&self.rows);
@@ -48,37 +45,12 @@ impl Table {
                     }
                 })
                 .collect();
-            format!("{open}{}{close}\n", cells.join(between))
-                .trim_start()
-                .to_owned()
+            format!("{}\n", cells.join("  "))
         };
-        let mut text = line(&heads);
-        if rule {
-            let dashes: Vec<String> = (0..heads.len()).map(|column| "-".repeat(width(column))).collect();
-            text += &line(&dashes);
-        }
+        let dashes: Vec<String> = (0..heads.len()).map(|column| "-".repeat(width(column))).collect();
+        let mut text = line(&heads) + &line(&dashes);
         text.extend(self.rows.iter().map(|row| line(row)));
         text
-    }
-
-    /// Aligned, for the terminal.
-    pub fn screen(&self) -> String {
-        self.lines("", "  ", "", true)
-    }
-
-    fn json(&self) -> Value {
-        let row = |cells: &Vec<String>| -> Map<String, Value> {
-            let pairs = self.columns.iter().zip(cells);
-            pairs
-                .map(|(head, cell)| {
-                    let figure = cell
-                        .parse::<f64>()
-                        .map_or_else(|_| json!(cell), |figure| json!(figure));
-                    ((*head).to_owned(), figure)
-                })
-                .collect()
-        };
-        self.rows.iter().map(row).collect()
     }
 }
 
@@ -86,34 +58,17 @@ fn is_figure(cell: &str) -> bool {
     cell.starts_with(|c: char| c.is_ascii_digit() || c == '-') && !cell.contains(' ')
 }
 
-/// Says what a bench found, and writes it to `benches/results/NAME.md` and `NAME.json`.
-pub fn report(name: &str, intro: &str, tables: &[(&str, &Table)], notes: &[String]) -> anyhow::Result<()> {
-    let mut screen = String::new();
-    let mut markdown = format!("# {name}\n\n{intro}\n");
-    let mut json = Map::new();
-    json.insert("bench".into(), name.into());
-    json.insert("intro".into(), intro.into());
+/// Says what a bench found.
+pub fn report(intro: &str, tables: &[(&str, &Table)], notes: &[String]) {
+    let mut screen = format!("{intro}\n");
     for (title, table) in tables {
         screen += &format!("\n{title}\n\n{}", table.screen());
-        markdown += &format!("\n## {title}\n\n{}", table.lines("| ", " | ", " |", true));
-        json.insert((*title).to_owned(), table.json());
     }
     screen += "\n";
-    markdown += "\n";
     for note in notes {
         screen += &format!("- {note}\n");
-        markdown += &format!("- {note}\n");
     }
-    json.insert("notes".into(), json!(notes));
     say(&screen);
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results");
-    std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
-    std::fs::write(dir.join(format!("{name}.md")), markdown)?;
-    std::fs::write(
-        dir.join(format!("{name}.json")),
-        format!("{:#}\n", Value::Object(json)),
-    )?;
-    Ok(())
 }
 
 /// Says something to whoever watches.
