@@ -68,7 +68,8 @@ pub fn is_quick(words: &[String]) -> bool {
 pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
     match words {
         [word, kind, rest @ ..] if word == WORD => Some(Watch::read(rest).and_then(|watch| match &**kind {
-            "floor" => floor(began, &watch),
+            "floor" => floor(began, &watch, Hosts::One),
+            "floor-of-all" => floor(began, &watch, Hosts::All),
             "stream" => stream(began, &watch),
             other => bail!("there is no contender {other:?}"),
         })),
@@ -93,9 +94,18 @@ fn say_entering(entering: bool) {
     say(&serde_json::json!({ "entering": entering, "ns": u64::try_from(now).unwrap_or(u64::MAX) }));
 }
 
-/// The smallest program that can know: one host, one connection, prepared requests, and a search for two words in the
-/// answer where others parse it.
-fn floor(began: Instant, watch: &Watch) -> anyhow::Result<()> {
+/// Which hosts a floor follows.
+#[derive(Clone, Copy)]
+enum Hosts {
+    /// The one that is clicked on.
+    One,
+    /// All, as the others do: what the server takes for that is no contender's own.
+    All,
+}
+
+/// The smallest program that can know: one connection, prepared requests, and a search for two words in the answer where
+/// others parse it.
+fn floor(began: Instant, watch: &Watch, hosts: Hosts) -> anyhow::Result<()> {
     let mut wire = Wire::open(watch)?;
     let collector = "<_this type=\"PropertyCollector\">propertyCollector</_this>";
     wire.post(&format!(
@@ -103,13 +113,28 @@ fn floor(began: Instant, watch: &Watch) -> anyhow::Result<()> {
          <password>{}</password></Login>",
         watch.user, watch.password
     ))?;
+    let tasks =
+        "<selectSet xsi:type=\"TraversalSpec\"><type>HostSystem</type><path>recentTask</path></selectSet>";
+    let objects = match hosts {
+        Hosts::One => format!("<obj type=\"HostSystem\">{}</obj>{tasks}", watch.host),
+        Hosts::All => {
+            let answer = wire.post(
+                "<CreateContainerView xmlns=\"urn:vim25\"><_this type=\"ViewManager\">ViewManager</_this>\
+                 <container type=\"Folder\">group-d1</container><type>HostSystem</type><recursive>true</recursive>\
+                 </CreateContainerView>",
+            )?;
+            let view = between(&answer, "type=\"ContainerView\">", "<").context("there is no view")?;
+            format!(
+                "<obj type=\"ContainerView\">{view}</obj><skip>true</skip><selectSet xsi:type=\"TraversalSpec\">\
+                 <type>ContainerView</type><path>view</path>{tasks}</selectSet>"
+            )
+        }
+    };
     wire.post(&format!(
         "<CreateFilter xmlns=\"urn:vim25\">{collector}<spec>\
          <propSet><type>HostSystem</type><pathSet>recentTask</pathSet></propSet>\
          <propSet><type>Task</type><pathSet>info</pathSet></propSet>\
-         <objectSet><obj type=\"HostSystem\">{}</obj><selectSet xsi:type=\"TraversalSpec\"><type>HostSystem</type>\
-         <path>recentTask</path></selectSet></objectSet></spec><partialUpdates>false</partialUpdates></CreateFilter>",
-        watch.host
+         <objectSet>{objects}</objectSet></spec><partialUpdates>false</partialUpdates></CreateFilter>"
     ))?;
     let mut version = String::new();
     let mut truncated = true;

@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Floor,
+    FloorOfAll,
     Stream,
     Govmomi,
     Pyvmomi,
@@ -30,6 +31,7 @@ impl Kind {
     pub fn name(self) -> String {
         match self {
             Self::Floor => "floor: bare long poll, one host".into(),
+            Self::FloorOfAll => "bare long poll, all hosts".into(),
             Self::Stream => "Haulout's stream".into(),
             Self::Govmomi => "govmomi's waiter".into(),
             Self::Pyvmomi => "pyVmomi's WaitForUpdatesEx".into(),
@@ -40,7 +42,7 @@ impl Kind {
     /// The first word of its User-Agent, by which the stand-in counts its calls.
     pub fn agent(self) -> &'static str {
         match self {
-            Self::Floor => "floor",
+            Self::Floor | Self::FloorOfAll => "floor",
             Self::Stream => "haulout",
             Self::Govmomi => "govmomi",
             Self::Pyvmomi | Self::Poller(_) => "pyvmomi",
@@ -97,6 +99,13 @@ async fn runs(words: &[&str]) -> bool {
     matches!(timeout(PATIENCE, status).await, Ok(Ok(status)) if status.success())
 }
 
+/// This program as one of its contenders.
+fn ourselves(watch: &Watch, kind: &str) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(watch.arguments(kind));
+    Ok(command)
+}
+
 /// What a process has used so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Used {
@@ -118,11 +127,9 @@ impl Contender {
     /// Starts it and waits until it is in sync.
     pub async fn start(kind: Kind, watch: &Watch, programs: &Programs) -> anyhow::Result<Self> {
         let mut command = match kind {
-            Kind::Floor | Kind::Stream => {
-                let mut command = Command::new(std::env::current_exe()?);
-                command.args(watch.arguments(if kind == Kind::Floor { "floor" } else { "stream" }));
-                command
-            }
+            Kind::Floor => ourselves(watch, "floor")?,
+            Kind::FloorOfAll => ourselves(watch, "floor-of-all")?,
+            Kind::Stream => ourselves(watch, "stream")?,
             Kind::Govmomi => peer(Command::new(&programs.govmomi), watch),
             Kind::Pyvmomi | Kind::Poller(_) => {
                 let python = programs.python.as_ref().map_err(|why| anyhow::anyhow!("{why}"))?;
@@ -205,6 +212,13 @@ fn peer(mut command: Command, watch: &Watch) -> Command {
         .args(["-host", &watch.host, "-ca"])
         .arg(&watch.ca);
     command
+}
+
+/// This program as one of its contenders.
+fn ourselves(watch: &Watch, kind: &str) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(watch.arguments(kind));
+    Ok(command)
 }
 
 /// What a process has used so far.

@@ -28,6 +28,10 @@ const OWN_ECHO: Duration = Duration::from_secs(5);
 /// repairs what nobody thought of, at a cost of two decisions an hour and node.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30 * 60);
 
+/// The shortest: a time that has passed is looked at soon, not at once. Were a decision ever to ask for the past again and
+/// again, it would be asked fifty times a second and not spin; no pause that a decision asks for is shorter.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(20);
+
 /// What every actor of a process shares.
 #[derive(Debug)]
 pub struct Shared<P> {
@@ -227,18 +231,12 @@ impl<P: Perform> NodeActor<P> {
     }
 
     fn wake_at(&self, recheck: Option<Timestamp>, now: Timestamp) -> Instant {
-        let sleep = recheck
-            .and_then(|at| Duration::try_from(at.duration_since(now)).ok())
-            // A time that has passed is looked at soon, not at once: were a decision ever to ask for the past again and
-            // again, it would not spin.
-            .map(|sleep| sleep.max(Duration::from_millis(50)))
-            .unwrap_or(if recheck.is_some() {
-                Duration::from_millis(50)
-            } else {
-                LONGEST_SLEEP
-            })
-            .min(LONGEST_SLEEP);
-        Instant::now() + sleep
+        let sleep = match recheck {
+            None => LONGEST_SLEEP,
+            // A time that has passed gives nothing.
+            Some(at) => Duration::try_from(at.duration_since(now)).unwrap_or_default(),
+        };
+        Instant::now() + sleep.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)
     }
 
     /// Tells what the node waits for, once each time it changes.
