@@ -18,5 +18,7 @@ mod alerts;
 mod install;
 #[path = "chart/release.rs"]
 mod release;
+#[path = "chart/schemas.rs"]
+mod schemas;
 #[path = "chart/values.rs"]
 mod values;

@@ -78,7 +78,7 @@ async fn build_into(cache: &Path, name: &str, sources: &Path) -> anyhow::Result<
 }
 
 /// Waits for its turn to build this part. The kernel gives the lock back when its holder ends, however that happens.
-async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
+pub(crate) async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
     let path = cache.join(format!("{name}.lock"));
     let file = File::create(&path).with_context(|| format!("opening the lock {}", path.display()))?;
     let started = Instant::now();
