@@ -20,5 +20,7 @@ mod install;
 mod release;
 #[path = "chart/schemas.rs"]
 mod schemas;
+#[path = "chart/valid.rs"]
+mod valid;
 #[path = "chart/values.rs"]
 mod values;

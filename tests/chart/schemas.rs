@@ -17,8 +17,7 @@ const VALIDATOR: &str = "kubernetes-validate==1.37.0";
 /// newest one.
 const RELEASES: [&str; 2] = ["1.30", "1.37"];
 
-/// Kinds that Kubernetes itself does not have: the lab's kube-apiserver judges them by the Prometheus Operator's own
-/// definitions.
+/// Kinds that Kubernetes itself does not have: `valid.rs` holds them against the Prometheus Operator's own definitions.
 const NOT_OF_KUBERNETES: [&str; 3] = ["PodMonitor", "PrometheusRule", "ServiceMonitor"];
 
 fn judged(python: &Path, release: &str, file: &Path) -> Output {
