@@ -1,5 +1,6 @@
 //! The client: settings, and one way to call vCenter that logs in, repeats what may be repeated, and names its errors.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,6 +40,55 @@ pub struct Settings {
     pub bad_login_hold: Duration,
     /// Who is told of each call, nobody unless asked for.
     pub on_answer: OnAnswer,
+    /// Whose turn it is to log in, always ours unless somebody else says otherwise.
+    pub turns: Turns,
+}
+
+/// Several processes with one account take turns to log in, so that together they try wrong credentials no more often than
+/// one.
+#[derive(Clone, Default)]
+pub struct Turns(Option<Arc<dyn TakesTurns>>);
+
+/// Says whose turn it is to log in.
+pub trait TakesTurns: Send + Sync {
+    /// Takes the turn, for `longest` at most; why not, where it is somebody else's.
+    fn take(&self, longest: Duration) -> Waiting<'_, Result<(), String>>;
+
+    /// Ends it. After a refusal nobody else is to try for `hold`.
+    fn end(&self, hold: Option<Duration>) -> Waiting<'_, ()>;
+}
+
+/// Something that is waited for.
+pub type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+impl Turns {
+    /// As `turns` says.
+    pub fn by(turns: impl TakesTurns + 'static) -> Self {
+        Self(Some(Arc::new(turns)))
+    }
+
+    pub(super) fn are_taken(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(super) async fn take(&self, longest: Duration) -> Result<(), String> {
+        match &self.0 {
+            Some(turns) => turns.take(longest).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn end(&self, hold: Option<Duration>) {
+        if let Some(turns) = &self.0 {
+            turns.end(hold).await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Turns").field(&self.0.is_some()).finish()
+    }
 }
 
 /// Is told of each call that was made: which method, what came of it, and how long it took.
@@ -93,6 +143,7 @@ impl Settings {
             retry_max: Duration::from_secs(30),
             bad_login_hold: Duration::from_secs(180),
             on_answer: OnAnswer::default(),
+            turns: Turns::default(),
         }
     }
 }

@@ -204,14 +204,33 @@ impl Sessions {
         let call = soap::method("Login", &content.session_manager)
             .with(Out::text("userName", credentials.user.clone()))
             .with(Out::text("password", credentials.password.expose_secret()));
-        let (answer, cookie) = self.ask(&transport, &soap_action, "Login", &call).await?;
+        let turns = &self.settings.turns;
+        turns
+            .take(self.settings.call_deadline + TURN_MARGIN)
+            .await
+            .map_err(LoginError::Turn)?;
+        let asked = self.ask(&transport, &soap_action, "Login", &call).await;
+        let is_refused = matches!(
+            &asked,
+            Ok((Answer::Fault { fault, .. }, _)) if fault.kind == FaultKind::InvalidLogin
+        );
+        turns
+            .end(is_refused.then_some(self.settings.bad_login_hold))
+            .await;
+        let (answer, cookie) = asked?;
         let key = match answer {
             Answer::Returned(response) => response
                 .child("returnval")
                 .and_then(|session| session.text_of("key"))
                 .map(str::to_owned),
             Answer::Fault { fault, .. } if fault.kind == FaultKind::InvalidLogin => {
-                let again_in = self.settings.bad_login_hold;
+                // Those who share the account may have other credentials by then: they come first.
+                let others_first = if turns.are_taken() {
+                    self.settings.retry_max * 2
+                } else {
+                    Duration::ZERO
+                };
+                let again_in = self.settings.bad_login_hold + others_first;
                 gate.held = Some(Held {
                     digest,
                     until: Instant::now() + again_in,
@@ -316,6 +335,9 @@ impl Gate {
         Ok(())
     }
 }
+
+/// How much longer than its call a turn to log in lasts, for what is on its way when the call is given up.
+const TURN_MARGIN: Duration = Duration::from_secs(5);
 
 /// A logout is a courtesy: it is not worth holding up an exit or a login.
 const GOODBYE: Duration = Duration::from_secs(5);

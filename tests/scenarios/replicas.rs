@@ -416,3 +416,84 @@ fn a_standby_is_ready_and_tells_who_leads_and_nothing_of_nodes() {
         b.stop().await
     });
 }
+
+#[test]
+fn two_replicas_try_a_wrong_password_once_between_them_and_both_take_the_right_one() {
+    tell(async {
+        let stage = one_node("wrong-pair").await?;
+        let file = stage.kube.dir().join("wrong-pair-password");
+        let path = file.to_string_lossy().into_owned();
+        let write = |password: &str| std::fs::write(&file, password);
+        // At the first install already.
+        write("not-the-password")?;
+        let start = |name| {
+            let environment = [
+                ("LEADER_ELECTION", "true"),
+                ("LEASE_NAME", stage.name()),
+                ("LEASE_NAMESPACE", stage.name()),
+                ("POD_NAME", name),
+                ("VCENTER_PASSWORD", ""),
+                ("VCENTER_PASSWORD_FILE", path.as_str()),
+            ];
+            start(&stage, &environment)
+        };
+        let (a, b) = (start("a")?, start("b")?);
+        let logins = async || -> anyhow::Result<(usize, usize)> {
+            let journal = stage.vcenter.journal().await?;
+            let count = |detail: &str| journal.iter().filter(|it| it.detail == detail).count();
+            Ok((count("login"), count("login refused")))
+        };
+        // Far more often than once each, at the lab's pace of one attempt a second.
+        let held_back = async |times: usize| {
+            until("both to hold the password back", PATIENCE, async || {
+                let said = stage.said();
+                let of = |words: &str| said.matches(words).count();
+                let (own, others) = (of("changed ones at once"), of("has the turn to log in"));
+                Ok((own >= times && others >= times).then_some(()))
+            })
+            .await
+            .with_context(|| stage.said())
+        };
+        held_back(4).await?;
+        let (taken, refused) = logins().await?;
+        ensure!(
+            (taken, refused) == (0, 1),
+            "{taken} taken, {refused} refused\n{}",
+            stage.said()
+        );
+
+        write(stage.vcenter.password())?;
+        heard(&stage, 2).await?;
+        let (taken, refused) = logins().await?;
+        ensure!(
+            (taken, refused) == (2, 1),
+            "{taken} taken, {refused} refused\n{}",
+            stage.said()
+        );
+
+        // And where it is rotated to a wrong one while both are at work.
+        write("nor-this-one")?;
+        stage.vcenter.kill_sessions().await?;
+        // One that is started in the meantime does not try it either.
+        let c = start("c")?;
+        stage.wait_said("c_").await?;
+        held_back(10).await?;
+        let (taken, refused) = logins().await?;
+        ensure!(
+            (taken, refused) == (2, 2),
+            "{taken} taken, {refused} refused\n{}",
+            stage.said()
+        );
+        write(stage.vcenter.password())?;
+        heard(&stage, 5).await?;
+        let (taken, refused) = logins().await?;
+        ensure!(
+            (taken, refused) == (5, 2),
+            "{taken} taken, {refused} refused\n{}",
+            stage.said()
+        );
+        a.stop().await?;
+        b.stop().await?;
+        c.stop().await
+    });
+}
