@@ -179,6 +179,7 @@ impl Worlds {
             .map(|election| cluster::login::Turns::beside(client.clone(), election));
         let settings = vsphere::client::Settings {
             on_answer: onlookers.on_answer(clock),
+            instance: instance(),
             turns: turns.map(vsphere::client::Turns::by).unwrap_or_default(),
             ..settings
         };

@@ -201,6 +201,7 @@ impl Candidate<'_> {
             return;
         };
         self.gate.open(Term {
+            epoch: tenure.epoch,
             until: tenure.until,
             margin: self.settings.timing.margin(),
             effects_from: tenure.effects_from,

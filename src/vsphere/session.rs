@@ -81,7 +81,7 @@ struct Held {
 impl Sessions {
     pub(super) fn new(settings: Settings) -> Result<Self, ConnectError> {
         let ca = tls::read_ca(&settings.trust)?;
-        let transport = Transport::new(&settings.endpoint, &settings.trust, ca.as_deref())?;
+        let transport = Transport::new(&settings, ca.as_deref())?;
         Ok(Self {
             settings,
             gate: tokio::sync::Mutex::new(Gate {
@@ -329,7 +329,7 @@ impl Gate {
         }
         let ca = tls::read_ca(&settings.trust)?;
         if ca != self.ca {
-            self.transport = Transport::new(&settings.endpoint, &settings.trust, ca.as_deref())?;
+            self.transport = Transport::new(settings, ca.as_deref())?;
             self.ca = ca;
         }
         Ok(())

@@ -497,3 +497,54 @@ fn two_replicas_try_a_wrong_password_once_between_them_and_both_take_the_right_o
         c.stop().await
     });
 }
+
+#[test]
+fn vcenter_is_told_which_pod_comes_and_under_which_leadership_and_for_which_node_it_acts() {
+    tell(async {
+        let stage = one_node("audited").await?;
+        let node = stage.node_name("gpu1");
+        let environment = |name| {
+            let mine = [
+                ("LEADER_ELECTION", "true"),
+                ("LEASE_NAME", stage.name()),
+                ("LEASE_NAMESPACE", stage.name()),
+                ("POD_NAME", name),
+            ];
+            [&mine[..], &FAST[..]].concat()
+        };
+        let a = start(&stage, &environment("a"))?;
+        leads(&stage, "a").await?;
+        heard(&stage, 1).await?;
+        a.stop().await?;
+        let b = start(&stage, &environment("b"))?;
+        leads(&stage, "b").await?;
+        heard(&stage, 2).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+
+        let journal = stage.vcenter.journal().await?;
+        let agents: Vec<&str> = journal
+            .iter()
+            .filter(|it| it.detail == "login")
+            .map(|it| it.agent.as_str())
+            .collect();
+        let agent = |name: &str| format!("haulout/{} ({name})", env!("CARGO_PKG_VERSION"));
+        ensure!(agents == [agent("a"), agent("b")], "{agents:?}");
+        let acts: Vec<(&str, &str)> = journal
+            .iter()
+            .filter(|it| it.object == "gpu1" && !it.method.is_empty())
+            .map(|it| (it.method.as_str(), it.operation.as_str()))
+            .collect();
+        let ours = format!("haulout-e2-{node}-");
+        let asked = |name: &str| acts.iter().any(|(method, _)| *method == name);
+        ensure!(
+            asked("ShutdownGuest")
+                && asked("PowerOnVM_Task")
+                && acts.iter().all(|(_, operation)| operation.starts_with(&ours)),
+            "{acts:?} instead of {ours}"
+        );
+        b.stop().await
+    });
+}
