@@ -378,11 +378,9 @@ fn not_done(shut: Shut) -> Outcome {
     })
 }
 
-/// What stays on the Node of an episode that ends: whatever of its story is not known to have been told, and nothing where
-/// nobody tells stories.
+/// What stays on the Node of an episode that ends: when it did, and whatever of its story is not known to have been told.
 fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Option<String> {
-    let last = Last::of(before, transition, now)?;
-    (!last.episode.trail.owed.is_empty()).then(|| record::write_last(&last))
+    Some(record::write_last(&Last::of(before, transition, now)?))
 }
 
 async fn shutdown_guest(vcenter: &Vcenter, permit: &Permit, vm: &VmRef) -> Outcome {

@@ -195,6 +195,11 @@ impl Metrics {
         let trigger = match before {
             Record::Python(_) => "adopted",
             Record::InService | Record::Episode(_) | Record::Unreadable { .. } if clicked => "task",
+            Record::InService | Record::Episode(_) | Record::Unreadable { .. }
+                if episode.trigger.stray_of.is_some() =>
+            {
+                "stray"
+            }
             Record::InService | Record::Episode(_) | Record::Unreadable { .. } => "host_state",
         };
         let counted = labels([("trigger", trigger)]);

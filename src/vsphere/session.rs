@@ -38,6 +38,8 @@ pub(super) struct Session {
     pub(super) content: Content,
     /// `UserSession.key`, by which vCenter is asked what this session may do. It is no secret: the cookie is.
     pub(super) key: Option<String>,
+    /// `UserSession.userName`: how vCenter calls us where it tells who did what. It need not be what we logged in with.
+    pub(super) user: Option<String>,
 }
 
 /// The singletons of a vCenter, read from its `ServiceContent`, never guessed.
@@ -218,11 +220,11 @@ impl Sessions {
             .end(is_refused.then_some(self.settings.bad_login_hold))
             .await;
         let (answer, cookie) = asked?;
-        let key = match answer {
-            Answer::Returned(response) => response
-                .child("returnval")
-                .and_then(|session| session.text_of("key"))
-                .map(str::to_owned),
+        let (key, user) = match answer {
+            Answer::Returned(response) => {
+                let text = |name: &str| Some(response.child("returnval")?.text_of(name)?.to_owned());
+                (text("key"), text("userName"))
+            }
             Answer::Fault { fault, .. } if fault.kind == FaultKind::InvalidLogin => {
                 // Those who share the account may have other credentials by then: they come first.
                 let others_first = if turns.are_taken() {
@@ -261,6 +263,7 @@ impl Sessions {
             cookie,
             content,
             key,
+            user,
         })
     }
 

@@ -223,7 +223,7 @@ impl Families {
     /// A counter that appears with its first event shows no increase for it, so those that alerts go by are there from
     /// the beginning.
     fn begin_at_zero(&self) {
-        for trigger in ["task", "host_state", "adopted"] {
+        for trigger in ["task", "host_state", "adopted", "stray"] {
             let _ = self
                 .episodes_started
                 .get_or_create(&labels([("trigger", trigger)]));
