@@ -3,8 +3,9 @@
 #   docker build -t haulout .                              the image
 #   docker build --target program --output out .           the program alone, as out/haulout
 #
-# The digest is that of the index of `rust:1.95-bookworm` (all architectures) of 2026-05-08, as the lists of
-# docker-library/repo-info have it.
+# The digest is that of the index of `rust:1.95-bookworm` (all architectures) of 2026-05-08. It was read in a fork's copy of
+# the lists of docker-library/repo-info and not asked of the registry: `docker buildx imagetools inspect rust:1.95-bookworm`
+# tells what the registry has, which may be a later rebuild.
 FROM rust:1.95-bookworm@sha256:adad87df11151c18ba1689c3e1ea8d4810540a29c0adf4a3d69aec35d8ed8968 AS source
 WORKDIR /source
 RUN rustup target add "$(uname -m)-unknown-linux-musl"

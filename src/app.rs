@@ -13,6 +13,7 @@
 
 mod hub;
 mod kubeconfig;
+mod logins;
 mod objects;
 mod onlookers;
 
@@ -117,6 +118,8 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
 struct Worlds {
     vcenter: Vcenter,
     client: kube::Client,
+    /// How replicas take turns, where there are several.
+    election: Option<lease::Settings>,
     keys: Keys,
     gpu_resources: GpuResources,
     onlookers: Onlookers,
@@ -166,19 +169,27 @@ impl Worlds {
         }
         let gpu_resources = GpuResources::parse(&config.gpu_resources)
             .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
-        let settings = vsphere::client::Settings {
-            on_answer: onlookers.on_answer(clock),
-            ..vcenter_settings(config)?
-        };
-        onlookers.metrics.name_vcenter(&settings.endpoint.name());
-        let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
+        let settings = vcenter_settings(config)?;
         let client = cluster::client::connect()
             .await
             .context("preparing the connection to Kubernetes")?;
+        let election = has_election(config).then(|| election(config, &client));
+        let turns = election
+            .as_ref()
+            .map(|election| cluster::login::Turns::beside(client.clone(), election));
+        let settings = vsphere::client::Settings {
+            on_answer: onlookers.on_answer(clock),
+            instance: instance(),
+            turns: turns.map(vsphere::client::Turns::by).unwrap_or_default(),
+            ..settings
+        };
+        onlookers.metrics.name_vcenter(&settings.endpoint.name());
+        let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
         let keys = Keys::under(&config.annotation_prefix);
         Ok(Self {
             vcenter,
             client,
+            election,
             keys,
             gpu_resources,
             onlookers,
@@ -194,7 +205,7 @@ impl House {
             tasks: JoinSet::new(),
             showing: JoinSet::new(),
             stop: CancellationToken::new(),
-            gate: if has_election(config) {
+            gate: if worlds.election.is_some() {
                 Gate::of_a_replica()
             } else {
                 Gate::without_election()
@@ -214,11 +225,12 @@ impl House {
         let Worlds {
             vcenter,
             client,
+            election,
             keys,
             gpu_resources,
             onlookers,
         } = worlds;
-        let standing = house.stand_for_election(config, &client)?;
+        let standing = house.stand_for_election(election, &client)?;
         let world = World {
             gate: house.gate.clone(),
             vcenter: vcenter.clone(),
@@ -327,30 +339,15 @@ impl House {
     /// Takes part in the election, where there is one.
     fn stand_for_election(
         &mut self,
-        config: &Config,
+        election: Option<lease::Settings>,
         client: &kube::Client,
     ) -> anyhow::Result<watch::Receiver<Standing>> {
-        if !has_election(config) {
+        let Some(settings) = election else {
             let (_, standing) = watch::channel(Standing::alone());
             return Ok(standing);
-        }
+        };
         let (sender, standing) = watch::channel(Standing::default());
-        let leadership = &config.leadership;
-        let timing = Timing {
-            lease: leadership.lease_duration,
-            renew_deadline: leadership.renew_deadline,
-            retry: leadership.retry_period,
-        };
-        let settings = lease::Settings {
-            namespace: leadership
-                .lease_namespace
-                .clone()
-                .unwrap_or_else(|| client.default_namespace().to_owned()),
-            name: leadership.lease_name.clone(),
-            identity: identity(),
-            timing,
-            clock,
-        };
+        let timing = settings.timing;
         // Two looks of a tenth each lie well before the earliest moment at which another may lead.
         let watchdog = watchdog::watch(self.gate.clone(), timing.renew_deadline / 10);
         self.watchdog = Some(watchdog.context("starting the watchdog's thread")?);
@@ -544,6 +541,25 @@ fn has_election(config: &Config) -> bool {
         }
     };
     is_wanted && !config.dry_run
+}
+
+/// Which Lease replicas take turns by, and how.
+fn election(config: &Config, client: &kube::Client) -> lease::Settings {
+    let leadership = &config.leadership;
+    lease::Settings {
+        namespace: leadership
+            .lease_namespace
+            .clone()
+            .unwrap_or_else(|| client.default_namespace().to_owned()),
+        name: leadership.lease_name.clone(),
+        identity: identity(),
+        timing: Timing {
+            lease: leadership.lease_duration,
+            renew_deadline: leadership.renew_deadline,
+            retry: leadership.retry_period,
+        },
+        clock,
+    }
 }
 
 /// Who we are in the Lease: the instance, and something that no other process has. A container that is restarted in its

@@ -34,6 +34,8 @@ struct Shared {
 /// was suspended or stunned has not gained the time it lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Term {
+    /// Which leadership it is of.
+    pub(crate) epoch: u64,
     /// When the leadership ends unless it is renewed.
     pub(crate) until: Duration,
     /// How much of it has to be left for something to begin.
@@ -82,6 +84,7 @@ pub enum Shut {
 #[derive(Debug)]
 pub struct Permit {
     shared: Arc<Shared>,
+    epoch: u64,
 }
 
 impl Gate {
@@ -134,19 +137,20 @@ impl Gate {
         let now = self.now().since_boot;
         // The count goes up while the state is held: whoever closes the gate and then sees nobody out is right.
         let state = self.shared.state.borrow();
-        match &*state {
-            State::Alone => {}
+        let epoch = match &*state {
+            State::Alone => 0,
             State::Standby => return Err(Shut::Standby),
             State::Closed => return Err(Shut::Closed),
             State::Leads(term) if now + term.margin > term.until => return Err(Shut::Ending),
             State::Leads(term) if errand == Errand::Effect && now < term.effects_from => {
                 return Err(Shut::Quarantine);
             }
-            State::Leads(_) => {}
-        }
+            State::Leads(term) => term.epoch,
+        };
         self.shared.out.send_modify(|out| *out += 1);
         Ok(Permit {
             shared: Arc::clone(&self.shared),
+            epoch,
         })
     }
 
@@ -166,6 +170,11 @@ impl Gate {
 }
 
 impl Permit {
+    /// Of which leadership it is; 0 without an election.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Does `work` under this permit, and drops it where it stands when the term ends without having been prolonged.
     ///
     /// What a call sends leaves in its first moments, and the margin of [`Gate::pass`] is there for the connection to be

@@ -238,18 +238,19 @@ impl World {
         effect: &Effect,
         now: Timestamp,
     ) -> Outcome {
+        let vcenter = self.vcenter.about(name.as_str());
         match effect {
             Effect::DrainRound { pods_revision } => {
                 self.drain_round(Mode::Evict(permit), name, record, *pods_revision, now)
                     .await
             }
             Effect::Survey { hosts } => self.survey(name, hosts).await,
-            Effect::ShutdownGuest { vm, drained: _ } => self.shutdown_guest(permit, vm).await,
-            Effect::PowerOff { vm, drained: _ } => outcome(self.vcenter.power_off(permit, vm).await),
-            Effect::Relocate { vm, to } => outcome(self.vcenter.relocate(permit, vm, to).await),
+            Effect::ShutdownGuest { vm, drained: _ } => shutdown_guest(&vcenter, permit, vm).await,
+            Effect::PowerOff { vm, drained: _ } => outcome(vcenter.power_off(permit, vm).await),
+            Effect::Relocate { vm, to } => outcome(vcenter.relocate(permit, vm, to).await),
             Effect::PowerOn { vm, by_drs } => {
                 let by = if *by_drs { PowerOnBy::Drs } else { PowerOnBy::Host };
-                outcome(self.vcenter.power_on(permit, vm, by).await)
+                outcome(vcenter.power_on(permit, vm, by).await)
             }
         }
     }
@@ -328,13 +329,6 @@ impl World {
         }
     }
 
-    async fn shutdown_guest(&self, permit: &Permit, vm: &VmRef) -> Outcome {
-        match self.vcenter.shutdown_guest(permit, vm).await {
-            Ok(()) => Outcome::Asked,
-            Err(error) => Outcome::Refused(refusal(&error)),
-        }
-    }
-
     async fn read_anew(&self, name: &NodeName, record: &Record) {
         match node::get(
             &self.client,
@@ -384,11 +378,16 @@ fn not_done(shut: Shut) -> Outcome {
     })
 }
 
-/// What stays on the Node of an episode that ends: whatever of its story is not known to have been told, and nothing where
-/// nobody tells stories.
+/// What stays on the Node of an episode that ends: when it did, and whatever of its story is not known to have been told.
 fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Option<String> {
-    let last = Last::of(before, transition, now)?;
-    (!last.episode.trail.owed.is_empty()).then(|| record::write_last(&last))
+    Some(record::write_last(&Last::of(before, transition, now)?))
+}
+
+async fn shutdown_guest(vcenter: &Vcenter, permit: &Permit, vm: &VmRef) -> Outcome {
+    match vcenter.shutdown_guest(permit, vm).await {
+        Ok(()) => Outcome::Asked,
+        Err(error) => Outcome::Refused(refusal(&error)),
+    }
 }
 
 fn outcome(started: Result<Started, Error>) -> Outcome {

@@ -18,5 +18,9 @@ mod alerts;
 mod install;
 #[path = "chart/release.rs"]
 mod release;
+#[path = "chart/schemas.rs"]
+mod schemas;
+#[path = "chart/valid.rs"]
+mod valid;
 #[path = "chart/values.rs"]
 mod values;

@@ -1,10 +1,11 @@
 //! A contender as the bench sees it: a process that says when it is in sync, and each time what it knows of the host.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use haulout_lab::python::Python;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -62,41 +63,21 @@ pub struct Programs {
 const PYVMOMI: &str = "pyvmomi==8.0.3.0.1";
 
 impl Programs {
-    /// Builds govmomi's waiter and makes a virtual environment for pyVmomi, both in the lab's cache.
+    /// Builds govmomi's waiter and installs pyVmomi, both in the lab's cache.
     pub async fn find() -> anyhow::Result<Self> {
         Ok(Self {
             govmomi: haulout_lab::build::part("govmomi").await?,
-            python: python(&haulout_lab::build::cache_dir()?.join(PYVMOMI)).await,
+            python: python().await,
         })
     }
 }
 
-async fn python(dir: &Path) -> Result<PathBuf, String> {
-    let python = dir.join("bin/python");
-    let program = dir.to_string_lossy();
-    if !runs(&[&python.to_string_lossy(), "-c", "import pyVmomi"]).await {
-        let pip = dir.join("bin/pip");
-        if !runs(&["python3", "-m", "venv", &program]).await {
-            return Err("python3 -m venv failed".into());
-        }
-        if !runs(&[&pip.to_string_lossy(), "install", "-q", PYVMOMI]).await {
-            return Err(format!("pip install {PYVMOMI} failed"));
-        }
+async fn python() -> Result<PathBuf, String> {
+    match haulout_lab::python::with(PYVMOMI, "pyVmomi").await {
+        Ok(Python::At(program)) => Ok(program),
+        Ok(Python::Missing(why)) => Err(why),
+        Err(error) => Err(format!("{error:#}")),
     }
-    Ok(python)
-}
-
-async fn runs(words: &[&str]) -> bool {
-    let [program, rest @ ..] = words else {
-        return false;
-    };
-    let status = Command::new(program)
-        .args(rest)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    matches!(timeout(PATIENCE, status).await, Ok(Ok(status)) if status.success())
 }
 
 /// This program as one of its contenders.
@@ -212,13 +193,6 @@ fn peer(mut command: Command, watch: &Watch) -> Command {
         .args(["-host", &watch.host, "-ca"])
         .arg(&watch.ca);
     command
-}
-
-/// This program as one of its contenders.
-fn ourselves(watch: &Watch, kind: &str) -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(watch.arguments(kind));
-    Ok(command)
 }
 
 /// What a process has used so far.

@@ -201,6 +201,7 @@ impl Candidate<'_> {
             return;
         };
         self.gate.open(Term {
+            epoch: tenure.epoch,
             until: tenure.until,
             margin: self.settings.timing.margin(),
             effects_from: tenure.effects_from,
@@ -365,7 +366,8 @@ impl Trouble {
     }
 }
 
-fn seen(lease: &Lease) -> Seen {
+/// What a Lease says, without trusting any of it.
+pub(super) fn seen(lease: &Lease) -> Seen {
     let spec = lease.spec.as_ref();
     let number = |number: Option<i32>| number.and_then(|it| u64::try_from(it).ok()).unwrap_or_default();
     Seen {

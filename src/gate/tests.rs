@@ -10,6 +10,7 @@ fn seconds(seconds: u64) -> Duration {
 
 fn term(until: u64, effects_from: u64) -> Term {
     Term {
+        epoch: 1,
         until: seconds(until),
         margin: MARGIN,
         effects_from: seconds(effects_from),

@@ -66,6 +66,7 @@ mod tests {
         if std::env::var_os(HANGS).is_some() {
             let gate = Gate::of_a_replica();
             gate.open(Term {
+                epoch: 1,
                 until: gate.now().since_boot + Duration::from_millis(200),
                 margin: Duration::ZERO,
                 effects_from: Duration::ZERO,

@@ -1,19 +1,23 @@
 //! The whole picture of one node, put together.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::Inventory;
 use crate::cluster::update::Node;
-use crate::ids::NodeName;
+use crate::ids::{EpisodeId, NodeName, VmRef};
 use crate::keys::FIELD_MANAGER;
 use crate::maintenance::decide::wants_place;
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, Sight, Strategy, VmSeen, Wishes,
+    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, Sight, Strategy, VmSeen, Wishes,
 };
 use crate::maintenance::placement::Offer;
-use crate::maintenance::record::{Annotations, read};
-use crate::vsphere::update::Vm;
+use crate::maintenance::record::{self, Annotations, read};
+use crate::vsphere::update::{Power, Vm};
+
+/// How long after an episode's end a power-off of ours is taken for its last: far longer than a request can be on its way,
+/// and about as long as vCenter keeps a task among a VM's recent ones.
+const STRAY: SignedDuration = SignedDuration::from_mins(10);
 
 /// What stands on `node`.
 pub fn record_of(node: &Node) -> Record {
@@ -108,7 +112,18 @@ impl Inventory {
             | None => HostState::Unknown,
         };
         let admission = self.ledger.admission(name, self.limits());
+        let stray_of = match (&record, &vm, node) {
+            (Record::InService, VmSeen::Found(vm), Some(node)) if vm.power == PowerSeen::Off => {
+                self.stray_of(node, &vm.moref)
+            }
+            (
+                Record::InService | Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. },
+                _,
+                _,
+            ) => None,
+        };
         let mut seen = Observed {
+            stray_of,
             process_began: self.process_began,
             lead: self.lead,
             hearing: self.silent().unwrap_or(Hearing::Both),
@@ -130,6 +145,22 @@ impl Inventory {
             local.paper.overlay(&mut seen, |host| self.host_state(Some(host)));
         }
         Some(Sight { record, seen })
+    }
+
+    /// The episode of `node` that had ended when a power-off of ours arrived, where that is why `vm` is off. What vCenter
+    /// tells of the VM's latest change of power decides, so whoever switched it on or off since is respected; a guest
+    /// that shut itself down leaves no task, but then a power-on is the latest, or a power-off from within the episode.
+    fn stray_of(&self, node: &Node, vm: &VmRef) -> Option<EpisodeId> {
+        let last = record::read_last(node.marks.last_episode.as_deref()?)?;
+        let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
+        let latest = of_vm
+            .filter(|task| task.made().is_some())
+            .max_by_key(|task| task.queued_at)?;
+        let is_stray = latest.made() == Some(Power::Off)
+            && latest.by_us
+            && latest.queued_at > last.episode.since
+            && latest.queued_at.duration_since(last.at) <= STRAY;
+        is_stray.then_some(last.episode.id)
     }
 
     /// The traceparent of the first episode among those ahead.

@@ -164,6 +164,7 @@ fn task(state: TaskState) -> Fact {
         description_id,
         state,
         queued_at: at(0),
+        by_us: true,
     }))
 }
 
@@ -181,6 +182,7 @@ fn awaiting(n: u8) -> Fact {
         clicked_at: at(i64::from(n)),
         user: None,
         request: None,
+        stray_of: None,
     };
     let uid = NodeUid::new(format!("uid-{n}"));
     let (id, traceparent) = Episode::name(&uid, &trigger, at(0));
@@ -611,4 +613,88 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
     );
     inventory.apply(vsphere(vsphere::Update::Lost { why: String::new() }));
     assert!(inventory.free_gpu_hosts().is_empty(), "nobody knows");
+}
+
+/// A task that changed the power of VM 1.
+fn switched(description_id: &str, when: i64, by_us: bool) -> Fact {
+    vsphere(vsphere::Update::Task(Task {
+        moref: TaskRef::new(format!("task-{when}")),
+        vm: Some(VmRef::new("vm-1")),
+        description_id: description_id.to_owned(),
+        state: TaskState::Success,
+        queued_at: at(when),
+        by_us,
+    }))
+}
+
+#[test]
+fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
+    const END: i64 = 1000;
+    let Fact::Cluster(cluster::Update::Node(away)) = awaiting(1) else {
+        panic!("a Node is expected");
+    };
+    let Record::Episode(episode) = super::sight::record_of(&away) else {
+        panic!("an episode is expected");
+    };
+    let id = episode.id.clone();
+    let last = crate::maintenance::trail::Last {
+        ended: None,
+        at: at(END),
+        uncordoned: true,
+        episode: Episode {
+            phase: Phase::Rejoining,
+            since: at(END - 50),
+            ..*episode
+        },
+    };
+    let last = crate::maintenance::record::write_last(&last);
+    let stray = |mark: Option<&String>, power: Power, tasks: &[(&str, i64, bool)]| {
+        let marks = Marks {
+            last_episode: mark.cloned(),
+            ..Marks::default()
+        };
+        let mut facts = trio(1);
+        facts.push(Fact::Cluster(cluster::Update::Node(Box::new(Node {
+            marks,
+            ..node(1)
+        }))));
+        facts.push(vsphere(vsphere::Update::Vm(Vm {
+            power: Some(power),
+            ..vm(1)
+        })));
+        facts.extend(
+            tasks
+                .iter()
+                .map(|(what, when, by_us)| switched(what, *when, *by_us)),
+        );
+        sight(&mut told(facts), 1).seen.stray_of
+    };
+    let (off, on) = ("VirtualMachine.powerOff", "VirtualMachine.powerOn");
+    let own = [(off, END - 200, true), (on, END - 100, true)];
+    let after = |more: &[(&'static str, i64, bool)]| [&own[..], more].concat();
+    let is_off = |tasks: &[(&str, i64, bool)]| stray(Some(&last), Power::Off, tasks);
+
+    assert_eq!(is_off(&after(&[(off, END + 1, true)])), Some(id.clone()));
+    assert_eq!(
+        is_off(&after(&[(off, END + 600, true)])),
+        Some(id),
+        "the last moment"
+    );
+    assert_eq!(
+        is_off(&after(&[(off, END + 601, true)])),
+        None,
+        "too late to be its"
+    );
+    assert_eq!(is_off(&after(&[(off, END + 1, false)])), None, "a person's");
+    assert_eq!(is_off(&own), None, "its guest shut itself down");
+    assert_eq!(
+        is_off(&own[..1]),
+        None,
+        "whoever powered it on left no task of the VM"
+    );
+    let person_since = after(&[(off, END + 1, true), (on, END + 2, false), (off, END + 3, false)]);
+    assert_eq!(is_off(&person_since), None, "a person has switched it since");
+    let late = after(&[(off, END + 1, true)]);
+    assert_eq!(stray(None, Power::Off, &late), None, "no episode ended");
+    assert_eq!(stray(Some(&last), Power::On, &late), None, "it is on");
 }

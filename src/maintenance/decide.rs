@@ -21,6 +21,7 @@ use super::observed::{
 use super::policy::Policy;
 use super::request::{Call, Request, RequestMark};
 use super::waiting::{ParkReason, WaitingOn};
+use crate::ids::EpisodeId;
 use scene::{Scene, Step};
 
 /// What to do next.
@@ -223,6 +224,13 @@ fn in_service(node: &NodeSeen, seen: &Observed, policy: &Policy, now: Timestamp)
         VmSeen::Found(vm) => vm,
     };
     let request = seen.request.as_ref();
+    if let Some(ended) = &seen.stray_of
+        && vm.power == PowerSeen::Off
+        && request.is_none()
+        && !node.wishes.skip
+    {
+        return make_up_for(ended, node, vm, seen.lead, now);
+    }
     match Call::of(&vm.host, request) {
         Call::Nothing => return Decision::Rest,
         Call::Unclear if request.is_none() => return Decision::Rest,
@@ -325,14 +333,38 @@ fn begin(node: &NodeSeen, vm: &VmFacts, request: Option<&Request>, lead: Lead, n
             clicked_at: *clicked_at,
             user: user.clone(),
             request: None,
+            stray_of: None,
         },
         (_, request) => Trigger {
             task: None,
             clicked_at: request.map_or(now, |request| request.asked_at),
             user: None,
             request: request.map(|request| request.mark.clone()),
+            stray_of: None,
         },
     };
+    begun(node, vm, trigger, lead, now)
+}
+
+/// The VM went off by a power-off of ours that arrived after its episode had ended. Nobody else knows of it, so it is
+/// brought back as from any maintenance: on another boot, with its GPUs.
+fn make_up_for(ended: &EpisodeId, node: &NodeSeen, vm: &VmFacts, lead: Lead, now: Timestamp) -> Decision {
+    let trigger = Trigger {
+        task: None,
+        clicked_at: now,
+        user: None,
+        request: None,
+        stray_of: Some(ended.clone()),
+    };
+    let episode = Episode {
+        powered_off: true,
+        phase: Phase::AwaitingHost,
+        ..begun(node, vm, trigger, lead, now)
+    };
+    Decision::Record(Box::new(cordoned(episode, node)))
+}
+
+fn begun(node: &NodeSeen, vm: &VmFacts, trigger: Trigger, lead: Lead, now: Timestamp) -> Episode {
     let (id, traceparent) = Episode::name(&node.uid, &trigger, now);
     Episode {
         id,

@@ -144,6 +144,9 @@ pub struct Trigger {
     /// The NodeMaintenance that asked for it, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RequestMark>,
+    /// The episode that had ended when a power-off of ours still arrived: this one makes up for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stray_of: Option<EpisodeId>,
 }
 
 /// A host as it was known when something was written down: the moref decides, the name is for people.

@@ -8,7 +8,7 @@ use super::effect::EffectKind;
 use super::episode::{DrainEnd, Record};
 use super::placement::Offer;
 use super::request::Request;
-use crate::ids::{BootId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
+use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
 
 /// One node, ready to be decided on.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +37,9 @@ pub struct Observed {
     pub request: Option<Request>,
     /// Its VM.
     pub vm: VmSeen,
+    /// The episode that ended a short while before a power-off of ours cut the VM's power, where none stands on the Node:
+    /// it was still on its way from a leader that was deposed.
+    pub stray_of: Option<EpisodeId>,
     /// Whether it may begin to drain.
     pub admission: Admission,
     /// The traceparent of the first episode among those ahead of it, where it waits its turn.

@@ -213,6 +213,11 @@ impl Metrics {
         let trigger = match before {
             Record::Python(_) => "adopted",
             Record::InService | Record::Episode(_) | Record::Unreadable { .. } if click.is_some() => "task",
+            Record::InService | Record::Episode(_) | Record::Unreadable { .. }
+                if episode.trigger.stray_of.is_some() =>
+            {
+                "stray"
+            }
             Record::InService | Record::Episode(_) | Record::Unreadable { .. } => "host_state",
         };
         let counted = labels([("trigger", trigger)]);

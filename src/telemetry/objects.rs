@@ -393,7 +393,10 @@ fn spec(node: &NodeName, episode: &Episode, selector: &str) -> NodeMaintenanceSp
     let reason = match (&trigger.request, &trigger.task) {
         (Some(request), _) => format!("NodeMaintenance {}", request.name),
         (None, Some(task)) => format!("ESXi host {} is entering maintenance ({task})", episode.host),
-        (None, None) => format!("ESXi host {} is in maintenance mode", episode.host),
+        (None, None) => match &trigger.stray_of {
+            Some(ended) => format!("The VM went off after episode {ended} had ended"),
+            None => format!("ESXi host {} is in maintenance mode", episode.host),
+        },
     };
     NodeMaintenanceSpec {
         node_name: node.to_string(),

@@ -42,6 +42,7 @@ pub(super) fn episode(phase: Phase, since: i64) -> Episode {
             clicked_at: at(0),
             user: None,
             request: None,
+            stray_of: None,
         },
         node_uid: NodeUid::new("uid-1"),
         vm_uuid: None,

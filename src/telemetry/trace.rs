@@ -115,6 +115,9 @@ impl Traces {
         let Some(last) = record::read_last(last_episode) else {
             return;
         };
+        if last.episode.trail.owed.is_empty() {
+            return;
+        }
         let before = self.process_began.duration_since(last.at);
         if before.is_negative() || before > RECENT {
             return;

@@ -1,5 +1,6 @@
 //! The client: settings, and one way to call vCenter that logs in, repeats what may be repeated, and names its errors.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use super::session::{Session, Sessions};
 use super::soap::{self, Answer, Moref};
 use super::xml::Element;
 use super::xml::write::Out;
+use crate::gate::Permit;
 
 /// Where vCenter is and how it is spoken to.
 #[derive(Clone, Debug)]
@@ -39,6 +41,57 @@ pub struct Settings {
     pub bad_login_hold: Duration,
     /// Who is told of each call, nobody unless asked for.
     pub on_answer: OnAnswer,
+    /// Who we are among several of us; it stands in vCenter's list of sessions. Empty where nobody needs to know.
+    pub instance: String,
+    /// Whose turn it is to log in, always ours unless somebody else says otherwise.
+    pub turns: Turns,
+}
+
+/// Several processes with one account take turns to log in, so that together they try wrong credentials no more often than
+/// one.
+#[derive(Clone, Default)]
+pub struct Turns(Option<Arc<dyn TakesTurns>>);
+
+/// Says whose turn it is to log in.
+pub trait TakesTurns: Send + Sync {
+    /// Takes the turn, for `longest` at most; why not, where it is somebody else's.
+    fn take(&self, longest: Duration) -> Waiting<'_, Result<(), String>>;
+
+    /// Ends it. After a refusal nobody else is to try for `hold`.
+    fn end(&self, hold: Option<Duration>) -> Waiting<'_, ()>;
+}
+
+/// Something that is waited for.
+pub type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+impl Turns {
+    /// As `turns` says.
+    pub fn by(turns: impl TakesTurns + 'static) -> Self {
+        Self(Some(Arc::new(turns)))
+    }
+
+    pub(super) fn are_taken(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(super) async fn take(&self, longest: Duration) -> Result<(), String> {
+        match &self.0 {
+            Some(turns) => turns.take(longest).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn end(&self, hold: Option<Duration>) {
+        if let Some(turns) = &self.0 {
+            turns.end(hold).await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Turns").field(&self.0.is_some()).finish()
+    }
 }
 
 /// Is told of each call that was made: which method, what came of it, and how long it took.
@@ -93,6 +146,8 @@ impl Settings {
             retry_max: Duration::from_secs(30),
             bad_login_hold: Duration::from_secs(180),
             on_answer: OnAnswer::default(),
+            instance: String::new(),
+            turns: Turns::default(),
         }
     }
 }
@@ -103,6 +158,8 @@ pub struct Vcenter {
     pub(super) settings: Arc<Settings>,
     pub(super) sessions: Arc<Sessions>,
     calls: Arc<AtomicU64>,
+    /// Which node what is asked for is about.
+    subject: Arc<str>,
 }
 
 /// One call: what, on what, and whether doing it twice is the same as doing it once.
@@ -111,6 +168,8 @@ pub(super) struct Call {
     pub(super) method: &'static str,
     pub(super) on: Moref,
     pub(super) body: Out,
+    /// Of the leadership that permits it, for what changes something.
+    epoch: Option<u64>,
     repeatable: bool,
     unread_for: Duration,
 }
@@ -124,14 +183,23 @@ impl Call {
         }
     }
 
-    /// A call that starts or makes something: it is sent once.
+    /// A call of ours alone, on what lives in our session: it is sent once.
     pub(super) fn act(method: &'static str, on: &Moref) -> Self {
         Self {
             method,
             on: on.clone(),
             body: soap::method(method, on),
+            epoch: None,
             repeatable: false,
             unread_for: Duration::ZERO,
+        }
+    }
+
+    /// A call that changes something for others, which `permit` permits.
+    pub(super) fn under(permit: &Permit, method: &'static str, on: &Moref) -> Self {
+        Self {
+            epoch: Some(permit.epoch()),
+            ..Self::act(method, on)
         }
     }
 
@@ -158,7 +226,27 @@ impl Vcenter {
             sessions: Arc::new(Sessions::new(settings.clone())?),
             settings: Arc::new(settings),
             calls: Arc::default(),
+            subject: Arc::default(),
         })
+    }
+
+    /// The same vCenter, asked on behalf of `subject`: what is started by it carries that name in vCenter's log.
+    #[must_use]
+    pub fn about(&self, subject: &str) -> Self {
+        Self {
+            subject: subject.into(),
+            ..self.clone()
+        }
+    }
+
+    /// Names one call in vCenter's log, and, where it changes something, under which leadership and for whom.
+    fn operation_id(&self, call: &Call) -> String {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        match call.epoch {
+            Some(epoch) if self.subject.is_empty() => format!("haulout-e{epoch}-{number:x}"),
+            Some(epoch) => format!("haulout-e{epoch}-{}-{number:x}", self.subject),
+            None => format!("haulout-{number:x}"),
+        }
     }
 
     /// Ends the session, if there is one, within 5 s. A later call logs in again.
@@ -208,8 +296,7 @@ impl Vcenter {
 
     async fn exchange(&self, session: &Session, call: &Call, deadline: Duration) -> Result<Element, Error> {
         let (operation, object) = (call.method, call.on.to_string());
-        let id = format!("haulout-{:x}", self.calls.fetch_add(1, Ordering::Relaxed));
-        let envelope = soap::envelope(&call.body, &id);
+        let envelope = soap::envelope(&call.body, &self.operation_id(call));
         let reply = session
             .transport
             .post(&session.soap_action, Some(&session.cookie), envelope, deadline)

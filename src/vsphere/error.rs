@@ -84,6 +84,9 @@ pub enum LoginError {
         #[source]
         source: Fault,
     },
+    /// Somebody else, who shares the account, has the turn to log in.
+    #[error("{0}")]
+    Turn(String),
     /// The TLS client could not be set up anew.
     #[error("the connection could not be set up")]
     Connect(#[from] ConnectError),
@@ -168,6 +171,7 @@ impl Error {
                 LoginError::Credentials { .. } => Retry::Person,
                 LoginError::File { .. }
                 | LoginError::Blank { .. }
+                | LoginError::Turn(_)
                 | LoginError::Connect(_)
                 | LoginError::Step { .. } => Retry::Later,
             },

@@ -89,8 +89,8 @@ impl Vcenter {
     ///
     /// # Errors
     /// [`FaultKind::ToolsUnavailable`] where VMware Tools do not run, and every error of a call.
-    pub async fn shutdown_guest(&self, _permit: &Permit, vm: &VmRef) -> Result<(), Error> {
-        match self.call(&Call::act("ShutdownGuest", &vm.into())).await {
+    pub async fn shutdown_guest(&self, permit: &Permit, vm: &VmRef) -> Result<(), Error> {
+        match self.call(&Call::under(permit, "ShutdownGuest", &vm.into())).await {
             Ok(_)
             | Err(Error::Refused {
                 existing: Some(Power::Off),
@@ -106,7 +106,7 @@ impl Vcenter {
     /// # Errors
     /// [`FaultKind::TaskInProgress`] while another task of the VM runs, and every error of a call. After
     /// [`Error::Transport`] it is unknown whether the power-off was started; calling again looks first.
-    pub async fn power_off(&self, _permit: &Permit, vm: &VmRef) -> Result<Started, Error> {
+    pub async fn power_off(&self, permit: &Permit, vm: &VmRef) -> Result<Started, Error> {
         let look = self.look("PowerOffVM_Task", vm).await?;
         if look.power == Some(Power::Off) {
             return Ok(Started::AlreadyThere);
@@ -114,7 +114,7 @@ impl Vcenter {
         if let Some(task) = look.at_work("PowerOffVM_Task", vm, &POWER_OFF)? {
             return Ok(Started::Running(task));
         }
-        self.start(&Call::act("PowerOffVM_Task", &vm.into()), Power::Off)
+        self.start(&Call::under(permit, "PowerOffVM_Task", &vm.into()), Power::Off)
             .await
     }
 
@@ -125,7 +125,7 @@ impl Vcenter {
     ///
     /// # Errors
     /// As [`Vcenter::power_off`].
-    pub async fn power_on(&self, _permit: &Permit, vm: &VmRef, by: PowerOnBy) -> Result<Started, Error> {
+    pub async fn power_on(&self, permit: &Permit, vm: &VmRef, by: PowerOnBy) -> Result<Started, Error> {
         let method = match by {
             PowerOnBy::Host => "PowerOnVM_Task",
             PowerOnBy::Drs => "PowerOnMultiVM_Task",
@@ -138,10 +138,10 @@ impl Vcenter {
             return Ok(Started::Running(task));
         }
         let call = match by {
-            PowerOnBy::Host => Call::act(method, &vm.into()),
+            PowerOnBy::Host => Call::under(permit, method, &vm.into()),
             PowerOnBy::Drs => {
                 let datacenter = self.datacenter(vm, &look).await?;
-                Call::act(method, &datacenter).with(Out::moref("vm", &vm.into()))
+                Call::under(permit, method, &datacenter).with(Out::moref("vm", &vm.into()))
             }
         };
         self.start(&call, Power::On).await

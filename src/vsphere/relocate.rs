@@ -23,7 +23,7 @@ impl Vcenter {
     /// # Errors
     /// As [`Vcenter::power_off`], and [`FaultKind::InvalidPowerState`] without asking where the VM is not off: vCenter
     /// would try to move it while it runs.
-    pub async fn relocate(&self, _permit: &Permit, vm: &VmRef, to: &HostRef) -> Result<Started, Error> {
+    pub async fn relocate(&self, permit: &Permit, vm: &VmRef, to: &HostRef) -> Result<Started, Error> {
         let look = self.look(METHOD, vm).await?;
         if let Some(task) = look.at_work(METHOD, vm, &TaskKind::RELOCATE)? {
             return Ok(Started::Running(task));
@@ -38,7 +38,7 @@ impl Vcenter {
         let spec = Out::new("spec")
             .with_all(pool.map(|pool| Out::moref("pool", &pool)))
             .with(Out::moref("host", &to.into()));
-        let call = Call::act(METHOD, &vm.into()).with(spec);
+        let call = Call::under(permit, METHOD, &vm.into()).with(spec);
         started(&call, &self.call(&call).await?)
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Session {
     pub(super) content: Content,
     /// `UserSession.key`, by which vCenter is asked what this session may do. It is no secret: the cookie is.
     pub(super) key: Option<String>,
+    /// `UserSession.userName`: how vCenter calls us where it tells who did what. It need not be what we logged in with.
+    pub(super) user: Option<String>,
 }
 
 /// The singletons of a vCenter, read from its `ServiceContent`, never guessed.
@@ -81,7 +83,7 @@ struct Held {
 impl Sessions {
     pub(super) fn new(settings: Settings) -> Result<Self, ConnectError> {
         let ca = tls::read_ca(&settings.trust)?;
-        let transport = Transport::new(&settings.endpoint, &settings.trust, ca.as_deref())?;
+        let transport = Transport::new(&settings, ca.as_deref())?;
         Ok(Self {
             settings,
             gate: tokio::sync::Mutex::new(Gate {
@@ -204,14 +206,33 @@ impl Sessions {
         let call = soap::method("Login", &content.session_manager)
             .with(Out::text("userName", credentials.user.clone()))
             .with(Out::text("password", credentials.password.expose_secret()));
-        let (answer, cookie) = self.ask(&transport, &soap_action, "Login", &call).await?;
-        let key = match answer {
-            Answer::Returned(response) => response
-                .child("returnval")
-                .and_then(|session| session.text_of("key"))
-                .map(str::to_owned),
+        let turns = &self.settings.turns;
+        turns
+            .take(self.settings.call_deadline + TURN_MARGIN)
+            .await
+            .map_err(LoginError::Turn)?;
+        let asked = self.ask(&transport, &soap_action, "Login", &call).await;
+        let is_refused = matches!(
+            &asked,
+            Ok((Answer::Fault { fault, .. }, _)) if fault.kind == FaultKind::InvalidLogin
+        );
+        turns
+            .end(is_refused.then_some(self.settings.bad_login_hold))
+            .await;
+        let (answer, cookie) = asked?;
+        let (key, user) = match answer {
+            Answer::Returned(response) => {
+                let text = |name: &str| Some(response.child("returnval")?.text_of(name)?.to_owned());
+                (text("key"), text("userName"))
+            }
             Answer::Fault { fault, .. } if fault.kind == FaultKind::InvalidLogin => {
-                let again_in = self.settings.bad_login_hold;
+                // Those who share the account may have other credentials by then: they come first.
+                let others_first = if turns.are_taken() {
+                    self.settings.retry_max * 2
+                } else {
+                    Duration::ZERO
+                };
+                let again_in = self.settings.bad_login_hold + others_first;
                 gate.held = Some(Held {
                     digest,
                     until: Instant::now() + again_in,
@@ -242,6 +263,7 @@ impl Sessions {
             cookie,
             content,
             key,
+            user,
         })
     }
 
@@ -310,12 +332,15 @@ impl Gate {
         }
         let ca = tls::read_ca(&settings.trust)?;
         if ca != self.ca {
-            self.transport = Transport::new(&settings.endpoint, &settings.trust, ca.as_deref())?;
+            self.transport = Transport::new(settings, ca.as_deref())?;
             self.ca = ca;
         }
         Ok(())
     }
 }
+
+/// How much longer than its call a turn to log in lasts, for what is on its way when the call is given up.
+const TURN_MARGIN: Duration = Duration::from_secs(5);
 
 /// A logout is a courtesy: it is not worth holding up an exit or a login.
 const GOODBYE: Duration = Duration::from_secs(5);

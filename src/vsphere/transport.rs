@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, COOKIE, HeaderValue, SET_COOKIE};
 
-use super::endpoint::{Endpoint, Trust};
+use super::client::Settings;
+use super::endpoint::Endpoint;
 use super::error::{ConnectError, TransportError};
 use super::tls;
 
@@ -22,6 +23,17 @@ pub(super) struct Transport {
     endpoint: Endpoint,
 }
 
+/// Who we say we are: vCenter shows it in its list of sessions.
+fn user_agent(instance: &str) -> String {
+    const PROGRAM: &str = concat!("haulout/", env!("CARGO_PKG_VERSION"));
+    // A name may come from the environment, and a header takes no other bytes.
+    let instance: String = instance.chars().filter(char::is_ascii_graphic).collect();
+    match instance.is_empty() {
+        true => PROGRAM.to_owned(),
+        false => format!("{PROGRAM} ({instance})"),
+    }
+}
+
 /// An answer that may carry SOAP.
 pub(super) struct Reply {
     pub(super) body: Vec<u8>,
@@ -31,15 +43,15 @@ pub(super) struct Reply {
 
 impl Transport {
     /// Builds the client; nothing is sent.
-    pub(super) fn new(endpoint: &Endpoint, trust: &Trust, ca: Option<&[u8]>) -> Result<Self, ConnectError> {
+    pub(super) fn new(settings: &Settings, ca: Option<&[u8]>) -> Result<Self, ConnectError> {
         let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls::config(trust, ca)?)
+            .tls_backend_preconfigured(tls::config(&settings.trust, ca)?)
             .http1_only()
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
             .no_proxy()
             .referer(false)
-            .user_agent(concat!("haulout/", env!("CARGO_PKG_VERSION")))
+            .user_agent(user_agent(&settings.instance))
             .connect_timeout(Duration::from_secs(10))
             .pool_idle_timeout(POOL_IDLE)
             .tcp_keepalive(KEEPALIVE)
@@ -50,7 +62,7 @@ impl Transport {
             .map_err(ConnectError::Http)?;
         Ok(Self {
             http,
-            endpoint: endpoint.clone(),
+            endpoint: settings.endpoint.clone(),
         })
     }
 

@@ -271,6 +271,23 @@ pub struct Task {
     pub state: TaskState,
     /// `info.queueTime`.
     pub queued_at: Timestamp,
+    /// Whether `info.reason` names the user that we are logged in as.
+    pub by_us: bool,
+}
+
+impl Task {
+    /// What it has made of the VM's power, where it ended well and is of that kind; by `descriptionId`, because names
+    /// differ by who started it.
+    pub fn made(&self) -> Option<Power> {
+        if self.state != TaskState::Success {
+            return None;
+        }
+        match &*self.description_id {
+            "VirtualMachine.powerOff" => Some(Power::Off),
+            "VirtualMachine.powerOn" | "Drm.ExecuteVmPowerOnLRO" | "VirtualMachine.reset" => Some(Power::On),
+            _ => None,
+        }
+    }
 }
 
 /// `TaskInfoState`, with the error of a failed one.

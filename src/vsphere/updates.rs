@@ -362,10 +362,9 @@ struct Following {
 impl Following {
     fn new(feed: Arc<Feed>) -> Self {
         Self {
-            feed,
             version: String::new(),
             history_version: String::new(),
-            shadow: Shadow::default(),
+            shadow: Shadow::of(feed.user()),
             found: Found::new(),
             listed: BTreeSet::new(),
             candidates: BTreeSet::new(),
@@ -378,6 +377,7 @@ impl Following {
             doubtful: BTreeSet::new(),
             pressing: BTreeMap::new(),
             asked_last: None,
+            feed,
         }
     }
 

@@ -57,6 +57,39 @@ fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
 }
 
 #[test]
+fn the_dashboard_shows_every_metric() {
+    let dashboard = read("chart/files/dashboard.json");
+    let unseen: Vec<String> = ALL
+        .iter()
+        .map(|metric| metric.name())
+        .filter(|name| !dashboard.contains(name.as_str()))
+        .collect();
+    assert!(unseen.is_empty(), "no panel shows {unseen:?}");
+}
+
+/// Whoever scrapes sets these on every series: a label of ours under such a name would be renamed on its way, or mistaken
+/// for theirs, as the dashboard's own choice of a Kubernetes cluster would.
+#[test]
+fn no_metric_has_a_label_that_those_who_scrape_it_set() {
+    let theirs = [
+        "cluster",
+        "container",
+        "endpoint",
+        "instance",
+        "job",
+        "namespace",
+        "pod",
+        "service",
+        "workload_cluster",
+    ];
+    for metric in ALL {
+        for label in metric.labels {
+            assert!(!theirs.contains(label), "{}: {label}", metric.name());
+        }
+    }
+}
+
+#[test]
 fn the_dashboard_shows_the_promised_pictures_and_says_what_each_is() {
     let dashboard: Value = serde_json::from_str(&read("chart/files/dashboard.json")).unwrap();
     assert_eq!(dashboard["uid"], "haulout");

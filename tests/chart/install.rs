@@ -7,85 +7,17 @@ use anyhow::{Context as _, ensure};
 use haulout::cluster::maintenances::kind::{NodeMaintenance, Origin};
 use haulout_lab::stage::{PATIENCE, Stage, annotation};
 use haulout_lab::wait::until;
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Secret};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
-use kube::api::{
-    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, ValidationDirective,
-};
-use kube::core::GroupVersionKind;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::helm::{cases, object, rendered, root};
-use crate::release::{Release, folder, kube, restricted_namespace, stage, tell};
+use crate::helm::{object, rendered, root};
+use crate::release::{Release, folder, stage, tell};
 
 /// A Node is read again only after somebody else's write has made ours fail, which no story can make happen each time.
 const NOT_IN_EVERY_STORY: (&str, &str, &str) = ("", "nodes", "get");
-
-#[test]
-fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
-    tell(async {
-        let client = kube().await.client();
-        restricted_namespace("haulout").await?;
-        let params = PatchParams {
-            dry_run: true,
-            field_validation: Some(ValidationDirective::Strict),
-            ..PatchParams::apply("chart").force()
-        };
-        for case in cases() {
-            let objects = rendered(&case, &[]);
-            for rendered in &objects {
-                let object: DynamicObject = serde_json::from_value(rendered.clone())?;
-                let types = object.types.clone().context("an object has a kind")?;
-                // The lab has no Prometheus Operator; promtool judges its rules.
-                if types.api_version.starts_with("monitoring.coreos.com/") {
-                    continue;
-                }
-                let kind = GroupVersionKind::try_from(&types)?;
-                let (resource, capabilities) = kube::discovery::pinned_kind(&client, &kind).await?;
-                let api: Api<DynamicObject> = match capabilities.scope {
-                    kube::discovery::Scope::Cluster => Api::all_with(client.clone(), &resource),
-                    kube::discovery::Scope::Namespaced => {
-                        let namespace = object.metadata.namespace.as_deref();
-                        let namespace =
-                            namespace.with_context(|| format!("{rendered} names no namespace"))?;
-                        // The Lease's Role of a hosted cluster stands there, not here.
-                        Api::namespaced_with(client.clone(), namespace, &resource)
-                    }
-                };
-                let name = object.metadata.name.clone().context("an object has a name")?;
-                api.patch(&name, &params, &Patch::Apply(&object))
-                    .await
-                    .with_context(|| format!("{}: {} {name}", case.display(), types.kind))?;
-            }
-            let template = &object(&objects, "Deployment")["spec"]["template"];
-            let pod: Pod = serde_json::from_value(json!({
-                "metadata": {"name": "haulout"}, "spec": template["spec"],
-            }))?;
-            // Its ServiceAccount is not there in a dry run, so the namespace's own stands in.
-            let mut pod = pod;
-            if let Some(spec) = &mut pod.spec {
-                spec.service_account_name = None;
-            }
-            let dry = PostParams {
-                dry_run: true,
-                ..PostParams::default()
-            };
-            let pods: Api<Pod> = Api::namespaced(client.clone(), "haulout");
-            until("a pod to be admitted or refused", PATIENCE, async || {
-                match pods.create(&dry, &pod).await {
-                    Ok(_) => Ok(Some(Ok(()))),
-                    // The namespace's default ServiceAccount takes a moment to be made.
-                    Err(error) if error.to_string().contains("serviceaccount") => Ok(None),
-                    Err(error) => Ok(Some(Err(error))),
-                }
-            })
-            .await?
-            .with_context(|| format!("{}: its pod", case.display()))?;
-        }
-        Ok(())
-    });
-}
 
 /// Takes `gpu1` from esx1 to esx2, and then, with esx1 still away, off and on again on esx2.
 async fn migrate_and_wait(stage: &Stage<'_>) -> anyhow::Result<()> {

@@ -75,7 +75,7 @@ pub async fn stage(name: &str, uuid: &str, hosts: &[&str]) -> anyhow::Result<Sta
 }
 
 /// Makes a namespace that admits nothing but what Pod Security `restricted` does.
-pub async fn restricted_namespace(name: &str) -> anyhow::Result<()> {
+pub async fn restricted_namespace(client: &kube::Client, name: &str) -> anyhow::Result<()> {
     let namespace = Namespace {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
@@ -87,7 +87,7 @@ pub async fn restricted_namespace(name: &str) -> anyhow::Result<()> {
         },
         ..Namespace::default()
     };
-    Api::all(kube().await.client())
+    Api::all(client.clone())
         .create(&PostParams::default(), &namespace)
         .await
         .with_context(|| format!("creating the namespace {name}"))?;
@@ -125,7 +125,7 @@ impl<'s> Release<'s> {
     /// periods. Nothing is installed yet.
     pub async fn prepare(stage: &'s Stage<'static>) -> anyhow::Result<Self> {
         let namespace = format!("{}-release", stage.name());
-        restricted_namespace(&namespace).await?;
+        restricted_namespace(&stage.client(), &namespace).await?;
         let authority = std::fs::read_to_string(stage.kube.authority())?;
         let ca: ConfigMap = serde_json::from_value(json!({
             "metadata": {"name": "vcenter-ca"}, "data": {"ca.pem": authority},

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use haulout::ids::{BootId, TaskRef};
+use haulout::ids::{BootId, EpisodeId, TaskRef};
 use haulout::maintenance::decide::{Decision, Transition, decide};
 use haulout::maintenance::effect::{Effect, EffectKind};
 use haulout::maintenance::episode::{
@@ -237,6 +237,11 @@ fn requests() -> Vec<Option<Request>> {
     ]
 }
 
+/// The episode before, where a power-off of it arrived after its end.
+fn ended() -> EpisodeId {
+    EpisodeId::new("ffeeddccbbaa99887766554433221100")
+}
+
 /// Calls `check` with every case.
 fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> usize {
     let policies = [
@@ -272,6 +277,7 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
                         })
                     );
                     for situation in 0..if off { offers.len() * 2 } else { drains.len() * 2 } {
+                        seen.stray_of = (off && situation % 2 == 1).then(ended);
                         if off {
                             seen.offer = offers[situation / 2].clone();
                             seen.target = if situation % 2 == 0 {
@@ -474,16 +480,27 @@ fn transition_laws(
     let before = record.episode();
     let node = seen.node.as_ref().unwrap();
     if *record == Record::InService {
-        let begins = found(seen).is_some_and(|vm| vm.power == PowerSeen::On && called(seen, vm));
+        let is = |power| found(seen).is_some_and(|vm| vm.power == power);
+        let begins = is(PowerSeen::On) && found(seen).is_some_and(|vm| called(seen, vm));
+        let makes_up = is(PowerSeen::Off) && seen.stray_of.is_some() && seen.request.is_none();
         law(
-            "an episode begins where a VM that is on is called out of service",
-            begins,
+            "an episode begins where a VM that is on is called out of service, or to make up for a power-off of ours",
+            begins || makes_up,
         );
         let granted = seen.admission == Admission::Granted;
-        let drains = transition.record.phase() == Some(&Phase::Draining);
+        let phase = transition.record.phase();
         law(
             "12: it drains with a place and is queued without one",
-            drains == granted,
+            makes_up || (phase == Some(&Phase::Draining)) == granted,
+        );
+        let cordons = node.unschedulable || transition.unschedulable == Some(true);
+        let another_boot = transition
+            .record
+            .episode()
+            .is_some_and(|next| next.powered_off && next.boot_before == node.boot_id);
+        law(
+            "8: what was off is cordoned, and back on another boot only",
+            !makes_up || (phase == Some(&Phase::AwaitingHost) && cordons && another_boot),
         );
     }
     if transition.unschedulable == Some(false) {
@@ -589,6 +606,54 @@ fn transition_laws(
         }
         Record::Python(_) | Record::Unreadable { .. } => law("only our own records are written", false),
     }
+}
+
+#[test]
+fn a_vm_that_is_off_without_an_episode_is_brought_back_if_that_was_a_late_power_off_of_ours_and_never_else() {
+    let mut brought_back = 0;
+    for power in [
+        PowerSeen::Unknown,
+        PowerSeen::On,
+        PowerSeen::Off,
+        PowerSeen::Suspended,
+    ] {
+        for stray_of in [None, Some(ended())] {
+            for host in [
+                HostState::Unknown,
+                HostState::InService,
+                HostState::InMaintenance,
+                entering(),
+            ] {
+                for skip in [false, true] {
+                    for request in requests() {
+                        let mut node = node();
+                        node.wishes.skip = skip;
+                        let mut seen = observed(node, vm(power, host.clone()));
+                        seen.stray_of.clone_from(&stray_of);
+                        seen.request.clone_from(&request);
+                        let policy = policy(DrainTimeoutAction::PowerOff);
+                        let decision = decide(&Record::InService, &seen, &policy, at(2));
+                        let is_brought_back = match &decision {
+                            Decision::Record(transition) => {
+                                transition.record.episode().is_some_and(|episode| {
+                                    episode.trigger.stray_of == stray_of && stray_of.is_some()
+                                })
+                            }
+                            Decision::Act { .. } | Decision::Wait { .. } | Decision::Rest => false,
+                        };
+                        let ours = power == PowerSeen::Off && stray_of.is_some();
+                        assert_eq!(
+                            is_brought_back,
+                            ours && !skip && request.is_none(),
+                            "{seen:#?}\n{decision:#?}"
+                        );
+                        brought_back += usize::from(is_brought_back);
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(brought_back, 4, "one for each state of the host");
 }
 
 #[test]

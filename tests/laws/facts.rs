@@ -104,6 +104,7 @@ pub fn request(action: Action) -> Request {
 
 pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
     Observed {
+        stray_of: None,
         process_began: at(0),
         lead: Lead::ALONE,
         hearing: Hearing::Both,
@@ -130,6 +131,7 @@ pub fn episode(phase: Phase, cordon: Cordon, powered_off: bool) -> Episode {
             clicked_at: at(0),
             user: None,
             request: None,
+            stray_of: None,
         },
         node_uid: NodeUid::new("uid-1"),
         vm_uuid: None,

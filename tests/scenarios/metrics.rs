@@ -174,7 +174,7 @@ fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() 
         };
         ensure!(value(&away, &of_vcenter("session_up")) == 1.0);
         // Its only host is the one in maintenance.
-        ensure!(away.get("haulout_free_gpu_hosts{cluster=\"c1\"}") == Some(&0.0));
+        ensure!(away.get("haulout_free_gpu_hosts{compute_cluster=\"c1\"}") == Some(&0.0));
         // Long after 2020, so that it is a time.
         ensure!(value(&away, &of_vcenter("last_update_timestamp_seconds")) > 1.6e9);
         let host = |state: &str| format!("haulout_host_maintenance_state{{host=\"esx1\",state=\"{state}\"}}");

@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use haulout::gate::{Errand, Gate as ElectionGate};
+use haulout::ids::VmRef;
+use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
 use haulout_lab::gate::{Crossing, Gate, Moment, Side};
 use haulout_lab::kube::AuditEvent;
-use haulout_lab::stage::{ANNOTATIONS, Haulout, PATIENCE, Stage, episode};
+use haulout_lab::stage::{ANNOTATIONS, Haulout, PATIENCE, Stage, boot_id, episode};
+use haulout_lab::vcenter::{Power, State};
 use haulout_lab::wait::until;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -16,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::kills::{Story, through, undisturbed};
 use crate::metrics::{SERVED, address, ask};
-use crate::story::{one_node, start, tell};
+use crate::story::{in_maintenance, one_node, run, start, tell};
 
 /// How many of these stories run at once: each has two replicas and waits most of its time for a lease to run out.
 const ABREAST: usize = 4;
@@ -414,5 +418,210 @@ fn a_standby_is_ready_and_tells_who_leads_and_nothing_of_nodes() {
             "{of_b}"
         );
         b.stop().await
+    });
+}
+
+#[test]
+fn two_replicas_try_a_wrong_password_once_between_them_and_both_take_the_right_one() {
+    tell(async {
+        let stage = one_node("wrong-pair").await?;
+        let file = stage.kube.dir().join("wrong-pair-password");
+        let path = file.to_string_lossy().into_owned();
+        let write = |password: &str| std::fs::write(&file, password);
+        // At the first install already.
+        write("not-the-password")?;
+        let start = |name| {
+            let environment = [
+                ("LEADER_ELECTION", "true"),
+                ("LEASE_NAME", stage.name()),
+                ("LEASE_NAMESPACE", stage.name()),
+                ("POD_NAME", name),
+                ("VCENTER_PASSWORD", ""),
+                ("VCENTER_PASSWORD_FILE", path.as_str()),
+            ];
+            start(&stage, &environment)
+        };
+        let (a, b) = (start("a")?, start("b")?);
+        let logins = async || -> anyhow::Result<(usize, usize)> {
+            let journal = stage.vcenter.journal().await?;
+            let count = |detail: &str| journal.iter().filter(|it| it.detail == detail).count();
+            Ok((count("login"), count("login refused")))
+        };
+        // Far more often than once each, at the lab's pace of one attempt a second.
+        let held_back = async |times: usize| {
+            until("both to hold the password back", PATIENCE, async || {
+                let said = stage.said();
+                let of = |words: &str| said.matches(words).count();
+                let (own, others) = (of("changed ones at once"), of("has the turn to log in"));
+                Ok((own >= times && others >= times).then_some(()))
+            })
+            .await
+            .with_context(|| stage.said())
+        };
+        held_back(4).await?;
+        let (taken, refused) = logins().await?;
+        ensure!(
+            (taken, refused) == (0, 1),
+            "{taken} taken, {refused} refused\n{}",
+            stage.said()
+        );
+
+        write(stage.vcenter.password())?;
+        heard(&stage, 2).await?;
+        let (taken, refused) = logins().await?;
+        ensure!(
+            (taken, refused) == (2, 1),
+            "{taken} taken, {refused} refused\n{}",
+            stage.said()
+        );
+
+        // And where it is rotated to a wrong one while both are at work.
+        write("nor-this-one")?;
+        stage.vcenter.kill_sessions().await?;
+        // One that is started in the meantime does not try it either.
+        let c = start("c")?;
+        stage.wait_said("c_").await?;
+        held_back(10).await?;
+        let (taken, refused) = logins().await?;
+        ensure!(
+            (taken, refused) == (2, 2),
+            "{taken} taken, {refused} refused\n{}",
+            stage.said()
+        );
+        write(stage.vcenter.password())?;
+        heard(&stage, 5).await?;
+        let (taken, refused) = logins().await?;
+        ensure!(
+            (taken, refused) == (5, 2),
+            "{taken} taken, {refused} refused\n{}",
+            stage.said()
+        );
+        a.stop().await?;
+        b.stop().await?;
+        c.stop().await
+    });
+}
+
+#[test]
+fn vcenter_is_told_which_pod_comes_and_under_which_leadership_and_for_which_node_it_acts() {
+    tell(async {
+        let stage = one_node("audited").await?;
+        let node = stage.node_name("gpu1");
+        let environment = |name| {
+            let mine = [
+                ("LEADER_ELECTION", "true"),
+                ("LEASE_NAME", stage.name()),
+                ("LEASE_NAMESPACE", stage.name()),
+                ("POD_NAME", name),
+            ];
+            [&mine[..], &FAST[..]].concat()
+        };
+        let a = start(&stage, &environment("a"))?;
+        leads(&stage, "a").await?;
+        heard(&stage, 1).await?;
+        a.stop().await?;
+        let b = start(&stage, &environment("b"))?;
+        leads(&stage, "b").await?;
+        heard(&stage, 2).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+
+        let journal = stage.vcenter.journal().await?;
+        let agents: Vec<&str> = journal
+            .iter()
+            .filter(|it| it.detail == "login")
+            .map(|it| it.agent.as_str())
+            .collect();
+        let agent = |name: &str| format!("haulout/{} ({name})", env!("CARGO_PKG_VERSION"));
+        ensure!(agents == [agent("a"), agent("b")], "{agents:?}");
+        let acts: Vec<(&str, &str)> = journal
+            .iter()
+            .filter(|it| it.object == "gpu1" && !it.method.is_empty())
+            .map(|it| (it.method.as_str(), it.operation.as_str()))
+            .collect();
+        let ours = format!("haulout-e2-{node}-");
+        let asked = |name: &str| acts.iter().any(|(method, _)| *method == name);
+        ensure!(
+            asked("ShutdownGuest")
+                && asked("PowerOnVM_Task")
+                && acts.iter().all(|(_, operation)| operation.starts_with(&ours)),
+            "{acts:?} instead of {ours}"
+        );
+        b.stop().await
+    });
+}
+
+/// Cuts the power of `gpu1` as the controller's own user, as a request would that a deposed leader had sent off.
+async fn power_off_as_haulout(stage: &Stage<'_>) -> anyhow::Result<()> {
+    let given = |text: &str| CredentialPart::Given(text.to_owned().into());
+    let credentials = CredentialSource {
+        user: given(stage.vcenter.user()),
+        password: given(stage.vcenter.password()),
+    };
+    let trust = Trust::CaBundle(stage.kube.authority().to_owned());
+    let vcenter = Vcenter::new(Settings::new(
+        Endpoint::parse(stage.vcenter.sdk())?,
+        credentials,
+        trust,
+    ))?;
+    let state = stage.vcenter.state().await?;
+    let vm = state.vm("gpu1").context("gpu1 is a VM")?;
+    let permit = ElectionGate::without_election().pass(Errand::Effect)?;
+    vcenter
+        .power_off(&permit, &VmRef::new(vm.reference.as_str()))
+        .await?;
+    vcenter.logout().await;
+    let is_off = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.power == Power::PoweredOff);
+    stage.wait_vcenter("gpu1 is off", is_off).await?;
+    Ok(())
+}
+
+#[test]
+fn a_power_off_of_a_deposed_leader_that_arrives_after_the_end_is_made_up_for_and_a_persons_is_respected() {
+    tell(async {
+        let stage = one_node("stray").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[]).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        haulout.stop().await?;
+        let boot = boot_id(&stage.node(&node).await?);
+        power_off_as_haulout(&stage).await?;
+
+        // Whoever leads next knows of it what stands on the Node and in vCenter.
+        let haulout = start(&stage, &[])?;
+        stage
+            .wait_node(&node, "is on another boot", |node| boot_id(node) != boot)
+            .await?;
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (2, 2));
+
+        stage.vcenter.power_off("gpu1").await?;
+        let is_off = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.power == Power::PoweredOff);
+        stage.wait_vcenter("gpu1 is off", is_off).await?;
+        // Facts come in order, so whoever has seen the host come back has seen the VM go off before.
+        stage.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&stage, "esx1").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage
+            .wait_vcenter("esx1 is back", |it| {
+                it.host("esx1").is_some_and(|host| !host.in_maintenance)
+            })
+            .await?;
+        haulout.stop().await?;
+        let haulout = start(&stage, &[])?;
+        until("the set to be told three times", PATIENCE, async || {
+            let told = stage.said().matches("vCenter has told its complete set").count();
+            Ok((told >= 3).then_some(()))
+        })
+        .await?;
+        haulout.stop().await?;
+        ensure!(stage.power_cycles("gpu1").await? == (3, 2));
+        ensure!(episode(&stage.node(&node).await?).is_none());
+        Ok(())
     });
 }

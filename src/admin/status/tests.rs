@@ -48,6 +48,7 @@ fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
         clicked_at: at(0),
         user: Some("VSPHERE.LOCAL\\\"><b>".to_owned()),
         request: None,
+        stray_of: None,
     };
     let uid = NodeUid::new(node);
     let (id, traceparent) = Episode::name(&uid, &trigger, at(1));
@@ -115,6 +116,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
     Sight {
         record,
         seen: Observed {
+            stray_of: None,
             process_began: at(0),
             lead: crate::maintenance::observed::Lead::ALONE,
             hearing: Hearing::Both,

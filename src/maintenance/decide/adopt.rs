@@ -38,6 +38,7 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
         clicked_at: python.since,
         user: None,
         request: None,
+        stray_of: None,
     };
     let (id, traceparent) = Episode::name(&node.uid, &trigger, python.since);
     Decision::Record(Box::new(go(Episode {

@@ -16,6 +16,7 @@ fn episode(phase: Phase) -> Episode {
             clicked_at: time("2026-11-21T03:00:00.25Z"),
             user: Some("VSPHERE.LOCAL\\ops".to_owned()),
             request: None,
+            stray_of: None,
         },
         node_uid: NodeUid::new("uid-1"),
         vm_uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708"),

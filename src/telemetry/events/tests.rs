@@ -30,6 +30,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
             clicked_at: at(10) - SignedDuration::from_millis(400),
             user: Some("ops".to_owned()),
             request: None,
+            stray_of: None,
         },
         node_uid: NodeUid::new("uid-1"),
         vm_uuid: None,

@@ -405,9 +405,15 @@ fn detected(episode: &Episode, links: &Links) -> String {
         }
         None => "is in maintenance mode".to_owned(),
     };
-    let what = match &trigger.request {
-        Some(request) => format!("NodeMaintenance {} asks for this node", request.name),
-        None => format!("ESXi host {host} {how}"),
+    let what = match (&trigger.stray_of, &trigger.request) {
+        (Some(ended), _) => {
+            return format!(
+                "The VM is off by a request of ours that arrived after episode {ended} had ended; it is brought back; trace {}",
+                links.or_id(episode)
+            );
+        }
+        (None, Some(request)) => format!("NodeMaintenance {} asks for this node", request.name),
+        (None, None) => format!("ESXi host {host} {how}"),
     };
     let next = match (&episode.phase, &episode.cordon) {
         (Phase::Queued, _) => "waits for its turn",

@@ -186,8 +186,8 @@ metrics! {
         "When vCenter last answered the question for updates", in_seconds;
     HOST_MAINTENANCE_STATE: Gauge, "host_maintenance_state", ["host", "state"],
         "1 for the state of a host that carries a VM of ours, 0 for the others";
-    FREE_GPU_HOSTS: Gauge, "free_gpu_hosts", ["cluster"],
-        "Hosts in service with a device that fits a VM of ours in that cluster and that nobody is known to hold";
+    FREE_GPU_HOSTS: Gauge, "free_gpu_hosts", ["compute_cluster"],
+        "Hosts in service with a device that fits a VM of ours in that vSphere cluster and that nobody is known to hold";
     DECISIONS: Counter, "decisions", ["decision"],
         "What actors decided: records and effects each time, waits when they change";
     RECONCILE: Counter, "reconcile", ["result"],
@@ -246,7 +246,7 @@ impl Families {
     /// A counter that appears with its first event shows no increase for it, so those that alerts go by are there from
     /// the beginning.
     fn begin_at_zero(&self) {
-        for trigger in ["task", "host_state", "adopted"] {
+        for trigger in ["task", "host_state", "adopted", "stray"] {
             let _ = self
                 .episodes_started
                 .get_or_create(&labels([("trigger", trigger)]));

@@ -320,7 +320,7 @@ impl Standing {
         })?;
         gauge(encoder, &families::FREE_GPU_HOSTS, |gauge| {
             for (cluster, count) in &self.free_gpu_hosts {
-                gauge.with([("cluster", cluster)], f64::from(*count))?;
+                gauge.with([("compute_cluster", cluster)], f64::from(*count))?;
             }
             Ok(())
         })?;

@@ -23,6 +23,7 @@ fn sight(record: Record, host: HostState) -> Sight {
     Sight {
         record,
         seen: Observed {
+            stray_of: None,
             process_began: at(-60),
             lead: crate::maintenance::observed::Lead::ALONE,
             hearing: Hearing::Both,

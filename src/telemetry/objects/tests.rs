@@ -25,6 +25,7 @@ fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -
     Sight {
         record,
         seen: Observed {
+            stray_of: None,
             process_began: at(-60),
             lead: Lead::ALONE,
             hearing: Hearing::Both,

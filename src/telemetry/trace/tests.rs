@@ -18,6 +18,7 @@ fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
         clicked_at: at(-3),
         user: None,
         request: None,
+        stray_of: None,
     };
     let node_uid = NodeUid::new(uid);
     let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));

@@ -155,6 +155,11 @@ impl Remains {
 }
 
 impl Feed {
+    /// How vCenter calls the user of the session.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.session.user.as_deref()
+    }
+
     /// Makes the views, the list empty, the collector and its filters. What was made is in `remains`, also where it fails midway.
     pub(super) async fn build(remains: &mut Remains) -> Result<Self, Error> {
         let (vcenter, session) = (remains.vcenter.clone(), remains.session.clone());

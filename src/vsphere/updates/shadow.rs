@@ -17,6 +17,8 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
 /// The shadow of one feed. It starts empty with each.
 #[derive(Default)]
 pub struct Shadow {
+    /// How vCenter calls us, where it has told.
+    user: Option<String>,
     hosts: BTreeMap<HostRef, HostFacts>,
     computes: BTreeMap<ComputeRef, ComputeFacts>,
     vms: BTreeMap<VmRef, VmFacts>,
@@ -89,6 +91,14 @@ struct VmFacts {
 }
 
 impl Shadow {
+    /// The shadow of a feed whose session vCenter calls `user`'s.
+    pub fn of(user: Option<&str>) -> Self {
+        Self {
+            user: user.map(text::for_people),
+            ..Self::default()
+        }
+    }
+
     /// Takes a set that is complete, or one part of it.
     pub fn apply(&mut self, changes: Vec<Change>) {
         for change in changes {
@@ -435,6 +445,10 @@ impl Shadow {
             description_id: text::for_people(&info.description_id),
             state: info.state.clone(),
             queued_at: info.queued_at,
+            by_us: match (&info.user, &self.user) {
+                (Some(by), Some(us)) => by.eq_ignore_ascii_case(us),
+                (Some(_) | None, Some(_) | None) => false,
+            },
         };
         tell(&mut self.told.tasks, task.clone(), whole).map(Update::Task)
     }

@@ -18,6 +18,9 @@ pub const CACHE: &str = "HAULOUT_LAB_CACHE";
 /// How many builds of one part stay in the cache, for those who switch between branches.
 const KEPT: usize = 4;
 
+/// How long a module may take to come: one of some 10 MB over a slow line.
+const DOWNLOAD: Duration = Duration::from_secs(180);
+
 /// How often a running build says that it is still at it.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -60,6 +63,39 @@ pub async fn part(name: &str) -> anyhow::Result<PathBuf> {
     build_into(&cache_dir()?, name, &sources).await
 }
 
+/// The folder of the module that `go.mod` in `tests/lab/go/<name>` requires, as Go keeps it in a cache of its own, checked
+/// against `go.sum`: for files of others that are taken as they are.
+pub async fn module(name: &str) -> anyhow::Result<PathBuf> {
+    let sources = sources(name);
+    let path = sources.join("go.mod");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let required = text
+        .lines()
+        .find_map(|line| line.strip_prefix("require ")?.split_whitespace().next())
+        .with_context(|| format!("{} requires no module", path.display()))?;
+    let download = Command::new("go")
+        .args(["mod", "download", "-json", required])
+        .current_dir(&sources)
+        .env("GOWORK", "off")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(DOWNLOAD, download)
+        .await
+        .with_context(|| format!("downloading {required} did not end within {DOWNLOAD:?}"))?
+        .context("starting go mod download")?;
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    match said["Dir"].as_str() {
+        Some(dir) if output.status.success() => Ok(PathBuf::from(dir)),
+        Some(_) | None => bail!(
+            "downloading {required} ended with {}: {}{}",
+            output.status,
+            said["Error"].as_str().unwrap_or_default(),
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        ),
+    }
+}
+
 async fn build_into(cache: &Path, name: &str, sources: &Path) -> anyhow::Result<PathBuf> {
     let ldflags = ldflags(sources)?;
     let key = digest(sources, &go_version().await?, &ldflags)?;
@@ -78,7 +114,7 @@ async fn build_into(cache: &Path, name: &str, sources: &Path) -> anyhow::Result<
 }
 
 /// Waits for its turn to build this part. The kernel gives the lock back when its holder ends, however that happens.
-async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
+pub(crate) async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
     let path = cache.join(format!("{name}.lock"));
     let file = File::create(&path).with_context(|| format!("opening the lock {}", path.display()))?;
     let started = Instant::now();

@@ -266,6 +266,11 @@ impl Kube {
         self.dir.path()
     }
 
+    /// Creates the CustomResourceDefinition in this YAML, and waits until its kind is served.
+    pub async fn define(&self, text: &str) -> anyhow::Result<()> {
+        define(&self.client, text).await
+    }
+
     /// Makes a namespace and waits until pods may be made in it, which needs its default service account.
     pub async fn create_namespace(&self, name: &str) -> anyhow::Result<()> {
         let namespace = Namespace {
@@ -516,25 +521,27 @@ async fn await_apiserver(client: &kube::Client, parts: &mut [Process]) -> anyhow
     .await
 }
 
-/// Installs the kind NodeMaintenance from the chart's own file, and waits until it is served.
+/// Installs the kind NodeMaintenance from the chart's own file.
 async fn install_kind(client: &kube::Client) -> anyhow::Result<()> {
-    let text = include_str!("../../../chart/files/crd.yaml");
-    let kind: CustomResourceDefinition = serde_saphyr::from_str(text).context("reading the chart's CRD")?;
-    let name = kind
-        .metadata
-        .name
-        .clone()
-        .context("the chart's CRD has no name")?;
+    define(client, include_str!("../../../chart/files/crd.yaml"))
+        .await
+        .context("installing the chart's CRD")
+}
+
+/// Creates the CustomResourceDefinition in `text`, and waits until its kind is served.
+async fn define(client: &kube::Client, text: &str) -> anyhow::Result<()> {
+    let kind: CustomResourceDefinition = serde_saphyr::from_str(text).context("reading the definition")?;
+    let name = kind.metadata.name.clone().context("the definition has no name")?;
     let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
     kinds
         .create(&PostParams::default(), &kind)
         .await
-        .context("creating the chart's CRD")?;
+        .with_context(|| format!("creating {name}"))?;
     let served = kube::runtime::conditions::is_crd_established();
     let waiting = kube::runtime::wait::await_condition(kinds, &name, served);
     tokio::time::timeout(STARTUP, waiting)
         .await
-        .context("the chart's CRD was not served in time")??;
+        .with_context(|| format!("{name} was not served in time"))??;
     Ok(())
 }
 

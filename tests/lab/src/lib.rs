@@ -4,6 +4,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`build`] | builds the Go parts into a cache outside `target/` |
+//! | [`python`] | Python programs of others, installed into the same cache |
 //! | [`process`] | a child process that never outlives whoever started it |
 //! | [`run_dir`], [`ports`] | a run's temporary directory, and loopback ports that no other run takes |
 //! | [`wait`] | waits for a fact, with a deadline |
@@ -24,6 +25,7 @@ pub mod kube;
 pub mod kubelet;
 pub mod ports;
 pub mod process;
+pub mod python;
 pub mod run_dir;
 pub mod stage;
 pub mod tollgate;

@@ -492,6 +492,12 @@ pub struct Entry {
     /// The SOAP method of a call.
     #[serde(default)]
     pub method: String,
+    /// The `operationID` of a call.
+    #[serde(default)]
+    pub operation: String,
+    /// The User-Agent of a login.
+    #[serde(default)]
+    pub agent: String,
     /// The object's name.
     #[serde(default)]
     pub object: String,

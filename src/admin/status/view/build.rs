@@ -580,6 +580,9 @@ fn episode_facts(episode: &Episode) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut say = |name, value: String| facts.push(Fact { name, value });
     let trigger = &episode.trigger;
+    if let Some(ended) = &trigger.stray_of {
+        say("Set off by", format!("a late power-off of episode {ended}"));
+    }
     match (&trigger.request, &trigger.task) {
         (Some(request), _) => say("Set off by", format!("NodeMaintenance {}", request.name)),
         (None, Some(task)) => {
@@ -590,6 +593,7 @@ fn episode_facts(episode: &Episode) -> Vec<Fact> {
                 format!("{task}{user}, Enter Maintenance Mode of {}", episode.host),
             );
         }
+        (None, None) if trigger.stray_of.is_some() => {}
         (None, None) => say(
             "Set off by",
             format!("host {}, in maintenance mode", episode.host),

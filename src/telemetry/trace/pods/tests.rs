@@ -16,6 +16,7 @@ fn draining() -> Episode {
         clicked_at: at(0),
         user: None,
         request: None,
+        stray_of: None,
     };
     let node_uid = NodeUid::new("uid-1");
     let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));

@@ -28,6 +28,7 @@ fn begun(phase: Phase) -> Episode {
         clicked_at: at(-3),
         user: Some("VSPHERE.LOCAL\\ops".to_owned()),
         request: None,
+        stray_of: None,
     };
     let node_uid = NodeUid::new("uid-1");
     let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));

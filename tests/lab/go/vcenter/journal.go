@@ -16,17 +16,20 @@ type Entry struct {
 	Time time.Time `json:"time"`
 	// Kind is call, power, maintenance, move, reconfigure, host, session or
 	// fault.
-	Kind    string          `json:"kind"`
-	User    string          `json:"user,omitempty"`
-	Session string          `json:"session,omitempty"`
-	Method  string          `json:"method,omitempty"`
-	Object  string          `json:"object,omitempty"`
-	Ref     string          `json:"ref,omitempty"`
-	Host    string          `json:"host,omitempty"`
-	Task    string          `json:"task,omitempty"`
-	Args    json.RawMessage `json:"args,omitempty"`
-	Detail  string          `json:"detail,omitempty"`
-	Cause   string          `json:"cause,omitempty"`
+	Kind    string `json:"kind"`
+	User    string `json:"user,omitempty"`
+	Session string `json:"session,omitempty"`
+	Method  string `json:"method,omitempty"`
+	// Operation is a call's operationID, and Agent a login's User-Agent.
+	Operation string          `json:"operation,omitempty"`
+	Agent     string          `json:"agent,omitempty"`
+	Object    string          `json:"object,omitempty"`
+	Ref       string          `json:"ref,omitempty"`
+	Host      string          `json:"host,omitempty"`
+	Task      string          `json:"task,omitempty"`
+	Args      json.RawMessage `json:"args,omitempty"`
+	Detail    string          `json:"detail,omitempty"`
+	Cause     string          `json:"cause,omitempty"`
 }
 
 // Journal records every call that changes something and every change, so that
@@ -79,7 +82,7 @@ func changesSomething(method string) bool {
 
 func (v *VCenter) recordCall(who caller, method *simulator.Method) {
 	v.journal.add(Entry{
-		Kind: "call", User: who.User, Session: who.Session, Method: method.Name,
+		Kind: "call", User: who.User, Session: who.Session, Method: method.Name, Operation: method.Header.ID,
 		Object: v.nameOf(method.This), Ref: method.This.Value, Args: arguments(method.Body),
 	})
 }

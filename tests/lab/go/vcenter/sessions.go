@@ -119,7 +119,7 @@ func (v *VCenter) Login(ctx *simulator.Context, req *types.Login) soap.HasFault 
 		return &methods.LoginBody{Fault_: soapFault(&types.InvalidLogin{})}
 	}
 	v.sessions.seen(ctx)
-	v.journal.add(Entry{Kind: "session", User: req.UserName, Session: ctx.Session.Key, Detail: "login"})
+	v.journal.add(Entry{Kind: "session", User: req.UserName, Session: ctx.Session.Key, Agent: ctx.Session.UserAgent, Detail: "login"})
 	return res
 }
 

@@ -1,0 +1,179 @@
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::lease::election::Timing;
+use crate::cluster::stand_in::{Reply, refusal, server};
+
+const HOLD: Duration = Duration::from_secs(180);
+
+fn turn(holder: &str, lasts: Duration, renewed: &str) -> Option<Seen> {
+    Some(Seen {
+        holder: holder.to_owned(),
+        transitions: 0,
+        duration: lasts,
+        renewed: Some(renewed.to_owned()),
+        version: renewed.to_owned(),
+    })
+}
+
+#[test]
+fn a_refusal_is_waited_for_by_all_others_and_counts_from_when_they_saw_it() {
+    let began = Instant::now();
+    let mut known = Known::default();
+    assert_eq!(known.whose("b", began), Whose::Free, "nobody has tried");
+    known.read(turn("a", HOLD, "1"), began);
+    let left = |known: &Known, after| match known.whose("b", began + after) {
+        Whose::Taken { left, .. } => left,
+        Whose::Free => Duration::ZERO,
+    };
+    assert_eq!(left(&known, Duration::ZERO), HOLD);
+    assert_eq!(
+        known.whose("a", began),
+        Whose::Free,
+        "who was refused knows better"
+    );
+    known.read(turn("a", HOLD, "1"), began + Duration::from_secs(170));
+    assert_eq!(left(&known, Duration::from_secs(179)), Duration::from_secs(1));
+    assert_eq!(known.whose("b", began + HOLD), Whose::Free);
+
+    // Refused once more in the meantime: it counts anew.
+    known.read(turn("a", HOLD, "2"), began + Duration::from_secs(175));
+    assert_eq!(left(&known, HOLD), Duration::from_secs(175));
+    known.read(turn("", RELEASED, "3"), began + HOLD);
+    assert_eq!(known.whose("b", began + HOLD), Whose::Free, "it was given back");
+}
+
+#[test]
+fn nobody_can_lock_all_others_out_for_years() {
+    let began = Instant::now();
+    let mut known = Known::default();
+    known.read(turn("x", Duration::from_secs(1 << 30), "1"), began);
+    assert!(matches!(known.whose("b", began), Whose::Taken { .. }));
+    assert_eq!(known.whose("b", began + FOREIGN_LEASE_MAX), Whose::Free);
+}
+
+/// A kube-apiserver that keeps the one Lease, checks resource versions, and is silent when it is told to.
+#[derive(Clone, Default)]
+struct Store(Arc<Mutex<(Option<Value>, u64, bool)>>);
+
+const GET: &str = "GET /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout-login";
+const PUT: &str = "PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout-login";
+const POST: &str = "POST /apis/coordination.k8s.io/v1/namespaces/ops/leases";
+
+impl Store {
+    fn turns(&self, identity: &str) -> Turns {
+        let store = self.clone();
+        let (client, _) = server(move |seen| {
+            let mut held = store.0.lock().unwrap();
+            if held.2 {
+                return Reply::Silence;
+            }
+            let stands = held
+                .0
+                .as_ref()
+                .map(|lease| lease["metadata"]["resourceVersion"].clone());
+            let fits = match seen.line.as_str() {
+                GET => {
+                    return match &held.0 {
+                        Some(lease) => Reply::Json(200, lease.clone()),
+                        None => refusal(404, "NotFound", "no such lease", json!({})),
+                    };
+                }
+                POST => stands.is_none(),
+                PUT => stands.as_ref() == Some(&seen.body["metadata"]["resourceVersion"]),
+                other => panic!("{other}"),
+            };
+            if !fits {
+                return refusal(409, "Conflict", "it has changed", json!({}));
+            }
+            held.1 += 1;
+            let mut lease = seen.body.clone();
+            lease["metadata"]["resourceVersion"] = json!(held.1.to_string());
+            held.0 = Some(lease.clone());
+            Reply::Json(200, lease)
+        });
+        let election = Settings {
+            namespace: "ops".to_owned(),
+            name: "haulout".to_owned(),
+            identity: identity.to_owned(),
+            timing: Timing {
+                lease: Duration::from_secs(15),
+                renew_deadline: Duration::from_secs(10),
+                retry: Duration::from_secs(2),
+            },
+            clock: || Timestamp::UNIX_EPOCH,
+        };
+        Turns::beside(client, &election)
+    }
+}
+
+const LOGIN: Duration = Duration::from_secs(35);
+
+#[tokio::test(start_paused = true)]
+async fn of_two_that_come_together_one_logs_in_after_the_other() {
+    let store = Store::default();
+    let (a, b) = (store.turns("a"), store.turns("b"));
+    let logged_in = Mutex::new(0);
+    let log_in = async |turns: &Turns| {
+        turns.take(LOGIN).await.unwrap();
+        *logged_in.lock().unwrap() += 1;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let at_once = *logged_in.lock().unwrap();
+        turns.end(None).await;
+        at_once
+    };
+    let (one, other) = tokio::join!(log_in(&a), log_in(&b));
+    assert_eq!(one.min(other), 1, "both logged in at once");
+    assert_eq!(one.max(other), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_refusal_all_others_wait_and_then_come_first() {
+    let store = Store::default();
+    let (a, b) = (store.turns("a"), store.turns("b"));
+    a.take(LOGIN).await.unwrap();
+    a.end(Some(HOLD)).await;
+    let began = Instant::now();
+    let waited = loop {
+        match b.take(LOGIN).await {
+            Ok(()) => break began.elapsed(),
+            Err(NotYet::Taken { holder, .. }) => assert_eq!(holder, "a"),
+            Err(NotYet::OutOfReach { said, .. }) => panic!("{said}"),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    assert!(
+        waited >= HOLD && waited < HOLD + Duration::from_secs(2),
+        "{waited:?}"
+    );
+    let said = a.take(LOGIN).await.unwrap_err().to_string();
+    assert!(said.starts_with("b has the turn to log in"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_dies_while_it_logs_in_is_waited_for_no_longer_than_a_login_takes() {
+    let store = Store::default();
+    store.turns("a").take(LOGIN).await.unwrap();
+    let (b, began) = (store.turns("b"), Instant::now());
+    while b.take(LOGIN).await.is_err() {}
+    let waited = began.elapsed();
+    assert!(
+        waited >= LOGIN && waited < LOGIN + Duration::from_secs(2),
+        "{waited:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_says_whose_turn_it_is_nobody_logs_in() {
+    let store = Store::default();
+    let a = store.turns("a");
+    a.take(LOGIN).await.unwrap();
+    store.0.lock().unwrap().2 = true;
+    // It gives up telling, and runs out.
+    a.end(None).await;
+    let said = store.turns("b").take(LOGIN).await.unwrap_err().to_string();
+    assert!(said.starts_with("the Lease haulout-login"), "{said}");
+}

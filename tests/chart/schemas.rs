@@ -1,0 +1,100 @@
+//! What helm renders, held against the schemas that Kubernetes publishes of its kinds: the oldest release that the chart
+//! takes, and the newest one that there are schemas of.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use haulout_lab::python::{self, Python};
+use haulout_lab::run_dir::RunDir;
+
+use crate::helm::{RUNTIME, cases, chart, read, succeed};
+
+/// It carries the schemas of Kubernetes 1.25 to 1.37.
+const VALIDATOR: &str = "kubernetes-validate==1.37.0";
+
+/// The oldest release of Kubernetes that the chart takes, and the newest that the validator knows. The chart names no
+/// newest one.
+const RELEASES: [&str; 2] = ["1.30", "1.37"];
+
+/// Kinds that Kubernetes itself does not have: `valid.rs` holds them against the Prometheus Operator's own definitions.
+const NOT_OF_KUBERNETES: [&str; 3] = ["PodMonitor", "PrometheusRule", "ServiceMonitor"];
+
+fn judged(python: &Path, release: &str, file: &Path) -> Output {
+    Command::new(python)
+        .args(["-m", "kubernetes_validate", "--strict", "-k", release])
+        .arg(file)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn every_manifest_holds_strictly_to_the_schemas_of_the_oldest_and_the_newest_kubernetes() {
+    assert!(
+        read("chart/Chart.yaml").contains(&format!("\nkubeVersion: \">={}.0-0\"\n", RELEASES[0])),
+        "the oldest release is another"
+    );
+    let python = match RUNTIME.block_on(python::with(VALIDATOR, "kubernetes_validate")) {
+        Ok(Python::At(python)) => python,
+        Ok(Python::Missing(why)) => {
+            println!("the manifests are held against no schema: {why}");
+            return;
+        }
+        Err(error) => panic!("{error:#}"),
+    };
+    let dir = RunDir::create().unwrap();
+    let (chart, mut unknown) = (chart(), BTreeSet::new());
+    for case in cases() {
+        let args = [
+            "template",
+            "haulout",
+            chart.to_str().unwrap(),
+            "-n",
+            "haulout",
+            "-f",
+        ];
+        let text = succeed("helm", &[&args[..], &[case.to_str().unwrap()]].concat());
+        let objects = text.lines().filter(|line| line.starts_with("kind: ")).count();
+        let file = dir.write("rendered.yaml", &text).unwrap();
+        for release in RELEASES {
+            let output = judged(&python, release, &file);
+            let said = String::from_utf8_lossy(&output.stdout);
+            let about = format!("{} on {release}", case.display());
+            assert!(
+                output.status.success(),
+                "{about}: {said}{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            let passed = said
+                .lines()
+                .filter(|line| line.contains(" passed for resource "))
+                .count();
+            let skipped = said
+                .lines()
+                .filter_map(|line| {
+                    line.split_once("Couldn't find schema for kind ")?
+                        .1
+                        .split_once(' ')
+                })
+                .map(|(kind, _)| kind.to_owned())
+                .collect::<Vec<_>>();
+            assert_eq!(passed + skipped.len(), objects, "{about}: {said}");
+            unknown.extend(skipped);
+        }
+    }
+    let unknown: Vec<&str> = unknown.iter().map(String::as_str).collect();
+    assert_eq!(unknown, NOT_OF_KUBERNETES, "kinds that nobody has a schema of");
+
+    let file = dir
+        .write(
+            "wrong.yaml",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: x\ndta: {}\n",
+        )
+        .unwrap();
+    let output = judged(&python, RELEASES[1], &file);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        !output.status.success() && said.contains("'dta' was unexpected"),
+        "{said}"
+    );
+}

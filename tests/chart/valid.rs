@@ -1,0 +1,149 @@
+//! What the chart renders, judged by a kube-apiserver that also has the Prometheus Operator's kinds.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::build;
+use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::stage::PATIENCE;
+use haulout_lab::wait::until;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
+use kube::core::GroupVersionKind;
+use serde_json::json;
+use tokio::sync::OnceCell;
+
+use crate::helm::{RUNTIME, cases, chart, object, rendered, run};
+use crate::release::{kube, restricted_namespace, tell};
+
+/// A cluster of its own: a chart renders other things where these kinds are, and the other stories are told without.
+static OPERATED: OnceCell<Kube> = OnceCell::const_new();
+
+async fn operated() -> &'static Kube {
+    OPERATED
+        .get_or_init(async || {
+            with_operators_kinds()
+                .await
+                .expect("starting a cluster with the Prometheus Operator's kinds")
+        })
+        .await
+}
+
+async fn with_operators_kinds() -> anyhow::Result<Kube> {
+    let module = build::module("prometheus-operator").await?;
+    let kube = Kube::start(&Options::default()).await?;
+    for kinds in ["podmonitors", "prometheusrules", "servicemonitors"] {
+        let path = module.join(format!(
+            "example/prometheus-operator-crd/monitoring.coreos.com_{kinds}.yaml"
+        ));
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        kube.define(&text).await?;
+    }
+    Ok(kube)
+}
+
+#[test]
+fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
+    tell(async {
+        let client = operated().await.client();
+        restricted_namespace(&client, "haulout").await?;
+        let params = PatchParams {
+            dry_run: true,
+            field_validation: Some(ValidationDirective::Strict),
+            ..PatchParams::apply("chart").force()
+        };
+        let mut seen = BTreeSet::new();
+        for case in cases() {
+            let objects = rendered(&case, &[]);
+            for rendered in &objects {
+                let object: DynamicObject = serde_json::from_value(rendered.clone())?;
+                let types = object.types.clone().context("an object has a kind")?;
+                seen.insert(types.kind.clone());
+                let kind = GroupVersionKind::try_from(&types)?;
+                let (resource, capabilities) = kube::discovery::pinned_kind(&client, &kind).await?;
+                let api: Api<DynamicObject> = match capabilities.scope {
+                    kube::discovery::Scope::Cluster => Api::all_with(client.clone(), &resource),
+                    kube::discovery::Scope::Namespaced => {
+                        let namespace = object.metadata.namespace.as_deref();
+                        let namespace =
+                            namespace.with_context(|| format!("{rendered} names no namespace"))?;
+                        // The Lease's Role of a hosted cluster stands there, not here.
+                        Api::namespaced_with(client.clone(), namespace, &resource)
+                    }
+                };
+                let name = object.metadata.name.clone().context("an object has a name")?;
+                api.patch(&name, &params, &Patch::Apply(&object))
+                    .await
+                    .with_context(|| format!("{}: {} {name}", case.display(), types.kind))?;
+            }
+            let template = &object(&objects, "Deployment")["spec"]["template"];
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "haulout"}, "spec": template["spec"],
+            }))?;
+            // Its ServiceAccount is not there in a dry run, so the namespace's own stands in.
+            let mut pod = pod;
+            if let Some(spec) = &mut pod.spec {
+                spec.service_account_name = None;
+            }
+            let dry = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
+            let pods: Api<Pod> = Api::namespaced(client.clone(), "haulout");
+            until("a pod to be admitted or refused", PATIENCE, async || {
+                match pods.create(&dry, &pod).await {
+                    Ok(_) => Ok(Some(Ok(()))),
+                    // The namespace's default ServiceAccount takes a moment to be made.
+                    Err(error) if error.to_string().contains("serviceaccount") => Ok(None),
+                    Err(error) => Ok(Some(Err(error))),
+                }
+            })
+            .await?
+            .with_context(|| format!("{}: its pod", case.display()))?;
+        }
+        ensure!(
+            ["PodMonitor", "PrometheusRule", "ServiceMonitor"]
+                .iter()
+                .all(|kind| seen.contains(*kind)),
+            "the values files switch on only {seen:?}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn helm_asks_the_cluster_whether_the_operators_kinds_are_there() {
+    let (with, without) = RUNTIME.block_on(async {
+        let kubeconfig = |kube: &Kube| kube.kubeconfig(&User::admin("helm")).unwrap();
+        (kubeconfig(operated().await), kubeconfig(kube().await))
+    });
+    let (chart, case) = (chart(), chart().join("ci/full-values.yaml"));
+    let install = |kubeconfig: &std::path::Path, mode: &str| {
+        let mode = |what: &str| format!("{what}.renderMode={mode}");
+        let (monitor, rule) = (mode("serviceMonitor"), mode("prometheusRule"));
+        let mut args = vec!["install", "asks", chart.to_str().unwrap(), "-n", "asks"];
+        args.extend(["--dry-run=server", "--set", "crds.enabled=false"]);
+        args.extend(["-f", case.to_str().unwrap(), "--set", &monitor, "--set", &rule]);
+        args.extend(["--kubeconfig", kubeconfig.to_str().unwrap()]);
+        let output = run("helm", &args);
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
+    };
+    for mode in ["failIfMissing", "skipIfMissing"] {
+        let (taken, said) = install(&with, mode);
+        assert!(taken, "{mode}: {said}");
+        for kind in ["ServiceMonitor", "PrometheusRule"] {
+            assert!(said.contains(&format!("\nkind: {kind}\n")), "{mode}: {said}");
+        }
+    }
+    let (taken, said) = install(&without, "skipIfMissing");
+    assert!(taken && !said.contains("monitoring.coreos.com/v1\n"), "{said}");
+    let (taken, said) = install(&without, "failIfMissing");
+    assert!(
+        !taken && said.contains("are not installed in this cluster"),
+        "{said}"
+    );
+}

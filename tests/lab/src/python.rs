@@ -1,0 +1,84 @@
+//! Python programs of others, each pinned and installed by pip into a folder of its own in the lab's cache.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::build;
+
+/// How long pip may take: a package of 20 MB over a slow line.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// A Python that can import one package.
+#[derive(Debug, Clone)]
+pub enum Python {
+    /// Its program.
+    At(PathBuf),
+    /// The machine has no Python, or one without what installs packages: why nothing can be run.
+    Missing(String),
+}
+
+/// A Python with `requirement`, as `name==version`, which is imported as `module`. It is installed first where the cache
+/// does not have it; processes that ask at the same time install once.
+pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Python> {
+    let cache = build::cache_dir()?;
+    std::fs::create_dir_all(&cache)
+        .with_context(|| format!("making the cache directory {}", cache.display()))?;
+    let dir = cache.join(requirement);
+    let program = dir.join("bin/python");
+    let import = format!("import {module}");
+    let _lock = build::lock(&cache, requirement).await?;
+    if said_by(Command::new(&program).args(["-c", &import]))
+        .await
+        .is_ok()
+    {
+        return Ok(Python::At(program));
+    }
+    // What makes a folder of its own, and what brings pip into it: some distributions pack them apart.
+    if let Err(said) = said_by(Command::new("python3").args(["-c", "import venv, ensurepip"])).await {
+        return Ok(Python::Missing(format!(
+            "there is no python3 with venv and pip on PATH: {said}"
+        )));
+    }
+    if let Err(said) = said_by(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir)).await {
+        bail!(
+            "making a folder for {requirement} at {} failed: {said}",
+            dir.display()
+        );
+    }
+    let mut pip = Command::new(&program);
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        requirement,
+    ]);
+    if let Err(said) = said_by(&mut pip).await {
+        bail!("pip could not install {requirement}: {said}");
+    }
+    Ok(Python::At(program))
+}
+
+/// Runs it to its end; what it said where it could not be run, did not end in time, or failed.
+async fn said_by(command: &mut Command) -> Result<(), String> {
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = match timeout(PATIENCE, output).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err(format!("it had not ended after {} s", PATIENCE.as_secs())),
+    };
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!(
+        "{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim_end()
+    ))
+}
