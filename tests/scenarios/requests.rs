@@ -7,6 +7,7 @@ use haulout::cluster::maintenances::kind::{
     MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
 };
 use haulout_lab::stage::{Stage, annotation, is_cordoned, is_ready};
+use haulout_lab::vcenter::Delays;
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -79,6 +80,26 @@ async fn episodes(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMaint
     Ok(all)
 }
 
+/// The episodes of `node` once all of them have ended.
+async fn all_ended(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
+    until("the episodes to be history", PATIENCE, async || {
+        let history = episodes(stage, node).await?;
+        let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
+        Ok(history.iter().all(ended).then_some(history))
+    })
+    .await
+}
+
+/// Waits until the copy of the record of `node` is in this phase.
+async fn copy_says(stage: &Stage<'_>, node: &str, phase: &str) -> anyhow::Result<()> {
+    until(&format!("the copy to say {phase}"), PATIENCE, async || {
+        let episodes = episodes(stage, node).await?;
+        let record = episodes.first().and_then(|it| it.status.clone()?.record);
+        Ok(record.filter(|record| record.contains(phase)).map(|_| ()))
+    })
+    .await
+}
+
 /// A person annotates a Node.
 async fn wish(stage: &Stage<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(stage.client());
@@ -124,12 +145,7 @@ fn a_node_that_a_person_asks_to_be_drained_is_kept_so_until_the_request_is_delet
             stage.power_cycles("gpu1").await? == (0, 0),
             "its VM was left alone"
         );
-        let history = until("the episode to be history", PATIENCE, async || {
-            let history = episodes(&stage, &node).await?;
-            let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
-            Ok(history.iter().all(ended).then_some(history))
-        })
-        .await?;
+        let history = all_ended(&stage, &node).await?;
         ensure!(history.len() == 1, "{history:#?}");
         let status = history[0].status.clone().unwrap_or_default();
         let phases: Vec<&str> = status.phases.iter().map(|phase| phase.phase.as_str()).collect();
@@ -278,12 +294,7 @@ fn an_episode_outlives_its_node_object_that_is_deleted_while_the_vm_is_off() {
         stage.vcenter.enter_maintenance("esx1").await?;
         in_maintenance(&stage, "esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        until("the copy to know", PATIENCE, async || {
-            let episodes = episodes(&stage, &node).await?;
-            let record = episodes.first().and_then(|it| it.status.clone()?.record);
-            Ok(record.filter(|record| record.contains("awaitingHost")))
-        })
-        .await?;
+        copy_says(&stage, &node, "awaitingHost").await?;
         let before = nodes.get(&node).await?.uid();
         nodes.delete(&node, &DeleteParams::default()).await?;
         // Also by a process that never saw the Node.
@@ -298,14 +309,61 @@ fn an_episode_outlives_its_node_object_that_is_deleted_while_the_vm_is_off() {
             .await?;
         ensure!(!is_cordoned(&back));
         ensure!(stage.power_cycles("gpu1").await? == (1, 1));
-        let history = until("the episode to be history", PATIENCE, async || {
-            let history = episodes(&stage, &node).await?;
-            let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
-            Ok(history.iter().all(ended).then_some(history))
-        })
-        .await?;
+        let history = all_ended(&stage, &node).await?;
         ensure!(history.len() == 1, "one episode: {history:#?}");
         haulout.stop().await
+    });
+}
+
+#[test]
+fn an_episode_outlives_its_node_object_that_a_restore_of_etcd_puts_back_with_the_same_uid() {
+    tell(async {
+        for is_killed in [false, true] {
+            let name = if is_killed { "restored-killed" } else { "restored" };
+            let stage = one_node(name).await?;
+            // Long enough that the Node is back before its kubelet would register another one.
+            let delays = Delays {
+                power_on_ms: 1500,
+                ..Delays::default()
+            };
+            stage.vcenter.set_delays(delays).await?;
+            let node = stage.node_name("gpu1");
+            let haulout = run(&stage, &[]).await?;
+            let nodes: Api<Node> = Api::all(stage.client());
+
+            stage.vcenter.enter_maintenance("esx1").await?;
+            in_maintenance(&stage, "esx1").await?;
+            let off = stage.wait_phase(&node, "awaitingHost").await?;
+            copy_says(&stage, &node, "awaitingHost").await?;
+            let backup = stage.kube.back_up_node(&node).await?;
+            nodes.delete(&node, &DeleteParams::default()).await?;
+            stage.vcenter.exit_maintenance("esx1").await?;
+            copy_says(&stage, &node, "poweringOn").await?;
+            ensure!(
+                nodes.get_opt(&node).await?.is_none(),
+                "it went on without its Node"
+            );
+            // What the Node says is a phase behind its copy.
+            let haulout = if is_killed {
+                haulout.kill().await?;
+                stage.kube.restore_node(&backup).await?;
+                run(&stage, &[]).await?
+            } else {
+                stage.kube.restore_node(&backup).await?;
+                haulout
+            };
+
+            let back = stage.wait_in_service(&node).await?;
+            ensure!(back.uid() == off.uid(), "it is the Node that was deleted");
+            ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+            ensure!(stage.calls("PowerOnVM_Task", "gpu1").await? == 1);
+            let history = all_ended(&stage, &node).await?;
+            ensure!(history.len() == 1, "one episode: {history:#?}");
+            let status = history[0].status.clone().unwrap_or_default();
+            ensure!(condition(&status, "Succeeded") == Some("True"), "{status:#?}");
+            haulout.stop().await?;
+        }
+        Ok(())
     });
 }
 
