@@ -25,7 +25,7 @@ fn objects(stage: &Stage<'_>) -> Api<NodeMaintenance> {
 }
 
 /// A person asks for `action` on `node`.
-async fn ask(
+pub async fn ask(
     stage: &Stage<'_>,
     name: &str,
     node: &str,
@@ -47,7 +47,8 @@ async fn ask(
     Ok(objects(stage).create(&PostParams::default(), &request).await?)
 }
 
-async fn withdraw(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
+/// A person deletes what they asked for.
+pub async fn withdraw(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
     let name = format!("{}-{name}", stage.name());
     objects(stage).delete(&name, &DeleteParams::default()).await?;
     Ok(())
