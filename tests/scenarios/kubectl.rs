@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::kube::User;
-use haulout_lab::stage::{Stage, is_cordoned};
+use haulout_lab::stage::{Stage, boot_id, is_cordoned, is_ready};
 use haulout_lab::vcenter::{DeviceSpec, GuestPatch};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -282,6 +282,119 @@ fn squeezed(text: &str) -> Vec<Vec<&str>> {
     text.lines()
         .map(|line| line.split_whitespace().collect())
         .collect()
+}
+
+/// What a person who asks for `action` by `drain` is told on stdout, behind the line that names the request.
+fn outcome(answer: &Answer, node: &str) -> anyhow::Result<Vec<String>> {
+    let mut lines = answer.stdout.lines();
+    let created = lines.next().unwrap_or_default();
+    ensure!(
+        created.starts_with(&format!("nodemaintenance.haulout.dev/{node}-")) && created.ends_with(" created"),
+        "{answer}"
+    );
+    let told = lines.map(|line| line.replace(&format!("node/{node} "), ""));
+    Ok(told.collect())
+}
+
+#[test]
+fn a_person_asks_at_a_prompt_for_a_vm_to_be_kept_off() {
+    tell(async {
+        let stage = one_node("prompt-off").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("web", &node, &[]).await?;
+        let haulout = run(&stage, &[]).await?;
+        let words = ["drain", &node, "--action", "PowerOff", "--timeout", "60"];
+        let off = types(&stage, &words).await?;
+        ensure!(off.code == 0, "{off}");
+        ensure!(outcome(&off, &node)? == ["cordoned", "drained"], "{off}");
+        let power = async || {
+            anyhow::Ok(
+                stage
+                    .vcenter
+                    .state()
+                    .await?
+                    .vm("gpu1")
+                    .is_some_and(|vm| vm.is_on()),
+            )
+        };
+        ensure!(!power().await?, "it waited until the VM was off: {off}");
+        ensure!(stage.pods_on(&node).await?.is_empty());
+        let status = types(&stage, &["status", &node]).await?;
+        ensure!(
+            status.code == 3 && status.stdout.contains("PowerOff Succeeded"),
+            "{status}"
+        );
+        let resumed = types(&stage, &["resume", &node]).await?;
+        ensure!(resumed.code == 0, "{resumed}");
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_person_asks_at_a_prompt_for_a_reboot_and_is_told_when_the_node_is_back() {
+    tell(async {
+        let stage = one_node("prompt-reboot").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("web", &node, &[]).await?;
+        let before = boot_id(&stage.node(&node).await?);
+        let haulout = run(&stage, &[]).await?;
+        let words = ["drain", &node, "--action=reboot", "--timeout=60"];
+        let rebooted = types(&stage, &words).await?;
+        ensure!(rebooted.code == 0, "{rebooted}");
+        ensure!(
+            outcome(&rebooted, &node)? == ["cordoned", "drained", "uncordoned"],
+            "{rebooted}"
+        );
+        let back = stage.node(&node).await?;
+        ensure!(boot_id(&back) != before && !is_cordoned(&back) && is_ready(&back));
+        ensure!(types(&stage, &["status", &node]).await?.code == 0);
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_person_asks_at_a_prompt_for_a_move_to_a_host_and_where_it_cannot_be_is_told_why() {
+    tell(async {
+        let stage = three_hosts("prompt-move").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[]).await?;
+        let to = |host| {
+            [
+                "drain",
+                &node,
+                "--action",
+                "Relocate",
+                "--target-host",
+                host,
+                "--timeout",
+                "60",
+            ]
+        };
+        let moved = types(&stage, &to("esx2")).await?;
+        ensure!(moved.code == 0, "{moved}");
+        ensure!(
+            outcome(&moved, &node)? == ["cordoned", "drained", "uncordoned"],
+            "{moved}"
+        );
+        let stands_on = async || {
+            let state = stage.vcenter.state().await?;
+            Ok::<_, anyhow::Error>(state.vm("gpu1").map(|vm| vm.host.clone()))
+        };
+        ensure!(stands_on().await?.as_deref() == Some("esx2"));
+        stage.wait_in_service(&node).await?;
+
+        let nowhere = types(&stage, &to("esx3")).await?;
+        ensure!(
+            nowhere.code == 1 && nowhere.stderr.contains("esx3 has no matching passthrough device"),
+            "{nowhere}"
+        );
+        stage.wait_in_service(&node).await?;
+        ensure!(stands_on().await?.as_deref() == Some("esx2"));
+        haulout.stop().await
+    });
 }
 
 #[test]
