@@ -8,8 +8,10 @@ use anyhow::{Context as _, ensure};
 use haulout_lab::kube::User;
 use haulout_lab::stage::{Stage, boot_id, is_cordoned, is_ready};
 use haulout_lab::vcenter::{DeviceSpec, GuestPatch};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -514,6 +516,152 @@ fn a_check_finds_what_is_missing_and_says_what_to_do() {
             )),
             "{unbound}"
         );
+        Ok(())
+    });
+}
+
+/// What `check` says of each privilege that vCenter does not grant, in turn.
+#[test]
+fn a_check_names_each_privilege_that_is_withheld_and_the_object_it_is_missing_on() {
+    tell(async {
+        let stage = one_node("check-privileges").await?;
+        let state = stage.vcenter.state().await?;
+        let vm = &state.vm("gpu1").context("no VM")?.reference;
+        let host = &state.host("esx1").context("no host")?.reference;
+        let (vm, host) = (format!("gpu1 ({vm})"), format!("esx1 ({host})"));
+        let root = "the root folder".to_owned();
+        let vms = "the VMs of our nodes";
+        for (privilege, object, good, on) in [
+            ("System.View", None, "the root folder", &root),
+            ("System.Read", None, "the root folder", &root),
+            ("VirtualMachine.Interact.PowerOff", None, vms, &vm),
+            ("VirtualMachine.Interact.PowerOn", None, vms, &vm),
+            ("Resource.ColdMigrate", Some("gpu1"), vms, &vm),
+            (
+                "Resource.ColdMigrate",
+                Some("esx1"),
+                "the hosts of their clusters",
+                &host,
+            ),
+        ] {
+            let good = format!("√ {privilege} on {good}\n");
+            stage.vcenter.withhold(&[]).await?;
+            let granted = types(&stage, &["check"]).await?;
+            ensure!(
+                granted.code == 0 && granted.stdout.contains(&good),
+                "{good:?} in {granted}"
+            );
+            stage.vcenter.withhold(&[(privilege, object)]).await?;
+            let withheld = types(&stage, &["check"]).await?;
+            let missing = format!("\n× {privilege} is missing on {on} (needed for ");
+            ensure!(
+                withheld.code == 4
+                    && withheld.stdout.contains(&missing)
+                    && !withheld.stdout.contains(&good)
+                    && withheld.stdout.ends_with(" ‼   1 ×\n"),
+                "{missing:?} in {withheld}"
+            );
+            let (_, after) = withheld.stdout.split_once(&missing).context("it is there")?;
+            ensure!(
+                after.lines().nth(1) == Some("    hint: give the user the roles in the README, propagated"),
+                "{withheld}"
+            );
+        }
+        let listed = types(&stage, &["check", "-o", "json"]).await?;
+        let missing = |item: &&Value| item["mark"] == "missing";
+        let missing: Vec<Value> = listed.json()?["items"]
+            .as_array()
+            .context("items")?
+            .iter()
+            .filter(missing)
+            .cloned()
+            .collect();
+        ensure!(
+            listed.code == 4 && missing.len() == 1 && missing[0]["section"] == "vCenter",
+            "{listed}"
+        );
+        Ok(())
+    });
+}
+
+/// A check as a user who has the rights of the README but for `lacks`: resource and verb.
+async fn check_without(stage: &Stage<'_>, lacks: &[(&str, &str)]) -> anyhow::Result<Answer> {
+    let person = format!("{}-{}", stage.name(), lacks.len());
+    let rules: Vec<PolicyRule> = haulout_lab::kube::Options::default()
+        .haulout_rules
+        .into_iter()
+        .map(|mut rule| {
+            let of_it = rule.resources.clone().unwrap_or_default();
+            rule.verbs.retain(|verb| {
+                !lacks
+                    .iter()
+                    .any(|(resource, lacked)| of_it.iter().any(|it| it == resource) && verb == lacked)
+            });
+            rule
+        })
+        .filter(|rule| !rule.verbs.is_empty())
+        .collect();
+    let metadata = || ObjectMeta {
+        name: Some(person.clone()),
+        ..ObjectMeta::default()
+    };
+    let role = ClusterRole {
+        metadata: metadata(),
+        rules: Some(rules),
+        ..ClusterRole::default()
+    };
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": metadata(),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": person},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": person}],
+    }))?;
+    let params = PostParams::default();
+    Api::all(stage.client()).create(&params, &role).await?;
+    Api::all(stage.client()).create(&params, &binding).await?;
+    let config = stage.kube.kubeconfig(&User::stranger(&person))?;
+    let config = config.to_str().context("a path")?.to_owned();
+    // The kube-apiserver learns of a binding a moment after it is made.
+    haulout_lab::wait::until("the binding to count", PATIENCE, async || {
+        let answer = types_with(stage, &["check"], &[("KUBECONFIG", &config)]).await?;
+        Ok(answer
+            .stdout
+            .contains("√ may list, watch pods\n")
+            .then_some(answer))
+    })
+    .await
+}
+
+#[test]
+fn a_check_by_a_user_with_fewer_rights_names_those_that_are_missing() {
+    tell(async {
+        let stage = one_node("check-rights").await?;
+        let whole = check_without(&stage, &[]).await?;
+        ensure!(
+            whole.code == 0 && whole.stdout.contains("√ may create pods/eviction\n"),
+            "{whole}"
+        );
+        ensure!(!whole.stdout.contains("may not"), "{whole}");
+
+        // Without these it drains all the same, and people see less.
+        let less = check_without(&stage, &[("events", "create")]).await?;
+        ensure!(
+            less.code == 0
+                && less
+                    .stdout
+                    .contains("‼ may not create events in events.k8s.io (needed for telling what happens"),
+            "{less}"
+        );
+        let blocked = check_without(&stage, &[("pods/eviction", "create"), ("nodes", "patch")]).await?;
+        ensure!(
+            blocked.code == 4 && blocked.stdout.ends_with(" ‼   2 ×\n"),
+            "{blocked}"
+        );
+        for words in [
+            "× may not patch nodes (needed for following nodes, cordoning them, and keeping the record)\n    hint: apply the rights in the README",
+            "× may not create pods/eviction (needed for draining)\n    hint: apply the rights in the README",
+        ] {
+            ensure!(blocked.stdout.contains(words), "{words:?} in {blocked}");
+        }
         Ok(())
     });
 }

@@ -108,6 +108,14 @@ impl User {
         }
     }
 
+    /// Someone who may do what is bound to their name, and otherwise what everybody may.
+    pub fn stranger(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            group: "strangers",
+        }
+    }
+
     /// The name in the audit log.
     pub fn name(&self) -> &str {
         &self.name
