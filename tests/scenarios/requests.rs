@@ -378,17 +378,28 @@ fn of_the_ended_episodes_as_many_are_kept_as_the_setting_says() {
             let name = format!("r{round}");
             ask(&stage, &name, &node, MaintenanceAction::Drain).await?;
             stage.wait_phase(&node, "drained").await?;
+            // What is over within the half second in which writes are gathered leaves no object.
+            until("the episode to have its object", PATIENCE, async || {
+                let is_open =
+                    |it: &NodeMaintenance| it.status.as_ref().is_none_or(|it| it.ended_at.is_none());
+                let episodes = episodes(&stage, &node).await?;
+                Ok(episodes.iter().any(is_open).then_some(()))
+            })
+            .await?;
             withdraw(&stage, &name).await?;
             stage.wait_in_service(&node).await?;
         }
+        let seen = std::cell::RefCell::new(Vec::new());
         until("two to be left", PATIENCE, async || {
             let left = episodes(&stage, &node).await?;
+            seen.borrow_mut().clone_from(&left);
             let ended = left
                 .iter()
                 .all(|it| it.status.as_ref().is_some_and(|it| it.ended_at.is_some()));
             Ok((ended && left.len() == 2).then_some(()))
         })
-        .await?;
+        .await
+        .with_context(|| format!("left are {:#?}\n{}", seen.borrow(), stage.said()))?;
         haulout.stop().await
     });
 }
