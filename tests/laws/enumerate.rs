@@ -263,7 +263,7 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
                 for (index, attempts) in attempts.iter().enumerate().step_by(part) {
                     seen.attempts = attempts.clone();
                     // What cannot matter together is not multiplied: drains matter while the VM is on, offers while it
-                    // is off, and targets while it is being relocated.
+                    // is off or is to be moved, and targets while it is being relocated.
                     let off = matches!(
                         vm,
                         VmSeen::Found(VmFacts {
@@ -271,7 +271,17 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
                             ..
                         })
                     );
-                    for situation in 0..if off { offers.len() * 2 } else { drains.len() * 2 } {
+                    let looked_at = if asks_for(request, &Action::Relocate { to: None }) {
+                        offers.len()
+                    } else {
+                        1
+                    };
+                    let situations = if off {
+                        offers.len() * 2
+                    } else {
+                        drains.len() * 2 * looked_at
+                    };
+                    for situation in 0..situations {
                         if off {
                             seen.offer = offers[situation / 2].clone();
                             seen.target = if situation % 2 == 0 {
@@ -280,7 +290,8 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
                                 entering()
                             };
                         } else {
-                            seen.drain = drains[situation / 2].clone();
+                            seen.drain = drains[situation / 2 % drains.len()].clone();
+                            seen.offer = offers[situation / 2 / drains.len()].clone();
                             seen.admission = if situation % 2 == 0 {
                                 Admission::Granted
                             } else {
@@ -327,6 +338,11 @@ fn down(seen: &Observed, vm: &VmFacts) -> bool {
         Some(Action::PowerOff | Action::Relocate { .. } | Action::Reboot) => true,
     };
     leaving(&vm.host) || (asked && out(&vm.host))
+}
+
+/// Whether a move is asked for, and nothing else calls the VM away: there is to be a place before anything is done.
+fn placed_first(seen: &Observed, vm: &VmFacts) -> bool {
+    asks(seen, &Action::Relocate { to: None }) && !leaving(&vm.host)
 }
 
 /// Whether anything asks for the node to be drained.
@@ -481,9 +497,10 @@ fn transition_laws(
         );
         let granted = seen.admission == Admission::Granted;
         let drains = transition.record.phase() == Some(&Phase::Draining);
+        let is_placed_first = found(seen).is_some_and(|vm| placed_first(seen, vm));
         law(
-            "12: it drains with a place and is queued without one",
-            drains == granted,
+            "12: it drains with a place and is queued without one, and to be looked at first if it is to be moved",
+            drains == (granted && !is_placed_first),
         );
     }
     if transition.unschedulable == Some(false) {
@@ -536,6 +553,27 @@ fn transition_laws(
         }
         Record::Episode(next) => {
             let from = before.map(|before| &before.phase);
+            let is_unmet = before.is_some_and(|it| it.moved_to.is_none() && it.gave_up.is_none());
+            if let Some(vm) = found(seen).filter(|vm| is_unmet && placed_first(seen, vm)) {
+                let fits = seen.offer.fits.is_some();
+                let is_answered = seen
+                    .attempts
+                    .get(&EffectKind::Survey)
+                    .is_some_and(|attempt| attempt.outcome != Outcome::Asked);
+                let goes_down = match (from.map(Phase::at_work), next.phase.at_work()) {
+                    (Some(Phase::Queued), Phase::Draining)
+                    | (Some(Phase::Draining), Phase::ShuttingDown(_)) => vm.power == PowerSeen::On,
+                    _ => false,
+                };
+                law(
+                    "a move that is asked for goes on with the VM on only where there is a place",
+                    !goes_down || (fits && is_answered),
+                );
+                law(
+                    "a move that is asked for is given up with the VM on only where there is none",
+                    next.gave_up.is_none() || vm.power != PowerSeen::On || !(fits && is_answered),
+                );
+            }
             match &next.phase {
                 Phase::Draining
                     if from.map(Phase::at_work) != Some(&Phase::Draining)
@@ -606,6 +644,9 @@ fn with_the_facts_standing_still_decisions_settle() {
             if let (Some(node), Some(unschedulable)) = (&mut seen.node, transition.unschedulable) {
                 node.unschedulable = unschedulable;
                 node.cordoned_by = CordonedBy::Haulout;
+            }
+            if transition.fulfilled.is_some() {
+                seen.request = None;
             }
             record = transition.record.clone();
             chain.push(record.phase_name());

@@ -241,6 +241,7 @@ fn a_relocation_that_no_host_can_take_ends_as_failed_with_the_node_back() {
     tell(async {
         let stage = one_node("ask-nowhere").await?;
         let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
         let haulout = run(&stage, &[]).await?;
 
         ask(&stage, "away", &node, MaintenanceAction::Relocate).await?;
@@ -248,6 +249,46 @@ fn a_relocation_that_no_host_can_take_ends_as_failed_with_the_node_back() {
         ensure!(status.phase.as_deref() == Some("Failed"), "{status:?}");
         ensure!(condition(&status, "Succeeded") == Some("False"), "{status:?}");
         stage.wait_in_service(&node).await?;
+        ensure!(
+            stage.pods_on(&node).await? == ["train"],
+            "its pods were left alone"
+        );
+        ensure!(stage.power_cycles("gpu1").await? == (0, 0), "and its VM");
+        let cordons = stage.audit().await?.into_iter().filter(|event| {
+            let spec = event.object.as_ref().and_then(|object| object.get("spec"));
+            event.resource == "nodes" && spec.is_some()
+        });
+        ensure!(cordons.count() == 0, "it was never cordoned");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_relocation_whose_place_is_taken_while_the_node_drains_ends_as_failed_before_the_vm_is_shut_down() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("ask-late", "gpu1", "esx1")];
+        let stage = stage("ask-late", &spec).await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let haulout = run(&stage, &[]).await?;
+
+        ask(&stage, "away", &node, MaintenanceAction::Relocate).await?;
+        stage.wait_phase(&node, "draining").await?;
+        // A VM that is not ours takes the only other device.
+        let stranger = gpu_vm("ask-late", "stranger", "esx2");
+        stage.vcenter.add_vm(&stranger).await?;
+        stage.set_budget("held", 1).await?;
+        let status = wait_status(&stage, "away", "is over", |status| status.ended_at.is_some()).await?;
+        ensure!(status.phase.as_deref() == Some("Failed"), "{status:?}");
+        let why = status.last_error.clone().unwrap_or_default();
+        ensure!(
+            why.contains("esx2 has no matching device free"),
+            "it says why: {status:#?}"
+        );
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
     });
 }
