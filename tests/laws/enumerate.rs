@@ -571,7 +571,9 @@ fn transition_laws(
                 );
                 law(
                     "a move that is asked for is given up with the VM on only where there is none",
-                    next.gave_up.is_none() || vm.power != PowerSeen::On || !(fits && is_answered),
+                    next.gave_up.is_none()
+                        || vm.power != PowerSeen::On
+                        || (!fits && seen.offer.survey.is_empty()),
                 );
             }
             match &next.phase {

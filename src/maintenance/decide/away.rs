@@ -62,29 +62,30 @@ impl<'a> Scene<'a> {
         }
         let survey = self.seen.attempt(EffectKind::Survey, self.episode.since);
         let is_answered = survey.is_some_and(|attempt| attempt.outcome != Outcome::Asked);
-        if is_answered && self.seen.offer.fits.is_some() {
+        let offer = &self.seen.offer;
+        if is_answered && offer.fits.is_some() {
             return None;
         }
-        if self.has_surveyed() {
+        // A host that has not been read, for one because vCenter was lost meanwhile, may have a place.
+        if offer.fits.is_none() && self.has_surveyed() && !offer.has_unread() {
             let gave_up = Some(self.no_place_for(request).to_string());
             return Some(Step::Go(go(Episode {
                 gave_up,
                 ..self.episode.clone()
             })));
         }
-        let survey_at = self.survey_at();
-        if survey_at.is_some_and(|at| self.now < at) {
-            return Some(Step::Wait {
-                waiting_on: self.no_place_for(request),
-                recheck: survey_at,
-            });
-        }
-        Some(Step::Do {
-            effect: Effect::Survey {
-                hosts: self.seen.offer.survey.clone(),
+        Some(match self.survey_at() {
+            Some(at) if self.now >= at => Step::Do {
+                effect: Effect::Survey {
+                    hosts: offer.survey.clone(),
+                },
+                waiting_on: WaitingOn::Survey,
+                recheck: None,
             },
-            waiting_on: WaitingOn::Survey,
-            recheck: None,
+            survey_at => Step::Wait {
+                waiting_on: WaitingOn::Survey,
+                recheck: survey_at,
+            },
         })
     }
 
