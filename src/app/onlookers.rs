@@ -132,6 +132,9 @@ impl Onlookers {
     }
 
     fn kubernetes(&self, heard: Result<(), String>) {
+        if let Some(objects) = &self.objects {
+            objects.told_nodes(heard.is_ok());
+        }
         if let Some(status) = &self.status {
             status.kubernetes(heard.clone());
         }

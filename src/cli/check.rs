@@ -250,27 +250,29 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<Check>, Option<P
 }
 
 async fn privileges(picture: &Picture, section: &mut Section) {
+    let (vms, hosts) = (picture.inventory.vms_of_ours(), picture.inventory.hosts_of_ours());
     for needed in NEEDED {
         let (entities, on): (Vec<Entity>, &str) = match needed.on {
             On::Root => (vec![Entity::Root], "the root folder"),
             On::Vms => (
-                picture
-                    .inventory
-                    .vms_of_ours()
-                    .into_iter()
-                    .map(Entity::Vm)
-                    .collect(),
+                vms.keys().cloned().map(Entity::Vm).collect(),
                 "the VMs of our nodes",
             ),
             On::Hosts => (
-                picture
-                    .inventory
-                    .hosts_of_ours()
-                    .into_keys()
-                    .map(Entity::Host)
-                    .collect(),
+                hosts.keys().cloned().map(Entity::Host).collect(),
                 "the hosts of their clusters",
             ),
+        };
+        let name = |entity: &Entity| match entity {
+            Entity::Root => "the root folder".to_owned(),
+            Entity::Host(host) => match hosts.get(host) {
+                Some((name, _)) => format!("{name} ({host})"),
+                None => host.to_string(),
+            },
+            Entity::Vm(vm) => match vms.get(vm) {
+                Some(name) => format!("{name} ({vm})"),
+                None => vm.to_string(),
+            },
         };
         if entities.is_empty() {
             section.warn(
@@ -282,7 +284,7 @@ async fn privileges(picture: &Picture, section: &mut Section) {
         match picture.vcenter.lacks(needed.id, &entities).await {
             Ok(Some(lacking)) if lacking.is_empty() => section.good(format!("{} on {on}", needed.id)),
             Ok(Some(lacking)) => {
-                let names: Vec<String> = lacking.iter().map(entity_name).collect();
+                let names: Vec<String> = lacking.iter().map(name).collect();
                 section.missing(
                     format!(
                         "{} is missing on {} (needed for {})",
@@ -302,14 +304,6 @@ async fn privileges(picture: &Picture, section: &mut Section) {
             }
             Err(error) => section.warn(error.chain(), "compare the user's roles with the README"),
         }
-    }
-}
-
-fn entity_name(entity: &Entity) -> String {
-    match entity {
-        Entity::Root => "the root folder".to_owned(),
-        Entity::Host(host) => host.to_string(),
-        Entity::Vm(vm) => vm.to_string(),
     }
 }
 

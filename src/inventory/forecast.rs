@@ -74,10 +74,15 @@ impl Inventory {
         })
     }
 
-    /// The VMs of our nodes.
-    pub fn vms_of_ours(&self) -> Vec<VmRef> {
+    /// The VMs of our nodes, each with its name.
+    pub fn vms_of_ours(&self) -> BTreeMap<VmRef, String> {
         let bound = self.nodes.keys().filter_map(|name| self.bound_vm(name));
-        bound.map(|vm| vm.moref.clone()).collect()
+        bound
+            .map(|vm| {
+                let name = vm.name.clone().unwrap_or_else(|| vm.moref.to_string());
+                (vm.moref.clone(), name)
+            })
+            .collect()
     }
 
     /// What maintenance of `names` would meet, if they came in this order: what one is offered, the next is not.

@@ -66,6 +66,7 @@ impl Inventory {
     pub(super) fn placed(&self) -> (BTreeMap<NodeName, Offer>, Vec<(NodeName, Reservation)>) {
         let mut reservations: Vec<(NodeName, Reservation)> = Vec::new();
         let mut seekers: Vec<Seeker> = Vec::new();
+        let mut lookers: Vec<Seeker> = Vec::new();
         for name in self.names() {
             let node = self.nodes.get(&name);
             let record = match node {
@@ -96,6 +97,19 @@ impl Inventory {
                         });
                     }
                 }
+                None if matches!(episode.phase.at_work(), Phase::Queued | Phase::Draining) => {
+                    let request = self.request(&name, node);
+                    let asks = request
+                        .as_ref()
+                        .is_some_and(|request| matches!(request.action, Action::Relocate { .. }));
+                    if let Some(wanted) = self.wanted(vm, request.as_ref()).filter(|_| asks) {
+                        lookers.push(Seeker {
+                            since: episode.trigger.clicked_at,
+                            node: name,
+                            wanted,
+                        });
+                    }
+                }
                 None => {}
             }
         }
@@ -119,6 +133,12 @@ impl Inventory {
                 reservations.push((seeker.node.clone(), Reservation { vm, host, needs }));
             }
             offers.insert(seeker.node.clone(), offer);
+        }
+        // They look before their VM is off, and what they see is kept for nobody.
+        for looker in lookers {
+            let hosts = self.host_views(&looker.wanted, &reservations);
+            let refused = self.refused_hosts(&looker.node);
+            offers.insert(looker.node, look(&looker.wanted, &hosts, None, &refused));
         }
         (offers, reservations)
     }

@@ -177,6 +177,10 @@ fn fault() -> Fault {
 
 /// The Node of this number in an episode that waits for a host.
 fn awaiting(n: u8) -> Fact {
+    in_phase(n, Phase::AwaitingHost)
+}
+
+fn in_phase(n: u8, phase: Phase) -> Fact {
     let trigger = Trigger {
         task: None,
         clicked_at: at(i64::from(n)),
@@ -207,7 +211,7 @@ fn awaiting(n: u8) -> Fact {
         left_behind: Vec::new(),
         epoch: 0,
         trail: Default::default(),
-        phase: Phase::AwaitingHost,
+        phase,
         since: at(0),
     };
     let written = write(&Record::Episode(Box::new(episode)), at(0));
@@ -511,6 +515,75 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
             assert_eq!(inventory.sights(), before, "{what}: no picture would be another");
         }
     }
+}
+
+#[test]
+fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
+    // A person asks for node 1 to be moved; node 2 is off already, and its own host is in maintenance. Host 3 has one
+    // device free.
+    let asked = cluster::Maintenance {
+        name: "asked".to_owned(),
+        uid: crate::ids::RequestUid::new("uid-of-asked"),
+        resource_version: 1,
+        generation: 1,
+        created_at: at(0),
+        node: name(1),
+        role: cluster::Role::Request(cluster::Asked {
+            reason: String::new(),
+            action: cluster::AskedAction::Relocate,
+            target_host: None,
+            drain_timeout: None,
+            hold_on_drain_timeout: None,
+            guest_shutdown_timeout: None,
+        }),
+        is_over: false,
+        status: Box::default(),
+    };
+    let asked = || {
+        let seen = cluster::Maintenances::Seen(Box::new(asked.clone()));
+        Fact::Cluster(cluster::Update::Maintenances(seen))
+    };
+    let off = vsphere(vsphere::Update::Vm(Vm {
+        power: Some(Power::Off),
+        ..vm(2)
+    }));
+    let away = vsphere(vsphere::Update::Host(Host {
+        in_maintenance: Some(true),
+        ..host(2)
+    }));
+    let read = || {
+        Fact::Finding(Finding {
+            node: name(1),
+            found: Found::Holds {
+                host: HostRef::new("host-3"),
+                holds: Vec::new(),
+            },
+        })
+    };
+    for phase in [Phase::Queued, Phase::Draining] {
+        let third = vsphere(vsphere::Update::Host(host(3)));
+        let looks = trio(1).into_iter().chain([in_phase(1, phase.clone()), third]);
+        let mut inventory = told(looks.chain([asked(), away.clone()]));
+        let fits = |inventory: &mut Inventory, n| sight(inventory, n).seen.offer.fits.is_some();
+        assert_eq!(
+            sight(&mut inventory, 1).seen.offer.survey,
+            [HostRef::new("host-3")],
+            "{phase:?}: it is to be read first"
+        );
+        inventory.apply(read());
+        assert!(fits(&mut inventory, 1), "{phase:?}: nobody else wants it");
+        for fact in [awaiting(2), off.clone(), found(2, &[2])] {
+            inventory.apply(fact);
+        }
+        assert!(
+            fits(&mut inventory, 2),
+            "{phase:?}: a VM that is off needs it more"
+        );
+        assert!(!fits(&mut inventory, 1), "{phase:?}: and it is kept for that one");
+    }
+    // Who asks for something else does not look.
+    let mut inventory = told(trio(1).into_iter().chain([in_phase(1, Phase::Draining)]));
+    assert_eq!(sight(&mut inventory, 1).seen.offer, Default::default());
 }
 
 #[test]

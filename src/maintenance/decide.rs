@@ -19,7 +19,7 @@ use super::observed::{
     Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen, Wishes,
 };
 use super::policy::Policy;
-use super::request::{Call, Request, RequestMark};
+use super::request::{Action, Call, Request, RequestMark};
 use super::waiting::{ParkReason, WaitingOn};
 use crate::ids::EpisodeId;
 use scene::{Scene, Step};
@@ -260,12 +260,21 @@ fn in_service(node: &NodeSeen, seen: &Observed, policy: &Policy, now: Timestamp)
         });
     }
     let queued = begin(node, vm, request, seen.lead, now);
-    let may_drain = seen.admission == Admission::Granted && is_approved(node, policy.require_approval);
+    let may_drain = !is_to_be_placed_first(&vm.host, request)
+        && seen.admission == Admission::Granted
+        && is_approved(node, policy.require_approval);
     Decision::Record(Box::new(if may_drain {
         start_draining(&queued, node, now)
     } else {
         go(queued)
     }))
+}
+
+/// Whether a VM is to be moved for no other reason than that a person asks for it: then there is to be a place for it
+/// before anything is done to its node. One whose host leaves has to go in any case.
+fn is_to_be_placed_first(host: &HostState, request: Option<&Request>) -> bool {
+    let is_asked = request.is_some_and(|request| matches!(request.action, Action::Relocate { .. }));
+    is_asked && !host.is_leaving()
 }
 
 fn is_approved(node: &NodeSeen, require_approval: bool) -> bool {
@@ -585,11 +594,19 @@ impl Scene<'_> {
             Call::Unclear => return self.host_not_visible(),
             Call::Down | Call::Drained(_) => {}
         }
+        if let Some(step) = self.given_up() {
+            return step;
+        }
         if !is_approved(self.node, self.policy.require_approval) {
             return Step::Wait {
                 waiting_on: WaitingOn::Approval,
                 recheck: None,
             };
+        }
+        if self.seen.admission == Admission::Granted
+            && let Some(step) = self.place_first()
+        {
+            return step;
         }
         self.drain_in_turn(self.episode.clone())
     }

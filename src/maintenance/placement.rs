@@ -98,6 +98,16 @@ pub struct Offer {
     pub refused: Vec<Refused>,
 }
 
+impl Offer {
+    /// Whether a host that might have a place has not been read, where none that has been read fits.
+    pub fn has_unread(&self) -> bool {
+        let is_read =
+            |refused: &&Refused| matches!(refused.why, Why::DevicesTaken | Why::RefusedByVcenter(_));
+        let read = self.refused.iter().filter(is_read).count();
+        self.fits.is_none() && self.survey.len() > read
+    }
+}
+
 /// Why a host will not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {

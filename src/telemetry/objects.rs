@@ -5,6 +5,7 @@
 //! ought to say, and the difference is [`due`](Objects::due) to be written. So a write that was lost, or an object that
 //! somebody deleted, is made good by the next look.
 
+mod history;
 mod status;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ use crate::maintenance::episode::{Ended, Episode, Record};
 use crate::maintenance::observed::{DrainReport, Hearing, Sight, VmSeen};
 use crate::maintenance::request::RequestMark;
 use crate::maintenance::waiting::WaitingOn;
+
+use history::Presence;
 
 /// How old a request is before it is said that no node of its name is known. The Node may be younger than the request, or
 /// another controller's.
@@ -50,7 +53,7 @@ pub enum Write {
         /// What of it is to change: a merge patch.
         changes: Value,
     },
-    /// One more ended episode than are kept.
+    /// An ended episode beyond those that are kept.
     Delete {
         /// The name of the object.
         name: String,
@@ -65,7 +68,7 @@ pub struct Objects {
     trace_url: Option<String>,
     /// The label selector of our nodes.
     selector: String,
-    /// How many ended episodes of a node are kept.
+    /// How many ended episodes of a node are kept at the most.
     history: usize,
     clock: fn() -> Timestamp,
     wake: Notify,
@@ -81,6 +84,9 @@ struct State {
     told: Vec<Maintenances>,
     /// Everything there is has been told, so that what is not here is not there.
     is_complete: bool,
+    /// All Nodes have been told, so that one that is not here is gone. As with objects, it counts from the next look.
+    are_nodes_told: bool,
+    nodes_told: bool,
 }
 
 /// What is seen of a node.
@@ -128,6 +134,7 @@ impl Objects {
         for update in told {
             state.apply(update);
         }
+        state.are_nodes_told = state.nodes_told;
         state.nodes.retain(|name, _| sights.contains_key(name));
         for (name, sight) in sights {
             let of_node = state.nodes.entry(name.clone()).or_default();
@@ -143,6 +150,14 @@ impl Objects {
     pub fn told(&self, update: &Maintenances) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.told.push(update.clone());
+    }
+
+    /// Takes whether all Nodes have been told, for the next [`Self::show`].
+    pub fn told_nodes(&self, all: bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.nodes_told = all;
+        // What was looked at before may have been half of them.
+        state.are_nodes_told &= all;
     }
 
     /// Takes the answer to a write of what was due.
@@ -199,7 +214,7 @@ impl Objects {
                 });
             }
         }
-        due.extend(state.beyond(self.history));
+        due.extend(state.beyond(self.history, now));
         due
     }
 }
@@ -367,24 +382,22 @@ impl State {
         Some(record.get("gaveUp")?.as_str()?.to_owned())
     }
 
-    /// The oldest of the ended episodes of each node, beyond those that are kept.
-    fn beyond(&self, history: usize) -> Vec<Write> {
-        let mut of_nodes: BTreeMap<&NodeName, Vec<&Maintenance>> = BTreeMap::new();
-        for object in self.objects.values() {
-            let is_ours = self.nodes.contains_key(&object.node);
-            if is_ours && object.is_over && matches!(object.role, Role::Episode { .. }) {
-                of_nodes.entry(&object.node).or_default().push(object);
-            }
-        }
-        let mut beyond = Vec::new();
-        for mut objects in of_nodes.into_values() {
-            objects.sort_by_key(|object| std::cmp::Reverse((object.created_at, &object.name)));
-            beyond.extend(objects.into_iter().skip(history).map(|object| Write::Delete {
-                name: object.name.clone(),
-                uid: object.uid.clone(),
-            }));
-        }
-        beyond
+    /// The ended episodes that are not to be kept.
+    fn beyond(&self, keep: usize, now: Timestamp) -> impl Iterator<Item = Write> {
+        let ended = self
+            .objects
+            .values()
+            .filter(|object| object.is_over && matches!(object.role, Role::Episode { .. }));
+        let presence = |node: &NodeName| match (self.nodes.contains_key(node), self.are_nodes_told) {
+            (true, _) => Presence::There,
+            (false, true) => Presence::Gone,
+            (false, false) => Presence::Unknown,
+        };
+        let beyond = history::beyond(ended, presence, keep, now);
+        beyond.into_iter().map(|object| Write::Delete {
+            name: object.name.clone(),
+            uid: object.uid.clone(),
+        })
     }
 }
 

@@ -268,7 +268,7 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
                 for (index, attempts) in attempts.iter().enumerate().step_by(part) {
                     seen.attempts = attempts.clone();
                     // What cannot matter together is not multiplied: drains matter while the VM is on, offers while it
-                    // is off, and targets while it is being relocated.
+                    // is off or is to be moved, and targets while it is being relocated.
                     let off = matches!(
                         vm,
                         VmSeen::Found(VmFacts {
@@ -276,7 +276,17 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
                             ..
                         })
                     );
-                    for situation in 0..if off { offers.len() * 2 } else { drains.len() * 2 } {
+                    let looked_at = if asks_for(request, &Action::Relocate { to: None }) {
+                        offers.len()
+                    } else {
+                        1
+                    };
+                    let situations = if off {
+                        offers.len() * 2
+                    } else {
+                        drains.len() * 2 * looked_at
+                    };
+                    for situation in 0..situations {
                         seen.stray_of = (off && situation % 2 == 1).then(ended);
                         if off {
                             seen.offer = offers[situation / 2].clone();
@@ -286,7 +296,8 @@ fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Timestamp)) -> u
                                 entering()
                             };
                         } else {
-                            seen.drain = drains[situation / 2].clone();
+                            seen.drain = drains[situation / 2 % drains.len()].clone();
+                            seen.offer = offers[situation / 2 / drains.len()].clone();
                             seen.admission = if situation % 2 == 0 {
                                 Admission::Granted
                             } else {
@@ -333,6 +344,11 @@ fn down(seen: &Observed, vm: &VmFacts) -> bool {
         Some(Action::PowerOff | Action::Relocate { .. } | Action::Reboot) => true,
     };
     leaving(&vm.host) || (asked && out(&vm.host))
+}
+
+/// Whether a move is asked for, and nothing else calls the VM away: there is to be a place before anything is done.
+fn placed_first(seen: &Observed, vm: &VmFacts) -> bool {
+    asks(seen, &Action::Relocate { to: None }) && !leaving(&vm.host)
 }
 
 /// Whether anything asks for the node to be drained.
@@ -489,9 +505,10 @@ fn transition_laws(
         );
         let granted = seen.admission == Admission::Granted;
         let phase = transition.record.phase();
+        let is_placed_first = found(seen).is_some_and(|vm| placed_first(seen, vm));
         law(
-            "12: it drains with a place and is queued without one",
-            makes_up || (phase == Some(&Phase::Draining)) == granted,
+            "12: it drains with a place and is queued without one, and to be looked at first if it is to be moved",
+            makes_up || (phase == Some(&Phase::Draining)) == (granted && !is_placed_first),
         );
         let cordons = node.unschedulable || transition.unschedulable == Some(true);
         let another_boot = transition
@@ -553,6 +570,29 @@ fn transition_laws(
         }
         Record::Episode(next) => {
             let from = before.map(|before| &before.phase);
+            let is_unmet = before.is_some_and(|it| it.moved_to.is_none() && it.gave_up.is_none());
+            if let Some(vm) = found(seen).filter(|vm| is_unmet && placed_first(seen, vm)) {
+                let fits = seen.offer.fits.is_some();
+                let is_answered = seen
+                    .attempts
+                    .get(&EffectKind::Survey)
+                    .is_some_and(|attempt| attempt.outcome != Outcome::Asked);
+                let goes_down = match (from.map(Phase::at_work), next.phase.at_work()) {
+                    (Some(Phase::Queued), Phase::Draining)
+                    | (Some(Phase::Draining), Phase::ShuttingDown(_)) => vm.power == PowerSeen::On,
+                    _ => false,
+                };
+                law(
+                    "a move that is asked for goes on with the VM on only where there is a place",
+                    !goes_down || (fits && is_answered),
+                );
+                law(
+                    "a move that is asked for is given up with the VM on only where there is none",
+                    next.gave_up.is_none()
+                        || vm.power != PowerSeen::On
+                        || (!fits && seen.offer.survey.is_empty()),
+                );
+            }
             match &next.phase {
                 Phase::Draining
                     if from.map(Phase::at_work) != Some(&Phase::Draining)
@@ -671,6 +711,9 @@ fn with_the_facts_standing_still_decisions_settle() {
             if let (Some(node), Some(unschedulable)) = (&mut seen.node, transition.unschedulable) {
                 node.unschedulable = unschedulable;
                 node.cordoned_by = CordonedBy::Haulout;
+            }
+            if transition.fulfilled.is_some() {
+                seen.request = None;
             }
             record = transition.record.clone();
             chain.push(record.phase_name());

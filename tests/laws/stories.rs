@@ -8,6 +8,7 @@ use haulout::maintenance::observed::{
     Admission, Advice, Attempt, CordonedBy, DrainReport, Hearing, HostState, Limit, Observed, Outcome,
     PodLeft, PodLeftBecause, PowerSeen, Refusal, Strategy, VmFacts, VmSeen,
 };
+use haulout::maintenance::placement::{Refused, Why};
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout::maintenance::record::{read, write};
 use haulout::maintenance::request::Action;
@@ -373,6 +374,12 @@ impl World {
         let may_move = self.node().wishes.strategy == Strategy::Migrate;
         let elsewhere = may_move && self.spare.takes_vms() && on != spare();
         self.seen.offer.survey = if elsewhere { vec![spare()] } else { vec![] };
+        let taken = Refused {
+            host: "esx-spare".to_owned(),
+            why: Why::DevicesTaken,
+        };
+        let is_taken = elsewhere && !self.spare_is_free;
+        self.seen.offer.refused = if is_taken { vec![taken] } else { vec![] };
         self.seen.offer.fits = (elsewhere && self.spare_is_free).then(|| (spare(), "esx-spare".to_owned()));
     }
 

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::kube::User;
-use haulout_lab::stage::{Stage, is_cordoned};
+use haulout_lab::stage::{Stage, boot_id, is_cordoned, is_ready};
 use haulout_lab::vcenter::{DeviceSpec, GuestPatch};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -284,6 +286,119 @@ fn squeezed(text: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
+/// What a person who asks for `action` by `drain` is told on stdout, behind the line that names the request.
+fn outcome(answer: &Answer, node: &str) -> anyhow::Result<Vec<String>> {
+    let mut lines = answer.stdout.lines();
+    let created = lines.next().unwrap_or_default();
+    ensure!(
+        created.starts_with(&format!("nodemaintenance.haulout.dev/{node}-")) && created.ends_with(" created"),
+        "{answer}"
+    );
+    let told = lines.map(|line| line.replace(&format!("node/{node} "), ""));
+    Ok(told.collect())
+}
+
+#[test]
+fn a_person_asks_at_a_prompt_for_a_vm_to_be_kept_off() {
+    tell(async {
+        let stage = one_node("prompt-off").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("web", &node, &[]).await?;
+        let haulout = run(&stage, &[]).await?;
+        let words = ["drain", &node, "--action", "PowerOff", "--timeout", "60"];
+        let off = types(&stage, &words).await?;
+        ensure!(off.code == 0, "{off}");
+        ensure!(outcome(&off, &node)? == ["cordoned", "drained"], "{off}");
+        let power = async || {
+            anyhow::Ok(
+                stage
+                    .vcenter
+                    .state()
+                    .await?
+                    .vm("gpu1")
+                    .is_some_and(|vm| vm.is_on()),
+            )
+        };
+        ensure!(!power().await?, "it waited until the VM was off: {off}");
+        ensure!(stage.pods_on(&node).await?.is_empty());
+        let status = types(&stage, &["status", &node]).await?;
+        ensure!(
+            status.code == 3 && status.stdout.contains("PowerOff Succeeded"),
+            "{status}"
+        );
+        let resumed = types(&stage, &["resume", &node]).await?;
+        ensure!(resumed.code == 0, "{resumed}");
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_person_asks_at_a_prompt_for_a_reboot_and_is_told_when_the_node_is_back() {
+    tell(async {
+        let stage = one_node("prompt-reboot").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("web", &node, &[]).await?;
+        let before = boot_id(&stage.node(&node).await?);
+        let haulout = run(&stage, &[]).await?;
+        let words = ["drain", &node, "--action=reboot", "--timeout=60"];
+        let rebooted = types(&stage, &words).await?;
+        ensure!(rebooted.code == 0, "{rebooted}");
+        ensure!(
+            outcome(&rebooted, &node)? == ["cordoned", "drained", "uncordoned"],
+            "{rebooted}"
+        );
+        let back = stage.node(&node).await?;
+        ensure!(boot_id(&back) != before && !is_cordoned(&back) && is_ready(&back));
+        ensure!(types(&stage, &["status", &node]).await?.code == 0);
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_person_asks_at_a_prompt_for_a_move_to_a_host_and_where_it_cannot_be_is_told_why() {
+    tell(async {
+        let stage = three_hosts("prompt-move").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[]).await?;
+        let to = |host| {
+            [
+                "drain",
+                &node,
+                "--action",
+                "Relocate",
+                "--target-host",
+                host,
+                "--timeout",
+                "60",
+            ]
+        };
+        let moved = types(&stage, &to("esx2")).await?;
+        ensure!(moved.code == 0, "{moved}");
+        ensure!(
+            outcome(&moved, &node)? == ["cordoned", "drained", "uncordoned"],
+            "{moved}"
+        );
+        let stands_on = async || {
+            let state = stage.vcenter.state().await?;
+            Ok::<_, anyhow::Error>(state.vm("gpu1").map(|vm| vm.host.clone()))
+        };
+        ensure!(stands_on().await?.as_deref() == Some("esx2"));
+        stage.wait_in_service(&node).await?;
+
+        let nowhere = types(&stage, &to("esx3")).await?;
+        ensure!(
+            nowhere.code == 1 && nowhere.stderr.contains("esx3 has no matching passthrough device"),
+            "{nowhere}"
+        );
+        stage.wait_in_service(&node).await?;
+        ensure!(stands_on().await?.as_deref() == Some("esx2"));
+        haulout.stop().await
+    });
+}
+
 #[test]
 fn a_drain_that_a_budget_holds_says_which_and_runs_into_its_timeout() {
     tell(async {
@@ -401,6 +516,152 @@ fn a_check_finds_what_is_missing_and_says_what_to_do() {
             )),
             "{unbound}"
         );
+        Ok(())
+    });
+}
+
+/// What `check` says of each privilege that vCenter does not grant, in turn.
+#[test]
+fn a_check_names_each_privilege_that_is_withheld_and_the_object_it_is_missing_on() {
+    tell(async {
+        let stage = one_node("check-privileges").await?;
+        let state = stage.vcenter.state().await?;
+        let vm = &state.vm("gpu1").context("no VM")?.reference;
+        let host = &state.host("esx1").context("no host")?.reference;
+        let (vm, host) = (format!("gpu1 ({vm})"), format!("esx1 ({host})"));
+        let root = "the root folder".to_owned();
+        let vms = "the VMs of our nodes";
+        for (privilege, object, good, on) in [
+            ("System.View", None, "the root folder", &root),
+            ("System.Read", None, "the root folder", &root),
+            ("VirtualMachine.Interact.PowerOff", None, vms, &vm),
+            ("VirtualMachine.Interact.PowerOn", None, vms, &vm),
+            ("Resource.ColdMigrate", Some("gpu1"), vms, &vm),
+            (
+                "Resource.ColdMigrate",
+                Some("esx1"),
+                "the hosts of their clusters",
+                &host,
+            ),
+        ] {
+            let good = format!("√ {privilege} on {good}\n");
+            stage.vcenter.withhold(&[]).await?;
+            let granted = types(&stage, &["check"]).await?;
+            ensure!(
+                granted.code == 0 && granted.stdout.contains(&good),
+                "{good:?} in {granted}"
+            );
+            stage.vcenter.withhold(&[(privilege, object)]).await?;
+            let withheld = types(&stage, &["check"]).await?;
+            let missing = format!("\n× {privilege} is missing on {on} (needed for ");
+            ensure!(
+                withheld.code == 4
+                    && withheld.stdout.contains(&missing)
+                    && !withheld.stdout.contains(&good)
+                    && withheld.stdout.ends_with(" ‼   1 ×\n"),
+                "{missing:?} in {withheld}"
+            );
+            let (_, after) = withheld.stdout.split_once(&missing).context("it is there")?;
+            ensure!(
+                after.lines().nth(1) == Some("    hint: give the user the roles in the README, propagated"),
+                "{withheld}"
+            );
+        }
+        let listed = types(&stage, &["check", "-o", "json"]).await?;
+        let missing = |item: &&Value| item["mark"] == "missing";
+        let missing: Vec<Value> = listed.json()?["items"]
+            .as_array()
+            .context("items")?
+            .iter()
+            .filter(missing)
+            .cloned()
+            .collect();
+        ensure!(
+            listed.code == 4 && missing.len() == 1 && missing[0]["section"] == "vCenter",
+            "{listed}"
+        );
+        Ok(())
+    });
+}
+
+/// A check as a user who has the rights of the README but for `lacks`: resource and verb.
+async fn check_without(stage: &Stage<'_>, lacks: &[(&str, &str)]) -> anyhow::Result<Answer> {
+    let person = format!("{}-{}", stage.name(), lacks.len());
+    let rules: Vec<PolicyRule> = haulout_lab::kube::Options::default()
+        .haulout_rules
+        .into_iter()
+        .map(|mut rule| {
+            let of_it = rule.resources.clone().unwrap_or_default();
+            rule.verbs.retain(|verb| {
+                !lacks
+                    .iter()
+                    .any(|(resource, lacked)| of_it.iter().any(|it| it == resource) && verb == lacked)
+            });
+            rule
+        })
+        .filter(|rule| !rule.verbs.is_empty())
+        .collect();
+    let metadata = || ObjectMeta {
+        name: Some(person.clone()),
+        ..ObjectMeta::default()
+    };
+    let role = ClusterRole {
+        metadata: metadata(),
+        rules: Some(rules),
+        ..ClusterRole::default()
+    };
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": metadata(),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": person},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": person}],
+    }))?;
+    let params = PostParams::default();
+    Api::all(stage.client()).create(&params, &role).await?;
+    Api::all(stage.client()).create(&params, &binding).await?;
+    let config = stage.kube.kubeconfig(&User::stranger(&person))?;
+    let config = config.to_str().context("a path")?.to_owned();
+    // The kube-apiserver learns of a binding a moment after it is made.
+    haulout_lab::wait::until("the binding to count", PATIENCE, async || {
+        let answer = types_with(stage, &["check"], &[("KUBECONFIG", &config)]).await?;
+        Ok(answer
+            .stdout
+            .contains("√ may list, watch pods\n")
+            .then_some(answer))
+    })
+    .await
+}
+
+#[test]
+fn a_check_by_a_user_with_fewer_rights_names_those_that_are_missing() {
+    tell(async {
+        let stage = one_node("check-rights").await?;
+        let whole = check_without(&stage, &[]).await?;
+        ensure!(
+            whole.code == 0 && whole.stdout.contains("√ may create pods/eviction\n"),
+            "{whole}"
+        );
+        ensure!(!whole.stdout.contains("may not"), "{whole}");
+
+        // Without these it drains all the same, and people see less.
+        let less = check_without(&stage, &[("events", "create")]).await?;
+        ensure!(
+            less.code == 0
+                && less
+                    .stdout
+                    .contains("‼ may not create events in events.k8s.io (needed for telling what happens"),
+            "{less}"
+        );
+        let blocked = check_without(&stage, &[("pods/eviction", "create"), ("nodes", "patch")]).await?;
+        ensure!(
+            blocked.code == 4 && blocked.stdout.ends_with(" ‼   2 ×\n"),
+            "{blocked}"
+        );
+        for words in [
+            "× may not patch nodes (needed for following nodes, cordoning them, and keeping the record)\n    hint: apply the rights in the README",
+            "× may not create pods/eviction (needed for draining)\n    hint: apply the rights in the README",
+        ] {
+            ensure!(blocked.stdout.contains(words), "{words:?} in {blocked}");
+        }
         Ok(())
     });
 }

@@ -28,7 +28,8 @@ async fn page(stage: &Stage<'_>) -> anyhow::Result<String> {
     address(stage, "the status page").await
 }
 
-async fn json(url: &str) -> anyhow::Result<Value> {
+/// What the page answers as JSON.
+pub async fn json(url: &str) -> anyhow::Result<Value> {
     let (status, text) = ask(url, "application/json").await?;
     ensure!(status == 200, "{url}: {status}: {text}");
     Ok(serde_json::from_str(&text)?)

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::kills::{Story, through, undisturbed};
 use crate::metrics::{SERVED, address, ask};
+use crate::page::json;
 use crate::story::{in_maintenance, one_node, run, start, tell};
 
 /// How many of these stories run at once: each has two replicas and waits most of its time for a lease to run out.
@@ -623,5 +624,103 @@ fn a_power_off_of_a_deposed_leader_that_arrives_after_the_end_is_made_up_for_and
         ensure!(stage.power_cycles("gpu1").await? == (3, 2));
         ensure!(episode(&stage.node(&node).await?).is_none());
         Ok(())
+    });
+}
+
+#[test]
+fn a_standbys_page_says_who_leads_and_tells_of_the_nodes_what_the_leader_writes() {
+    tell(async {
+        let stage = one_node("standby-page").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let start = |name| {
+            let environment = [
+                ("LEADER_ELECTION", "true"),
+                ("LEASE_NAME", stage.name()),
+                ("LEASE_NAMESPACE", stage.name()),
+                ("POD_NAME", name),
+                ("STATUS_ADDRESS", "127.0.0.1:0"),
+            ];
+            start(&stage, &environment)
+        };
+        let a = start("a")?;
+        leads(&stage, "a").await?;
+        heard(&stage, 1).await?;
+        let of_a = address(&stage, "the status page").await?;
+        let b = start("b")?;
+        heard(&stage, 2).await?;
+        let of_b = address(&stage, "the status page").await?;
+        ensure!(of_a != of_b);
+        let overview = |base: &str| format!("{base}/api/v1/overview");
+        until("each page to say which of them leads", PATIENCE, async || {
+            let (a, b) = (json(&overview(&of_a)).await?, json(&overview(&of_b)).await?);
+            let leader = b["leadership"]["leader"].as_str().unwrap_or_default();
+            let is_told = a["leadership"]["role"] == "leads"
+                && b["leadership"]["role"] == "standsBy"
+                && leader.starts_with("a_");
+            Ok(is_told.then_some(()))
+        })
+        .await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let seen = std::cell::RefCell::new(None);
+        let shown = until("the standby to show the wait", PATIENCE, async || {
+            let shown = json(&overview(&of_b)).await?;
+            *seen.borrow_mut() = Some(shown.clone());
+            let waits = &shown["nodes"][0]["waitsFor"]["reason"];
+            Ok((waits == "disruption-budget").then_some(shown))
+        })
+        .await
+        .with_context(|| format!("it shows {:?}", seen.borrow()))?;
+        ensure!(
+            shown["nodes"][0]["name"] == *node
+                && shown["nodes"][0]["state"] == "Draining"
+                && shown["figures"]["inEpisode"] == 1,
+            "{shown}"
+        );
+        ensure!(
+            shown["hosts"][0]["name"] == "esx1" && shown["hosts"][0]["state"] == "EnteringMaintenance",
+            "{shown}"
+        );
+        let of_node = json(&format!("{of_b}/api/v1/nodes/{node}")).await?;
+        ensure!(
+            of_node["pods"]["left"][0]["name"] == "standby-page/held",
+            "{of_node}"
+        );
+        let (_, html) = ask(&of_b, "text/html").await?;
+        ensure!(
+            html.contains("This replica stands by.") && html.contains(" leads; steps are on its page."),
+            "{html}"
+        );
+        let (_, html) = ask(&of_a, "text/html").await?;
+        ensure!(!html.contains("stands by"), "{html}");
+
+        stage.set_budget("held", 1).await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        stage.vcenter.exit_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        let id = shown["nodes"][0]["episode"].as_str().context("an episode")?;
+        let what = "the standby to show the end as the leader wrote it";
+        until(what, PATIENCE, async || {
+            let (listed, own) = (
+                json(&overview(&of_b)).await?,
+                json(&format!("{of_b}/api/v1/episodes/{id}")).await?,
+            );
+            let is_told = listed["episodes"][0]["result"] == "Succeeded" && own["result"] == "Succeeded";
+            *seen.borrow_mut() = Some(own);
+            Ok(is_told.then_some(()))
+        })
+        .await
+        .with_context(|| format!("it shows {:?}", seen.borrow()))?;
+
+        a.stop().await?;
+        leads(&stage, "b").await?;
+        until("its page to say that it leads", PATIENCE, async || {
+            let shown = json(&overview(&of_b)).await?;
+            Ok((shown["leadership"]["role"] == "leads").then_some(()))
+        })
+        .await?;
+        b.stop().await
     });
 }

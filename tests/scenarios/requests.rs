@@ -7,6 +7,7 @@ use haulout::cluster::maintenances::kind::{
     MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
 };
 use haulout_lab::stage::{Stage, annotation, is_cordoned, is_ready};
+use haulout_lab::vcenter::Delays;
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -24,7 +25,7 @@ fn objects(stage: &Stage<'_>) -> Api<NodeMaintenance> {
 }
 
 /// A person asks for `action` on `node`.
-async fn ask(
+pub async fn ask(
     stage: &Stage<'_>,
     name: &str,
     node: &str,
@@ -46,7 +47,8 @@ async fn ask(
     Ok(objects(stage).create(&PostParams::default(), &request).await?)
 }
 
-async fn withdraw(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
+/// A person deletes what they asked for.
+pub async fn withdraw(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
     let name = format!("{}-{name}", stage.name());
     objects(stage).delete(&name, &DeleteParams::default()).await?;
     Ok(())
@@ -77,6 +79,26 @@ async fn episodes(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMaint
     all.retain(|object| object.spec.origin == Origin::Episode && object.spec.node_name == node);
     all.sort_by_key(|object| (object.creation_timestamp().map(|time| time.0), object.name_any()));
     Ok(all)
+}
+
+/// The episodes of `node` once all of them have ended.
+async fn all_ended(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
+    until("the episodes to be history", PATIENCE, async || {
+        let history = episodes(stage, node).await?;
+        let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
+        Ok(history.iter().all(ended).then_some(history))
+    })
+    .await
+}
+
+/// Waits until the copy of the record of `node` is in this phase.
+async fn copy_says(stage: &Stage<'_>, node: &str, phase: &str) -> anyhow::Result<()> {
+    until(&format!("the copy to say {phase}"), PATIENCE, async || {
+        let episodes = episodes(stage, node).await?;
+        let record = episodes.first().and_then(|it| it.status.clone()?.record);
+        Ok(record.filter(|record| record.contains(phase)).map(|_| ()))
+    })
+    .await
 }
 
 /// A person annotates a Node.
@@ -124,12 +146,7 @@ fn a_node_that_a_person_asks_to_be_drained_is_kept_so_until_the_request_is_delet
             stage.power_cycles("gpu1").await? == (0, 0),
             "its VM was left alone"
         );
-        let history = until("the episode to be history", PATIENCE, async || {
-            let history = episodes(&stage, &node).await?;
-            let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
-            Ok(history.iter().all(ended).then_some(history))
-        })
-        .await?;
+        let history = all_ended(&stage, &node).await?;
         ensure!(history.len() == 1, "{history:#?}");
         let status = history[0].status.clone().unwrap_or_default();
         let phases: Vec<&str> = status.phases.iter().map(|phase| phase.phase.as_str()).collect();
@@ -224,6 +241,7 @@ fn a_relocation_that_no_host_can_take_ends_as_failed_with_the_node_back() {
     tell(async {
         let stage = one_node("ask-nowhere").await?;
         let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
         let haulout = run(&stage, &[]).await?;
 
         ask(&stage, "away", &node, MaintenanceAction::Relocate).await?;
@@ -231,6 +249,46 @@ fn a_relocation_that_no_host_can_take_ends_as_failed_with_the_node_back() {
         ensure!(status.phase.as_deref() == Some("Failed"), "{status:?}");
         ensure!(condition(&status, "Succeeded") == Some("False"), "{status:?}");
         stage.wait_in_service(&node).await?;
+        ensure!(
+            stage.pods_on(&node).await? == ["train"],
+            "its pods were left alone"
+        );
+        ensure!(stage.power_cycles("gpu1").await? == (0, 0), "and its VM");
+        let cordons = stage.audit().await?.into_iter().filter(|event| {
+            let spec = event.object.as_ref().and_then(|object| object.get("spec"));
+            event.resource == "nodes" && spec.is_some()
+        });
+        ensure!(cordons.count() == 0, "it was never cordoned");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_relocation_whose_place_is_taken_while_the_node_drains_ends_as_failed_before_the_vm_is_shut_down() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("ask-late", "gpu1", "esx1")];
+        let stage = stage("ask-late", &spec).await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let haulout = run(&stage, &[]).await?;
+
+        ask(&stage, "away", &node, MaintenanceAction::Relocate).await?;
+        stage.wait_phase(&node, "draining").await?;
+        // A VM that is not ours takes the only other device.
+        let stranger = gpu_vm("ask-late", "stranger", "esx2");
+        stage.vcenter.add_vm(&stranger).await?;
+        stage.set_budget("held", 1).await?;
+        let status = wait_status(&stage, "away", "is over", |status| status.ended_at.is_some()).await?;
+        ensure!(status.phase.as_deref() == Some("Failed"), "{status:?}");
+        let why = status.last_error.clone().unwrap_or_default();
+        ensure!(
+            why.contains("esx2 has no matching device free"),
+            "it says why: {status:#?}"
+        );
+        stage.wait_in_service(&node).await?;
+        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
     });
 }
@@ -278,12 +336,7 @@ fn an_episode_outlives_its_node_object_that_is_deleted_while_the_vm_is_off() {
         stage.vcenter.enter_maintenance("esx1").await?;
         in_maintenance(&stage, "esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        until("the copy to know", PATIENCE, async || {
-            let episodes = episodes(&stage, &node).await?;
-            let record = episodes.first().and_then(|it| it.status.clone()?.record);
-            Ok(record.filter(|record| record.contains("awaitingHost")))
-        })
-        .await?;
+        copy_says(&stage, &node, "awaitingHost").await?;
         let before = nodes.get(&node).await?.uid();
         nodes.delete(&node, &DeleteParams::default()).await?;
         // Also by a process that never saw the Node.
@@ -298,14 +351,61 @@ fn an_episode_outlives_its_node_object_that_is_deleted_while_the_vm_is_off() {
             .await?;
         ensure!(!is_cordoned(&back));
         ensure!(stage.power_cycles("gpu1").await? == (1, 1));
-        let history = until("the episode to be history", PATIENCE, async || {
-            let history = episodes(&stage, &node).await?;
-            let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
-            Ok(history.iter().all(ended).then_some(history))
-        })
-        .await?;
+        let history = all_ended(&stage, &node).await?;
         ensure!(history.len() == 1, "one episode: {history:#?}");
         haulout.stop().await
+    });
+}
+
+#[test]
+fn an_episode_outlives_its_node_object_that_a_restore_of_etcd_puts_back_with_the_same_uid() {
+    tell(async {
+        for is_killed in [false, true] {
+            let name = if is_killed { "restored-killed" } else { "restored" };
+            let stage = one_node(name).await?;
+            // Long enough that the Node is back before its kubelet would register another one.
+            let delays = Delays {
+                power_on_ms: 1500,
+                ..Delays::default()
+            };
+            stage.vcenter.set_delays(delays).await?;
+            let node = stage.node_name("gpu1");
+            let haulout = run(&stage, &[]).await?;
+            let nodes: Api<Node> = Api::all(stage.client());
+
+            stage.vcenter.enter_maintenance("esx1").await?;
+            in_maintenance(&stage, "esx1").await?;
+            let off = stage.wait_phase(&node, "awaitingHost").await?;
+            copy_says(&stage, &node, "awaitingHost").await?;
+            let backup = stage.kube.back_up_node(&node).await?;
+            nodes.delete(&node, &DeleteParams::default()).await?;
+            stage.vcenter.exit_maintenance("esx1").await?;
+            copy_says(&stage, &node, "poweringOn").await?;
+            ensure!(
+                nodes.get_opt(&node).await?.is_none(),
+                "it went on without its Node"
+            );
+            // What the Node says is a phase behind its copy.
+            let haulout = if is_killed {
+                haulout.kill().await?;
+                stage.kube.restore_node(&backup).await?;
+                run(&stage, &[]).await?
+            } else {
+                stage.kube.restore_node(&backup).await?;
+                haulout
+            };
+
+            let back = stage.wait_in_service(&node).await?;
+            ensure!(back.uid() == off.uid(), "it is the Node that was deleted");
+            ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+            ensure!(stage.calls("PowerOnVM_Task", "gpu1").await? == 1);
+            let history = all_ended(&stage, &node).await?;
+            ensure!(history.len() == 1, "one episode: {history:#?}");
+            let status = history[0].status.clone().unwrap_or_default();
+            ensure!(condition(&status, "Succeeded") == Some("True"), "{status:#?}");
+            haulout.stop().await?;
+        }
+        Ok(())
     });
 }
 
@@ -319,17 +419,28 @@ fn of_the_ended_episodes_as_many_are_kept_as_the_setting_says() {
             let name = format!("r{round}");
             ask(&stage, &name, &node, MaintenanceAction::Drain).await?;
             stage.wait_phase(&node, "drained").await?;
+            // What is over within the half second in which writes are gathered leaves no object.
+            until("the episode to have its object", PATIENCE, async || {
+                let is_open =
+                    |it: &NodeMaintenance| it.status.as_ref().is_none_or(|it| it.ended_at.is_none());
+                let episodes = episodes(&stage, &node).await?;
+                Ok(episodes.iter().any(is_open).then_some(()))
+            })
+            .await?;
             withdraw(&stage, &name).await?;
             stage.wait_in_service(&node).await?;
         }
+        let seen = std::cell::RefCell::new(Vec::new());
         until("two to be left", PATIENCE, async || {
             let left = episodes(&stage, &node).await?;
+            seen.borrow_mut().clone_from(&left);
             let ended = left
                 .iter()
                 .all(|it| it.status.as_ref().is_some_and(|it| it.ended_at.is_some()));
             Ok((ended && left.len() == 2).then_some(()))
         })
-        .await?;
+        .await
+        .with_context(|| format!("left are {:#?}\n{}", seen.borrow(), stage.said()))?;
         haulout.stop().await
     });
 }

@@ -4,14 +4,17 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use haulout::cluster::maintenances::kind::{MaintenanceAction, NodeMaintenance};
 use haulout_lab::gate::Moment;
 use haulout_lab::jaeger::{Jaeger, Span};
 use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage, episode};
 use haulout_lab::tollgate::{Point, Tollgate};
 use haulout_lab::wait::until;
+use kube::ResourceExt as _;
 use tokio::sync::OnceCell;
 
 use crate::replicas::{FAST, heard, leads};
+use crate::requests;
 use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, stage, start, tell};
 
 /// All stories tell one Jaeger; their traces keep them apart.
@@ -233,6 +236,93 @@ fn a_cancelled_drain_is_one_trace_that_names_the_budget() {
         ensure!(root.events == ["operator.cancelled"], "{root:#?}");
         let evict = named(&spans, "evict pod")?;
         ensure!(evict.tags["k8s.pod.name"] == "held", "{evict:#?}");
+        haulout.stop().await
+    });
+}
+
+/// The root of the trace of an episode that a person's request began, and what every span that tells of the beginning says
+/// of that request.
+fn begun_by_request<'a>(spans: &'a [Span], request: &NodeMaintenance) -> anyhow::Result<&'a Span> {
+    let uid = request.uid().context("a request without a UID")?;
+    for name in ["maintenance", "announce", "detect"] {
+        let tags = &named(spans, name)?.tags;
+        ensure!(
+            tags.get("haulout.request") == Some(&request.name_any()),
+            "{name}: {tags:?}"
+        );
+        ensure!(tags.get("haulout.request.uid") == Some(&uid), "{name}: {tags:?}");
+        ensure!(
+            !tags.contains_key("vcenter.task.id"),
+            "no task of vCenter began it: {name}: {tags:?}"
+        );
+    }
+    let root = named(spans, "maintenance")?;
+    let asked_at = request.creation_timestamp().context("a request without an age")?;
+    ensure!(
+        i128::from(root.start) * 1000 == asked_at.0.as_nanosecond(),
+        "it begins when it was asked for: {root:#?}"
+    );
+    Ok(root)
+}
+
+#[test]
+fn a_drain_that_a_person_asks_for_is_one_trace_from_the_request_until_it_is_withdrawn() {
+    tell(async {
+        let stage = one_node("trace-ask").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        let haulout = start_traced(&stage).await?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        let request = requests::ask(&stage, "drain", &node, MaintenanceAction::Drain).await?;
+        let id = trace_id(&stage, &node).await?;
+        stage.wait_phase(&node, "drained").await?;
+        requests::withdraw(&stage, "drain").await?;
+        stage.wait_in_service(&node).await?;
+
+        let spans = whole(&id, &node).await?;
+        ensure!(
+            names(&spans) == ["detect", "drain", "drained", "uncordon"],
+            "{spans:#?}"
+        );
+        let root = begun_by_request(&spans, &request)?;
+        ensure!(
+            root.tags.get("haulout.result").map(String::as_str) == Some("succeeded"),
+            "{root:#?}"
+        );
+        let evict = named(&spans, "evict pod")?;
+        ensure!(evict.tags["k8s.pod.name"] == "train", "{evict:#?}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_reboot_that_a_person_asks_for_is_one_trace_also_when_haulout_is_killed_in_it() {
+    tell(async {
+        let stage = one_node("trace-reboot").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = start_traced(&stage).await?;
+        stage.wait_said("vCenter has told its complete set").await?;
+        let request = requests::ask(&stage, "reboot", &node, MaintenanceAction::Reboot).await?;
+        let id = trace_id(&stage, &node).await?;
+        haulout.kill().await?;
+        let haulout = start_traced(&stage).await?;
+        stage.wait_in_service(&node).await?;
+
+        let spans = whole(&id, &node).await?;
+        let names = names(&spans);
+        ensure!(
+            names.starts_with(&["detect", "drain"]) && names.ends_with(&["uncordon"]),
+            "{names:?}"
+        );
+        for name in ["guest shutdown", "power on", "wait node ready"] {
+            named(&spans, name)?;
+        }
+        ensure!(!names.contains(&"relocate"), "{names:?}");
+        let root = begun_by_request(&spans, &request)?;
+        ensure!(
+            root.tags.get("haulout.result").map(String::as_str) == Some("succeeded"),
+            "{root:#?}"
+        );
         haulout.stop().await
     });
 }

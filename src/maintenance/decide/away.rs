@@ -52,6 +52,50 @@ impl<'a> Scene<'a> {
         (relocates && request.is_unmet(self.episode)).then_some(request)
     }
 
+    /// With the VM on, before it is drained and again before it is shut down: a look for a place, where a person asks for a
+    /// move and nothing else calls the node out of service. `None` where there is a place, or where none has to be. The
+    /// place is not reserved: a VM that is off has more need of it. So it may be gone when this one is off as well.
+    pub(super) fn place_first(self) -> Option<Step> {
+        let request = self.relocation()?;
+        if !super::is_to_be_placed_first(&self.vm.host, Some(request)) {
+            return None;
+        }
+        let survey = self.seen.attempt(EffectKind::Survey, self.episode.since);
+        let is_answered = survey.is_some_and(|attempt| attempt.outcome != Outcome::Asked);
+        let offer = &self.seen.offer;
+        if is_answered && offer.fits.is_some() {
+            return None;
+        }
+        // A host that has not been read, for one because vCenter was lost meanwhile, may have a place.
+        if offer.fits.is_none() && self.has_surveyed() && !offer.has_unread() {
+            let gave_up = Some(self.no_place_for(request).to_string());
+            return Some(Step::Go(go(Episode {
+                gave_up,
+                ..self.episode.clone()
+            })));
+        }
+        Some(match self.survey_at() {
+            Some(at) if self.now >= at => Step::Do {
+                effect: Effect::Survey {
+                    hosts: offer.survey.clone(),
+                },
+                waiting_on: WaitingOn::Survey,
+                recheck: None,
+            },
+            survey_at => Step::Wait {
+                waiting_on: WaitingOn::Survey,
+                recheck: survey_at,
+            },
+        })
+    }
+
+    /// The end of a move that was given up with the VM on.
+    pub(super) fn given_up(self) -> Option<Step> {
+        let request = self.seen.request.as_ref();
+        let is_over = self.episode.gave_up.is_some() && super::is_to_be_placed_first(&self.vm.host, request);
+        is_over.then(|| self.end(request.map(|request| request.mark.clone())))
+    }
+
     fn no_place_for(self, request: &Request) -> WaitingOn {
         WaitingOn::Place {
             request: request.mark.clone(),

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::scene::{Scene, Step, as_asked, at_latest};
-use super::{Transition, cordoned, start_draining};
+use super::{cordoned, start_draining};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{DrainEnd, Episode, Phase};
 use crate::maintenance::observed::{Advice, DrainReport, Drained, Outcome, PodLeft, PodLeftBecause};
@@ -40,15 +40,18 @@ impl Scene<'_> {
             Call::Unclear => return self.host_not_visible(),
             Call::Down | Call::Drained(_) => {}
         }
+        if let Some(step) = self.given_up() {
+            return step;
+        }
         if !self.node.unschedulable {
             return self.uncordoned();
         }
         let since = self.episode.since;
         if self.seen.is_drained(since) {
-            return Step::Go(match call {
-                Call::Drained(_) => super::go(self.episode.enter(Phase::Drained, self.now)),
+            return match call {
+                Call::Drained(_) => Step::Go(super::go(self.episode.enter(Phase::Drained, self.now))),
                 Call::Down | Call::Nothing | Call::Unclear => self.shut_down(DrainEnd::Complete, Vec::new()),
-            });
+            };
         }
         let deadline = after(since, self.drain_timeout());
         let report = self
@@ -63,7 +66,7 @@ impl Scene<'_> {
             Some(report) => match self.drain_timeout_action(call) {
                 DrainTimeoutAction::PowerOff => {
                     let left = report.left.iter().map(|pod| pod.name.clone()).collect();
-                    Step::Go(self.shut_down(DrainEnd::TimedOut, left))
+                    self.shut_down(DrainEnd::TimedOut, left)
                 }
                 DrainTimeoutAction::Hold => self.next_round(report, &WaitingOn::DrainHeld, None),
             },
@@ -127,11 +130,15 @@ impl Scene<'_> {
         }
     }
 
-    fn shut_down(self, end: DrainEnd, left_behind: Vec<String>) -> Transition {
-        super::go(Episode {
+    /// The drain is over. What it took may have taken the place that there was at its beginning.
+    fn shut_down(self, end: DrainEnd, left_behind: Vec<String>) -> Step {
+        if let Some(step) = self.place_first() {
+            return step;
+        }
+        Step::Go(super::go(Episode {
             left_behind,
             ..self.episode.enter(Phase::ShuttingDown(end), self.now)
-        })
+        }))
     }
 
     /// A failed round is tried again after its backoff; without any report there is nothing else to go by.

@@ -201,6 +201,30 @@ fn a_host_is_surveyed_before_it_is_offered_and_again_when_its_devices_were_taken
 }
 
 #[test]
+fn a_host_that_has_not_been_read_may_have_a_place_and_one_that_is_taken_or_unfit_has_none() {
+    let unread = || HostView {
+        held: None,
+        ..host("esx-2", &[A40])
+    };
+    let taken = || HostView {
+        held: Some(vec![hold("vm-9", Held::Address("0000:00:00.0".to_owned()))]),
+        ..host("esx-3", &[A40])
+    };
+    let unfit = || host("esx-4", &[]);
+    let has_unread = |hosts: &[HostView]| look(&one_a40(), hosts, None, &[]).has_unread();
+    assert_eq!(why_not(&one_a40(), taken()), Why::DevicesTaken);
+    assert!(has_unread(&[unread()]));
+    assert!(has_unread(&[unread(), taken(), unfit()]));
+    assert!(!has_unread(&[taken(), unfit()]));
+    assert!(!has_unread(&[unfit()]));
+    assert!(!has_unread(&[]));
+    assert!(
+        !has_unread(&[unread(), host("esx-5", &[A40])]),
+        "there is one already"
+    );
+}
+
+#[test]
 fn a_fixed_address_and_a_foreign_device_keep_the_vm_at_home() {
     assert_eq!(
         why_not(&wanted(WantedDevices::Static), host("esx-2", &[A40])),

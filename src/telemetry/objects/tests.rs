@@ -363,6 +363,35 @@ fn a_request_for_a_node_of_nobodys_is_stalled_once_it_is_clear_that_no_other_con
 }
 
 #[test]
+fn the_history_of_a_node_that_is_gone_stays_until_all_nodes_are_told() {
+    let mut cluster = Cluster::new();
+    let mut old = Maintenance {
+        name: "gpu9-a".to_owned(),
+        uid: RequestUid::new("uid-of-gpu9-a"),
+        resource_version: 1,
+        generation: 1,
+        created_at: at(-40 * 86_400),
+        node: NodeName::new("gpu9"),
+        role: Role::Episode { record: None },
+        is_over: true,
+        status: Box::default(),
+    };
+    old.status.ended_at = Some(at(-40 * 86_400).to_string());
+    cluster.stands(old);
+    let in_service = sight(Record::InService, None, None);
+    cluster.settle(&in_service);
+    assert!(cluster.standing.contains_key("gpu9-a"), "it may yet be told");
+    cluster.objects.told_nodes(true);
+    assert_eq!(cluster.objects.due(), [], "it counts from the next look");
+    cluster.objects.told_nodes(false);
+    cluster.settle(&in_service);
+    assert!(cluster.standing.contains_key("gpu9-a"), "they are told anew");
+    cluster.objects.told_nodes(true);
+    cluster.settle(&in_service);
+    assert!(cluster.standing.is_empty());
+}
+
+#[test]
 fn the_oldest_of_the_ended_episodes_go_first() {
     let mut cluster = Cluster::new();
     for (name, created_at) in [("gpu1-a", 1), ("gpu1-b", 2), ("gpu1-c", 3)] {

@@ -211,6 +211,11 @@ impl<'a> Story<'a> {
             .extend(task.map(|task| text("vcenter.task.id", task)));
         span.attributes
             .extend(trigger.user.as_ref().map(|user| text("enduser.id", user)));
+        if let Some(request) = &trigger.request {
+            span.attributes.push(text("haulout.request", &request.name));
+            span.attributes
+                .push(text("haulout.request.uid", request.uid.as_str()));
+        }
         if let Some(uuid) = &self.episode.vm_uuid {
             span.attributes.push(text("vcenter.vm.id", &uuid.to_string()));
         }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -107,6 +108,14 @@ impl User {
         }
     }
 
+    /// Someone who may do what is bound to their name, and otherwise what everybody may.
+    pub fn stranger(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            group: "strangers",
+        }
+    }
+
     /// The name in the audit log.
     pub fn name(&self) -> &str {
         &self.name
@@ -144,6 +153,14 @@ pub struct AuditEvent {
     pub object: Option<serde_json::Value>,
 }
 
+/// A Node as etcd held it.
+#[derive(Debug, Clone)]
+pub struct NodeBackup {
+    key: ByteString,
+    /// As etcd's gateway tells it: base64.
+    value: serde_json::Value,
+}
+
 /// A running control plane. Dropping it ends its processes and removes its files.
 pub struct Kube {
     // Fields drop in this order: first the processes, then their ports, then their files.
@@ -152,7 +169,7 @@ pub struct Kube {
     etcd: Mutex<Process>,
     apiserver_spec: Spec,
     port: Port,
-    _etcd_port: Port,
+    etcd_port: Port,
     authority: Authority,
     client: kube::Client,
     dir: RunDir,
@@ -221,7 +238,7 @@ impl Kube {
             etcd: Mutex::new(etcd),
             apiserver_spec,
             port,
-            _etcd_port: etcd_port,
+            etcd_port,
             authority,
             client,
             dir,
@@ -302,6 +319,43 @@ impl Kube {
         tokio::time::sleep(down).await;
         *apiserver = self.apiserver_spec.spawn()?;
         await_apiserver(&self.client, std::slice::from_mut(&mut *apiserver)).await
+    }
+
+    /// What etcd holds of the Node of this name: what a backup of it would hold.
+    pub async fn back_up_node(&self, name: &str) -> anyhow::Result<NodeBackup> {
+        let key = ByteString(format!("/registry/minions/{name}").into_bytes());
+        let answer = self.ask_etcd("range", &json!({"key": key})).await?;
+        let value = answer.pointer("/kvs/0/value").cloned();
+        let value = value.with_context(|| format!("etcd holds no Node {name}: {answer}"))?;
+        Ok(NodeBackup { key, value })
+    }
+
+    /// Puts a Node back behind the kube-apiserver's back, byte for byte: its UID is the one it had. Nothing that goes
+    /// through the API can do that.
+    pub async fn restore_node(&self, backup: &NodeBackup) -> anyhow::Result<()> {
+        let put = json!({"key": backup.key, "value": backup.value});
+        self.ask_etcd("put", &put).await.map(|_| ())
+    }
+
+    /// Asks etcd's JSON gateway, which takes keys and values as base64.
+    async fn ask_etcd(
+        &self,
+        method: &str,
+        question: &serde_json::Value,
+    ) -> anyhow::Result<serde_json::Value> {
+        let url = format!("http://127.0.0.1:{}/v3/kv/{method}", self.etcd_port.number());
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(5))
+            .build()?;
+        let asked = client.post(&url).body(question.to_string()).send().await;
+        let answer = asked.with_context(|| format!("asking {url}"))?;
+        let status = answer.status();
+        let text = answer.text().await?;
+        if !status.is_success() {
+            bail!("{url} answered {status}: {text}");
+        }
+        serde_json::from_str(&text).with_context(|| format!("reading what {url} answered: {text}"))
     }
 
     /// Fails, with its last words, when one of the processes has ended although nobody stopped it.

@@ -1072,6 +1072,16 @@ impl Vcenter {
         self.set(&serde_json::json!({ "delays": delays })).await
     }
 
+    /// Withholds these privileges, each on the object of this name or, without one, on every object; whatever was
+    /// withheld before is granted again.
+    pub async fn withhold(&self, privileges: &[(&str, Option<&str>)]) -> anyhow::Result<()> {
+        let withheld: Vec<_> = privileges
+            .iter()
+            .map(|(privilege, object)| serde_json::json!({ "privilege": privilege, "object": object }))
+            .collect();
+        self.set(&serde_json::json!({ "withheld": withheld })).await
+    }
+
     /// The inventory as it is.
     pub async fn state(&self) -> anyhow::Result<State> {
         self.get(&["state"], &[], Duration::ZERO).await

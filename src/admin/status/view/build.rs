@@ -37,6 +37,9 @@ const PERIODS: [SignedDuration; 4] = [
     SignedDuration::from_hours(24),
 ];
 
+/// How an episode ended whose end nobody has seen.
+const NOT_SEEN: &str = "NotSeen";
+
 /// The overview.
 pub(in crate::admin::status) fn overview(
     known: &Known,
@@ -99,7 +102,7 @@ pub(in crate::admin::status) fn node(
         frame: frame(known, about, now),
         row: node_row(name, of_node, history)?,
         facts: node_facts(standing),
-        pods: standing.pods.as_deref().map(pods),
+        pods: pods_of(of_node, history),
         steps: of_node.story.as_ref().map(steps).unwrap_or_default(),
         episodes,
     })
@@ -121,9 +124,9 @@ pub(in crate::admin::status) fn episode(
     let object = history
         .iter()
         .find(|object| object.status.episode.as_deref() == Some(id.as_str()));
-    let row = match (seen, object) {
-        (Some((name, _, story)), _) => row_of_story(name, story),
-        (None, Some(object)) => row_of_object(object)?,
+    let row = match (seen, object.and_then(row_of_object)) {
+        (Some((name, _, story)), written) => told_or_written(row_of_story(name, story), written),
+        (None, Some(written)) => written,
         (None, None) => return None,
     };
     let story = seen.map(|(_, _, story)| story);
@@ -139,7 +142,6 @@ pub(in crate::admin::status) fn episode(
         rows: episode_rows(&phases, story.map_or(&[], |story| &story.waits)),
     };
     let of_node = seen.filter(|_| is_running).map(|(_, of_node, _)| of_node);
-    let standing = of_node.and_then(|of_node| of_node.standing.as_ref());
     let trace = story.map(|story| story.episode.trace_id().to_owned());
     Some(EpisodePage {
         frame: frame(known, about, now),
@@ -157,7 +159,7 @@ pub(in crate::admin::status) fn episode(
         waits_for: of_node.and_then(|of_node| waits(of_node, history)),
         phases,
         timeline,
-        pods: standing.and_then(|standing| standing.pods.as_deref()).map(pods),
+        pods: of_node.and_then(|of_node| pods_of(of_node, history)),
         steps: story.map(steps).unwrap_or_default(),
         row,
     })
@@ -200,15 +202,32 @@ fn waits(of_node: &OfNode, history: &[Maintenance]) -> Option<Waits> {
         since: Some(wait.since),
     });
     told.or_else(|| {
-        let id = &of_node.standing.as_ref()?.record.episode()?.id;
-        let is_its = |object: &&Maintenance| object.status.episode.as_deref() == Some(id.as_str());
-        let written = history.iter().find(is_its)?.status.waiting_on.as_ref()?;
+        let written = object_of(of_node, history)?.status.waiting_on.as_ref()?;
         Some(Waits {
-            reason: written.reason.clone(),
+            reason: kind(&written.reason),
             message: written.message.clone(),
             since: time(&written.since),
         })
     })
+}
+
+/// The object of the episode that goes on, where the leader has made one.
+fn object_of<'a>(of_node: &OfNode, history: &'a [Maintenance]) -> Option<&'a Maintenance> {
+    let id = &of_node.standing.as_ref()?.record.episode()?.id;
+    let is_its = |object: &&Maintenance| object.status.episode.as_deref() == Some(id.as_str());
+    history.iter().find(is_its)
+}
+
+/// `NodeReady`, as objects have it, as `node-ready`, as the leader's page has it: a program may ask any replica.
+fn kind(reason: &str) -> String {
+    let mut kind = String::new();
+    for letter in reason.chars() {
+        if letter.is_ascii_uppercase() && !kind.is_empty() {
+            kind.push('-');
+        }
+        kind.push(letter.to_ascii_lowercase());
+    }
+    kind
 }
 
 fn host_of(standing: &Standing) -> Option<String> {
@@ -290,7 +309,11 @@ fn episodes(known: &Known, history: &[Maintenance]) -> Vec<EpisodeRow> {
     });
     let mut rows: BTreeMap<String, EpisodeRow> =
         history.iter().filter_map(row_of_object).map(keyed).collect();
-    rows.extend(seen.map(keyed));
+    for row in seen {
+        let written = rows.remove(&row.id);
+        let (id, row) = keyed(told_or_written(row, written));
+        rows.insert(id, row);
+    }
     let mut rows: Vec<EpisodeRow> = rows.into_values().collect();
     rows.sort_by_key(|row| (row.ended_at.is_some(), std::cmp::Reverse(row.started_at)));
     rows
@@ -300,11 +323,18 @@ fn keyed(row: EpisodeRow) -> (String, EpisodeRow) {
     (row.id.clone(), row)
 }
 
+/// What this process has seen of an episode; of an end that it has not, as one of a replica that stands by, what the
+/// leader has written.
+fn told_or_written(told: EpisodeRow, written: Option<EpisodeRow>) -> EpisodeRow {
+    let written = written.filter(|row| told.result == NOT_SEEN && row.ended_at.is_some());
+    written.unwrap_or(told)
+}
+
 fn row_of_story(name: &NodeName, story: &Story) -> EpisodeRow {
     let episode = &story.episode;
     let (ended_at, result) = match (story.ended, story.gone_at) {
         (Some((ended, at)), _) => (Some(at), result(ended)),
-        (None, Some(at)) => (Some(at), "NotSeen"),
+        (None, Some(at)) => (Some(at), NOT_SEEN),
         (None, None) => (None, episode.phase.name()),
     };
     EpisodeRow {
@@ -484,6 +514,22 @@ fn spans_of(host: &OfHost) -> Vec<Span> {
 
 fn steps(story: &Story) -> Vec<Step> {
     story.steps.iter().rev().cloned().collect()
+}
+
+/// The pods that are still to go, as this process has listed them, or else as the leader has written.
+fn pods_of(of_node: &OfNode, history: &[Maintenance]) -> Option<Pods> {
+    let listed = of_node.standing.as_ref()?.pods.as_deref().map(pods);
+    listed.or_else(|| {
+        let written = &object_of(of_node, history)?.status.pods;
+        let left = written.iter().map(|pod| PodRow {
+            name: format!("{}/{}", pod.namespace, pod.name),
+            why: pod.reason.clone(),
+        });
+        (!written.is_empty()).then(|| Pods {
+            left: left.take(PODS).collect(),
+            more: written.len().saturating_sub(PODS),
+        })
+    })
 }
 
 fn pods(left: &[PodLeft]) -> Pods {

@@ -524,8 +524,9 @@ func (c *Control) traffic(*http.Request, []byte) (any, error) { return c.v.traff
 
 func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 	var args struct {
-		PushRecentTask *bool   `json:"pushRecentTask"`
-		Delays         *Delays `json:"delays"`
+		PushRecentTask *bool       `json:"pushRecentTask"`
+		Delays         *Delays     `json:"delays"`
+		Withheld       *[]Withheld `json:"withheld"`
 	}
 	if err := decode(body, &args); err != nil {
 		return nil, err
@@ -536,6 +537,11 @@ func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 	if args.Delays != nil {
 		c.v.mu.Lock()
 		c.v.spec.Delays = *args.Delays
+		c.v.mu.Unlock()
+	}
+	if args.Withheld != nil {
+		c.v.mu.Lock()
+		c.v.withheld = *args.Withheld
 		c.v.mu.Unlock()
 	}
 	return nil, nil

@@ -648,6 +648,34 @@ func TestRecentTaskIsNotPushed(t *testing.T) {
 	b.want(set.FilterSet[0].ObjectSet[0].ChangeSet[0].Name, "runtime.inMaintenanceMode")
 }
 
+func TestWithheldPrivilegeIsToldOnItsObjectAlone(t *testing.T) {
+	b := start(t, twoHosts())
+	vm, host := b.vm("gpu1").Reference(), b.host("esx2").Reference()
+	granted := func(id string) []bool {
+		t.Helper()
+		res, err := methods.HasPrivilegeOnEntities(b.ctx, b.client, &types.HasPrivilegeOnEntities{
+			This:   *b.client.ServiceContent.AuthorizationManager,
+			Entity: []types.ManagedObjectReference{vm, host}, SessionId: "mine", PrivId: []string{id},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []bool
+		for _, entity := range res.Returnval {
+			told = append(told, entity.PrivAvailability[0].IsGranted)
+		}
+		return told
+	}
+	b.want(granted("Resource.ColdMigrate"), []bool{true, true})
+	withheld := []Withheld{{Privilege: "Resource.ColdMigrate", Object: "esx2"}, {Privilege: "System.Read"}}
+	b.ctl("PATCH", "/settings", map[string]any{"withheld": withheld}, nil)
+	b.want(granted("Resource.ColdMigrate"), []bool{true, false})
+	b.want(granted("System.Read"), []bool{false, false})
+	b.want(granted("System.View"), []bool{true, true})
+	b.ctl("PATCH", "/settings", map[string]any{"withheld": []Withheld{}}, nil)
+	b.want(granted("Resource.ColdMigrate"), []bool{true, true})
+}
+
 func TestRemovedHostTakesItsVMs(t *testing.T) {
 	b := start(t, twoHosts())
 	b.ctl("POST", "/vms/gpu1/off", nil, nil)

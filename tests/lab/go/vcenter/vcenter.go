@@ -48,6 +48,7 @@ type VCenter struct {
 	sessions *Sessions
 	traffic  *Traffic
 	silence  *silence
+	withheld []Withheld
 	// collectors is nil where the simulator's own are in use.
 	collectors *collectors
 	crowd      crowd
@@ -132,6 +133,8 @@ var overridden = map[string]bool{
 	"PropertyCollector.WaitForUpdatesEx":   true,
 	"SessionManager.Login":                 true,
 	"SessionManager.Logout":                true,
+
+	"AuthorizationManager.HasPrivilegeOnEntities": true,
 }
 
 // overriddenToo lists the calls that are answered here where the collectors are
