@@ -22,11 +22,11 @@ pub fn host(number: usize) -> Host {
         in_quarantine: Some(false),
         entering: None,
         datastores: BTreeSet::from([DatastoreRef::new("datastore-1")]),
-        passthrough: vec![PciDevice {
+        passthrough: Some(vec![PciDevice {
             address: "0000:3b:00.0".to_owned(),
             vendor: A40.0,
             device: A40.1,
-        }],
+        }]),
     }
 }
 

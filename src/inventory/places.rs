@@ -11,7 +11,7 @@ use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::{HostState, Outcome};
 use crate::maintenance::placement::{Device, HostView, Offer, Wanted, WantedDevices, look};
 use crate::maintenance::request::{Action, Request};
-use crate::vsphere::update::{Connection, Passthrough, Vm};
+use crate::vsphere::update::{Connection, Passthrough, PciDevice, Vm};
 
 /// A node that looks for a host.
 struct Seeker {
@@ -197,14 +197,13 @@ impl Inventory {
                     compute: host.compute.clone(),
                     state: self.host_state(Some(&host.moref)),
                     datastores: host.datastores.clone(),
-                    devices: host
-                        .passthrough
-                        .iter()
-                        .map(|it| Device {
+                    devices: host.passthrough.as_ref().map(|devices| {
+                        let device = |it: &PciDevice| Device {
                             address: it.address.clone(),
                             ids: (it.vendor, it.device),
-                        })
-                        .collect(),
+                        };
+                        devices.iter().map(device).collect()
+                    }),
                     reserved,
                     held,
                 }

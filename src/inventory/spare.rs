@@ -53,6 +53,7 @@ impl Inventory {
         let fitting = host
             .passthrough
             .iter()
+            .flatten()
             .filter(|device| ids.contains(&(device.vendor, device.device)));
         let held = match self.holds.get(&host.moref) {
             Some(holds) => {

@@ -67,11 +67,11 @@ fn host(n: u8) -> Host {
         in_quarantine: Some(false),
         entering: None,
         datastores: BTreeSet::from([DatastoreRef::new("ds")]),
-        passthrough: vec![PciDevice {
+        passthrough: Some(vec![PciDevice {
             address: "0000:01:00.0".to_owned(),
             vendor: A40.0,
             device: A40.1,
-        }],
+        }]),
     }
 }
 

@@ -52,8 +52,8 @@ pub struct HostView {
     pub state: HostState,
     /// The datastores it sees.
     pub datastores: BTreeSet<DatastoreRef>,
-    /// Its devices that are active for passthrough.
-    pub devices: Vec<Device>,
+    /// Its devices that are active for passthrough; `None` while vCenter has not told them.
+    pub devices: Option<Vec<Device>>,
     /// Who holds devices there by a recent survey; `None` without one.
     pub held: Option<Vec<Hold>>,
     /// What other episodes have reserved there, one list of acceptable ids for each device.
@@ -104,7 +104,8 @@ impl Offer {
         let is_read =
             |refused: &&Refused| matches!(refused.why, Why::DevicesTaken | Why::RefusedByVcenter(_));
         let read = self.refused.iter().filter(is_read).count();
-        self.fits.is_none() && self.survey.len() > read
+        let is_untold = |refused: &Refused| refused.why == Why::DevicesUntold;
+        self.fits.is_none() && (self.survey.len() > read || self.refused.iter().any(is_untold))
     }
 }
 
@@ -124,6 +125,8 @@ pub enum Why {
     State(&'static str),
     /// It does not see all of the VM's datastores.
     Datastore,
+    /// vCenter has not told its devices.
+    DevicesUntold,
     /// None of its devices matches the VM's.
     NoMatchingDevice,
     /// Its matching devices are held by other VMs or reserved for other nodes.
@@ -146,6 +149,7 @@ impl fmt::Display for Refused {
         match &self.why {
             Why::State(state) => write!(f, "is {state}"),
             Why::Datastore => f.write_str("does not see the VM's datastores"),
+            Why::DevicesUntold => f.write_str("has not told its devices"),
             Why::NoMatchingDevice => f.write_str("has no matching passthrough device"),
             Why::DevicesTaken => f.write_str("has no matching device free"),
             Why::StaticDevice => f.write_str("would need the VM's fixed device address re-pointed"),
@@ -236,7 +240,10 @@ fn judge(wanted: &Wanted, host: &HostView, refused: &[(HostRef, String)]) -> Ver
     if let Some((_, said)) = refused.iter().find(|(moref, _)| *moref == host.moref) {
         return Verdict::No(Why::RefusedByVcenter(said.clone()));
     }
-    let all: Vec<&Device> = host.devices.iter().collect();
+    let Some(devices) = &host.devices else {
+        return Verdict::No(Why::DevicesUntold);
+    };
+    let all: Vec<&Device> = devices.iter().collect();
     if !enough(&all, needs) {
         return Verdict::No(Why::NoMatchingDevice);
     }
@@ -275,7 +282,8 @@ fn holds_address(held: &Held, device: &Device) -> bool {
 
 fn spare(host: &HostView) -> usize {
     let held = host.held.as_ref().map_or(0, Vec::len);
-    host.devices.len().saturating_sub(held + host.reserved.len())
+    let devices = host.devices.as_ref().map_or(0, Vec::len);
+    devices.saturating_sub(held + host.reserved.len())
 }
 
 /// Whether each need can have a device of its own: a matching in the bipartite graph of needs and devices, found by

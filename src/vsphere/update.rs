@@ -94,8 +94,8 @@ pub struct Host {
     /// `datastore`.
     pub datastores: BTreeSet<DatastoreRef>,
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.
-    /// Read where a VM of ours stands in the host's cluster, soon after the host is told; empty elsewhere.
-    pub passthrough: Vec<PciDevice>,
+    /// Read where a VM of ours stands in the host's cluster, soon after the host is told; `None` until then, and elsewhere.
+    pub passthrough: Option<Vec<PciDevice>>,
 }
 
 /// A queued or running `EnterMaintenanceMode_Task`.

@@ -25,14 +25,16 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
         compute: Some(ComputeRef::new("cluster-1")),
         state: HostState::InService,
         datastores: BTreeSet::from([DatastoreRef::new("ds-1"), DatastoreRef::new("ds-2")]),
-        devices: devices
-            .iter()
-            .enumerate()
-            .map(|(slot, ids)| Device {
-                address: format!("0000:{slot:02x}:00.0"),
-                ids: *ids,
-            })
-            .collect(),
+        devices: Some(
+            devices
+                .iter()
+                .enumerate()
+                .map(|(slot, ids)| Device {
+                    address: format!("0000:{slot:02x}:00.0"),
+                    ids: *ids,
+                })
+                .collect(),
+        ),
         held: Some(Vec::new()),
         reserved: Vec::new(),
     }
@@ -211,12 +213,18 @@ fn a_host_that_has_not_been_read_may_have_a_place_and_one_that_is_taken_or_unfit
         ..host("esx-3", &[A40])
     };
     let unfit = || host("esx-4", &[]);
+    let untold = || HostView {
+        devices: None,
+        ..host("esx-6", &[])
+    };
     let has_unread = |hosts: &[HostView]| look(&one_a40(), hosts, None, &[]).has_unread();
     assert_eq!(why_not(&one_a40(), taken()), Why::DevicesTaken);
     assert!(has_unread(&[unread()]));
     assert!(has_unread(&[unread(), taken(), unfit()]));
     assert!(!has_unread(&[taken(), unfit()]));
     assert!(!has_unread(&[unfit()]));
+    assert_eq!(why_not(&one_a40(), untold()), Why::DevicesUntold);
+    assert!(has_unread(&[unfit(), untold()]));
     assert!(!has_unread(&[]));
     assert!(
         !has_unread(&[unread(), host("esx-5", &[A40])]),

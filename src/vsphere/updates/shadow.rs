@@ -66,8 +66,8 @@ struct HostFacts {
     in_maintenance: Option<bool>,
     in_quarantine: Option<bool>,
     datastores: BTreeSet<DatastoreRef>,
-    active: BTreeSet<String>,
-    devices: Vec<PciDevice>,
+    active: Option<BTreeSet<String>>,
+    devices: Option<Vec<PciDevice>>,
 }
 
 #[derive(Default)]
@@ -495,16 +495,19 @@ impl HostFacts {
             "runtime.inMaintenanceMode" => self.in_maintenance = words.and_then(decode::boolean),
             "runtime.inQuarantineMode" => self.in_quarantine = words.and_then(decode::boolean),
             "datastore" => self.datastores = datastores(value),
-            "config.pciPassthruInfo" => {
-                self.active = value.map(decode::active_addresses).unwrap_or_default();
-            }
-            "hardware.pciDevice" => self.devices = value.map(decode::pci_devices).unwrap_or_default(),
+            "config.pciPassthruInfo" => self.active = value.map(decode::active_addresses),
+            "hardware.pciDevice" => self.devices = value.map(decode::pci_devices),
             _ => {}
         }
     }
 
     fn whole(&self, moref: &HostRef, entering: Option<Entering>) -> Host {
-        let active = |device: &&PciDevice| self.active.contains(&device.address);
+        // A host has devices in any case. One that tells nothing of passthrough has none that is active for it.
+        let is_active = |device: &&PciDevice| {
+            let active = self.active.as_ref();
+            active.is_some_and(|active| active.contains(&device.address))
+        };
+        let passthrough = |devices: &Vec<PciDevice>| devices.iter().filter(is_active).cloned().collect();
         Host {
             moref: moref.clone(),
             name: self.name.clone(),
@@ -514,7 +517,7 @@ impl HostFacts {
             in_quarantine: self.in_quarantine,
             entering,
             datastores: self.datastores.clone(),
-            passthrough: self.devices.iter().filter(active).cloned().collect(),
+            passthrough: self.devices.as_ref().map(passthrough),
         }
     }
 }
