@@ -57,11 +57,11 @@ struct Plan {
 }
 
 const FULL: Plan = Plan {
-    blocks: 10,
-    clicks: 10,
+    blocks: 4,
+    clicks: 25,
     pollers: &[30, 5, 1],
-    poller_clicks: 3,
-    idle: Duration::from_secs(180),
+    poller_clicks: 2,
+    idle: Duration::from_secs(90),
 };
 
 const QUICK: Plan = Plan {

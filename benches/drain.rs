@@ -86,9 +86,9 @@ impl Size {
             }
         } else {
             Self {
-                rounds: 5,
+                rounds: 3,
                 pods: 200,
-                held_rounds: 3,
+                held_rounds: 2,
                 held: 20,
                 nodes: 200,
                 pods_of_each: 100,

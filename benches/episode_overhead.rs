@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure() -> anyhow::Result<()> {
-    let rounds = if is_quick() { 5 } else { 100 };
+    let rounds = if is_quick() { 5 } else { 50 };
     let kube = Kube::start(&Options::default()).await?;
     let jaeger = Jaeger::start().await?;
     let mut table = Table::new("episode_overhead");

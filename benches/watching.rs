@@ -47,7 +47,7 @@ fn main() -> anyhow::Result<()> {
     }
     // An idle stream reads again each half minute; less than that shows nothing.
     let quick = contender::is_quick(&words);
-    let rest = Duration::from_secs(if quick { 35 } else { 95 });
+    let rest = Duration::from_secs(if quick { 35 } else { 65 });
     let wanted: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
     tokio::runtime::Runtime::new()?.block_on(measure(rest, &wanted))
 }

@@ -106,6 +106,8 @@ struct OfNode {
     most: Option<(usize, usize)>,
     /// How its latest episode ended.
     ended: Option<(Box<Episode>, Ended, Timestamp)>,
+    /// That one was over before it had an object, and is to have one all the same.
+    owes_ended: bool,
 }
 
 impl Objects {
@@ -187,14 +189,15 @@ impl Objects {
             return Vec::new();
         }
         let mut due = Vec::new();
-        for (node, seen) in &state.nodes {
-            let Some(episode) = seen.episode.as_deref().filter(|_| seen.is_known) else {
-                continue;
-            };
-            let name = name_of(node, &episode.id);
-            if !state.objects.contains_key(&name) {
-                let spec = Box::new(spec(node, episode, &self.selector));
-                due.push(Write::Create { name, spec });
+        for (node, seen) in state.nodes.iter().filter(|(_, seen)| seen.is_known) {
+            let ended = seen.ended.as_ref().filter(|_| seen.owes_ended);
+            let ended = ended.map(|(episode, _, _)| &**episode);
+            for episode in seen.episode.as_deref().into_iter().chain(ended) {
+                let name = name_of(node, &episode.id);
+                if !state.objects.contains_key(&name) {
+                    let spec = Box::new(spec(node, episode, &self.selector));
+                    due.push(Write::Create { name, spec });
+                }
             }
         }
         for object in state.objects.values().filter(|object| !object.is_over) {
@@ -222,7 +225,8 @@ impl Objects {
 impl Tell for std::sync::Arc<Objects> {
     fn tell(&self, node: &NodeName, told: Told<'_>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_node = state.nodes.entry(node.clone()).or_default();
+        let State { nodes, objects, .. } = &mut *state;
+        let of_node = nodes.entry(node.clone()).or_default();
         match told {
             Told::Recorded {
                 before,
@@ -241,6 +245,7 @@ impl Tell for std::sync::Arc<Objects> {
                     }
                 }
                 if let (Some(ended), Some(episode)) = (ended, before.episode()) {
+                    of_node.owes_ended = !objects.contains_key(&name_of(node, &episode.id));
                     of_node.ended = Some((Box::new(episode.clone()), *ended, wrote.1));
                 }
             }
@@ -294,6 +299,12 @@ impl State {
                 let older = self.objects.get(&object.name).is_some_and(|known| {
                     known.uid == object.uid && known.resource_version > object.resource_version
                 });
+                if let Some(of_node) = self.nodes.get_mut(&object.node)
+                    && let Some((episode, _, _)) = &of_node.ended
+                    && name_of(&object.node, &episode.id) == object.name
+                {
+                    of_node.owes_ended = false;
+                }
                 if !older {
                     self.objects.insert(object.name.clone(), *object);
                 }

@@ -269,6 +269,39 @@ fn an_end_that_was_seen_is_told_as_it_was() {
 }
 
 #[test]
+fn an_episode_that_is_over_before_it_has_an_object_has_one_all_the_same_and_only_once() {
+    let mut cluster = Cluster::new();
+    let before = in_episode(Phase::Draining, 50);
+    cluster.show(before.clone());
+    let transition = Transition {
+        record: Record::InService,
+        unschedulable: Some(false),
+        ended: Some(Ended::Cancelled),
+        fulfilled: None,
+    };
+    cluster.objects.tell(
+        &NodeName::new("gpu1"),
+        Told::Recorded {
+            node: Some(&node()),
+            before: &before.record,
+            transition: &transition,
+            wrote: (at(60), at(60)),
+        },
+    );
+    let after = sight(Record::InService, None, None);
+    cluster.settle(&after);
+    let name = "gpu1-00112233";
+    assert_eq!(cluster.status(name).state.as_deref(), Some("Ended"));
+    let uid = cluster.standing[name].uid.clone();
+    cluster.write(Write::Delete {
+        name: name.to_owned(),
+        uid,
+    });
+    cluster.settle(&after);
+    assert!(cluster.standing.is_empty(), "who deletes it wants it to be gone");
+}
+
+#[test]
 fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     let mut cluster = Cluster::new();
     cluster.created("asked", "gpu1", 0, asked(AskedAction::Drain));
