@@ -361,28 +361,57 @@ impl<'a> House<'a> {
             self.until("cordoned", is_cordoned)
                 .await
                 .with_context(|| process.tail())?;
-            let written = self.written(&user, accepted).await?;
+            let (written, body) = self.written(&user, accepted).await?;
             let took = written.duration_since(accepted).as_secs_f64() * 1e3;
             samples.entry((storm, HAULOUT)).or_default().push(took);
             self.vcenter.cancel_maintenance(CLICKED).await?;
             self.until("back", |node| !is_cordoned(node) && is_untold(node))
                 .await
                 .with_context(|| process.tail())?;
-            let began = Instant::now();
-            let mark = json!({"metadata": {"annotations": {"bench": click.to_string()}}});
-            let params = PatchParams::default();
-            self.nodes()
-                .patch(&self.node, &params, &Patch::Merge(&mark))
-                .await?;
-            let took = began.elapsed().as_secs_f64() * 1e3;
+            let took = self.bare_patch(&body).await?;
             samples.entry((storm, BARE)).or_default().push(took);
         }
         process.stop(PATIENCE).await?;
         Ok(())
     }
 
-    /// When the apiserver had answered the cordon's PATCH. Its audit log may be a moment behind the watch.
-    async fn written(&self, user: &User, accepted: Timestamp) -> anyhow::Result<Timestamp> {
+    /// How long a PATCH of the same Node takes that writes as much as this one of Haulout's, in milliseconds: the cordon, and
+    /// the same annotations under other names. It is taken back.
+    async fn bare_patch(&self, like: &serde_json::Value) -> anyhow::Result<f64> {
+        let annotations = like
+            .pointer("/metadata/annotations")
+            .and_then(|it| it.as_object());
+        let names = annotations.context("a cordon without annotations")?;
+        let renamed = |value: &dyn Fn(&serde_json::Value) -> serde_json::Value| {
+            let renamed = names
+                .iter()
+                .map(|(name, it)| (format!("bench.{name}"), value(it)));
+            serde_json::Value::Object(renamed.collect())
+        };
+        let body =
+            json!({"metadata": {"annotations": renamed(&Clone::clone)}, "spec": {"unschedulable": true}});
+        let params = PatchParams::default();
+        let began = Instant::now();
+        self.nodes()
+            .patch(&self.node, &params, &Patch::Merge(&body))
+            .await?;
+        let took = began.elapsed().as_secs_f64() * 1e3;
+        let back = json!({
+            "metadata": {"annotations": renamed(&|_| serde_json::Value::Null)},
+            "spec": {"unschedulable": null},
+        });
+        self.nodes()
+            .patch(&self.node, &params, &Patch::Merge(&back))
+            .await?;
+        Ok(took)
+    }
+
+    /// When the apiserver had answered the cordon's PATCH, and what was in it. Its audit log may be a moment behind the watch.
+    async fn written(
+        &self,
+        user: &User,
+        accepted: Timestamp,
+    ) -> anyhow::Result<(Timestamp, serde_json::Value)> {
         let is_it = |event: &AuditEvent| {
             let cordons =
                 |object: &serde_json::Value| object.pointer("/spec/unschedulable") == Some(&true.into());
@@ -396,7 +425,7 @@ impl<'a> House<'a> {
         let look = async {
             loop {
                 if let Some(event) = self.kube.audit().await?.into_iter().find(is_it) {
-                    return anyhow::Ok(event.answered);
+                    return anyhow::Ok((event.answered, event.object.unwrap_or_default()));
                 }
                 sleep(Duration::from_millis(20)).await;
             }

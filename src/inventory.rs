@@ -97,6 +97,8 @@ pub struct Inventory {
     is_news: bool,
     /// In the last pictures every node was in service, and nobody asked otherwise.
     is_calm: bool,
+    /// The nodes at rest in the last pictures: nothing is decided on them, whatever version of their objects is shown.
+    at_rest: BTreeSet<NodeName>,
 }
 
 /// Whether one world is being heard, and what it has told since its last `Reset`.
@@ -160,6 +162,7 @@ impl Inventory {
             ledger: Ledger::default(),
             is_news: true,
             is_calm: false,
+            at_rest: BTreeSet::new(),
         }
     }
 
@@ -187,9 +190,25 @@ impl Inventory {
 
     /// Whether a fact can change a picture. A vCenter may have thousands of hosts that change all the time and carry nothing of
     /// ours: while no node is on its way out or back, they cost a look at where our VMs stand. One on its way may go to
-    /// any of them.
+    /// any of them. And a thousand kubelets say several times a second that they live, each of a node at rest in a Node
+    /// that is another only by its version; what happens to the node next shows its latest.
     fn matters(&self, fact: &Fact) -> bool {
         match fact {
+            Fact::Cluster(cluster::Update::Node(node)) if self.at_rest.contains(&node.name) => {
+                let is_same = |known: &cluster::Node| {
+                    let ready = cluster::Ready {
+                        heartbeat: known.ready.heartbeat,
+                        ..node.ready
+                    };
+                    let only_later = cluster::Node {
+                        resource_version: known.resource_version,
+                        ready,
+                        ..(**node).clone()
+                    };
+                    *known == only_later
+                };
+                !self.nodes.get(&node.name).is_some_and(is_same)
+            }
             Fact::Vsphere(vsphere::Update::Host(host)) => {
                 let is_ours = || self.vms.values().any(|vm| vm.host.as_ref() == Some(&host.moref));
                 self.hosts.get(&host.moref) != Some(host) && (!self.is_calm || is_ours())
@@ -256,6 +275,8 @@ impl Inventory {
         self.is_calm = sights
             .values()
             .all(|sight| sight.record == Record::InService && sight.seen.request.is_none());
+        let at_rest = sights.iter().filter(|(_, sight)| sight.is_at_rest());
+        self.at_rest = at_rest.map(|(name, _)| name.clone()).collect();
         sights
     }
 

@@ -500,12 +500,6 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
         ("what is known", looking(), same(), false),
         ("the end of a set", calm(), settled(), false),
         ("vCenter is heard again", silent(), settled(), true),
-        (
-            "a Node",
-            calm(),
-            Fact::Cluster(cluster::Update::Node(Box::new(node(1)))),
-            true,
-        ),
     ] {
         let before = inventory.sights();
         assert!(!inventory.has_news(), "{what}: the pictures were just made");
@@ -514,6 +508,65 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
         if !is_news {
             assert_eq!(inventory.sights(), before, "{what}: no picture would be another");
         }
+    }
+}
+
+#[test]
+fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided() {
+    let alive = || Node {
+        resource_version: 11,
+        ready: Ready {
+            is_true: true,
+            heartbeat: Some(at(9)),
+        },
+        ..node(1)
+    };
+    let seen = |node: Node| Fact::Cluster(cluster::Update::Node(Box::new(node)));
+    let leaving = || {
+        told(
+            trio(1)
+                .into_iter()
+                .chain([vsphere(vsphere::Update::Host(entering(1, 5)))]),
+        )
+    };
+    let cordoned = || Node {
+        unschedulable: true,
+        ..alive()
+    };
+    let not_ready = || Node {
+        ready: Ready {
+            is_true: false,
+            heartbeat: Some(at(9)),
+        },
+        ..alive()
+    };
+    let another = || Node {
+        uid: NodeUid::new("another"),
+        ..alive()
+    };
+    for (what, mut inventory, fact, is_news) in [
+        ("at rest", told(trio(1)), seen(alive()), false),
+        ("at rest, and cordoned", told(trio(1)), seen(cordoned()), true),
+        ("at rest, and not Ready", told(trio(1)), seen(not_ready()), true),
+        (
+            "at rest, another of its name",
+            told(trio(1)),
+            seen(another()),
+            true,
+        ),
+        ("its host is leaving", leaving(), seen(alive()), true),
+    ] {
+        inventory.sights();
+        inventory.apply(fact);
+        assert_eq!(inventory.has_news(), is_news, "{what}");
+        // What comes next is decided on the latest of the Node.
+        inventory.apply(vsphere(vsphere::Update::Host(entering(1, 7))));
+        assert!(inventory.has_news(), "{what}");
+        let version = sight(&mut inventory, 1)
+            .seen
+            .node
+            .map(|node| node.resource_version);
+        assert_eq!(version, Some(11), "{what}");
     }
 }
 

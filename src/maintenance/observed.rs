@@ -19,6 +19,22 @@ pub struct Sight {
     pub seen: Observed,
 }
 
+impl Sight {
+    /// Whether nothing can be decided on it: the node is in service on a host in service, and nobody asks otherwise.
+    pub fn is_at_rest(&self) -> bool {
+        let seen = &self.seen;
+        let on_host_in_service = match &seen.vm {
+            VmSeen::Found(vm) => vm.host == HostState::InService,
+            VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => false,
+        };
+        self.record == Record::InService
+            && seen.hearing == Hearing::Both
+            && seen.request.is_none()
+            && seen.stray_of.is_none()
+            && on_host_in_service
+    }
+}
+
 /// All that a decision about one node may look at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
