@@ -497,7 +497,9 @@ fn apiserver(
             .arg(file("cert-dir", dir.path()))
             .arg(file("audit-policy-file", &policy))
             .arg(file("audit-log-path", &dir.join(AUDIT_LOG)))
-            .arg("--audit-log-mode=blocking"),
+            .arg("--audit-log-mode=blocking")
+            // In megabytes. By default a log of 100 is put aside, and what was counted in it would be lost.
+            .arg("--audit-log-maxsize=10000"),
     )
 }
 
