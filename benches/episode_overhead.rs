@@ -179,9 +179,10 @@ async fn tell(stage: &Stage<'_>) -> anyhow::Result<Story> {
     let back = audit
         .iter()
         .filter(|it| {
-            it.subresource.as_deref() == Some("status") && it.received >= on && it.answered <= last.received
+            it.subresource.as_deref() == Some("status") && it.received >= on && it.received <= last.received
         })
-        .map(|it| it.answered)
+        // Not when it was answered: a watcher may hear of it, and have acted, before.
+        .map(|it| it.received)
         .max()
         .context("no status of the kubelet's after the power on")?;
     Ok(Story {
