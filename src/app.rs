@@ -457,8 +457,7 @@ fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -
 }
 
 pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
-    let endpoint = Endpoint::parse(&config.vcenter_host)
-        .map_err(|error| misconfigured("VCENTER_HOST", &without_password(&config.vcenter_host), &error))?;
+    let endpoint = endpoint(config)?;
     let trust = match (&config.vcenter_ca_bundle, config.vcenter_tls_verify) {
         // A CA that is written down is used even where verification is switched off beside it, as the Python
         // controller does.
@@ -474,6 +473,11 @@ pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Setti
         retry_max: config.retry_max,
         ..vsphere::client::Settings::new(endpoint, credentials(config), trust)
     })
+}
+
+fn endpoint(config: &Config) -> Result<Endpoint, Misconfigured> {
+    Endpoint::parse(&config.vcenter_host)
+        .map_err(|error| misconfigured("VCENTER_HOST", &without_password(&config.vcenter_host), &error))
 }
 
 fn policy(config: &Config) -> Policy {
@@ -592,6 +596,7 @@ fn traces(
     if config.dry_run {
         return Ok(None);
     }
+    let endpoint = endpoint(config)?;
     let exporter = trace::export::exporter(|name| std::env::var(name).ok())
         .map_err(|wrong| misconfigured(wrong.name, &wrong.value, &wrong.why))?;
     Ok(exporter.map(|exporter| {
@@ -600,7 +605,8 @@ fn traces(
         let receipts = Receipts::default();
         let run = trace::export::run(exporter, queue, lost.clone(), receipts.clone(), stop.clone());
         tasks.spawn(run);
-        Arc::new(Traces::new(sender, lost, receipts, clock()))
+        let vcenter = endpoint.host().to_owned();
+        Arc::new(Traces::new(sender, lost, receipts, vcenter, clock()))
     }))
 }
 

@@ -27,6 +27,7 @@ use crate::maintenance::episode::{Phase, Record};
 use crate::maintenance::finding::Finding;
 use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Lead, Outcome, Sight};
 use crate::maintenance::placement::Hold;
+use crate::maintenance::record;
 use crate::vsphere::update as vsphere;
 
 pub use forecast::{Forecast, Reach};
@@ -92,6 +93,8 @@ pub struct Inventory {
     nodes: BTreeMap<NodeName, cluster::Node>,
     maintenances: BTreeMap<String, cluster::Maintenance>,
     local: BTreeMap<NodeName, Local>,
+    /// The episode of any node that was about this host and ended last.
+    last_of: BTreeMap<HostRef, LastOf>,
     ledger: Ledger,
     /// Something came in since the last pictures that can change one.
     is_news: bool,
@@ -109,6 +112,13 @@ struct Side<Key> {
     told: BTreeSet<Key>,
     /// Something was told since the last `Settled`.
     is_open: bool,
+}
+
+/// An episode that has ended.
+#[derive(Debug)]
+struct LastOf {
+    at: Timestamp,
+    traceparent: String,
 }
 
 /// What this process knows of a node beyond what the two worlds tell. Nothing here is needed after a restart.
@@ -159,6 +169,7 @@ impl Inventory {
             nodes: BTreeMap::new(),
             maintenances: BTreeMap::new(),
             local: BTreeMap::new(),
+            last_of: BTreeMap::new(),
             ledger: Ledger::default(),
             is_news: true,
             is_calm: false,
@@ -295,6 +306,7 @@ impl Inventory {
             Update::HostGone(host) => {
                 self.hosts.remove(&host);
                 self.holds.remove(&host);
+                self.last_of.remove(&host);
             }
             Update::Compute(compute) => {
                 self.vcenter.told.insert(compute.moref.to_string());
@@ -336,6 +348,7 @@ impl Inventory {
         }
         let told = std::mem::take(&mut self.vcenter.told);
         self.hosts.retain(|moref, _| told.contains(moref.as_str()));
+        self.last_of.retain(|moref, _| told.contains(moref.as_str()));
         self.computes.retain(|moref, _| told.contains(moref.as_str()));
         self.vms.retain(|moref, _| told.contains(moref.as_str()));
         self.tasks.retain(|moref, _| told.contains(moref.as_str()));
@@ -416,8 +429,31 @@ impl Inventory {
             local.drain = None;
         }
         let before = self.nodes.remove(&node.name);
+        let told_before = before
+            .as_ref()
+            .and_then(|before| before.marks.last_episode.as_ref());
+        if told_before != node.marks.last_episode.as_ref() {
+            self.has_ended(&node);
+        }
         self.asks(&node.name, before.as_ref(), Some(&node));
         self.nodes.insert(node.name.clone(), node);
+    }
+
+    /// Notes the episode that `node` tells to have ended, for the next one on its host.
+    fn has_ended(&mut self, node: &cluster::Node) {
+        let Some(last) = node.marks.last_episode.as_deref().and_then(record::read_last) else {
+            return;
+        };
+        let Some(host) = last.episode.host.moref else {
+            return;
+        };
+        let last = LastOf {
+            at: last.at,
+            traceparent: last.episode.traceparent,
+        };
+        if self.last_of.get(&host).is_none_or(|known| known.at < last.at) {
+            self.last_of.insert(host, last);
+        }
     }
 
     fn forget_node(&mut self, name: &NodeName) {

@@ -272,7 +272,7 @@ impl World {
                 for (code, count) in &report.answers {
                     (self.on_evictions)(*code, *count);
                 }
-                let moved = report.left.iter().any(|left| left.why == Why::Evicted);
+                let evicted = report.left.iter().filter(|left| left.why == Why::Evicted).count();
                 self.found(name, Found::Evictions(evictions(&report, now))).await;
                 let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
                 let left = if self.dry_run {
@@ -287,8 +287,10 @@ impl World {
                         listed_at: now,
                         pods_revision,
                         left,
-                        moved_at: moved.then_some(now),
+                        moved_at: (evicted > 0).then_some(now),
                         listed: report.listed,
+                        ignored: report.skipped.values().sum(),
+                        evicted,
                     }),
                 )
                 .await;
@@ -469,6 +471,7 @@ fn evictions(report: &drain::Report, now: Timestamp) -> EvictionRound {
         uid: asked.uid.clone(),
         asked_at: at(asked.asked),
         answered_at: at(asked.answered),
+        grace: asked.grace,
         answer: match &asked.why {
             None | Some(Why::Evicted | Why::Terminating { .. }) => EvictionAnswer::Accepted,
             Some(Why::Budget { names, said }) => EvictionAnswer::Blocked {

@@ -19,7 +19,7 @@ use crate::telemetry::objects::Objects;
 use crate::telemetry::trace::Traces;
 use crate::vsphere;
 use crate::vsphere::client::OnAnswer;
-use crate::vsphere::update::{Signal, Update};
+use crate::vsphere::update::Update;
 use crate::world::OnEvictions;
 
 /// The method whose answer says that vCenter was asked for updates, and had some or none.
@@ -45,7 +45,7 @@ pub(super) struct Onlookers {
 impl Onlookers {
     pub(super) fn at(clock: fn() -> Timestamp, lease: Option<String>) -> Self {
         Self {
-            metrics: Arc::new(Metrics::new(clock())),
+            metrics: Arc::new(Metrics::at_zero()),
             health: Arc::new(Health::of_a_beginner()),
             objects: None,
             status: None,
@@ -83,7 +83,6 @@ impl Onlookers {
             }
             Fact::Vsphere(Update::Reset) => {
                 self.metrics.vcenter_is(true);
-                self.metrics.no_clicks();
                 let why = "vCenter is telling its whole set anew";
                 self.vcenter(Err(why.to_owned()));
             }
@@ -91,13 +90,6 @@ impl Onlookers {
                 self.metrics.vcenter_is(false);
                 self.vcenter(Err(why.clone()));
             }
-            Fact::Vsphere(Update::Host(host)) => {
-                let entering = host.entering.as_ref();
-                let polled = entering.filter(|entering| entering.signal == Signal::Reread);
-                self.metrics
-                    .click_was_polled(&host.moref, polled.map(|it| &it.task));
-            }
-            Fact::Vsphere(Update::HostGone(host)) => self.metrics.click_was_polled(host, None),
             Fact::Cluster(cluster::Update::Settled) => self.kubernetes(Ok(())),
             Fact::Cluster(cluster::Update::Reset) => {
                 let why = "the kube-apiserver is listing the Nodes anew";

@@ -202,6 +202,8 @@ struct Standing {
     namespace: String,
     name: String,
     uid: String,
+    /// Its `terminationGracePeriodSeconds`.
+    grace: Option<i64>,
     /// With whom it shares its budgets.
     alike: Alike,
 }
@@ -213,6 +215,10 @@ impl Standing {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
+            grace: pod
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.termination_grace_period_seconds),
             alike: Alike::of(pod),
         }
     }
@@ -226,6 +232,7 @@ impl Standing {
             namespace,
             name,
             uid,
+            grace: _,
             alike: _,
         } = self;
         Left {
@@ -370,6 +377,7 @@ async fn evict_all(
             continue;
         };
         *report.answers.entry(code).or_default() += 1;
+        let grace = pod.grace;
         let Left {
             namespace,
             name,
@@ -380,6 +388,7 @@ async fn evict_all(
             namespace,
             name,
             uid,
+            grace,
             asked: asked.saturating_duration_since(begun),
             answered: begun.elapsed(),
             why: match &answer {

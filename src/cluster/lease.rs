@@ -385,4 +385,6 @@ pub(super) fn seen(lease: &Lease) -> Seen {
 }
 
 #[cfg(test)]
+pub(super) mod stand_in;
+#[cfg(test)]
 mod tests;

@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use super::Inventory;
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::{Episode, Phase, Record};
+use crate::maintenance::episode::{Detection, Episode, Phase, Record};
 use crate::maintenance::observed::{HostState, Outcome};
 use crate::maintenance::placement::{Device, HostView, Offer, Wanted, WantedDevices, look};
 use crate::maintenance::request::{Action, Request};
-use crate::vsphere::update::{Connection, Passthrough, PciDevice, Vm};
+use crate::vsphere::update::{Connection, Passthrough, PciDevice, Signal, Vm};
 
 /// A node that looks for a host.
 struct Seeker {
@@ -41,6 +41,14 @@ impl Inventory {
                 task: entering.task.clone(),
                 clicked_at: entering.queued_at,
                 user: entering.user.clone(),
+                detection: if entering.queued_at < self.process_began {
+                    Detection::AtStartup
+                } else {
+                    match entering.signal {
+                        Signal::Push => Detection::Pushed,
+                        Signal::Reread => Detection::Polled,
+                    }
+                },
             },
             (Some(Connection::Connected), Some(false), None) if host.in_quarantine == Some(true) => {
                 HostState::Quarantined

@@ -9,10 +9,12 @@ use crate::keys::FIELD_MANAGER;
 use crate::maintenance::decide::wants_place;
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, Sight, Strategy, VmSeen, Wishes,
+    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, Sight, Strategy, VmFacts,
+    VmSeen, Wishes,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::record::{self, Annotations, read};
+use crate::maintenance::trail::Origin;
 use crate::vsphere::update::{Power, Vm};
 
 /// How long after an episode's end a power-off of ours is taken for its last: far longer than a request can be on its way,
@@ -134,6 +136,7 @@ impl Inventory {
             request: self.request(name, node),
             vm,
             behind: self.root_ahead(&admission),
+            origin: Origin::default(),
             admission,
             drain: local.and_then(|local| local.drain.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
@@ -144,7 +147,17 @@ impl Inventory {
         if let Some(local) = local {
             local.paper.overlay(&mut seen, |host| self.host_state(Some(host)));
         }
-        Some(Sight { record, seen })
+        let sight = Sight { record, seen };
+        let origin = match &sight.seen.vm {
+            VmSeen::Found(vm) if sight.record.episode().is_none() && !sight.is_at_rest() => self.origin(vm),
+            VmSeen::Found(_)
+            | VmSeen::NotLookedUp
+            | VmSeen::Missing
+            | VmSeen::Ambiguous(_)
+            | VmSeen::Shared(_) => Origin::default(),
+        };
+        let seen = Observed { origin, ..sight.seen };
+        Some(Sight { seen, ..sight })
     }
 
     /// The episode of `node` that had ended when a power-off of ours arrived, where that is why `vm` is off. What vCenter
@@ -161,6 +174,17 @@ impl Inventory {
             && latest.queued_at > last.episode.since
             && latest.queued_at.duration_since(last.at) <= STRAY;
         is_stray.then_some(last.episode.id)
+    }
+
+    /// What is told of an episode that begins with `vm` where it stands.
+    fn origin(&self, vm: &VmFacts) -> Origin {
+        let host = vm.on.as_ref();
+        let compute = host.and_then(|host| self.hosts.get(host)?.compute.as_ref());
+        Origin {
+            cluster: compute.and_then(|compute| self.computes.get(compute)?.name.clone()),
+            vm: self.vms.get(&vm.moref).and_then(|vm| vm.name.clone()),
+            before: host.and_then(|host| Some(self.last_of.get(host)?.traceparent.clone())),
+        }
     }
 
     /// The traceparent of the first episode among those ahead.

@@ -185,6 +185,7 @@ fn in_phase(n: u8, phase: Phase) -> Fact {
         task: None,
         clicked_at: at(i64::from(n)),
         user: None,
+        detection: None,
         request: None,
         stray_of: None,
     };

@@ -141,12 +141,38 @@ pub struct Trigger {
     pub clicked_at: Timestamp,
     /// Who clicked, where vCenter tells.
     pub user: Option<String>,
+    /// How the click was heard of; `None` where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detection: Option<Detection>,
     /// The NodeMaintenance that asked for it, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RequestMark>,
     /// The episode that had ended when a power-off of ours still arrived: this one makes up for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stray_of: Option<EpisodeId>,
+}
+
+/// How a click was heard of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Detection {
+    /// vCenter pushed it.
+    Pushed,
+    /// Only the re-read told of it.
+    Polled,
+    /// It is older than the process, or its leadership: nobody listened then.
+    AtStartup,
+}
+
+impl Detection {
+    /// Its name on metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pushed => "property_collector",
+            Self::Polled => "poll",
+            Self::AtStartup => "startup",
+        }
+    }
 }
 
 /// A host as it was known when something was written down: the moref decides, the name is for people.

@@ -77,6 +77,8 @@ pub struct Eviction {
     pub pod: String,
     /// The pod's UID.
     pub uid: String,
+    /// The time that the pod has to end by itself, in seconds, as far as its object tells.
+    pub grace: Option<i64>,
     /// When it was asked for.
     pub asked_at: Timestamp,
     /// When it was answered, or given up.

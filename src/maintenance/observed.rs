@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::effect::EffectKind;
-use super::episode::{DrainEnd, Record};
+use super::episode::{Detection, DrainEnd, Record};
 use super::placement::Offer;
 use super::request::Request;
+use super::trail::Origin;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
 
 /// One node, ready to be decided on.
@@ -60,6 +61,8 @@ pub struct Observed {
     pub admission: Admission,
     /// The traceparent of the first episode among those ahead of it, where it waits its turn.
     pub behind: Option<String>,
+    /// What an episode that begins would be told to come from; empty where none can begin. Nothing is decided from it.
+    pub origin: Origin,
     /// What the latest drain round of this episode found.
     pub drain: Option<DrainReport>,
     /// Counts the changes of the node's pods, so that a round older than the latest change is known as such.
@@ -227,6 +230,8 @@ pub enum HostState {
         clicked_at: Timestamp,
         /// Who clicked.
         user: Option<String>,
+        /// How the click was heard of.
+        detection: Detection,
     },
     /// In maintenance.
     InMaintenance,
@@ -307,6 +312,10 @@ pub struct DrainReport {
     pub moved_at: Option<Timestamp>,
     /// How many pods the list showed, those that do not stand in the way included.
     pub listed: usize,
+    /// How many of them do not stand in the way.
+    pub ignored: usize,
+    /// How many evictions were accepted in the round.
+    pub evicted: usize,
 }
 
 /// A pod that stands in the way of a drain.

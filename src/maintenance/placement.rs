@@ -145,18 +145,23 @@ pub enum Why {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", self.host)?;
-        match &self.why {
-            Why::State(state) => write!(f, "is {state}"),
-            Why::Datastore => f.write_str("does not see the VM's datastores"),
-            Why::DevicesUntold => f.write_str("has not told its devices"),
-            Why::NoMatchingDevice => f.write_str("has no matching passthrough device"),
-            Why::DevicesTaken => f.write_str("has no matching device free"),
-            Why::StaticDevice => f.write_str("would need the VM's fixed device address re-pointed"),
-            Why::ForeignDevice(backing) => write!(f, "cannot be judged for a {backing}"),
-            Why::UnknownDevice => f.write_str("cannot be judged while the VM's devices are unreadable"),
-            Why::NotThere => f.write_str("is no other host of the VM's cluster"),
-            Why::RefusedByVcenter(said) => write!(f, "was refused by vCenter: {said}"),
+        write!(f, "{} {}", self.host, self.why)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::State(state) => write!(f, "is {state}"),
+            Self::Datastore => f.write_str("does not see the VM's datastores"),
+            Self::DevicesUntold => f.write_str("has not told its devices"),
+            Self::NoMatchingDevice => f.write_str("has no matching passthrough device"),
+            Self::DevicesTaken => f.write_str("has no matching device free"),
+            Self::StaticDevice => f.write_str("would need the VM's fixed device address re-pointed"),
+            Self::ForeignDevice(backing) => write!(f, "cannot be judged for a {backing}"),
+            Self::UnknownDevice => f.write_str("cannot be judged while the VM's devices are unreadable"),
+            Self::NotThere => f.write_str("is no other host of the VM's cluster"),
+            Self::RefusedByVcenter(said) => write!(f, "was refused by vCenter: {said}"),
         }
     }
 }

@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::decide::{Decision, Transition};
 use super::effect::EffectKind;
 use super::episode::{Ended, Episode, Phase, Record};
-use super::observed::{Observed, PodLeft, PodLeftBecause};
+use super::observed::{DrainReport, Limit, Observed, Outcome, PodLeft, PodLeftBecause};
+use super::placement::Refused;
 use super::waiting::WaitingOn;
+use crate::ids::TaskRef;
 
 /// The most that a record may owe, as JSON. A part is about 200 bytes, so this is several episodes' worth; what is more
 /// belongs to a collector that has been away for long, and the oldest goes first.
@@ -26,10 +28,20 @@ const MAX_BUDGETS: usize = 10;
 /// The most incidents that are kept: a controller in a crash loop must not fill its own record.
 const MAX_INCIDENTS: usize = 20;
 
+/// The most hosts that are named with the reason why the VM could not go there: a cluster has up to 96, and the reasons
+/// repeat themselves.
+const MAX_REFUSED: usize = 16;
+
+/// The longest of these reasons, in characters: vCenter's own words may be among them.
+const MAX_REASON: usize = 200;
+
 /// What the record keeps for whoever tells the story; empty where nobody does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Trail {
+    /// What the episode comes from.
+    #[serde(skip_serializing_if = "Origin::is_empty")]
+    pub origin: Origin,
     /// The parts of the story that are not known to have been told, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owed: Vec<Owed>,
@@ -47,6 +59,27 @@ pub struct Trail {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// What is known of an episode's surroundings when it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Origin {
+    /// The name of the host's cluster, which no episode leaves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+    /// The VM's name in the inventory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// The traceparent of the episode that was about the same host and ended last, whichever node's it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
+impl Origin {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A part of the story that is over, with all that its telling needs and the rest of the record may lose.
@@ -122,6 +155,55 @@ pub struct Saw {
     /// The traceparent of the episode whose place was waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
+    /// How it stood in the queue at first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
+    /// What the drain met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pods: Option<Pods>,
+    /// The latest task of vCenter that was at work on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskRef>,
+    /// The other hosts of the cluster and why the VM could not go there, when its place was decided on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<NoPlace>,
+    /// What an episode that begins where this phase ends comes from; it is kept there and not here.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// How an episode stood in the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    /// 1 for the next to be let in.
+    pub position: usize,
+    /// How many are let in at once.
+    pub limit: u32,
+    /// The setting that says so.
+    pub setting: String,
+}
+
+/// What a drain met.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pods {
+    /// The most pods that one list showed.
+    pub listed: usize,
+    /// How many of the latest list do not stand in the way.
+    pub ignored: usize,
+    /// How many evictions were accepted.
+    pub evicted: usize,
+}
+
+/// A host where the VM could not go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NoPlace {
+    /// Its name.
+    pub host: String,
+    /// Why not, in words that follow its name.
+    pub why: String,
 }
 
 /// Something that happened to an episode, beside its phases.
@@ -219,7 +301,7 @@ impl Last {
 pub fn close(
     before: &Record,
     mut transition: Transition,
-    saw: Saw,
+    mut saw: Saw,
     process_began: Timestamp,
     now: Timestamp,
     owes: impl Fn(&Episode, &Owed) -> bool,
@@ -235,6 +317,7 @@ pub fn close(
         epoch: next.as_ref().map_or(0, |next| next.epoch),
         ..Trail::default()
     };
+    let origin = std::mem::take(&mut saw.origin);
     let mut goes_on = false;
     if let Record::Episode(was) = &mut closed {
         goes_on = next.as_ref().is_some_and(|next| next.id == was.id);
@@ -269,6 +352,7 @@ pub fn close(
             part,
         };
         if !goes_on {
+            standing.origin = origin;
             standing.owed.push(owed(Part::Begun));
         }
         if cordons {
@@ -290,14 +374,24 @@ pub fn close(
 pub struct Witness {
     phase: Option<(String, &'static str, Timestamp)>,
     saw: Saw,
+    /// When the drain round began that was counted last.
+    round: Option<Timestamp>,
 }
 
 impl Witness {
     /// Sees what was decided about `record` at `now`.
     pub fn sees(&mut self, record: &Record, seen: &Observed, decision: &Decision, now: Timestamp) {
         self.meet(record);
+        self.counts(seen.drain.as_ref());
         let waiting_on = match decision {
-            Decision::Record(_) | Decision::Rest => return,
+            Decision::Rest => return,
+            Decision::Record(transition) => {
+                self.saw.origin.clone_from(&seen.origin);
+                if transition.record.phase().is_some_and(is_placed) {
+                    self.meets_refusals(&seen.offer.refused);
+                }
+                return;
+            }
             Decision::Wait { waiting_on, .. } => waiting_on,
             Decision::Act {
                 effect, waiting_on, ..
@@ -316,10 +410,22 @@ impl Witness {
             }
         };
         match waiting_on {
-            WaitingOn::Slot { .. } => self.saw.behind = seen.behind.clone().or(self.saw.behind.take()),
+            WaitingOn::Slot { ahead, limit } => {
+                self.saw.behind = seen.behind.clone().or(self.saw.behind.take());
+                self.saw
+                    .queue
+                    .get_or_insert_with(|| Queue::of(ahead.len(), *limit));
+            }
             WaitingOn::Pods(left) | WaitingOn::DrainHeld(left) => self.meets(left),
-            WaitingOn::HostExit { .. } => {
+            WaitingOn::HostExit { refused, .. } => {
                 self.saw.host_awaited.get_or_insert(now);
+                self.meets_refusals(refused);
+            }
+            WaitingOn::Task(kind) => {
+                if let Some(Outcome::Running(task)) = seen.attempts.get(kind).map(|attempt| &attempt.outcome)
+                {
+                    self.saw.task = Some(task.clone());
+                }
             }
             WaitingOn::Gpus { .. } => {
                 self.saw.gpus_awaited.get_or_insert(now);
@@ -334,7 +440,6 @@ impl Witness {
             | WaitingOn::DrainRound
             | WaitingOn::GuestShutdown { .. }
             | WaitingOn::GuestShutdownAfterCancel { .. }
-            | WaitingOn::Task(_)
             | WaitingOn::Retry { .. }
             | WaitingOn::HostVisible { .. }
             | WaitingOn::Request { .. }
@@ -377,6 +482,34 @@ impl Witness {
         }
     }
 
+    /// Each round is counted once, however often it is looked at.
+    fn counts(&mut self, report: Option<&DrainReport>) {
+        let drains = self
+            .phase
+            .as_ref()
+            .is_some_and(|(_, phase, _)| *phase == Phase::Draining.name());
+        let Some(report) = report.filter(|report| drains && self.round != Some(report.listed_at)) else {
+            return;
+        };
+        self.round = Some(report.listed_at);
+        let pods = self.saw.pods.get_or_insert_default();
+        pods.listed = pods.listed.max(report.listed);
+        pods.ignored = report.ignored;
+        pods.evicted += report.evicted;
+    }
+
+    /// What spoke against the other hosts when the place was decided on; what changes later is another decision.
+    fn meets_refusals(&mut self, refused: &[Refused]) {
+        if !self.saw.refused.is_empty() {
+            return;
+        }
+        let hosts = refused.iter().take(MAX_REFUSED).map(|refused| NoPlace {
+            host: refused.host.clone(),
+            why: refused.why.to_string().chars().take(MAX_REASON).collect(),
+        });
+        self.saw.refused.extend(hosts);
+    }
+
     fn meets(&mut self, left: &[PodLeft]) {
         for pod in left {
             match &pod.why {
@@ -390,6 +523,37 @@ impl Witness {
                 | PodLeftBecause::NotReached => {}
             }
         }
+    }
+}
+
+impl Queue {
+    fn of(ahead: usize, limit: Limit) -> Self {
+        let (setting, limit) = match limit {
+            Limit::ConcurrentDrains(limit) => ("MAX_CONCURRENT_DRAINS", limit),
+            Limit::Unavailable(limit) => ("MAX_UNAVAILABLE", limit),
+        };
+        // Those ahead are the ones let in, as many as the limit allows, and the ones before it in the queue.
+        let let_in = usize::try_from(limit).unwrap_or(usize::MAX);
+        Self {
+            position: ahead.saturating_sub(let_in) + 1,
+            limit,
+            setting: setting.to_owned(),
+        }
+    }
+}
+
+/// Whether a VM that goes on in `phase` has had its place decided on.
+fn is_placed(phase: &Phase) -> bool {
+    match phase {
+        Phase::Relocating { .. } | Phase::PoweringOn { by_drs: true } => true,
+        Phase::Queued
+        | Phase::Draining
+        | Phase::Drained
+        | Phase::ShuttingDown(_)
+        | Phase::AwaitingHost
+        | Phase::PoweringOn { by_drs: false }
+        | Phase::Rejoining
+        | Phase::Parked { .. } => false,
     }
 }
 

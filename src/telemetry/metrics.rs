@@ -6,7 +6,7 @@ mod text;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ pub use families::{ALL, Descriptor, Kind};
 pub use text::Text;
 
 use crate::actor::tell::{Tell, Told, Turn};
-use crate::ids::{HostRef, NodeName, TaskRef};
+use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase, Record};
@@ -38,9 +38,6 @@ pub struct Metrics {
     leader: Family<Labels, Gauge>,
     families: Families,
     picture: Arc<Picture>,
-    process_began: Timestamp,
-    /// The latest click on each host that is leaving, where a re-read told of it and no long poll had.
-    polled: Mutex<BTreeMap<HostRef, TaskRef>>,
 }
 
 /// What came of a call to vCenter.
@@ -57,8 +54,8 @@ pub enum Came {
 }
 
 impl Metrics {
-    /// Metrics of a process that began at `process_began`, at zero.
-    pub fn new(process_began: Timestamp) -> Self {
+    /// All metrics, at zero.
+    pub fn at_zero() -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
         let mut foreign = Registry::default();
         let leader = families::foreign(&mut foreign);
@@ -71,8 +68,6 @@ impl Metrics {
             leader,
             families,
             picture,
-            process_began,
-            polled: Mutex::default(),
         }
     }
 
@@ -155,21 +150,6 @@ impl Metrics {
         self.picture.vcenter_answered(at);
     }
 
-    /// Takes how the latest click on `host` was heard of: as `task` by a re-read alone, or `None` where it was pushed or
-    /// there is none.
-    pub fn click_was_polled(&self, host: &HostRef, task: Option<&TaskRef>) {
-        let mut polled = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
-        match task {
-            Some(task) => polled.insert(host.clone(), task.clone()),
-            None => polled.remove(host),
-        };
-    }
-
-    /// Takes that vCenter tells all hosts anew.
-    pub fn no_clicks(&self) {
-        self.polled.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
     /// The counter of spans that were lost, for whoever loses them.
     pub fn trace_spans_lost(&self) -> Counter {
         self.families.trace_spans_lost.clone()
@@ -222,27 +202,15 @@ impl Metrics {
         };
         let counted = labels([("trigger", trigger)]);
         self.families.episodes_started.get_or_create(&counted).inc();
-        if let Some(task) = click {
+        if let Some(source) = episode.trigger.detection {
             // A click from before the process tells how long nobody listened, not how long listening takes.
-            let source = if episode.trigger.clicked_at < self.process_began {
-                "startup"
-            } else if self.was_polled(task) {
-                "poll"
-            } else {
-                "property_collector"
-            };
-            let source = labels([("source", source)]);
+            let source = labels([("source", source.name())]);
             let latency = self.families.detection_latency.get_or_create(&source);
             observe(&latency, episode.trigger.clicked_at, at, episode);
         }
         if trigger != "adopted" && episode.phase.is_draining() {
             observe(&self.families.queue_wait, at, at, episode);
         }
-    }
-
-    fn was_polled(&self, click: &TaskRef) -> bool {
-        let polled = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
-        polled.values().any(|task| task == click)
     }
 
     fn ended(&self, episode: &Episode, ended: Ended, at: Timestamp) {

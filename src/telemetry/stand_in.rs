@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::ids::{EpisodeId, NodeUid, TaskRef};
-use crate::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
+use crate::maintenance::episode::{Cordon, Detection, Episode, HostMark, Phase, Trigger};
 use crate::maintenance::observed::{CordonedBy, NodeSeen};
 
 /// Some moment after the beginning, in seconds.
@@ -41,6 +41,7 @@ pub(super) fn episode(phase: Phase, since: i64) -> Episode {
             task: Some(TaskRef::new("task-1")),
             clicked_at: at(0),
             user: None,
+            detection: Some(Detection::Pushed),
             request: None,
             stray_of: None,
         },

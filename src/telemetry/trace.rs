@@ -65,6 +65,8 @@ pub struct Traces {
     queue: mpsc::Sender<Span>,
     lost: Counter,
     receipts: Receipts,
+    /// vCenter's name or address.
+    vcenter: String,
     process_began: Timestamp,
     drains: Mutex<BTreeMap<NodeName, Drain>>,
     /// The nodes whose last episode has been looked at. What comes to stand there later was not left by a process before
@@ -74,17 +76,19 @@ pub struct Traces {
 
 impl Traces {
     /// A listener whose spans go into `queue`, and whose collector's acknowledgements come as `receipts`. Spans that find
-    /// the queue full are counted in `lost`.
+    /// the queue full are counted in `lost`. Those of calls to vCenter say that they went to `vcenter`.
     pub fn new(
         queue: mpsc::Sender<Span>,
         lost: Counter,
         receipts: Receipts,
+        vcenter: String,
         process_began: Timestamp,
     ) -> Self {
         Self {
             queue,
             lost,
             receipts,
+            vcenter,
             process_began,
             drains: Mutex::default(),
             looked_at: Mutex::default(),
@@ -148,7 +152,10 @@ impl Traces {
     }
 
     /// Sends the spans of a part, unless this process did before.
-    fn send_once(&self, spans: Vec<Span>) {
+    fn send_once(&self, mut spans: Vec<Span>) {
+        for call in spans.iter_mut().filter(|span| span.is_call_to(spans::VCENTER)) {
+            call.attributes.push(spans::text("server.address", &self.vcenter));
+        }
         if spans.last().is_some_and(|last| self.receipts.is_first(last.id)) {
             self.send(spans);
         }

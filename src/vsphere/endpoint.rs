@@ -117,9 +117,14 @@ fn is_loopback(host: &str) -> bool {
 }
 
 impl Endpoint {
+    /// The name or address, without a port.
+    pub fn host(&self) -> &str {
+        self.url.host_str().unwrap_or_default()
+    }
+
     /// The name and, where it is not the usual one, the port: what people call it.
     pub fn name(&self) -> String {
-        let host = self.url.host_str().unwrap_or_default();
+        let host = self.host();
         match self.url.port() {
             Some(port) => format!("{host}:{port}"),
             None => host.to_owned(),

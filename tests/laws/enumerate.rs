@@ -155,6 +155,8 @@ fn drains() -> Vec<Option<DrainReport>> {
             left,
             moved_at: None,
             listed: 0,
+            ignored: 0,
+            evicted: 0,
         })
     };
     let held = PodLeft {

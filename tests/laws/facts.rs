@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use haulout::ids::{BootId, EpisodeId, HostRef, NodeUid, RequestUid, TaskRef, VmRef};
-use haulout::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
+use haulout::maintenance::episode::{Cordon, Detection, Episode, HostMark, Phase, Trigger};
 use haulout::maintenance::observed::{
     Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
 };
@@ -40,6 +40,7 @@ pub fn entering() -> HostState {
         task: TaskRef::new("task-1"),
         clicked_at: at(0),
         user: Some("operator".to_owned()),
+        detection: Detection::Pushed,
     }
 }
 
@@ -114,6 +115,7 @@ pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
         vm: VmSeen::Found(vm),
         admission: Admission::Granted,
         behind: None,
+        origin: Default::default(),
         drain: None,
         pods_revision: 0,
         attempts: BTreeMap::new(),
@@ -130,6 +132,7 @@ pub fn episode(phase: Phase, cordon: Cordon, powered_off: bool) -> Episode {
             task: Some(TaskRef::new("task-1")),
             clicked_at: at(0),
             user: None,
+            detection: Some(Detection::Pushed),
             request: None,
             stray_of: None,
         },

@@ -449,6 +449,8 @@ impl World {
                     left: left.collect(),
                     moved_at: None,
                     listed: 0,
+                    ignored: 0,
+                    evicted: 0,
                 });
             }
             Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => {

@@ -26,6 +26,16 @@ use crate::story::{one_node, run, start, tell};
 /// How many of these stories run at once: each has two replicas and waits most of its time for a lease to run out.
 const ABREAST: usize = 4;
 
+/// What makes a Haulout on `stage` a candidate of this name.
+pub fn candidate<'a>(stage: &'a Stage<'_>, name: &'a str) -> [(&'a str, &'a str); 4] {
+    [
+        ("LEADER_ELECTION", "true"),
+        ("LEASE_NAME", stage.name()),
+        ("LEASE_NAMESPACE", stage.name()),
+        ("POD_NAME", name),
+    ]
+}
+
 /// Faster than production. A machine that is busy with many stories answers a renewal late, and a leader that is deposed
 /// for that before its story has come to the point has told nothing.
 pub const FAST: [(&str, &str); 3] = [
@@ -82,11 +92,8 @@ fn replica(
     let mut changes = vec![
         ("VCENTER_HOST", sdk.as_str()),
         ("KUBECONFIG", kubeconfig.as_str()),
-        ("LEADER_ELECTION", "true"),
-        ("LEASE_NAME", stage.name()),
-        ("LEASE_NAMESPACE", stage.name()),
-        ("POD_NAME", name),
     ];
+    changes.extend(candidate(stage, name));
     changes.extend(more);
     let haulout = start(stage, &changes)?;
     Ok(Replica { haulout, gate })
@@ -344,13 +351,7 @@ fn a_lease_that_somebody_deletes_deposes_nobody_and_lets_nobody_else_act() {
     tell(async {
         let stage = one_node("deleted-lease").await?;
         let node = stage.node_name("gpu1");
-        let environment = [
-            ("LEADER_ELECTION", "true"),
-            ("LEASE_NAME", stage.name()),
-            ("LEASE_NAMESPACE", stage.name()),
-            ("POD_NAME", "a"),
-        ];
-        let haulout = start(&stage, &[&environment[..], &FAST[..]].concat())?;
+        let haulout = start(&stage, &[&candidate(&stage, "a")[..], &FAST[..]].concat())?;
         leads(&stage, "a").await?;
         let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
         leases
@@ -367,15 +368,7 @@ fn a_lease_that_somebody_deletes_deposes_nobody_and_lets_nobody_else_act() {
 fn a_standby_is_ready_and_tells_who_leads_and_nothing_of_nodes() {
     tell(async {
         let stage = one_node("standby").await?;
-        let start = |name| {
-            let environment = [
-                ("LEADER_ELECTION", "true"),
-                ("LEASE_NAME", stage.name()),
-                ("LEASE_NAMESPACE", stage.name()),
-                ("POD_NAME", name),
-            ];
-            start(&stage, &[&environment[..], &SERVED[..]].concat())
-        };
+        let start = |name| start(&stage, &[&candidate(&stage, name)[..], &SERVED[..]].concat());
         let a = start("a")?;
         leads(&stage, "a").await?;
         heard(&stage, 1).await?;
@@ -432,21 +425,17 @@ fn two_replicas_try_a_wrong_password_once_between_them_and_both_take_the_right_o
         // At the first install already.
         write("not-the-password")?;
         let start = |name| {
-            let environment = [
-                ("LEADER_ELECTION", "true"),
-                ("LEASE_NAME", stage.name()),
-                ("LEASE_NAMESPACE", stage.name()),
-                ("POD_NAME", name),
-                ("VCENTER_PASSWORD", ""),
-                ("VCENTER_PASSWORD_FILE", path.as_str()),
-            ];
-            start(&stage, &environment)
+            let password = [("VCENTER_PASSWORD", ""), ("VCENTER_PASSWORD_FILE", path.as_str())];
+            start(&stage, &[&candidate(&stage, name)[..], &password[..]].concat())
         };
         let (a, b) = (start("a")?, start("b")?);
-        let logins = async || -> anyhow::Result<(usize, usize)> {
+        let logins_are = async |taken: usize, refused: usize| {
             let journal = stage.vcenter.journal().await?;
             let count = |detail: &str| journal.iter().filter(|it| it.detail == detail).count();
-            Ok((count("login"), count("login refused")))
+            let are = (count("login"), count("login refused"));
+            let said = stage.said();
+            ensure!(are == (taken, refused), "{are:?} were taken and refused\n{said}");
+            anyhow::Ok(())
         };
         // Far more often than once each, at the lab's pace of one attempt a second.
         let held_back = async |times: usize| {
@@ -460,21 +449,11 @@ fn two_replicas_try_a_wrong_password_once_between_them_and_both_take_the_right_o
             .with_context(|| stage.said())
         };
         held_back(4).await?;
-        let (taken, refused) = logins().await?;
-        ensure!(
-            (taken, refused) == (0, 1),
-            "{taken} taken, {refused} refused\n{}",
-            stage.said()
-        );
+        logins_are(0, 1).await?;
 
         write(stage.vcenter.password())?;
         heard(&stage, 2).await?;
-        let (taken, refused) = logins().await?;
-        ensure!(
-            (taken, refused) == (2, 1),
-            "{taken} taken, {refused} refused\n{}",
-            stage.said()
-        );
+        logins_are(2, 1).await?;
 
         // And where it is rotated to a wrong one while both are at work.
         write("nor-this-one")?;
@@ -483,20 +462,10 @@ fn two_replicas_try_a_wrong_password_once_between_them_and_both_take_the_right_o
         let c = start("c")?;
         stage.wait_said("c_").await?;
         held_back(10).await?;
-        let (taken, refused) = logins().await?;
-        ensure!(
-            (taken, refused) == (2, 2),
-            "{taken} taken, {refused} refused\n{}",
-            stage.said()
-        );
+        logins_are(2, 2).await?;
         write(stage.vcenter.password())?;
         heard(&stage, 5).await?;
-        let (taken, refused) = logins().await?;
-        ensure!(
-            (taken, refused) == (5, 2),
-            "{taken} taken, {refused} refused\n{}",
-            stage.said()
-        );
+        logins_are(5, 2).await?;
         a.stop().await?;
         b.stop().await?;
         c.stop().await
@@ -508,15 +477,7 @@ fn vcenter_is_told_which_pod_comes_and_under_which_leadership_and_for_which_node
     tell(async {
         let stage = one_node("audited").await?;
         let node = stage.node_name("gpu1");
-        let environment = |name| {
-            let mine = [
-                ("LEADER_ELECTION", "true"),
-                ("LEASE_NAME", stage.name()),
-                ("LEASE_NAMESPACE", stage.name()),
-                ("POD_NAME", name),
-            ];
-            [&mine[..], &FAST[..]].concat()
-        };
+        let environment = |name| [&candidate(&stage, name)[..], &FAST[..]].concat();
         let a = start(&stage, &environment("a"))?;
         leads(&stage, "a").await?;
         heard(&stage, 1).await?;
@@ -634,14 +595,8 @@ fn a_standbys_page_says_who_leads_and_tells_of_the_nodes_what_the_leader_writes(
         stage.add_pod("held", &node, &[]).await?;
         stage.set_budget("held", 0).await?;
         let start = |name| {
-            let environment = [
-                ("LEADER_ELECTION", "true"),
-                ("LEASE_NAME", stage.name()),
-                ("LEASE_NAMESPACE", stage.name()),
-                ("POD_NAME", name),
-                ("STATUS_ADDRESS", "127.0.0.1:0"),
-            ];
-            start(&stage, &environment)
+            let page = [("STATUS_ADDRESS", "127.0.0.1:0")];
+            start(&stage, &[&candidate(&stage, name)[..], &page[..]].concat())
         };
         let a = start("a")?;
         leads(&stage, "a").await?;

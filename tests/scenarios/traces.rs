@@ -13,7 +13,7 @@ use haulout_lab::wait::until;
 use kube::ResourceExt as _;
 use tokio::sync::OnceCell;
 
-use crate::replicas::{FAST, heard, leads};
+use crate::replicas::{FAST, candidate, heard, leads};
 use crate::requests;
 use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, stage, start, tell};
 
@@ -184,17 +184,46 @@ fn a_wait_is_one_trace_from_the_click_to_the_uncordon() {
 #[test]
 fn a_move_is_one_trace_that_names_the_other_host() {
     tell(async {
-        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[])]);
         spec.vms = vec![gpu_vm("trace-move", "gpu1", "esx1")];
         let stage = stage("trace-move", &spec).await?;
         let node = stage.node_name("gpu1");
+        stage.add_pod("train", &node, &[]).await?;
+        stage.add_pod("infer", &node, &[]).await?;
         let haulout = start_traced(&stage).await?;
         stage.wait_said("vCenter has told its complete set").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&stage, &node).await?;
         stage.wait_in_service(&node).await?;
         let spans = whole(&id, &node).await?;
-        named(&spans, "place")?;
+        let place = named(&spans, "place")?;
+        ensure!(
+            place.tags["haulout.placement.strategy"] == "relocate",
+            "{place:#?}"
+        );
+        ensure!(place.events == ["host.refused"], "esx3 has no device: {place:#?}");
+        let drain = named(&spans, "drain")?;
+        for (pods, count) in [("total", "2"), ("evicted", "2"), ("ignored", "0")] {
+            let said = drain.tags.get(&format!("haulout.pods.{pods}"));
+            ensure!(said.map(String::as_str) == Some(count), "{pods}: {drain:#?}");
+        }
+        for name in ["maintenance", "announce", "detect"] {
+            let tags = &named(&spans, name)?.tags;
+            ensure!(tags.contains_key("vcenter.cluster.name"), "{name}: {tags:?}");
+            let vm = tags.get("vcenter.vm.name").map(String::as_str);
+            ensure!(vm == Some("gpu1"), "{name}: {tags:?}");
+        }
+        let detect = named(&spans, "detect")?;
+        ensure!(
+            detect.tags.get("haulout.detection.source").map(String::as_str) == Some("property_collector"),
+            "{detect:#?}"
+        );
+        for name in ["relocate", "power on"] {
+            let tags = &named(&spans, name)?.tags;
+            let address = tags.get("server.address").map(String::as_str);
+            ensure!(address == Some("127.0.0.1"), "{name}: {tags:?}");
+            ensure!(tags.contains_key("vcenter.task.id"), "{name}: {tags:?}");
+        }
         let relocate = named(&spans, "relocate")?;
         ensure!(relocate.tags.get("haulout.target.host").map(String::as_str) == Some("esx2"));
         ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
@@ -533,9 +562,55 @@ fn a_queued_episode_links_to_the_one_whose_place_it_waited_for() {
             queue.links == [holder.clone()],
             "{queue:#?} does not link to {holder}"
         );
+        ensure!(queue.tags["haulout.queue.position"] == "1", "{queue:#?}");
+        ensure!(queue.tags["haulout.queue.limit"] == "1", "{queue:#?}");
+        ensure!(
+            queue.tags["haulout.queue.setting"] == "MAX_CONCURRENT_DRAINS",
+            "{queue:#?}"
+        );
         whole(&holder, &first).await?;
         haulout.stop().await
     });
+}
+
+#[test]
+fn an_episode_links_to_the_one_before_on_its_host() {
+    tell(async {
+        let stage = one_node("trace-again").await?;
+        let node = stage.node_name("gpu1");
+        let haulout = start_traced(&stage).await?;
+        let first = wait_story(&stage).await?;
+        // By another process, so that what stands on the Node is what it links by.
+        haulout.stop().await?;
+        let haulout = start_traced(&stage).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let second = trace_id(&stage, &node).await?;
+        stage.vcenter.cancel_maintenance("esx1").await?;
+        stage.wait_in_service(&node).await?;
+        let root = until("the second root", PATIENCE, async || {
+            let spans = jaeger().await.trace(&second).await?;
+            Ok(spans.into_iter().find(|span| span.parent.is_none()))
+        })
+        .await?;
+        ensure!(
+            root.links == [first.clone()],
+            "{root:#?} does not link to {first}"
+        );
+        haulout.stop().await
+    });
+}
+
+/// Since when the node waits for its host, in microseconds, when what ended before has been told. The wait itself has not.
+async fn waits_with_its_shutdown_told(stage: &Stage<'_>, node: &str, id: &str) -> anyhow::Result<u64> {
+    stage.wait_phase(node, "awaitingHost").await?;
+    until("the shutdown to be told", PATIENCE, async || {
+        let spans = jaeger().await.trace(id).await?;
+        Ok(spans.iter().any(|it| it.name == "guest shutdown").then_some(()))
+    })
+    .await?;
+    let episode = episode(&stage.node(node).await?).context("no episode")?;
+    let since: jiff::Timestamp = episode["since"].as_str().context("no since")?.parse()?;
+    Ok(u64::try_from(since.as_microsecond())?)
 }
 
 #[test]
@@ -547,15 +622,7 @@ fn a_kill_while_the_node_waits_for_its_host_leaves_one_trace_with_one_root() {
         stage.wait_said("vCenter has told its complete set").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&stage, &node).await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        // What ended before the kill has been told by then; the wait itself has not.
-        until("the shutdown to be told", PATIENCE, async || {
-            let spans = jaeger().await.trace(&id).await?;
-            Ok(spans.iter().any(|it| it.name == "guest shutdown").then_some(()))
-        })
-        .await?;
-        let before = stage.node(&node).await?;
-        let since = episode(&before).and_then(|it| it["since"].as_str().map(str::to_owned));
+        let began = waits_with_its_shutdown_told(&stage, &node, &id).await?;
         first.kill().await?;
         let second = start_traced(&stage).await?;
         stage
@@ -566,15 +633,11 @@ fn a_kill_while_the_node_waits_for_its_host_leaves_one_trace_with_one_root() {
         stage.vcenter.exit_maintenance("esx1").await?;
         stage.wait_in_service(&node).await?;
         let spans = whole(&id, &node).await?;
-        let began = since
-            .context("no since")?
-            .parse::<jiff::Timestamp>()?
-            .as_microsecond();
         let wait = named(&spans, "wait host exit")?;
         let root = named(&spans, "maintenance")?;
         ensure!(root.events == ["controller.restarted"], "{root:#?}");
         ensure!(
-            wait.start == u64::try_from(began)?,
+            wait.start == began,
             "the wait is told from its beginning in the killed process: {wait:#?}"
         );
         second.stop().await
@@ -587,30 +650,17 @@ fn a_change_of_leader_leaves_one_trace_that_tells_each_phase_from_its_beginning(
         let stage = one_node("trace-lead").await?;
         let node = stage.node_name("gpu1");
         let endpoint = jaeger().await.otlp_http();
-        let replica = |name: &str| {
-            let own = [
-                ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
-                ("LEADER_ELECTION", "true"),
-                ("LEASE_NAME", stage.name()),
-                ("LEASE_NAMESPACE", stage.name()),
-                ("POD_NAME", name),
-            ];
-            start(&stage, &[&own[..], &FAST].concat())
+        let start = |name| {
+            let traced = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
+            start(&stage, &[&traced[..], &candidate(&stage, name), &FAST].concat())
         };
-        let first = replica("a")?;
+        let first = start("a")?;
         leads(&stage, "a").await?;
-        let second = replica("b")?;
+        let second = start("b")?;
         heard(&stage, 2).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&stage, &node).await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        until("the shutdown to be told", PATIENCE, async || {
-            let spans = jaeger().await.trace(&id).await?;
-            Ok(spans.iter().any(|it| it.name == "guest shutdown").then_some(()))
-        })
-        .await?;
-        let before = stage.node(&node).await?;
-        let since = episode(&before).and_then(|it| it["since"].as_str().map(str::to_owned));
+        let began = waits_with_its_shutdown_told(&stage, &node, &id).await?;
         first.kill().await?;
         leads(&stage, "b").await?;
         in_maintenance(&stage, "esx1").await?;
@@ -624,12 +674,8 @@ fn a_change_of_leader_leaves_one_trace_that_tells_each_phase_from_its_beginning(
             ensure!(count == 1, "{name} is told {count} times: {spans:#?}");
         }
         let wait = named(&spans, "wait host exit")?;
-        let began = since
-            .context("no since")?
-            .parse::<jiff::Timestamp>()?
-            .as_microsecond();
         ensure!(
-            wait.start == u64::try_from(began)?,
+            wait.start == began,
             "the wait is told from its beginning under the dead leader: {wait:#?}"
         );
         let root = named(&spans, "maintenance")?;

@@ -13,7 +13,7 @@ use super::*;
 use crate::admin::doors::Stays;
 use crate::ids::{NodeUid, TaskRef, VmRef};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{Cordon, Ended, Episode, HostMark, Phase, Record, Trigger};
+use crate::maintenance::episode::{Cordon, Detection, Ended, Episode, HostMark, Phase, Record, Trigger};
 use crate::maintenance::observed::{
     Admission, CordonedBy, DrainReport, Hearing, Limit, NodeSeen, Observed, PodLeft, PodLeftBecause,
     PowerSeen, VmFacts, VmSeen, Wishes,
@@ -47,6 +47,7 @@ fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
         task: Some(TaskRef::new("task-1")),
         clicked_at: at(0),
         user: Some("VSPHERE.LOCAL\\\"><b>".to_owned()),
+        detection: Some(Detection::Pushed),
         request: None,
         stray_of: None,
     };
@@ -83,6 +84,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         task: TaskRef::new("task-1"),
         clicked_at: at(0),
         user: None,
+        detection: Detection::Pushed,
     };
     let vm = VmFacts {
         moref: VmRef::new("vm-1"),
@@ -110,6 +112,8 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         listed_at: at(2),
         pods_revision: 0,
         listed: left.len(),
+        ignored: 0,
+        evicted: 0,
         left,
         moved_at: Some(at(2)),
     };
@@ -125,6 +129,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
             request: None,
             vm: VmSeen::Found(vm),
             behind: None,
+            origin: Default::default(),
             admission: Admission::Granted,
             drain: Some(report),
             pods_revision: 0,
@@ -158,6 +163,7 @@ fn show(status: &Arc<Status>, node: &str) {
         task: TaskRef::new("task-1"),
         clicked_at: at(0),
         user: Some(NASTY.to_owned()),
+        detection: Detection::Pushed,
     };
     let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
     status.show(&sights, hosts);

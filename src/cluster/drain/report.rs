@@ -35,6 +35,8 @@ pub struct Asked {
     pub name: String,
     /// Which of the pods of that name.
     pub uid: String,
+    /// The time that the pod has to end by itself, in seconds, as far as its object tells.
+    pub grace: Option<i64>,
     /// When it was asked for.
     pub asked: Duration,
     /// When it was answered, or given up.

@@ -1,12 +1,10 @@
-use std::sync::{Arc, Mutex};
-
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
-use crate::cluster::stand_in::{Log, Reply, refusal, server};
+use crate::cluster::lease::stand_in::Store;
+use crate::cluster::stand_in::Log;
 use crate::gate::{Errand, Shut};
 
-const GET: &str = "GET /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout";
 const PUT: &str = "PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout";
 const POST: &str = "POST /apis/coordination.k8s.io/v1/namespaces/ops/leases";
 
@@ -21,57 +19,6 @@ fn settings(identity: &str) -> Settings {
             retry: Duration::from_millis(40),
         },
         clock: || Timestamp::UNIX_EPOCH,
-    }
-}
-
-/// A kube-apiserver that keeps one Lease, checks resource versions, and is silent when it is told to.
-#[derive(Clone, Default)]
-struct Store(Arc<Mutex<(Option<Value>, u64, bool)>>);
-
-impl Store {
-    fn client(&self) -> (kube::Client, Log) {
-        let store = self.clone();
-        server(move |seen| {
-            let mut held = store.0.lock().unwrap();
-            if held.2 {
-                return Reply::Silence;
-            }
-            let stands = held
-                .0
-                .as_ref()
-                .map(|lease| lease["metadata"]["resourceVersion"].clone());
-            let fits = match seen.line.as_str() {
-                GET => {
-                    return match &held.0 {
-                        Some(lease) => Reply::Json(200, lease.clone()),
-                        None => refusal(404, "NotFound", "no such lease", json!({})),
-                    };
-                }
-                POST => stands.is_none(),
-                PUT => stands.as_ref() == Some(&seen.body["metadata"]["resourceVersion"]),
-                other => panic!("{other}"),
-            };
-            if !fits {
-                return refusal(409, "Conflict", "it has changed", json!({}));
-            }
-            held.1 += 1;
-            let mut lease = seen.body.clone();
-            lease["metadata"]["resourceVersion"] = json!(held.1.to_string());
-            held.0 = Some(lease.clone());
-            Reply::Json(200, lease)
-        })
-    }
-
-    fn lease(&self) -> Value {
-        self.0.lock().unwrap().0.clone().unwrap_or_default()
-    }
-
-    fn put(&self, lease: Value) {
-        self.0.lock().unwrap().0 = Some(lease);
-    }
-
-    fn fall_silent(&self) {
-        self.0.lock().unwrap().2 = true;
     }
 }
 
@@ -120,7 +67,7 @@ impl Running {
 
 #[tokio::test]
 async fn of_two_candidates_one_leads_and_the_other_says_who() {
-    let store = Store::default();
+    let store = Store::of("haulout");
     let (mut a, mut b) = (candidate(&store, "a"), candidate(&store, "b"));
     let first = tokio::select! {
         biased;
@@ -140,7 +87,7 @@ async fn of_two_candidates_one_leads_and_the_other_says_who() {
 
 #[tokio::test]
 async fn a_released_lease_is_taken_at_once_and_effects_begin_at_once() {
-    let store = Store::default();
+    let store = Store::of("haulout");
     let mut first = candidate(&store, "first");
     first.leads().await;
     let mut second = candidate(&store, "second");
@@ -154,7 +101,7 @@ async fn a_released_lease_is_taken_at_once_and_effects_begin_at_once() {
 
 #[tokio::test]
 async fn a_lease_is_not_released_while_something_is_under_way() {
-    let store = Store::default();
+    let store = Store::of("haulout");
     // So that effects may begin at once.
     store.put(json!({
         "metadata": {"name": "haulout", "namespace": "ops", "resourceVersion": "0"},
@@ -170,13 +117,13 @@ async fn a_lease_is_not_released_while_something_is_under_way() {
 
 #[tokio::test]
 async fn a_leader_that_cannot_renew_shuts_its_gate_and_ends_and_is_followed_after_a_quarantine() {
-    let store = Store::default();
+    let store = Store::of("haulout");
     let mut first = candidate(&store, "first");
     first.leads().await;
-    store.fall_silent();
+    store.silence(true);
     first.ended().await;
     assert_eq!(first.gate.pass(Errand::Record).unwrap_err(), Shut::Closed);
-    store.0.lock().unwrap().2 = false;
+    store.silence(false);
     let mut second = candidate(&store, "second");
     let lead = second.leads().await;
     assert_eq!(lead.epoch, 2);
@@ -187,7 +134,7 @@ async fn a_leader_that_cannot_renew_shuts_its_gate_and_ends_and_is_followed_afte
 
 #[tokio::test]
 async fn a_forged_holder_deposes_a_leader_at_its_next_renewal() {
-    let store = Store::default();
+    let store = Store::of("haulout");
     let mut first = candidate(&store, "first");
     first.leads().await;
     let mut forged = store.lease();
@@ -200,7 +147,7 @@ async fn a_forged_holder_deposes_a_leader_at_its_next_renewal() {
 
 #[tokio::test]
 async fn what_others_keep_on_the_lease_is_written_back() {
-    let store = Store::default();
+    let store = Store::of("haulout");
     store.put(json!({
         "metadata": {"name": "haulout", "namespace": "ops", "resourceVersion": "0", "labels": {"helm": "yes"}},
         "spec": {},

@@ -1,11 +1,8 @@
-use std::sync::Arc;
-
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::*;
 use crate::cluster::lease::election::Timing;
-use crate::cluster::stand_in::{Reply, refusal, server};
+use crate::cluster::lease::stand_in::Store;
 
 const HOLD: Duration = Duration::from_secs(180);
 
@@ -55,67 +52,32 @@ fn nobody_can_lock_all_others_out_for_years() {
     assert_eq!(known.whose("b", began + FOREIGN_LEASE_MAX), Whose::Free);
 }
 
-/// A kube-apiserver that keeps the one Lease, checks resource versions, and is silent when it is told to.
-#[derive(Clone, Default)]
-struct Store(Arc<Mutex<(Option<Value>, u64, bool)>>);
+fn store() -> Store {
+    Store::of("haulout-login")
+}
 
-const GET: &str = "GET /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout-login";
-const PUT: &str = "PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout-login";
-const POST: &str = "POST /apis/coordination.k8s.io/v1/namespaces/ops/leases";
-
-impl Store {
-    fn turns(&self, identity: &str) -> Turns {
-        let store = self.clone();
-        let (client, _) = server(move |seen| {
-            let mut held = store.0.lock().unwrap();
-            if held.2 {
-                return Reply::Silence;
-            }
-            let stands = held
-                .0
-                .as_ref()
-                .map(|lease| lease["metadata"]["resourceVersion"].clone());
-            let fits = match seen.line.as_str() {
-                GET => {
-                    return match &held.0 {
-                        Some(lease) => Reply::Json(200, lease.clone()),
-                        None => refusal(404, "NotFound", "no such lease", json!({})),
-                    };
-                }
-                POST => stands.is_none(),
-                PUT => stands.as_ref() == Some(&seen.body["metadata"]["resourceVersion"]),
-                other => panic!("{other}"),
-            };
-            if !fits {
-                return refusal(409, "Conflict", "it has changed", json!({}));
-            }
-            held.1 += 1;
-            let mut lease = seen.body.clone();
-            lease["metadata"]["resourceVersion"] = json!(held.1.to_string());
-            held.0 = Some(lease.clone());
-            Reply::Json(200, lease)
-        });
-        let election = Settings {
-            namespace: "ops".to_owned(),
-            name: "haulout".to_owned(),
-            identity: identity.to_owned(),
-            timing: Timing {
-                lease: Duration::from_secs(15),
-                renew_deadline: Duration::from_secs(10),
-                retry: Duration::from_secs(2),
-            },
-            clock: || Timestamp::UNIX_EPOCH,
-        };
-        Turns::beside(client, &election)
-    }
+fn turns(store: &Store, identity: &str) -> Turns {
+    let election = Settings {
+        namespace: "ops".to_owned(),
+        name: "haulout".to_owned(),
+        identity: identity.to_owned(),
+        timing: Timing {
+            lease: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+        },
+        clock: || Timestamp::UNIX_EPOCH,
+    };
+    let (client, _) = store.client();
+    Turns::beside(client, &election)
 }
 
 const LOGIN: Duration = Duration::from_secs(35);
 
 #[tokio::test(start_paused = true)]
 async fn of_two_that_come_together_one_logs_in_after_the_other() {
-    let store = Store::default();
-    let (a, b) = (store.turns("a"), store.turns("b"));
+    let store = store();
+    let (a, b) = (turns(&store, "a"), turns(&store, "b"));
     let logged_in = Mutex::new(0);
     let log_in = async |turns: &Turns| {
         turns.take(LOGIN).await.unwrap();
@@ -132,8 +94,8 @@ async fn of_two_that_come_together_one_logs_in_after_the_other() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_refusal_all_others_wait_and_then_come_first() {
-    let store = Store::default();
-    let (a, b) = (store.turns("a"), store.turns("b"));
+    let store = store();
+    let (a, b) = (turns(&store, "a"), turns(&store, "b"));
     a.take(LOGIN).await.unwrap();
     a.end(Some(HOLD)).await;
     let began = Instant::now();
@@ -155,9 +117,9 @@ async fn after_a_refusal_all_others_wait_and_then_come_first() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_dies_while_it_logs_in_is_waited_for_no_longer_than_a_login_takes() {
-    let store = Store::default();
-    store.turns("a").take(LOGIN).await.unwrap();
-    let (b, began) = (store.turns("b"), Instant::now());
+    let store = store();
+    turns(&store, "a").take(LOGIN).await.unwrap();
+    let (b, began) = (turns(&store, "b"), Instant::now());
     while b.take(LOGIN).await.is_err() {}
     let waited = began.elapsed();
     assert!(
@@ -168,12 +130,12 @@ async fn whoever_dies_while_it_logs_in_is_waited_for_no_longer_than_a_login_take
 
 #[tokio::test(start_paused = true)]
 async fn where_nobody_says_whose_turn_it_is_nobody_logs_in() {
-    let store = Store::default();
-    let a = store.turns("a");
+    let store = store();
+    let a = turns(&store, "a");
     a.take(LOGIN).await.unwrap();
-    store.0.lock().unwrap().2 = true;
+    store.silence(true);
     // It gives up telling, and runs out.
     a.end(None).await;
-    let said = store.turns("b").take(LOGIN).await.unwrap_err().to_string();
+    let said = turns(&store, "b").take(LOGIN).await.unwrap_err().to_string();
     assert!(said.starts_with("the Lease haulout-login"), "{said}");
 }

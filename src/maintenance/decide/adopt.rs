@@ -37,6 +37,7 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
         task: None,
         clicked_at: python.since,
         user: None,
+        detection: None,
         request: None,
         stray_of: None,
     };

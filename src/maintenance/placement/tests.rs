@@ -1,4 +1,5 @@
 use super::*;
+use crate::maintenance::episode::Detection;
 
 const A40: (u16, u16) = (0x10de, 0x2235);
 const FLEX: (u16, u16) = (0x8086, 0x56c0);
@@ -124,6 +125,7 @@ fn nothing_is_placed_on_a_host_that_takes_no_vms() {
         task: crate::ids::TaskRef::new("task-1"),
         clicked_at: jiff::Timestamp::UNIX_EPOCH,
         user: None,
+        detection: Detection::Pushed,
     };
     for state in [
         HostState::Unknown,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
-use crate::maintenance::episode::{Cordon, DrainEnd, HostMark, Trigger};
+use crate::maintenance::episode::{Cordon, Detection, DrainEnd, HostMark, Trigger};
 use crate::maintenance::waiting::ParkReason;
 
 fn time(text: &str) -> Timestamp {
@@ -15,6 +15,7 @@ fn episode(phase: Phase) -> Episode {
             task: Some(TaskRef::new("task-81")),
             clicked_at: time("2026-11-21T03:00:00.25Z"),
             user: Some("VSPHERE.LOCAL\\ops".to_owned()),
+            detection: Some(Detection::Polled),
             request: None,
             stray_of: None,
         },

@@ -16,6 +16,7 @@ fn draining() -> Episode {
         task: None,
         clicked_at: at(0),
         user: None,
+        detection: None,
         request: None,
         stray_of: None,
     };

@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use jiff::SignedDuration;
 
 use super::*;
@@ -11,7 +9,7 @@ use crate::maintenance::episode::{Cordon, DrainEnd, Ended, Episode, HostMark, Ph
 use crate::maintenance::observed::{Limit, PodLeft, PodLeftBecause};
 use crate::maintenance::placement::{Refused, Why};
 use crate::maintenance::waiting::ParkReason;
-use crate::telemetry::stand_in::{at, node};
+use crate::telemetry::stand_in::{self, at, node};
 
 fn mark(name: &str) -> HostMark {
     HostMark {
@@ -29,25 +27,13 @@ fn episode(phase: Phase, since: i64) -> Episode {
             task: Some(TaskRef::new("task-9")),
             clicked_at: at(10) - SignedDuration::from_millis(400),
             user: Some("ops".to_owned()),
+            detection: None,
             request: None,
             stray_of: None,
         },
-        node_uid: NodeUid::new("uid-1"),
-        vm_uuid: None,
         host: mark("esx-1"),
         begun_at: at(10),
-        cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
-        gpus_before: BTreeMap::new(),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase,
-        since: at(since),
+        ..stand_in::episode(phase, since)
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::ids::{HostRef, TaskRef, VmRef};
 use crate::maintenance::effect::Effect;
+use crate::maintenance::episode::Detection;
 use crate::maintenance::observed::{
     Admission, Advice, Attempt, DrainReport, Hearing, HostState, Observed, PodLeft, PodLeftBecause,
     PowerSeen, Refusal, VmFacts, VmSeen,
@@ -33,6 +34,7 @@ fn sight(record: Record, host: HostState) -> Sight {
             vm: VmSeen::Found(vm),
             admission: Admission::Granted,
             behind: None,
+            origin: Default::default(),
             drain: None,
             pods_revision: 0,
             attempts: BTreeMap::new(),
@@ -54,7 +56,7 @@ struct Teller {
 impl Teller {
     fn new() -> Self {
         Self {
-            metrics: Arc::new(Metrics::new(at(-60))),
+            metrics: Arc::new(Metrics::at_zero()),
             name: NodeName::new("gpu1"),
         }
     }
@@ -232,6 +234,7 @@ fn a_click_from_before_the_process_is_no_measure_of_hearing() {
     let told = Teller::new();
     let mut late = episode(Phase::Draining, 1);
     late.trigger.clicked_at = at(-600);
+    late.trigger.detection = Some(Detection::AtStartup);
     told.recorded(&Record::InService, of(late), None, 1);
     told.says(&["haulout_detection_latency_seconds_sum{source=\"startup\"} 601.0"]);
     told.is_silent_about("source=\"property_collector\"");
@@ -240,15 +243,12 @@ fn a_click_from_before_the_process_is_no_measure_of_hearing() {
 #[test]
 fn a_click_that_only_a_re_read_told_of_is_counted_apart() {
     let told = Teller::new();
-    let host = HostRef::new("host-1");
-    let first = episode(Phase::Draining, 1);
-    told.metrics.click_was_polled(&host, first.trigger.task.as_ref());
-    told.recorded(&Record::InService, of(first.clone()), None, 1);
+    let mut polled = episode(Phase::Draining, 1);
+    polled.trigger.detection = Some(Detection::Polled);
+    told.recorded(&Record::InService, of(polled), None, 1);
     told.says(&["haulout_detection_latency_seconds_count{source=\"poll\"} 1"]);
     told.is_silent_about("source=\"property_collector\"");
-    // The next click on that host is pushed.
-    told.metrics.click_was_polled(&host, None);
-    told.recorded(&Record::InService, of(first), None, 1);
+    told.recorded(&Record::InService, of(episode(Phase::Draining, 1)), None, 1);
     told.says(&[
         "haulout_detection_latency_seconds_count{source=\"poll\"} 1",
         "haulout_detection_latency_seconds_count{source=\"property_collector\"} 1",
@@ -339,6 +339,8 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         ],
         moved_at: None,
         listed: 0,
+        ignored: 0,
+        evicted: 0,
     });
     told.shows([draining]);
     told.waits(&Record::InService, &WaitingOn::DrainRound);
@@ -371,6 +373,8 @@ fn everything() -> Teller {
         left: Vec::new(),
         moved_at: None,
         listed: 0,
+        ignored: 0,
+        evicted: 0,
     });
     told.shows([shown]);
     told.waits(&draining, &WaitingOn::DrainRound);

@@ -35,6 +35,7 @@ fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -
             vm: VmSeen::Found(vm),
             admission: Admission::Granted,
             behind: None,
+            origin: Default::default(),
             drain,
             pods_revision: 0,
             attempts: BTreeMap::new(),
@@ -315,6 +316,8 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
                 left,
                 moved_at: None,
                 listed: 5,
+                ignored: 0,
+                evicted: 0,
             }),
         )
     };

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::SpanKind;
 
-use super::spans::{Moment, Span, Story, text};
+use super::spans::{Moment, Span, Story, count, text};
 use crate::ids::NodeName;
 use crate::maintenance::episode::Episode;
 use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound};
@@ -47,6 +47,7 @@ pub(super) struct Drain {
 struct Pod {
     namespace: String,
     name: String,
+    grace: Option<i64>,
     asked: Timestamp,
     attempts: u32,
     blocked: Option<Timestamp>,
@@ -133,6 +134,7 @@ impl Drain {
         let pod = self.pods.entry(asked.uid.clone()).or_insert_with(|| Pod {
             namespace: asked.namespace.clone(),
             name: asked.pod.clone(),
+            grace: asked.grace,
             asked: asked.asked_at,
             attempts: 0,
             blocked: None,
@@ -207,7 +209,12 @@ impl Drain {
             spans.push(wait);
         }
         if let Some(accepted) = pod.accepted {
-            spans.push(about("wait termination", parent, (accepted, end)));
+            let mut wait = about("wait termination", parent, (accepted, end));
+            let grace = pod
+                .grace
+                .map(|grace| KeyValue::new("haulout.pod.grace_period_s", grace));
+            wait.attributes.extend(grace);
+            spans.push(wait);
         }
     }
 }
@@ -223,10 +230,6 @@ impl Others {
             self.uids.insert(asked.uid.clone());
         }
     }
-}
-
-fn count(name: &'static str, count: usize) -> KeyValue {
-    number(name, u64::try_from(count).unwrap_or(u64::MAX))
 }
 
 fn number(name: &'static str, number: u64) -> KeyValue {

@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::ids::{NodeName, TaskRef};
 use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase};
-use crate::maintenance::trail::{Incident, Last, Owed, Part, Passed};
+use crate::maintenance::trail::{Incident, Last, NoPlace, Origin, Owed, Part, Passed, Pods, Queue, Saw};
 use crate::maintenance::waiting::ParkReason;
 
 /// The length of what has none. Jaeger takes a span that ends where it begins for one of negative duration, marks it with a
@@ -51,6 +51,14 @@ pub struct Span {
     pub failed: Option<String>,
     /// The root of another episode that this one waited for.
     pub link: Option<SpanContext>,
+}
+
+impl Span {
+    /// Whether it is the span of a call to `peer`.
+    pub(super) fn is_call_to(&self, peer: &str) -> bool {
+        let is_peer = |it: &KeyValue| it.key.as_str() == PEER && it.value.as_str() == peer;
+        self.attributes.iter().any(is_peer)
+    }
 }
 
 /// Something that happened at one moment of a span.
@@ -185,6 +193,9 @@ impl<'a> Story<'a> {
         spans.push(self.with_trigger(announce));
         let detect = self.span("detect", SpanKind::Internal, (self.start(), episode.begun_at));
         let mut detect = self.with_trigger(detect);
+        let source = episode.trigger.detection;
+        let source = source.map(|source| text("haulout.detection.source", source.name()));
+        detect.attributes.extend(source);
         let ahead = episode.trigger.clicked_at.duration_since(episode.begun_at);
         if ahead.is_positive() {
             // A click from the future: vCenter's clock is ahead of ours by this much at least.
@@ -219,6 +230,12 @@ impl<'a> Story<'a> {
         if let Some(uuid) = &self.episode.vm_uuid {
             span.attributes.push(text("vcenter.vm.id", &uuid.to_string()));
         }
+        let Origin { cluster, vm, .. } = &self.episode.trail.origin;
+        let named = [("vcenter.vm.name", vm), ("vcenter.cluster.name", cluster)];
+        let named = named
+            .into_iter()
+            .filter_map(|(key, name)| Some(text(key, name.as_ref()?)));
+        span.attributes.extend(named);
         span
     }
 
@@ -238,6 +255,18 @@ impl<'a> Story<'a> {
             Phase::Queued => {
                 let mut queue = self.span("queue", SpanKind::Internal, whole);
                 queue.link = saw.behind.as_deref().and_then(context);
+                if let Some(Queue {
+                    position,
+                    limit,
+                    setting,
+                }) = &saw.queue
+                {
+                    queue.attributes.extend([
+                        count("haulout.queue.position", *position),
+                        KeyValue::new("haulout.queue.limit", i64::from(*limit)),
+                        text("haulout.queue.setting", setting),
+                    ]);
+                }
                 spans.push(queue);
             }
             Phase::Draining => spans.push(self.drain(passed)),
@@ -248,11 +277,11 @@ impl<'a> Story<'a> {
                     let why = "the guest did not shut down in time".to_owned();
                     spans.push(failed(vcenter(asked, SHUTDOWN), TIMEOUT, why));
                     let cut = self.span("power off", SpanKind::Client, (at, end));
-                    spans.push(vcenter(cut, POWER_OFF));
+                    spans.push(by(saw.task.as_ref(), vcenter(cut, POWER_OFF)));
                 }
                 Some(_) => {
                     let cut = self.span("power off", SpanKind::Client, whole);
-                    spans.push(vcenter(cut, POWER_OFF));
+                    spans.push(by(saw.task.as_ref(), vcenter(cut, POWER_OFF)));
                 }
                 None => {
                     let asked = self.span("guest shutdown", SpanKind::Client, whole);
@@ -261,7 +290,7 @@ impl<'a> Story<'a> {
             },
             Phase::Relocating { to } => {
                 let relocate = self.span("relocate", SpanKind::Client, whole);
-                let mut relocate = vcenter(relocate, "RelocateVM_Task");
+                let mut relocate = by(saw.task.as_ref(), vcenter(relocate, "RelocateVM_Task"));
                 relocate.attributes.push(text("haulout.target.host", &to.name));
                 spans.push(relocate);
             }
@@ -272,7 +301,8 @@ impl<'a> Story<'a> {
                 } else {
                     "PowerOnVM_Task"
                 };
-                spans.push(vcenter(self.span("power on", SpanKind::Client, whole), method));
+                let power_on = vcenter(self.span("power on", SpanKind::Client, whole), method);
+                spans.push(by(saw.task.as_ref(), power_on));
             }
             Phase::Rejoining => {
                 let ready_until = cut(saw.gpus_awaited).unwrap_or(end);
@@ -304,10 +334,7 @@ impl<'a> Story<'a> {
         {
             let mut place = self.span("place", SpanKind::Internal, (end, after(end)));
             place.parent = passed.next.as_ref().map(|next| self.id(next.name(), end));
-            place
-                .attributes
-                .push(text("haulout.placement.strategy", strategy));
-            spans.push(place);
+            spans.push(placed(place, strategy, saw));
         }
     }
 
@@ -339,6 +366,18 @@ impl<'a> Story<'a> {
             None => "called off",
         };
         drain.attributes.push(text("haulout.drain.outcome", outcome));
+        if let Some(Pods {
+            listed,
+            ignored,
+            evicted,
+        }) = &saw.pods
+        {
+            drain.attributes.extend([
+                count("haulout.pods.total", *listed),
+                count("haulout.pods.evicted", *evicted),
+                count("haulout.pods.ignored", *ignored),
+            ]);
+        }
         drain
     }
 
@@ -354,11 +393,8 @@ impl<'a> Story<'a> {
             (None, _) => (since, "wait"),
         };
         if place_until > since || strategy != "wait" {
-            let mut place = self.span("place", SpanKind::Internal, (since, place_until));
-            place
-                .attributes
-                .push(text("haulout.placement.strategy", strategy));
-            spans.push(place);
+            let place = self.span("place", SpanKind::Internal, (since, place_until));
+            spans.push(placed(place, strategy, saw));
         }
         if strategy == "wait" {
             spans.push(self.span("wait host exit", SpanKind::Internal, (place_until, end)));
@@ -379,6 +415,7 @@ impl<'a> Story<'a> {
         maintenance.id = self.root.span_id();
         maintenance.parent = None;
         maintenance.moments = moments(last);
+        maintenance.link = self.episode.trail.origin.before.as_deref().and_then(context);
         let result = match last.ended {
             Some(Ended::Succeeded) => "succeeded",
             Some(Ended::Cancelled) => "cancelled",
@@ -391,10 +428,14 @@ impl<'a> Story<'a> {
             .attributes
             .extend(moved.map(|host| text("haulout.target.host", &host.name)));
         if !self.episode.left_behind.is_empty() {
-            let left = i64::try_from(self.episode.left_behind.len()).unwrap_or(i64::MAX);
+            let left = self.episode.left_behind.len();
             maintenance
                 .attributes
-                .push(KeyValue::new("haulout.pods.left_behind", left));
+                .push(count("haulout.pods.left_behind", left));
+        }
+        if last.ended == Some(Ended::Failed) {
+            let why = self.episode.gave_up.clone().unwrap_or_default();
+            maintenance = failed(maintenance, "not_to_be_had", why);
         }
         spans.push(maintenance);
     }
@@ -457,6 +498,25 @@ fn strategy(phase: &Phase) -> Option<&'static str> {
     }
 }
 
+/// The look for a place, with what spoke against each host that was looked at.
+fn placed(mut place: Span, strategy: &'static str, saw: &Saw) -> Span {
+    place
+        .attributes
+        .push(text("haulout.placement.strategy", strategy));
+    place
+        .moments
+        .extend(saw.refused.iter().map(|NoPlace { host, why }| Moment {
+            at: place.end,
+            name: "host.refused",
+            attributes: vec![text("vcenter.host.name", host), text("reason", why)],
+        }));
+    place
+}
+
+pub(super) fn count(name: &'static str, count: usize) -> KeyValue {
+    KeyValue::new(name, i64::try_from(count).unwrap_or(i64::MAX))
+}
+
 pub(super) fn text(name: &'static str, value: &str) -> KeyValue {
     KeyValue::new(name, value.to_owned())
 }
@@ -465,6 +525,12 @@ fn texts(name: &'static str, values: impl Iterator<Item = String>) -> KeyValue {
     let values = values.map(StringValue::from).collect();
     KeyValue::new(name, Value::Array(opentelemetry::Array::String(values)))
 }
+
+/// vCenter, as spans of calls to it name it.
+pub(super) const VCENTER: &str = "vcenter";
+
+/// By this attribute Jaeger draws its arrows.
+const PEER: &str = "peer.service";
 
 /// The methods by which a VM comes to be off.
 const SHUTDOWN: &str = "ShutdownGuest";
@@ -497,7 +563,14 @@ fn kind(reason: &ParkReason) -> &'static str {
 
 fn vcenter(mut span: Span, method: &'static str) -> Span {
     span.attributes.push(KeyValue::new("rpc.method", method));
-    calling("vcenter", span)
+    calling(VCENTER, span)
+}
+
+/// The task by which vCenter did it.
+fn by(task: Option<&TaskRef>, mut span: Span) -> Span {
+    let task = task.map(|task| text("vcenter.task.id", task.as_str()));
+    span.attributes.extend(task);
+    span
 }
 
 fn kubernetes(span: Span) -> Span {
@@ -506,7 +579,7 @@ fn kubernetes(span: Span) -> Span {
 
 /// Jaeger draws its arrows by the older of the two names; the conventions have moved on to the other.
 fn calling(peer: &'static str, mut span: Span) -> Span {
-    span.attributes.push(KeyValue::new("peer.service", peer));
+    span.attributes.push(KeyValue::new(PEER, peer));
     span.attributes.push(KeyValue::new("service.peer.name", peer));
     span
 }

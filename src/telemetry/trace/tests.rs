@@ -1,12 +1,11 @@
 //! The listener: what it notes between two records, and that it never waits.
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::ids::NodeUid;
-use crate::maintenance::episode::{Cordon, HostMark, Trigger};
+use crate::maintenance::episode::Trigger;
 use crate::maintenance::observed::{CordonedBy, NodeSeen};
 use crate::maintenance::trail::{Saw, close};
+use crate::telemetry::stand_in;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_795_000_000 + second).unwrap()
@@ -17,56 +16,40 @@ fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
         task: None,
         clicked_at: at(-3),
         user: None,
+        detection: None,
         request: None,
         stray_of: None,
     };
     let node_uid = NodeUid::new(uid);
     let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
-    let host = HostMark {
-        moref: None,
-        name: "esx1".to_owned(),
-    };
     Record::Episode(Box::new(Episode {
         id,
         traceparent,
         trigger,
         node_uid,
-        vm_uuid: None,
-        host,
         begun_at: at(0),
-        cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
-        gpus_before: BTreeMap::new(),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase,
         since: at(since),
+        ..stand_in::episode(phase, 0)
     }))
 }
 
 fn listener(room: usize, process_began: i64) -> (Arc<Traces>, mpsc::Receiver<Span>) {
     let (sender, queue) = mpsc::channel(room);
-    let traces = Traces::new(sender, Counter::default(), Receipts::default(), at(process_began));
+    let traces = Traces::new(
+        sender,
+        Counter::default(),
+        Receipts::default(),
+        "vc.example".to_owned(),
+        at(process_began),
+    );
     (Arc::new(traces), queue)
 }
 
 fn seen() -> NodeSeen {
     NodeSeen {
-        uid: NodeUid::new("uid-1"),
-        resource_version: 1,
         unschedulable: true,
         cordoned_by: CordonedBy::Haulout,
-        keep_cordoned: false,
-        wishes: Default::default(),
-        ready: true,
-        heartbeat: None,
-        boot_id: None,
-        gpus: BTreeMap::new(),
+        ..stand_in::node()
     }
 }
 

@@ -15,6 +15,7 @@ fn draining() -> Episode {
         task: None,
         clicked_at: at(0),
         user: None,
+        detection: None,
         request: None,
         stray_of: None,
     };
@@ -51,6 +52,7 @@ fn asks(pod: &str, second: i64, answer: EvictionAnswer) -> Eviction {
         namespace: "ml".to_owned(),
         pod: pod.to_owned(),
         uid: format!("uid-{pod}"),
+        grace: Some(30),
         asked_at: at(second),
         answered_at: at(second + 1),
         answer,
@@ -102,6 +104,8 @@ fn a_pod_that_a_budget_held_is_told_with_both_of_its_waits() {
     assert_eq!(attribute(evict, "haulout.evict.attempts").as_deref(), Some("4"));
     assert_eq!(attribute(evict, "k8s.pod.uid").as_deref(), Some("uid-train-0"));
     assert_eq!(attribute(pdb, "k8s.pdb.name").as_deref(), Some("train"));
+    let grace = attribute(termination, "haulout.pod.grace_period_s");
+    assert_eq!(grace.as_deref(), Some("30"));
     let messages: Vec<Timestamp> = pdb.moments.iter().map(|it| it.at).collect();
     assert_eq!(messages, [at(11), at(31)], "once for each change of the message");
     assert_eq!(drain.end(&node, at(61)), []);

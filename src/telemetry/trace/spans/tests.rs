@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::ids::{HostRef, NodeUid, VmUuid};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{Cordon, HostMark, Record, Trigger};
+use crate::maintenance::episode::{Cordon, Detection, HostMark, Record, Trigger};
 use crate::maintenance::record;
-use crate::maintenance::trail::{Saw, close};
+use crate::maintenance::trail::close;
 use crate::maintenance::waiting::ParkReason;
 
 fn at(second: i64) -> Timestamp {
@@ -27,6 +27,7 @@ fn begun(phase: Phase) -> Episode {
         task: Some(TaskRef::new("task-81")),
         clicked_at: at(-3),
         user: Some("VSPHERE.LOCAL\\ops".to_owned()),
+        detection: Some(Detection::Pushed),
         request: None,
         stray_of: None,
     };
@@ -74,12 +75,27 @@ fn told_with(phases: &[(Phase, i64)], end: i64, result: Ended, saw: impl Fn(&Pha
             ended: ended_as,
             fulfilled: None,
         };
-        let saw = record.phase().map(&saw).unwrap_or_default();
+        let saw = record.phase().map_or_else(surroundings, &saw);
         record = changes(&record, transition, saw, second, &mut spans);
     }
     check(&spans);
     spans
 }
+
+/// What was seen of the node before its episode.
+fn surroundings() -> Saw {
+    Saw {
+        origin: Origin {
+            cluster: Some("gpu-cluster".to_owned()),
+            vm: Some("gpu1.vm".to_owned()),
+            before: Some(BEFORE.to_owned()),
+        },
+        ..Saw::default()
+    }
+}
+
+/// The traceparent of an episode that was about the same host.
+const BEFORE: &str = "00-00000000000000000000000000000bef-0000000000000bef-01";
 
 /// Changes the record, and tells what is owed then and not told yet. Gives what stands on the Node.
 fn changes(before: &Record, transition: Transition, saw: Saw, second: i64, spans: &mut Vec<Span>) -> Record {
@@ -322,6 +338,139 @@ fn a_parked_time_is_told_with_its_reason_between_the_parts_of_its_phase() {
 }
 
 #[test]
+fn the_beginning_and_the_whole_name_the_cluster_the_vm_and_how_the_click_was_heard() {
+    let spans = told(&wait_phases(), 7_300, Ended::Succeeded);
+    for name in ["announce", "detect", "maintenance"] {
+        let span = named(&spans, name);
+        assert_eq!(
+            attribute(span, "vcenter.cluster.name").as_deref(),
+            Some("gpu-cluster")
+        );
+        assert_eq!(attribute(span, "vcenter.vm.name").as_deref(), Some("gpu1.vm"));
+    }
+    let source = attribute(named(&spans, "detect"), "haulout.detection.source");
+    assert_eq!(source.as_deref(), Some("property_collector"));
+    assert_eq!(named(&spans, "maintenance").link, context(BEFORE));
+    let linked: Vec<&str> = spans
+        .iter()
+        .filter(|span| span.link.is_some())
+        .map(|span| span.name)
+        .collect();
+    assert_eq!(linked, ["maintenance"], "nothing was waited for");
+}
+
+#[test]
+fn what_was_asked_for_and_could_not_be_had_is_an_error_of_the_whole() {
+    let mut last = Last {
+        ended: Some(Ended::Failed),
+        at: at(60),
+        uncordoned: true,
+        episode: begun(Phase::Rejoining),
+    };
+    last.episode.gave_up = Some("no host has a free device".to_owned());
+    let spans = ended(&NodeName::new("gpu1"), &last);
+    let root = named(&spans, "maintenance");
+    assert_eq!(root.failed.as_deref(), Some("no host has a free device"));
+    assert_eq!(attribute(root, "error.type").as_deref(), Some("not_to_be_had"));
+    last.ended = Some(Ended::Succeeded);
+    let spans = ended(&NodeName::new("gpu1"), &last);
+    assert_eq!(named(&spans, "maintenance").failed, None);
+}
+
+#[test]
+fn what_was_seen_of_queue_drain_place_and_task_is_told() {
+    let phases = [
+        (Phase::Queued, 0),
+        (Phase::Draining, 10),
+        (Phase::ShuttingDown(DrainEnd::Complete), 60),
+        (Phase::Relocating { to: host("esx2") }, 90),
+        (Phase::PoweringOn { by_drs: false }, 100),
+        (Phase::Rejoining, 110),
+    ];
+    let seen = |phase: &Phase| {
+        let nothing = Saw {
+            from_the_start: true,
+            ..Saw::default()
+        };
+        let task = |task: &str| Some(TaskRef::new(task));
+        match phase {
+            Phase::Queued => Saw {
+                behind: Some(BEFORE.to_owned()),
+                queue: Some(Queue {
+                    position: 3,
+                    limit: 2,
+                    setting: "MAX_CONCURRENT_DRAINS".to_owned(),
+                }),
+                ..nothing
+            },
+            Phase::Draining => Saw {
+                pods: Some(Pods {
+                    listed: 9,
+                    ignored: 4,
+                    evicted: 5,
+                }),
+                ..nothing
+            },
+            Phase::ShuttingDown(_) => Saw {
+                power_cut: Some(at(80)),
+                task: task("task-90"),
+                refused: vec![NoPlace {
+                    host: "esx3".to_owned(),
+                    why: "has no matching device free".to_owned(),
+                }],
+                ..nothing
+            },
+            Phase::Relocating { .. } => Saw {
+                task: task("task-91"),
+                ..nothing
+            },
+            Phase::PoweringOn { .. } => Saw {
+                task: task("task-92"),
+                ..nothing
+            },
+            Phase::Drained | Phase::AwaitingHost | Phase::Rejoining | Phase::Parked { .. } => nothing,
+        }
+    };
+    let spans = told_with(&phases, 200, Ended::Succeeded, seen);
+    let has = |span: &str, key: &str| attribute(named(&spans, span), key).unwrap_or_default();
+    assert_eq!(has("queue", "haulout.queue.position"), "3");
+    assert_eq!(has("queue", "haulout.queue.limit"), "2");
+    assert_eq!(has("queue", "haulout.queue.setting"), "MAX_CONCURRENT_DRAINS");
+    assert_eq!(named(&spans, "queue").link, context(BEFORE));
+    let pods = ["total", "ignored", "evicted"].map(|which| has("drain", &format!("haulout.pods.{which}")));
+    assert_eq!(pods, ["9", "4", "5"]);
+    for (span, task) in [
+        ("power off", "task-90"),
+        ("relocate", "task-91"),
+        ("power on", "task-92"),
+    ] {
+        assert_eq!(has(span, "vcenter.task.id"), task, "of {span}");
+    }
+    let place = named(&spans, "place");
+    let refused: Vec<_> = place
+        .moments
+        .iter()
+        .map(|it| (it.name, &it.attributes[..]))
+        .collect();
+    assert_eq!(
+        refused,
+        [(
+            "host.refused",
+            &[
+                text("vcenter.host.name", "esx3"),
+                text("reason", "has no matching device free")
+            ][..]
+        )]
+    );
+    assert!(
+        place
+            .moments
+            .iter()
+            .all(|it| place.start <= it.at && it.at <= place.end)
+    );
+}
+
+#[test]
 fn what_this_process_saw_splits_a_phase_in_two() {
     let saw = |from_the_start: bool| {
         move |phase: &Phase| Saw {
@@ -335,7 +484,7 @@ fn what_this_process_saw_splits_a_phase_in_two() {
             } else {
                 BTreeSet::new()
             },
-            behind: None,
+            ..Saw::default()
         }
     };
     let spans = told_with(&wait_phases(), 7_300, Ended::Succeeded, saw(true));
