@@ -160,6 +160,7 @@ async fn an_effect_is_not_tried_again_before_its_try_is_seen_and_not_while_it_is
     let attempt = Attempt {
         at: at(0),
         host: None,
+        task: None,
         refusals: 0,
         outcome: Outcome::Asked,
     };

@@ -21,15 +21,16 @@ impl Inventory {
             } => {
                 let before = local.attempts.get(&kind).map_or(0, |attempt| attempt.refusals);
                 let refusals = before.saturating_add(u32::from(matches!(outcome, Outcome::Refused(_))));
+                let task = match &outcome {
+                    Outcome::Running(task) => Some(task.clone()),
+                    Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
+                };
                 let attempt = Attempt {
                     at,
                     host,
+                    task: task.clone(),
                     refusals,
                     outcome,
-                };
-                let task = match &attempt.outcome {
-                    Outcome::Running(task) => Some(task.clone()),
-                    Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
                 };
                 local.attempts.insert(kind, attempt);
                 if let Some(task) = task {

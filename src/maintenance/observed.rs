@@ -360,6 +360,8 @@ pub struct Attempt {
     pub at: Timestamp,
     /// The host it was about, for a relocate.
     pub host: Option<HostRef>,
+    /// The task by which vCenter went about it, also when that has ended; for those who tell of it.
+    pub task: Option<TaskRef>,
     /// How many tries in a row were refused, this one included.
     pub refusals: u32,
     /// What became of it.

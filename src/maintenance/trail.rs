@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::decide::{Decision, Transition};
 use super::effect::EffectKind;
 use super::episode::{Ended, Episode, Phase, Record};
-use super::observed::{DrainReport, Limit, Observed, Outcome, PodLeft, PodLeftBecause};
+use super::observed::{DrainReport, Limit, Observed, PodLeft, PodLeftBecause};
 use super::placement::Refused;
 use super::waiting::WaitingOn;
 use crate::ids::TaskRef;
@@ -383,6 +383,11 @@ impl Witness {
     pub fn sees(&mut self, record: &Record, seen: &Observed, decision: &Decision, now: Timestamp) {
         self.meet(record);
         self.counts(seen.drain.as_ref());
+        let task = record.episode().and_then(|episode| {
+            let attempt = seen.attempt(at_work(&episode.phase)?, episode.since)?;
+            attempt.task.clone()
+        });
+        self.saw.task = task.or(self.saw.task.take());
         let waiting_on = match decision {
             Decision::Rest => return,
             Decision::Record(transition) => {
@@ -421,12 +426,6 @@ impl Witness {
                 self.saw.host_awaited.get_or_insert(now);
                 self.meets_refusals(refused);
             }
-            WaitingOn::Task(kind) => {
-                if let Some(Outcome::Running(task)) = seen.attempts.get(kind).map(|attempt| &attempt.outcome)
-                {
-                    self.saw.task = Some(task.clone());
-                }
-            }
             WaitingOn::Gpus { .. } => {
                 self.saw.gpus_awaited.get_or_insert(now);
             }
@@ -440,6 +439,7 @@ impl Witness {
             | WaitingOn::DrainRound
             | WaitingOn::GuestShutdown { .. }
             | WaitingOn::GuestShutdownAfterCancel { .. }
+            | WaitingOn::Task(_)
             | WaitingOn::Retry { .. }
             | WaitingOn::HostVisible { .. }
             | WaitingOn::Request { .. }
@@ -539,6 +539,21 @@ impl Queue {
             limit,
             setting: setting.to_owned(),
         }
+    }
+}
+
+/// The effect whose task a phase is about.
+fn at_work(phase: &Phase) -> Option<EffectKind> {
+    match phase {
+        Phase::ShuttingDown(_) => Some(EffectKind::PowerOff),
+        Phase::Relocating { .. } => Some(EffectKind::Relocate),
+        Phase::PoweringOn { .. } => Some(EffectKind::PowerOn),
+        Phase::Queued
+        | Phase::Draining
+        | Phase::Drained
+        | Phase::AwaitingHost
+        | Phase::Rejoining
+        | Phase::Parked { .. } => None,
     }
 }
 

@@ -139,8 +139,8 @@ impl Stream {
         self.clear().await;
         let session = self.unless_stopped(self.vcenter.sessions.get()).await??;
         let mut sessions = self.vcenter.sessions.watch();
-        let mut remains = Remains::new(&self.vcenter, &session);
-        let feed = self.unless_stopped(Feed::build(&mut remains)).await;
+        let remains = Remains::new(&self.vcenter, &session);
+        let feed = self.unless_stopped(Feed::build(&remains)).await;
         self.remains = Some(remains);
         let mut following = Following::new(Arc::new(feed??));
         let roster = self.roster.borrow_and_update().clone();
@@ -153,11 +153,15 @@ impl Stream {
         let mut tick = interval_at(Instant::now() + reread, reread);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut poll = following.poll(Poll::Objects);
-        let mut history = following.poll(Poll::History);
+        let mut history: Option<Work<Option<UpdateSet>>> = None;
         let mut work: Option<Work<Done>> = None;
         let mut roster_lives = true;
         loop {
             let idle = work.is_none();
+            // The second teller comes when the first has told all: what it has seen by then stands on its first page.
+            if self.stood && history.is_none() {
+                history = Some(following.poll(Poll::History));
+            }
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Err(End::Stopped),
@@ -167,9 +171,9 @@ impl Stream {
                     poll = following.poll(Poll::Objects);
                     self.tell(updates).await?;
                 }
-                page = &mut history => {
+                page = finish(&mut history), if self.stood => {
+                    history = None;
                     following.page(page?);
-                    history = following.poll(Poll::History);
                     let updates = following.beside_poll(self.stood);
                     self.tell(updates).await?;
                 }
@@ -250,7 +254,7 @@ async fn replaced(sessions: &mut watch::Receiver<Option<Arc<Session>>>, session:
 }
 
 /// The result of work that is under way. Without any it never ends.
-async fn finish(work: &mut Option<Work<Done>>) -> Result<Done, Error> {
+async fn finish<T>(work: &mut Option<Work<T>>) -> Result<T, Error> {
     match work {
         Some(work) => work.await,
         None => std::future::pending().await,

@@ -191,6 +191,7 @@ fn attempts() -> Vec<BTreeMap<EffectKind, Attempt>> {
                 Attempt {
                     at: at(1),
                     host: None,
+                    task: None,
                     refusals: 1,
                     outcome: outcome.clone(),
                 },

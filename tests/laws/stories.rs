@@ -474,6 +474,7 @@ impl World {
             Attempt {
                 at: self.now,
                 host: None,
+                task: None,
                 refusals: before,
                 outcome,
             },

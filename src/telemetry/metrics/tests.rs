@@ -278,6 +278,7 @@ fn a_cut_of_power_is_counted_once_with_its_reason() {
         Attempt {
             at: at(2),
             host: None,
+            task: None,
             refusals: 1,
             outcome: Outcome::Refused(refusal.clone()),
         },

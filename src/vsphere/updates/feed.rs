@@ -1,8 +1,10 @@
-//! What a session holds for the stream: a collector of our own, two views, the filters over them, a task history.
+//! What a session holds for the stream: a collector of our own, three views, the filters over them, a task history.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use tokio::sync::OnceCell;
 
 use super::super::client::{Call, Error, Vcenter};
 use super::super::property::{self, Object, Spec, Step, UpdateSet, dead_session, unreadable};
@@ -67,14 +69,16 @@ pub(super) struct Feed {
     vcenter: Vcenter,
     pub(super) session: Arc<Session>,
     collector: Moref,
-    /// Watches the task history, where vCenter lets us. It is another collector with a poll of its own, because one
-    /// collector answers only when all its filters are calculated, and a history is slow to calculate.
-    history: Option<Moref>,
+    /// Watches the task history, where vCenter lets us; made by the first poll that asks for it. It is another collector
+    /// with a poll of its own, because one collector answers only when all its filters are calculated, and a history is
+    /// slow to calculate.
+    history: OnceCell<Option<Moref>>,
     hosts: Moref,
     /// Our VMs and the tasks that are awaited.
     list: Moref,
     /// The hosts whose devices are followed.
     candidates: Moref,
+    remains: Remains,
 }
 
 /// Which of the feed's lists.
@@ -95,11 +99,13 @@ pub(super) enum Poll {
     History,
 }
 
-/// What was made in a session and has to be destroyed in it, oldest first, each with the method that destroys it.
+/// What was made in a session and has to be destroyed in it, oldest first, each with the method that destroys it. Clones
+/// are of the same things.
+#[derive(Clone)]
 pub(super) struct Remains {
     vcenter: Vcenter,
     session: Arc<Session>,
-    made: Vec<(&'static str, Moref)>,
+    made: Arc<Mutex<Vec<(&'static str, Moref)>>>,
 }
 
 impl Remains {
@@ -107,7 +113,7 @@ impl Remains {
         Self {
             vcenter: vcenter.clone(),
             session: session.clone(),
-            made: Vec::new(),
+            made: Arc::default(),
         }
     }
 
@@ -120,8 +126,9 @@ impl Remains {
                 .live()
                 .is_some_and(|live| live.generation == generation)
         };
+        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         let work = async {
-            for (method, moref) in self.made.iter().rev() {
+            for (method, moref) in made.iter().rev() {
                 if !lives(&self.vcenter) {
                     return;
                 }
@@ -146,10 +153,11 @@ impl Remains {
         }
     }
 
-    async fn make(&mut self, call: Call, destroy: &'static str) -> Result<Moref, Error> {
+    async fn make(&self, call: Call, destroy: &'static str) -> Result<Moref, Error> {
         let response = self.vcenter.call_in(&self.session, &call).await?;
         let moref = soap::returned_moref(&response).map_err(|source| unreadable(&call, source))?;
-        self.made.push((destroy, moref.clone()));
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.push((destroy, moref.clone()));
         Ok(moref)
     }
 }
@@ -160,8 +168,8 @@ impl Feed {
         self.session.user.as_deref()
     }
 
-    /// Makes the views, the list empty, the collector and its filters. What was made is in `remains`, also where it fails midway.
-    pub(super) async fn build(remains: &mut Remains) -> Result<Self, Error> {
+    /// Makes the views, the lists empty, the collector and its filters. What was made is in `remains`, also where it fails midway.
+    pub(super) async fn build(remains: &Remains) -> Result<Self, Error> {
         let (vcenter, session) = (remains.vcenter.clone(), remains.session.clone());
         let content = &session.content;
         let hosts = Call::act("CreateContainerView", &content.view_manager)
@@ -175,31 +183,34 @@ impl Feed {
         let candidates = remains.make(candidates, "DestroyView").await?;
         let collector = Call::act("CreatePropertyCollector", &content.property_collector);
         let collector = remains.make(collector, "DestroyPropertyCollector").await?;
-        let mut feed = Self {
+        let feed = Self {
             vcenter,
             session: session.clone(),
             collector,
-            history: None,
+            history: OnceCell::new(),
             hosts,
             list,
             candidates,
+            remains: remains.clone(),
         };
-        feed.filter(&feed.collector, feed.host_spec()).await?;
+        let marked: Vec<&str> = VM.iter().copied().chain([EVACUATION]).collect();
+        let all = feed.filter(&feed.collector, feed.spec(&marked)).await;
+        let what = "the mark of VMs that vCenter evacuates by power-off";
+        if feed.optional(what, all)?.is_none() {
+            feed.filter(&feed.collector, feed.spec(VM)).await?;
+        }
         feed.filter(&feed.collector, feed.device_spec()).await?;
-        feed.filter(&feed.collector, feed.member_spec()).await?;
-        let mark = feed.filter(&feed.collector, feed.mark_spec()).await;
-        feed.optional("the mark of VMs that vCenter evacuates by power-off", mark)?;
-        let history = feed.watch_history(remains).await;
-        feed.history = feed.optional("the task history", history)?.flatten();
         Ok(feed)
     }
 
     /// The next set; `None` when nothing happened for the length of the long poll. Without a history its poll never ends.
     pub(super) async fn wait(&self, poll: Poll, version: &str) -> Result<Option<UpdateSet>, Error> {
-        let collector = match (poll, &self.history) {
-            (Poll::Objects, _) => &self.collector,
-            (Poll::History, Some(history)) => history,
-            (Poll::History, None) => return std::future::pending().await,
+        let collector = match poll {
+            Poll::Objects => &self.collector,
+            Poll::History => match self.history.get_or_try_init(|| self.watch_history()).await? {
+                Some(history) => history,
+                None => return std::future::pending().await,
+            },
         };
         let settings = &self.vcenter.settings;
         let options = Out::new("options")
@@ -284,37 +295,28 @@ impl Feed {
         &self.vcenter
     }
 
-    fn host_spec(&self) -> Spec {
-        let steps = vec![
+    /// Hosts, their clusters, our VMs with these properties, and the tasks of both and those that are awaited: in one filter,
+    /// because each costs a call before the first set.
+    fn spec(&self, vm: &[&str]) -> Spec {
+        let of_host = vec![
             Step::new("HostSystem", "recentTask", Vec::new()),
             Step::new("HostSystem", "parent", Vec::new()),
         ];
+        let of_member = vec![Step::new("VirtualMachine", "recentTask", Vec::new())];
         Spec::default()
             .read("HostSystem", HOST)
             // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
             .read("ComputeResource", &["name", "configurationEx"])
+            .read("VirtualMachine", vm)
             .read("Task", &["info"])
-            .through(&self.hosts, vec![Step::new("ContainerView", "view", steps)])
+            .through(&self.hosts, vec![Step::new("ContainerView", "view", of_host)])
+            .through(&self.list, vec![Step::new("ListView", "view", of_member)])
     }
 
     fn device_spec(&self) -> Spec {
         Spec::default()
             .read("HostSystem", DEVICES)
             .through(&self.candidates, vec![Step::new("ListView", "view", Vec::new())])
-    }
-
-    fn member_spec(&self) -> Spec {
-        let tasks = Step::new("VirtualMachine", "recentTask", Vec::new());
-        Spec::default()
-            .read("VirtualMachine", VM)
-            .read("Task", &["info"])
-            .through(&self.list, vec![Step::new("ListView", "view", vec![tasks])])
-    }
-
-    fn mark_spec(&self) -> Spec {
-        Spec::default()
-            .read("VirtualMachine", &[EVACUATION])
-            .through(&self.list, vec![Step::new("ListView", "view", Vec::new())])
     }
 
     async fn filter(&self, collector: &Moref, spec: Spec) -> Result<(), Error> {
@@ -326,7 +328,13 @@ impl Feed {
     }
 
     /// Watches the newest tasks of all the inventory, where vCenter lets us.
-    async fn watch_history(&self, remains: &mut Remains) -> Result<Option<Moref>, Error> {
+    async fn watch_history(&self) -> Result<Option<Moref>, Error> {
+        let history = self.make_history().await;
+        Ok(self.optional("the task history", history)?.flatten())
+    }
+
+    async fn make_history(&self) -> Result<Option<Moref>, Error> {
+        let remains = &self.remains;
         let content = &self.session.content;
         let Some(tasks) = &content.task_manager else {
             return Ok(None);
