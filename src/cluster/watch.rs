@@ -243,13 +243,17 @@ async fn follow_pods(
     backoff: &mut Backoff,
 ) -> Ended {
     let mut standing = StandingPods::default();
-    let mut due: Option<Instant> = None;
+    let mut due: Option<Due> = None;
     loop {
         let event = tokio::select! {
             biased;
             () = stop.cancelled() => return Ended::Stopped,
-            () = until(due) => {
-                due = None;
+            () = until(due.as_ref().map(|due| due.at)) => {
+                let was_gathered = due.take().is_some_and(|due| due.is_gathered);
+                // All that were to be evicted are leaving by then: the next that is worth a round is that they are gone.
+                if was_gathered && !standing.has_some_to_evict() {
+                    continue;
+                }
                 if !tell(out, stop, Update::PodsChanged(node.clone())).await {
                     return Ended::Stopped;
                 }
@@ -274,8 +278,18 @@ async fn follow_pods(
         };
         match news {
             News::None => {}
-            News::Now => due = Some(Instant::now()),
-            News::Soon => due = due.or(Some(Instant::now() + gather)),
+            News::Now => {
+                due = Some(Due {
+                    at: Instant::now(),
+                    is_gathered: false,
+                });
+            }
+            News::Soon => {
+                due.get_or_insert_with(|| Due {
+                    at: Instant::now() + gather,
+                    is_gathered: true,
+                });
+            }
         }
     }
 }
@@ -289,6 +303,13 @@ enum News {
     Soon,
     /// A drain round is worth it at once.
     Now,
+}
+
+/// When a change is told.
+struct Due {
+    at: Instant,
+    /// It waits for more of the same.
+    is_gathered: bool,
 }
 
 /// The pods of one Node that stand in the way, by UID, and whether each has still to be evicted.
@@ -316,6 +337,10 @@ impl StandingPods {
         }
     }
 
+    fn has_some_to_evict(&self) -> bool {
+        self.0.values().any(|is_to_evict| *is_to_evict)
+    }
+
     fn remove(&mut self, pod: &core::Pod) -> News {
         self.forget(pod.metadata.uid.as_deref().unwrap_or_default())
     }
@@ -325,7 +350,7 @@ impl StandingPods {
             News::None
         } else if self.0.is_empty() {
             News::Now
-        } else if self.0.values().any(|is_to_evict| *is_to_evict) {
+        } else if self.has_some_to_evict() {
             News::Soon
         } else {
             News::None

@@ -210,6 +210,24 @@ async fn the_drain_of_many_pods_is_told_when_it_is_complete_and_not_pod_by_pod()
     assert!(told.len() <= 2 && told.iter().all(|at| *at < 10), "{told:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_departure_is_not_told_where_all_others_are_leaving_by_the_time_it_would_be() {
+    let present = ["web-1", "web-2", "web-3"].map(pod);
+    let departs = [
+        event("MODIFIED", &leaving("web-1")),
+        event("DELETED", &leaving("web-1")),
+    ];
+    let rest_leaves = [
+        event("MODIFIED", &leaving("web-2")),
+        event("MODIFIED", &leaving("web-3")),
+    ];
+    let both: Vec<_> = departs.iter().chain(&rest_leaves).cloned().collect();
+    let (told, _) = told_pods(&present, vec![Reply::Events(both)]).await;
+    assert_eq!(told.len(), 1, "only the fresh watch: {told:?}");
+    let (told, _) = told_pods(&present, vec![Reply::Events(departs.to_vec())]).await;
+    assert_eq!(told.len(), 2, "two are still to be evicted: {told:?}");
+}
+
 #[test]
 fn a_change_is_worth_a_round_if_a_round_can_make_something_of_it() {
     let parse = |pod: Value| -> core::Pod { serde_json::from_value(pod).unwrap() };
