@@ -213,12 +213,17 @@ impl Stream {
     }
 
     async fn tell(&self, updates: Vec<Update>) -> Result<(), End> {
+        let is_news = !updates.is_empty();
         for update in updates {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Err(End::Stopped),
                 sent = self.out.send(update) => sent.map_err(|_| End::Stopped)?,
             }
+        }
+        if is_news {
+            // Whoever listens waits on this very thread. The next question can be written when that one has heard.
+            tokio::task::yield_now().await;
         }
         Ok(())
     }
