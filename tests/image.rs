@@ -26,7 +26,7 @@ use serde_json::Value;
 /// Names a static release program (`make image` sets it). Without it the tests' own program is put into the image.
 const PROGRAM: &str = "HAULOUT_IMAGE_PROGRAM";
 
-/// What the image may take unpacked, in bytes: 15 MB. The program takes three quarters of them.
+/// What the image may take unpacked, in bytes: 15 MB. The program takes nine tenths of them.
 const MOST_BYTES: u64 = 15_000_000;
 
 /// The user of the image. It is no user of any machine; `nonroot` of the distroless images has the same number.
