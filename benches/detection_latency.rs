@@ -528,11 +528,15 @@ impl<'a> House<'a> {
         let mut resting = Vec::new();
         for kind in [Kind::Stream, Kind::Govmomi] {
             let contender = Contender::start(kind, &self.watch, programs).await?;
-            let before = self.vcenter.traffic(kind.agent()).await?;
-            resting.push((kind, contender, before));
+            self.vcenter.rests(kind.agent()).await?;
+            resting.push((kind, contender));
+        }
+        let mut before = Vec::new();
+        for (kind, _) in &resting {
+            before.push(self.vcenter.traffic(kind.agent()).await?);
         }
         sleep(plan.idle).await;
-        for (kind, contender, before) in resting {
+        for ((kind, contender), before) in resting.into_iter().zip(before) {
             let after = self.vcenter.traffic(kind.agent()).await?;
             contender.end().await?;
             let minutes = plan.idle.as_secs_f64() / 60.0;

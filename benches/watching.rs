@@ -217,9 +217,13 @@ async fn at_rest(
     started: Vec<Started>,
     rest: Duration,
 ) -> anyhow::Result<Vec<(Kind, [Samples; 8])>> {
+    for it in &started {
+        vcenter.rests(it.kind.agent()).await?;
+    }
     let mut before = Vec::new();
     for it in &started {
-        before.push((it.contender.used()?, vcenter.traffic(it.kind.agent()).await?));
+        let traffic = vcenter.traffic(it.kind.agent()).await?;
+        before.push((it.contender.used()?, traffic));
     }
     sleep(rest).await;
     let mut rows = Vec::new();

@@ -48,7 +48,8 @@ pub struct DrainSettings {
     pub eviction_deadline: Duration,
     /// For one complete list, all its pages together.
     pub list_deadline: Duration,
-    /// For the whole round; pods not reached by then are reported as such.
+    /// How long evictions may begin in one round; pods not reached by then are reported as such. One that has begun keeps
+    /// its own deadline.
     pub round_deadline: Duration,
     /// Evictions in flight at once, in all rounds with these settings together.
     pub flight: Flight,
@@ -432,11 +433,12 @@ async fn ask(
     let place = tokio::time::timeout_at(ends, settings.flight.places.acquire());
     let _place = place.await.ok()?.ok()?;
     let asked = Instant::now();
-    let left = ends.saturating_duration_since(asked);
-    if left.is_zero() {
+    if asked >= ends {
         return None;
     }
-    let (answer, code) = evict(client, pod, settings.eviction_deadline.min(left)).await;
+    // One that is cut short by the end of its round goes on in the kube-apiserver, and its place would be given to another:
+    // 200 nodes whose rounds ended together had 151 evictions in flight, and 287 were asked for twice.
+    let (answer, code) = evict(client, pod, settings.eviction_deadline).await;
     Some((answer, code, asked))
 }
 

@@ -464,6 +464,30 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
     assert_eq!(log.lines().len(), 5);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
+    let (client, _) = server(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
+        _ => Reply::Silence,
+    });
+    let settings = DrainSettings {
+        eviction_deadline: Duration::from_secs(20),
+        round_deadline: Duration::from_secs(30),
+        flight: Flight::of(1),
+        ..DrainSettings::default()
+    };
+    let begin = Instant::now();
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+        .await
+        .unwrap();
+    assert_eq!(report.answers, BTreeMap::from([(0, 2)]));
+    assert_eq!(
+        begin.elapsed().as_secs(),
+        40,
+        "its place is held for as long as the kube-apiserver may work on it"
+    );
+}
+
 #[tokio::test]
 async fn a_kube_apiserver_that_asks_for_quiet_gets_it() {
     let (client, log) = server(|seen| match seen.line.as_str() {

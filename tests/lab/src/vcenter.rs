@@ -18,6 +18,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::wait::until;
+
 /// How long the program may take from its start to its ready line.
 const START: Duration = Duration::from_secs(30);
 /// How long one long poll waits at most.
@@ -903,6 +905,18 @@ impl Vcenter {
     pub async fn traffic(&self, program: &str) -> anyhow::Result<Traffic> {
         let all: BTreeMap<String, Traffic> = self.get(&["traffic"], &[], Duration::ZERO).await?;
         Ok(all.get(program).copied().unwrap_or_default())
+    }
+
+    /// Waits until `program` has asked for nothing more for a second: all that it follows is set up.
+    pub async fn rests(&self, program: &str) -> anyhow::Result<()> {
+        let what = format!("{program} to ask for nothing more");
+        until(&what, Duration::from_secs(30), async || {
+            let before = self.traffic(program).await?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let after = self.traffic(program).await?;
+            Ok((before.calls == after.calls).then_some(()))
+        })
+        .await
     }
 
     /// Lets so many properties of the crowd change each second, until the next call; 0 is none.
