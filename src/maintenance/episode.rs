@@ -273,6 +273,22 @@ impl Phase {
         }
     }
 
+    /// How a VM that goes on in this phase was placed, where it was.
+    pub fn placed_by(&self) -> Option<&'static str> {
+        match self {
+            Self::Relocating { .. } => Some("relocate"),
+            Self::PoweringOn { by_drs: true } => Some("drs"),
+            Self::PoweringOn { by_drs: false }
+            | Self::Queued
+            | Self::Draining
+            | Self::Drained
+            | Self::ShuttingDown(_)
+            | Self::AwaitingHost
+            | Self::Rejoining
+            | Self::Parked { .. } => None,
+        }
+    }
+
     /// The phase that is really being worked on: what a parked one will resume.
     pub fn at_work(&self) -> &Self {
         match self {

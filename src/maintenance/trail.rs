@@ -392,7 +392,7 @@ impl Witness {
             Decision::Rest => return,
             Decision::Record(transition) => {
                 self.saw.origin.clone_from(&seen.origin);
-                if transition.record.phase().is_some_and(is_placed) {
+                if transition.record.phase().and_then(Phase::placed_by).is_some() {
                     self.meets_refusals(&seen.offer.refused);
                 }
                 return;
@@ -554,21 +554,6 @@ fn at_work(phase: &Phase) -> Option<EffectKind> {
         | Phase::AwaitingHost
         | Phase::Rejoining
         | Phase::Parked { .. } => None,
-    }
-}
-
-/// Whether a VM that goes on in `phase` has had its place decided on.
-fn is_placed(phase: &Phase) -> bool {
-    match phase {
-        Phase::Relocating { .. } | Phase::PoweringOn { by_drs: true } => true,
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { by_drs: false }
-        | Phase::Rejoining
-        | Phase::Parked { .. } => false,
     }
 }
 

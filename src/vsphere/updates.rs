@@ -222,7 +222,7 @@ impl Stream {
             }
         }
         if is_news {
-            // Whoever listens waits on this very thread. The next question can be written when that one has heard.
+            // Whoever listens may wait for this very thread. The next question can be written when that one has heard.
             tokio::task::yield_now().await;
         }
         Ok(())

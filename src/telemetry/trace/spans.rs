@@ -329,7 +329,7 @@ impl<'a> Story<'a> {
         }
         // A place that was found without having been looked for is a moment of the phase that it began.
         let looked_for = matches!(passed.phase.at_work(), Phase::AwaitingHost);
-        if let Some(strategy) = passed.next.as_ref().and_then(strategy)
+        if let Some(strategy) = passed.next.as_ref().and_then(Phase::placed_by)
             && !looked_for
         {
             let mut place = self.span("place", SpanKind::Internal, (end, after(end)));
@@ -385,7 +385,7 @@ impl<'a> Story<'a> {
     fn away(&self, passed: &Passed, awaited: Option<Timestamp>, spans: &mut Vec<Span>) {
         let Passed { saw, .. } = passed;
         let (since, end) = (passed.since, passed.until);
-        let found = passed.next.as_ref().and_then(strategy);
+        let found = passed.next.as_ref().and_then(Phase::placed_by);
         let (place_until, strategy) = match (awaited, found) {
             (Some(at), _) => (at, "wait"),
             (None, Some(strategy)) if saw.from_the_start => (end, strategy),
@@ -480,22 +480,6 @@ fn after(at: Timestamp) -> Timestamp {
 /// Trace stores keep a beginning and a duration in whole microseconds. Cut here already, phases meet there as well.
 fn whole_microsecond(at: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
-}
-
-/// How a VM that goes on in `phase` was placed, where it was.
-fn strategy(phase: &Phase) -> Option<&'static str> {
-    match phase {
-        Phase::Relocating { .. } => Some("relocate"),
-        Phase::PoweringOn { by_drs: true } => Some("drs"),
-        Phase::PoweringOn { by_drs: false }
-        | Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::AwaitingHost
-        | Phase::Rejoining
-        | Phase::Parked { .. } => None,
-    }
 }
 
 /// The look for a place, with what spoke against each host that was looked at.
