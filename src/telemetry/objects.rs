@@ -21,7 +21,7 @@ use crate::cluster::maintenances::kind::{
 };
 use crate::cluster::maintenances::name_of;
 use crate::cluster::update::{Maintenance, Maintenances, Role};
-use crate::ids::{NodeName, NodeUid, RequestUid};
+use crate::ids::{EpisodeId, NodeName, NodeUid, RequestUid};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Ended, Episode, Record};
 use crate::maintenance::observed::{DrainReport, Hearing, Sight, VmSeen};
@@ -33,6 +33,11 @@ use history::Presence;
 /// How old a request is before it is said that no node of its name is known. The Node may be younger than the request, or
 /// another controller's.
 const NOBODYS: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
+
+/// How long the end of an episode that this process saw waits for its actor to tell how it ended: the watch may tell of the
+/// Node's last write before the actor has read its answer. That is milliseconds, and seconds in a process that is short of
+/// processor; whoever ended the episode without the actor, a person's hand or another replica, is not waited for long.
+const WORD: jiff::SignedDuration = jiff::SignedDuration::from_secs(15);
 
 /// One write that is due.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,6 +113,8 @@ struct OfNode {
     ended: Option<(Box<Episode>, Ended, Timestamp)>,
     /// That one was over before it had an object, and is to have one all the same.
     owes_ended: bool,
+    /// The latest episode that was seen, and since when it is not.
+    left: Option<(EpisodeId, Timestamp)>,
 }
 
 impl Objects {
@@ -130,6 +137,7 @@ impl Objects {
 
     /// Looks at what actors are about to be shown.
     pub fn show(&self, sights: &BTreeMap<NodeName, Sight>) {
+        let now = (self.clock)();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let told = std::mem::take(&mut state.told);
         let mut is_changed = !told.is_empty();
@@ -140,7 +148,7 @@ impl Objects {
         state.nodes.retain(|name, _| sights.contains_key(name));
         for (name, sight) in sights {
             let of_node = state.nodes.entry(name.clone()).or_default();
-            is_changed |= of_node.look(sight);
+            is_changed |= of_node.look(sight, now);
         }
         drop(state);
         if is_changed {
@@ -258,7 +266,7 @@ impl Tell for std::sync::Arc<Objects> {
 }
 
 impl OfNode {
-    fn look(&mut self, sight: &Sight) -> bool {
+    fn look(&mut self, sight: &Sight, now: Timestamp) -> bool {
         let seen = &sight.seen;
         let is_known = seen.hearing == Hearing::Both && seen.vm != VmSeen::NotLookedUp;
         let uid = seen.node.as_ref().map(|node| &node.uid);
@@ -266,6 +274,9 @@ impl OfNode {
         let episode = sight.record.episode();
         if self.episode.as_ref().map(|it| &it.id) != episode.map(|it| &it.id) {
             self.most = None;
+            if let Some(before) = &self.episode {
+                self.left = Some((before.id.clone(), now));
+            }
         }
         if let Some(report) = &seen.drain {
             let (listed, left) = self.most.unwrap_or_default();
@@ -285,6 +296,17 @@ impl OfNode {
         self.episode = episode.map(|episode| Box::new(episode.clone()));
         self.drain.clone_from(&seen.drain);
         true
+    }
+
+    /// An episode is seen to be over, and how it ended may still be told.
+    fn awaits_word(&self, now: Timestamp) -> bool {
+        self.left.as_ref().is_some_and(|(left, since)| {
+            let is_told = self
+                .ended
+                .as_ref()
+                .is_some_and(|(episode, _, _)| episode.id == *left);
+            !is_told && now.duration_since(*since) < WORD
+        })
     }
 }
 
@@ -331,6 +353,7 @@ impl State {
             (_, Some((episode, ended, at))) if is_its(episode) => {
                 status::ended(object, seen, Some(episode), Some(*ended), *at)
             }
+            _ if seen.awaits_word(now) => return None,
             // It ended while nobody looked.
             _ => status::ended(object, seen, None, None, now),
         };
@@ -371,7 +394,7 @@ impl State {
                 status::waiting(object, "NotBegun", &why, now)
             }
             // The oldest request that does not count is one that the Node says is fulfilled.
-            (None, None) if seen.is_known => {
+            (None, None) if seen.is_known && !seen.awaits_word(now) => {
                 let (gave_up, at) = match &seen.ended {
                     Some((episode, _, at)) => (episode.gave_up.clone(), *at),
                     None => (self.gave_up(object), now),

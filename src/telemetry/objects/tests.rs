@@ -49,6 +49,15 @@ fn in_episode(phase: Phase, since: i64) -> Sight {
     sight(Record::Episode(Box::new(episode(phase, since))), None, None)
 }
 
+thread_local! {
+    /// What the clock says, in seconds.
+    static NOW: std::cell::Cell<i64> = const { std::cell::Cell::new(100) };
+}
+
+fn now() -> Timestamp {
+    at(NOW.get())
+}
+
 /// What stands in the cluster, and what is due to be written there.
 struct Cluster {
     objects: Arc<Objects>,
@@ -58,7 +67,7 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Self {
-        let objects = Arc::new(Objects::new("gpu=true".to_owned(), None, 2, || at(100)));
+        let objects = Arc::new(Objects::new("gpu=true".to_owned(), None, 2, now));
         objects.told(&Maintenances::Reset);
         objects.told(&Maintenances::Settled);
         Self {
@@ -141,6 +150,23 @@ impl Cluster {
         }
     }
 
+    /// The actor tells how the episode that `before` shows has ended.
+    fn ends(&self, before: &Sight, ended: Ended) {
+        let transition = Transition {
+            record: Record::InService,
+            unschedulable: Some(false),
+            ended: Some(ended),
+            fulfilled: None,
+        };
+        let told = Told::Recorded {
+            node: Some(&node()),
+            before: &before.record,
+            transition: &transition,
+            wrote: (at(60), at(60)),
+        };
+        self.objects.tell(&NodeName::new("gpu1"), told);
+    }
+
     fn status(&self, name: &str) -> &NodeMaintenanceStatus {
         &self.standing[name].status
     }
@@ -215,7 +241,7 @@ fn an_object_that_somebody_deletes_is_made_again_and_one_that_ended_is_not() {
 
 #[test]
 fn nothing_is_due_before_everything_there_is_has_been_told() {
-    let objects = Objects::new("gpu=true".to_owned(), None, 2, || at(100));
+    let objects = Objects::new("gpu=true".to_owned(), None, 2, now);
     let sights = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
     objects.show(&sights);
     assert_eq!(objects.due(), []);
@@ -230,10 +256,35 @@ fn an_episode_whose_end_nobody_saw_is_closed_and_says_so() {
     let mut cluster = Cluster::new();
     cluster.settle(&in_episode(Phase::Rejoining, 50));
     cluster.settle(&sight(Record::InService, None, None));
+    NOW.set(200);
+    cluster.settle(&sight(Record::InService, None, None));
     let status = cluster.status("gpu1-00112233");
     assert!(status.ended_at.is_some());
     assert_eq!(is(status, "Succeeded"), "Unknown");
     assert_eq!(status.conditions[0].reason, "NotSeen");
+}
+
+#[test]
+fn an_end_that_the_watch_tells_before_its_actor_does_waits_for_the_actors_word() {
+    let mut cluster = Cluster::new();
+    let before = in_episode(Phase::Rejoining, 50);
+    cluster.settle(&before);
+    let writes = cluster.writes;
+    // The watch tells of the Node's last write while the actor has not yet read the answer to it.
+    let after = sight(Record::InService, None, None);
+    cluster.settle(&after);
+    assert_eq!(cluster.writes, writes, "how it ended is not known yet");
+    cluster.ends(&before, Ended::Succeeded);
+    cluster.settle(&after);
+    assert_eq!(is(cluster.status("gpu1-00112233"), "Succeeded"), "True");
+}
+
+#[test]
+fn an_episode_that_was_over_before_this_process_began_waits_for_nobody() {
+    let mut cluster = Cluster::new();
+    cluster.created("gpu1-00112233", "gpu1", 50, Role::Episode { record: None });
+    cluster.settle(&sight(Record::InService, None, None));
+    assert!(cluster.status("gpu1-00112233").ended_at.is_some());
 }
 
 #[test]
@@ -246,21 +297,7 @@ fn an_end_that_was_seen_is_told_as_it_was() {
         let mut cluster = Cluster::new();
         let before = in_episode(Phase::Rejoining, 50);
         cluster.settle(&before);
-        let transition = Transition {
-            record: Record::InService,
-            unschedulable: Some(false),
-            ended: Some(ended),
-            fulfilled: None,
-        };
-        cluster.objects.tell(
-            &NodeName::new("gpu1"),
-            Told::Recorded {
-                node: Some(&node()),
-                before: &before.record,
-                transition: &transition,
-                wrote: (at(60), at(60)),
-            },
-        );
+        cluster.ends(&before, ended);
         cluster.settle(&sight(Record::InService, None, None));
         let status = cluster.status("gpu1-00112233");
         assert_eq!(is(status, "Succeeded"), succeeded, "{ended:?}");
@@ -274,21 +311,7 @@ fn an_episode_that_is_over_before_it_has_an_object_has_one_all_the_same_and_only
     let mut cluster = Cluster::new();
     let before = in_episode(Phase::Draining, 50);
     cluster.show(before.clone());
-    let transition = Transition {
-        record: Record::InService,
-        unschedulable: Some(false),
-        ended: Some(Ended::Cancelled),
-        fulfilled: None,
-    };
-    cluster.objects.tell(
-        &NodeName::new("gpu1"),
-        Told::Recorded {
-            node: Some(&node()),
-            before: &before.record,
-            transition: &transition,
-            wrote: (at(60), at(60)),
-        },
-    );
+    cluster.ends(&before, Ended::Cancelled);
     let after = sight(Record::InService, None, None);
     cluster.settle(&after);
     let name = "gpu1-00112233";
@@ -364,8 +387,10 @@ fn a_request_that_its_node_shows_no_more_is_fulfilled_and_one_that_it_does_not_s
     cluster.created("asked", "gpu1", 0, asked(AskedAction::Reboot));
     assert_eq!(cluster.objects.due(), [], "the node has not been looked at since");
     let rejoining = Record::Episode(Box::new(episode(Phase::Rejoining, 50)));
-    cluster.settle(&sight(rejoining, request(Action::Reboot), None));
+    let rejoining = sight(rejoining, request(Action::Reboot), None);
+    cluster.settle(&rejoining);
     assert_eq!(cluster.status("asked").ended_at, None);
+    cluster.ends(&rejoining, Ended::Succeeded);
     cluster.settle(&sight(Record::InService, None, None));
     let status = cluster.status("asked");
     assert!(status.ended_at.is_some());
