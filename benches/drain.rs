@@ -197,10 +197,6 @@ async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
     haulout.stop().await?;
     seen.tell(table, &case);
     table.target(&case, WALL, "haulout", 1.3);
-    table.note(
-        "The floor behind a budget watches the budget and asks in the moment it allows: what the budget itself takes, \
-         for a client that may read budgets, which Haulout may not.",
-    );
     Ok(())
 }
 

@@ -220,6 +220,7 @@ impl House {
         let (findings_sender, findings) = mpsc::channel(FACTS);
         let (roster_sender, roster) = watch::channel(vsphere::update::Roster::default());
         let (draining_sender, draining) = watch::channel(BTreeSet::new());
+        let (holding_sender, holding) = watch::channel(BTreeSet::new());
         let (publisher, to_publish) = cluster::events::queue();
 
         let Worlds {
@@ -270,6 +271,7 @@ impl House {
         let interest = hub::Interest {
             roster: roster_sender,
             draining: draining_sender,
+            holding: holding_sender,
         };
         let selection = Selection {
             selector: config.gpu_node_label.clone(),
@@ -293,7 +295,15 @@ impl House {
             cluster_sender.clone(),
             token(),
         );
-        let pods = cluster::watch::pods(client.clone(), draining, watching, cluster_sender, token());
+        let pods = cluster::watch::pods::run(
+            client.clone(),
+            draining,
+            watching.clone(),
+            cluster_sender.clone(),
+            token(),
+        );
+        let budgets =
+            cluster::watch::budgets::run(client.clone(), holding, watching, cluster_sender, token());
         let events = cluster::events::run(client, instance(), to_publish, token());
         if config.node_maintenances {
             let (client, out) = (client_of_objects.clone(), objects_sender.clone());
@@ -327,6 +337,7 @@ impl House {
         house.spawn("the stream of vCenter", vsphere);
         house.spawn("the watch of Nodes", nodes);
         house.spawn("the watch of pods", pods);
+        house.spawn("the watch of budgets", budgets);
         house.spawn("the publisher of Events", events);
         house.spawn("the hub", hub);
         for server in servers {

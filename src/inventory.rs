@@ -8,6 +8,7 @@ mod bind;
 mod findings;
 mod forecast;
 mod fresh;
+mod holding;
 mod paper;
 mod places;
 mod requests;
@@ -95,6 +96,8 @@ pub struct Inventory {
     local: BTreeMap<NodeName, Local>,
     /// The episode of any node that was about this host and ended last.
     last_of: BTreeMap<HostRef, LastOf>,
+    /// The budgets whose watch stands.
+    heard_budgets: BTreeSet<cluster::Budget>,
     ledger: Ledger,
     /// Something came in since the last pictures that can change one.
     is_news: bool,
@@ -170,6 +173,7 @@ impl Inventory {
             maintenances: BTreeMap::new(),
             local: BTreeMap::new(),
             last_of: BTreeMap::new(),
+            heard_budgets: BTreeSet::new(),
             ledger: Ledger::default(),
             is_news: true,
             is_calm: false,
@@ -398,6 +402,7 @@ impl Inventory {
                 let local = self.local.entry(name).or_default();
                 local.pods_revision = local.pods_revision.wrapping_add(1);
             }
+            Update::Budget { budget, stands } => self.apply_budget(budget, stands),
             Update::Lost { why } => self.kubernetes.silent = Some(why),
         }
     }

@@ -358,7 +358,7 @@ async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
     let (_draining, nodes) = tokio::sync::watch::channel(BTreeSet::from([scene.name.clone()]));
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    tasks.spawn(watch::pods(
+    tasks.spawn(watch::pods::run(
         scene.haulout.clone(),
         nodes,
         Settings::default(),

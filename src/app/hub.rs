@@ -44,6 +44,7 @@ pub(super) struct Inbox {
 pub(super) struct Interest {
     pub(super) roster: watch::Sender<vsphere::Roster>,
     pub(super) draining: watch::Sender<BTreeSet<NodeName>>,
+    pub(super) holding: watch::Sender<BTreeSet<cluster::Budget>>,
 }
 
 /// Runs until `stop`, or until a stream has ended for good, which none does before `stop`.
@@ -128,6 +129,7 @@ pub(super) async fn run<P: Perform>(
         }
         let sights = inventory.sights();
         set(&interest.draining, inventory.draining());
+        set(&interest.holding, inventory.holding());
         onlookers.show(&sights, &inventory);
         supervisor.show(sights);
     }

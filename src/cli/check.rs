@@ -318,7 +318,7 @@ async fn nodes(picture: &mut Picture) -> Vec<Check> {
         Ok(budgets) => of_budgets(picture, &names, &budgets, &mut section).await,
         Err(error) => section.warn(
             format!("{error:#}"),
-            "only who may list poddisruptionbudgets can tell; the controller itself need not",
+            "only who may list poddisruptionbudgets can tell",
         ),
     }
     section.checks

@@ -53,6 +53,13 @@ pub const NEEDED: &[Right] = &[
         is_vital: true,
     },
     Right {
+        group: "policy",
+        resource: "poddisruptionbudgets",
+        verbs: &["list", "watch"],
+        why: "going on with a drain in the moment in which the budget that holds it allows",
+        is_vital: false,
+    },
+    Right {
         group: "events.k8s.io",
         resource: "events",
         verbs: &["create"],

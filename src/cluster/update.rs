@@ -27,11 +27,38 @@ pub enum Update {
     Maintenances(Maintenances),
     /// A pod on this Node came, went or changed, while the Node's pods are being watched.
     PodsChanged(NodeName),
+    /// What the watch of a PodDisruptionBudget that holds a drain tells.
+    Budget {
+        /// Which budget.
+        budget: Budget,
+        /// How it stands.
+        stands: BudgetStands,
+    },
     /// The watch broke; it is being rebuilt, and a `Reset` follows when it stands again.
     Lost {
         /// What was tried and what the kube-apiserver answered, for people.
         why: String,
     },
+}
+
+/// A PodDisruptionBudget.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Budget {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// How a budget stands, as far as it is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BudgetStands {
+    /// Its watch is broken, or not allowed.
+    Unheard,
+    /// It is watched, and allows no disruption.
+    Holds,
+    /// It allows one, or is gone.
+    Allows,
 }
 
 /// What the watch of NodeMaintenance objects tells.

@@ -1,6 +1,10 @@
-//! Watches Nodes by label, and the pods of Nodes that are being drained, and tells of them as [`Update`]s.
+//! Watches Nodes by label, the pods of Nodes that are being drained, and the budgets that hold them, and tells of them as
+//! [`Update`]s.
 
-use std::collections::{BTreeMap, BTreeSet};
+pub mod budgets;
+pub mod pods;
+mod steered;
+
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
@@ -9,15 +13,13 @@ use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::answer;
 use super::client;
 use super::facts::{GpuResources, node_facts};
-use super::pods::{Verdict, verdict};
 use super::update::Update;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::Keys;
@@ -46,8 +48,10 @@ pub struct Settings {
     pub backoff_max: Duration,
     /// When the kube-apiserver shall end a watch. A connection that died in silence is noticed five seconds later.
     pub watch_timeout: Duration,
-    /// How long departures are gathered before they are told, while other pods still have to be evicted.
+    /// For how long nothing must change before departures are told, while other pods still have to be evicted.
     pub gather: Duration,
+    /// The longest that they are held back while something changes all the time.
+    pub gather_max: Duration,
 }
 
 /// How a watch came to its end.
@@ -83,62 +87,6 @@ pub async fn run(
     }
 }
 
-/// Tells when the pods of the Nodes in `draining` change, until `stop`.
-///
-/// Told is what another drain round can make something of: a pod to evict came; the last one that stood in the way is
-/// gone; one is gone while others are still to be evicted; or the watch has just been (re)built and may have missed one
-/// of these. A pod that merely begins to terminate is not told, and departures are gathered for a moment, so that the
-/// drain of 200 pods does not cost 200 lists.
-pub async fn pods(
-    client: kube::Client,
-    mut draining: watch::Receiver<BTreeSet<NodeName>>,
-    settings: Settings,
-    out: mpsc::Sender<Update>,
-    stop: CancellationToken,
-) {
-    let mut tasks: JoinSet<NodeName> = JoinSet::new();
-    let mut watched: BTreeMap<NodeName, CancellationToken> = BTreeMap::new();
-    let mut is_steered = true;
-    loop {
-        let wanted = draining.borrow_and_update().clone();
-        watched.retain(|node, token| {
-            let is_wanted = wanted.contains(node);
-            if !is_wanted {
-                token.cancel();
-            }
-            is_wanted
-        });
-        for node in wanted {
-            watched.entry(node.clone()).or_insert_with(|| {
-                let token = stop.child_token();
-                let follow = pods_of(client.clone(), node, settings.clone(), out.clone(), token.clone());
-                tasks.spawn(follow);
-                token
-            });
-        }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            Some(ended) = tasks.join_next() => match ended {
-                // A task ends by itself only when nobody listens; one that we stopped is forgotten already.
-                Ok(node) => tracing::debug!(%node, "the watch of a node's pods ended"),
-                Err(error) => {
-                    // Which one it was is unknown, so all are started anew, each with a fresh look at its pods.
-                    tracing::error!(error = %answer::chain(&error), "a pod watch failed; all pod watches are restarted");
-                    for token in std::mem::take(&mut watched).into_values() {
-                        token.cancel();
-                    }
-                    if !pause(&stop, settings.backoff_min).await {
-                        break;
-                    }
-                }
-            },
-            changed = draining.changed(), if is_steered => is_steered = changed.is_ok(),
-        }
-    }
-    while tasks.join_next().await.is_some() {}
-}
-
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -147,6 +95,8 @@ impl Default for Settings {
             // One more request a minute for each watch, and a dead connection is noticed within 65 s.
             watch_timeout: Duration::from_secs(60),
             gather: Duration::from_secs(1),
+            // As long as a refused eviction waits for its next try: such pods are asked for again anyway.
+            gather_max: Duration::from_secs(5),
         }
     }
 }
@@ -207,157 +157,6 @@ async fn follow_nodes(
     }
 }
 
-/// Follows the pods of one Node until `stop`, over breaks.
-async fn pods_of(
-    client: kube::Client,
-    node: NodeName,
-    settings: Settings,
-    out: mpsc::Sender<Update>,
-    stop: CancellationToken,
-) -> NodeName {
-    let mut backoff = Backoff::new(&settings);
-    loop {
-        let api: Api<core::Pod> = Api::all(client.clone());
-        let config = settings.watcher().fields(&format!("spec.nodeName={node}"));
-        let events = pin!(watcher(api, config));
-        match follow_pods(events, &node, settings.gather, &out, &stop, &mut backoff).await {
-            Ended::Stopped => return node,
-            Ended::Broke(why) => {
-                let wait = backoff.next();
-                tracing::warn!(%node, why, wait_s = wait.as_secs_f32(), "the watch of the node's pods broke and is rebuilt");
-                if !pause(&stop, wait).await {
-                    return node;
-                }
-            }
-        }
-    }
-}
-
-/// Tells of changes among one Node's pods until the watch breaks or stops.
-async fn follow_pods(
-    mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Pod>>>>,
-    node: &NodeName,
-    gather: Duration,
-    out: &mpsc::Sender<Update>,
-    stop: &CancellationToken,
-    backoff: &mut Backoff,
-) -> Ended {
-    let mut standing = StandingPods::default();
-    let mut due: Option<Due> = None;
-    loop {
-        let event = tokio::select! {
-            biased;
-            () = stop.cancelled() => return Ended::Stopped,
-            () = until(due.as_ref().map(|due| due.at)) => {
-                let was_gathered = due.take().is_some_and(|due| due.is_gathered);
-                // All that were to be evicted are leaving by then: the next that is worth a round is that they are gone.
-                if was_gathered && !standing.has_some_to_evict() {
-                    continue;
-                }
-                if !tell(out, stop, Update::PodsChanged(node.clone())).await {
-                    return Ended::Stopped;
-                }
-                continue;
-            }
-            event = events.next() => event,
-        };
-        let news = match event {
-            Some(Ok(Event::Init)) => standing.reset(),
-            Some(Ok(Event::InitApply(pod))) => {
-                standing.apply(&pod, node);
-                News::None
-            }
-            Some(Ok(Event::InitDone)) => {
-                backoff.settled();
-                News::Now
-            }
-            Some(Ok(Event::Apply(pod))) => standing.apply(&pod, node),
-            Some(Ok(Event::Delete(pod))) => standing.remove(&pod),
-            Some(Err(error)) => return Ended::Broke(said(&error)),
-            None => return Ended::Broke("it ended".to_owned()),
-        };
-        match news {
-            News::None => {}
-            News::Now => {
-                due = Some(Due {
-                    at: Instant::now(),
-                    is_gathered: false,
-                });
-            }
-            News::Soon => {
-                due.get_or_insert_with(|| Due {
-                    at: Instant::now() + gather,
-                    is_gathered: true,
-                });
-            }
-        }
-    }
-}
-
-/// What one change among a Node's pods is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
-    /// A drain round would make nothing of it.
-    None,
-    /// A drain round is worth it, and can wait for more of the same.
-    Soon,
-    /// A drain round is worth it at once.
-    Now,
-}
-
-/// When a change is told.
-struct Due {
-    at: Instant,
-    /// It waits for more of the same.
-    is_gathered: bool,
-}
-
-/// The pods of one Node that stand in the way, by UID, and whether each has still to be evicted.
-#[derive(Debug, Default)]
-struct StandingPods(BTreeMap<String, bool>);
-
-impl StandingPods {
-    fn reset(&mut self) -> News {
-        self.0.clear();
-        News::None
-    }
-
-    fn apply(&mut self, pod: &core::Pod, node: &NodeName) -> News {
-        let uid = pod.metadata.uid.clone().unwrap_or_default();
-        match verdict(pod, node) {
-            Verdict::Evict => match self.0.insert(uid, true) {
-                Some(_) => News::None,
-                None => News::Soon,
-            },
-            Verdict::Wait { .. } => {
-                self.0.insert(uid, false);
-                News::None
-            }
-            Verdict::Skip(_) => self.forget(&uid),
-        }
-    }
-
-    fn has_some_to_evict(&self) -> bool {
-        self.0.values().any(|is_to_evict| *is_to_evict)
-    }
-
-    fn remove(&mut self, pod: &core::Pod) -> News {
-        self.forget(pod.metadata.uid.as_deref().unwrap_or_default())
-    }
-
-    fn forget(&mut self, uid: &str) -> News {
-        if self.0.remove(uid).is_none() {
-            News::None
-        } else if self.0.is_empty() {
-            News::Now
-        } else if self.has_some_to_evict() {
-            News::Soon
-        } else {
-            News::None
-        }
-    }
-}
-
 /// The waits between tries: doubling, with jitter, so that the watches of many Nodes do not come back in step.
 ///
 /// They start anew only after a watch has stood for as long as the longest wait. One that breaks at once each time, as
@@ -414,14 +213,6 @@ pub(super) async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
         biased;
         () = stop.cancelled() => false,
         () = tokio::time::sleep(wait) => true,
-    }
-}
-
-/// Waits until `due`, or for ever.
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -140,6 +140,9 @@ impl Inventory {
             admission,
             drain: local.and_then(|local| local.drain.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
+            are_budgets_heard: local
+                .and_then(|local| local.drain.as_ref())
+                .is_some_and(|report| self.hears_budgets(report)),
             attempts: local.map(|local| local.attempts.clone()).unwrap_or_default(),
             offer,
             target,

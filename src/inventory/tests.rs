@@ -7,7 +7,9 @@ use crate::cluster::update::{Marks, Node, Ready};
 use crate::ids::{DatastoreRef, NodeUid, VmUuid};
 use crate::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
 use crate::maintenance::finding::Found;
-use crate::maintenance::observed::{Admission, Advice, Hearing, HostState, Refusal, Sight, VmSeen};
+use crate::maintenance::observed::{
+    Admission, Advice, Hearing, HostState, PodLeft, PodLeftBecause, Refusal, Sight, VmSeen,
+};
 use crate::maintenance::record::write;
 use crate::vsphere::fault::{Fault, FaultKind};
 use crate::vsphere::update::{
@@ -510,6 +512,65 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
             assert_eq!(inventory.sights(), before, "{what}: no picture would be another");
         }
     }
+}
+
+#[test]
+fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_no_other() {
+    use crate::cluster::update::BudgetStands;
+    let held_by = |n: u8, pods: &[(&str, &[&str])]| {
+        let left = pods.iter().map(|(name, budgets)| PodLeft {
+            name: (*name).to_owned(),
+            why: PodLeftBecause::Budget {
+                names: budgets.iter().map(|name| (*name).to_owned()).collect(),
+                said: String::new(),
+            },
+        });
+        let found = Found::Drain(DrainReport {
+            listed_at: at(5),
+            pods_revision: 0,
+            left: left.collect(),
+            moved_at: None,
+            listed: 3,
+            ignored: 0,
+            evicted: 0,
+        });
+        Fact::Finding(Finding { node: name(n), found })
+    };
+    let budget = |namespace: &str, name: &str| cluster::Budget {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let stands = |budget: &cluster::Budget, stands| {
+        Fact::Cluster(cluster::Update::Budget {
+            budget: budget.clone(),
+            stands,
+        })
+    };
+    let mut inventory = told(trio(1).into_iter().chain(trio(2)).chain(trio(3)));
+    inventory.apply(held_by(1, &[("shop/a", &["web"])]));
+    inventory.apply(held_by(2, &[("shop/b", &["web"]), ("ml/c", &["train"])]));
+    // Of its words no name could be read, or what is none.
+    inventory.apply(held_by(3, &[("ml/d", &[]), ("ml/e", &["a,metadata.name=b"])]));
+    let (web, train) = (budget("shop", "web"), budget("ml", "train"));
+    assert_eq!(inventory.holding(), BTreeSet::from([web.clone(), train.clone()]));
+    let look = |inventory: &mut Inventory| {
+        [1, 2, 3].map(|n| {
+            let seen = sight(inventory, n).seen;
+            (seen.are_budgets_heard, seen.pods_revision)
+        })
+    };
+    assert_eq!(look(&mut inventory), [(false, 0), (false, 0), (false, 0)]);
+    inventory.apply(stands(&web, BudgetStands::Holds));
+    assert_eq!(look(&mut inventory), [(true, 0), (false, 0), (false, 0)]);
+    inventory.apply(stands(&train, BudgetStands::Allows));
+    assert_eq!(look(&mut inventory), [(true, 0), (true, 1), (false, 0)]);
+    inventory.apply(stands(&web, BudgetStands::Allows));
+    assert_eq!(look(&mut inventory), [(true, 1), (true, 2), (false, 0)]);
+    inventory.apply(stands(&web, BudgetStands::Unheard));
+    assert_eq!(look(&mut inventory), [(false, 1), (false, 2), (false, 0)]);
+    // Whoever is held by none any more has none watched.
+    inventory.apply(held_by(2, &[]));
+    assert_eq!(inventory.holding(), BTreeSet::from([web]));
 }
 
 #[test]

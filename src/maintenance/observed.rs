@@ -65,8 +65,11 @@ pub struct Observed {
     pub origin: Origin,
     /// What the latest drain round of this episode found.
     pub drain: Option<DrainReport>,
-    /// Counts the changes of the node's pods, so that a round older than the latest change is known as such.
+    /// Counts the changes of the node's pods, and of the budgets that hold them, so that a round older than the latest change is known as such.
     pub pods_revision: u64,
+    /// Every budget that held pods in that round is watched: in the moment in which it allows an eviction,
+    /// [`Self::pods_revision`] changes.
+    pub are_budgets_heard: bool,
     /// The latest try of each kind of effect in this process.
     pub attempts: BTreeMap<EffectKind, Attempt>,
     /// Where the VM could go while it is off.

@@ -118,6 +118,7 @@ pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
         origin: Default::default(),
         drain: None,
         pods_revision: 0,
+        are_budgets_heard: false,
         attempts: BTreeMap::new(),
         offer: Offer::default(),
         target: HostState::InService,

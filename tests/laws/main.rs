@@ -12,4 +12,5 @@
 
 mod enumerate;
 mod facts;
+mod rounds;
 mod stories;

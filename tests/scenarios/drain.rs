@@ -1,9 +1,13 @@
 //! Pods that do not go, and guests that do not stop.
 
+use std::time::Duration;
+
 use anyhow::ensure;
+use haulout_lab::kube::AuditEvent;
 use haulout_lab::kubelet::STUCK;
-use haulout_lab::stage::{episode, is_cordoned};
+use haulout_lab::stage::{PATIENCE, episode, is_cordoned};
 use haulout_lab::vcenter::GuestPatch;
+use haulout_lab::wait::until;
 
 use crate::story::{in_maintenance, one_node, run, tell};
 
@@ -31,6 +35,44 @@ fn s08_a_budget_that_blocks_is_named_and_the_drain_goes_on_when_it_allows() {
             .await?;
         stage.vcenter.exit_maintenance("esx1").await.ok();
         stage.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_drain_goes_on_in_the_moment_in_which_the_budget_allows_and_does_not_ask_until_then() {
+    tell(async {
+        let stage = one_node("allows").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        // Nobody waits that long: what goes on, goes on because the budget was heard.
+        let haulout = run(&stage, &[("EVICTION_RETRY_SECONDS", "600")]).await?;
+        let asked = async || -> anyhow::Result<usize> {
+            let audit = stage.audit().await?;
+            let is_eviction = |event: &&AuditEvent| event.subresource.as_deref() == Some("eviction");
+            Ok(audit.iter().filter(is_eviction).count())
+        };
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage
+            .wait_said("allows/held: held by PodDisruptionBudget held-budget")
+            .await?;
+        // It is heard once its watch stands; until then it was asked.
+        let mut before = asked().await?;
+        until("nobody to ask for a second", PATIENCE, async || {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let is_quiet = std::mem::replace(&mut before, asked().await?) == before;
+            Ok(is_quiet.then_some(()))
+        })
+        .await?;
+        stage.set_budget("held", 1).await?;
+        stage.wait_state(&node, Some("powered-off")).await?;
+        let more = asked().await? - before;
+        ensure!(
+            more <= 3,
+            "{more} evictions were asked for after the budget allowed one"
+        );
         haulout.stop().await
     });
 }

@@ -133,6 +133,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
             admission: Admission::Granted,
             drain: Some(report),
             pods_revision: 0,
+            are_budgets_heard: false,
             attempts: BTreeMap::new(),
             offer: Offer::default(),
             target: HostState::Unknown,

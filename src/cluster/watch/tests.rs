@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, server};
+use crate::cluster::stand_in::{Log, Reply, Seen, refusal, server};
 use crate::keys::DEFAULT_PREFIX;
 
 fn node(name: &str) -> Value {
@@ -17,12 +17,12 @@ fn node_list(nodes: &[Value]) -> Reply {
     )
 }
 
-fn event(kind: &str, object: &Value) -> Value {
+pub(super) fn event(kind: &str, object: &Value) -> Value {
     json!({"type": kind, "object": object})
 }
 
 /// Lists and watches are answered from their own queues; a queue that is empty is silent.
-fn scripted(lists: Vec<Reply>, watches: Vec<Reply>) -> (kube::Client, Log) {
+pub(super) fn scripted(lists: Vec<Reply>, watches: Vec<Reply>) -> (kube::Client, Log) {
     let (mut lists, mut watches) = (VecDeque::from(lists), VecDeque::from(watches));
     server(move |seen: &Seen| {
         let queue = if seen.query.contains("watch=true") {
@@ -58,7 +58,7 @@ async fn told(lists: Vec<Reply>, watches: Vec<Reply>, count: usize) -> (Vec<Stri
     (told, log)
 }
 
-fn word(update: Update) -> String {
+pub(super) fn word(update: Update) -> String {
     match update {
         Update::Reset => "reset".to_owned(),
         Update::Node(node) => node.name.to_string(),
@@ -66,6 +66,7 @@ fn word(update: Update) -> String {
         Update::Settled => "settled".to_owned(),
         Update::Maintenances(update) => format!("{update:?}"),
         Update::PodsChanged(node) => format!("pods of {node}"),
+        Update::Budget { budget, stands } => format!("{}: {stands:?}", budget.name),
         Update::Lost { why } => format!("lost: {why}"),
     }
 }
@@ -159,121 +160,4 @@ async fn waits_grow_to_their_limit_and_start_anew_after_a_watch_that_stood() {
     backoff.settled();
     tokio::time::advance(Duration::from_secs(30)).await;
     assert!(backoff.next() <= Duration::from_secs(2));
-}
-
-fn leaving(name: &str) -> Value {
-    let mut pod = pod(name);
-    pod["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
-    pod
-}
-
-/// Watches the pods of `gpu-1` on the script for ten seconds and gives when, in milliseconds, a change was told.
-async fn told_pods(present: &[Value], watches: Vec<Reply>) -> (Vec<u128>, Log) {
-    let (client, log) = scripted(vec![pod_list(present, "")], watches);
-    let (out, mut updates) = mpsc::channel(1);
-    let (_draining, nodes) = watch::channel(BTreeSet::from([NodeName::new("gpu-1")]));
-    let stop = CancellationToken::new();
-    let watching = pods(client, nodes, Settings::default(), out, stop.clone());
-    let begin = Instant::now();
-    let reading = async {
-        let mut told = Vec::new();
-        while let Ok(Some(update)) =
-            tokio::time::timeout_at(begin + Duration::from_secs(10), updates.recv()).await
-        {
-            assert_eq!(word(update), "pods of gpu-1");
-            told.push(begin.elapsed().as_millis());
-        }
-        stop.cancel();
-        told
-    };
-    let ((), told) = futures::join!(watching, reading);
-    (told, log)
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_fresh_pod_watch_tells_once_because_it_may_have_missed_something() {
-    let (told, log) = told_pods(&[pod("web-1")], vec![]).await;
-    assert_eq!(told, [0]);
-    assert!(log.all()[0].query.contains("fieldSelector=spec.nodeName%3Dgpu-1"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_drain_of_many_pods_is_told_when_it_is_complete_and_not_pod_by_pod() {
-    let names: Vec<_> = (0..50).map(|n| format!("web-{n}")).collect();
-    let present: Vec<_> = names.iter().map(|name| pod(name)).collect();
-    let mut events: Vec<_> = names
-        .iter()
-        .map(|name| event("MODIFIED", &leaving(name)))
-        .collect();
-    events.extend(names.iter().map(|name| event("DELETED", &leaving(name))));
-    let (told, _) = told_pods(&present, vec![Reply::Events(events)]).await;
-    assert!(told.len() <= 2 && told.iter().all(|at| *at < 10), "{told:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_departure_is_not_told_where_all_others_are_leaving_by_the_time_it_would_be() {
-    let present = ["web-1", "web-2", "web-3"].map(pod);
-    let departs = [
-        event("MODIFIED", &leaving("web-1")),
-        event("DELETED", &leaving("web-1")),
-    ];
-    let rest_leaves = [
-        event("MODIFIED", &leaving("web-2")),
-        event("MODIFIED", &leaving("web-3")),
-    ];
-    let both: Vec<_> = departs.iter().chain(&rest_leaves).cloned().collect();
-    let (told, _) = told_pods(&present, vec![Reply::Events(both)]).await;
-    assert_eq!(told.len(), 1, "only the fresh watch: {told:?}");
-    let (told, _) = told_pods(&present, vec![Reply::Events(departs.to_vec())]).await;
-    assert_eq!(told.len(), 2, "two are still to be evicted: {told:?}");
-}
-
-#[test]
-fn a_change_is_worth_a_round_if_a_round_can_make_something_of_it() {
-    let parse = |pod: Value| -> core::Pod { serde_json::from_value(pod).unwrap() };
-    let node = NodeName::new("gpu-1");
-    let mut standing = StandingPods::default();
-    let mut daemon = pod("agent");
-    daemon["metadata"]["ownerReferences"][0]["kind"] = json!("DaemonSet");
-    let mut finished = leaving("web-3");
-    finished["status"]["phase"] = json!("Succeeded");
-    for (what, news) in [
-        (standing.apply(&parse(pod("web-1")), &node), News::Soon),
-        (standing.apply(&parse(pod("web-2")), &node), News::Soon),
-        (standing.apply(&parse(pod("web-3")), &node), News::Soon),
-        (standing.apply(&parse(pod("web-1")), &node), News::None),
-        (standing.apply(&parse(daemon.clone()), &node), News::None),
-        (standing.remove(&parse(daemon)), News::None),
-        (standing.apply(&parse(leaving("web-1")), &node), News::None),
-        (standing.remove(&parse(leaving("web-1"))), News::Soon),
-        (standing.apply(&parse(leaving("web-2")), &node), News::None),
-        (standing.apply(&parse(leaving("web-3")), &node), News::None),
-        (standing.remove(&parse(leaving("web-2"))), News::None),
-        (standing.apply(&parse(finished.clone()), &node), News::Now),
-        (standing.remove(&parse(finished)), News::None),
-    ] {
-        assert_eq!(what, news);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn pods_are_watched_only_while_their_node_is_drained() {
-    let (client, log) = scripted(vec![pod_list(&[], ""), pod_list(&[], "")], vec![]);
-    let (out, mut updates) = mpsc::channel(1);
-    let (draining, nodes) = watch::channel(BTreeSet::new());
-    let stop = CancellationToken::new();
-    let watching = pods(client, nodes, Settings::default(), out, stop.clone());
-    let steering = async {
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(log.lines().len(), 0);
-        for name in ["gpu-1", "gpu-2"] {
-            draining.send_replace(BTreeSet::from([NodeName::new(name)]));
-            assert_eq!(word(updates.recv().await.unwrap()), format!("pods of {name}"));
-        }
-        drop(draining);
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        stop.cancel();
-    };
-    futures::join!(watching, steering);
-    assert!(updates.recv().await.is_none());
 }

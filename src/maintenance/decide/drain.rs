@@ -19,7 +19,7 @@ const ROUND_GAP: std::time::Duration = std::time::Duration::from_millis(250);
 /// watch's own first list. It still bounds the lists while pods that stay come and go.
 const EMPTY_GAP: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// Pods that a budget holds are asked for again after this many tenths of the time since it last let one go. A budget that
+/// Pods that a budget holds that cannot be watched are asked for again after this many tenths of the time since it last let one go. A budget that
 /// takes 10 s for each pod is then met at most 2 s late, and asked some twenty-five times and not two hundred.
 const HELD_TENTHS: u32 = 2;
 
@@ -181,8 +181,8 @@ impl Scene<'_> {
             .any(|pod| matches!(pod.why, PodLeftBecause::Budget { .. }));
         let changed = report.pods_revision != self.seen.pods_revision;
         let due = if held {
-            let gap = self.held_gap(report);
-            after(report.listed_at, if changed { gap.min(ROUND_GAP) } else { gap })
+            let gap = if changed { HELD_GAP } else { self.held_gap(report) };
+            after(report.listed_at, gap)
         } else if changed && report.left.is_empty() {
             after(report.listed_at, EMPTY_GAP)
         } else if changed {
@@ -215,9 +215,13 @@ impl Scene<'_> {
         }
     }
 
-    /// How long after a round in which a budget held pods the next one comes. What a budget waits for (another pod
-    /// that becomes Ready elsewhere) shows nowhere on this Node, so it is asked for; the longer it takes, the less often.
+    /// How long after a round in which a budget held pods the next one comes, if nothing tells of a change. What a budget
+    /// waits for (another pod that becomes Ready elsewhere) shows nowhere on this Node: where the budget itself cannot be
+    /// watched it is asked for, and the longer it takes, the less often.
     fn held_gap(&self, report: &DrainReport) -> std::time::Duration {
+        if self.seen.are_budgets_heard {
+            return self.policy.eviction_retry;
+        }
         let since = self.episode.since;
         let moved_at = report.moved_at.unwrap_or(since).max(since);
         let still = report.listed_at.duration_since(moved_at);

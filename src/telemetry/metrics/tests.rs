@@ -37,6 +37,7 @@ fn sight(record: Record, host: HostState) -> Sight {
             origin: Default::default(),
             drain: None,
             pods_revision: 0,
+            are_budgets_heard: false,
             attempts: BTreeMap::new(),
             offer: Offer::default(),
             target: HostState::Unknown,

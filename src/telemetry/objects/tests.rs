@@ -38,6 +38,7 @@ fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -
             origin: Default::default(),
             drain,
             pods_revision: 0,
+            are_budgets_heard: false,
             attempts: BTreeMap::new(),
             offer: Offer::default(),
             target: HostState::Unknown,

@@ -58,6 +58,7 @@ impl Default for Options {
                 rule("", "nodes", &["get", "list", "watch", "patch"]),
                 rule("", "pods", &["list", "watch"]),
                 rule("", "pods/eviction", &["create"]),
+                rule("policy", "poddisruptionbudgets", &["list", "watch"]),
                 rule("events.k8s.io", "events", &["create"]),
                 rule("", "nodes/status", &["patch"]),
                 rule(

@@ -1,0 +1,79 @@
+//! Which PodDisruptionBudgets hold drains, and which of them tell by themselves when they allow the next eviction.
+
+use std::collections::BTreeSet;
+
+use super::Inventory;
+use crate::cluster::update::{Budget, BudgetStands};
+use crate::maintenance::observed::{DrainReport, PodLeftBecause};
+
+/// The most budgets that are watched at once. Each is a request that stands; a fleet that is drained at once may be held by
+/// hundreds, and those beyond are asked from time to time.
+const WATCHED_MAX: usize = 64;
+
+impl Inventory {
+    /// The budgets that hold a drain, for the watch of budgets.
+    pub fn holding(&mut self) -> BTreeSet<Budget> {
+        let reports = self.local.values().filter_map(|local| local.drain.as_ref());
+        let holding: BTreeSet<Budget> = reports.flat_map(holding).take(WATCHED_MAX).collect();
+        self.heard_budgets.retain(|budget| holding.contains(budget));
+        holding
+    }
+
+    /// Takes what is told of a budget: where it allows an eviction, the rounds of those that it held are out of date.
+    pub(super) fn apply_budget(&mut self, budget: Budget, stands: BudgetStands) {
+        if stands == BudgetStands::Allows {
+            for local in self.local.values_mut() {
+                if local.drain.iter().flat_map(holding).any(|held| held == budget) {
+                    local.pods_revision = local.pods_revision.wrapping_add(1);
+                }
+            }
+        }
+        match stands {
+            BudgetStands::Holds | BudgetStands::Allows => self.heard_budgets.insert(budget),
+            BudgetStands::Unheard => self.heard_budgets.remove(&budget),
+        };
+    }
+
+    /// Every budget that holds pods in this report tells by itself when it allows the next eviction.
+    pub(super) fn hears_budgets(&self, report: &DrainReport) -> bool {
+        let are_named = report.left.iter().all(|pod| match &pod.why {
+            PodLeftBecause::Budget { names, .. } => {
+                !names.is_empty() && names.iter().all(|name| is_name(name))
+            }
+            PodLeftBecause::Leaving
+            | PodLeftBecause::Migrating { .. }
+            | PodLeftBecause::Refused { .. }
+            | PodLeftBecause::NotReached => true,
+        });
+        are_named && holding(report).all(|budget| self.heard_budgets.contains(&budget))
+    }
+}
+
+/// The budgets that hold pods in this report. Their names are read out of the words of a refusal; what cannot be the name
+/// of an object is left out.
+fn holding(report: &DrainReport) -> impl Iterator<Item = Budget> {
+    report.left.iter().flat_map(|pod| {
+        let (names, namespace) = match (&pod.why, pod.name.split_once('/')) {
+            (PodLeftBecause::Budget { names, .. }, Some((namespace, _))) => (names.as_slice(), namespace),
+            (
+                PodLeftBecause::Budget { .. }
+                | PodLeftBecause::Leaving
+                | PodLeftBecause::Migrating { .. }
+                | PodLeftBecause::Refused { .. }
+                | PodLeftBecause::NotReached,
+                _,
+            ) => (&[][..], ""),
+        };
+        let names = names.iter().filter(|name| is_name(name));
+        names.map(move |name| Budget {
+            namespace: namespace.to_owned(),
+            name: name.clone(),
+        })
+    })
+}
+
+/// Whether it can be the name of an object: a DNS subdomain.
+fn is_name(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    (1..=253).contains(&name.len()) && name.chars().all(is_allowed)
+}

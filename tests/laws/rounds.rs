@@ -1,0 +1,71 @@
+//! When the next round of a drain comes that a budget holds.
+
+use haulout::maintenance::decide::{Decision, decide};
+use haulout::maintenance::effect::Effect;
+use haulout::maintenance::episode::{Cordon, Phase, Record};
+use haulout::maintenance::observed::{DrainReport, NodeSeen, PodLeft, PodLeftBecause, PowerSeen};
+use haulout::maintenance::policy::DrainTimeoutAction;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::facts::*;
+
+/// How long after a round that began at second 100 the next one comes, in milliseconds: the budget let a pod go `moved`
+/// seconds before it, and nothing else happens but what is said.
+fn next_round_ms(moved: i64, is_heard: bool, has_changed: bool) -> i64 {
+    let began = at(100);
+    let node = NodeSeen {
+        unschedulable: true,
+        ..node()
+    };
+    let mut seen = observed(node, vm(PowerSeen::On, entering()));
+    seen.are_budgets_heard = is_heard;
+    seen.pods_revision = u64::from(has_changed);
+    seen.drain = Some(DrainReport {
+        listed_at: began,
+        pods_revision: 0,
+        left: vec![PodLeft {
+            name: "ml/train".to_owned(),
+            why: PodLeftBecause::Budget {
+                said: String::new(),
+                names: vec!["b".to_owned()],
+            },
+        }],
+        moved_at: Some(began - SignedDuration::from_secs(moved)),
+        listed: 1,
+        ignored: 0,
+        evicted: 0,
+    });
+    let record = Record::Episode(Box::new(episode(Phase::Draining, Cordon::Ours, false)));
+    let policy = policy(DrainTimeoutAction::Hold);
+    let is_due = |now: Timestamp| match decide(&record, &seen, &policy, now) {
+        Decision::Act {
+            effect: Effect::DrainRound { .. },
+            ..
+        } => None,
+        Decision::Wait { recheck, .. } => Some(recheck.expect("a round is due at some time")),
+        other => panic!("{other:?}"),
+    };
+    let mut now = began;
+    while let Some(later) = is_due(now) {
+        assert!(later > now, "it looks again at {now} for ever");
+        now = later;
+    }
+    i64::try_from(now.duration_since(began).as_millis()).expect("milliseconds")
+}
+
+#[test]
+fn a_budget_that_is_not_heard_is_asked_after_two_tenths_of_the_time_that_it_takes() {
+    for (moved, ms) in [(0, 50), (1, 200), (10, 2000), (20, 4000), (90, 5000)] {
+        assert_eq!(next_round_ms(moved, false, false), ms, "after {moved} s");
+    }
+}
+
+#[test]
+fn a_budget_that_is_heard_is_asked_at_its_word_and_otherwise_as_seldom_as_any_refused_eviction() {
+    for moved in [0, 1, 10, 20, 90] {
+        assert_eq!(next_round_ms(moved, true, false), 5000, "after {moved} s");
+        for is_heard in [false, true] {
+            assert_eq!(next_round_ms(moved, is_heard, true), 50, "after {moved} s");
+        }
+    }
+}
