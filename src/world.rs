@@ -208,7 +208,7 @@ impl World {
     /// Does what changes nothing; what would change something is done on paper.
     async fn look(&self, name: &NodeName, record: &Record, effect: &Effect, now: Timestamp) -> Outcome {
         match effect {
-            Effect::DrainRound { pods_revision } => {
+            Effect::DrainRound { pods_revision, .. } => {
                 self.drain_round(Mode::ListOnly, name, record, *pods_revision, now)
                     .await
             }
@@ -240,9 +240,16 @@ impl World {
     ) -> Outcome {
         let vcenter = self.vcenter.about(name.as_str());
         match effect {
-            Effect::DrainRound { pods_revision } => {
-                self.drain_round(Mode::Evict(permit), name, record, *pods_revision, now)
-                    .await
+            Effect::DrainRound {
+                pods_revision,
+                in_turn,
+            } => {
+                let mode = if *in_turn {
+                    Mode::EvictInTurn(permit)
+                } else {
+                    Mode::Evict(permit)
+                };
+                self.drain_round(mode, name, record, *pods_revision, now).await
             }
             Effect::Survey { hosts } => self.survey(name, hosts).await,
             Effect::ShutdownGuest { vm, drained: _ } => shutdown_guest(&vcenter, permit, vm).await,

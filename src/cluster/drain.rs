@@ -5,7 +5,7 @@
 //!
 //! Pods that are alike share their budgets, so they are asked in step: one at first, and with every yes one more at
 //! once, so that a free drain is soon in full flight, and a budget that lets one pod go answers two questions, not one
-//! for each of its pods.
+//! for each of its pods. Once a budget has held some, they are asked one after the other.
 
 mod report;
 mod step;
@@ -90,8 +90,12 @@ pub struct OwnPod {
 /// Whether a round may change anything.
 #[derive(Clone, Copy, Debug)]
 pub enum Mode<'p> {
-    /// Evict.
+    /// Evict, ever more at once.
     Evict(&'p Permit),
+    /// Evict pods that are alike one after the other. Evictions that contend for one budget wait for each other in the
+    /// kube-apiserver, half a second each time (`EvictionsRetry` in `pkg/registry/core/pod/storage/eviction.go`): where a
+    /// budget lets one go at a time, two that are asked for at once can take longer than twenty in a row.
+    EvictInTurn(&'p Permit),
     /// Only look: each pod that would be evicted is reported as [`Why::Standing`].
     ListOnly,
 }
@@ -128,7 +132,7 @@ enum Answer {
     Here { why: Why, retry_after: Option<Duration> },
 }
 
-/// Looks once at the pods of `node`, and in [`Mode::Evict`] asks those to leave that have to.
+/// Looks once at the pods of `node`, and asks those to leave that have to, if `mode` is to.
 pub async fn round(
     client: &kube::Client,
     node: &NodeName,
@@ -150,7 +154,14 @@ pub async fn round(
             Mode::ListOnly => report
                 .left
                 .extend(standing.into_iter().map(|pod| pod.left(Why::Standing))),
-            Mode::Evict(_permit) => evict_all(client, standing, settings, begun, &mut report).await,
+            Mode::Evict(_permit) => {
+                let steps = Steps::growing(standing);
+                evict_all(client, steps, settings, begun, &mut report).await;
+            }
+            Mode::EvictInTurn(_permit) => {
+                let steps = Steps::in_turn(standing);
+                evict_all(client, steps, settings, begun, &mut report).await;
+            }
         }
         // Every pod was gone when it was to be evicted: only another list may say that none is left.
         let is_open = report.left.is_empty();
@@ -347,17 +358,16 @@ fn judge(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (Report, Ve
     (report, standing)
 }
 
-/// Evicts `standing`, a bounded number at once, until all were asked or spoken for, the round ends, or the
+/// Evicts those in `steps`, a bounded number at once, until all were asked or spoken for, the round ends, or the
 /// kube-apiserver asks for quiet.
 async fn evict_all(
     client: &kube::Client,
-    standing: Vec<Standing>,
+    mut steps: Steps,
     settings: &DrainSettings,
     begun: Instant,
     report: &mut Report,
 ) {
     let ends = begun + settings.round_deadline;
-    let mut steps = Steps::new(standing);
     let mut flying = FuturesUnordered::new();
     loop {
         while flying.len() < settings.flight.of

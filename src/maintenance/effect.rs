@@ -10,6 +10,8 @@ pub enum Effect {
     DrainRound {
         /// Which state of the node's pods the round is an answer to.
         pods_revision: u64,
+        /// A budget held pods in the last one, so that pods that are alike are asked one after the other.
+        in_turn: bool,
     },
     /// Ask the guest to shut down. Repeatable: a guest on its way down ignores it, a stopped one answers "already off".
     ShutdownGuest {

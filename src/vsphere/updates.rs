@@ -16,14 +16,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::feed::{Feed, List, Poll, Remains};
+use self::feed::{Feed, Poll, Remains};
 use self::shadow::Shadow;
 use super::client::{Error, Settings, Vcenter};
 use super::property::{Object, UpdateSet};
 use super::session::Session;
 use super::soap::Moref;
 use super::update::{Pressing, Roster, Update, Vm, VmKey};
-use crate::ids::{ComputeRef, HostRef, VmRef};
+use crate::ids::{ComputeRef, VmRef};
 
 mod feed;
 mod lookup;
@@ -286,8 +286,8 @@ struct Job {
     keys: BTreeSet<VmKey>,
     found: Found,
     listed: BTreeSet<Moref>,
-    /// Hosts whose devices are to be followed too.
-    candidates: BTreeSet<HostRef>,
+    /// Clusters and hosts that are to be followed too.
+    candidates: BTreeSet<Moref>,
     /// vCenter has told of a host, and not that all are gone.
     knows_hosts: bool,
 }
@@ -310,17 +310,15 @@ impl Job {
         wanted.extend(self.roster.tasks.iter().map(Moref::from));
         if wanted != self.listed {
             let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
-            let absent = self.feed.change(List::Members, add, remove).await?;
+            let absent = self.feed.change(add, remove).await?;
             wanted.retain(|moref| !absent.contains(moref));
             for vms in found.values_mut() {
                 vms.retain(|vm| !absent.contains(&vm.into()));
             }
         }
         if !self.candidates.is_empty() {
-            let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
-            self.feed
-                .change(List::Candidates, add.iter(), std::iter::empty())
-                .await?;
+            let add = self.candidates.iter();
+            self.feed.change(add, std::iter::empty()).await?;
         }
         let read_again = match self.scope {
             Scope::All => Some(self.feed.read_again(self.knows_hosts).await?),
@@ -344,9 +342,9 @@ struct Following {
     shadow: Shadow,
     found: Found,
     listed: BTreeSet<Moref>,
-    /// The hosts whose devices are followed. They only become more: a host that left this filter alone would look as if it
-    /// were gone.
-    candidates: BTreeSet<HostRef>,
+    /// The clusters where VMs of ours stand or stood, and their hosts, whose devices are followed. They only become more: a host
+    /// that left this filter alone would look as if it were gone.
+    candidates: BTreeSet<Moref>,
     /// There may be more of them.
     candidates_due: bool,
     /// The clusters where VMs of ours stood when somebody looked last.
@@ -413,7 +411,7 @@ impl Following {
         self.candidates_due = false;
         self.computes = self.shadow.computes_of_ours();
         // They count from here on, because vCenter may tell of them before the job has ended.
-        let wanted = self.shadow.hosts_of(&self.computes);
+        let wanted = self.shadow.all_of(&self.computes);
         let candidates = wanted.difference(&self.candidates).cloned().collect();
         self.candidates.extend(wanted);
         self.pressing.clone_from(&roster.pressing);
@@ -477,7 +475,7 @@ impl Following {
         if !*stood
             && !self
                 .shadow
-                .hosts_of(&self.shadow.computes_of_ours())
+                .all_of(&self.shadow.computes_of_ours())
                 .is_subset(&self.candidates)
         {
             self.candidates_due = true;
@@ -510,10 +508,10 @@ impl Following {
             Update::Vm(vm) => vm
                 .host
                 .as_ref()
-                .is_some_and(|host| !self.candidates.contains(host)),
+                .is_some_and(|host| !self.candidates.contains(&host.into())),
             Update::Host(host) => {
                 let is_near = |compute| self.computes.contains(compute);
-                !self.candidates.contains(&host.moref) && host.compute.as_ref().is_some_and(is_near)
+                !self.candidates.contains(&(&host.moref).into()) && host.compute.as_ref().is_some_and(is_near)
             }
             Update::Reset
             | Update::HostGone(_)

@@ -436,7 +436,7 @@ impl World {
     fn perform(&mut self, effect: &Effect) {
         let mut outcome = Outcome::Running(TaskRef::new("task-9"));
         match effect {
-            Effect::DrainRound { pods_revision } => {
+            Effect::DrainRound { pods_revision, .. } => {
                 outcome = Outcome::Done;
                 let left = (0..self.pods).map(|pod| PodLeft {
                     name: format!("ml/{pod}"),

@@ -23,6 +23,8 @@ pub(super) struct Steps {
     kinds: Vec<Kind>,
     /// With which kind the next search begins, so that none is kept waiting by another.
     turn: usize,
+    /// How many more of a kind may be asked when one of it goes.
+    more: usize,
 }
 
 #[derive(Debug)]
@@ -55,7 +57,17 @@ impl Alike {
 }
 
 impl Steps {
-    pub(super) fn new(standing: Vec<Standing>) -> Self {
+    /// One of a kind at first, and one more at once with each that goes.
+    pub(super) fn growing(standing: Vec<Standing>) -> Self {
+        Self::of(standing, 2)
+    }
+
+    /// One of a kind at a time.
+    pub(super) fn in_turn(standing: Vec<Standing>) -> Self {
+        Self::of(standing, 1)
+    }
+
+    fn of(standing: Vec<Standing>, more: usize) -> Self {
         let mut kinds: BTreeMap<Alike, VecDeque<Standing>> = BTreeMap::new();
         for pod in standing {
             kinds.entry(pod.alike.clone()).or_default().push_back(pod);
@@ -64,6 +76,7 @@ impl Steps {
         Self {
             kinds: kinds.collect(),
             turn: 0,
+            more,
         }
     }
 
@@ -77,10 +90,10 @@ impl Steps {
         Some((kind, pod))
     }
 
-    /// One of this kind goes, so two more may be asked.
+    /// One of this kind goes, so more may be asked.
     pub(super) fn went(&mut self, kind: usize) {
         if let Some(kind) = self.kinds.get_mut(kind) {
-            kind.window = kind.window.saturating_add(2);
+            kind.window = kind.window.saturating_add(self.more);
         }
     }
 

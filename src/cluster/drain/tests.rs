@@ -621,3 +621,29 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
     assert_eq!(asked.iter().sum::<u64>(), 3);
     assert_eq!(log.lines().len(), 2 + 3);
 }
+
+#[test]
+fn pods_that_are_alike_are_asked_ever_more_at_once_or_one_after_the_other() {
+    let standing = || -> Vec<Standing> {
+        let pods = (0..9).map(|n| {
+            let mut pod = pod(&format!("web-{n}"));
+            pod["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+            serde_json::from_value(pod).unwrap()
+        });
+        pods.map(|pod: Pod| Standing::new(&pod)).collect()
+    };
+    // How many are asked at once, each time after all that were have gone.
+    let at_once = |mut steps: Steps| {
+        let mut counts = Vec::new();
+        loop {
+            let asked: Vec<usize> = std::iter::from_fn(|| steps.next().map(|(kind, _)| kind)).collect();
+            if asked.is_empty() {
+                return counts;
+            }
+            counts.push(asked.len());
+            asked.into_iter().for_each(|kind| steps.went(kind));
+        }
+    };
+    assert_eq!(at_once(Steps::growing(standing())), [1, 2, 4, 2]);
+    assert_eq!(at_once(Steps::in_turn(standing())), [1; 9]);
+}

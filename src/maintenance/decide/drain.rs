@@ -163,6 +163,7 @@ impl Scene<'_> {
     fn round(self) -> Effect {
         Effect::DrainRound {
             pods_revision: self.seen.pods_revision,
+            in_turn: self.seen.drain.as_ref().is_some_and(is_held),
         }
     }
 
@@ -175,12 +176,8 @@ impl Scene<'_> {
         deadline: Option<Timestamp>,
     ) -> Step {
         let refused = report.left.iter().any(|pod| pod.why != PodLeftBecause::Leaving);
-        let held = report
-            .left
-            .iter()
-            .any(|pod| matches!(pod.why, PodLeftBecause::Budget { .. }));
         let changed = report.pods_revision != self.seen.pods_revision;
-        let due = if held {
+        let due = if is_held(report) {
             let gap = if changed { HELD_GAP } else { self.held_gap(report) };
             after(report.listed_at, gap)
         } else if changed && report.left.is_empty() {
@@ -326,4 +323,10 @@ impl Scene<'_> {
         }
         Step::Go(super::go(self.episode.enter(Phase::Rejoining, self.now)))
     }
+}
+
+/// A budget held pods in this round.
+fn is_held(report: &DrainReport) -> bool {
+    let mut left = report.left.iter();
+    left.any(|pod| matches!(pod.why, PodLeftBecause::Budget { .. }))
 }

@@ -1,4 +1,4 @@
-//! What a session holds for the stream: a collector of our own, three views, the filters over them, a task history.
+//! What a session holds for the stream: a collector of our own, two views, the filters over them, a task history.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,20 +74,11 @@ pub(super) struct Feed {
     /// slow to calculate.
     history: OnceCell<Option<Moref>>,
     hosts: Moref,
-    /// Our VMs and the tasks that are awaited.
-    list: Moref,
-    /// The hosts whose devices are followed.
-    candidates: Moref,
+    /// What is followed one by one: our VMs, the tasks that are awaited, and the clusters and hosts that could take a VM of
+    /// ours. With its filter it is made when there is something to follow: a poll that waits hears of a filter that is made
+    /// meanwhile (vSphere Web Services SDK Programming Guide, "Property Filters").
+    list: OnceCell<Moref>,
     remains: Remains,
-}
-
-/// Which of the feed's lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum List {
-    /// Our VMs and the tasks that are awaited.
-    Members,
-    /// The hosts that could take a VM of ours.
-    Candidates,
 }
 
 /// Which of the feed's polls.
@@ -168,7 +159,8 @@ impl Feed {
         self.session.user.as_deref()
     }
 
-    /// Makes the views, the lists empty, the collector and its filters. What was made is in `remains`, also where it fails midway.
+    /// Makes the view of hosts, the collector, and the filter over the one in the other. What was made is in `remains`, also
+    /// where it fails midway.
     pub(super) async fn build(remains: &Remains) -> Result<Self, Error> {
         let (vcenter, session) = (remains.vcenter.clone(), remains.session.clone());
         let content = &session.content;
@@ -177,10 +169,6 @@ impl Feed {
             .with(Out::text("type", "HostSystem"))
             .with(Out::text("recursive", "true"));
         let hosts = remains.make(hosts, "DestroyView").await?;
-        let list = Call::act("CreateListView", &content.view_manager);
-        let list = remains.make(list, "DestroyView").await?;
-        let candidates = Call::act("CreateListView", &content.view_manager);
-        let candidates = remains.make(candidates, "DestroyView").await?;
         let collector = Call::act("CreatePropertyCollector", &content.property_collector);
         let collector = remains.make(collector, "DestroyPropertyCollector").await?;
         let feed = Self {
@@ -189,17 +177,10 @@ impl Feed {
             collector,
             history: OnceCell::new(),
             hosts,
-            list,
-            candidates,
+            list: OnceCell::new(),
             remains: remains.clone(),
         };
-        let marked: Vec<&str> = VM.iter().copied().chain([EVACUATION]).collect();
-        let all = feed.filter(&feed.collector, feed.spec(&marked)).await;
-        let what = "the mark of VMs that vCenter evacuates by power-off";
-        if feed.optional(what, all)?.is_none() {
-            feed.filter(&feed.collector, feed.spec(VM)).await?;
-        }
-        feed.filter(&feed.collector, feed.device_spec()).await?;
+        feed.filter(&feed.collector, feed.host_spec()).await?;
         Ok(feed)
     }
 
@@ -244,17 +225,13 @@ impl Feed {
         Ok(set)
     }
 
-    /// Changes what a list holds. Gives those of `add` that do not exist.
+    /// Changes what the list holds. Gives those of `add` that do not exist.
     pub(super) async fn change(
         &self,
-        list: List,
         add: impl Iterator<Item = &Moref> + Send,
         remove: impl Iterator<Item = &Moref> + Send,
     ) -> Result<BTreeSet<Moref>, Error> {
-        let list = match list {
-            List::Members => &self.list,
-            List::Candidates => &self.candidates,
-        };
+        let list = self.list.get_or_try_init(|| self.make_list()).await?;
         let mut call = Call::act("ModifyListView", list);
         for moref in add {
             call = call.with(Out::moref("add", moref));
@@ -272,12 +249,14 @@ impl Feed {
     pub(super) async fn read_again(&self, knows_hosts: bool) -> Result<Vec<Object>, Error> {
         let host = Step::new("HostSystem", "recentTask", Vec::new());
         let vm = Step::new("VirtualMachine", "recentTask", Vec::new());
-        let spec = Spec::default()
+        let mut spec = Spec::default()
             .read("HostSystem", HOST_AGAIN)
             .read("VirtualMachine", VM_AGAIN)
             .read("Task", &["info"])
-            .through(&self.hosts, vec![Step::new("ContainerView", "view", vec![host])])
-            .through(&self.list, vec![Step::new("ListView", "view", vec![vm])]);
+            .through(&self.hosts, vec![Step::new("ContainerView", "view", vec![host])]);
+        if let Some(list) = self.list.get() {
+            spec = spec.through(list, vec![Step::new("ListView", "view", vec![vm])]);
+        }
         let objects = self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await?;
         if knows_hosts && !objects.iter().any(|object| object.moref.host().is_some()) {
             self.vcenter.sessions.give_up(self.session.generation);
@@ -295,28 +274,39 @@ impl Feed {
         &self.vcenter
     }
 
-    /// Hosts, their clusters, our VMs with these properties, and the tasks of both and those that are awaited: in one filter,
-    /// because each costs a call before the first set.
-    fn spec(&self, vm: &[&str]) -> Spec {
-        let of_host = vec![
-            Step::new("HostSystem", "recentTask", Vec::new()),
-            Step::new("HostSystem", "parent", Vec::new()),
-        ];
-        let of_member = vec![Step::new("VirtualMachine", "recentTask", Vec::new())];
+    /// All hosts and their tasks.
+    fn host_spec(&self) -> Spec {
+        let of_host = vec![Step::new("HostSystem", "recentTask", Vec::new())];
         Spec::default()
             .read("HostSystem", HOST)
-            // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
-            .read("ComputeResource", &["name", "configurationEx"])
-            .read("VirtualMachine", vm)
             .read("Task", &["info"])
             .through(&self.hosts, vec![Step::new("ContainerView", "view", of_host)])
-            .through(&self.list, vec![Step::new("ListView", "view", of_member)])
     }
 
-    fn device_spec(&self) -> Spec {
+    /// What is in the list, of VMs these properties and their tasks too.
+    fn list_spec(list: &Moref, vm: &[&str]) -> Spec {
+        let of_member = vec![Step::new("VirtualMachine", "recentTask", Vec::new())];
         Spec::default()
+            .read("VirtualMachine", vm)
+            .read("Task", &["info"])
             .read("HostSystem", DEVICES)
-            .through(&self.candidates, vec![Step::new("ListView", "view", Vec::new())])
+            // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
+            .read("ComputeResource", &["name", "configurationEx"])
+            .through(list, vec![Step::new("ListView", "view", of_member)])
+    }
+
+    async fn make_list(&self) -> Result<Moref, Error> {
+        let list = Call::act("CreateListView", &self.session.content.view_manager);
+        let list = self.remains.make(list, "DestroyView").await?;
+        let marked: Vec<&str> = VM.iter().copied().chain([EVACUATION]).collect();
+        let all = self
+            .filter(&self.collector, Self::list_spec(&list, &marked))
+            .await;
+        let what = "the mark of VMs that vCenter evacuates by power-off";
+        if self.optional(what, all)?.is_none() {
+            self.filter(&self.collector, Self::list_spec(&list, VM)).await?;
+        }
+        Ok(list)
     }
 
     async fn filter(&self, collector: &Moref, spec: Spec) -> Result<(), Error> {
