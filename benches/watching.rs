@@ -187,10 +187,11 @@ impl Started {
                 .await
                 .with_context(|| kind.name())?;
             let after = vcenter.traffic(kind.agent()).await?;
+            let calls = vcenter.calls_until(kind.agent(), contender.sync_ns).await?;
             let used = contender.used()?;
             let figures = [
                 contender.sync_ms,
-                (after.calls - before.calls) as f64,
+                (calls - before.calls) as f64,
                 (after.received + after.sent - before.received - before.sent) as f64 / 1024.0,
                 used.cpu_seconds,
                 used.peak_mib,

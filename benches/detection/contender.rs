@@ -83,15 +83,16 @@ fn say(line: &serde_json::Value) {
 }
 
 fn say_ready(began: Instant) {
-    say(&serde_json::json!({ "ready": true, "ms": began.elapsed().as_secs_f64() * 1e3 }));
+    say(&serde_json::json!({ "ready": true, "ns": now_ns(), "ms": began.elapsed().as_secs_f64() * 1e3 }));
 }
 
 fn say_entering(entering: bool) {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_nanos();
-    say(&serde_json::json!({ "entering": entering, "ns": u64::try_from(now).unwrap_or(u64::MAX) }));
+    say(&serde_json::json!({ "entering": entering, "ns": now_ns() }));
+}
+
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Which hosts a floor follows.

@@ -102,6 +102,8 @@ pub struct Contender {
     lines: Lines<BufReader<ChildStdout>>,
     /// From its own start to in sync, in milliseconds; without what its language takes to start.
     pub sync_ms: f64,
+    /// When it was in sync, in nanoseconds since 1970.
+    pub sync_ns: i64,
 }
 
 impl Contender {
@@ -134,9 +136,12 @@ impl Contender {
             child,
             lines: BufReader::new(stdout).lines(),
             sync_ms: 0.0,
+            sync_ns: 0,
         };
         let ready = contender.until("ready").await.context(kind.name())?;
         contender.sync_ms = ready.get("ms").and_then(Value::as_f64).unwrap_or_default();
+        let sync_ns = ready.get("ns").and_then(Value::as_i64);
+        contender.sync_ns = sync_ns.context("it did not say when it was in sync")?;
         Ok(contender)
     }
 

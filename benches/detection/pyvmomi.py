@@ -28,7 +28,7 @@ def is_entering(info):
 
 
 def ready(hosts):
-    say(ready=True, ms=(time.monotonic() - BEGAN) * 1000, hosts=hosts)
+    say(ready=True, ns=time.time_ns(), ms=(time.monotonic() - BEGAN) * 1000, hosts=hosts)
 
 
 def wait(content, view, host):

@@ -907,6 +907,13 @@ impl Vcenter {
         Ok(all.get(program).copied().unwrap_or_default())
     }
 
+    /// How many calls the program of this name had begun by then, in nanoseconds since 1970.
+    pub async fn calls_until(&self, program: &str, then_ns: i64) -> anyhow::Result<u64> {
+        let query = [("until", then_ns.to_string())];
+        let all: BTreeMap<String, Traffic> = self.get(&["traffic"], &query, Duration::ZERO).await?;
+        Ok(all.get(program).map_or(0, |traffic| traffic.calls))
+    }
+
     /// Waits until `program` has asked for nothing more for a second: all that it follows is set up.
     pub async fn rests(&self, program: &str) -> anyhow::Result<()> {
         let what = format!("{program} to ask for nothing more");

@@ -83,7 +83,7 @@ func run(began time.Time, sdk, ca string, login *url.Userinfo, host string) erro
 		}
 		if !ready && !filter.Truncated {
 			ready = true
-			say(map[string]any{"ready": true, "ms": float64(time.Since(began).Microseconds()) / 1000, "hosts": seen})
+			say(map[string]any{"ready": true, "ns": time.Now().UnixNano(), "ms": float64(time.Since(began).Microseconds()) / 1000, "hosts": seen})
 		}
 		return false
 	})

@@ -520,7 +520,13 @@ func (c *Control) storm(_ *http.Request, body []byte) (any, error) {
 	return nil, nil
 }
 
-func (c *Control) traffic(*http.Request, []byte) (any, error) { return c.v.traffic.all(), nil }
+func (c *Control) traffic(r *http.Request, _ []byte) (any, error) {
+	until, err := number(r, "until", time.Now().UnixNano())
+	if err != nil {
+		return nil, err
+	}
+	return c.v.traffic.all(time.Unix(0, until)), nil
+}
 
 func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 	var args struct {

@@ -246,7 +246,7 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	f.v.traffic.add(req.UserAgent(), Count{Calls: 1, Received: len(body)})
+	f.v.traffic.begins(req.UserAgent(), len(body))
 	c := f.v.parseCall(body)
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	lose := false
@@ -266,7 +266,7 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if out.status == http.StatusInternalServerError {
 		answer = speak(answer)
 	}
-	f.v.traffic.add(req.UserAgent(), Count{Sent: len(answer)})
+	f.v.traffic.answered(req.UserAgent(), len(answer))
 	for k, values := range out.header {
 		w.Header()[k] = values
 	}

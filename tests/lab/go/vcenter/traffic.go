@@ -1,16 +1,16 @@
 package main
 
 import (
-	"maps"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Traffic counts what each program asks of the SDK, by the first word of its
 // User-Agent. Its mutex is a leaf.
 type Traffic struct {
 	mu     sync.Mutex
-	agents map[string]Count
+	agents map[string]*asked
 }
 
 // Count is what one program has asked: calls begun, and bytes of SOAP in both
@@ -21,22 +21,52 @@ type Count struct {
 	Sent     int `json:"sent"`
 }
 
-func newTraffic() *Traffic { return &Traffic{agents: map[string]Count{}} }
-
-func (t *Traffic) add(userAgent string, c Count) {
-	name, _, _ := strings.Cut(userAgent, "/")
-	name, _, _ = strings.Cut(name, " ")
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	sum := t.agents[strings.ToLower(name)]
-	sum.Calls += c.Calls
-	sum.Received += c.Received
-	sum.Sent += c.Sent
-	t.agents[strings.ToLower(name)] = sum
+type asked struct {
+	begun    []time.Time
+	received int
+	sent     int
 }
 
-func (t *Traffic) all() map[string]Count {
+func newTraffic() *Traffic { return &Traffic{agents: map[string]*asked{}} }
+
+// begins counts a call that comes in.
+func (t *Traffic) begins(userAgent string, received int) {
+	t.of(userAgent, func(a *asked) {
+		a.begun = append(a.begun, time.Now())
+		a.received += received
+	})
+}
+
+// answered counts what it is answered.
+func (t *Traffic) answered(userAgent string, sent int) {
+	t.of(userAgent, func(a *asked) { a.sent += sent })
+}
+
+func (t *Traffic) of(userAgent string, note func(*asked)) {
+	name, _, _ := strings.Cut(userAgent, "/")
+	name, _, _ = strings.Cut(name, " ")
+	name = strings.ToLower(name)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return maps.Clone(t.agents)
+	a, ok := t.agents[name]
+	if !ok {
+		a = &asked{}
+		t.agents[name] = a
+	}
+	note(a)
+}
+
+// all counts the calls that had begun by then, and all bytes.
+func (t *Traffic) all(then time.Time) map[string]Count {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	counts := map[string]Count{}
+	for name, a := range t.agents {
+		calls := len(a.begun)
+		for calls > 0 && a.begun[calls-1].After(then) {
+			calls--
+		}
+		counts[name] = Count{Calls: calls, Received: a.received, Sent: a.sent}
+	}
+	return counts
 }
