@@ -429,7 +429,7 @@ async fn floor(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain> 
     };
     tokio::try_join!(evictions, gone)?;
     let took = began.elapsed();
-    count(kube, &user, since, Timestamp::now(), took).await
+    count(kube, &user, node, since, Timestamp::now(), took).await
 }
 
 /// What a budget itself takes: asks in the moment that it allows.
@@ -470,7 +470,7 @@ async fn budget_floor(
     })
     .await?;
     let took = began.elapsed();
-    count(kube, &user, since, Timestamp::now(), took).await
+    count(kube, &user, node, since, Timestamp::now(), took).await
 }
 
 async fn cordon_and_list(
@@ -538,7 +538,7 @@ async fn kubectl(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain
         drain.tail()
     );
     let took = began.elapsed();
-    count(kube, &user, since, Timestamp::now(), took).await
+    count(kube, &user, node, since, Timestamp::now(), took).await
 }
 
 /// A click, and from the cordon until Haulout has recorded that the drain is complete.
@@ -568,7 +568,7 @@ async fn by_haulout(stage: &Stage<'_>, number: usize, pods: usize) -> anyhow::Re
     .with_context(|| stage.said())?;
     ensure!(from >= since, "{node} was drained before the click");
     let took = Duration::try_from(to.duration_since(from))?;
-    let drain = count(stage.kube, &user, from, to, took).await?;
+    let drain = count(stage.kube, &user, &node, from, to, took).await?;
     // The publisher writes beside the drain and may end after it.
     let events = until("the Events of the pods", PATIENCE, async || {
         let audit = stage.audit().await?;
@@ -589,6 +589,7 @@ async fn by_haulout(stage: &Stage<'_>, number: usize, pods: usize) -> anyhow::Re
 async fn count(
     kube: &Kube,
     user: &User,
+    node: &str,
     since: Timestamp,
     to: Timestamp,
     took: Duration,
@@ -599,7 +600,7 @@ async fn count(
         .filter(|it| it.user == user.name() && it.received >= since && it.received <= to);
     // One that is logged twice is one all the same.
     let own: BTreeSet<_> = own
-        .filter(|it| it.resource != "events" && !stands(it))
+        .filter(|it| it.resource != "events" && !stands(it) && !is_of_another(it, node))
         .map(|it| {
             (
                 it.received,
@@ -619,6 +620,13 @@ async fn count(
 /// Whether it is one of the watches that stand whether somebody drains or not, and are renewed each minute.
 fn stands(it: &AuditEvent) -> bool {
     it.verb == "watch" && ["nodes", "nodemaintenances"].contains(&&*it.resource)
+}
+
+/// Whether it tells of the episode of another node, whose host is in maintenance meanwhile: that one waits for a place, and
+/// says so.
+fn is_of_another(it: &AuditEvent, node: &str) -> bool {
+    let own = format!("{node}-");
+    it.resource == "nodemaintenances" && it.name.as_ref().is_some_and(|name| !name.starts_with(&own))
 }
 
 /// What another client feels: one small read.

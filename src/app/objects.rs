@@ -12,9 +12,9 @@ use crate::cluster::update::{Maintenance, Maintenances, Update};
 use crate::gate::{Errand, Gate, Permit};
 use crate::telemetry::objects::{Objects, Write};
 
-/// How long changes are gathered before they are written. A drain changes with each pod that leaves, and whoever looks
-/// reads twice a second at most.
-const GATHER: Duration = Duration::from_millis(500);
+/// How long changes are gathered after a write. A drain changes with each pod that leaves, and whoever looks reads once a
+/// second at most; what comes after a quiet second is written at once.
+const GATHER: Duration = Duration::from_secs(1);
 
 /// How long to wait after a refusal. What is due is found anew then, so nothing piles up.
 const AFTER_REFUSAL: Duration = Duration::from_secs(5);

@@ -282,6 +282,15 @@ impl Growing {
             text: CompactString::default(),
             children: Vec::new(),
         };
+        // Nine elements in ten have none.
+        if !start.attributes_raw().is_empty() {
+            self.attributes(start, &mut element, at)?;
+        }
+        self.open.push(element);
+        Ok(())
+    }
+
+    fn attributes(&self, start: &BytesStart<'_>, element: &mut Element, at: u64) -> Result<(), XmlError> {
         // The check for duplicates compares each attribute with all before it; the limit comes first.
         for (index, attribute) in start.attributes().with_checks(false).enumerate() {
             limit(index + 1, MAX_ATTRIBUTES, "attributes on one element")?;
@@ -291,22 +300,22 @@ impl Growing {
                 continue;
             }
             // An attribute without a prefix is in no namespace, whatever the default is.
-            let slot = match self.scopes.resolver.resolve_prefix(prefix, false) {
-                ResolveResult::Unbound => &mut element.type_attr,
-                ResolveResult::Bound(bound) if bound.as_ref() == XSI => &mut element.xsi_type,
+            let is_xsi = match self.scopes.resolver.resolve_prefix(prefix, false) {
+                ResolveResult::Unbound => false,
+                ResolveResult::Bound(bound) if bound.as_ref() == XSI => true,
                 ResolveResult::Bound(_) | ResolveResult::Unknown(_) => continue,
             };
             let value = attribute
                 .normalized_value(XmlVersion::Implicit1_0)
                 .map_err(|error| malformed(at, &error))?;
             limit(value.len(), MAX_TEXT, "bytes in one attribute")?;
-            *slot = Some(value.as_ref().into());
+            if is_xsi {
+                let local = value.rsplit_once(':').map_or(&*value, |(_, local)| local);
+                element.xsi_type = Some(local.into());
+            } else {
+                element.type_attr = Some(value.as_ref().into());
+            }
         }
-        if let Some(name) = element.xsi_type.take() {
-            let local = name.rsplit_once(':').map_or(&*name, |(_, local)| local);
-            element.xsi_type = Some(local.into());
-        }
-        self.open.push(element);
         Ok(())
     }
 

@@ -419,7 +419,7 @@ fn of_the_ended_episodes_as_many_are_kept_as_the_setting_says() {
             let name = format!("r{round}");
             ask(&stage, &name, &node, MaintenanceAction::Drain).await?;
             stage.wait_phase(&node, "drained").await?;
-            // What is over within the half second in which writes are gathered leaves no object.
+            // What is over within the second in which writes are gathered leaves no object.
             until("the episode to have its object", PATIENCE, async || {
                 let is_open =
                     |it: &NodeMaintenance| it.status.as_ref().is_none_or(|it| it.ended_at.is_none());
