@@ -96,8 +96,8 @@ fn main() -> anyhow::Result<()> {
     measure("fold", None, &mut || {
         black_box(folded(black_box(&set)));
     });
-    // One property of a host changes, at a vCenter's published maximum of hosts: of one that carries a VM of ours, which
-    // draws every node's picture anew, and of one that carries none.
+    // One property of a host changes, at a vCenter's published maximum of hosts: of one that carries a VM of ours, whose
+    // picture is drawn anew, and of one that carries none.
     for (name, number) in [("host_of_ours", 0), ("foreign_host", HOSTS - 1)] {
         let mut inventory = inventory();
         fleet::tell(&mut inventory, HOSTS, OURS);
@@ -108,7 +108,7 @@ fn main() -> anyhow::Result<()> {
             inventory.apply(Fact::Vsphere(Update::Host(host.clone())));
             if inventory.has_news() {
                 black_box(inventory.roster());
-                black_box(inventory.sights());
+                black_box(inventory.draw());
             }
         });
     }

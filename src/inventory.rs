@@ -17,6 +17,7 @@ mod sight;
 mod spare;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -26,7 +27,7 @@ use crate::maintenance::admission::{Applicant, Ledger, Limits};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Phase, Record};
 use crate::maintenance::finding::Finding;
-use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Lead, Outcome, Sight};
+use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Lead, Outcome, Pictures, Sight};
 use crate::maintenance::placement::Hold;
 use crate::maintenance::record;
 use crate::vsphere::update as vsphere;
@@ -99,12 +100,26 @@ pub struct Inventory {
     /// The budgets whose watch stands.
     heard_budgets: BTreeSet<cluster::Budget>,
     ledger: Ledger,
-    /// Something came in since the last pictures that can change one.
-    is_news: bool,
+    /// What of all our nodes is asked of vCenter.
+    keys: Arc<BTreeSet<vsphere::VmKey>>,
+    /// What came in since the last pictures, where it can change one.
+    news: Option<News>,
+    /// The hosts that were told of since the last pictures.
+    told_hosts: BTreeSet<HostRef>,
     /// In the last pictures every node was in service, and nobody asked otherwise.
     is_calm: bool,
-    /// The nodes at rest in the last pictures: nothing is decided on them, whatever version of their objects is shown.
-    at_rest: BTreeSet<NodeName>,
+    /// The nodes that were not at rest in the last pictures. Each may be another one with whatever comes in, because they wait
+    /// for each other and look for places on the same hosts; one at rest only with a fact about itself or its host.
+    awake: BTreeSet<NodeName>,
+}
+
+/// What has to be drawn anew.
+#[derive(Debug)]
+enum News {
+    /// Every picture.
+    OfAll,
+    /// Those of these nodes, and of whoever is awake.
+    Of(BTreeSet<NodeName>),
 }
 
 /// Whether one world is being heard, and what it has told since its last `Reset`.
@@ -175,9 +190,11 @@ impl Inventory {
             last_of: BTreeMap::new(),
             heard_budgets: BTreeSet::new(),
             ledger: Ledger::default(),
-            is_news: true,
+            keys: Arc::default(),
+            news: Some(News::OfAll),
+            told_hosts: BTreeSet::new(),
             is_calm: false,
-            at_rest: BTreeSet::new(),
+            awake: BTreeSet::new(),
         }
     }
 
@@ -185,12 +202,20 @@ impl Inventory {
     pub fn leads(&mut self, lead: Lead, now: Timestamp) {
         self.lead = lead;
         self.process_began = now;
-        self.is_news = true;
+        self.news = Some(News::OfAll);
     }
 
     /// Folds one fact in.
     pub fn apply(&mut self, fact: Fact) {
-        self.is_news |= self.matters(&fact);
+        let news = self.news_in(&fact);
+        if let (Some(_), Fact::Vsphere(vsphere::Update::Host(host))) = (&news, &fact) {
+            self.told_hosts.insert(host.moref.clone());
+        }
+        match (news, &mut self.news) {
+            (None, _) | (_, Some(News::OfAll)) => {}
+            (Some(News::Of(more)), Some(News::Of(nodes))) => nodes.extend(more),
+            (Some(news), standing) => *standing = Some(news),
+        }
         match fact {
             Fact::Vsphere(update) => self.apply_vsphere(update),
             Fact::Cluster(update) => self.apply_cluster(update),
@@ -198,38 +223,75 @@ impl Inventory {
         }
     }
 
-    /// Whether any picture can be another one than [`Inventory::sights`] gave last.
+    /// Whether any picture can be another one than was drawn last.
     pub fn has_news(&self) -> bool {
-        self.is_news
+        self.news.is_some()
     }
 
-    /// Whether a fact can change a picture. A vCenter may have thousands of hosts that change all the time and carry nothing of
+    /// Which pictures a fact can change. A vCenter may have thousands of hosts that change all the time and carry nothing of
     /// ours: while no node is on its way out or back, they cost a look at where our VMs stand. One on its way may go to
     /// any of them. And a thousand kubelets say several times a second that they live, each of a node at rest in a Node
     /// that is another only by its version; what happens to the node next shows its latest.
-    fn matters(&self, fact: &Fact) -> bool {
+    fn news_in(&self, fact: &Fact) -> Option<News> {
+        let is_heard = self.silent().is_none();
+        let of = |node: &NodeName| Some(News::Of(BTreeSet::from([node.clone()])));
         match fact {
-            Fact::Cluster(cluster::Update::Node(node)) if self.at_rest.contains(&node.name) => {
-                let is_same = |known: &cluster::Node| {
-                    let ready = cluster::Ready {
-                        heartbeat: known.ready.heartbeat,
-                        ..node.ready
-                    };
-                    let only_later = cluster::Node {
-                        resource_version: known.resource_version,
-                        ready,
-                        ..(**node).clone()
-                    };
-                    *known == only_later
+            Fact::Cluster(cluster::Update::Node(node)) => {
+                let Some(known) = self.nodes.get(&node.name) else {
+                    return Some(News::OfAll);
                 };
-                !self.nodes.get(&node.name).is_some_and(is_same)
+                if !self.awake.contains(&node.name) && is_later_only(known, node) {
+                    return None;
+                }
+                // Who goes by the same keys is seen by those that share a VM.
+                let is_same_machine = known.uid == node.uid && self.keys(known) == self.keys(node);
+                if is_heard && is_same_machine {
+                    of(&node.name)
+                } else {
+                    Some(News::OfAll)
+                }
             }
+            Fact::Cluster(cluster::Update::PodsChanged(node)) if is_heard => of(node),
+            // Whoever drains is awake.
+            Fact::Cluster(cluster::Update::Budget { .. }) if is_heard => Some(News::Of(BTreeSet::new())),
+            Fact::Finding(finding) if is_heard => of(&finding.node),
             Fact::Vsphere(vsphere::Update::Host(host)) => {
-                let is_ours = || self.vms.values().any(|vm| vm.host.as_ref() == Some(&host.moref));
-                self.hosts.get(&host.moref) != Some(host) && (!self.is_calm || is_ours())
+                let known = self.hosts.get(&host.moref);
+                if known == Some(host) {
+                    return None;
+                }
+                let ours = self.nodes_on(&host.moref);
+                if ours.is_empty() && self.is_calm {
+                    return None;
+                }
+                let stays = known.is_some_and(|known| known.compute == host.compute);
+                Some(if is_heard && stays {
+                    News::Of(ours)
+                } else {
+                    News::OfAll
+                })
             }
-            Fact::Vsphere(vsphere::Update::Settled) => self.vcenter.silent.is_some(),
-            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => true,
+            Fact::Vsphere(vsphere::Update::Settled) => self.vcenter.silent.is_some().then_some(News::OfAll),
+            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => Some(News::OfAll),
+        }
+    }
+
+    /// The nodes whose VM stands on `host`.
+    fn nodes_on(&self, host: &HostRef) -> BTreeSet<NodeName> {
+        let vms = self.vms.values().filter(|vm| vm.host.as_ref() == Some(host));
+        let keys = vms.filter_map(|vm| self.sole_answers.get(&vm.moref)).flatten();
+        keys.filter_map(|key| self.askers.get(key))
+            .flatten()
+            .cloned()
+            .collect()
+    }
+
+    /// The nodes whose pictures may be other ones than were drawn last.
+    fn in_the_news(&self) -> BTreeSet<NodeName> {
+        match &self.news {
+            None => self.awake.clone(),
+            Some(News::OfAll) => self.names(),
+            Some(News::Of(nodes)) => nodes.union(&self.awake).cloned().collect(),
         }
     }
 
@@ -241,6 +303,13 @@ impl Inventory {
 
     /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
     pub fn roster(&mut self) -> vsphere::Roster {
+        if matches!(self.news, Some(News::OfAll)) {
+            let keys: BTreeSet<vsphere::VmKey> =
+                self.names().iter().flat_map(|name| self.keys_of(name)).collect();
+            if *self.keys != keys {
+                self.keys = Arc::new(keys);
+            }
+        }
         let pressing = self.press();
         let tasks = self
             .local
@@ -251,7 +320,7 @@ impl Inventory {
                 Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
             });
         vsphere::Roster {
-            vms: self.names().iter().flat_map(|name| self.keys_of(name)).collect(),
+            vms: Arc::clone(&self.keys),
             pressing,
             tasks: tasks.collect(),
         }
@@ -259,7 +328,8 @@ impl Inventory {
 
     /// The nodes whose pods are to be watched: those being drained, and those kept so.
     pub fn draining(&self) -> BTreeSet<NodeName> {
-        let kept = self.nodes.values().filter(|node| match self.record(node) {
+        let awake = self.awake.iter().filter_map(|name| self.nodes.get(name));
+        let kept = awake.filter(|node| match self.record(node) {
             Record::Episode(episode) => *episode.phase.at_work() == Phase::Drained,
             Record::InService | Record::Python(_) | Record::Unreadable { .. } => false,
         });
@@ -275,24 +345,45 @@ impl Inventory {
 
     /// The whole picture of each node.
     pub fn sights(&mut self) -> BTreeMap<NodeName, Sight> {
-        self.update_ledger();
-        let offers = self.offers();
-        let sights: BTreeMap<NodeName, Sight> = self
-            .names()
-            .into_iter()
-            .filter_map(|name| {
-                let offer = offers.get(&name).cloned().unwrap_or_default();
-                let sight = self.sight(&name, offer)?;
-                Some((name, sight))
-            })
+        self.news = Some(News::OfAll);
+        self.draw().sights
+    }
+
+    /// The pictures that may be other ones than were drawn last.
+    pub fn draw(&mut self) -> Pictures {
+        let names = self.in_the_news();
+        let are_all = matches!(self.news, Some(News::OfAll));
+        self.update_ledger(&names);
+        let offers = self.offers(&names);
+        if are_all {
+            self.awake.clear();
+        }
+        let mut sights = BTreeMap::new();
+        for name in names {
+            let offer = offers.get(&name).cloned().unwrap_or_default();
+            let sight = self.sight(&name, offer);
+            if sight.as_ref().is_none_or(Sight::is_at_rest) {
+                self.awake.remove(&name);
+            } else {
+                self.awake.insert(name.clone());
+            }
+            sights.extend(sight.map(|sight| (name, sight)));
+        }
+        self.news = None;
+        let told = std::mem::take(&mut self.told_hosts);
+        let told = told.into_iter().filter(|_| !are_all);
+        let hosts = told
+            .filter_map(|moref| self.hosts.get(&moref))
+            .map(|host| self.shown(host))
             .collect();
-        self.is_news = false;
         self.is_calm = sights
             .values()
             .all(|sight| sight.record == Record::InService && sight.seen.request.is_none());
-        let at_rest = sights.iter().filter(|(_, sight)| sight.is_at_rest());
-        self.at_rest = at_rest.map(|(name, _)| name.clone()).collect();
-        sights
+        Pictures {
+            sights,
+            are_all,
+            hosts,
+        }
     }
 
     fn apply_vsphere(&mut self, update: vsphere::Update) {
@@ -501,12 +592,13 @@ impl Inventory {
         }
     }
 
-    fn update_ledger(&mut self) {
+    /// Takes who holds places and who wants one. A node at rest does neither, so `names` need only be of those that are not.
+    fn update_ledger(&mut self, names: &BTreeSet<NodeName>) {
         let mut ledger = Ledger {
             granted: std::mem::take(&mut self.ledger.granted),
             ..Ledger::default()
         };
-        for node in self.nodes.values() {
+        for node in names.iter().filter_map(|name| self.nodes.get(name)) {
             let record = self.record(node);
             let (draining, unavailable) = sight::takes_places(&record);
             if draining {
@@ -528,6 +620,20 @@ impl Inventory {
         }
         self.ledger = ledger;
     }
+}
+
+/// Whether a Node shows nothing more than that its kubelet lives.
+fn is_later_only(known: &cluster::Node, node: &cluster::Node) -> bool {
+    let ready = cluster::Ready {
+        heartbeat: known.ready.heartbeat,
+        ..node.ready
+    };
+    let only_later = cluster::Node {
+        resource_version: known.resource_version,
+        ready,
+        ..node.clone()
+    };
+    *known == only_later
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@
 #[path = "laws/facts.rs"]
 mod facts;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use haulout::ids::NodeName;
 use haulout::maintenance::decide::Transition;
 use haulout::maintenance::effect::{Effect, EffectKind};
 use haulout::maintenance::episode::{Cordon, DrainEnd, Phase, Record};
-use haulout::maintenance::observed::{Attempt, NodeSeen, Observed, Outcome, PowerSeen, Sight};
+use haulout::maintenance::observed::{Attempt, NodeSeen, Observed, Outcome, Pictures, PowerSeen, Sight};
 use haulout::maintenance::policy::DrainTimeoutAction;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -113,11 +112,11 @@ fn shutting_down() -> Sight {
     sight(record, observed(cordoned, vm(PowerSeen::On, entering())))
 }
 
-fn named(sights: impl IntoIterator<Item = (&'static str, Sight)>) -> BTreeMap<NodeName, Sight> {
-    sights
+fn named(sights: impl IntoIterator<Item = (&'static str, Sight)>) -> Pictures {
+    let named = sights
         .into_iter()
-        .map(|(name, sight)| (NodeName::new(name), sight))
-        .collect()
+        .map(|(name, sight)| (NodeName::new(name), sight));
+    Pictures::all(named.collect())
 }
 
 /// Lets every task run until all of them wait for time to pass, and then that much of it pass.

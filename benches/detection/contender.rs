@@ -278,7 +278,7 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
     ))?;
     let ours = (0..watch.ours).filter_map(|n| VmUuid::parse(&Crowd::uuid(n)));
     let roster = Roster {
-        vms: ours.map(VmKey::Uuid).collect(),
+        vms: Arc::new(ours.map(VmKey::Uuid).collect()),
         ..Roster::default()
     };
     let (_keep, roster) = watch::channel(roster);

@@ -12,7 +12,7 @@ use tracing::{debug, error, warn};
 use super::node::{NodeActor, Shared};
 use super::perform::Perform;
 use crate::ids::NodeName;
-use crate::maintenance::observed::Sight;
+use crate::maintenance::observed::{Pictures, Sight};
 
 /// How long the actors get to end when the house closes. They stop at their next await; more time would only hide one
 /// that does not.
@@ -51,17 +51,16 @@ impl<P: Perform> Supervisor<P> {
         }
     }
 
-    /// Hands each node's actor its sight, starts actors for nodes that have none, and ends those of nodes that are not
-    /// among `sights`.
-    pub fn show(&mut self, sights: BTreeMap<NodeName, Sight>) {
+    /// Hands each node's actor its sight, starts actors for nodes that have none, and ends those of nodes that are gone.
+    pub fn show(&mut self, pictures: Pictures) {
         self.handles.retain(|name, handle| {
-            let stays = sights.contains_key(name);
+            let stays = pictures.leaves(name);
             if !stays {
                 handle.stop.cancel();
             }
             stays
         });
-        for (name, sight) in sights {
+        for (name, sight) in pictures.sights {
             match self.handles.get(&name) {
                 Some(handle) => {
                     handle.sights.send_if_modified(|standing| {

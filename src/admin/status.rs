@@ -22,7 +22,7 @@ use super::{NoPort, Server, bind};
 use crate::actor::tell::{Tell, Told};
 use crate::cluster::update::{Maintenance, Role};
 use crate::ids::{HostRef, NodeName};
-use crate::maintenance::observed::{HostState, Sight};
+use crate::maintenance::observed::{HostState, Pictures};
 use crate::telemetry::link::Links;
 use crate::telemetry::objects::Objects;
 use known::Known;
@@ -76,14 +76,20 @@ impl Status {
         }
     }
 
-    /// Looks at what actors are about to be shown, and at the hosts of their clusters.
-    pub fn show(&self, sights: &BTreeMap<NodeName, Sight>, hosts: BTreeMap<HostRef, (String, HostState)>) {
+    /// Looks at what actors are about to be shown, and at the hosts of which something was told with it.
+    pub fn show(&self, pictures: &Pictures) {
         let now = (self.clock)();
         let is_changed = {
             let mut known = self.known();
-            let are_nodes_changed = known.show(sights, now);
-            known.show_hosts(hosts, now) || are_nodes_changed
+            let are_nodes_changed = known.show(pictures, now);
+            known.show_changes(pictures.hosts.clone(), now) || are_nodes_changed
         };
+        self.tell_if(is_changed);
+    }
+
+    /// Takes the hosts that carry our VMs or could, each with name and state.
+    pub fn show_hosts(&self, hosts: BTreeMap<HostRef, (String, HostState)>) {
+        let is_changed = self.known().show_hosts(hosts, (self.clock)());
         self.tell_if(is_changed);
     }
 

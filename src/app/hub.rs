@@ -127,11 +127,11 @@ pub(super) async fn run<P: Perform>(
             onlookers.show_standing_by(&inventory);
             continue;
         }
-        let sights = inventory.sights();
+        let pictures = inventory.draw();
         set(&interest.draining, inventory.draining());
         set(&interest.holding, inventory.holding());
-        onlookers.show(&sights, &inventory);
-        supervisor.show(sights);
+        onlookers.show(&pictures, &inventory);
+        supervisor.show(pictures);
     }
     supervisor.close().await;
 }

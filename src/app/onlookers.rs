@@ -1,7 +1,6 @@
 //! Those who look on while the hub works, and show it to whoever asks: the metrics, the health checks and the
 //! status page.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,9 +10,8 @@ use crate::admin::status::Status;
 use crate::admin::status::view::Leadership;
 use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
-use crate::ids::NodeName;
 use crate::inventory::{Fact, Inventory};
-use crate::maintenance::observed::Sight;
+use crate::maintenance::observed::Pictures;
 use crate::telemetry::metrics::{Came, Metrics};
 use crate::telemetry::objects::Objects;
 use crate::telemetry::trace::Traces;
@@ -134,13 +132,16 @@ impl Onlookers {
     }
 
     /// Looks at what actors are about to be shown, and at the inventory that it comes from.
-    pub(super) fn show(&self, sights: &BTreeMap<NodeName, Sight>, inventory: &Inventory) {
-        self.metrics.show(sights);
+    pub(super) fn show(&self, pictures: &Pictures, inventory: &Inventory) {
+        self.metrics.show(pictures);
         if let Some(objects) = &self.objects {
-            objects.show(sights);
+            objects.show(pictures);
         }
         if let Some(status) = &self.status {
-            status.show(sights, inventory.hosts_of_ours());
+            status.show(pictures);
+            if pictures.are_all {
+                status.show_hosts(inventory.hosts_of_ours());
+            }
         }
     }
 
@@ -154,12 +155,13 @@ impl Onlookers {
         if self.objects.is_none() && self.status.is_none() {
             return;
         }
-        let looks = inventory.looks();
+        let looks = Pictures::all(inventory.looks());
         if let Some(objects) = &self.objects {
             objects.show(&looks);
         }
         if let Some(status) = &self.status {
-            status.show(&looks, inventory.hosts_of_ours());
+            status.show(&looks);
+            status.show_hosts(inventory.hosts_of_ours());
         }
     }
 

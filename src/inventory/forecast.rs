@@ -87,8 +87,8 @@ impl Inventory {
 
     /// What maintenance of `names` would meet, if they came in this order: what one is offered, the next is not.
     pub fn forecast(&mut self, names: &[NodeName]) -> Vec<Forecast> {
-        self.update_ledger();
-        let (offers, mut reservations) = self.placed();
+        self.update_ledger(&self.names());
+        let (offers, mut reservations) = self.placed(&self.names());
         let mut forecasts = Vec::new();
         for name in names {
             let Some(sight) = self.sight(name, Offer::default()) else {

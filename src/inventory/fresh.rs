@@ -1,6 +1,6 @@
 //! Which answers have to be fresh: a VM may have been cloned since its node was bound, and of two VMs neither is touched.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::Inventory;
 use crate::cluster::update::Node;
@@ -19,15 +19,10 @@ pub(super) struct Pressed {
 impl Inventory {
     /// Notes which keys are pressing by now, and gives them, so that vCenter is asked for them.
     pub(super) fn press(&mut self) -> BTreeMap<VmKey, Pressing> {
-        let leaving: BTreeSet<VmRef> = self
-            .vms
-            .values()
-            .filter(|vm| self.host_state(vm.host.as_ref()).is_leaving())
-            .map(|vm| vm.moref.clone())
-            .collect();
         let mut pressing = BTreeMap::new();
-        for node in self.nodes.values() {
-            let Some(how) = self.pressing(node, &leaving) else {
+        // For a node at rest nothing is.
+        for node in self.in_the_news().iter().filter_map(|name| self.nodes.get(name)) {
+            let Some(how) = self.pressing(node) else {
                 continue;
             };
             for key in self.keys(node) {
@@ -46,7 +41,7 @@ impl Inventory {
         pressing
     }
 
-    fn pressing(&self, node: &Node, leaving: &BTreeSet<VmRef>) -> Option<Pressing> {
+    fn pressing(&self, node: &Node) -> Option<Pressing> {
         let record = self.record(node);
         match record.phase().map(Phase::at_work) {
             Some(Phase::ShuttingDown(_)) => return Some(Pressing::PowerCut),
@@ -62,9 +57,14 @@ impl Inventory {
             )
             | None => {}
         }
+        let is_on_its_way = |vm: &VmRef| {
+            let vm = self.vms.get(vm);
+            vm.is_some_and(|vm| self.host_state(vm.host.as_ref()).is_leaving())
+        };
         let is_leaving = || {
-            let answers = |key: &VmKey| self.answers.get(key).is_some_and(|vms| !vms.is_disjoint(leaving));
-            !leaving.is_empty() && self.keys(node).iter().any(answers)
+            let keys = self.keys(node);
+            let vms = keys.iter().filter_map(|key| self.answers.get(key)).flatten();
+            vms.into_iter().any(is_on_its_way)
         };
         (record != Record::InService || is_leaving()).then_some(Pressing::Maintenance)
     }

@@ -1,6 +1,6 @@
 //! Where VMs that are off could go: one offer per node that looks for a host, no place offered twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -59,32 +59,38 @@ impl Inventory {
 
     /// An offer for each node that looks for a host, first come first served. What is offered to one is reserved
     /// against the others for as long as it keeps looking, so that two can never take one place.
-    pub(super) fn offers(&mut self) -> BTreeMap<NodeName, Offer> {
-        let (offers, _) = self.placed();
-        for (name, local) in &mut self.local {
-            local.offered = offers
-                .get(name)
-                .and_then(|offer| offer.fits.as_ref())
-                .map(|(host, _)| host.clone());
+    pub(super) fn offers(&mut self, names: &BTreeSet<NodeName>) -> BTreeMap<NodeName, Offer> {
+        let (offers, _) = self.placed(names);
+        for name in names {
+            if let Some(local) = self.local.get_mut(name) {
+                local.offered = offers
+                    .get(name)
+                    .and_then(|offer| offer.fits.as_ref())
+                    .map(|(host, _)| host.clone());
+            }
         }
         offers
     }
 
-    /// The offers, and all places that are reserved, theirs among them.
-    pub(super) fn placed(&self) -> (BTreeMap<NodeName, Offer>, Vec<(NodeName, Reservation)>) {
+    /// The offers, and all places that are reserved, theirs among them. A node at rest neither looks for one nor holds one,
+    /// so `names` need only be of those that are not.
+    pub(super) fn placed(
+        &self,
+        names: &BTreeSet<NodeName>,
+    ) -> (BTreeMap<NodeName, Offer>, Vec<(NodeName, Reservation)>) {
         let mut reservations: Vec<(NodeName, Reservation)> = Vec::new();
         let mut seekers: Vec<Seeker> = Vec::new();
         let mut lookers: Vec<Seeker> = Vec::new();
-        for name in self.names() {
-            let node = self.nodes.get(&name);
+        for name in names {
+            let node = self.nodes.get(name);
             let record = match node {
                 Some(node) => Some(self.record(node)),
-                None => self.record_of_gone(&name),
+                None => self.record_of_gone(name),
             };
             let Some(Record::Episode(episode)) = &record else {
                 continue;
             };
-            let Some(vm) = self.bound_vm(&name) else { continue };
+            let Some(vm) = self.bound_vm(name) else { continue };
             match self.holds_place(episode) {
                 Some(host) => {
                     let reservation = Reservation {
@@ -92,28 +98,28 @@ impl Inventory {
                         host,
                         needs: needs(vm),
                     };
-                    reservations.push((name, reservation));
+                    reservations.push((name.clone(), reservation));
                 }
                 None if node.is_some_and(|node| node.marks.strategy.as_deref() == Some("wait")) => {}
                 None if matches!(episode.phase.at_work(), Phase::AwaitingHost) => {
-                    let request = self.request(&name, node);
+                    let request = self.request(name, node);
                     if let Some(wanted) = self.wanted(vm, request.as_ref()) {
                         seekers.push(Seeker {
                             since: episode.trigger.clicked_at,
-                            node: name,
+                            node: name.clone(),
                             wanted,
                         });
                     }
                 }
                 None if matches!(episode.phase.at_work(), Phase::Queued | Phase::Draining) => {
-                    let request = self.request(&name, node);
+                    let request = self.request(name, node);
                     let asks = request
                         .as_ref()
                         .is_some_and(|request| matches!(request.action, Action::Relocate { .. }));
                     if let Some(wanted) = self.wanted(vm, request.as_ref()).filter(|_| asks) {
                         lookers.push(Seeker {
                             since: episode.trigger.clicked_at,
-                            node: name,
+                            node: name.clone(),
                             wanted,
                         });
                     }

@@ -40,11 +40,13 @@ impl Inventory {
         self.hosts
             .values()
             .filter(is_shown)
-            .map(|host| {
-                let name = host.name.clone().unwrap_or_else(|| host.moref.to_string());
-                let state = self.host_state(Some(&host.moref));
-                (host.moref.clone(), (name, state))
-            })
+            .map(|host| self.shown(host))
             .collect()
+    }
+
+    pub(super) fn shown(&self, host: &Host) -> (HostRef, (String, HostState)) {
+        let name = host.name.clone().unwrap_or_else(|| host.moref.to_string());
+        let state = self.host_state(Some(&host.moref));
+        (host.moref.clone(), (name, state))
     }
 }

@@ -113,7 +113,6 @@ impl Inventory {
             )
             | None => HostState::Unknown,
         };
-        let admission = self.ledger.admission(name, self.limits());
         let stray_of = match (&record, &vm, node) {
             (Record::InService, VmSeen::Found(vm), Some(node)) if vm.power == PowerSeen::Off => {
                 self.stray_of(node, &vm.moref)
@@ -135,9 +134,9 @@ impl Inventory {
                 .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
             request: self.request(name, node),
             vm,
-            behind: self.root_ahead(&admission),
+            behind: None,
             origin: Origin::default(),
-            admission,
+            admission: Admission::Granted,
             drain: local.and_then(|local| local.drain.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
             are_budgets_heard: local
@@ -150,17 +149,17 @@ impl Inventory {
         if let Some(local) = local {
             local.paper.overlay(&mut seen, |host| self.host_state(Some(host)));
         }
-        let sight = Sight { record, seen };
-        let origin = match &sight.seen.vm {
-            VmSeen::Found(vm) if sight.record.episode().is_none() && !sight.is_at_rest() => self.origin(vm),
-            VmSeen::Found(_)
-            | VmSeen::NotLookedUp
-            | VmSeen::Missing
-            | VmSeen::Ambiguous(_)
-            | VmSeen::Shared(_) => Origin::default(),
-        };
-        let seen = Observed { origin, ..sight.seen };
-        Some(Sight { seen, ..sight })
+        let mut sight = Sight { record, seen };
+        // What others do is shown to those alone on whom something can be decided: so one at rest stays as it was drawn.
+        if !sight.is_at_rest() {
+            let admission = self.ledger.admission(name, self.limits());
+            sight.seen.behind = self.root_ahead(&admission);
+            sight.seen.admission = admission;
+            if let (VmSeen::Found(vm), None) = (&sight.seen.vm, sight.record.episode()) {
+                sight.seen.origin = self.origin(vm);
+            }
+        }
+        Some(sight)
     }
 
     /// The episode of `node` that had ended when a power-off of ours arrived, where that is why `vm` is off. What vCenter

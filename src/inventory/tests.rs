@@ -230,6 +230,116 @@ fn in_phase(n: u8, phase: Phase) -> Fact {
 }
 
 #[test]
+fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
+    let of = |update| vsphere(update);
+    let host_is = |n: u8, change: fn(&mut Host)| {
+        let mut host = host(n);
+        change(&mut host);
+        of(vsphere::Update::Host(host))
+    };
+    let node_is = |n: u8, change: fn(&mut Node)| {
+        let mut node = node(n);
+        node.resource_version = 20;
+        change(&mut node);
+        Fact::Cluster(cluster::Update::Node(Box::new(node)))
+    };
+    let finds = |n: u8, found| Fact::Finding(Finding { node: name(n), found });
+    let facts = [
+        of(vsphere::Update::Host(entering(1, 5))),
+        of(vsphere::Update::Host(entering(2, 4))),
+        of(vsphere::Update::Host(host(1))),
+        host_is(1, |host| host.in_maintenance = Some(true)),
+        host_is(2, |host| host.in_quarantine = Some(true)),
+        host_is(2, |host| host.name = Some("renamed".to_owned())),
+        host_is(2, |host| host.compute = Some(ComputeRef::new("other"))),
+        host_is(4, |host| host.connection = Some(Connection::NotResponding)),
+        host_is(4, |host| host.passthrough = Some(Vec::new())),
+        of(vsphere::Update::HostGone(HostRef::new("host-4"))),
+        of(vsphere::Update::Vm(Vm {
+            host: Some(HostRef::new("host-4")),
+            ..vm(1)
+        })),
+        of(vsphere::Update::Vm(Vm {
+            power: Some(Power::Off),
+            ..vm(1)
+        })),
+        found(1, &[1, 2]),
+        of(vsphere::Update::Lost {
+            why: "gone".to_owned(),
+        }),
+        of(vsphere::Update::Settled),
+        node_is(1, |node| node.ready.heartbeat = Some(at(9))),
+        node_is(1, |node| node.unschedulable = true),
+        node_is(2, |node| node.provider_uuid = Some(uuid(1))),
+        in_phase(1, Phase::Queued),
+        in_phase(1, Phase::Draining),
+        awaiting(1),
+        awaiting(2),
+        Fact::Cluster(cluster::Update::NodeGone {
+            name: name(1),
+            uid: NodeUid::new("uid-1"),
+        }),
+        Fact::Cluster(cluster::Update::PodsChanged(name(1))),
+        finds(
+            1,
+            Found::Holds {
+                host: HostRef::new("host-4"),
+                holds: Vec::new(),
+            },
+        ),
+        tried(1, EffectKind::PowerOn, 3, Outcome::Asked),
+        task(TaskState::Running),
+    ];
+    let begin = || {
+        told(
+            [1, 2, 3]
+                .into_iter()
+                .flat_map(trio)
+                .chain([of(vsphere::Update::Host(host(4)))]),
+        )
+    };
+    // That the kubelet of a node at rest lives, and that what was tried on it is forgotten with that, is drawn with whatever
+    // happens to it next: nothing is decided on it before.
+    let at_sight = |sights: &BTreeMap<NodeName, Sight>| {
+        let mut sights = sights.clone();
+        for sight in sights.values_mut().filter(|sight| sight.is_at_rest()) {
+            if let Some(node) = &mut sight.seen.node {
+                (node.resource_version, node.heartbeat) = (0, None);
+            }
+            sight.seen.attempts.clear();
+        }
+        sights
+    };
+    let mut cases = 0;
+    for first in &facts {
+        for second in &facts {
+            for third in &facts {
+                let (mut in_part, mut whole) = (begin(), begin());
+                let mut standing = in_part.draw().sights;
+                whole.sights();
+                for fact in [first, second, third] {
+                    cases += 1;
+                    in_part.apply(fact.clone());
+                    whole.apply(fact.clone());
+                    let said = || format!("{first:?}, {second:?}, {third:?}");
+                    let roster = whole.roster();
+                    let all = whole.sights();
+                    if in_part.has_news() {
+                        assert_eq!(in_part.roster(), roster, "{}", said());
+                        let pictures = in_part.draw();
+                        standing.retain(|name, _| pictures.leaves(name));
+                        standing.extend(pictures.sights);
+                    }
+                    assert_eq!(at_sight(&standing), at_sight(&all), "{}", said());
+                    assert_eq!(in_part.draining(), whole.draining(), "{}", said());
+                }
+            }
+        }
+    }
+    println!("{cases} cases");
+}
+
+#[test]
 fn half_a_set_is_never_the_world() {
     let mut inventory = told(trio(1));
     assert_eq!(sight(&mut inventory, 1).seen.hearing, Hearing::Both);
@@ -325,7 +435,7 @@ fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
 
 #[test]
 fn the_name_counts_only_where_no_uuid_is_known_or_where_it_is_configured() {
-    let keys = |inventory: &mut Inventory| inventory.roster().vms;
+    let keys = |inventory: &mut Inventory| BTreeSet::clone(&inventory.roster().vms);
     let by_uuid = BTreeSet::from([VmKey::Uuid(uuid(1))]);
     let by_name = BTreeSet::from([VmKey::Name("gpu-1".to_owned())]);
     assert_eq!(

@@ -20,6 +20,33 @@ pub struct Sight {
     pub seen: Observed,
 }
 
+/// The pictures that were drawn last: of all nodes, or of those whose picture may be another one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pictures {
+    /// By node.
+    pub sights: BTreeMap<NodeName, Sight>,
+    /// Whether they are all, so that a node that is not among them is gone.
+    pub are_all: bool,
+    /// Where they are not all: the hosts that were told of since, each with name and state.
+    pub hosts: BTreeMap<HostRef, (String, HostState)>,
+}
+
+impl Pictures {
+    /// The pictures of all nodes.
+    pub fn all(sights: BTreeMap<NodeName, Sight>) -> Self {
+        Self {
+            sights,
+            are_all: true,
+            hosts: BTreeMap::new(),
+        }
+    }
+
+    /// Whether `node` is still there, as far as these tell.
+    pub fn leaves(&self, node: &NodeName) -> bool {
+        !self.are_all || self.sights.contains_key(node)
+    }
+}
+
 impl Sight {
     /// Whether nothing can be decided on it: the node is in service on a host in service, and nobody asks otherwise.
     pub fn is_at_rest(&self) -> bool {

@@ -24,7 +24,7 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase, Record};
 use crate::maintenance::finding::{Finding, Found};
-use crate::maintenance::observed::{Outcome, Sight};
+use crate::maintenance::observed::{Outcome, Pictures};
 use crate::maintenance::waiting::ParkReason;
 use families::{Families, Histogram, Labels, PREFIX, labels};
 use picture::Picture;
@@ -92,8 +92,8 @@ impl Metrics {
     }
 
     /// Takes the picture that actors are shown.
-    pub fn show(&self, sights: &BTreeMap<NodeName, Sight>) {
-        self.picture.show(sights);
+    pub fn show(&self, pictures: &Pictures) {
+        self.picture.show(pictures);
     }
 
     /// Takes how many hosts of each cluster could take one more VM.

@@ -24,7 +24,7 @@ use crate::cluster::update::{Maintenance, Maintenances, Role};
 use crate::ids::{EpisodeId, NodeName, NodeUid, RequestUid};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Ended, Episode, Record};
-use crate::maintenance::observed::{DrainReport, Hearing, Sight, VmSeen};
+use crate::maintenance::observed::{DrainReport, Hearing, Pictures, Sight, VmSeen};
 use crate::maintenance::request::RequestMark;
 use crate::maintenance::waiting::WaitingOn;
 
@@ -136,7 +136,7 @@ impl Objects {
     }
 
     /// Looks at what actors are about to be shown.
-    pub fn show(&self, sights: &BTreeMap<NodeName, Sight>) {
+    pub fn show(&self, pictures: &Pictures) {
         let now = (self.clock)();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let told = std::mem::take(&mut state.told);
@@ -145,8 +145,8 @@ impl Objects {
             state.apply(update);
         }
         state.are_nodes_told = state.nodes_told;
-        state.nodes.retain(|name, _| sights.contains_key(name));
-        for (name, sight) in sights {
+        state.nodes.retain(|name, _| pictures.leaves(name));
+        for (name, sight) in &pictures.sights {
             let of_node = state.nodes.entry(name.clone()).or_default();
             is_changed |= of_node.look(sight, now);
         }

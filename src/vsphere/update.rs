@@ -4,6 +4,7 @@
 //! the object before it is told. `None` means *unknown* (not told, not readable), never a default.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -57,7 +58,7 @@ pub enum VmKey {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
     /// The VMs of our nodes.
-    pub vms: BTreeSet<VmKey>,
+    pub vms: Arc<BTreeSet<VmKey>>,
     /// Those of `vms` for which an old answer could do harm. Each is asked for when it comes in here or becomes
     /// [more pressing](Pressing), and told in [`Update::Found`] although nothing changed.
     pub pressing: BTreeMap<VmKey, Pressing>,

@@ -399,7 +399,7 @@ impl Following {
 
     fn job(&mut self, roster: Roster, scope: Scope) -> Job {
         let keys = match scope {
-            Scope::Lookups => roster.vms.clone(),
+            Scope::Lookups => BTreeSet::clone(&roster.vms),
             Scope::New => self.unknown(&roster),
             Scope::All => self
                 .unknown(&roster)

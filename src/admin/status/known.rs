@@ -10,7 +10,7 @@ use crate::ids::{EpisodeId, HostRef, NodeName};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Ended, Episode, Phase, Record};
-use crate::maintenance::observed::{Admission, Hearing, HostState, PodLeft, Sight, VmSeen, Wishes};
+use crate::maintenance::observed::{Admission, Hearing, HostState, Pictures, PodLeft, Sight, VmSeen, Wishes};
 use crate::maintenance::request::Request;
 use crate::maintenance::waiting::WaitingOn;
 
@@ -114,12 +114,12 @@ pub(super) fn set<T: PartialEq>(place: &mut T, value: T) -> bool {
 }
 
 impl Known {
-    /// Takes how all nodes stand; gives whether that shows.
-    pub(super) fn show(&mut self, sights: &BTreeMap<NodeName, Sight>, now: Timestamp) -> bool {
+    /// Takes how nodes stand; gives whether that shows.
+    pub(super) fn show(&mut self, pictures: &Pictures, now: Timestamp) -> bool {
         let before = self.nodes.len();
-        self.nodes.retain(|name, _| sights.contains_key(name));
+        self.nodes.retain(|name, _| pictures.leaves(name));
         let mut is_changed = before != self.nodes.len();
-        for (name, sight) in sights {
+        for (name, sight) in &pictures.sights {
             let of_node = self.nodes.entry(name.clone()).or_default();
             let standing = Standing::of(sight);
             if of_node.standing.as_ref() == Some(&standing) {
@@ -147,8 +147,8 @@ impl Known {
         let before = self.hosts.len();
         self.hosts.retain(|moref, _| hosts.contains_key(moref));
         let mut is_changed = before != self.hosts.len();
-        for (moref, (name, state)) in hosts {
-            let host = self.hosts.entry(moref).or_insert_with(|| {
+        for (moref, (name, state)) in &hosts {
+            self.hosts.entry(moref.clone()).or_insert_with(|| {
                 is_changed = true;
                 OfHost {
                     name: name.clone(),
@@ -156,6 +156,21 @@ impl Known {
                     past: VecDeque::new(),
                 }
             });
+        }
+        self.show_changes(hosts, now) || is_changed
+    }
+
+    /// Takes the state of some hosts; those that are not to be shown are passed over. Gives whether that shows.
+    pub(super) fn show_changes(
+        &mut self,
+        hosts: BTreeMap<HostRef, (String, HostState)>,
+        now: Timestamp,
+    ) -> bool {
+        let mut is_changed = false;
+        for (moref, (name, state)) in hosts {
+            let Some(host) = self.hosts.get_mut(&moref) else {
+                continue;
+            };
             is_changed |= set(&mut host.name, name);
             let shown = State::of_host(&state);
             is_changed |= set(&mut host.state, state);

@@ -16,7 +16,7 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Cordon, Detection, Ended, Episode, HostMark, Phase, Record, Trigger};
 use crate::maintenance::observed::{
     Admission, CordonedBy, DrainReport, Hearing, Limit, NodeSeen, Observed, PodLeft, PodLeftBecause,
-    PowerSeen, VmFacts, VmSeen, Wishes,
+    PowerSeen, Sight, VmFacts, VmSeen, Wishes,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::waiting::WaitingOn;
@@ -167,7 +167,8 @@ fn show(status: &Arc<Status>, node: &str) {
         detection: Detection::Pushed,
     };
     let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
-    status.show(&sights, hosts);
+    status.show(&Pictures::all(sights.clone()));
+    status.show_hosts(hosts);
     let on = WaitingOn::Pods(vec![held()]);
     let record = &sights[&name].record;
     let waits = Told::Waits {
@@ -380,7 +381,7 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
         50,
     );
     let sights = BTreeMap::from([(name, sight("gpu1", "esx1", Record::InService, Vec::new()))]);
-    status.show(&sights, BTreeMap::new());
+    status.show(&Pictures::all(sights.clone()));
 
     let page = status.episode(&id).unwrap();
     let seen: Vec<_> = page
@@ -441,10 +442,10 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         };
         (NodeName::new(node), sight)
     };
-    status.show(
-        &BTreeMap::from([queued("gpu1", 30), queued("gpu2", 20)]),
-        BTreeMap::new(),
-    );
+    status.show(&Pictures::all(BTreeMap::from([
+        queued("gpu1", 30),
+        queued("gpu2", 20),
+    ])));
     let overview = status.overview();
     let places: Vec<_> = overview
         .queue
@@ -471,7 +472,7 @@ fn thousands_of_nodes_make_a_page_of_bounded_size_and_those_in_maintenance_are_o
         })
         .collect();
     sights.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
-    status.show(&sights, BTreeMap::new());
+    status.show(&Pictures::all(sights.clone()));
     let overview = status.overview();
     assert_eq!((overview.nodes.len(), overview.more_nodes), (200, 2801));
     assert_eq!(overview.nodes[0].name, "zz");

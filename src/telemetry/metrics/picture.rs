@@ -15,7 +15,7 @@ use crate::ids::{NodeName, TaskRef};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Phase, Record};
 use crate::maintenance::observed::{
-    Advice, DrainReport, Hearing, HostState, Outcome, PodLeftBecause, Sight, VmSeen,
+    Advice, DrainReport, Hearing, HostState, Outcome, Pictures, PodLeftBecause, Sight, VmSeen,
 };
 
 /// The phases by the names that people read, in the order of an episode.
@@ -73,15 +73,16 @@ struct Pods {
 }
 
 impl Picture {
-    pub(super) fn show(&self, sights: &BTreeMap<NodeName, Sight>) {
-        let nodes: BTreeMap<NodeName, Node> = sights
-            .iter()
-            .map(|(name, sight)| (name.clone(), Node::of(sight)))
-            .collect();
+    pub(super) fn show(&self, pictures: &Pictures) {
         let mut standing = self.lock();
-        standing.waits.retain(|name, _| nodes.contains_key(name));
-        standing.poweroffs.retain(|name, _| nodes.contains_key(name));
-        standing.nodes = nodes;
+        if pictures.are_all {
+            standing.waits.retain(|name, _| pictures.leaves(name));
+            standing.poweroffs.retain(|name, _| pictures.leaves(name));
+            standing.nodes.retain(|name, _| pictures.leaves(name));
+        }
+        for (name, sight) in &pictures.sights {
+            standing.nodes.insert(name.clone(), Node::of(sight));
+        }
     }
 
     pub(super) fn waits(&self, node: &NodeName, kind: Option<&'static str>) {

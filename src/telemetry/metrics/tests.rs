@@ -4,7 +4,7 @@ use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Detection;
 use crate::maintenance::observed::{
     Admission, Advice, Attempt, DrainReport, Hearing, HostState, Observed, PodLeft, PodLeftBecause,
-    PowerSeen, Refusal, VmFacts, VmSeen,
+    PowerSeen, Refusal, Sight, VmFacts, VmSeen,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::waiting::WaitingOn;
@@ -94,7 +94,7 @@ impl Teller {
             .into_iter()
             .map(|sight| (self.name.clone(), sight))
             .collect();
-        self.metrics.show(&sights);
+        self.metrics.show(&Pictures::all(sights));
     }
 
     fn tried_power_off(&self, outcome: Outcome) {

@@ -80,7 +80,7 @@ impl Cluster {
 
     fn show(&self, sight: Sight) {
         let sights = BTreeMap::from([(NodeName::new("gpu1"), sight)]);
-        self.objects.show(&sights);
+        self.objects.show(&Pictures::all(sights.clone()));
     }
 
     fn stands(&mut self, object: Maintenance) {
@@ -244,11 +244,11 @@ fn an_object_that_somebody_deletes_is_made_again_and_one_that_ended_is_not() {
 fn nothing_is_due_before_everything_there_is_has_been_told() {
     let objects = Objects::new("gpu=true".to_owned(), None, 2, now);
     let sights = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
-    objects.show(&sights);
+    objects.show(&Pictures::all(sights.clone()));
     assert_eq!(objects.due(), []);
     objects.told(&Maintenances::Settled);
     assert_eq!(objects.due(), [], "what is told counts from the next look");
-    objects.show(&sights);
+    objects.show(&Pictures::all(sights.clone()));
     assert_eq!(objects.due().len(), 1);
 }
 
