@@ -164,10 +164,19 @@ impl Element {
 /// The tree while it grows: the elements that stand open, outermost first, and what was counted.
 #[derive(Default)]
 struct Growing {
-    open: Vec<Element>,
+    open: Vec<Open>,
+    /// The elements that have ended and whose parents stand open. The children of one are the last of them, so that they are
+    /// moved into a list of just their length when it ends.
+    ended: Vec<Element>,
     root: Option<Element>,
     count: usize,
     scopes: Scopes,
+}
+
+/// An element that stands open, and how many had ended before it began.
+struct Open {
+    element: Element,
+    ended_before: usize,
 }
 
 /// Which namespaces the names of an element may be in. Few elements declare any, and nearly all names have no prefix, so the
@@ -286,7 +295,10 @@ impl Growing {
         if !start.attributes_raw().is_empty() {
             self.attributes(start, &mut element, at)?;
         }
-        self.open.push(element);
+        self.open.push(Open {
+            element,
+            ended_before: self.ended.len(),
+        });
         Ok(())
     }
 
@@ -321,7 +333,8 @@ impl Growing {
 
     fn text(&mut self, text: &str, at: u64) -> Result<(), XmlError> {
         match self.open.last_mut() {
-            Some(Element { text: so_far, .. }) => {
+            Some(Open { element, .. }) => {
+                let so_far = &mut element.text;
                 limit(
                     so_far.len() + text.len(),
                     MAX_TEXT,
@@ -343,23 +356,29 @@ impl Growing {
     }
 
     fn end(&mut self) {
-        let Some(mut element) = self.open.pop() else {
+        let Some(Open {
+            mut element,
+            ended_before,
+        }) = self.open.pop()
+        else {
             return;
         };
         self.scopes.leave(self.open.len());
-        if !element.children.is_empty() {
+        if self.ended.len() > ended_before {
+            element.children = self.ended.drain(ended_before..).collect();
             element.text = CompactString::default();
         }
-        match self.open.last_mut() {
-            Some(parent) => parent.children.push(element),
-            None => self.root = Some(element),
+        if self.open.is_empty() {
+            self.root = Some(element);
+        } else {
+            self.ended.push(element);
         }
     }
 
     fn finish(self) -> Result<Element, XmlError> {
-        if let Some(element) = self.open.last() {
+        if let Some(open) = self.open.last() {
             return Err(XmlError::Truncated {
-                element: super::text::for_people(&element.name),
+                element: super::text::for_people(&open.element.name),
             });
         }
         self.root.ok_or(XmlError::Empty)
