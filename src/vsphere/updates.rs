@@ -23,7 +23,7 @@ use super::property::{Object, UpdateSet};
 use super::session::Session;
 use super::soap::Moref;
 use super::update::{Pressing, Roster, Update, Vm, VmKey};
-use crate::ids::{ComputeRef, VmRef};
+use crate::ids::{ComputeRef, HostRef, VmRef};
 
 mod feed;
 mod lookup;
@@ -286,8 +286,8 @@ struct Job {
     keys: BTreeSet<VmKey>,
     found: Found,
     listed: BTreeSet<Moref>,
-    /// Clusters and hosts that are to be followed too.
-    candidates: BTreeSet<Moref>,
+    /// Hosts whose devices are to be followed too.
+    candidates: BTreeSet<HostRef>,
     /// vCenter has told of a host, and not that all are gone.
     knows_hosts: bool,
 }
@@ -317,8 +317,8 @@ impl Job {
             }
         }
         if !self.candidates.is_empty() {
-            let add = self.candidates.iter();
-            self.feed.change(add, std::iter::empty()).await?;
+            let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
+            self.feed.change(add.iter(), std::iter::empty()).await?;
         }
         let read_again = match self.scope {
             Scope::All => Some(self.feed.read_again(self.knows_hosts).await?),
@@ -342,9 +342,9 @@ struct Following {
     shadow: Shadow,
     found: Found,
     listed: BTreeSet<Moref>,
-    /// The clusters where VMs of ours stand or stood, and their hosts, whose devices are followed. They only become more: a host
-    /// that left this filter alone would look as if it were gone.
-    candidates: BTreeSet<Moref>,
+    /// The hosts whose devices are followed. They only become more: a host that left this filter alone would look as if it
+    /// were gone.
+    candidates: BTreeSet<HostRef>,
     /// There may be more of them.
     candidates_due: bool,
     /// The clusters where VMs of ours stood when somebody looked last.
@@ -411,7 +411,7 @@ impl Following {
         self.candidates_due = false;
         self.computes = self.shadow.computes_of_ours();
         // They count from here on, because vCenter may tell of them before the job has ended.
-        let wanted = self.shadow.all_of(&self.computes);
+        let wanted = self.shadow.hosts_of(&self.computes);
         let candidates = wanted.difference(&self.candidates).cloned().collect();
         self.candidates.extend(wanted);
         self.pressing.clone_from(&roster.pressing);
@@ -475,7 +475,7 @@ impl Following {
         if !*stood
             && !self
                 .shadow
-                .all_of(&self.shadow.computes_of_ours())
+                .hosts_of(&self.shadow.computes_of_ours())
                 .is_subset(&self.candidates)
         {
             self.candidates_due = true;
@@ -508,10 +508,10 @@ impl Following {
             Update::Vm(vm) => vm
                 .host
                 .as_ref()
-                .is_some_and(|host| !self.candidates.contains(&host.into())),
+                .is_some_and(|host| !self.candidates.contains(host)),
             Update::Host(host) => {
                 let is_near = |compute| self.computes.contains(compute);
-                !self.candidates.contains(&(&host.moref).into()) && host.compute.as_ref().is_some_and(is_near)
+                !self.candidates.contains(&host.moref) && host.compute.as_ref().is_some_and(is_near)
             }
             Update::Reset
             | Update::HostGone(_)

@@ -74,8 +74,8 @@ pub(super) struct Feed {
     /// slow to calculate.
     history: OnceCell<Option<Moref>>,
     hosts: Moref,
-    /// What is followed one by one: our VMs, the tasks that are awaited, and the clusters and hosts that could take a VM of
-    /// ours. With its filter it is made when there is something to follow: a poll that waits hears of a filter that is made
+    /// What is followed one by one: our VMs, the tasks that are awaited, and the hosts that could take a VM of ours. With its
+    /// filter it is made when there is something to follow: a poll that waits hears of a filter that is made
     /// meanwhile (vSphere Web Services SDK Programming Guide, "Property Filters").
     list: OnceCell<Moref>,
     remains: Remains,
@@ -274,11 +274,16 @@ impl Feed {
         &self.vcenter
     }
 
-    /// All hosts and their tasks.
+    /// All hosts, their clusters and their tasks: whether DRS places a VM is known as soon as its host is.
     fn host_spec(&self) -> Spec {
-        let of_host = vec![Step::new("HostSystem", "recentTask", Vec::new())];
+        let of_host = vec![
+            Step::new("HostSystem", "recentTask", Vec::new()),
+            Step::new("HostSystem", "parent", Vec::new()),
+        ];
         Spec::default()
             .read("HostSystem", HOST)
+            // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
+            .read("ComputeResource", &["name", "configurationEx"])
             .read("Task", &["info"])
             .through(&self.hosts, vec![Step::new("ContainerView", "view", of_host)])
     }
@@ -290,8 +295,6 @@ impl Feed {
             .read("VirtualMachine", vm)
             .read("Task", &["info"])
             .read("HostSystem", DEVICES)
-            // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
-            .read("ComputeResource", &["name", "configurationEx"])
             .through(list, vec![Step::new("ListView", "view", of_member)])
     }
 

@@ -61,8 +61,7 @@ struct Told {
 #[derive(Default)]
 struct HostFacts {
     name: Option<String>,
-    /// What it belongs to, as vCenter names it: which kind of compute resource is asked for by that name alone.
-    parent: Option<Moref>,
+    compute: Option<ComputeRef>,
     connection: Option<Connection>,
     in_maintenance: Option<bool>,
     in_quarantine: Option<bool>,
@@ -252,16 +251,14 @@ impl Shadow {
     pub fn computes_of_ours(&self) -> BTreeSet<ComputeRef> {
         let ours = self.ours.iter().filter_map(|vm| self.vms.get(vm));
         let hosts = ours.filter_map(|vm| self.hosts.get(vm.host.as_ref()?));
-        hosts.filter_map(HostFacts::compute).collect()
+        hosts.filter_map(|host| host.compute.clone()).collect()
     }
 
-    /// `computes` themselves and their hosts, by the names under which vCenter is asked for them.
-    pub fn all_of(&self, computes: &BTreeSet<ComputeRef>) -> BTreeSet<Moref> {
-        let is_one = |facts: &HostFacts| facts.compute().is_some_and(|it| computes.contains(&it));
+    /// The hosts of `computes`.
+    pub fn hosts_of(&self, computes: &BTreeSet<ComputeRef>) -> BTreeSet<HostRef> {
+        let is_one = |facts: &HostFacts| facts.compute.as_ref().is_some_and(|it| computes.contains(it));
         let hosts = self.hosts.iter().filter(|(_, facts)| is_one(facts));
-        hosts
-            .flat_map(|(moref, facts)| facts.parent.clone().into_iter().chain([Moref::from(moref)]))
-            .collect()
+        hosts.map(|(moref, _)| moref.clone()).collect()
     }
 
     /// What changed for those who listen, as whole objects.
@@ -488,16 +485,12 @@ impl ComputeFacts {
 }
 
 impl HostFacts {
-    fn compute(&self) -> Option<ComputeRef> {
-        self.parent.as_ref().and_then(Moref::compute)
-    }
-
     /// Takes one property; `None` is unset or unreadable.
     fn set(&mut self, path: &str, value: Option<&Element>) {
         let words = value.map(|value| &*value.text);
         match path {
             "name" => self.name = words.map(text::inventory_name),
-            "parent" => self.parent = value.and_then(Moref::read),
+            "parent" => self.compute = value.and_then(Moref::read).and_then(|parent| parent.compute()),
             "runtime.connectionState" => self.connection = words.and_then(decode::connection),
             "runtime.inMaintenanceMode" => self.in_maintenance = words.and_then(decode::boolean),
             "runtime.inQuarantineMode" => self.in_quarantine = words.and_then(decode::boolean),
@@ -518,7 +511,7 @@ impl HostFacts {
         Host {
             moref: moref.clone(),
             name: self.name.clone(),
-            compute: self.compute(),
+            compute: self.compute.clone(),
             connection: self.connection,
             in_maintenance: self.in_maintenance,
             in_quarantine: self.in_quarantine,
