@@ -53,10 +53,11 @@ const AT_ONCE: usize = 32;
 /// How long a pod takes to end.
 const ENDS_MS: &str = "500";
 
-/// The limit lifted, and the defaults of two periods that stages shorten: at one second, Haulout would list the pods
-/// that it waits for each second.
-const CHANGES: [(&str, &str); 3] = [
+/// The limit lifted, and the defaults of three periods that stages shorten: at one second, Haulout would list the pods
+/// that it waits for each second, and after two minutes it would cut the power on those that a slow machine has left.
+const CHANGES: [(&str, &str); 4] = [
     ("MAX_CONCURRENT_DRAINS", "1000"),
+    ("DRAIN_TIMEOUT_SECONDS", "600"),
     ("EVICTION_RETRY_SECONDS", "5"),
     ("RETRY_MAX_SECONDS", "30"),
 ];
@@ -264,6 +265,19 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
         .map(|it| ((it.received, &it.name), it))
         .collect();
     let evictions: Vec<&AuditEvent> = evictions.into_values().collect();
+    // A pod that is left behind makes a drain shorter.
+    let accepted: BTreeSet<_> = evictions
+        .iter()
+        .filter(|it| it.code == 201)
+        .map(|it| &it.name)
+        .collect();
+    ensure!(
+        accepted.len() == size.nodes * size.pods_of_each,
+        "only {} pods were evicted of {} nodes with {} each",
+        accepted.len(),
+        size.nodes,
+        size.pods_of_each
+    );
     let wall: Samples = [took.as_secs_f64() * 1e3].into_iter().collect();
     table.row(&case, "haulout", WALL, &wall);
     let evicted = [evictions.len()].map(number).into_iter().collect();
