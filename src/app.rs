@@ -5,6 +5,7 @@
 //!       ├─ cluster::watch::run ────▶ updates ─┼─▶ hub::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ World
 //!       ├─ cluster::events::run ◀─── Events ◀── what actors tell
 //!       ├─ cluster::lease::run ───▶ standing ─┤      │ opens and shuts the gate before World
+//!       ├─ cluster::watch::budgets ▶ updates ─┤      │
 //!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
 //!       ├─ admin::Server::run ◀── metrics, health and status page, which look on at the hub
