@@ -54,7 +54,7 @@ impl<P: Perform> Supervisor<P> {
     /// Hands each node's actor its sight, starts actors for nodes that have none, and ends those of nodes that are gone.
     pub fn show(&mut self, pictures: Pictures) {
         self.handles.retain(|name, handle| {
-            let stays = pictures.leaves(name);
+            let stays = pictures.keeps(name);
             if !stays {
                 handle.stop.cancel();
             }

@@ -63,8 +63,8 @@ impl Inventory {
         };
         let is_leaving = || {
             let keys = self.keys(node);
-            let vms = keys.iter().filter_map(|key| self.answers.get(key)).flatten();
-            vms.into_iter().any(is_on_its_way)
+            let mut vms = keys.iter().filter_map(|key| self.answers.get(key)).flatten();
+            vms.any(is_on_its_way)
         };
         (record != Record::InService || is_leaving()).then_some(Pressing::Maintenance)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Inventory;
 use crate::cluster::update::{Budget, BudgetStands};
-use crate::maintenance::observed::{DrainReport, PodLeftBecause};
+use crate::maintenance::observed::{DrainReport, PodLeft, PodLeftBecause};
 
 /// The most budgets that are watched at once. Each is a request that stands; a fleet that is drained at once may be held by
 /// hundreds, and those beyond are asked from time to time.
@@ -14,7 +14,9 @@ impl Inventory {
     /// The budgets that hold a drain, for the watch of budgets.
     pub fn holding(&mut self) -> BTreeSet<Budget> {
         let reports = self.local.values().filter_map(|local| local.drain.as_ref());
-        let holding: BTreeSet<Budget> = reports.flat_map(holding).take(WATCHED_MAX).collect();
+        // One budget holds many pods, and takes one place.
+        let all: BTreeSet<Budget> = reports.flat_map(holding).collect();
+        let holding: BTreeSet<Budget> = all.into_iter().take(WATCHED_MAX).collect();
         self.heard_budgets.retain(|budget| holding.contains(budget));
         holding
     }
@@ -36,14 +38,8 @@ impl Inventory {
 
     /// Every budget that holds pods in this report tells by itself when it allows the next eviction.
     pub(super) fn hears_budgets(&self, report: &DrainReport) -> bool {
-        let are_named = report.left.iter().all(|pod| match &pod.why {
-            PodLeftBecause::Budget { names, .. } => {
-                !names.is_empty() && names.iter().all(|name| is_name(name))
-            }
-            PodLeftBecause::Leaving
-            | PodLeftBecause::Migrating { .. }
-            | PodLeftBecause::Refused { .. }
-            | PodLeftBecause::NotReached => true,
+        let are_named = report.left.iter().all(|pod| {
+            names(pod).is_none_or(|names| !names.is_empty() && names.iter().all(|name| is_name(name)))
         });
         are_named && holding(report).all(|budget| self.heard_budgets.contains(&budget))
     }
@@ -53,23 +49,24 @@ impl Inventory {
 /// of an object is left out.
 fn holding(report: &DrainReport) -> impl Iterator<Item = Budget> {
     report.left.iter().flat_map(|pod| {
-        let (names, namespace) = match (&pod.why, pod.name.split_once('/')) {
-            (PodLeftBecause::Budget { names, .. }, Some((namespace, _))) => (names.as_slice(), namespace),
-            (
-                PodLeftBecause::Budget { .. }
-                | PodLeftBecause::Leaving
-                | PodLeftBecause::Migrating { .. }
-                | PodLeftBecause::Refused { .. }
-                | PodLeftBecause::NotReached,
-                _,
-            ) => (&[][..], ""),
-        };
-        let names = names.iter().filter(|name| is_name(name));
+        let namespace = pod.name.split_once('/').map_or("", |(namespace, _)| namespace);
+        let names = names(pod).unwrap_or_default().iter().filter(|name| is_name(name));
         names.map(move |name| Budget {
             namespace: namespace.to_owned(),
             name: name.clone(),
         })
     })
+}
+
+/// The budgets that a refusal names, where a budget is why the pod is still there.
+fn names(pod: &PodLeft) -> Option<&[String]> {
+    match &pod.why {
+        PodLeftBecause::Budget { names, .. } => Some(names),
+        PodLeftBecause::Leaving
+        | PodLeftBecause::Migrating { .. }
+        | PodLeftBecause::Refused { .. }
+        | PodLeftBecause::NotReached => None,
+    }
 }
 
 /// Whether it can be the name of an object: a DNS subdomain.

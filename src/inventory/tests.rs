@@ -327,7 +327,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
                     if in_part.has_news() {
                         assert_eq!(in_part.roster(), roster, "{}", said());
                         let pictures = in_part.draw();
-                        standing.retain(|name, _| pictures.leaves(name));
+                        standing.retain(|name, _| pictures.keeps(name));
                         standing.extend(pictures.sights);
                     }
                     assert_eq!(at_sight(&standing), at_sight(&all), "{}", said());
@@ -678,6 +678,13 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
     assert_eq!(look(&mut inventory), [(true, 1), (true, 2), (false, 0)]);
     inventory.apply(stands(&web, BudgetStands::Unheard));
     assert_eq!(look(&mut inventory), [(false, 1), (false, 2), (false, 0)]);
+    // However many pods one budget holds, the other is watched too.
+    let crowd: Vec<String> = (0..100).map(|n| format!("shop/{n:03}")).collect();
+    let mut crowd: Vec<(&str, &[&str])> = crowd.iter().map(|name| (name.as_str(), &["web"][..])).collect();
+    crowd.push(("zoo/z", &["late"]));
+    inventory.apply(held_by(1, &crowd));
+    assert!(inventory.holding().contains(&budget("zoo", "late")));
+    inventory.apply(held_by(1, &[("shop/a", &["web"])]));
     // Whoever is held by none any more has none watched.
     inventory.apply(held_by(2, &[]));
     assert_eq!(inventory.holding(), BTreeSet::from([web]));

@@ -42,7 +42,7 @@ impl Pictures {
     }
 
     /// Whether `node` is still there, as far as these tell.
-    pub fn leaves(&self, node: &NodeName) -> bool {
+    pub fn keeps(&self, node: &NodeName) -> bool {
         !self.are_all || self.sights.contains_key(node)
     }
 }

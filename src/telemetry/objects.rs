@@ -145,7 +145,7 @@ impl Objects {
             state.apply(update);
         }
         state.are_nodes_told = state.nodes_told;
-        state.nodes.retain(|name, _| pictures.leaves(name));
+        state.nodes.retain(|name, _| pictures.keeps(name));
         for (name, sight) in &pictures.sights {
             let of_node = state.nodes.entry(name.clone()).or_default();
             is_changed |= of_node.look(sight, now);

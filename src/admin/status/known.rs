@@ -117,7 +117,7 @@ impl Known {
     /// Takes how nodes stand; gives whether that shows.
     pub(super) fn show(&mut self, pictures: &Pictures, now: Timestamp) -> bool {
         let before = self.nodes.len();
-        self.nodes.retain(|name, _| pictures.leaves(name));
+        self.nodes.retain(|name, _| pictures.keeps(name));
         let mut is_changed = before != self.nodes.len();
         for (name, sight) in &pictures.sights {
             let of_node = self.nodes.entry(name.clone()).or_default();

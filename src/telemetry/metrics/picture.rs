@@ -76,9 +76,9 @@ impl Picture {
     pub(super) fn show(&self, pictures: &Pictures) {
         let mut standing = self.lock();
         if pictures.are_all {
-            standing.waits.retain(|name, _| pictures.leaves(name));
-            standing.poweroffs.retain(|name, _| pictures.leaves(name));
-            standing.nodes.retain(|name, _| pictures.leaves(name));
+            standing.waits.retain(|name, _| pictures.keeps(name));
+            standing.poweroffs.retain(|name, _| pictures.keeps(name));
+            standing.nodes.retain(|name, _| pictures.keeps(name));
         }
         for (name, sight) in &pictures.sights {
             standing.nodes.insert(name.clone(), Node::of(sight));
