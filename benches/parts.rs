@@ -213,7 +213,7 @@ fn walk_resolved(text: &str) -> usize {
 
 fn decoded(text: &str) -> anyhow::Result<UpdateSet> {
     match read_answer("WaitForUpdatesEx", text.as_bytes())? {
-        Answer::Returned(response) => read_update_set(response)?.context("nothing happened in it"),
+        Answer::Returned(response) => read_update_set(&response)?.context("nothing happened in it"),
         Answer::Fault { fault, .. } => anyhow::bail!("{fault}"),
     }
 }

@@ -12,7 +12,7 @@ pub use super::error::{ConnectError, Error, LoginError, TransportError};
 pub use super::power::{PowerOnBy, Started};
 use super::session::{Session, Sessions};
 use super::soap::{self, Answer, Moref};
-use super::xml::Element;
+use super::xml::Part;
 use super::xml::write::Out;
 use crate::gate::Permit;
 
@@ -256,7 +256,7 @@ impl Vcenter {
 
     /// Calls in the live session. A session that turns out to be gone costs one login and one more try, because a call
     /// refused for that reason was not performed; a broken connection costs one more try where the call only reads.
-    pub(super) async fn call(&self, call: &Call) -> Result<Element, Error> {
+    pub(super) async fn call(&self, call: &Call) -> Result<Part, Error> {
         let session = self.sessions.get().await?;
         match self.call_in(&session, call).await {
             Err(Error::Refused { source, .. }) if source.ends_session(&call.on) => {}
@@ -271,7 +271,7 @@ impl Vcenter {
     }
 
     /// Calls in this session and no other. A fault that says the session is gone gives it up.
-    pub(super) async fn call_in(&self, session: &Session, call: &Call) -> Result<Element, Error> {
+    pub(super) async fn call_in(&self, session: &Session, call: &Call) -> Result<Part, Error> {
         self.call_within(session, call, self.settings.call_deadline).await
     }
 
@@ -281,7 +281,7 @@ impl Vcenter {
         session: &Session,
         call: &Call,
         deadline: Duration,
-    ) -> Result<Element, Error> {
+    ) -> Result<Part, Error> {
         let began = Instant::now();
         let answer = self.exchange(session, call, deadline).await;
         let came = match &answer {
@@ -294,7 +294,7 @@ impl Vcenter {
         answer
     }
 
-    async fn exchange(&self, session: &Session, call: &Call, deadline: Duration) -> Result<Element, Error> {
+    async fn exchange(&self, session: &Session, call: &Call, deadline: Duration) -> Result<Part, Error> {
         let (operation, object) = (call.method, call.on.to_string());
         let envelope = soap::envelope(&call.body, &self.operation_id(call));
         let reply = session

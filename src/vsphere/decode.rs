@@ -51,7 +51,7 @@ impl TaskInfo {
 ///
 /// # Errors
 /// Where the reference, the description id, the state or the queue time is missing or ill-formed.
-pub fn task_info(info: &Element) -> Result<TaskInfo, ReplyError> {
+pub fn task_info(info: Element<'_>) -> Result<TaskInfo, ReplyError> {
     let missing = |what: &'static str, expected| ReplyError::value(what, expected);
     let moref = info.child("task").and_then(Moref::read);
     let moref = moref
@@ -79,7 +79,7 @@ pub fn task_info(info: &Element) -> Result<TaskInfo, ReplyError> {
     })
 }
 
-fn task_state(info: &Element) -> Result<TaskState, ReplyError> {
+fn task_state(info: Element<'_>) -> Result<TaskState, ReplyError> {
     match info.text_of("state") {
         Some("queued") => Ok(TaskState::Queued),
         Some("running") => Ok(TaskState::Running),
@@ -102,8 +102,8 @@ fn task_state(info: &Element) -> Result<TaskState, ReplyError> {
 }
 
 /// Why a `PowerOnMultiVM_Task` that ended well started nothing, if it did not.
-fn not_started(result: &Element) -> Option<Fault> {
-    if result.xsi_type.as_deref() != Some("ClusterPowerOnVmResult") {
+fn not_started(result: Element<'_>) -> Option<Fault> {
+    if result.xsi_type() != Some("ClusterPowerOnVmResult") {
         return None;
     }
     if let Some(refused) = result.child("notAttempted") {
@@ -157,9 +157,9 @@ pub fn boolean(text: &str) -> Option<bool> {
 }
 
 /// Reads an `ArrayOfManagedObjectReference`; an unset one is empty.
-pub fn morefs(value: Option<&Element>) -> Vec<Moref> {
+pub fn morefs(value: Option<Element<'_>>) -> Vec<Moref> {
     value.map_or_else(Vec::new, |value| {
-        value.children.iter().filter_map(Moref::read).collect()
+        value.children().filter_map(Moref::read).collect()
     })
 }
 
@@ -173,12 +173,12 @@ pub struct Device {
 }
 
 /// The passthrough devices in `config.hardware.device`.
-pub fn passthrough(devices: &Element) -> Vec<Device> {
-    let passthrough = |device: &&Element| device.xsi_type.as_deref() == Some("VirtualPCIPassthrough");
-    devices.children.iter().filter(passthrough).map(device).collect()
+pub fn passthrough(devices: Element<'_>) -> Vec<Device> {
+    let passthrough = |device: &Element<'_>| device.xsi_type() == Some("VirtualPCIPassthrough");
+    devices.children().filter(passthrough).map(device).collect()
 }
 
-fn device(device: &Element) -> Device {
+fn device(device: Element<'_>) -> Device {
     let Some(backing) = device.child("backing") else {
         return Device {
             what: Passthrough::Other {
@@ -187,7 +187,7 @@ fn device(device: &Element) -> Device {
             assigned: None,
         };
     };
-    let kind = backing.xsi_type.as_deref().unwrap_or("without a type");
+    let kind = backing.xsi_type().unwrap_or("without a type");
     let text = |name: &str| backing.text_of(name).filter(|text| !text.is_empty());
     let what = match kind {
         "VirtualPCIPassthroughDeviceBackingInfo" => match text("id") {
@@ -216,7 +216,7 @@ fn device(device: &Element) -> Device {
     }
 }
 
-fn allowed(device: &Element) -> Option<(u16, u16)> {
+fn allowed(device: Element<'_>) -> Option<(u16, u16)> {
     Some((
         pci_id(device.text_of("vendorId")?)?,
         pci_id(device.text_of("deviceId")?)?,
@@ -252,10 +252,9 @@ fn pci_address(text: &str) -> String {
 }
 
 /// The addresses in `config.pciPassthruInfo` for which passthrough is active: enabled, and the host rebooted since.
-pub fn active_addresses(info: &Element) -> BTreeSet<String> {
+pub fn active_addresses(info: Element<'_>) -> BTreeSet<String> {
     let active = info
-        .children
-        .iter()
+        .children()
         .filter(|device| device.text_of("passthruActive") == Some("true"));
     active
         .filter_map(|device| device.text_of("id"))
@@ -264,26 +263,26 @@ pub fn active_addresses(info: &Element) -> BTreeSet<String> {
 }
 
 /// The devices in `hardware.pciDevice`.
-pub fn pci_devices(devices: &Element) -> Vec<PciDevice> {
-    let device = |device: &Element| {
+pub fn pci_devices(devices: Element<'_>) -> Vec<PciDevice> {
+    let device = |device: Element<'_>| {
         Some(PciDevice {
             address: pci_address(device.text_of("id")?),
             vendor: pci_id(device.text_of("vendorId")?)?,
             device: pci_id(device.text_of("deviceId")?)?,
         })
     };
-    devices.children.iter().filter_map(device).collect()
+    devices.children().filter_map(device).collect()
 }
 
 /// The DRS settings in `configurationEx`; `None` for a standalone host's compute resource, which has none.
 ///
 /// Unset is what the API reference gives as default: DRS off, fully automated, overrides allowed.
-pub fn drs(configuration: &Element) -> Option<Drs> {
-    if configuration.xsi_type.as_deref() != Some("ClusterConfigInfoEx") {
+pub fn drs(configuration: Element<'_>) -> Option<Drs> {
+    if configuration.xsi_type() != Some("ClusterConfigInfoEx") {
         return None;
     }
     let config = configuration.child("drsConfig")?;
-    let flag = |element: &Element, name: &str| element.text_of(name).and_then(boolean);
+    let flag = |element: Element<'_>, name: &str| element.text_of(name).and_then(boolean);
     let mut overrides = BTreeMap::new();
     if flag(config, "enableVmBehaviorOverrides").unwrap_or(true) {
         for vm in configuration.children_named("drsVmConfig") {

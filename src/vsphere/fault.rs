@@ -155,32 +155,29 @@ impl std::error::Error for Fault {}
 ///
 /// The type is `xsi:type` of the only child of `detail`; without it, that child's name less `Fault`; without a detail,
 /// nothing but the words are known.
-pub fn read_soap(fault: &Element) -> (Fault, Option<Power>) {
+pub fn read_soap(fault: Element<'_>) -> (Fault, Option<Power>) {
     // `faultstring` and `detail` belong to no namespace in SOAP 1.1, but some servers let them inherit one.
-    let part = |name: &str| fault.children.iter().find(|child| &*child.name == name);
-    let words = part("faultstring").map_or("", |element| &*element.text);
-    let Some(detail) = part("detail").and_then(|detail| detail.children.first()) else {
+    let part = |name: &str| fault.children().find(|child| child.name() == name);
+    let words = part("faultstring").map_or("", Element::text);
+    let Some(detail) = part("detail").and_then(|detail| detail.children().next()) else {
         return (of_name("without a type", words, None), None);
     };
     let name = detail
-        .xsi_type
-        .as_deref()
-        .unwrap_or_else(|| detail.name.strip_suffix("Fault").unwrap_or(&detail.name));
+        .xsi_type()
+        .unwrap_or_else(|| detail.name().strip_suffix("Fault").unwrap_or(detail.name()));
     let existing = detail.text_of("existingState").and_then(super::decode::power);
     (of_name(name, words, Some(detail)), existing)
 }
 
 /// Reads a `LocalizedMethodFault`: a task's `error`, a property's `fault`, one of a placement's refusals.
-pub fn read_localized(fault: &Element) -> Fault {
+pub fn read_localized(fault: Element<'_>) -> Fault {
     let detail = fault.child("fault");
-    let name = detail
-        .and_then(|detail| detail.xsi_type.as_deref())
-        .unwrap_or("without a type");
+    let name = detail.and_then(Element::xsi_type).unwrap_or("without a type");
     of_name(name, fault.text_of("localizedMessage").unwrap_or(""), detail)
 }
 
 /// A fault by its type's name on the wire, with all the words that were said about it.
-fn of_name(wire: &str, words: &str, detail: Option<&Element>) -> Fault {
+fn of_name(wire: &str, words: &str, detail: Option<Element<'_>>) -> Fault {
     let kind = kind(wire);
     let mut said = Vec::new();
     if !matches!(&kind, FaultKind::Other(_)) && format!("{kind:?}") != wire {
@@ -202,7 +199,7 @@ fn of_name(wire: &str, words: &str, detail: Option<&Element>) -> Fault {
 }
 
 /// What a fault's own fields say: the messages, the missing privilege, the object, the states, the reason.
-fn about(detail: &Element, said: &mut Vec<String>) {
+fn about(detail: Element<'_>, said: &mut Vec<String>) {
     for message in detail.children_named("faultMessage") {
         said.push(for_people(message.text_of("message").unwrap_or("")));
     }

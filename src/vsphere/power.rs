@@ -191,7 +191,7 @@ impl Vcenter {
         Ok(Look {
             power: own
                 .get("runtime.powerState")
-                .and_then(|state| decode::power(&state.text)),
+                .and_then(|state| decode::power(state.text())),
             host: own
                 .get("runtime.host")
                 .and_then(Moref::read)
@@ -261,7 +261,7 @@ impl Look {
 }
 
 /// The task that `call` returned.
-pub(super) fn started(call: &Call, response: &super::xml::Element) -> Result<Started, Error> {
+pub(super) fn started(call: &Call, response: &super::xml::Part) -> Result<Started, Error> {
     let moref = soap::returned_moref(response).map_err(|source| unreadable(call, source))?;
     let task = moref
         .task()

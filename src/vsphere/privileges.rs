@@ -102,6 +102,7 @@ impl Vcenter {
         let response = self.call_in(&session, &call).await?;
         for entity in entities {
             let granted = response
+                .element()
                 .children_named("returnval")
                 .find(|it| it.child("entity").and_then(Moref::read) == Some(moref(entity)))
                 .and_then(|it| is_granted(it, id));
@@ -118,7 +119,7 @@ impl Vcenter {
     }
 }
 
-fn is_granted(entity: &Element, id: &str) -> Option<bool> {
+fn is_granted(entity: Element<'_>, id: &str) -> Option<bool> {
     let about = entity
         .children_named("privAvailability")
         .find(|it| it.text_of("privId") == Some(id))?;
@@ -135,9 +136,9 @@ mod tests {
             <privAvailability><privId>System.Read</privId><isGranted>true</isGranted></privAvailability>
             <privAvailability><privId>Resource.ColdMigrate</privId><isGranted>false</isGranted></privAvailability>
             </returnval>"#;
-        let said = Element::parse(said).unwrap();
-        assert_eq!(is_granted(&said, "System.Read"), Some(true));
-        assert_eq!(is_granted(&said, "Resource.ColdMigrate"), Some(false));
-        assert_eq!(is_granted(&said, "System.View"), None);
+        let said = super::super::xml::Part::parse(said).unwrap();
+        assert_eq!(is_granted(said.element(), "System.Read"), Some(true));
+        assert_eq!(is_granted(said.element(), "Resource.ColdMigrate"), Some(false));
+        assert_eq!(is_granted(said.element(), "System.View"), None);
     }
 }

@@ -4,8 +4,8 @@ use super::client::{Call, Error, Vcenter};
 use super::fault::{self, Fault, FaultKind};
 use super::session::Session;
 use super::soap::{Moref, ReplyError};
-use super::xml::Element;
 use super::xml::write::Out;
+use super::xml::{Element, Part};
 
 /// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
 const PAGE: u32 = 50;
@@ -90,21 +90,32 @@ impl Step {
 }
 
 /// An object with the properties that were read.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Object {
     /// Which.
     pub moref: Moref,
-    /// Path and value; `None` where the property is unset.
-    pub properties: Vec<(String, Option<Element>)>,
     /// Paths that could not be read, and why.
     pub missing: Vec<(String, Fault)>,
+    told: Part,
+    /// The name of those of its elements that are properties.
+    property: &'static str,
 }
 
 impl Object {
     /// The value at `path`, where it is set and readable.
-    pub fn get(&self, path: &str) -> Option<&Element> {
-        let found = self.properties.iter().find(|(name, _)| name == path)?;
-        found.1.as_ref()
+    pub fn get(&self, path: &str) -> Option<Element<'_>> {
+        self.properties().find(|(name, _)| *name == path)?.1
+    }
+
+    /// Path and value of all that was read; `None` where the property is unset.
+    pub fn properties(&self) -> impl Iterator<Item = (&str, Option<Element<'_>>)> {
+        let all = self.told.element().children();
+        all.filter(|child| child.name() == self.property).map(|property| {
+            let removed = matches!(property.text_of("op"), Some("remove" | "indirectRemove"));
+            let value = property.children().find(|child| child.name() == "val");
+            let path = property.text_of("name").unwrap_or_default();
+            (path, value.filter(|_| !removed))
+        })
     }
 
     /// The fault for `path`, where it could not be read.
@@ -115,7 +126,7 @@ impl Object {
 }
 
 /// One page of `RetrievePropertiesEx`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Page {
     /// The objects on it.
     pub objects: Vec<Object>,
@@ -124,7 +135,7 @@ pub struct Page {
 }
 
 /// One answer of `WaitForUpdatesEx`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct UpdateSet {
     /// Asks for what comes after it.
     pub version: String,
@@ -135,7 +146,7 @@ pub struct UpdateSet {
 }
 
 /// What an update set says about one object.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Change {
     /// It is selected, or properties of it changed.
     Upsert(Object),
@@ -147,17 +158,17 @@ pub enum Change {
 ///
 /// # Errors
 /// Where an object has no reference, or a property no name.
-pub fn read_page(response: Element) -> Result<Page, ReplyError> {
+pub fn read_page(response: &Part) -> Result<Page, ReplyError> {
     let mut page = Page {
         objects: Vec::new(),
         token: None,
     };
-    let Some(value) = response.children.into_iter().find(|c| &*c.name == "returnval") else {
+    let Some(value) = response.find(|child| child.name() == "returnval") else {
         return Ok(page);
     };
-    for child in value.children {
-        match &*child.name {
-            "token" => page.token = Some(child.text.into()),
+    for child in value.children() {
+        match child.element().name() {
+            "token" => page.token = Some(child.element().text().to_owned()),
             "objects" => page.objects.push(read_object(child, "propSet")?),
             _ => {}
         }
@@ -169,27 +180,28 @@ pub fn read_page(response: Element) -> Result<Page, ReplyError> {
 ///
 /// # Errors
 /// Where the version, an object's reference or a property's name is missing.
-pub fn read_update_set(response: Element) -> Result<Option<UpdateSet>, ReplyError> {
-    let Some(value) = response.children.into_iter().find(|c| &*c.name == "returnval") else {
+pub fn read_update_set(response: &Part) -> Result<Option<UpdateSet>, ReplyError> {
+    let Some(value) = response.find(|child| child.name() == "returnval") else {
         return Ok(None);
     };
-    let version = value.text_of("version").unwrap_or_default().to_owned();
+    let element = value.element();
+    let version = element.text_of("version").unwrap_or_default().to_owned();
     if version.is_empty() {
         return Err(ReplyError::value("UpdateSet.version", "a version"));
     }
     let mut set = UpdateSet {
         version,
-        truncated: value.text_of("truncated") == Some("true"),
+        truncated: element.text_of("truncated") == Some("true"),
         changes: Vec::new(),
     };
-    for filter in value.children {
-        if &*filter.name != "filterSet" {
+    for filter in value.children() {
+        if filter.element().name() != "filterSet" {
             continue;
         }
-        for child in filter.children {
-            match &*child.name {
+        for child in filter.children() {
+            match child.element().name() {
                 "objectSet" => set.changes.push(read_change(child)?),
-                "missingObject" => set.changes.extend(read_missing_object(&child)?),
+                "missingObject" => set.changes.extend(read_missing_object(child.element())?),
                 _ => {}
             }
         }
@@ -197,52 +209,48 @@ pub fn read_update_set(response: Element) -> Result<Option<UpdateSet>, ReplyErro
     Ok(Some(set))
 }
 
-fn read_change(update: Element) -> Result<Change, ReplyError> {
-    match update.text_of("kind") {
-        Some("leave") => Ok(Change::Gone(object_ref(&update)?)),
+fn read_change(update: Part) -> Result<Change, ReplyError> {
+    match update.element().text_of("kind") {
+        Some("leave") => Ok(Change::Gone(object_ref(update.element())?)),
         Some("enter" | "modify") => Ok(Change::Upsert(read_object(update, "changeSet")?)),
         _ => Err(ReplyError::value("ObjectUpdate.kind", "enter, modify or leave")),
     }
 }
 
 /// Only an object that does not exist is gone; one that is denied for another reason stays what it was, unknown.
-fn read_missing_object(missing: &Element) -> Result<Option<Change>, ReplyError> {
+fn read_missing_object(missing: Element<'_>) -> Result<Option<Change>, ReplyError> {
     let moref = object_ref(missing)?;
     let fault = missing.child("fault").map(fault::read_localized);
     let gone = fault.is_some_and(|fault| fault.kind == FaultKind::ManagedObjectNotFound);
     Ok(gone.then_some(Change::Gone(moref)))
 }
 
-fn object_ref(element: &Element) -> Result<Moref, ReplyError> {
+fn object_ref(element: Element<'_>) -> Result<Moref, ReplyError> {
     element
         .child("obj")
         .and_then(Moref::read)
         .ok_or_else(|| ReplyError::value("obj", "a managed object reference"))
 }
 
-fn read_object(element: Element, property: &str) -> Result<Object, ReplyError> {
-    let mut object = Object {
-        moref: object_ref(&element)?,
-        properties: Vec::new(),
-        missing: Vec::new(),
+fn read_object(told: Part, property: &'static str) -> Result<Object, ReplyError> {
+    let moref = object_ref(told.element())?;
+    let missing = told
+        .element()
+        .children()
+        .filter(|child| child.name() == "missingSet");
+    let missing = missing.filter_map(|missing| {
+        let path = missing.text_of("path").unwrap_or_default();
+        Some((path.to_owned(), fault::read_localized(missing.child("fault")?)))
+    });
+    let object = Object {
+        missing: missing.collect(),
+        moref,
+        told,
+        property,
     };
-    for child in element.children {
-        if &*child.name == property {
-            let name = child.text_of("name").unwrap_or_default().to_owned();
-            if name.is_empty() {
-                return Err(ReplyError::value(
-                    format!("a property name of {}", object.moref),
-                    "a path",
-                ));
-            }
-            let removed = matches!(child.text_of("op"), Some("remove" | "indirectRemove"));
-            let value = child.children.into_iter().find(|child| &*child.name == "val");
-            object.properties.push((name, value.filter(|_| !removed)));
-        } else if &*child.name == "missingSet" {
-            let path = child.text_of("path").unwrap_or_default().to_owned();
-            let fault = child.child("fault").map(fault::read_localized);
-            object.missing.extend(fault.map(|fault| (path, fault)));
-        }
+    if object.properties().any(|(path, _)| path.is_empty()) {
+        let what = format!("a property name of {}", object.moref);
+        return Err(ReplyError::value(what, "a path"));
     }
     Ok(object)
 }
@@ -253,7 +261,7 @@ pub fn is_of_dead_session<'a>(objects: impl IntoIterator<Item = &'a Object>) -> 
     let mut any = false;
     let all = objects.into_iter().all(|object| {
         any = true;
-        object.properties.is_empty()
+        object.properties().next().is_none()
             && !object.missing.is_empty()
             && object
                 .missing
@@ -299,7 +307,7 @@ impl Vcenter {
         let mut objects = Vec::new();
         for _ in 0..MAX_PAGES {
             let response = self.call_in(session, &call).await?;
-            let page = read_page(response).map_err(|source| unreadable(&call, source))?;
+            let page = read_page(&response).map_err(|source| unreadable(&call, source))?;
             objects.extend(page.objects);
             let Some(token) = page.token else {
                 return self.unless_dead(session, &call, objects);

@@ -16,8 +16,8 @@ use super::fault::{Fault, FaultKind};
 use super::soap::{self, Answer, Moref, ReplyError};
 use super::tls;
 use super::transport::Transport;
-use super::xml::Element;
 use super::xml::write::Out;
+use super::xml::{Element, Part};
 
 /// The API versions this client was written against, newest first. A newer server lists those it still speaks, and a
 /// modest version keeps it from sending what is not known here.
@@ -222,7 +222,7 @@ impl Sessions {
         let (answer, cookie) = asked?;
         let (key, user) = match answer {
             Answer::Returned(response) => {
-                let text = |name: &str| Some(response.child("returnval")?.text_of(name)?.to_owned());
+                let text = |name: &str| Some(response.element().at(&["returnval", name])?.text().to_owned());
                 (text("key"), text("userName"))
             }
             Answer::Fault { fault, .. } if fault.kind == FaultKind::InvalidLogin => {
@@ -284,7 +284,7 @@ impl Sessions {
             .await?;
         match answer {
             Answer::Returned(response) => {
-                read_content(&response).map_err(|error| step("RetrieveServiceContent", error))
+                read_content(response.element()).map_err(|error| step("RetrieveServiceContent", error))
             }
             Answer::Fault { fault, .. } => Err(step("RetrieveServiceContent", fault)),
         }
@@ -366,23 +366,19 @@ fn digest(credentials: &Credentials) -> [u8; 32] {
 /// # Errors
 /// Where the document names no version of `urn:vim25`.
 pub fn choose_version(document: &[u8]) -> Result<String, ReplyError> {
-    let document = Element::parse(document)?;
-    let texts = |element: &Element, name: &str| -> Vec<String> {
-        let named = element.children.iter().filter(|child| &*child.name == name);
-        named.map(|child| child.text.to_string()).collect()
+    let document = Part::parse(document)?;
+    let texts = |element: Element<'_>, name: &str| -> Vec<String> {
+        let named = element.children().filter(|child| child.name() == name);
+        named.map(|child| child.text().to_owned()).collect()
     };
     let vim = document
-        .children
-        .iter()
-        .find(|space| texts(space, "name") == [super::xml::VIM25])
+        .element()
+        .children()
+        .find(|space| texts(*space, "name") == [super::xml::VIM25])
         .ok_or_else(|| ReplyError::value("namespace urn:vim25", "listed"))?;
     let mut offered = texts(vim, "version");
     let own = offered.first().cloned();
-    for prior in vim
-        .children
-        .iter()
-        .filter(|child| &*child.name == "priorVersions")
-    {
+    for prior in vim.children().filter(|child| child.name() == "priorVersions") {
         offered.extend(texts(prior, "version"));
     }
     let common = KNOWN_VERSIONS
@@ -395,7 +391,7 @@ pub fn choose_version(document: &[u8]) -> Result<String, ReplyError> {
         .ok_or_else(|| ReplyError::value("version", "an API version"))
 }
 
-fn read_content(response: &Element) -> Result<Content, ReplyError> {
+fn read_content(response: Element<'_>) -> Result<Content, ReplyError> {
     let content = response
         .child("returnval")
         .ok_or_else(|| ReplyError::value("returnval", "a ServiceContent"))?;

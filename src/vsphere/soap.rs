@@ -3,7 +3,7 @@
 use super::fault::{self, Fault};
 use super::update::Power;
 use super::xml::write::Out;
-use super::xml::{Element, Space, XmlError};
+use super::xml::{Element, Part, Space, XmlError};
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef};
 
 /// A managed object reference with its type. The value is opaque.
@@ -25,9 +25,9 @@ impl Moref {
     }
 
     /// Reads `<x type="HostSystem">host-21</x>`; `None` where type or value is missing.
-    pub fn read(element: &Element) -> Option<Self> {
-        let kind = element.type_attr.as_deref()?;
-        (!kind.is_empty() && !element.text.is_empty()).then(|| Self::new(kind, &*element.text))
+    pub fn read(element: Element<'_>) -> Option<Self> {
+        let (kind, value) = (element.type_attr()?, element.text());
+        (!kind.is_empty() && !value.is_empty()).then(|| Self::new(kind, value))
     }
 
     /// As a host, if it is one.
@@ -87,10 +87,10 @@ impl From<&TaskRef> for Moref {
 }
 
 /// What vCenter answered.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Answer {
     /// The method's response element.
-    Returned(Element),
+    Returned(Part),
     /// A fault.
     Fault {
         /// The fault.
@@ -160,23 +160,23 @@ pub fn envelope(call: &Out, operation_id: &str) -> String {
 /// # Errors
 /// Where it is no XML, no SOAP, or the answer to something else.
 pub fn read_answer(method: &str, body: &[u8]) -> Result<Answer, ReplyError> {
-    let envelope = Element::parse(body)?;
-    if envelope.space != Space::Envelope || &*envelope.name != "Envelope" {
-        return Err(not_soap(&envelope, "a SOAP 1.1 Envelope"));
+    let of_envelope =
+        |element: Element<'_>, name| element.space() == Space::Envelope && element.name() == name;
+    let envelope = Part::parse(body)?;
+    if !of_envelope(envelope.element(), "Envelope") {
+        return Err(not_soap(envelope.element(), "a SOAP 1.1 Envelope"));
     }
     let content = envelope
-        .children
-        .into_iter()
-        .find(|child| child.space == Space::Envelope && &*child.name == "Body")
-        .and_then(|body| body.children.into_iter().next())
+        .find(|child| of_envelope(*child, "Body"))
+        .and_then(|body| body.find(|_| true))
         .ok_or_else(|| ReplyError::value("Body", "an element with the answer"))?;
-    if content.space == Space::Envelope && &*content.name == "Fault" {
-        let (fault, existing) = fault::read_soap(&content);
+    let element = content.element();
+    if of_envelope(element, "Fault") {
+        let (fault, existing) = fault::read_soap(element);
         return Ok(Answer::Fault { fault, existing });
     }
-    let named = content.name.strip_suffix("Response");
-    if content.space != Space::Vim || named != Some(method) {
-        return Err(not_soap(&content, "the method's response in urn:vim25"));
+    if element.space() != Space::Vim || element.name().strip_suffix("Response") != Some(method) {
+        return Err(not_soap(element, "the method's response in urn:vim25"));
     }
     Ok(Answer::Returned(content))
 }
@@ -185,16 +185,17 @@ pub fn read_answer(method: &str, body: &[u8]) -> Result<Answer, ReplyError> {
 ///
 /// # Errors
 /// Where the response has none.
-pub fn returned_moref(response: &Element) -> Result<Moref, ReplyError> {
+pub fn returned_moref(response: &Part) -> Result<Moref, ReplyError> {
     response
+        .element()
         .child("returnval")
         .and_then(Moref::read)
         .ok_or_else(|| ReplyError::value("returnval", "a managed object reference"))
 }
 
-fn not_soap(found: &Element, expected: &'static str) -> ReplyError {
+fn not_soap(found: Element<'_>, expected: &'static str) -> ReplyError {
     ReplyError::NotSoap {
-        found: super::text::for_people(&found.name),
+        found: super::text::for_people(found.name()),
         expected,
     }
 }

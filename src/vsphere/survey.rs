@@ -70,7 +70,7 @@ pub fn claims(hosts: &[HostRef], objects: &[Object]) -> Vec<Claims> {
 
 fn listed(host: &HostRef, objects: &[Object]) -> Option<Vec<VmRef>> {
     let object = objects.iter().find(|object| object.moref == Moref::from(host))?;
-    if object.denied("vm").is_some() || !object.properties.iter().any(|(path, _)| path == "vm") {
+    if object.denied("vm").is_some() || !object.properties().any(|(path, _)| path == "vm") {
         return None;
     }
     Some(
@@ -95,7 +95,7 @@ impl VmHolds {
             host: host.and_then(|host| host.host()),
             is_template: object
                 .get("config.template")
-                .is_some_and(|flag| &*flag.text == "true"),
+                .is_some_and(|flag| flag.text() == "true"),
             devices: decode::passthrough(object.get("config.hardware.device")?),
         })
     }

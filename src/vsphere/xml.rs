@@ -2,7 +2,9 @@
 //!
 //! What arrives is hostile until it is parsed: a reply is refused before it can cost more than its own size.
 
-use compact_str::CompactString;
+use std::ops::Range;
+use std::sync::Arc;
+
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::name::{LocalName, NamespaceResolver, QName, ResolveResult};
 use quick_xml::{Reader, XmlVersion};
@@ -37,21 +39,55 @@ pub enum Space {
     Other,
 }
 
+/// A document that was read: its elements in the order in which they begin, and beside them all their words. No element is
+/// an allocation of its own, so that a page of a hundred thousand costs few of them, and freeing it too.
+#[derive(Debug)]
+struct Document {
+    nodes: Vec<Node>,
+    /// The names, types and texts of all elements, one after the other.
+    words: String,
+    /// What types elements have. Nine elements in ten have none, which is the first entry.
+    types: Vec<Types>,
+}
+
+#[derive(Debug)]
+struct Node {
+    space: Space,
+    name: Span,
+    /// Empty where there are children.
+    text: Span,
+    /// Which of the types are its own.
+    types: usize,
+    /// The first node after all that are within it.
+    end: usize,
+}
+
+/// The two attributes that carry meaning.
+#[derive(Clone, Copy, Debug, Default)]
+struct Types {
+    plain: Option<Span>,
+    xsi: Option<Span>,
+}
+
+/// Some of the words.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    from: usize,
+    to: usize,
+}
+
 /// One element: its name, the two attributes that carry meaning, and either text or children.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Element {
-    /// Where its name belongs.
-    pub space: Space,
-    /// Its local name.
-    pub name: CompactString,
-    /// The plain attribute `type`, which a managed object reference carries.
-    pub type_attr: Option<CompactString>,
-    /// `xsi:type` without its prefix. The attribute is found by namespace, because prefixes differ by server.
-    pub xsi_type: Option<CompactString>,
-    /// The text, empty where there are children.
-    pub text: CompactString,
-    /// The child elements, in order.
-    pub children: Vec<Element>,
+#[derive(Clone, Copy)]
+pub struct Element<'d> {
+    document: &'d Document,
+    at: usize,
+}
+
+/// An element that keeps its document, to be passed on.
+#[derive(Clone)]
+pub struct Part {
+    document: Arc<Document>,
+    at: usize,
 }
 
 /// Why a reply is not the XML it should be.
@@ -102,8 +138,8 @@ pub enum XmlError {
     },
 }
 
-impl Element {
-    /// Reads a document.
+impl Part {
+    /// Reads a document; the part is its root element.
     ///
     /// # Errors
     /// For everything that is not one well-formed element under the limits, without DOCTYPE, processing instruction
@@ -118,12 +154,12 @@ impl Element {
         }
         let mut reader = Reader::from_str(text);
         reader.config_mut().expand_empty_elements = true;
-        let mut tree = Growing::default();
+        let mut growing = Growing::new(text.len());
         loop {
             let event = match reader.read_event() {
-                Ok(Event::Eof) => return tree.finish(),
+                Ok(Event::Eof) => break,
                 Ok(event) => event,
-                Err(quick_xml::Error::Syntax(_)) if tree.is_open() => return tree.finish(),
+                Err(quick_xml::Error::Syntax(_)) if growing.is_open() => break,
                 Err(error) => {
                     return Err(XmlError::Malformed {
                         at: reader.buffer_position(),
@@ -132,51 +168,132 @@ impl Element {
                 }
             };
             let at = reader.buffer_position();
-            tree.take(event, at)?;
+            growing.take(event, at)?;
+        }
+        let document = Arc::new(growing.finish()?);
+        Ok(Self { document, at: 0 })
+    }
+
+    /// The element.
+    pub fn element(&self) -> Element<'_> {
+        Element {
+            document: &self.document,
+            at: self.at,
         }
     }
 
+    /// The first child for which `is` says so.
+    pub fn find(&self, is: impl FnMut(&Element<'_>) -> bool) -> Option<Self> {
+        let at = self.element().children().find(is)?.at;
+        Some(self.part(at))
+    }
+
+    /// All children, in order.
+    pub fn children(&self) -> impl Iterator<Item = Self> + '_ {
+        self.element().children().map(|child| self.part(child.at))
+    }
+
+    fn part(&self, at: usize) -> Self {
+        Self {
+            document: Arc::clone(&self.document),
+            at,
+        }
+    }
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.element().fmt(f)
+    }
+}
+
+impl std::fmt::Debug for Element<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.text().is_empty() {
+            write!(f, "<{}>", self.name())?;
+            f.debug_list().entries(self.children()).finish()
+        } else {
+            write!(f, "<{}>{:?}", self.name(), self.text())
+        }
+    }
+}
+
+impl<'d> Element<'d> {
+    /// Where its name belongs.
+    pub fn space(self) -> Space {
+        self.node().space
+    }
+
+    /// Its local name.
+    pub fn name(self) -> &'d str {
+        self.words(self.node().name)
+    }
+
+    /// The text, empty where there are children.
+    pub fn text(self) -> &'d str {
+        self.words(self.node().text)
+    }
+
+    /// The plain attribute `type`, which a managed object reference carries.
+    pub fn type_attr(self) -> Option<&'d str> {
+        self.types().plain.map(|span| self.words(span))
+    }
+
+    /// `xsi:type` without its prefix. The attribute is found by namespace, because prefixes differ by server.
+    pub fn xsi_type(self) -> Option<&'d str> {
+        self.types().xsi.map(|span| self.words(span))
+    }
+
+    /// The child elements, in order.
+    pub fn children(self) -> impl Iterator<Item = Self> {
+        let document = self.document;
+        let Range { mut start, end } = self.at + 1..self.node().end;
+        std::iter::from_fn(move || {
+            let child = (start < end).then_some(Self { document, at: start })?;
+            start = child.node().end;
+            Some(child)
+        })
+    }
+
     /// The first child of that name in vSphere's namespace.
-    pub fn child(&self, name: &str) -> Option<&Self> {
-        self.children
-            .iter()
-            .find(|child| child.space == Space::Vim && &*child.name == name)
+    pub fn child(self, name: &str) -> Option<Self> {
+        self.children_named(name).next()
     }
 
     /// All children of that name in vSphere's namespace, in order.
-    pub fn children_named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Self> {
-        self.children
-            .iter()
-            .filter(move |child| child.space == Space::Vim && &*child.name == name)
+    pub fn children_named<'n>(self, name: &'n str) -> impl Iterator<Item = Self> + use<'d, 'n> {
+        self.children()
+            .filter(move |child| child.space() == Space::Vim && child.name() == name)
     }
 
     /// The descendant along a path of names.
-    pub fn at(&self, path: &[&str]) -> Option<&Self> {
+    pub fn at(self, path: &[&str]) -> Option<Self> {
         path.iter().try_fold(self, |element, name| element.child(name))
     }
 
     /// The text of the first child of that name, `None` where there is no such child.
-    pub fn text_of(&self, name: &str) -> Option<&str> {
-        self.child(name).map(|child| &*child.text)
+    pub fn text_of(self, name: &str) -> Option<&'d str> {
+        self.child(name).map(Self::text)
+    }
+
+    fn node(self) -> &'d Node {
+        &self.document.nodes[self.at]
+    }
+
+    fn types(self) -> &'d Types {
+        &self.document.types[self.node().types]
+    }
+
+    fn words(self, span: Span) -> &'d str {
+        &self.document.words[span.from..span.to]
     }
 }
 
-/// The tree while it grows: the elements that stand open, outermost first, and what was counted.
-#[derive(Default)]
+/// A document while it grows, and which of its elements stand open, outermost first.
 struct Growing {
-    open: Vec<Open>,
-    /// The elements that have ended and whose parents stand open. The children of one are the last of them, so that they are
-    /// moved into a list of just their length when it ends.
-    ended: Vec<Element>,
-    root: Option<Element>,
-    count: usize,
+    document: Document,
+    open: Vec<usize>,
     scopes: Scopes,
-}
-
-/// An element that stands open, and how many had ended before it began.
-struct Open {
-    element: Element,
-    ended_before: usize,
 }
 
 /// Which namespaces the names of an element may be in. Few elements declare any, and nearly all names have no prefix, so the
@@ -237,6 +354,19 @@ fn space(found: &ResolveResult<'_>) -> Space {
 }
 
 impl Growing {
+    /// For so many bytes, of which markup is at least half.
+    fn new(bytes: usize) -> Self {
+        Self {
+            document: Document {
+                nodes: Vec::new(),
+                words: String::with_capacity(bytes / 2),
+                types: vec![Types::default()],
+            },
+            open: Vec::new(),
+            scopes: Scopes::default(),
+        }
+    }
+
     fn is_open(&self) -> bool {
         !self.open.is_empty()
     }
@@ -272,37 +402,36 @@ impl Growing {
     }
 
     fn start(&mut self, start: &BytesStart<'_>, at: u64) -> Result<(), XmlError> {
-        self.count += 1;
-        if self.root.is_some() {
+        let begins = self.document.nodes.len();
+        if !self.is_open() && begins > 0 {
             return Err(XmlError::Malformed {
                 at,
                 what: "a second root element".to_owned(),
             });
         }
         limit(self.open.len() + 1, MAX_DEPTH, "levels of nesting")?;
-        limit(self.count, MAX_ELEMENTS, "elements")?;
+        limit(begins + 1, MAX_ELEMENTS, "elements")?;
         self.scopes.enter(start, self.open.len(), at)?;
         let (space, local) = self.scopes.of_element(start.name());
-        let mut element = Element {
-            space,
-            name: local.as_ref().into(),
-            type_attr: None,
-            xsi_type: None,
-            text: CompactString::default(),
-            children: Vec::new(),
+        let name = self.say(local.as_ref());
+        let types = if start.attributes_raw().is_empty() {
+            0
+        } else {
+            self.attributes(start, at)?
         };
-        // Nine elements in ten have none.
-        if !start.attributes_raw().is_empty() {
-            self.attributes(start, &mut element, at)?;
-        }
-        self.open.push(Open {
-            element,
-            ended_before: self.ended.len(),
+        self.document.nodes.push(Node {
+            space,
+            name,
+            text: Span::default(),
+            types,
+            end: begins + 1,
         });
+        self.open.push(begins);
         Ok(())
     }
 
-    fn attributes(&self, start: &BytesStart<'_>, element: &mut Element, at: u64) -> Result<(), XmlError> {
+    fn attributes(&mut self, start: &BytesStart<'_>, at: u64) -> Result<usize, XmlError> {
+        let mut types = Types::default();
         // The check for duplicates compares each attribute with all before it; the limit comes first.
         for (index, attribute) in start.attributes().with_checks(false).enumerate() {
             limit(index + 1, MAX_ATTRIBUTES, "attributes on one element")?;
@@ -323,65 +452,76 @@ impl Growing {
             limit(value.len(), MAX_TEXT, "bytes in one attribute")?;
             if is_xsi {
                 let local = value.rsplit_once(':').map_or(&*value, |(_, local)| local);
-                element.xsi_type = Some(local.into());
+                types.xsi = Some(self.say(local));
             } else {
-                element.type_attr = Some(value.as_ref().into());
+                types.plain = Some(self.say(&value));
             }
         }
-        Ok(())
+        if types.plain.is_none() && types.xsi.is_none() {
+            return Ok(0);
+        }
+        self.document.types.push(types);
+        Ok(self.document.types.len() - 1)
     }
 
     fn text(&mut self, text: &str, at: u64) -> Result<(), XmlError> {
-        match self.open.last_mut() {
-            Some(Open { element, .. }) => {
-                let so_far = &mut element.text;
-                limit(
-                    so_far.len() + text.len(),
-                    MAX_TEXT,
-                    "bytes of text in one element",
-                )?;
-                if so_far.is_empty() {
-                    *so_far = text.into();
-                } else {
-                    so_far.push_str(text);
-                }
+        let Some(&innermost) = self.open.last() else {
+            return if text.trim().is_empty() {
                 Ok(())
-            }
-            None if text.trim().is_empty() => Ok(()),
-            None => Err(XmlError::Malformed {
-                at,
-                what: "text outside of the root element".to_owned(),
-            }),
+            } else {
+                Err(XmlError::Malformed {
+                    at,
+                    what: "text outside of the root element".to_owned(),
+                })
+            };
+        };
+        // Between children stands nothing that anybody reads.
+        if self.document.nodes.len() > innermost + 1 {
+            return Ok(());
+        }
+        let words = self.say(text);
+        let so_far = &mut self.document.nodes[innermost].text;
+        // Of one element without children, nothing else was said since its first words.
+        let from = if so_far.from == so_far.to {
+            words.from
+        } else {
+            so_far.from
+        };
+        *so_far = Span { from, to: words.to };
+        limit(words.to - from, MAX_TEXT, "bytes of text in one element")
+    }
+
+    fn say(&mut self, words: &str) -> Span {
+        let from = self.document.words.len();
+        self.document.words.push_str(words);
+        Span {
+            from,
+            to: self.document.words.len(),
         }
     }
 
     fn end(&mut self) {
-        let Some(Open {
-            mut element,
-            ended_before,
-        }) = self.open.pop()
-        else {
-            return;
-        };
+        let Some(ends) = self.open.pop() else { return };
         self.scopes.leave(self.open.len());
-        if self.ended.len() > ended_before {
-            element.children = self.ended.drain(ended_before..).collect();
-            element.text = CompactString::default();
-        }
-        if self.open.is_empty() {
-            self.root = Some(element);
-        } else {
-            self.ended.push(element);
+        let end = self.document.nodes.len();
+        let node = &mut self.document.nodes[ends];
+        node.end = end;
+        if end > ends + 1 {
+            node.text = Span::default();
         }
     }
 
-    fn finish(self) -> Result<Element, XmlError> {
-        if let Some(open) = self.open.last() {
+    fn finish(self) -> Result<Document, XmlError> {
+        if let Some(&innermost) = self.open.last() {
+            let Span { from, to } = self.document.nodes[innermost].name;
             return Err(XmlError::Truncated {
-                element: super::text::for_people(&open.element.name),
+                element: super::text::for_people(&self.document.words[from..to]),
             });
         }
-        self.root.ok_or(XmlError::Empty)
+        if self.document.nodes.is_empty() {
+            return Err(XmlError::Empty);
+        }
+        Ok(self.document)
     }
 }
 

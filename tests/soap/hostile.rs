@@ -3,6 +3,7 @@
 use haulout::vsphere::error::chain;
 use haulout::vsphere::property::{read_page, read_update_set};
 use haulout::vsphere::soap::{Answer, read_answer};
+use haulout::vsphere::xml::Part;
 
 const HEAD: &str = r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><s:Body>"#;
 const TAIL: &str = "</s:Body></s:Envelope>";
@@ -15,7 +16,7 @@ fn error_of(bytes: &[u8]) -> Option<String> {
     match read_answer("WaitForUpdatesEx", bytes) {
         Err(error) => Some(chain(&error)),
         Ok(Answer::Fault { fault, .. }) => Some(fault.to_string()),
-        Ok(Answer::Returned(response)) => read_update_set(response).err().map(|error| chain(&error)),
+        Ok(Answer::Returned(response)) => read_update_set(&response).err().map(|error| chain(&error)),
     }
 }
 
@@ -181,7 +182,19 @@ fn what_is_only_unknown_is_no_error() {
     let Answer::Returned(response) = read_answer("RetrievePropertiesEx", empty.as_bytes()).unwrap() else {
         panic!("a fault");
     };
-    assert_eq!(read_page(response).unwrap().objects, []);
+    assert!(read_page(&response).unwrap().objects.is_empty());
+}
+
+#[test]
+fn an_element_has_the_words_of_its_own_whatever_stands_between_them() {
+    let text = "<a>\n  one<b>t<!-- a comment -->w<![CDATA[<o>]]>&amp;&#x21;</b>two<c/><d> </d>three</a>";
+    let part = Part::parse(text.as_bytes()).unwrap();
+    let told = part
+        .element()
+        .children()
+        .map(|child| (child.name(), child.text()));
+    let told: Vec<_> = [("a", part.element().text())].into_iter().chain(told).collect();
+    assert_eq!(told, [("a", ""), ("b", "tw<o>&!"), ("c", ""), ("d", " ")]);
 }
 
 /// Every prefix of a real reply, and the reply with each stretch of bytes blotted out.

@@ -210,7 +210,7 @@ impl Feed {
         // The server may answer late by as much as its calculation takes, as it may with every other call.
         let deadline = settings.long_poll + settings.call_deadline;
         let response = self.vcenter.call_within(&self.session, &call, deadline).await?;
-        let set = property::read_update_set(response).map_err(|source| unreadable(&call, source))?;
+        let set = property::read_update_set(&response).map_err(|source| unreadable(&call, source))?;
         let objects = set
             .iter()
             .flat_map(|set| &set.changes)
@@ -240,7 +240,10 @@ impl Feed {
             call = call.with(Out::moref("remove", moref));
         }
         let response = self.vcenter.call_in(&self.session, &call).await?;
-        let unresolved = response.children_named("returnval").filter_map(Moref::read);
+        let unresolved = response
+            .element()
+            .children_named("returnval")
+            .filter_map(Moref::read);
         Ok(unresolved.collect())
     }
 

@@ -52,7 +52,10 @@ async fn by_uuid(feed: &Feed, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), 
             .with(Out::text("vmSearch", "true"))
             .with(Out::text("instanceUuid", "false"));
         let response = feed.vcenter().call_in(&feed.session, &call).await?;
-        let found = response.children_named("returnval").filter_map(Moref::read);
+        let found = response
+            .element()
+            .children_named("returnval")
+            .filter_map(Moref::read);
         vms.extend(found.filter_map(|moref| moref.vm()));
     }
     Ok((VmKey::Uuid(uuid), vms))
@@ -81,7 +84,7 @@ async fn by_name(feed: &Feed, names: BTreeSet<String>) -> Result<BTreeMap<VmKey,
         let (Some(vm), Some(raw)) = (object.moref.vm(), object.get("name")) else {
             continue;
         };
-        if let Some(vms) = found.get_mut(&VmKey::Name(unescaped(&raw.text))) {
+        if let Some(vms) = found.get_mut(&VmKey::Name(unescaped(raw.text()))) {
             vms.insert(vm);
         }
     }

@@ -166,14 +166,11 @@ impl Shadow {
             }
         }
         for object in objects {
-            let listed = object.properties.iter().find(|(path, _)| path == "recentTask");
+            let listed = object.properties().find(|(path, _)| *path == "recentTask");
             let Some((_, value)) = listed.filter(|_| !self.fresher.contains(&object.moref)) else {
                 continue;
             };
-            let listed: BTreeSet<_> = decode::morefs(value.as_ref())
-                .iter()
-                .filter_map(Moref::task)
-                .collect();
+            let listed: BTreeSet<_> = decode::morefs(value).iter().filter_map(Moref::task).collect();
             let over: Vec<_> = self
                 .entering_tasks(&object.moref)
                 .map(|task| task.moref.clone())
@@ -283,10 +280,7 @@ impl Shadow {
 
     fn upsert(&mut self, object: &Object) {
         let unreadable = object.missing.iter().map(|(path, _)| (path.as_str(), None));
-        let readable = object
-            .properties
-            .iter()
-            .map(|(path, value)| (path.as_str(), value.as_ref()));
+        let readable = object.properties();
         let moref = &object.moref;
         if let Some(host) = moref.host() {
             let facts = self.hosts.entry(host).or_default();
@@ -316,8 +310,8 @@ impl Shadow {
                 self.task(task);
             }
         } else if moref.kind == "TaskHistoryCollector" {
-            let page = object.get("latestPage").map_or(&[][..], |page| &page.children);
-            for task in page.iter().filter_map(read_task) {
+            let page = object.get("latestPage").into_iter().flat_map(Element::children);
+            for task in page.filter_map(read_task) {
                 // The page lists the tasks of all VMs, and goes on listing what ended long ago.
                 let foreign = task
                     .entity
@@ -455,7 +449,7 @@ impl Shadow {
 }
 
 /// One task that cannot be read must not stop the stream of all others.
-fn read_task(info: &Element) -> Option<TaskInfo> {
+fn read_task(info: Element<'_>) -> Option<TaskInfo> {
     decode::task_info(info)
         .inspect_err(|error| {
             tracing::warn!(%error, "vCenter told of a task that cannot be read; it is passed over");
@@ -474,9 +468,9 @@ fn tell<K: Ord, V: Clone + PartialEq>(told: &mut BTreeMap<K, V>, key: K, whole: 
 
 impl ComputeFacts {
     /// Takes one property; `None` is unset or unreadable.
-    fn set(&mut self, path: &str, value: Option<&Element>) {
+    fn set(&mut self, path: &str, value: Option<Element<'_>>) {
         match path {
-            "name" => self.name = value.map(|value| text::inventory_name(&value.text)),
+            "name" => self.name = value.map(|value| text::inventory_name(value.text())),
             "configurationEx" => self.drs = value.and_then(decode::drs),
             // A path that nobody asked for.
             _ => {}
@@ -486,8 +480,8 @@ impl ComputeFacts {
 
 impl HostFacts {
     /// Takes one property; `None` is unset or unreadable.
-    fn set(&mut self, path: &str, value: Option<&Element>) {
-        let words = value.map(|value| &*value.text);
+    fn set(&mut self, path: &str, value: Option<Element<'_>>) {
+        let words = value.map(Element::text);
         match path {
             "name" => self.name = words.map(text::inventory_name),
             "parent" => self.compute = value.and_then(Moref::read).and_then(|parent| parent.compute()),
@@ -524,8 +518,8 @@ impl HostFacts {
 
 impl VmFacts {
     /// Takes one property; `None` is unset or unreadable.
-    fn set(&mut self, path: &str, value: Option<&Element>) {
-        let words = value.map(|value| &*value.text);
+    fn set(&mut self, path: &str, value: Option<Element<'_>>) {
+        let words = value.map(Element::text);
         match path {
             "name" => self.name = words.map(text::inventory_name),
             "config.uuid" => self.uuid = words.and_then(VmUuid::parse),
@@ -570,7 +564,7 @@ impl VmFacts {
     }
 }
 
-fn datastores(value: Option<&Element>) -> BTreeSet<DatastoreRef> {
+fn datastores(value: Option<Element<'_>>) -> BTreeSet<DatastoreRef> {
     decode::morefs(value)
         .iter()
         .filter_map(Moref::datastore)
