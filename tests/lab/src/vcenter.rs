@@ -50,6 +50,8 @@ pub struct Spec {
     pub crowd: Option<Crowd>,
     /// Ends sessions that are idle for longer; 0 is never.
     pub session_timeout_ms: u32,
+    /// How many tasks an object lists in `recentTask` at the most; 0 is the simulator's own 200.
+    pub recent_tasks: usize,
 }
 
 /// Hosts `crowd-0000` and on, and VMs that can be found, read and watched but not acted on, spread over them in turn.

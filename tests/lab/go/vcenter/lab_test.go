@@ -237,6 +237,20 @@ func (b *bench) journal() []Entry {
 	return j.Entries
 }
 
+func TestAnObjectListsNoMoreRecentTasksThanItMay(t *testing.T) {
+	spec := twoHosts()
+	spec.RecentTasks = 2
+	b := start(t, spec)
+	var tasks []types.ManagedObjectReference
+	for range 3 {
+		enter, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, false, nil)
+		b.must(err)
+		b.must(enter.Cancel(b.ctx))
+		tasks = append(tasks, enter.Reference())
+	}
+	b.want(b.hostProperties("esx1").RecentTask, tasks[1:])
+}
+
 func TestEnterRunsUntilTheLastVMIsOff(t *testing.T) {
 	b := start(t, twoHosts())
 	enter, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, false, nil)

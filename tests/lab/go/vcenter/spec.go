@@ -29,6 +29,10 @@ type Spec struct {
 	OwnCollectors bool `json:"-"`
 	// SessionTimeoutMs ends sessions that are idle for longer; 0 is never.
 	SessionTimeoutMs int `json:"sessionTimeoutMs,omitempty"`
+	// RecentTasks is how many tasks an object lists in recentTask at the most; 0
+	// is the simulator's own 200. A vCenter lists what ended in the last ten
+	// minutes, and no host sees a hundred clicks in those.
+	RecentTasks int `json:"recentTasks,omitempty"`
 }
 
 // CrowdSpec says how large a crowd is. Its hosts are crowd-0000 and on, its VMs

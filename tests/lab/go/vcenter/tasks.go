@@ -57,8 +57,19 @@ func (v *VCenter) newTask(who caller, method string, entity mo.Entity) *simulato
 // in the history collectors.
 func (v *VCenter) publish(t *simulator.Task) types.ManagedObjectReference {
 	v.silence.taskBegins(t)
+	v.makeRoom(t)
 	v.reg.Put(t)
 	return t.Self
+}
+
+// makeRoom takes the oldest tasks off the list that t is about to join. Nobody
+// is told of that: the list with t on it follows at once.
+func (v *VCenter) makeRoom(t *simulator.Task) {
+	entity, ok := v.reg.Get(*t.Info.Entity).(mo.Entity)
+	if most := v.spec.RecentTasks; ok && most > 0 {
+		e := entity.Entity()
+		e.RecentTask = slices.Clone(e.RecentTask[max(0, len(e.RecentTask)-most+1):])
+	}
 }
 
 func (v *VCenter) done(t *simulator.Task) bool {
