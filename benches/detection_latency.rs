@@ -187,6 +187,17 @@ struct House<'a> {
     node: String,
 }
 
+const FLOOR: &str = "floor";
+const STREAM: &str = "haulout's stream";
+/// Those that wait for a long poll, and what they are called in the table of all benches.
+const STREAMS: &[(Kind, &str)] = &[
+    (Kind::Floor, FLOOR),
+    (Kind::FloorOfAll, "floor, all hosts"),
+    (Kind::FloorOverReqwest, "floor over reqwest"),
+    (Kind::Stream, STREAM),
+    (Kind::Govmomi, "govmomi"),
+    (Kind::Pyvmomi, "pyvmomi"),
+];
 const CLICKED: &str = "crowd-0000";
 const HAULOUT: &str = "Haulout to PATCH";
 const BARE: &str = "bare PATCH";
@@ -287,19 +298,12 @@ impl<'a> House<'a> {
     /// Clicks, for each contender in turn, again and again, idle and in the storm.
     async fn clicks(&self, plan: &Plan, programs: &Programs) -> anyhow::Result<Samples> {
         let mut samples = Samples::new();
-        let streams = [
-            (Kind::Floor, "floor"),
-            (Kind::FloorOfAll, "floor of all"),
-            (Kind::Stream, "stream"),
-            (Kind::Govmomi, "govmomi"),
-            (Kind::Pyvmomi, "pyvmomi"),
-        ];
         for block in 0..plan.blocks {
             for storm in [false, true] {
                 self.vcenter.storm(if storm { STORM } else { 0 }).await?;
                 // Who begins changes from block to block.
-                for at in 0..streams.len() {
-                    let Some(&(kind, key)) = streams.get((at + block) % streams.len()) else {
+                for at in 0..STREAMS.len() {
+                    let Some(&(kind, key)) = STREAMS.get((at + block) % STREAMS.len()) else {
                         continue;
                     };
                     if kind == Kind::Pyvmomi && programs.python.is_err() {
@@ -453,15 +457,8 @@ impl<'a> House<'a> {
 
     fn latency_rows(&self, table: &mut Table, samples: &Samples, storm: bool) {
         let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
-        let floor = of("floor");
-        let rows = [
-            (Kind::Floor, "floor"),
-            (Kind::FloorOfAll, "floor of all"),
-            (Kind::Stream, "stream"),
-            (Kind::Govmomi, "govmomi"),
-            (Kind::Pyvmomi, "pyvmomi"),
-        ];
-        for (kind, key) in rows {
+        let floor = of(FLOOR);
+        for &(kind, key) in STREAMS {
             let taken = of(key);
             table.row(vec![
                 self.hosts.to_string(),
@@ -478,7 +475,7 @@ impl<'a> House<'a> {
 
     fn patch_row(&self, table: &mut Table, samples: &Samples, storm: bool) {
         let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
-        let (taken, floor, bare) = (of(HAULOUT), quantile(of("floor"), 0.5), quantile(of(BARE), 0.5));
+        let (taken, floor, bare) = (of(HAULOUT), quantile(of(FLOOR), 0.5), quantile(of(BARE), 0.5));
         table.row(vec![
             self.hosts.to_string(),
             weather(storm),
@@ -495,20 +492,14 @@ impl<'a> House<'a> {
     fn keep(&self, kept: &mut figures::Table, samples: &Samples, storm: bool) {
         let case = format!("{} hosts, {}", self.hosts, weather(storm));
         let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
-        for (who, key) in [
-            ("floor", "floor"),
-            ("floor, all hosts", "floor of all"),
-            ("haulout's stream", "stream"),
-            ("govmomi", "govmomi"),
-            ("pyvmomi", "pyvmomi"),
-        ] {
-            if !of(key).is_empty() {
-                kept.row(&case, who, KNOWS, &of(key).iter().copied().collect());
+        for &(_, who) in STREAMS {
+            if !of(who).is_empty() {
+                kept.row(&case, who, KNOWS, &of(who).iter().copied().collect());
             }
         }
-        kept.compare(&case, KNOWS, "floor");
-        kept.target(&case, KNOWS, "haulout's stream", 1.2);
-        let least = quantile(of("floor"), 0.5) + quantile(of(BARE), 0.5);
+        kept.compare(&case, KNOWS, FLOOR);
+        kept.target(&case, KNOWS, STREAM, 1.2);
+        let least = quantile(of(FLOOR), 0.5) + quantile(of(BARE), 0.5);
         kept.row(
             &case,
             "floor and a bare PATCH",

@@ -1,9 +1,9 @@
-//! The two contenders that are written here, each a process of its own so that its memory and its CPU can be told from
-//! the bench's: the floor, and Haulout's stream. Like the peers they say one JSON object per line.
+//! The contenders that are written here, each a process of its own so that its memory and its CPU can be told from
+//! the bench's: the floors, and Haulout's stream. Like the peers they say one JSON object per line.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +12,7 @@ use haulout::ids::VmUuid;
 use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
 use haulout::vsphere::update::{Roster, Update, VmKey};
 use haulout::vsphere::updates;
+use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::{mpsc, watch};
@@ -68,8 +69,9 @@ pub fn is_quick(words: &[String]) -> bool {
 pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
     match words {
         [word, kind, rest @ ..] if word == WORD => Some(Watch::read(rest).and_then(|watch| match &**kind {
-            "floor" => floor(began, &watch, Hosts::One),
-            "floor-of-all" => floor(began, &watch, Hosts::All),
+            "floor" => floor(began, &watch, Hosts::One, &mut Wire::open(&watch)?),
+            "floor-of-all" => floor(began, &watch, Hosts::All, &mut Wire::open(&watch)?),
+            "floor-over-reqwest" => floor(began, &watch, Hosts::One, &mut OverReqwest::new(&watch)?),
             "stream" => stream(began, &watch),
             other => bail!("there is no contender {other:?}"),
         })),
@@ -106,8 +108,7 @@ enum Hosts {
 
 /// The smallest program that can know: one connection, prepared requests, and a search for two words in the answer where
 /// others parse it.
-fn floor(began: Instant, watch: &Watch, hosts: Hosts) -> anyhow::Result<()> {
-    let mut wire = Wire::open(watch)?;
+fn floor(began: Instant, watch: &Watch, hosts: Hosts, wire: &mut impl Post) -> anyhow::Result<()> {
     let collector = "<_this type=\"PropertyCollector\">propertyCollector</_this>";
     wire.post(&format!(
         "<Login xmlns=\"urn:vim25\"><_this type=\"SessionManager\">SessionManager</_this><userName>{}</userName>\
@@ -165,6 +166,84 @@ fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
     rest.split_once(close).map(|(inner, _)| inner)
 }
 
+/// What a floor sends its calls through.
+trait Post {
+    /// What vCenter answers to the SOAP envelope around `call`.
+    fn post(&mut self, call: &str) -> anyhow::Result<String>;
+}
+
+fn envelope(call: &str) -> String {
+    format!(
+        "<e:Envelope xmlns:e=\"http://schemas.xmlsoap.org/soap/envelope/\" \
+         xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\"><e:Body>{call}</e:Body></e:Envelope>"
+    )
+}
+
+const ACTION: &str = "urn:vim25/8.0.3.0";
+const TEXT: &str = "text/xml; charset=utf-8";
+
+fn trusting(ca: &Path) -> anyhow::Result<rustls::ClientConfig> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca)? {
+        roots.add(certificate?)?;
+    }
+    Ok(rustls::ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth())
+}
+
+/// The HTTP client and the runtime that Haulout has, with nothing of Haulout: what those two cost.
+struct OverReqwest {
+    runtime: tokio::runtime::Runtime,
+    http: reqwest::Client,
+    sdk: String,
+    cookie: String,
+}
+
+impl OverReqwest {
+    fn new(watch: &Watch) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(trusting(&watch.ca)?)
+            .http1_only()
+            .no_proxy()
+            .tcp_nodelay(true)
+            .user_agent("floor")
+            .build()?;
+        Ok(Self {
+            runtime,
+            http,
+            sdk: watch.sdk.clone(),
+            cookie: String::new(),
+        })
+    }
+}
+
+impl Post for OverReqwest {
+    fn post(&mut self, call: &str) -> anyhow::Result<String> {
+        let request = self.http.post(&self.sdk).body(envelope(call));
+        let request = request.header(CONTENT_TYPE, TEXT).header("SOAPAction", ACTION);
+        let answer = self.runtime.block_on(async {
+            let response = request
+                .header(COOKIE, &self.cookie)
+                .send()
+                .await?
+                .error_for_status()?;
+            let cookie = response.headers().get(SET_COOKIE).cloned();
+            anyhow::Ok((cookie, response.text().await?))
+        });
+        let (cookie, answer) = answer?;
+        if let Some(cookie) = cookie {
+            let pair = cookie.to_str()?.split(';').next().unwrap_or_default();
+            pair.clone_into(&mut self.cookie);
+        }
+        Ok(answer)
+    }
+}
+
 /// One connection that speaks just enough HTTP.
 struct Wire {
     stream: BufReader<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>,
@@ -174,14 +253,7 @@ struct Wire {
 
 impl Wire {
     fn open(watch: &Watch) -> anyhow::Result<Self> {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut roots = rustls::RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(&watch.ca)? {
-            roots.add(certificate?)?;
-        }
-        let config = rustls::ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let config = trusting(&watch.ca)?;
         let host = between(&watch.sdk, "https://", "/sdk").context("the address has no host")?;
         let (name, _) = host.rsplit_once(':').context("the address has no port")?;
         let name = ServerName::try_from(name.to_owned())?;
@@ -195,14 +267,28 @@ impl Wire {
         })
     }
 
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            bail!("the connection ended");
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn take(&mut self, size: usize, into: &mut Vec<u8>) -> anyhow::Result<()> {
+        let at = into.len();
+        into.resize(at + size, 0);
+        self.stream.read_exact(into.get_mut(at..).unwrap_or_default())?;
+        Ok(())
+    }
+}
+
+impl Post for Wire {
     fn post(&mut self, call: &str) -> anyhow::Result<String> {
-        let body = format!(
-            "<e:Envelope xmlns:e=\"http://schemas.xmlsoap.org/soap/envelope/\" \
-             xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\"><e:Body>{call}</e:Body></e:Envelope>"
-        );
+        let body = envelope(call);
         let request = format!(
-            "POST /sdk HTTP/1.1\r\nHost: {}\r\nUser-Agent: floor\r\nContent-Type: text/xml; charset=utf-8\r\n\
-             SOAPAction: urn:vim25/8.0.3.0\r\n{}Content-Length: {}\r\n\r\n{body}",
+            "POST /sdk HTTP/1.1\r\nHost: {}\r\nUser-Agent: floor\r\nContent-Type: {TEXT}\r\n\
+             SOAPAction: {ACTION}\r\n{}Content-Length: {}\r\n\r\n{body}",
             self.host,
             self.cookie,
             body.len()
@@ -243,21 +329,6 @@ impl Wire {
             bail!("{status}: {answer}");
         }
         Ok(answer)
-    }
-
-    fn line(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        if self.stream.read_line(&mut line)? == 0 {
-            bail!("the connection ended");
-        }
-        Ok(line.trim_end().to_owned())
-    }
-
-    fn take(&mut self, size: usize, into: &mut Vec<u8>) -> anyhow::Result<()> {
-        let at = into.len();
-        into.resize(at + size, 0);
-        self.stream.read_exact(into.get_mut(at..).unwrap_or_default())?;
-        Ok(())
     }
 }
 

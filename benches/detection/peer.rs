@@ -21,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 pub enum Kind {
     Floor,
     FloorOfAll,
+    FloorOverReqwest,
     Stream,
     Govmomi,
     Pyvmomi,
@@ -33,6 +34,7 @@ impl Kind {
         match self {
             Self::Floor => "floor: bare long poll, one host".into(),
             Self::FloorOfAll => "bare long poll, all hosts".into(),
+            Self::FloorOverReqwest => "bare long poll over reqwest".into(),
             Self::Stream => "Haulout's stream".into(),
             Self::Govmomi => "govmomi's waiter".into(),
             Self::Pyvmomi => "pyVmomi's WaitForUpdatesEx".into(),
@@ -43,7 +45,7 @@ impl Kind {
     /// The first word of its User-Agent, by which the stand-in counts its calls.
     pub fn agent(self) -> &'static str {
         match self {
-            Self::Floor | Self::FloorOfAll => "floor",
+            Self::Floor | Self::FloorOfAll | Self::FloorOverReqwest => "floor",
             Self::Stream => "haulout",
             Self::Govmomi => "govmomi",
             Self::Pyvmomi | Self::Poller(_) => "pyvmomi",
@@ -112,6 +114,7 @@ impl Contender {
         let mut command = match kind {
             Kind::Floor => ourselves(watch, "floor")?,
             Kind::FloorOfAll => ourselves(watch, "floor-of-all")?,
+            Kind::FloorOverReqwest => ourselves(watch, "floor-over-reqwest")?,
             Kind::Stream => ourselves(watch, "stream")?,
             Kind::Govmomi => peer(Command::new(&programs.govmomi), watch),
             Kind::Pyvmomi | Kind::Poller(_) => {

@@ -158,10 +158,6 @@ impl Stream {
         let mut roster_lives = true;
         loop {
             let idle = work.is_none();
-            // The second teller comes when the first has told all: what it has seen by then stands on its first page.
-            if self.stood && history.is_none() {
-                history = Some(following.poll(Poll::History));
-            }
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Err(End::Stopped),
@@ -194,6 +190,11 @@ impl Stream {
                 changed = self.roster.changed(), if idle && roster_lives => {
                     roster_lives = changed.is_ok();
                     work = Some(self.begin(&mut following, Scope::New));
+                }
+                // The second teller comes when the first has told all and whoever listens has taken it in: what it has
+                // seen by then stands on its first page, and none of its calls delays what is waited for.
+                () = taken_in(&self.out), if self.stood && history.is_none() => {
+                    history = Some(following.poll(Poll::History));
                 }
                 _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
                 () = std::future::ready(()), if idle && following.is_due() => {
@@ -256,6 +257,11 @@ async fn replaced(sessions: &mut watch::Receiver<Option<Arc<Session>>>, session:
             .is_some_and(|live| live.generation == session.generation)
     };
     drop(sessions.wait_for(|live| !stands(live)).await);
+}
+
+/// Ends when whoever listens has taken in all that was told.
+async fn taken_in(out: &mpsc::Sender<Update>) {
+    drop(out.reserve_many(out.max_capacity()).await);
 }
 
 /// The result of work that is under way. Without any it never ends.
