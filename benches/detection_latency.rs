@@ -444,11 +444,14 @@ impl<'a> House<'a> {
     }
 
     async fn until(&self, what: &str, wanted: impl Fn(&Node) -> bool) -> anyhow::Result<()> {
+        // It looks after a pause, so that its question does not stand in the kube-apiserver beside what is measured.
         let look = async {
-            while !wanted(&self.nodes().get(&self.node).await?) {
-                sleep(Duration::from_millis(10)).await;
+            loop {
+                sleep(Duration::from_millis(20)).await;
+                if wanted(&self.nodes().get(&self.node).await?) {
+                    return anyhow::Ok(());
+                }
             }
-            anyhow::Ok(())
         };
         timeout(PATIENCE, look)
             .await

@@ -205,28 +205,31 @@ async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
 async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} nodes of {} pods at once", size.nodes, size.pods_of_each);
     let stage = datacenter::stage(kube, "fleet", size.nodes, Collector::Own, |_, _| {}).await?;
-    let mut filling = futures::stream::iter(0..size.nodes)
-        .map(|number| {
-            let node = stage.node_name(&datacenter::vm(number));
-            let stage = &stage;
-            async move { fill(stage, &node, size.pods_of_each).await }
-        })
-        .buffer_unordered(4);
-    while let Some(filled) = filling.next().await {
-        filled?;
-    }
-    let haulout = datacenter::start(&stage, &CHANGES).await?;
     let neighbour = client::of(kube, &User::admin("neighbour")).await?;
     let mut idle = Samples::default();
     for _ in 0..size.idle_looks {
         idle.add_ms(look(&neighbour).await?);
     }
+    table.row(&case, "another client, idle", GET, &idle);
+    // What the evictions alone do, however many are in flight: the apiserver, etcd, the controllers and the kubelets have the
+    // same to do for them, whoever asks.
+    for at_once in [AT_ONCE / 4, AT_ONCE] {
+        fill_all(&stage, size).await?;
+        let client = client::of(kube, &User::admin(format!("floor-fleet-{at_once}"))).await?;
+        let began = Instant::now();
+        let busy = looks_during(&neighbour, evict_all(&client, &stage, at_once)).await?;
+        let who = format!("floor, {at_once} in flight");
+        let wall: Samples = [began.elapsed().as_secs_f64() * 1e3].into_iter().collect();
+        table.row(&case, &who, WALL, &wall);
+        table.row(&case, &format!("another client, during the {who}"), GET, &busy);
+    }
+    fill_all(&stage, size).await?;
+    let haulout = datacenter::start(&stage, &CHANGES).await?;
 
     let began = Timestamp::now();
     for number in 0..size.nodes {
         stage.vcenter.enter_maintenance(&datacenter::host(number)).await?;
     }
-    let mut busy = Samples::default();
     let drained = async {
         let nodes: Api<Node> = Api::all(stage.client());
         until("every node to be drained", PATIENCE, async || {
@@ -240,20 +243,9 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
             Ok(list.items.iter().all(is_through).then_some(()))
         })
         .await
+        .with_context(|| stage.said())
     };
-    let looks = async {
-        loop {
-            match look(&neighbour).await {
-                Ok(took) => busy.add_ms(took),
-                Err(error) => break error,
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        error = looks => return Err(error),
-        all = drained => all.with_context(|| stage.said())?,
-    }
+    let busy = looks_during(&neighbour, drained).await?;
     let took = Timestamp::now().duration_since(began);
     haulout.stop().await?;
 
@@ -284,14 +276,70 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
     table.row(&case, "haulout", "evictions", &evicted);
     let most = [most_at_once(&evictions)].map(number).into_iter().collect();
     table.row(&case, "haulout", "evictions in flight, most", &most);
-    table.row(&case, "another client, idle", GET, &idle);
-    table.row(&case, "another client, during", GET, &busy);
+    table.row(&case, "another client, during haulout's", GET, &busy);
+    table.compare(&case, WALL, &format!("floor, {AT_ONCE} in flight"));
     table.compare(&case, GET, "another client, idle");
     table.note(
-        "What is left of the other client's latency during a fleet's drain has more causes than Haulout: apiserver, etcd, \
-         controllers and a stand-in kubelet for each node share this machine's cores with it.",
+        "A fleet's floor evicts the same pods, so many requests in flight, and does nothing else: what another client waits for \
+         meanwhile is the evictions' own, because apiserver, etcd, controllers and a stand-in kubelet for each node share \
+         this machine's cores.",
     );
     Ok(())
+}
+
+/// Puts its pods on each node of the fleet.
+async fn fill_all(stage: &Stage<'_>, size: &Size) -> anyhow::Result<()> {
+    let nodes = (0..size.nodes).map(|number| stage.node_name(&datacenter::vm(number)));
+    futures::stream::iter(nodes)
+        .map(Ok)
+        .try_for_each_concurrent(4, async |node| fill(stage, &node, size.pods_of_each).await)
+        .await
+}
+
+/// Evicts all pods of the stage, so many at once, and waits until none is left.
+async fn evict_all(client: &kube::Client, stage: &Stage<'_>, at_once: usize) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), stage.name());
+    let list = pods.list(&ListParams::default()).await?;
+    let version = list.metadata.resource_version.unwrap_or_default();
+    let mut standing = list.items.len();
+    let mut watch = pin!(pods.watch(&WatchParams::default(), &version).await?);
+    let evictions = futures::stream::iter(list.items)
+        .map(Ok)
+        .try_for_each_concurrent(at_once, async |pod| evict(client.clone(), pod).await);
+    let gone = async {
+        while standing > 0 {
+            match watch.try_next().await?.context("the watch ended")? {
+                WatchEvent::Deleted(_) => standing -= 1,
+                WatchEvent::Error(error) => bail!("{error:?}"),
+                WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Bookmark(_) => {}
+            }
+        }
+        Ok(())
+    };
+    tokio::try_join!(evictions, gone)?;
+    Ok(())
+}
+
+/// What another client feels while `work` is done.
+async fn looks_during(
+    neighbour: &kube::Client,
+    work: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<Samples> {
+    let mut looks = Samples::default();
+    let looking = async {
+        loop {
+            match look(neighbour).await {
+                Ok(took) => looks.add_ms(took),
+                Err(error) => break error,
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        error = looking => return Err(error),
+        done = work => done?,
+    }
+    Ok(looks)
 }
 
 const WALL: &str = "wall ms";
