@@ -233,6 +233,8 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
     let drained = async {
         let nodes: Api<Node> = Api::all(stage.client());
         until("every node to be drained", PATIENCE, async || {
+            // A list of all Nodes is large, and its cost another client's too.
+            tokio::time::sleep(Duration::from_secs(1)).await;
             let list = nodes
                 .list(&ListParams::default().labels(&haulout_lab::stage::label("fleet")))
                 .await?;

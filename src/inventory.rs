@@ -26,9 +26,9 @@ use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
 use crate::maintenance::admission::{Applicant, Ledger, Limits};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Phase, Record};
-use crate::maintenance::finding::Finding;
+use crate::maintenance::finding::{Finding, Found};
 use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Lead, Outcome, Pictures, Sight};
-use crate::maintenance::placement::Hold;
+use crate::maintenance::placement::{Hold, Offer};
 use crate::maintenance::record;
 use crate::vsphere::update as vsphere;
 
@@ -97,6 +97,8 @@ pub struct Inventory {
     local: BTreeMap<NodeName, Local>,
     /// The episode of any node that was about this host and ended last.
     last_of: BTreeMap<HostRef, LastOf>,
+    /// What was offered in the last pictures, to nodes that look for a host.
+    offers: BTreeMap<NodeName, Offer>,
     /// The budgets whose watch stands.
     heard_budgets: BTreeSet<cluster::Budget>,
     ledger: Ledger,
@@ -120,6 +122,8 @@ enum News {
     OfAll,
     /// Those of these nodes, and of whoever is awake.
     Of(BTreeSet<NodeName>),
+    /// Those of these nodes. What came in is their own: it changes nobody's place in a queue or on a host.
+    OnlyOf(BTreeSet<NodeName>),
 }
 
 /// Whether one world is being heard, and what it has told since its last `Reset`.
@@ -146,6 +150,8 @@ struct Local {
     drain: Option<DrainReport>,
     pods_revision: u64,
     offered: Option<HostRef>,
+    /// What stands on the Node, read when it was told: a picture is drawn far more often than a record is written.
+    on_node: Option<Record>,
     /// The record last seen on a Node that is gone since.
     record_of_gone: Option<Record>,
     paper: paper::Paper,
@@ -188,6 +194,7 @@ impl Inventory {
             maintenances: BTreeMap::new(),
             local: BTreeMap::new(),
             last_of: BTreeMap::new(),
+            offers: BTreeMap::new(),
             heard_budgets: BTreeSet::new(),
             ledger: Ledger::default(),
             keys: Arc::default(),
@@ -211,11 +218,11 @@ impl Inventory {
         if let (Some(_), Fact::Vsphere(vsphere::Update::Host(host))) = (&news, &fact) {
             self.told_hosts.insert(host.moref.clone());
         }
-        match (news, &mut self.news) {
-            (None, _) | (_, Some(News::OfAll)) => {}
-            (Some(News::Of(more)), Some(News::Of(nodes))) => nodes.extend(more),
-            (Some(news), standing) => *standing = Some(news),
-        }
+        self.news = match (self.news.take(), news) {
+            (standing, None) => standing,
+            (None, Some(news)) => Some(news),
+            (Some(standing), Some(news)) => Some(standing.and(news)),
+        };
         match fact {
             Fact::Vsphere(update) => self.apply_vsphere(update),
             Fact::Cluster(update) => self.apply_cluster(update),
@@ -235,13 +242,15 @@ impl Inventory {
     fn news_in(&self, fact: &Fact) -> Option<News> {
         let is_heard = self.silent().is_none();
         let of = |node: &NodeName| Some(News::Of(BTreeSet::from([node.clone()])));
+        let only_of = |node: &NodeName| Some(News::OnlyOf(BTreeSet::from([node.clone()])));
         match fact {
             Fact::Cluster(cluster::Update::Node(node)) => {
                 let Some(known) = self.nodes.get(&node.name) else {
                     return Some(News::OfAll);
                 };
-                if !self.awake.contains(&node.name) && is_later_only(known, node) {
-                    return None;
+                if is_later_only(known, node) {
+                    let is_awake = self.awake.contains(&node.name);
+                    return is_awake.then(|| only_of(&node.name)).flatten();
                 }
                 // Who goes by the same keys is seen by those that share a VM.
                 let is_same_machine = known.uid == node.uid && self.keys(known) == self.keys(node);
@@ -251,10 +260,38 @@ impl Inventory {
                     Some(News::OfAll)
                 }
             }
-            Fact::Cluster(cluster::Update::PodsChanged(node)) if is_heard => of(node),
+            Fact::Cluster(cluster::Update::PodsChanged(node)) if is_heard => only_of(node),
+            Fact::Cluster(cluster::Update::Maintenances(cluster::Maintenances::Seen(seen)))
+                if is_heard && matches!(seen.role, cluster::Role::Episode { .. }) =>
+            {
+                let on_node = self
+                    .local
+                    .get(&seen.node)
+                    .and_then(|local| local.on_node.as_ref());
+                let before = self.maintenances.get(&seen.name).map(|before| &before.node);
+                match on_node {
+                    _ if before.is_some_and(|before| *before != seen.node) => Some(News::OfAll),
+                    // The record on the Node counts; the copy only has to say the same.
+                    Some(Record::Episode(_)) => only_of(&seen.node),
+                    Some(Record::InService | Record::Python(_) | Record::Unreadable { .. }) => of(&seen.node),
+                    None => Some(News::OfAll),
+                }
+            }
             // Whoever drains is awake.
             Fact::Cluster(cluster::Update::Budget { .. }) if is_heard => Some(News::Of(BTreeSet::new())),
-            Fact::Finding(finding) if is_heard => of(&finding.node),
+            Fact::Finding(finding) if is_heard => match finding.found {
+                // It is for those who look on.
+                Found::Evictions(_) => None,
+                Found::Drain(_)
+                | Found::Tried {
+                    kind: EffectKind::DrainRound,
+                    ..
+                } => only_of(&finding.node),
+                Found::Tried { .. }
+                | Found::Holds { .. }
+                | Found::PaperRecord { .. }
+                | Found::PaperEffect(_) => of(&finding.node),
+            },
             Fact::Vsphere(vsphere::Update::Host(host)) => {
                 let known = self.hosts.get(&host.moref);
                 if known == Some(host) {
@@ -292,6 +329,7 @@ impl Inventory {
             None => self.awake.clone(),
             Some(News::OfAll) => self.names(),
             Some(News::Of(nodes)) => nodes.union(&self.awake).cloned().collect(),
+            Some(News::OnlyOf(nodes)) => nodes.clone(),
         }
     }
 
@@ -353,14 +391,17 @@ impl Inventory {
     pub fn draw(&mut self) -> Pictures {
         let names = self.in_the_news();
         let are_all = matches!(self.news, Some(News::OfAll));
-        self.update_ledger(&names);
-        let offers = self.offers(&names);
+        let are_alone = matches!(self.news, Some(News::OnlyOf(_)));
+        if !are_alone {
+            self.update_ledger(&names);
+            self.offers = self.offers(&names);
+        }
         if are_all {
             self.awake.clear();
         }
         let mut sights = BTreeMap::new();
         for name in names {
-            let offer = offers.get(&name).cloned().unwrap_or_default();
+            let offer = self.offers.get(&name).cloned().unwrap_or_default();
             let sight = self.sight(&name, offer);
             if sight.as_ref().is_none_or(Sight::is_at_rest) {
                 self.awake.remove(&name);
@@ -376,9 +417,8 @@ impl Inventory {
             .filter_map(|moref| self.hosts.get(&moref))
             .map(|host| self.shown(host))
             .collect();
-        self.is_calm = sights
-            .values()
-            .all(|sight| sight.record == Record::InService && sight.seen.request.is_none());
+        let is_calm = |sight: &Sight| sight.record == Record::InService && sight.seen.request.is_none();
+        self.is_calm = sights.values().all(is_calm) && (self.is_calm || !are_alone);
         Pictures {
             sights,
             are_all,
@@ -509,8 +549,9 @@ impl Inventory {
         }
         let local = self.local.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
-        let draining = local.paper.record().cloned().unwrap_or_else(|| record_of(&node));
-        match draining.phase() {
+        let told = local.on_node.insert(record_of(&node));
+        let record = local.paper.record().unwrap_or(told);
+        match record.phase() {
             Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
             // Between episodes nothing of an earlier one counts.
             Some(_) => local.drain = None,
@@ -557,11 +598,10 @@ impl Inventory {
             return;
         };
         self.asks(name, Some(&node), None);
-        match record_of(&node) {
-            record @ (Record::Episode(_) | Record::Python(_)) => {
-                self.local.entry(name.clone()).or_default().record_of_gone = Some(record);
-            }
-            Record::InService | Record::Unreadable { .. } => {
+        let local = self.local.entry(name.clone()).or_default();
+        match local.on_node.take() {
+            Some(record @ (Record::Episode(_) | Record::Python(_))) => local.record_of_gone = Some(record),
+            Some(Record::InService | Record::Unreadable { .. }) | None => {
                 self.local.remove(name);
             }
         }
@@ -619,6 +659,23 @@ impl Inventory {
             ledger.grant(self.limits());
         }
         self.ledger = ledger;
+    }
+}
+
+impl News {
+    /// Both of them.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::OfAll, _) | (_, Self::OfAll) => Self::OfAll,
+            (Self::OnlyOf(mut nodes), Self::OnlyOf(more)) => {
+                nodes.extend(more);
+                Self::OnlyOf(nodes)
+            }
+            (Self::Of(mut nodes) | Self::OnlyOf(mut nodes), Self::Of(more) | Self::OnlyOf(more)) => {
+                nodes.extend(more);
+                Self::Of(nodes)
+            }
+        }
     }
 }
 

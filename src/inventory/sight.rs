@@ -47,8 +47,9 @@ pub(super) fn takes_places(record: &Record) -> (bool, bool) {
 impl Inventory {
     /// The record that counts: what stands on the Node, or in a dry run what would stand there.
     pub(super) fn record(&self, node: &Node) -> Record {
-        let paper = self.local.get(&node.name).and_then(|local| local.paper.record());
-        let record = paper.cloned().unwrap_or_else(|| record_of(node));
+        let local = self.local.get(&node.name);
+        let record = local.and_then(|local| local.paper.record().or(local.on_node.as_ref()));
+        let record = record.cloned().unwrap_or_else(|| record_of(node));
         match record {
             Record::InService => self.left_by_another(node).unwrap_or(Record::InService),
             Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. } => record,

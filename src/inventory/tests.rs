@@ -244,6 +244,35 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         Fact::Cluster(cluster::Update::Node(Box::new(node)))
     };
     let finds = |n: u8, found| Fact::Finding(Finding { node: name(n), found });
+    let copies = |n: u8, uid: &str, is_over| {
+        let Fact::Cluster(cluster::Update::Node(node)) = in_phase(n, Phase::Draining) else {
+            panic!("no Node");
+        };
+        let seen = cluster::Maintenance {
+            name: format!("copy-{n}"),
+            uid: crate::ids::RequestUid::new(uid),
+            resource_version: 1,
+            generation: 1,
+            created_at: at(0),
+            node: name(n),
+            role: cluster::Role::Episode {
+                record: node.marks.episode,
+            },
+            is_over,
+            status: Box::default(),
+        };
+        let seen = cluster::Maintenances::Seen(Box::new(seen));
+        Fact::Cluster(cluster::Update::Maintenances(seen))
+    };
+    let round = DrainReport {
+        listed_at: at(5),
+        pods_revision: 0,
+        left: Vec::new(),
+        moved_at: None,
+        listed: 0,
+        ignored: 0,
+        evicted: 0,
+    };
     let facts = [
         of(vsphere::Update::Host(entering(1, 5))),
         of(vsphere::Update::Host(entering(2, 4))),
@@ -288,6 +317,11 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
             },
         ),
         tried(1, EffectKind::PowerOn, 3, Outcome::Asked),
+        tried(2, EffectKind::DrainRound, 4, Outcome::Asked),
+        finds(1, Found::Drain(round)),
+        copies(1, "uid-a", false),
+        copies(1, "uid-a", true),
+        copies(2, "uid-b", false),
         task(TaskState::Running),
     ];
     let begin = || {
@@ -307,6 +341,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
                 (node.resource_version, node.heartbeat) = (0, None);
             }
             sight.seen.attempts.clear();
+            (sight.seen.drain, sight.seen.are_budgets_heard) = (None, false);
         }
         sights
     };
