@@ -182,6 +182,10 @@ impl Started {
         let mut taken: [Samples; 8] = Default::default();
         let mut last: Option<Contender> = None;
         for _ in 0..STARTS {
+            // What the one before still sets up is none of this one's calls.
+            if let Some(previous) = last.take() {
+                previous.end().await?;
+            }
             let before = vcenter.traffic(kind.agent()).await?;
             let contender = Contender::start(kind, watch, programs)
                 .await
@@ -199,9 +203,7 @@ impl Started {
             for (samples, figure) in taken.iter_mut().zip(figures) {
                 samples.add(figure);
             }
-            if let Some(previous) = last.replace(contender) {
-                previous.end().await?;
-            }
+            last = Some(contender);
         }
         let contender = last.context("no start")?;
         Ok(Self {

@@ -110,8 +110,9 @@ pub struct Inventory {
     told_hosts: BTreeSet<HostRef>,
     /// In the last pictures every node was in service, and nobody asked otherwise.
     is_calm: bool,
-    /// The nodes that were not at rest in the last pictures. Each may be another one with whatever comes in, because they wait
-    /// for each other and look for places on the same hosts; one at rest only with a fact about itself or its host.
+    /// The nodes that were not at rest in the last pictures. Each may be another one with whatever comes in and is not some
+    /// node's own, because they wait for each other and look for places on the same hosts; one at rest only with a fact about
+    /// itself or its host.
     awake: BTreeSet<NodeName>,
 }
 

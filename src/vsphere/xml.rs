@@ -1,4 +1,4 @@
-//! XML in and out: a small element tree, read under hard limits and written with escaping by construction.
+//! XML in and out: read under hard limits into one list of elements, and written with escaping by construction.
 //!
 //! What arrives is hostile until it is parsed: a reply is refused before it can cost more than its own size.
 
