@@ -61,8 +61,7 @@ impl Watch {
 
 /// Whether `--quick`, or `QUICK=1`, asks for the smallest run that still shows something.
 pub fn is_quick(words: &[String]) -> bool {
-    words.iter().any(|word| word == "--quick")
-        || std::env::var_os("QUICK").is_some_and(|value| !value.is_empty() && value != "0")
+    words.iter().any(|word| word == "--quick") || haulout_lab::figures::is_quick()
 }
 
 /// Is the contender that the arguments name; `None` where they name none.

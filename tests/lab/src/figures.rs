@@ -19,7 +19,12 @@ pub const DIRECTORY: &str = "HAULOUT_FIGURES";
 
 /// Whether `QUICK=1` asks for the smallest run that still shows something.
 pub fn is_quick() -> bool {
-    std::env::var_os("QUICK").is_some_and(|value| !value.is_empty() && value != "0")
+    is_set("QUICK")
+}
+
+/// Whether an environment variable is set to anything but nothing and `0`.
+pub fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 /// Measured values of one quantity.
