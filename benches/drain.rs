@@ -47,17 +47,20 @@ const KUBECTL: &str = "/usr/bin/kubectl";
 /// that lets one go at a time.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// How long a fleet may take: 20,000 pods are five times those of which the drain alone takes most of a minute.
+const FLEET_PATIENCE: Duration = Duration::from_secs(1800);
+
 /// Pods that are made, or asked to go, at once.
 const AT_ONCE: usize = 32;
 
 /// How long a pod takes to end.
 const ENDS_MS: &str = "500";
 
-/// The limit lifted, and the defaults of three periods that stages shorten: at one second, Haulout would list the pods
-/// that it waits for each second, and after two minutes it would cut the power on those that a slow machine has left.
+/// The limit lifted, and three periods that stages shorten: at one second, Haulout would list the pods that it waits for
+/// each second, and after two minutes it would cut the power on those that a slow machine has left.
 const CHANGES: [(&str, &str); 4] = [
     ("MAX_CONCURRENT_DRAINS", "1000"),
-    ("DRAIN_TIMEOUT_SECONDS", "600"),
+    ("DRAIN_TIMEOUT_SECONDS", "3600"),
     ("EVICTION_RETRY_SECONDS", "5"),
     ("RETRY_MAX_SECONDS", "30"),
 ];
@@ -237,7 +240,7 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
     }
     let drained = async {
         let nodes: Api<Node> = Api::all(stage.client());
-        until("every node to be drained", PATIENCE, async || {
+        until("every node to be drained", FLEET_PATIENCE, async || {
             // A list of all Nodes is large, and its cost another client's too.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let list = nodes
@@ -258,6 +261,19 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
 
     let requests = kube.requests().await?;
     let own = requests.iter().filter(|it| it.user == stage.user().name());
+    let mut kinds: BTreeMap<(&str, &str, &str), usize> = BTreeMap::new();
+    for it in own.clone() {
+        let of = it.subresource.as_deref().unwrap_or_default();
+        *kinds.entry((&it.resource, of, &it.verb)).or_default() += 1;
+    }
+    let kinds = kinds.into_iter().map(|((resource, of, verb), count)| match of {
+        "" => format!("{verb} {resource} {count}"),
+        of => format!("{verb} {resource}/{of} {count}"),
+    });
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    table.note(format!(
+        "{case}: what Haulout asked for, from its start to its end: {kinds}."
+    ));
     // One that is logged twice is one all the same.
     let evictions: BTreeMap<_, &AuditEvent> = own
         .filter(|it| it.subresource.as_deref() == Some("eviction"))
@@ -319,22 +335,28 @@ async fn fill_all(stage: &Stage<'_>, size: &Size) -> anyhow::Result<()> {
 /// Evicts all pods of the stage, so many at once, and waits until none is left.
 async fn evict_all(client: &kube::Client, stage: &Stage<'_>, at_once: usize) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), stage.name());
-    let list = pods.list(&ListParams::default()).await?;
-    let version = list.metadata.resource_version.unwrap_or_default();
-    let mut standing = list.items.len();
-    let mut watch = pin!(pods.watch(&WatchParams::default(), &version).await?);
-    let evictions = futures::stream::iter(list.items)
+    let all = pods.list(&ListParams::default()).await?.items;
+    // One watch lasts five minutes at the most, and a large fleet longer.
+    let mut changes = pin!(watcher(pods, watcher::Config::default()));
+    let evictions = futures::stream::iter(all)
         .map(Ok)
         .try_for_each_concurrent(at_once, async |pod| evict(client.clone(), pod).await);
     let gone = async {
-        while standing > 0 {
-            match watch.try_next().await?.context("the watch ended")? {
-                WatchEvent::Deleted(_) => standing -= 1,
-                WatchEvent::Error(error) => bail!("{error:?}"),
-                WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Bookmark(_) => {}
+        let mut standing = BTreeSet::new();
+        let mut is_listed = false;
+        while !is_listed || !standing.is_empty() {
+            match changes.try_next().await?.context("the watch ended")? {
+                watcher::Event::Init => {
+                    standing.clear();
+                    is_listed = false;
+                }
+                watcher::Event::InitApply(pod) => drop(standing.insert(pod.metadata.uid)),
+                watcher::Event::InitDone => is_listed = true,
+                watcher::Event::Delete(pod) => drop(standing.remove(&pod.metadata.uid)),
+                watcher::Event::Apply(_) => {}
             }
         }
-        Ok(())
+        anyhow::Ok(())
     };
     tokio::try_join!(evictions, gone)?;
     Ok(())

@@ -66,11 +66,20 @@ impl Spec {
 impl Step {
     /// From objects of type `kind` along `path`, then on by `steps`.
     pub(super) fn new(kind: &str, path: &str, steps: Vec<Self>) -> Self {
+        Self::along(kind, path, false, steps)
+    }
+
+    /// The same, and what `path` itself leads to is not selected.
+    pub(super) fn over(kind: &str, path: &str, steps: Vec<Self>) -> Self {
+        Self::along(kind, path, true, steps)
+    }
+
+    fn along(kind: &str, path: &str, skip: bool, steps: Vec<Self>) -> Self {
         let spec = Out::new("selectSet")
             .attribute("xsi:type", "TraversalSpec")
             .with(Out::text("type", kind))
             .with(Out::text("path", path))
-            .with(Out::text("skip", "false"));
+            .with(Out::text("skip", skip.to_string()));
         Self(spec.with_all(steps.into_iter().map(|step| step.0)))
     }
 

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use haulout_lab::stage::{annotation, boot_id, is_cordoned};
-use haulout_lab::vcenter::{DeviceSpec, DrsBehavior, DrsSpec, Gpu, VmSpec};
+use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, VmSpec};
 
 use crate::story::{A40, a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell};
 use haulout_lab::stage::{Member, Stage};
@@ -115,6 +115,41 @@ fn s03_where_drs_is_fully_automated_drs_places_the_vm() {
             stage.calls("RelocateVM_Task", "gpu1").await? == 0,
             "Haulout did not move it itself"
         );
+        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_vm_that_came_into_a_cluster_where_drs_places_is_placed_by_drs() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)])]);
+        let automated = hosts(&[("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
+        spec.clusters
+            .extend(automated.clusters.into_iter().map(|cluster| ClusterSpec {
+                name: "c2".to_owned(),
+                drs: DrsSpec {
+                    enabled: true,
+                    behavior: DrsBehavior::FullyAutomated,
+                    ..DrsSpec::default()
+                },
+                ..cluster
+            }));
+        spec.vms = vec![gpu_vm("came", "gpu1", "esx1")];
+        let stage = stage("came", &spec).await?;
+        let node = stage.node_name("gpu1");
+        let haulout = run(&stage, &[]).await?;
+
+        stage.vcenter.move_vm("gpu1", "esx2").await?;
+        stage.vcenter.enter_maintenance("esx2").await?;
+        stage.wait_said("-> PoweringOn").await?;
+        stage.wait_in_service(&node).await?;
+        let state = stage.vcenter.state().await?;
+        ensure!(
+            state.vm("gpu1").unwrap().host == "esx3",
+            "DRS placed it on the other host of its cluster"
+        );
+        ensure!(stage.calls("RelocateVM_Task", "gpu1").await? == 0);
         ensure!(stage.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });

@@ -277,27 +277,29 @@ impl Feed {
         &self.vcenter
     }
 
-    /// All hosts, their clusters and their tasks: whether DRS places a VM is known as soon as its host is.
+    /// All hosts and their tasks.
     fn host_spec(&self) -> Spec {
-        let of_host = vec![
-            Step::new("HostSystem", "recentTask", Vec::new()),
-            Step::new("HostSystem", "parent", Vec::new()),
-        ];
+        let of_host = vec![Step::new("HostSystem", "recentTask", Vec::new())];
         Spec::default()
             .read("HostSystem", HOST)
-            // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
-            .read("ComputeResource", &["name", "configurationEx"])
             .read("Task", &["info"])
             .through(&self.hosts, vec![Step::new("ContainerView", "view", of_host)])
     }
 
-    /// What is in the list, of VMs these properties and their tasks too.
+    /// What is in the list, of VMs these properties, their tasks too, and their clusters: whether DRS places a VM is told with
+    /// the host that it stands on.
     fn list_spec(list: &Moref, vm: &[&str]) -> Spec {
-        let of_member = vec![Step::new("VirtualMachine", "recentTask", Vec::new())];
+        let to_cluster = vec![Step::new("HostSystem", "parent", Vec::new())];
+        let of_member = vec![
+            Step::new("VirtualMachine", "recentTask", Vec::new()),
+            Step::over("VirtualMachine", "runtime.host", to_cluster),
+        ];
         Spec::default()
             .read("VirtualMachine", vm)
             .read("Task", &["info"])
             .read("HostSystem", DEVICES)
+            // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
+            .read("ComputeResource", &["name", "configurationEx"])
             .through(list, vec![Step::new("ListView", "view", of_member)])
     }
 
