@@ -46,13 +46,15 @@ const LISTS_MAX: usize = 3;
 pub struct DrainSettings {
     /// For one eviction. The kube-apiserver itself retries a contended budget for up to 10 seconds before it answers.
     pub eviction_deadline: Duration,
-    /// For one complete list, all its pages together.
+    /// For one complete list, all its pages together, and its turn among others.
     pub list_deadline: Duration,
     /// How long evictions may begin in one round; pods not reached by then are reported as such. One that has begun keeps
     /// its own deadline.
     pub round_deadline: Duration,
     /// Evictions in flight at once, in all rounds with these settings together.
     pub flight: Flight,
+    /// Lists in flight at once, likewise: what is listed is large.
+    pub lists: Flight,
     /// Pods in one page of a list.
     pub page_size: u32,
     /// The pod that Haulout itself runs in, where that is known. It is evicted last, when no other pod is left: the
@@ -60,7 +62,7 @@ pub struct DrainSettings {
     pub own_pod: Option<OwnPod>,
 }
 
-/// How many evictions may be in flight at once. Clones share the places.
+/// How many requests of a kind may be in flight at once. Clones share the places.
 #[derive(Clone, Debug)]
 pub struct Flight {
     places: Arc<Semaphore>,
@@ -144,8 +146,9 @@ pub async fn round(
     let mut passes = 0;
     loop {
         passes += 1;
-        let pods = list(client, node, settings).await?;
-        let (mut report, standing) = judge(&pods, node, settings);
+        // The pods themselves are let go before the evictions begin. Rounds of 200 nodes with 100 pods each last for minutes, and
+        // held 830 MiB of them.
+        let (mut report, standing) = judge(&list(client, node, settings).await?, node, settings);
         report.asked = std::mem::take(&mut asked);
         if standing.is_empty() {
             return Ok(report.sorted());
@@ -201,6 +204,9 @@ impl Default for DrainSettings {
             // requests), and an eighth of that leaves the others theirs. For one Node it is plenty: 110 pods, a Node's
             // default maximum, are through in four turns.
             flight: Flight::of(32),
+            // A hundred pods are half a megabyte on the wire, and several while they are read. A kube-apiserver writes eight
+            // such lists no slower than 200 that are asked for at once.
+            lists: Flight::of(8),
             // kubectl's and client-go's own page.
             page_size: 500,
             own_pod: None,
@@ -271,6 +277,8 @@ pub async fn list(
     };
     let deadline = settings.list_deadline;
     let complete = async {
+        // The places are never closed; were they, nobody would list.
+        let _place = settings.lists.places.acquire().await;
         for _ in 0..LISTS_MAX {
             if let Some(pods) = list_pages(client, node, settings).await? {
                 return Ok(pods);

@@ -622,6 +622,28 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
     assert_eq!(log.lines().len(), 2 + 3);
 }
 
+#[tokio::test(start_paused = true)]
+async fn rounds_of_two_nodes_share_the_places_for_lists() {
+    let (client, log) = server(|_| Reply::Silence);
+    let first = DrainSettings {
+        lists: Flight::of(1),
+        ..DrainSettings::default()
+    };
+    let second = DrainSettings {
+        list_deadline: first.list_deadline / 2,
+        ..first.clone()
+    };
+    let node = node();
+    let one = round(&client, &node, &first, Mode::ListOnly);
+    let other = round(&client, &node, &second, Mode::ListOnly);
+    let (one, other) = tokio::join!(one, other);
+    assert!(
+        one.is_err() && other.is_err(),
+        "a list that had no turn says nothing of the pods"
+    );
+    assert_eq!(log.lines().len(), 1, "the second never had its turn");
+}
+
 #[test]
 fn pods_that_are_alike_are_asked_ever_more_at_once_or_one_after_the_other() {
     let standing = || -> Vec<Standing> {
