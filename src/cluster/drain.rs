@@ -146,8 +146,8 @@ pub async fn round(
     let mut passes = 0;
     loop {
         passes += 1;
-        // The pods themselves are let go before the evictions begin. Rounds of 200 nodes with 100 pods each last for minutes, and
-        // held 830 MiB of them.
+        // The pods themselves are let go before the evictions begin: rounds of 200 nodes with 100 pods each last for minutes,
+        // and held 830 MiB of them.
         let (mut report, standing) = judge(&list(client, node, settings).await?, node, settings);
         report.asked = std::mem::take(&mut asked);
         if standing.is_empty() {
