@@ -496,7 +496,7 @@ async fn ready(stage: &Stage<'_>, node: &str, count: usize) -> anyhow::Result<()
     let pods: Api<Pod> = Api::namespaced(stage.client(), stage.name());
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
     until(&format!("{count} pods on {node}"), PATIENCE, async || {
-        // A list of a hundred pods is large: asked for without a pause, it takes longer than making them.
+        // A list of a hundred pods is large, and asking for it again and again a load of its own.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let ready = pods
             .list(&params)

@@ -123,8 +123,8 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
         "Time holds the stand-in's own: it writes each host's properties once and then again from memory, which a vCenter's \
          database does at a pace of its own. The first start of a size pays for it, the median does not.",
         "CPU is counted in hundredths of a second: an idle program that shows 0 used less than that.",
-        "The peers follow five properties of a host and the tasks; Haulout also datastores and the clusters' DRS \
-         settings, and where VMs of ours stand, the PCI devices of their clusters' hosts, which is most of its bytes.",
+        "The peers follow five properties of a host and the tasks; Haulout also datastores, and where VMs of ours \
+         stand, the DRS settings of their clusters and the PCI devices of those clusters' hosts, which is most of its bytes.",
     ];
     let mut notes = notes.map(str::to_owned).to_vec();
     if let Err(why) = &programs.python {

@@ -147,7 +147,7 @@ pub async fn round(
     loop {
         passes += 1;
         // The pods themselves are let go before the evictions begin: rounds of 200 nodes with 100 pods each last for minutes,
-        // and held 830 MiB of them.
+        // and with their pods held, and lists without a bound, the program took 830 MiB.
         let (mut report, standing) = judge(&list(client, node, settings).await?, node, settings);
         report.asked = std::mem::take(&mut asked);
         if standing.is_empty() {
@@ -204,8 +204,8 @@ impl Default for DrainSettings {
             // requests), and an eighth of that leaves the others theirs. For one Node it is plenty: 110 pods, a Node's
             // default maximum, are through in four turns.
             flight: Flight::of(32),
-            // A hundred pods are half a megabyte on the wire, and several while they are read. A kube-apiserver writes eight
-            // such lists no slower than 200 that are asked for at once.
+            // A hundred pods are half a megabyte on the wire, and several while they are read. The drain of
+            // 200 nodes took no longer with eight at once than with as many as there were nodes (579 s and 590 s).
             lists: Flight::of(8),
             // kubectl's and client-go's own page.
             page_size: 500,
