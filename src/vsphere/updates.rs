@@ -1,8 +1,9 @@
 //! The update stream: what vCenter knows of our hosts, VMs and tasks, told as it changes.
 //!
 //! Three signals feed it. The long poll on a collector of our own tells of hosts, and of exactly the VMs and tasks of
-//! the roster. A task history, with a long poll of its own, tells of tasks that their entity does not push. A re-read at
-//! a fixed period, on a third connection, finds what neither told. All three are merged as state, never as events, so what
+//! the roster. A task history, with a long poll of its own, tells of tasks that their entity does not push; it rests once
+//! a host has been seen to push a maintenance task. A re-read at a fixed period, on a third connection, finds what neither
+//! told, and wakes the history again. All three are merged as state, never as events, so what
 //! comes twice or late changes nothing (`proto-notes/property-collector.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::feed::{Feed, Poll, Remains};
@@ -31,6 +32,11 @@ pub mod shadow;
 
 /// How long a stop waits for what is under way, so that no login is torn in half and its session orphaned.
 const GRACE: Duration = Duration::from_secs(3);
+
+/// From the first complete set, or from an answer about the task history, to the next question about it. A page comes with every
+/// task of the vCenter that begins or ends, ours or not, and a busy vCenter is not to be asked more often than this for a
+/// second teller. What it has seen by then stands on its page.
+const HISTORY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Keys that a re-read asks for although nothing new is known of them, in turn: 120 questions a minute at the most, in two
 /// byte orders each, whatever the number of nodes. None are asked while each node has its one VM and stays in service.
@@ -154,10 +160,14 @@ impl Stream {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut poll = following.poll(Poll::Objects);
         let mut history: Option<Work<Option<UpdateSet>>> = None;
+        let mut history_due = Instant::now() + HISTORY_PAUSE;
         let mut work: Option<Work<Done>> = None;
         let mut roster_lives = true;
         loop {
             let idle = work.is_none();
+            if !self.stood {
+                history_due = Instant::now() + HISTORY_PAUSE;
+            }
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Err(End::Stopped),
@@ -167,8 +177,9 @@ impl Stream {
                     poll = following.poll(Poll::Objects);
                     self.tell(updates).await?;
                 }
-                page = finish(&mut history), if self.stood => {
+                page = finish(&mut history) => {
                     history = None;
+                    history_due = Instant::now() + HISTORY_PAUSE;
                     following.page(page?);
                     let updates = following.beside_poll(self.stood);
                     self.tell(updates).await?;
@@ -191,9 +202,7 @@ impl Stream {
                     roster_lives = changed.is_ok();
                     work = Some(self.begin(&mut following, Scope::New));
                 }
-                // The second teller comes when the first has told all and whoever listens has taken it in: what it has
-                // seen by then stands on its first page, and none of its calls delays what is waited for.
-                () = taken_in(&self.out), if self.stood && history.is_none() => {
+                () = sleep_until(history_due), if self.stood && history.is_none() && !following.hosts_push => {
                     history = Some(following.poll(Poll::History));
                 }
                 _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
@@ -257,11 +266,6 @@ async fn replaced(sessions: &mut watch::Receiver<Option<Arc<Session>>>, session:
             .is_some_and(|live| live.generation == session.generation)
     };
     drop(sessions.wait_for(|live| !stands(live)).await);
-}
-
-/// Ends when whoever listens has taken in all that was told.
-async fn taken_in(out: &mpsc::Sender<Update>) {
-    drop(out.reserve_many(out.max_capacity()).await);
 }
 
 /// The result of work that is under way. Without any it never ends.
@@ -370,6 +374,9 @@ struct Following {
     pressing: BTreeMap<VmKey, Pressing>,
     /// Where the last re-read left off asking.
     asked_last: Option<VmKey>,
+    /// A host told by itself of the newest maintenance task that began while we listened, as it need not. As long as that
+    /// holds, the history has nothing to add, and asking for it would cost vCenter an answer for each task of anybody.
+    hosts_push: bool,
 }
 
 impl Following {
@@ -390,6 +397,7 @@ impl Following {
             doubtful: BTreeSet::new(),
             pressing: BTreeMap::new(),
             asked_last: None,
+            hosts_push: false,
             feed,
         }
     }
@@ -471,7 +479,10 @@ impl Following {
             return Vec::new();
         };
         self.version = set.version;
+        let clicks = self.shadow.clicks();
         self.shadow.apply(set.changes);
+        // What a first set tells stood there before and was not pushed.
+        self.hosts_push |= *stood && self.shadow.clicks() != clicks;
         if set.truncated {
             return Vec::new();
         }
@@ -565,7 +576,9 @@ impl Following {
     fn page(&mut self, set: Option<UpdateSet>) {
         if let Some(set) = set {
             self.history_version = set.version;
+            let clicks = self.shadow.clicks();
             self.shadow.apply(set.changes);
+            self.hosts_push &= self.shadow.clicks() == clicks;
         }
     }
 
@@ -583,7 +596,9 @@ impl Following {
         self.found = done.found;
         self.listed = done.listed;
         if let Some(objects) = done.read_again {
+            let clicks = self.shadow.clicks();
             self.shadow.merge_reread(&objects);
+            self.hosts_push &= self.shadow.clicks() == clicks;
         }
     }
 

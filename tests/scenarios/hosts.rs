@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use haulout_lab::stage::{PATIENCE, Stage, is_cordoned};
 use haulout_lab::vcenter::{Connection, Fault, FaultKind, HostSpec};
 use haulout_lab::wait::until;
@@ -141,6 +141,8 @@ fn a_click_that_vcenter_does_not_push_is_found_by_reading_again() {
         spec.vms = vec![gpu_vm("unpushed", "gpu1", "esx1")];
         let stage = stage("unpushed", &spec).await?;
         let node = stage.node_name("gpu1");
+        // A host that pushes its tasks lets the task history rest.
+        stage.vcenter.push_recent_task(false).await?;
         let haulout = run(&stage, &[("METRICS_ADDRESS", "127.0.0.1:0")]).await?;
         // Both long polls answer once more, to a click that concerns nobody, and never again.
         let rule = Fault::new("WaitForUpdatesEx", FaultKind::Hang);
@@ -179,6 +181,47 @@ fn a_click_that_the_host_does_not_push_is_pushed_by_the_task_history() {
         stage.wait_phase(&node, "awaitingHost").await?;
         ensure!(heard_by(&stage).await? == ["property_collector"]);
         haulout.stop().await
+    });
+}
+
+#[test]
+fn a_vcenter_that_pushes_no_more_is_found_out_by_reading_again_and_then_heard_by_its_task_history() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
+        spec.vms = vec![gpu_vm("pushed-once", "gpu1", "esx1")];
+        let stage = stage("pushed-once", &spec).await?;
+        let node = stage.node_name("gpu1");
+        let changes = [("METRICS_ADDRESS", "127.0.0.1:0"), ("POLL_INTERVAL_SECONDS", "4")];
+        let haulout = run(&stage, &changes).await?;
+        // A click that concerns nobody is pushed, and so the history rests.
+        stage.vcenter.enter_maintenance("esx2").await?;
+        in_maintenance(&stage, "esx2").await?;
+        stage.vcenter.rests("haulout").await?;
+
+        stage.vcenter.push_recent_task(false).await?;
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node, "awaitingHost").await?;
+        ensure!(
+            heard_by(&stage).await? == ["poll"],
+            "{:?}",
+            heard_by(&stage).await?
+        );
+        // A reading may come first by chance, but not each time.
+        for _ in 0..5 {
+            in_maintenance(&stage, "esx1").await?;
+            stage.vcenter.exit_maintenance("esx1").await?;
+            stage.wait_in_service(&node).await?;
+            stage.vcenter.enter_maintenance("esx1").await?;
+            stage.wait_phase(&node, "awaitingHost").await?;
+            if heard_by(&stage)
+                .await?
+                .iter()
+                .any(|by| by == "property_collector")
+            {
+                return haulout.stop().await;
+            }
+        }
+        bail!("the task history rests: {:?}", heard_by(&stage).await?)
     });
 }
 

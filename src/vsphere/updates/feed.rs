@@ -20,11 +20,10 @@ const SET: u32 = 100;
 /// Objects per page of what is read again. It is a few small properties of each, so all hosts of the largest vCenter, the
 /// VMs of ours on them and their tasks go into one call.
 const AGAIN: u32 = 10_000;
-/// Tasks on the history's page. It is sent whole, and read, whenever any task of the vCenter begins, ends or moves on, and so
-/// in the very moment of a click: 200 of them took longer to write and to read than all else that happens then. One look
-/// follows the last within milliseconds, so a task is pushed off the page unseen only where so many more begin in
-/// between; it is then found in `recentTask`, of which the history is the second teller, or by the re-read.
-const HISTORY_PAGE: u32 = 20;
+/// Tasks on the history's page: some 100 KiB. It is sent whole whenever any task of the vCenter begins or ends. A task is pushed
+/// off it unseen only where a hundred more begin between two looks, a second apart; it is then found in `recentTask`, of
+/// which the history is the second teller, or by the re-read.
+const HISTORY_PAGE: u32 = 100;
 /// How long a page of the history lies unread. A click is told by both polls at once, and the page, which is the larger and
 /// the second teller, must not be read first.
 const HISTORY_WAITS: Duration = Duration::from_millis(10);

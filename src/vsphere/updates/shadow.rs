@@ -31,6 +31,8 @@ pub struct Shadow {
     arriving: BTreeSet<TaskRef>,
     /// Tasks that a re-read found before a long poll told of them.
     reread: BTreeSet<TaskRef>,
+    /// How many maintenance tasks were heard of for the first time.
+    clicks: u64,
     /// What has to be looked at before the next telling.
     changed: BTreeSet<Moref>,
     /// What the stream told since the re-read that is under way began: the re-read may be older.
@@ -239,6 +241,11 @@ impl Shadow {
         self.ours.iter().all(|vm| self.vms.contains_key(vm))
     }
 
+    /// How many maintenance tasks were heard of, each once, whoever told.
+    pub fn clicks(&self) -> u64 {
+        self.clicks
+    }
+
     /// Whether there is any host.
     pub fn knows_hosts(&self) -> bool {
         !self.hosts.is_empty()
@@ -337,6 +344,7 @@ impl Shadow {
         if !matters || known.is_some_and(|known| known.has_ended() || *known == task) {
             return;
         }
+        self.clicks += u64::from(known.is_none() && task.enters_maintenance());
         let was_running = known.is_some_and(|known| !known.has_ended());
         if was_running && task.enters_maintenance() && task.state == TaskState::Success {
             let host = task.entity.as_ref().and_then(Moref::host);
