@@ -194,7 +194,6 @@ const STREAMS: &[(Kind, &str)] = &[
     (Kind::Floor, FLOOR),
     (Kind::FloorOfAll, "floor, all hosts"),
     (Kind::FloorOverReqwest, "floor over reqwest"),
-    (Kind::FloorOfTwo, "the same, with a history"),
     (Kind::Stream, STREAM),
     (Kind::Govmomi, "govmomi"),
     (Kind::Pyvmomi, "pyvmomi"),

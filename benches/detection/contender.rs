@@ -12,7 +12,7 @@ use haulout::ids::VmUuid;
 use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
 use haulout::vsphere::update::{Roster, Update, VmKey};
 use haulout::vsphere::updates;
-use reqwest::header::{CONTENT_TYPE, COOKIE, HeaderValue, SET_COOKIE};
+use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::{mpsc, watch};
@@ -71,12 +71,6 @@ pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
             "floor" => floor(began, &watch, Hosts::One, &mut Wire::open(&watch)?),
             "floor-of-all" => floor(began, &watch, Hosts::All, &mut Wire::open(&watch)?),
             "floor-over-reqwest" => floor(began, &watch, Hosts::One, &mut OverReqwest::new(&watch)?),
-            "floor-of-two" => floor(
-                began,
-                &watch,
-                Hosts::One,
-                &mut OverReqwest::new(&watch)?.with_history(),
-            ),
             "stream" => stream(began, &watch),
             other => bail!("there is no contender {other:?}"),
         })),
@@ -146,7 +140,10 @@ fn floor(began: Instant, watch: &Watch, hosts: Hosts, wire: &mut impl Post) -> a
     let mut version = String::new();
     let mut truncated = true;
     loop {
-        let answer = wire.post(&wait_for_updates("propertyCollector", &version))?;
+        let answer = wire.post(&format!(
+            "<WaitForUpdatesEx xmlns=\"urn:vim25\">{collector}<version>{version}</version>\
+             <options><maxWaitSeconds>60</maxWaitSeconds></options></WaitForUpdatesEx>"
+        ))?;
         if !truncated {
             if answer.contains("<state>running</state>") {
                 say_entering(true);
@@ -155,20 +152,12 @@ fn floor(began: Instant, watch: &Watch, hosts: Hosts, wire: &mut impl Post) -> a
             }
         } else if !answer.contains("<truncated>true</truncated>") {
             truncated = false;
-            wire.is_in_sync()?;
             say_ready(began);
         }
         if let Some(text) = between(&answer, "<version>", "</version>") {
             version = text.to_owned();
         }
     }
-}
-
-fn wait_for_updates(collector: &str, version: &str) -> String {
-    format!(
-        "<WaitForUpdatesEx xmlns=\"urn:vim25\"><_this type=\"PropertyCollector\">{collector}</_this>\
-         <version>{version}</version><options><maxWaitSeconds>60</maxWaitSeconds></options></WaitForUpdatesEx>"
-    )
 }
 
 fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
@@ -180,11 +169,6 @@ fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
 trait Post {
     /// What vCenter answers to the SOAP envelope around `call`.
     fn post(&mut self, call: &str) -> anyhow::Result<String>;
-
-    /// Is told once, when the hosts are known.
-    fn is_in_sync(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
 }
 
 fn envelope(call: &str) -> String {
@@ -214,65 +198,9 @@ struct OverReqwest {
     http: reqwest::Client,
     sdk: String,
     cookie: String,
-    /// Whether a task history is to be waited on too, as soon as the hosts are known.
-    wants_history: bool,
 }
 
 impl OverReqwest {
-    /// The same beside a second long poll, on the newest tasks of a task history: the second teller that Haulout has for a
-    /// vCenter that does not push `recentTask`. Its answers are received and left unread.
-    fn with_history(mut self) -> Self {
-        self.wants_history = true;
-        self
-    }
-
-    /// Waits on the history from here on, whenever the first long poll waits.
-    fn watch_history(&mut self) -> anyhow::Result<()> {
-        let mut made = |call: String, kind: &str| {
-            let answer = self.post(&call)?;
-            let moref = between(&answer, &format!("type=\"{kind}\">"), "<");
-            anyhow::Ok(moref.with_context(|| format!("there is no {kind}"))?.to_owned())
-        };
-        let history = made(
-            "<CreateCollectorForTasks xmlns=\"urn:vim25\"><_this type=\"TaskManager\">TaskManager</_this><filter><entity>\
-             <entity type=\"Folder\">group-d1</entity><recursion>all</recursion></entity></filter></CreateCollectorForTasks>"
-                .to_owned(),
-            "TaskHistoryCollector",
-        )?;
-        let collector = made(
-            "<CreatePropertyCollector xmlns=\"urn:vim25\"><_this type=\"PropertyCollector\">propertyCollector</_this>\
-             </CreatePropertyCollector>"
-                .to_owned(),
-            "PropertyCollector",
-        )?;
-        self.post(&format!(
-            "<SetCollectorPageSize xmlns=\"urn:vim25\"><_this type=\"TaskHistoryCollector\">{history}</_this>\
-             <maxCount>20</maxCount></SetCollectorPageSize>"
-        ))?;
-        self.post(&format!(
-            "<CreateFilter xmlns=\"urn:vim25\"><_this type=\"PropertyCollector\">{collector}</_this><spec><propSet>\
-             <type>TaskHistoryCollector</type><pathSet>latestPage</pathSet></propSet><objectSet>\
-             <obj type=\"TaskHistoryCollector\">{history}</obj></objectSet></spec><partialUpdates>false</partialUpdates>\
-             </CreateFilter>"
-        ))?;
-        let (http, sdk, cookie) = (self.http.clone(), self.sdk.clone(), self.cookie.clone());
-        self.runtime.spawn(async move {
-            let mut version = String::new();
-            loop {
-                let call = wait_for_updates(&collector, &version);
-                let Ok((_, answer)) = exchange(&http, &sdk, &cookie, &call).await else {
-                    return;
-                };
-                if let Some(text) = between(&answer, "<version>", "</version>") {
-                    text.clone_into(&mut version);
-                }
-                // As long as Haulout leaves an answer unread.
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            }
-        });
-        Ok(())
-    }
-
     fn new(watch: &Watch) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -289,35 +217,24 @@ impl OverReqwest {
             http,
             sdk: watch.sdk.clone(),
             cookie: String::new(),
-            wants_history: false,
         })
     }
 }
 
-async fn exchange(
-    http: &reqwest::Client,
-    sdk: &str,
-    cookie: &str,
-    call: &str,
-) -> anyhow::Result<(Option<HeaderValue>, String)> {
-    let request = http.post(sdk).body(envelope(call));
-    let request = request.header(CONTENT_TYPE, TEXT).header("SOAPAction", ACTION);
-    let response = request.header(COOKIE, cookie).send().await?.error_for_status()?;
-    let cookie = response.headers().get(SET_COOKIE).cloned();
-    Ok((cookie, response.text().await?))
-}
-
 impl Post for OverReqwest {
-    fn is_in_sync(&mut self) -> anyhow::Result<()> {
-        if self.wants_history {
-            self.watch_history()?;
-        }
-        Ok(())
-    }
-
     fn post(&mut self, call: &str) -> anyhow::Result<String> {
-        let answer = exchange(&self.http, &self.sdk, &self.cookie, call);
-        let (cookie, answer) = self.runtime.block_on(answer)?;
+        let request = self.http.post(&self.sdk).body(envelope(call));
+        let request = request.header(CONTENT_TYPE, TEXT).header("SOAPAction", ACTION);
+        let exchange = async {
+            let response = request
+                .header(COOKIE, &self.cookie)
+                .send()
+                .await?
+                .error_for_status()?;
+            let cookie = response.headers().get(SET_COOKIE).cloned();
+            anyhow::Ok((cookie, response.text().await?))
+        };
+        let (cookie, answer) = self.runtime.block_on(exchange)?;
         if let Some(cookie) = cookie {
             let pair = cookie.to_str()?.split(';').next().unwrap_or_default();
             pair.clone_into(&mut self.cookie);

@@ -22,7 +22,6 @@ pub enum Kind {
     Floor,
     FloorOfAll,
     FloorOverReqwest,
-    FloorOfTwo,
     Stream,
     Govmomi,
     Pyvmomi,
@@ -36,7 +35,6 @@ impl Kind {
             Self::Floor => "floor: bare long poll, one host".into(),
             Self::FloorOfAll => "bare long poll, all hosts".into(),
             Self::FloorOverReqwest => "bare long poll over reqwest".into(),
-            Self::FloorOfTwo => "the same, and one on a history".into(),
             Self::Stream => "Haulout's stream".into(),
             Self::Govmomi => "govmomi's waiter".into(),
             Self::Pyvmomi => "pyVmomi's WaitForUpdatesEx".into(),
@@ -47,7 +45,7 @@ impl Kind {
     /// The first word of its User-Agent, by which the stand-in counts its calls.
     pub fn agent(self) -> &'static str {
         match self {
-            Self::Floor | Self::FloorOfAll | Self::FloorOverReqwest | Self::FloorOfTwo => "floor",
+            Self::Floor | Self::FloorOfAll | Self::FloorOverReqwest => "floor",
             Self::Stream => "haulout",
             Self::Govmomi => "govmomi",
             Self::Pyvmomi | Self::Poller(_) => "pyvmomi",
@@ -117,7 +115,6 @@ impl Contender {
             Kind::Floor => ourselves(watch, "floor")?,
             Kind::FloorOfAll => ourselves(watch, "floor-of-all")?,
             Kind::FloorOverReqwest => ourselves(watch, "floor-over-reqwest")?,
-            Kind::FloorOfTwo => ourselves(watch, "floor-of-two")?,
             Kind::Stream => ourselves(watch, "stream")?,
             Kind::Govmomi => peer(Command::new(&programs.govmomi), watch),
             Kind::Pyvmomi | Kind::Poller(_) => {
