@@ -31,10 +31,14 @@ const QUEUE: usize = 512;
 /// For one write. A kube-apiserver that needs longer is in trouble, and then has better to do than to take Events.
 const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The pause after each Event about a pod. A drain tells one of every pod at once, in the moment in which the kube-apiserver
+/// The shortest pause after an Event about a pod. A drain tells one of every pod at once, in the moment in which the kube-apiserver
 /// has their ends to do; written as fast as it answers, 200 of them made the drain of 200 pods a fifth to a half longer. Where
 /// the queue fills nobody takes a breath, because what does not fit into it is lost.
 const BREATH: Duration = Duration::from_millis(20);
+
+/// How many times as long as the last Event took to write the pause is at the least: where the kube-apiserver is slow, a fixed
+/// pause would give these Events a larger part of what it can do.
+const BREATHS: u32 = 4;
 
 /// How long what is queued is still written when the house closes. The end of an episode may be among it; a rollout must
 /// not feel it.
@@ -134,10 +138,10 @@ enum Telling {
 }
 
 impl Telling {
-    fn breath(&self) -> Duration {
+    fn is_about_a_pod(&self) -> bool {
         match self {
-            Self::Event(event) if matches!(event.regarding, Regarding::Pod { .. }) => BREATH,
-            Self::Event(_) | Self::Conditions(_) => Duration::ZERO,
+            Self::Event(event) => matches!(event.regarding, Regarding::Pod { .. }),
+            Self::Conditions(_) => false,
         }
     }
 }
@@ -220,22 +224,22 @@ pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop:
             stop.cancelled().await;
             break;
         };
-        let is_filling = queue.waiting.len() > QUEUE / 4;
-        let breath = if is_filling {
-            Duration::ZERO
-        } else {
-            telling.breath()
-        };
+        // Half of it holds the Events of a full Node.
+        let is_filling = queue.waiting.len() > QUEUE / 2;
+        let takes_a_breath = telling.is_about_a_pod() && !is_filling;
+        let begun = Instant::now();
         // Dropped at a stop in the middle: at most one is lost, and it may have been written.
         tokio::select! {
             biased;
             () = writer.write(telling) => {}
             () = closing(&stop) => break,
         }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            () = tokio::time::sleep(breath) => {}
+        if takes_a_breath {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(BREATH.max(begun.elapsed() * BREATHS)) => {}
+            }
         }
     }
     queue.waiting.close();

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http::{Request, Response};
 use kube::client::Body;
@@ -22,6 +23,8 @@ pub(super) struct Seen {
 pub(super) enum Reply {
     /// A status code and a body.
     Json(u16, Value),
+    /// The same, after so long.
+    Late(Duration, u16, Value),
     /// A text that is no JSON.
     Text(u16, &'static str),
     /// The events of a watch, which then ends.
@@ -72,6 +75,10 @@ pub(super) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (ku
             let reply = (*answer.lock().unwrap())(&seen);
             let (code, body) = match reply {
                 Reply::Json(code, body) => (code, body.to_string()),
+                Reply::Late(after, code, body) => {
+                    tokio::time::sleep(after).await;
+                    (code, body.to_string())
+                }
                 Reply::Text(code, body) => (code, body.to_owned()),
                 Reply::Events(events) => (200, events.iter().map(|event| format!("{event}\n")).collect()),
                 Reply::Silence => std::future::pending().await,

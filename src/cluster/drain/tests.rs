@@ -623,6 +623,33 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rounds_of_two_nodes_share_the_pace_of_evictions() {
+    let (client, _) = server(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..6).map(|n| pod(&format!("web-{n}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => accepted(),
+    });
+    let settings = DrainSettings {
+        round_deadline: Duration::from_secs(3),
+        pace: Pace::of(2, 4),
+        ..DrainSettings::default()
+    };
+    let node = node();
+    let permit = permit();
+    let one = round(&client, &node, &settings, Mode::Evict(&permit));
+    let other = round(&client, &node, &settings, Mode::Evict(&permit));
+    let (one, other) = tokio::join!(one, other);
+    let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
+    assert_eq!(
+        asked.iter().sum::<u64>(),
+        4 + 5,
+        "four at once, and two a second until the rounds end"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn rounds_of_two_nodes_share_the_places_for_lists() {
     let (client, log) = server(|_| Reply::Silence);
     let first = DrainSettings {
