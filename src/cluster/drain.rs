@@ -209,8 +209,9 @@ impl Default for DrainSettings {
             // default maximum, are through in four turns.
             flight: Flight::of(32),
             // A bucket that a Node of 250 pods, the most that is usual, does not empty: one Node is not slowed. A fleet is: 50 a
-            // second are half of what a kube-apiserver on two cores can do, and so it has time for its other clients.
-            // 200 Nodes of 110 pods are asked within 440 s, well before `DRAIN_TIMEOUT_SECONDS` is over by default.
+            // second are two to three fifths of what a kube-apiserver on two cores did with 4,000 pods, and the rest is for its other
+            // clients. One that keeps up is asked for 200 Nodes of 110 pods within 440 s, before
+            // `DRAIN_TIMEOUT_SECONDS` is over by default.
             pace: Pace::of(50, 250),
             // A hundred pods are half a megabyte on the wire, and several while they are read. The drain of
             // 200 nodes took no longer with eight at once than with as many as there were nodes (579 s and 590 s).

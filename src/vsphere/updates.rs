@@ -165,6 +165,7 @@ impl Stream {
         let mut roster_lives = true;
         loop {
             let idle = work.is_none();
+            // None of the history's calls delays the first set.
             if !self.stood {
                 history_due = Instant::now() + HISTORY_PAUSE;
             }
@@ -479,10 +480,9 @@ impl Following {
             return Vec::new();
         };
         self.version = set.version;
-        let clicks = self.shadow.clicks();
-        self.shadow.apply(set.changes);
+        let tells_a_click = self.tells_a_click(|shadow| shadow.apply(set.changes));
         // What a first set tells stood there before and was not pushed.
-        self.hosts_push |= *stood && self.shadow.clicks() != clicks;
+        self.hosts_push |= *stood && tells_a_click;
         if set.truncated {
             return Vec::new();
         }
@@ -572,13 +572,18 @@ impl Following {
         keys.any(|key| self.found.contains_key(&key))
     }
 
+    /// Whether the shadow hears of a maintenance task, of which nobody had told, in what it takes.
+    fn tells_a_click(&mut self, take: impl FnOnce(&mut Shadow)) -> bool {
+        let before = self.shadow.clicks();
+        take(&mut self.shadow);
+        self.shadow.clicks() != before
+    }
+
     /// Takes a page of the task history.
     fn page(&mut self, set: Option<UpdateSet>) {
         if let Some(set) = set {
             self.history_version = set.version;
-            let clicks = self.shadow.clicks();
-            self.shadow.apply(set.changes);
-            self.hosts_push &= self.shadow.clicks() == clicks;
+            self.hosts_push &= !self.tells_a_click(|shadow| shadow.apply(set.changes));
         }
     }
 
@@ -596,9 +601,7 @@ impl Following {
         self.found = done.found;
         self.listed = done.listed;
         if let Some(objects) = done.read_again {
-            let clicks = self.shadow.clicks();
-            self.shadow.merge_reread(&objects);
-            self.hosts_push &= self.shadow.clicks() == clicks;
+            self.hosts_push &= !self.tells_a_click(|shadow| shadow.merge_reread(&objects));
         }
     }
 

@@ -31,7 +31,7 @@ impl Pace {
     /// Waits for a turn and takes it. A wait that is given up takes none.
     pub(super) async fn turn(&self) {
         let mut full = self.full.lock().await;
-        // As long as all but one of the others are out, one is there.
+        // One is there as soon as no more than all the others are out.
         if let Some(there) = full.checked_sub(self.each * (self.burst - 1)) {
             sleep_until(there).await;
         }
