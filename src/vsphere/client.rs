@@ -309,7 +309,7 @@ impl Vcenter {
         if !call.unread_for.is_zero() {
             tokio::time::sleep(call.unread_for).await;
         }
-        match soap::read_answer(operation, &reply.body) {
+        match soap::read_answer(operation, reply.body) {
             Ok(Answer::Returned(response)) => Ok(response),
             Ok(Answer::Fault { fault, existing }) => {
                 if fault.ends_session(&call.on) {

@@ -306,7 +306,7 @@ impl Sessions {
         let read = reply
             .map_err(|error| (Came::Nothing, step(method, error)))
             .and_then(|reply| {
-                let answer = soap::read_answer(method, &reply.body);
+                let answer = soap::read_answer(method, reply.body);
                 let answer = answer.map_err(|error| (Came::Unreadable, step(method, error)))?;
                 Ok((answer, reply.cookie))
             });

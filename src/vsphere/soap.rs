@@ -159,7 +159,7 @@ pub fn envelope(call: &Out, operation_id: &str) -> String {
 ///
 /// # Errors
 /// Where it is no XML, no SOAP, or the answer to something else.
-pub fn read_answer(method: &str, body: &[u8]) -> Result<Answer, ReplyError> {
+pub fn read_answer(method: &str, body: impl Into<Vec<u8>>) -> Result<Answer, ReplyError> {
     let of_envelope =
         |element: Element<'_>, name| element.space() == Space::Envelope && element.name() == name;
     let envelope = Part::parse(body)?;

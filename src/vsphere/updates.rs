@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -163,6 +164,9 @@ impl Stream {
         let mut history_due = Instant::now() + HISTORY_PAUSE;
         let mut work: Option<Work<Done>> = None;
         let mut roster_lives = true;
+        // They stand for as long as the feed does: to register them anew for each set would hold that set up.
+        let (stop, out) = (self.stop.clone(), self.out.clone());
+        let (mut stopped, mut unheard) = (pin!(stop.cancelled()), pin!(out.closed()));
         loop {
             let idle = work.is_none();
             // None of the history's calls delays the first set.
@@ -171,12 +175,12 @@ impl Stream {
             }
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Err(End::Stopped),
-                () = self.out.closed() => return Err(End::Stopped),
+                () = &mut stopped => return Err(End::Stopped),
+                () = &mut unheard => return Err(End::Stopped),
                 set = &mut poll => {
                     let updates = following.set(set?, &mut self.stood);
-                    poll = following.poll(Poll::Objects);
                     self.tell(updates).await?;
+                    poll = following.poll(Poll::Objects);
                 }
                 page = finish(&mut history) => {
                     history = None;
@@ -226,6 +230,11 @@ impl Stream {
     async fn tell(&self, updates: Vec<Update>) -> Result<(), End> {
         let is_news = !updates.is_empty();
         for update in updates {
+            let update = match self.out.try_send(update) {
+                Ok(()) => continue,
+                Err(TrySendError::Closed(_)) => return Err(End::Stopped),
+                Err(TrySendError::Full(update)) => update,
+            };
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Err(End::Stopped),

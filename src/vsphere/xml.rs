@@ -19,6 +19,9 @@ pub const MAX_ATTRIBUTES: usize = 64;
 pub const MAX_TEXT: usize = 1 << 20;
 /// Most elements in one reply: a full page of 50 hosts with 250 PCI devices each is 250,000.
 pub const MAX_ELEMENTS: usize = 500_000;
+/// Most bytes: what is read and what is meant by it are counted together in 32 bits. [`super::transport::MAX_REPLY`] is a
+/// sixtieth of it.
+const MAX_BYTES: usize = (u32::MAX / 2) as usize;
 
 /// The namespace of every method and data object of vSphere's web services.
 pub const VIM25: &str = "urn:vim25";
@@ -39,27 +42,36 @@ pub enum Space {
     Other,
 }
 
-/// A document that was read: its elements in the order in which they begin, and beside them all their words. No element is
-/// an allocation of its own, so that a page of a hundred thousand costs few of them, and freeing it too.
+/// A document that was read: its elements in the order in which they begin, and the bytes in which their words stand. No
+/// element is an allocation of its own, so that a page of a hundred thousand costs few of them, and freeing it too.
 #[derive(Debug)]
 struct Document {
     nodes: Vec<Node>,
-    /// The names, types and texts of all elements, one after the other.
-    words: String,
+    words: Words,
     /// What types elements have. Nine elements in ten have none, which is the first entry.
     types: Vec<Types>,
 }
 
+/// The names, types and texts of all elements. Nearly all stand in the document as they are meant, and are not copied.
+#[derive(Debug)]
+struct Words {
+    /// The document.
+    read: String,
+    /// What does not stand in it as it is meant: it holds an escape, a line's end of two characters, or a comment within.
+    meant: String,
+}
+
+/// Small, because a reply has up to [`MAX_ELEMENTS`] of them, and they are read as often as written.
 #[derive(Debug)]
 struct Node {
-    space: Space,
     name: Span,
     /// Empty where there are children.
     text: Span,
     /// Which of the types are its own.
-    types: usize,
+    types: u32,
     /// The first node after all that are within it.
-    end: usize,
+    end: u32,
+    space: Space,
 }
 
 /// The two attributes that carry meaning.
@@ -69,11 +81,11 @@ struct Types {
     xsi: Option<Span>,
 }
 
-/// Some of the words.
-#[derive(Clone, Copy, Debug, Default)]
+/// Some of the words, by bytes: in what was read, or, counted on from its end, in what is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Span {
-    from: usize,
-    to: usize,
+    from: u32,
+    to: u32,
 }
 
 /// One element: its name, the two attributes that carry meaning, and either text or children.
@@ -144,17 +156,18 @@ impl Part {
     /// # Errors
     /// For everything that is not one well-formed element under the limits, without DOCTYPE, processing instruction
     /// or own entities.
-    pub fn parse(bytes: &[u8]) -> Result<Self, XmlError> {
-        let text = std::str::from_utf8(bytes).map_err(|error| XmlError::Encoding {
-            at: error.valid_up_to(),
+    pub fn parse(bytes: impl Into<Vec<u8>>) -> Result<Self, XmlError> {
+        let text = String::from_utf8(bytes.into()).map_err(|error| XmlError::Encoding {
+            at: error.utf8_error().valid_up_to(),
         })?;
+        limit(text.len(), MAX_BYTES, "bytes")?;
         // `find` on a text looks at many bytes at once, `position` on a slice at each.
         if let Some(at) = text.find('\0') {
             return Err(XmlError::Nul { at });
         }
-        let mut reader = Reader::from_str(text);
+        let mut reader = Reader::from_str(&text);
         reader.config_mut().expand_empty_elements = true;
-        let mut growing = Growing::new(text.len());
+        let mut growing = Growing::of(&text);
         loop {
             let event = match reader.read_event() {
                 Ok(Event::Eof) => break,
@@ -170,7 +183,9 @@ impl Part {
             let at = reader.buffer_position();
             growing.take(event, at)?;
         }
-        let document = Arc::new(growing.finish()?);
+        let (nodes, types, meant) = growing.finish()?;
+        let words = Words { read: text, meant };
+        let document = Arc::new(Document { nodes, words, types });
         Ok(Self { document, at: 0 })
     }
 
@@ -247,10 +262,10 @@ impl<'d> Element<'d> {
     /// The child elements, in order.
     pub fn children(self) -> impl Iterator<Item = Self> {
         let document = self.document;
-        let Range { mut start, end } = self.at + 1..self.node().end;
+        let Range { mut start, end } = self.at + 1..self.node().end as usize;
         std::iter::from_fn(move || {
             let child = (start < end).then_some(Self { document, at: start })?;
-            start = child.node().end;
+            start = child.node().end as usize;
             Some(child)
         })
     }
@@ -281,17 +296,47 @@ impl<'d> Element<'d> {
     }
 
     fn types(self) -> &'d Types {
-        &self.document.types[self.node().types]
+        &self.document.types[self.node().types as usize]
     }
 
     fn words(self, span: Span) -> &'d str {
-        &self.document.words[span.from..span.to]
+        let Words { read, meant } = &self.document.words;
+        span.of(read, meant)
     }
 }
 
+impl Span {
+    /// From there to there. Both are at most twice [`MAX_BYTES`], which is the most that 32 bits hold.
+    fn new(from: usize, to: usize) -> Self {
+        Self {
+            from: narrow(from),
+            to: narrow(to),
+        }
+    }
+
+    fn of<'w>(self, read: &'w str, meant: &'w str) -> &'w str {
+        let (from, to) = (self.from as usize, self.to as usize);
+        match from.checked_sub(read.len()) {
+            Some(beyond) => &meant[beyond..to - read.len()],
+            None => &read[from..to],
+        }
+    }
+
+    fn len(self) -> usize {
+        (self.to - self.from) as usize
+    }
+}
+
+fn narrow(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 /// A document while it grows, and which of its elements stand open, outermost first.
-struct Growing {
-    document: Document,
+struct Growing<'t> {
+    read: &'t str,
+    meant: String,
+    nodes: Vec<Node>,
+    types: Vec<Types>,
     open: Vec<usize>,
     scopes: Scopes,
 }
@@ -319,8 +364,7 @@ impl Default for Scopes {
 impl Scopes {
     fn enter(&mut self, start: &BytesStart<'_>, depth: usize, at: u64) -> Result<(), XmlError> {
         // More than the declarations contain the word, which costs time and harms nothing.
-        let attributes = start.attributes_raw();
-        if !attributes.is_empty() && attributes.contains("xmlns") {
+        if start.attributes_raw().contains("xmlns") {
             self.resolver.push(start).map_err(|error| malformed(at, &error))?;
             self.declared_at.push(depth);
             self.unprefixed = space(&self.resolver.resolve_prefix(None, true));
@@ -353,15 +397,16 @@ fn space(found: &ResolveResult<'_>) -> Space {
     }
 }
 
-impl Growing {
-    /// For so many bytes, of which markup is at least half.
-    fn new(bytes: usize) -> Self {
+/// How many bytes of a reply there are to an element, at the least, in what vCenter tells most: a short text between two tags.
+const BYTES_AN_ELEMENT: usize = 32;
+
+impl<'t> Growing<'t> {
+    fn of(read: &'t str) -> Self {
         Self {
-            document: Document {
-                nodes: Vec::new(),
-                words: String::with_capacity(bytes / 2),
-                types: vec![Types::default()],
-            },
+            read,
+            meant: String::new(),
+            nodes: Vec::with_capacity(read.len() / BYTES_AN_ELEMENT),
+            types: vec![Types::default()],
             open: Vec::new(),
             scopes: Scopes::default(),
         }
@@ -402,7 +447,7 @@ impl Growing {
     }
 
     fn start(&mut self, start: &BytesStart<'_>, at: u64) -> Result<(), XmlError> {
-        let begins = self.document.nodes.len();
+        let begins = self.nodes.len();
         if !self.is_open() && begins > 0 {
             return Err(XmlError::Malformed {
                 at,
@@ -411,26 +456,29 @@ impl Growing {
         }
         limit(self.open.len() + 1, MAX_DEPTH, "levels of nesting")?;
         limit(begins + 1, MAX_ELEMENTS, "elements")?;
-        self.scopes.enter(start, self.open.len(), at)?;
+        let has_attributes = !start.attributes_raw().is_empty();
+        if has_attributes {
+            self.scopes.enter(start, self.open.len(), at)?;
+        }
         let (space, local) = self.scopes.of_element(start.name());
         let name = self.say(local.as_ref());
-        let types = if start.attributes_raw().is_empty() {
-            0
-        } else {
+        let types = if has_attributes {
             self.attributes(start, at)?
+        } else {
+            0
         };
-        self.document.nodes.push(Node {
-            space,
+        self.nodes.push(Node {
             name,
             text: Span::default(),
             types,
-            end: begins + 1,
+            end: narrow(begins + 1),
+            space,
         });
         self.open.push(begins);
         Ok(())
     }
 
-    fn attributes(&mut self, start: &BytesStart<'_>, at: u64) -> Result<usize, XmlError> {
+    fn attributes(&mut self, start: &BytesStart<'_>, at: u64) -> Result<u32, XmlError> {
         let mut types = Types::default();
         // The check for duplicates compares each attribute with all before it; the limit comes first.
         for (index, attribute) in start.attributes().with_checks(false).enumerate() {
@@ -460,8 +508,8 @@ impl Growing {
         if types.plain.is_none() && types.xsi.is_none() {
             return Ok(0);
         }
-        self.document.types.push(types);
-        Ok(self.document.types.len() - 1)
+        self.types.push(types);
+        Ok(narrow(self.types.len() - 1))
     }
 
     fn text(&mut self, text: &str, at: u64) -> Result<(), XmlError> {
@@ -476,52 +524,73 @@ impl Growing {
             };
         };
         // Between children stands nothing that anybody reads.
-        if self.document.nodes.len() > innermost + 1 {
+        if self.nodes.len() > innermost + 1 {
             return Ok(());
         }
-        let words = self.say(text);
-        let so_far = &mut self.document.nodes[innermost].text;
-        // Of one element without children, nothing else was said since its first words.
-        let from = if so_far.from == so_far.to {
-            words.from
+        let so_far = self.nodes[innermost].text;
+        let text = if so_far == Span::default() {
+            self.say(text)
         } else {
-            so_far.from
+            self.go_on(so_far, text)
         };
-        *so_far = Span { from, to: words.to };
-        limit(words.to - from, MAX_TEXT, "bytes of text in one element")
+        self.nodes[innermost].text = text;
+        limit(text.len(), MAX_TEXT, "bytes of text in one element")
     }
 
+    /// Where `words` stand; they are written down where they do not stand in what was read.
     fn say(&mut self, words: &str) -> Span {
-        let from = self.document.words.len();
-        self.document.words.push_str(words);
+        // A part of a text lies at addresses of that text, and nothing else does.
+        let from = words.as_ptr().addr().checked_sub(self.read.as_ptr().addr());
+        match from.filter(|from| from + words.len() <= self.read.len()) {
+            Some(from) => Span::new(from, from + words.len()),
+            None => self.mean(words),
+        }
+    }
+
+    fn mean(&mut self, words: &str) -> Span {
+        let from = self.read.len() + self.meant.len();
+        self.meant.push_str(words);
+        Span::new(from, from + words.len())
+    }
+
+    /// The text `so_far` of the innermost element, and on with `words`.
+    fn go_on(&mut self, so_far: Span, words: &str) -> Span {
+        let whole = if (so_far.from as usize) < self.read.len() {
+            let read = self.read;
+            self.mean(so_far.of(read, ""))
+        } else {
+            // Of an element without children nothing else was said since its first words.
+            so_far
+        };
+        let more = self.mean(words);
         Span {
-            from,
-            to: self.document.words.len(),
+            from: whole.from,
+            to: more.to,
         }
     }
 
     fn end(&mut self) {
         let Some(ends) = self.open.pop() else { return };
         self.scopes.leave(self.open.len());
-        let end = self.document.nodes.len();
-        let node = &mut self.document.nodes[ends];
-        node.end = end;
+        let end = self.nodes.len();
+        let node = &mut self.nodes[ends];
+        node.end = narrow(end);
         if end > ends + 1 {
             node.text = Span::default();
         }
     }
 
-    fn finish(self) -> Result<Document, XmlError> {
+    fn finish(self) -> Result<(Vec<Node>, Vec<Types>, String), XmlError> {
         if let Some(&innermost) = self.open.last() {
-            let Span { from, to } = self.document.nodes[innermost].name;
+            let name = self.nodes[innermost].name;
             return Err(XmlError::Truncated {
-                element: super::text::for_people(&self.document.words[from..to]),
+                element: super::text::for_people(name.of(self.read, &self.meant)),
             });
         }
-        if self.document.nodes.is_empty() {
+        if self.nodes.is_empty() {
             return Err(XmlError::Empty);
         }
-        Ok(self.document)
+        Ok((self.nodes, self.types, self.meant))
     }
 }
 
