@@ -11,6 +11,7 @@ use std::alloc::System;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use criterion::{Criterion, Throughput};
@@ -114,7 +115,7 @@ fn main() -> anyhow::Result<()> {
     }
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
     let episode = facts::episode(Phase::Draining, Cordon::Ours, false);
-    let records = [Record::InService, Record::Episode(Box::new(episode))];
+    let records = [Record::InService, Record::Episode(Arc::new(episode))];
     let observed = facts::observed(facts::node(), facts::vm(PowerSeen::On, HostState::InService));
     let leaving = facts::observed(facts::node(), facts::vm(PowerSeen::On, facts::entering()));
     measure("decide_at_rest", None, &mut || {

@@ -1,8 +1,10 @@
 //! The names of things, one type each, so that a host is never passed where a VM is meant.
 //!
-//! A managed object reference ("moref") is opaque: it is compared and sent back, never taken apart.
+//! A managed object reference ("moref") is opaque: it is compared and sent back, never taken apart. A name is read once and
+//! then stands in every picture of every node, so its copies share it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,17 +13,22 @@ macro_rules! name {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
-        pub struct $type(String);
+        pub struct $type(Arc<str>);
 
         impl $type {
             /// Takes the name as it was read.
-            pub fn new(name: impl Into<String>) -> Self {
+            pub fn new(name: impl Into<Arc<str>>) -> Self {
                 Self(name.into())
             }
 
             /// The name as it was read.
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+
+            /// The same, to be shared.
+            pub fn shared(&self) -> Arc<str> {
+                Arc::clone(&self.0)
             }
         }
 

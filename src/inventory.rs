@@ -86,14 +86,14 @@ pub struct Inventory {
     vms: BTreeMap<VmRef, vsphere::Vm>,
     tasks: BTreeMap<TaskRef, vsphere::Task>,
     answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
-    /// The keys to which this VM answers alone.
-    sole_answers: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
+    /// The keys to which this VM answers, alone or with others.
+    answers_to: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
     /// The nodes that go by this key.
     askers: BTreeMap<vsphere::VmKey, BTreeSet<NodeName>>,
     pressed: BTreeMap<vsphere::VmKey, fresh::Pressed>,
     holds: BTreeMap<HostRef, Vec<Hold>>,
     nodes: BTreeMap<NodeName, cluster::Node>,
-    maintenances: BTreeMap<String, cluster::Maintenance>,
+    maintenances: requests::Objects,
     local: BTreeMap<NodeName, Local>,
     /// The episode of any node that was about this host and ended last.
     last_of: BTreeMap<HostRef, LastOf>,
@@ -187,12 +187,12 @@ impl Inventory {
             vms: BTreeMap::new(),
             tasks: BTreeMap::new(),
             answers: BTreeMap::new(),
-            sole_answers: BTreeMap::new(),
+            answers_to: BTreeMap::new(),
             askers: BTreeMap::new(),
             pressed: BTreeMap::new(),
             holds: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            maintenances: BTreeMap::new(),
+            maintenances: requests::Objects::default(),
             local: BTreeMap::new(),
             last_of: BTreeMap::new(),
             offers: BTreeMap::new(),
@@ -309,6 +309,25 @@ impl Inventory {
                     News::OfAll
                 })
             }
+            // A template binds nobody; who stops being one, or begins to be, may bind others.
+            Fact::Vsphere(vsphere::Update::Vm(vm)) => match self.vms.get(&vm.moref) {
+                Some(known) if known == vm => None,
+                Some(known) if is_heard && known.template == vm.template => {
+                    Some(News::Of(self.nodes_of(&vm.moref).cloned().collect()))
+                }
+                Some(_) | None => Some(News::OfAll),
+            },
+            Fact::Vsphere(vsphere::Update::Task(task)) if is_heard => {
+                let of_vm = task.vm.iter().flat_map(|vm| self.nodes_of(vm));
+                let ours = of_vm.chain(self.awaiting(&task.moref));
+                Some(News::Of(ours.cloned().collect()))
+            }
+            // The same answer, given anew: whoever asked may be sure of it.
+            Fact::Vsphere(vsphere::Update::Found { key, vms })
+                if is_heard && self.answers.get(key) == Some(vms) =>
+            {
+                Some(News::Of(self.askers.get(key).cloned().unwrap_or_default()))
+            }
             Fact::Vsphere(vsphere::Update::Settled) => self.vcenter.silent.is_some().then_some(News::OfAll),
             Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => Some(News::OfAll),
         }
@@ -317,11 +336,17 @@ impl Inventory {
     /// The nodes whose VM stands on `host`.
     fn nodes_on(&self, host: &HostRef) -> BTreeSet<NodeName> {
         let vms = self.vms.values().filter(|vm| vm.host.as_ref() == Some(host));
-        let keys = vms.filter_map(|vm| self.sole_answers.get(&vm.moref)).flatten();
-        keys.filter_map(|key| self.askers.get(key))
-            .flatten()
-            .cloned()
-            .collect()
+        vms.flat_map(|vm| self.nodes_of(&vm.moref)).cloned().collect()
+    }
+
+    /// The nodes for which a try of this process waits for `task`.
+    fn awaiting<'a>(&'a self, task: &'a TaskRef) -> impl Iterator<Item = &'a NodeName> {
+        let is_it = move |attempt: &Attempt| match &attempt.outcome {
+            Outcome::Running(running) => running == task,
+            Outcome::Asked | Outcome::Done | Outcome::Refused(_) => false,
+        };
+        let locals = self.local.iter();
+        locals.filter_map(move |(name, local)| local.attempts.values().any(is_it).then_some(name))
     }
 
     /// The nodes whose pictures may be other ones than were drawn last.

@@ -108,7 +108,7 @@ fn shutting_down() -> Sight {
         ..node()
     };
     let phase = Phase::ShuttingDown(DrainEnd::Complete);
-    let record = Record::Episode(Box::new(episode(phase, Cordon::Ours, false)));
+    let record = Record::Episode(Arc::new(episode(phase, Cordon::Ours, false)));
     sight(record, observed(cordoned, vm(PowerSeen::On, entering())))
 }
 

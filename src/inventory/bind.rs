@@ -2,6 +2,7 @@
 //! on none or on more than one.
 
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 
 use super::Inventory;
 use crate::cluster::update::Node;
@@ -80,25 +81,36 @@ impl Inventory {
         !self.vms.get(vm).is_some_and(|vm| vm.template)
     }
 
+    /// The other nodes that are bound to this VM alone.
     fn other_nodes_of(&self, vm: &VmRef, name: &NodeName) -> Vec<NodeName> {
-        let keys = self.sole_answers.get(vm).into_iter().flatten();
-        let names: BTreeSet<&NodeName> = keys.filter_map(|key| self.askers.get(key)).flatten().collect();
-        names
-            .into_iter()
-            .filter(|other| *other != name)
-            .cloned()
-            .collect()
+        let runs_alone = |key: &&VmKey| {
+            let answer = self.answers.get(*key).into_iter().flatten();
+            answer.filter(|vm| self.may_run(vm)).count() == 1
+        };
+        let keys = self.answers_to.get(vm).into_iter().flatten();
+        let askers = keys.filter(runs_alone).filter_map(|key| self.askers.get(key));
+        let names: BTreeSet<&NodeName> = askers.flatten().filter(|other| *other != name).collect();
+        names.into_iter().cloned().collect()
+    }
+
+    /// The nodes to one of whose keys this VM answers, alone or with others.
+    pub(super) fn nodes_of(&self, vm: &VmRef) -> impl Iterator<Item = &NodeName> {
+        let keys = self.answers_to.get(vm).into_iter().flatten();
+        keys.filter_map(|key| self.askers.get(key)).flatten()
     }
 
     /// Takes which VMs answer to `key`.
     pub(super) fn answer(&mut self, key: VmKey, vms: BTreeSet<VmRef>) {
-        let sole = |vms: &BTreeSet<VmRef>| vms.first().filter(|_| vms.len() == 1).cloned();
-        let before = self.answers.get(&key).and_then(sole);
-        if let Some(keys) = before.and_then(|vm| self.sole_answers.get_mut(&vm)) {
-            keys.remove(&key);
+        for vm in self.answers.get(&key).into_iter().flatten() {
+            if let Entry::Occupied(mut keys) = self.answers_to.entry(vm.clone()) {
+                keys.get_mut().remove(&key);
+                if keys.get().is_empty() {
+                    keys.remove();
+                }
+            }
         }
-        if let Some(vm) = sole(&vms) {
-            self.sole_answers.entry(vm).or_default().insert(key.clone());
+        for vm in &vms {
+            self.answers_to.entry(vm.clone()).or_default().insert(key.clone());
         }
         self.answers.insert(key, vms);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Inventory;
+use super::{Inventory, News};
 use crate::cluster::update::Node;
 use crate::ids::VmRef;
 use crate::maintenance::episode::{Phase, Record};
@@ -19,6 +19,14 @@ pub(super) struct Pressed {
 impl Inventory {
     /// Notes which keys are pressing by now, and gives them, so that vCenter is asked for them.
     pub(super) fn press(&mut self) -> BTreeMap<VmKey, Pressing> {
+        if matches!(self.news, Some(News::OnlyOf(_))) {
+            // None of it moves a node to another phase or its VM to another host, and what presses of the others stands.
+            return self
+                .pressed
+                .iter()
+                .map(|(key, pressed)| (key.clone(), pressed.how))
+                .collect();
+        }
         let mut pressing = BTreeMap::new();
         // For a node at rest nothing is.
         for node in self.in_the_news().iter().filter_map(|name| self.nodes.get(name)) {

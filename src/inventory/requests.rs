@@ -1,6 +1,8 @@
 //! What NodeMaintenance objects say of a node: the request that counts, and the second copy of its record.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::{Inventory, Side};
 use crate::cluster::update::{Asked, AskedAction, Maintenance, Maintenances, Node, Role};
@@ -9,6 +11,79 @@ use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::record::{Annotations, read};
 use crate::maintenance::request::{Action, Request, RequestMark};
+
+/// The NodeMaintenance objects that stand.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    by_name: BTreeMap<String, Object>,
+    of_node: BTreeMap<NodeName, BTreeSet<String>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Object {
+    told: Maintenance,
+    /// The episode whose copy it is, read when it was told: a picture is drawn far more often.
+    copy: Option<Arc<Episode>>,
+}
+
+impl Objects {
+    pub(super) fn get(&self, name: &str) -> Option<&Maintenance> {
+        self.by_name.get(name).map(|object| &object.told)
+    }
+
+    fn insert(&mut self, told: Maintenance) {
+        self.remove(&told.name);
+        let copy = match &told.role {
+            Role::Episode { record } if !told.is_over => record.clone().and_then(read_copy),
+            Role::Episode { .. } | Role::Request(_) => None,
+        };
+        let names = self.of_node.entry(told.node.clone()).or_default();
+        names.insert(told.name.clone());
+        self.by_name.insert(told.name.clone(), Object { told, copy });
+    }
+
+    fn remove(&mut self, name: &str) {
+        let Some(object) = self.by_name.remove(name) else {
+            return;
+        };
+        if let Entry::Occupied(mut names) = self.of_node.entry(object.told.node) {
+            names.get_mut().remove(name);
+            if names.get().is_empty() {
+                names.remove();
+            }
+        }
+    }
+
+    fn retain(&mut self, names: &BTreeSet<String>) {
+        let gone: Vec<String> = self
+            .by_name
+            .keys()
+            .filter(|name| !names.contains(*name))
+            .cloned()
+            .collect();
+        gone.iter().for_each(|name| self.remove(name));
+    }
+
+    /// Those of a node that have not come to their end.
+    fn open(&self, node: &NodeName) -> impl Iterator<Item = &Object> {
+        let names = self.of_node.get(node).into_iter().flatten();
+        let objects = names.filter_map(|name| self.by_name.get(name));
+        objects.filter(|object| !object.told.is_over)
+    }
+}
+
+fn read_copy(record: String) -> Option<Arc<Episode>> {
+    let annotations = Annotations {
+        episode: Some(record),
+        ..Annotations::default()
+    };
+    match read(&annotations) {
+        Record::Episode(episode) => Some(episode),
+        // Whoever made it unreadable has made it no copy.
+        Record::InService | Record::Python(_) | Record::Unreadable { .. } => None,
+    }
+}
 
 impl Inventory {
     pub(super) fn apply_maintenances(&mut self, update: Maintenances) {
@@ -24,7 +99,7 @@ impl Inventory {
                     known.uid == seen.uid && known.resource_version > seen.resource_version
                 });
                 if !older {
-                    self.maintenances.insert(seen.name.clone(), *seen);
+                    self.maintenances.insert(*seen);
                 }
             }
             Maintenances::Gone { name, uid } => {
@@ -35,7 +110,7 @@ impl Inventory {
             Maintenances::Settled => {
                 if self.requests.silent.take().is_some() {
                     let told = std::mem::take(&mut self.requests.told);
-                    self.maintenances.retain(|name, _| told.contains(name));
+                    self.maintenances.retain(&told);
                 }
             }
             Maintenances::Lost { why } => self.requests.silent = Some(why),
@@ -47,10 +122,9 @@ impl Inventory {
     pub(super) fn request(&self, name: &NodeName, node: Option<&Node>) -> Option<Request> {
         let (oldest, asked) = self
             .maintenances
-            .values()
-            .filter(|it| it.node == *name && !it.is_over)
-            .filter_map(|it| match &it.role {
-                Role::Request(asked) => Some((it, asked)),
+            .open(name)
+            .filter_map(|it| match &it.told.role {
+                Role::Request(asked) => Some((&it.told, asked)),
                 Role::Episode { .. } => None,
             })
             .min_by_key(|(it, _)| (it.created_at, &it.name))?;
@@ -61,25 +135,13 @@ impl Inventory {
     }
 
     /// The copy of a node's record: of its youngest episode that has not come to its end.
-    pub(super) fn copy(&self, name: &NodeName) -> Option<Episode> {
-        let (_, record) = self
-            .maintenances
-            .values()
-            .filter(|it| it.node == *name && !it.is_over)
-            .filter_map(|it| match &it.role {
-                Role::Episode { record } => Some((it, record.clone()?)),
-                Role::Request(_) => None,
-            })
-            .max_by_key(|(it, _)| (it.created_at, &it.name))?;
-        let annotations = Annotations {
-            episode: Some(record),
-            ..Annotations::default()
-        };
-        match read(&annotations) {
-            Record::Episode(episode) => Some(*episode),
-            // Whoever made it unreadable has made it no copy.
-            Record::InService | Record::Python(_) | Record::Unreadable { .. } => None,
-        }
+    pub(super) fn copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
+        let copies = self.maintenances.open(name).filter(|it| match &it.told.role {
+            Role::Episode { record } => record.is_some(),
+            Role::Request(_) => false,
+        });
+        let youngest = copies.max_by_key(|it| (it.told.created_at, &it.told.name))?;
+        youngest.copy.as_ref()
     }
 
     /// What counts of a node whose object is gone: its copy, or what was last seen on it where that is younger.
@@ -92,15 +154,15 @@ impl Inventory {
             (Some(Record::Episode(seen)), Some(copy)) if seen.since > copy.since => {
                 Some(Record::Episode(seen))
             }
-            (_, Some(copy)) => Some(Record::Episode(Box::new(copy))),
+            (_, Some(copy)) => Some(Record::Episode(Arc::clone(copy))),
             (seen, None) => seen,
         }
     }
 
     /// The nodes that only a copy tells of.
     pub(super) fn only_copied(&self) -> BTreeSet<NodeName> {
-        self.maintenances
-            .values()
+        let objects = self.maintenances.by_name.values().map(|it| &it.told);
+        objects
             .filter(|it| !it.is_over && !self.nodes.contains_key(&it.node))
             .filter(|it| matches!(it.role, Role::Episode { record: Some(_) }))
             .map(|it| it.node.clone())

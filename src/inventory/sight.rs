@@ -1,5 +1,7 @@
 //! The whole picture of one node, put together.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::Inventory;
@@ -64,7 +66,7 @@ impl Inventory {
             return None;
         };
         let is_same_machine = vm.uuid.is_some() && vm.uuid == copy.vm_uuid;
-        (copy.node_uid != node.uid && is_same_machine).then(|| Record::Episode(Box::new(copy)))
+        (copy.node_uid != node.uid && is_same_machine).then(|| Record::Episode(Arc::clone(copy)))
     }
 
     /// The VM of a node, where it is exactly one.

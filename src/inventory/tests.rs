@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::*;
 use crate::cluster::update::{Marks, Node, Ready};
 use crate::ids::{DatastoreRef, NodeUid, VmUuid};
-use crate::maintenance::episode::{Cordon, Episode, HostMark, Phase, Trigger};
+use crate::maintenance::episode::{Cordon, DrainEnd, Episode, HostMark, Phase, Trigger};
 use crate::maintenance::finding::Found;
 use crate::maintenance::observed::{
     Admission, Advice, Hearing, HostState, PodLeft, PodLeftBecause, Refusal, Sight, VmSeen,
@@ -217,7 +217,7 @@ fn in_phase(n: u8, phase: Phase) -> Fact {
         phase,
         since: at(0),
     };
-    let written = write(&Record::Episode(Box::new(episode)), at(0));
+    let written = write(&Record::Episode(Arc::new(episode)), at(0));
     let marks = Marks {
         episode: written.episode,
         ..Marks::default()
@@ -292,7 +292,12 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
             power: Some(Power::Off),
             ..vm(1)
         })),
+        found(1, &[1]),
         found(1, &[1, 2]),
+        of(vsphere::Update::Vm(Vm {
+            template: true,
+            ..vm(2)
+        })),
         of(vsphere::Update::Lost {
             why: "gone".to_owned(),
         }),
@@ -302,6 +307,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         node_is(2, |node| node.provider_uuid = Some(uuid(1))),
         in_phase(1, Phase::Queued),
         in_phase(1, Phase::Draining),
+        in_phase(1, Phase::ShuttingDown(DrainEnd::Complete)),
         awaiting(1),
         awaiting(2),
         Fact::Cluster(cluster::Update::NodeGone {
@@ -323,6 +329,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         copies(1, "uid-a", true),
         copies(2, "uid-b", false),
         task(TaskState::Running),
+        switched("VirtualMachine.powerOff", 3, true),
     ];
     let begin = || {
         told(
@@ -350,6 +357,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         for second in &facts {
             for third in &facts {
                 let (mut in_part, mut whole) = (begin(), begin());
+                in_part.roster();
                 let mut standing = in_part.draw().sights;
                 whole.sights();
                 for fact in [first, second, third] {
@@ -357,6 +365,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
                     in_part.apply(fact.clone());
                     whole.apply(fact.clone());
                     let said = || format!("{first:?}, {second:?}, {third:?}");
+                    whole.news = Some(News::OfAll);
                     let roster = whole.roster();
                     let all = whole.sights();
                     if in_part.has_news() {
@@ -466,6 +475,58 @@ fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
     };
     let namesake = Fact::Cluster(cluster::Update::Node(Box::new(namesake)));
     assert_eq!(vm_seen(vec![namesake]), VmSeen::Shared(vec![name(2)]));
+}
+
+/// The VM of this number, as a template.
+fn template(n: u8) -> Fact {
+    vsphere(vsphere::Update::Vm(Vm {
+        template: true,
+        ..vm(n)
+    }))
+}
+
+#[test]
+fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
+    let mut inventory = told(trio(1).into_iter().chain([template(2), found(1, &[1, 2])]));
+    inventory.sights();
+    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 5))));
+    assert!(inventory.has_news());
+    let drawn = inventory.draw().sights.remove(&name(1)).unwrap();
+    let VmSeen::Found(vm) = drawn.seen.vm else {
+        panic!("{:?}", drawn.seen.vm);
+    };
+    assert!(vm.host.is_leaving(), "{:?}", vm.host);
+}
+
+#[test]
+fn of_two_nodes_with_one_vm_neither_is_touched_although_one_of_them_has_a_template_too() {
+    let another = Node {
+        provider_uuid: Some(uuid(2)),
+        system_uuid: None,
+        ..node(3)
+    };
+    let another = Fact::Cluster(cluster::Update::Node(Box::new(another)));
+    let answers = [template(2), found(1, &[1, 2]), found(2, &[1])];
+    let mut inventory = told(trio(1).into_iter().chain([another]).chain(answers));
+    let seen = |inventory: &mut Inventory, n| sight(inventory, n).seen.vm;
+    assert_eq!(seen(&mut inventory, 1), VmSeen::Shared(vec![name(3)]));
+    assert_eq!(seen(&mut inventory, 3), VmSeen::Shared(vec![name(1)]));
+}
+
+#[test]
+fn what_is_news_of_one_node_alone_takes_nothing_from_what_vcenter_is_asked_about_the_others() {
+    let cut = |n| in_phase(n, Phase::ShuttingDown(DrainEnd::Complete));
+    let mut inventory = told(trio(1).into_iter().chain(trio(2)).chain([cut(1), cut(2)]));
+    let pressing = inventory.roster().pressing;
+    assert_eq!(pressing.len(), 2, "{pressing:?}");
+    inventory.apply(found(1, &[1]));
+    inventory.draw();
+    inventory.apply(Fact::Cluster(cluster::Update::PodsChanged(name(2))));
+    assert_eq!(inventory.roster().pressing, pressing);
+    inventory.draw();
+    let VmSeen::Found(_) = sight(&mut inventory, 1).seen.vm else {
+        panic!("the answer was given, and the power can be cut");
+    };
 }
 
 #[test]
@@ -984,7 +1045,7 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
         episode: Episode {
             phase: Phase::Rejoining,
             since: at(END - 50),
-            ..*episode
+            ..Episode::clone(&episode)
         },
     };
     let last = crate::maintenance::record::write_last(&last);

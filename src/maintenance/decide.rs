@@ -11,6 +11,8 @@ mod back;
 mod drain;
 mod scene;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::effect::Effect;
@@ -435,7 +437,7 @@ fn cordoned(mut episode: Episode, node: &NodeSeen) -> Transition {
         (_, false) => Cordon::Ours,
     };
     Transition {
-        record: Record::Episode(Box::new(episode)),
+        record: Record::Episode(Arc::new(episode)),
         unschedulable: (!node.unschedulable).then_some(true),
         ended: None,
         fulfilled: None,
@@ -524,7 +526,7 @@ fn park(episode: &Episode, reason: ParkReason, now: Timestamp) -> Episode {
 /// A transition that leaves `spec.unschedulable` as it is.
 fn go(episode: Episode) -> Transition {
     Transition {
-        record: Record::Episode(Box::new(episode)),
+        record: Record::Episode(Arc::new(episode)),
         unschedulable: None,
         ended: None,
         fulfilled: None,

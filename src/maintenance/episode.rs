@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ pub enum Record {
     /// No episode.
     InService,
     /// An episode in progress.
-    Episode(Box<Episode>),
+    Episode(Arc<Episode>),
     /// An episode of the Python controller, to be adopted.
     Python(PythonEpisode),
     /// Something is written there that this version cannot read. Nothing is guessed from it and nothing written over it.
@@ -80,7 +81,7 @@ pub enum PythonState {
 }
 
 /// A node's way through one maintenance of its host.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Episode {
     /// Its name, and its trace id.
@@ -205,7 +206,7 @@ pub enum Cordon {
 }
 
 /// Where an episode stands.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
     /// Over the limit of nodes that may be drained or unavailable at once: it waits its turn, untouched.

@@ -1,6 +1,8 @@
 //! The record as it is written on the Node, and read back: four plain annotations for people and scripts, and one
 //! versioned JSON that is the truth.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -92,7 +94,7 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
 /// Reads what stands on a Node. Never fails: what cannot be read is [`Record::Unreadable`] and says why.
 pub fn read(annotations: &Annotations) -> Record {
     let read = match (&annotations.episode, &annotations.state) {
-        (Some(json), _) => read_json(json).map(|episode| Record::Episode(Box::new(episode))),
+        (Some(json), _) => read_json(json).map(|episode| Record::Episode(Arc::new(episode))),
         (None, Some(state)) => read_python(state, annotations).map(Record::Python),
         (None, None) => Ok(Record::InService),
     };

@@ -6,6 +6,7 @@
 //! the next one, which tells the same from the same words.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,7 @@ const MAX_REFUSED: usize = 16;
 const MAX_REASON: usize = 200;
 
 /// What the record keeps for whoever tells the story; empty where nobody does.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Trail {
     /// What the episode comes from.
@@ -83,7 +84,7 @@ impl Origin {
 }
 
 /// A part of the story that is over, with all that its telling needs and the rest of the record may lose.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owed {
     /// The host that the episode was about then, by name.
@@ -93,7 +94,7 @@ pub struct Owed {
 }
 
 /// A part of the story.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Part {
     /// The episode was begun.
@@ -110,7 +111,7 @@ pub enum Part {
 }
 
 /// A phase that has ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Passed {
     /// The phase.
@@ -131,7 +132,7 @@ pub struct Passed {
 
 /// What the process in which a phase ended has seen of it. It only refines what the times tell: what is lost with a
 /// process is missing, and nothing is invented in its place.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Saw {
     /// This process began the phase itself. What it has seen of one begun before says nothing of its earlier part.
@@ -227,7 +228,7 @@ pub enum Incident {
 }
 
 /// An episode that has ended, as it stands on the Node until the next one begins there.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Last {
     /// How it ended; `None` where another episode took its place.
@@ -309,7 +310,7 @@ pub fn close(
     let mut closed = before.clone();
     let cordons = transition.unschedulable == Some(true);
     let next = match &mut transition.record {
-        Record::Episode(next) => Some(next),
+        Record::Episode(next) => Some(Arc::make_mut(next)),
         Record::InService | Record::Python(_) | Record::Unreadable { .. } => None,
     };
     let mut standing = Trail {
@@ -323,6 +324,7 @@ pub fn close(
         goes_on = next.as_ref().is_some_and(|next| next.id == was.id);
         let next = next.as_ref().filter(|_| goes_on);
         let epoch = next.map_or(was.epoch, |next| next.epoch.max(was.epoch));
+        let was = Arc::make_mut(was);
         let mut trail = std::mem::take(&mut was.trail);
         trail.meet(process_began, epoch, now);
         let is_over =

@@ -1,5 +1,8 @@
 //! SOAP 1.1 as vCenter speaks it: the envelope out, the answer in, and managed object references.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use super::fault::{self, Fault};
 use super::update::Power;
 use super::xml::write::Out;
@@ -10,14 +13,24 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moref {
     /// The managed object type, `HostSystem`.
-    pub kind: String,
+    pub kind: Cow<'static, str>,
     /// The value, `host-21`; brackets appear in the references of session objects.
-    pub value: String,
+    pub value: Arc<str>,
 }
+
+/// The types that nearly all references have, so that these need no text of their own.
+const KINDS: &[&str] = &[
+    "HostSystem",
+    "Task",
+    "VirtualMachine",
+    "Datastore",
+    "ClusterComputeResource",
+    "ComputeResource",
+];
 
 impl Moref {
     /// From its two parts.
-    pub fn new(kind: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn new(kind: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
         Self {
             kind: kind.into(),
             value: value.into(),
@@ -27,33 +40,38 @@ impl Moref {
     /// Reads `<x type="HostSystem">host-21</x>`; `None` where type or value is missing.
     pub fn read(element: Element<'_>) -> Option<Self> {
         let (kind, value) = (element.type_attr()?, element.text());
-        (!kind.is_empty() && !value.is_empty()).then(|| Self::new(kind, value))
+        if kind.is_empty() || value.is_empty() {
+            return None;
+        }
+        let known = KINDS.iter().find(|known| **known == kind);
+        let kind = known.map_or_else(|| Cow::Owned(kind.to_owned()), |known| Cow::Borrowed(*known));
+        Some(Self::new(kind, value))
     }
 
     /// As a host, if it is one.
     pub fn host(&self) -> Option<HostRef> {
-        (self.kind == "HostSystem").then(|| HostRef::new(&*self.value))
+        (self.kind == "HostSystem").then(|| HostRef::new(Arc::clone(&self.value)))
     }
 
     /// As a VM, if it is one.
     pub fn vm(&self) -> Option<VmRef> {
-        (self.kind == "VirtualMachine").then(|| VmRef::new(&*self.value))
+        (self.kind == "VirtualMachine").then(|| VmRef::new(Arc::clone(&self.value)))
     }
 
     /// As a task, if it is one.
     pub fn task(&self) -> Option<TaskRef> {
-        (self.kind == "Task").then(|| TaskRef::new(&*self.value))
+        (self.kind == "Task").then(|| TaskRef::new(Arc::clone(&self.value)))
     }
 
     /// As a compute resource, if it is one.
     pub fn compute(&self) -> Option<ComputeRef> {
         matches!(&*self.kind, "ClusterComputeResource" | "ComputeResource")
-            .then(|| ComputeRef::new(&*self.value))
+            .then(|| ComputeRef::new(Arc::clone(&self.value)))
     }
 
     /// As a datastore, if it is one.
     pub fn datastore(&self) -> Option<DatastoreRef> {
-        (self.kind == "Datastore").then(|| DatastoreRef::new(&*self.value))
+        (self.kind == "Datastore").then(|| DatastoreRef::new(Arc::clone(&self.value)))
     }
 
     /// Whether it lives in a session and dies with it (`proto-notes/session.md`).
@@ -70,19 +88,19 @@ impl std::fmt::Display for Moref {
 
 impl From<&HostRef> for Moref {
     fn from(host: &HostRef) -> Self {
-        Self::new("HostSystem", host.as_str())
+        Self::new("HostSystem", host.shared())
     }
 }
 
 impl From<&VmRef> for Moref {
     fn from(vm: &VmRef) -> Self {
-        Self::new("VirtualMachine", vm.as_str())
+        Self::new("VirtualMachine", vm.shared())
     }
 }
 
 impl From<&TaskRef> for Moref {
     fn from(task: &TaskRef) -> Self {
-        Self::new("Task", task.as_str())
+        Self::new("Task", task.shared())
     }
 }
 

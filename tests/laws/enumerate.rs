@@ -1,12 +1,13 @@
 //! Every phase with every combination of facts: some millions of cases, each checked against the laws.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use haulout::ids::{BootId, EpisodeId, TaskRef};
 use haulout::maintenance::decide::{Decision, Transition, decide};
 use haulout::maintenance::effect::{Effect, EffectKind};
 use haulout::maintenance::episode::{
-    Cordon, DrainEnd, Ended, HostMark, Phase, PythonEpisode, PythonState, Record,
+    Cordon, DrainEnd, Ended, Episode, HostMark, Phase, PythonEpisode, PythonState, Record,
 };
 use haulout::maintenance::observed::{
     Admission, Advice, Attempt, CordonedBy, DrainReport, Hearing, HostState, Lead, Limit, NodeSeen, Observed,
@@ -79,7 +80,7 @@ fn records() -> Vec<Record> {
                 phase.at_work(),
                 Phase::Queued | Phase::Draining | Phase::Drained | Phase::ShuttingDown(_)
             );
-            records.push(Record::Episode(Box::new(episode(phase.clone(), cordon, off))));
+            records.push(Record::Episode(Arc::new(episode(phase.clone(), cordon, off))));
         }
     }
     records
@@ -792,11 +793,11 @@ fn after_a_takeover_the_epoch_is_written_first_and_no_effect_begins_in_the_quara
                 let Record::Episode(after) = &transition.record else {
                     panic!("an episode that another leader wrote is written before it is ended: {first:#?}");
                 };
-                let mut expected = before.clone();
+                let mut expected = Episode::clone(before);
                 expected.epoch = epoch;
                 hold(
                     "14: a takeover writes its epoch and changes nothing else",
-                    *after == expected
+                    **after == expected
                         && transition.unschedulable.is_none()
                         && transition.is_takeover(record),
                     record,

@@ -1,5 +1,7 @@
 //! When the next round of a drain comes that a budget holds.
 
+use std::sync::Arc;
+
 use haulout::maintenance::decide::{Decision, decide};
 use haulout::maintenance::effect::Effect;
 use haulout::maintenance::episode::{Cordon, Phase, Record};
@@ -35,7 +37,7 @@ fn next_round_ms(moved: i64, is_heard: bool, has_changed: bool) -> i64 {
         ignored: 0,
         evicted: 0,
     });
-    let record = Record::Episode(Box::new(episode(Phase::Draining, Cordon::Ours, false)));
+    let record = Record::Episode(Arc::new(episode(Phase::Draining, Cordon::Ours, false)));
     let policy = policy(DrainTimeoutAction::Hold);
     let is_due = |now: Timestamp| match decide(&record, &seen, &policy, now) {
         Decision::Act {

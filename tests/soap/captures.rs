@@ -374,7 +374,7 @@ fn what_is_made_or_started_is_returned_by_reference() {
         };
         let moref = returned_moref(&response).unwrap();
         assert_eq!(
-            (moref.kind.as_str(), moref.is_of_session()),
+            (&*moref.kind, moref.is_of_session()),
             (kind, kind == "ContainerView")
         );
     }

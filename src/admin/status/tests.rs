@@ -143,7 +143,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
 
 fn draining(node: &str, host: &str, left: Vec<PodLeft>) -> Sight {
     let episode = episode(node, host, Phase::Draining, at(1));
-    sight(node, host, Record::Episode(Box::new(episode)), left)
+    sight(node, host, Record::Episode(Arc::new(episode)), left)
 }
 
 fn held() -> PodLeft {
@@ -367,7 +367,7 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
         Phase::Rejoining,
     ];
     for (phase, since) in phases.into_iter().zip([1, 5, 20, 40]) {
-        let record = Record::Episode(Box::new(episode("gpu1", "esx1", phase, at(since))));
+        let record = Record::Episode(Arc::new(episode("gpu1", "esx1", phase, at(since))));
         record_change(&status, &name, &before, record.clone(), None, since);
         before = record;
     }
@@ -435,7 +435,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
     let queued = |node: &str, clicked: i64| {
         let mut episode = episode(node, "esx1", Phase::Queued, at(clicked));
         episode.trigger.clicked_at = at(clicked);
-        let mut sight = sight(node, "esx1", Record::Episode(Box::new(episode)), Vec::new());
+        let mut sight = sight(node, "esx1", Record::Episode(Arc::new(episode)), Vec::new());
         sight.seen.admission = Admission::Behind {
             ahead: vec![NodeName::new("gpu9")],
             limit: Limit::ConcurrentDrains(1),

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
 use crate::maintenance::episode::{Cordon, Detection, DrainEnd, HostMark, Trigger};
@@ -87,7 +89,7 @@ fn annotations(state: &str, host: &str, time: &str) -> Annotations {
 #[test]
 fn what_is_written_is_read_back_in_every_phase() {
     for phase in every_phase() {
-        let record = Record::Episode(Box::new(episode(phase)));
+        let record = Record::Episode(Arc::new(episode(phase)));
         assert_eq!(read(&write(&record, time("2026-11-21T03:00:03Z"))), record);
     }
     assert_eq!(
@@ -106,7 +108,7 @@ fn people_and_scripts_read_the_states_of_the_python_controller() {
             name: "esx-2".to_owned(),
         });
         write(
-            &Record::Episode(Box::new(episode)),
+            &Record::Episode(Arc::new(episode)),
             time("2026-11-21T03:00:03.75Z"),
         )
     };
@@ -163,7 +165,7 @@ fn what_cannot_be_read_is_parked_and_says_why() {
         ..Annotations::default()
     };
     let good = write(
-        &Record::Episode(Box::new(episode(Phase::Draining))),
+        &Record::Episode(Arc::new(episode(Phase::Draining))),
         time("2026-11-21T03:00:03Z"),
     )
     .episode
@@ -232,6 +234,6 @@ fn the_record_stays_small_however_many_pods_were_left_behind() {
     crowded.left_behind = (0..5_000)
         .map(|pod| format!("a-rather-long-namespace/a-rather-long-pod-name-{pod}"))
         .collect();
-    let written = write(&Record::Episode(Box::new(crowded)), time("2026-11-21T03:00:03Z"));
+    let written = write(&Record::Episode(Arc::new(crowded)), time("2026-11-21T03:00:03Z"));
     assert!(written.episode.unwrap().len() < 8 * 1024);
 }

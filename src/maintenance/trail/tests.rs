@@ -1,6 +1,7 @@
 //! What a record keeps, and that it stays small.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
 use crate::ids::NodeUid;
@@ -50,7 +51,7 @@ fn draining() -> Episode {
 
 #[test]
 fn a_record_stays_small_however_often_its_phases_change_and_its_controller_restarts() {
-    let mut record = Record::Episode(Box::new(Episode {
+    let mut record = Record::Episode(Arc::new(Episode {
         trail: Trail {
             writer: Some(at(-10)),
             ..Trail::default()
@@ -69,7 +70,7 @@ fn a_record_stays_small_however_often_its_phases_change_and_its_controller_resta
             Phase::Draining
         };
         let transition = Transition {
-            record: Record::Episode(Box::new(was.enter(phase, at(turn)))),
+            record: Record::Episode(Arc::new(was.enter(phase, at(turn)))),
             unschedulable: None,
             ended: None,
             fulfilled: None,
@@ -89,13 +90,13 @@ fn a_record_stays_small_however_often_its_phases_change_and_its_controller_resta
 
 #[test]
 fn a_change_that_ends_no_phase_owes_none() {
-    let was = Record::Episode(Box::new(draining()));
+    let was = Record::Episode(Arc::new(draining()));
     let recordoned = Episode {
         recordoned: 1,
         ..draining()
     };
     let transition = Transition {
-        record: Record::Episode(Box::new(recordoned)),
+        record: Record::Episode(Arc::new(recordoned)),
         unschedulable: Some(true),
         ended: None,
         fulfilled: None,

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use jiff::SignedDuration;
 
 use super::*;
@@ -38,7 +40,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
 }
 
 fn record(phase: Phase, since: i64) -> Record {
-    Record::Episode(Box::new(episode(phase, since)))
+    Record::Episode(Arc::new(episode(phase, since)))
 }
 
 fn parked(reason: ParkReason, resume: Phase, resume_since: i64) -> Phase {
@@ -125,20 +127,20 @@ fn each_change_of_phase_tells_at_most_one_event() {
         migrated_to_host: None,
         since: at(0),
     });
-    let theirs = Record::Episode(Box::new(Episode {
+    let theirs = Record::Episode(Arc::new(Episode {
         cordon: Cordon::Theirs,
         ..episode(Phase::Draining, 10)
     }));
-    let recordoned = Record::Episode(Box::new(Episode {
+    let recordoned = Record::Episode(Arc::new(Episode {
         recordoned: 1,
         ..episode(Phase::Draining, 100)
     }));
-    let left = Record::Episode(Box::new(Episode {
+    let left = Record::Episode(Arc::new(Episode {
         left_behind: ["a", "b", "c", "d", "e"].map(|name| format!("ml/{name}")).into(),
         ..episode(Phase::ShuttingDown(DrainEnd::TimedOut), 100)
     }));
     let moved = |phase| {
-        Record::Episode(Box::new(Episode {
+        Record::Episode(Arc::new(Episode {
             moved_to: Some(mark("esx-2")),
             ..episode(phase, 100)
         }))
@@ -529,7 +531,7 @@ fn where_the_ui_is_known_the_first_and_the_last_event_link_to_the_trace() {
         ..Memory::default()
     };
     let traced = |phase| {
-        Record::Episode(Box::new(Episode {
+        Record::Episode(Arc::new(Episode {
             traceparent: "00-4bf9-00f0-01".to_owned(),
             ..episode(phase, 10)
         }))

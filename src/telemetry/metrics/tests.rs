@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::ids::{HostRef, TaskRef, VmRef};
 use crate::maintenance::effect::Effect;
@@ -46,7 +48,7 @@ fn sight(record: Record, host: HostState) -> Sight {
 }
 
 fn of(episode: Episode) -> Record {
-    Record::Episode(Box::new(episode))
+    Record::Episode(Arc::new(episode))
 }
 
 struct Teller {

@@ -1,5 +1,7 @@
 //! What the status of one object is to say, from what it says and what is seen.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -37,7 +39,7 @@ pub(super) fn of(
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
     let mut status = shown(object, seen, episode, now);
-    status.record = record::write(&Record::Episode(Box::new(episode.clone())), now).episode;
+    status.record = record::write(&Record::Episode(Arc::new(episode.clone())), now).episode;
     let parked = parked(episode);
     let progress = parked.as_deref().map_or(Progress::Running, Progress::Stalled);
     judged(object, status, &progress, now)
@@ -99,7 +101,7 @@ pub(super) fn ended(
     }
     let mut status = over(status, at);
     if let Some(episode) = episode {
-        status.record = record::write(&Record::Episode(Box::new(episode.clone())), at).episode;
+        status.record = record::write(&Record::Episode(Arc::new(episode.clone())), at).episode;
     }
     let gave_up = episode
         .and_then(|episode| episode.gave_up.clone())

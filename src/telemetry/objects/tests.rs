@@ -47,7 +47,7 @@ fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -
 }
 
 fn in_episode(phase: Phase, since: i64) -> Sight {
-    sight(Record::Episode(Box::new(episode(phase, since))), None, None)
+    sight(Record::Episode(Arc::new(episode(phase, since))), None, None)
 }
 
 thread_local! {
@@ -332,7 +332,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     cluster.created("asked", "gpu1", 0, asked(AskedAction::Drain));
     let with = |left: Vec<PodLeft>| {
         sight(
-            Record::Episode(Box::new(episode(Phase::Draining, 1))),
+            Record::Episode(Arc::new(episode(Phase::Draining, 1))),
             request(Action::Drain),
             Some(DrainReport {
                 listed_at: at(2),
@@ -368,7 +368,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     );
     assert_eq!(is(status, "Reconciling"), "True");
 
-    let drained = Record::Episode(Box::new(episode(Phase::Drained, 9)));
+    let drained = Record::Episode(Arc::new(episode(Phase::Drained, 9)));
     cluster.settle(&sight(drained, request(Action::Drain), None));
     let status = cluster.status("asked");
     assert_eq!(status.drain_progress, Some(100));
@@ -387,7 +387,7 @@ fn a_request_that_its_node_shows_no_more_is_fulfilled_and_one_that_it_does_not_s
     cluster.settle(&sight(Record::InService, None, None));
     cluster.created("asked", "gpu1", 0, asked(AskedAction::Reboot));
     assert_eq!(cluster.objects.due(), [], "the node has not been looked at since");
-    let rejoining = Record::Episode(Box::new(episode(Phase::Rejoining, 50)));
+    let rejoining = Record::Episode(Arc::new(episode(Phase::Rejoining, 50)));
     let rejoining = sight(rejoining, request(Action::Reboot), None);
     cluster.settle(&rejoining);
     assert_eq!(cluster.status("asked").ended_at, None);
@@ -403,7 +403,7 @@ fn of_two_requests_for_a_node_the_younger_says_whom_it_waits_for() {
     let mut cluster = Cluster::new();
     cluster.created("asked", "gpu1", 0, asked(AskedAction::Drain));
     cluster.created("later", "gpu1", 5, asked(AskedAction::Reboot));
-    let drained = Record::Episode(Box::new(episode(Phase::Drained, 9)));
+    let drained = Record::Episode(Arc::new(episode(Phase::Drained, 9)));
     cluster.settle(&sight(drained, request(Action::Drain), None));
     let waiting = cluster.status("later").waiting_on.clone().unwrap();
     assert_eq!(waiting.message, "NodeMaintenance asked was there first");

@@ -1,5 +1,7 @@
 //! The listener: what it notes between two records, and that it never waits.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::ids::NodeUid;
 use crate::maintenance::episode::Trigger;
@@ -22,7 +24,7 @@ fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
     };
     let node_uid = NodeUid::new(uid);
     let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
-    Record::Episode(Box::new(Episode {
+    Record::Episode(Arc::new(Episode {
         id,
         traceparent,
         trigger,
@@ -65,9 +67,9 @@ fn changes(
     let transition = Transition {
         record: match (before, after.clone()) {
             // The decision takes over what the record keeps.
-            (Record::Episode(was), Record::Episode(is)) => Record::Episode(Box::new(Episode {
+            (Record::Episode(was), Record::Episode(is)) => Record::Episode(Arc::new(Episode {
                 trail: was.trail.clone(),
-                ..*is
+                ..Episode::clone(&is)
             })),
             (_, after) => after,
         },

@@ -32,7 +32,7 @@ impl Out {
 
     /// A managed object reference, which carries its type in the plain attribute `type`.
     pub fn moref(name: &'static str, moref: &super::super::soap::Moref) -> Self {
-        Self::text(name, moref.value.clone()).attribute("type", moref.kind.clone())
+        Self::text(name, &*moref.value).attribute("type", moref.kind.clone())
     }
 
     /// With one more attribute.

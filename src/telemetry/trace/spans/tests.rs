@@ -1,6 +1,7 @@
 //! Each way through maintenance as a sequence of records, and what its trace must look like.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::*;
 use crate::ids::{HostRef, NodeUid, VmUuid};
@@ -68,7 +69,7 @@ fn told_with(phases: &[(Phase, i64)], end: i64, result: Ended, saw: impl Fn(&Pha
     let last = (None, uncordon.then_some(false), Some(result), end);
     for (phase, unschedulable, ended_as, second) in after.chain([last]) {
         let was = record.episode().cloned().unwrap_or_else(|| begun(Phase::Queued));
-        let next = phase.map(|phase| Record::Episode(Box::new(was.enter(phase.clone(), at(second)))));
+        let next = phase.map(|phase| Record::Episode(Arc::new(was.enter(phase.clone(), at(second)))));
         let transition = Transition {
             record: next.unwrap_or(Record::InService),
             unschedulable,
@@ -519,7 +520,7 @@ fn whoever_tells_it_tells_the_same_spans() {
 fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
     let mut episode = begun(Phase::Draining);
     episode.trigger.clicked_at = at(5);
-    let record = Record::Episode(Box::new(episode));
+    let record = Record::Episode(Arc::new(episode));
     let transition = |record, ended| Transition {
         record,
         unschedulable: None,
@@ -543,7 +544,7 @@ fn a_traceparent_that_is_none_gives_no_spans() {
     let mut episode = begun(Phase::Draining);
     episode.traceparent = "mine".to_owned();
     let begin = Transition {
-        record: Record::Episode(Box::new(episode)),
+        record: Record::Episode(Arc::new(episode)),
         unschedulable: Some(true),
         ended: None,
         fulfilled: None,
@@ -560,7 +561,7 @@ fn what_happened_beside_the_phases_stands_on_the_root() {
         ..begun(Phase::Queued)
     };
     let begin = Transition {
-        record: Record::Episode(Box::new(queued)),
+        record: Record::Episode(Arc::new(queued)),
         unschedulable: None,
         ended: None,
         fulfilled: None,
@@ -570,7 +571,7 @@ fn what_happened_beside_the_phases_stands_on_the_root() {
     let mut drains = record.episode().unwrap().enter(Phase::Draining, at(10));
     drains.epoch = 2;
     let drains = Transition {
-        record: Record::Episode(Box::new(drains)),
+        record: Record::Episode(Arc::new(drains)),
         unschedulable: Some(true),
         ended: None,
         fulfilled: None,
