@@ -194,6 +194,7 @@ const STREAMS: &[(Kind, &str)] = &[
     (Kind::Floor, FLOOR),
     (Kind::FloorOfAll, "floor, all hosts"),
     (Kind::FloorOverReqwest, "floor over reqwest"),
+    (Kind::FloorOfXml, "floor over reqwest, XML walked"),
     (Kind::Stream, STREAM),
     (Kind::Govmomi, "govmomi"),
     (Kind::Pyvmomi, "pyvmomi"),

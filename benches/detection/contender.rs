@@ -12,6 +12,8 @@ use haulout::ids::VmUuid;
 use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
 use haulout::vsphere::update::{Roster, Update, VmKey};
 use haulout::vsphere::updates;
+use quick_xml::Reader;
+use quick_xml::events::Event;
 use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -68,9 +70,16 @@ pub fn is_quick(words: &[String]) -> bool {
 pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
     match words {
         [word, kind, rest @ ..] if word == WORD => Some(Watch::read(rest).and_then(|watch| match &**kind {
-            "floor" => floor(began, &watch, Hosts::One, &mut Wire::open(&watch)?),
-            "floor-of-all" => floor(began, &watch, Hosts::All, &mut Wire::open(&watch)?),
-            "floor-over-reqwest" => floor(began, &watch, Hosts::One, &mut OverReqwest::new(&watch)?),
+            "floor" => floor(began, &watch, Hosts::One, searched, &mut Wire::open(&watch)?),
+            "floor-of-all" => floor(began, &watch, Hosts::All, searched, &mut Wire::open(&watch)?),
+            "floor-over-reqwest" => floor(
+                began,
+                &watch,
+                Hosts::One,
+                searched,
+                &mut OverReqwest::new(&watch)?,
+            ),
+            "floor-of-xml" => floor(began, &watch, Hosts::One, walked, &mut OverReqwest::new(&watch)?),
             "stream" => stream(began, &watch),
             other => bail!("there is no contender {other:?}"),
         })),
@@ -105,9 +114,44 @@ enum Hosts {
     All,
 }
 
-/// The smallest program that can know: one connection, prepared requests, and a search for two words in the answer where
-/// others parse it.
-fn floor(began: Instant, watch: &Watch, hosts: Hosts, wire: &mut impl Post) -> anyhow::Result<()> {
+/// Whether a task is told of that runs, or one that was called off.
+type Tells = fn(&str) -> Option<bool>;
+
+/// By a search for words, where others parse.
+fn searched(answer: &str) -> Option<bool> {
+    let is = |state: &str| answer.contains(&format!("<state>{state}</state>"));
+    is("running")
+        .then_some(true)
+        .or_else(|| is("error").then_some(false))
+}
+
+/// By the XML reader that Haulout has, which walks the answer to its end and keeps nothing of it.
+fn walked(answer: &str) -> Option<bool> {
+    let mut reader = Reader::from_str(answer);
+    let (mut is_state, mut told) = (false, None);
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(start)) => is_state = start.local_name().as_ref() == "state",
+            Ok(Event::Text(text)) if is_state => match text.xml10_content().as_ref() {
+                "running" => told = Some(true),
+                "error" => told = told.or(Some(false)),
+                _ => {}
+            },
+            Ok(Event::End(_)) => is_state = false,
+            Ok(Event::Eof) | Err(_) => return told,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// The smallest program that can know: one connection, prepared requests, and nothing kept of an answer but what it `tells`.
+fn floor(
+    began: Instant,
+    watch: &Watch,
+    hosts: Hosts,
+    tells: Tells,
+    wire: &mut impl Post,
+) -> anyhow::Result<()> {
     let collector = "<_this type=\"PropertyCollector\">propertyCollector</_this>";
     wire.post(&format!(
         "<Login xmlns=\"urn:vim25\"><_this type=\"SessionManager\">SessionManager</_this><userName>{}</userName>\
@@ -145,10 +189,8 @@ fn floor(began: Instant, watch: &Watch, hosts: Hosts, wire: &mut impl Post) -> a
              <options><maxWaitSeconds>60</maxWaitSeconds></options></WaitForUpdatesEx>"
         ))?;
         if !truncated {
-            if answer.contains("<state>running</state>") {
-                say_entering(true);
-            } else if answer.contains("<state>error</state>") {
-                say_entering(false);
+            if let Some(entering) = tells(&answer) {
+                say_entering(entering);
             }
         } else if !answer.contains("<truncated>true</truncated>") {
             truncated = false;

@@ -22,6 +22,7 @@ pub enum Kind {
     Floor,
     FloorOfAll,
     FloorOverReqwest,
+    FloorOfXml,
     Stream,
     Govmomi,
     Pyvmomi,
@@ -35,6 +36,7 @@ impl Kind {
             Self::Floor => "floor: bare long poll, one host".into(),
             Self::FloorOfAll => "bare long poll, all hosts".into(),
             Self::FloorOverReqwest => "bare long poll over reqwest".into(),
+            Self::FloorOfXml => "the same, and its XML walked".into(),
             Self::Stream => "Haulout's stream".into(),
             Self::Govmomi => "govmomi's waiter".into(),
             Self::Pyvmomi => "pyVmomi's WaitForUpdatesEx".into(),
@@ -45,7 +47,7 @@ impl Kind {
     /// The first word of its User-Agent, by which the stand-in counts its calls.
     pub fn agent(self) -> &'static str {
         match self {
-            Self::Floor | Self::FloorOfAll | Self::FloorOverReqwest => "floor",
+            Self::Floor | Self::FloorOfAll | Self::FloorOverReqwest | Self::FloorOfXml => "floor",
             Self::Stream => "haulout",
             Self::Govmomi => "govmomi",
             Self::Pyvmomi | Self::Poller(_) => "pyvmomi",
@@ -115,6 +117,7 @@ impl Contender {
             Kind::Floor => ourselves(watch, "floor")?,
             Kind::FloorOfAll => ourselves(watch, "floor-of-all")?,
             Kind::FloorOverReqwest => ourselves(watch, "floor-over-reqwest")?,
+            Kind::FloorOfXml => ourselves(watch, "floor-of-xml")?,
             Kind::Stream => ourselves(watch, "stream")?,
             Kind::Govmomi => peer(Command::new(&programs.govmomi), watch),
             Kind::Pyvmomi | Kind::Poller(_) => {
