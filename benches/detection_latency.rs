@@ -32,6 +32,8 @@ mod detection {
     pub mod contender;
     pub mod peer;
     pub mod table;
+    #[path = "../house/used.rs"]
+    pub mod used;
 }
 
 /// Hosts, unless other sizes are named on the command line: one, a usual number, and a vCenter's published maximum.

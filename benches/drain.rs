@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use futures::stream::{StreamExt as _, TryStreamExt as _};
+use haulout::cluster::drain::{DrainSettings, Pace};
 use haulout_lab::figures::{Samples, Table, is_quick, is_set};
 use haulout_lab::kube::{AuditEvent, Kube, Options, User};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
@@ -41,6 +42,9 @@ use tokio::time::Instant;
 mod client;
 #[path = "house/datacenter.rs"]
 mod datacenter;
+#[allow(dead_code, reason = "each bench uses its part")]
+#[path = "house/used.rs"]
+mod used;
 
 const KUBECTL: &str = "/usr/bin/kubectl";
 
@@ -236,21 +240,25 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
         idle.add_ms(look(&neighbour).await?);
     }
     table.row(&case, "another client, idle", GET, &idle);
-    // What the evictions alone do, however many are in flight: the apiserver, etcd, the controllers and the kubelets have the
-    // same to do for them, whoever asks. Of a full fleet that would take as long again as all the rest.
+    // What the evictions alone do, as fast as they are answered and as fast as Haulout asks: the apiserver, etcd, the
+    // controllers and the kubelets have the same to do for them, whoever asks. Of a full fleet that would take as long again as
+    // all the rest.
     let floors = if is_full() {
-        &[][..]
+        Vec::new()
     } else {
-        &[AT_ONCE / 4, AT_ONCE]
+        let pace = DrainSettings::default().pace;
+        vec![
+            (UNPACED.to_owned(), None),
+            ("floor at the same pace".to_owned(), Some(pace)),
+        ]
     };
-    for &at_once in floors {
-        println!("{case}: the floor with {at_once} in flight; first the pods are made …");
+    for (number, (who, pace)) in floors.into_iter().enumerate() {
+        println!("{case}: the {who}; first the pods are made …");
         fill_all(&stage, size).await?;
         println!("they are evicted …");
-        let client = client::of(kube, &User::admin(format!("floor-fleet-{at_once}"))).await?;
+        let client = client::of(kube, &User::admin(format!("floor-fleet-{number}"))).await?;
         let began = Instant::now();
-        let busy = looks_during(&neighbour, evict_all(&client, &stage, at_once)).await?;
-        let who = format!("floor, {at_once} in flight");
+        let busy = looks_during(&neighbour, evict_all(&client, &stage, pace)).await?;
         let wall: Samples = [began.elapsed().as_secs_f64() * 1e3].into_iter().collect();
         table.row(&case, &who, WALL, &wall);
         table.row(&case, &format!("another client, during the {who}"), GET, &busy);
@@ -286,7 +294,7 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
     };
     let busy = looks_during(&neighbour, drained).await?;
     let took = Timestamp::now().duration_since(began);
-    let peak = haulout.pid().map(peak_mib).transpose()?;
+    let used = haulout.pid().map(used::used).transpose()?;
     haulout.stop().await?;
 
     let requests = kube.requests().await?;
@@ -329,12 +337,15 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
     table.row(&case, "haulout", "evictions", &evicted);
     let most = [most_at_once(&evictions)].map(number).into_iter().collect();
     table.row(&case, "haulout", "evictions in flight, most", &most);
+    let peak = used.map(|used| used.peak_mib);
     table.row(&case, "haulout", "peak MiB", &peak.into_iter().collect());
+    let cpu = used.map(|used| used.cpu_seconds);
     table.row(&case, "another client, during haulout's", GET, &busy);
-    table.compare(&case, WALL, &format!("floor, {AT_ONCE} in flight"));
+    table.row(&case, "haulout", "CPU s", &cpu.into_iter().collect());
+    table.compare(&case, WALL, UNPACED);
     table.compare(&case, GET, "another client, idle");
     table.note(
-        "A fleet's floor evicts the same pods, so many requests in flight, and does nothing else: what another client waits for \
+        "A fleet's floor evicts the same pods, at most 32 requests in flight, and does nothing else: what another client waits for \
          meanwhile is the evictions' own, because apiserver, etcd, controllers and a stand-in kubelet for each node share \
          this machine's cores. Haulout and the vCenter, which elsewhere run on other machines, have the least priority.",
     );
@@ -354,14 +365,6 @@ fn yields(pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The most memory that a process has had.
-fn peak_mib(pid: u32) -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = peak.and_then(|peak| peak.split_whitespace().next());
-    Ok(kib.context("a process without a peak")?.parse::<f64>()? / 1024.0)
-}
-
 /// Puts its pods on each node of the fleet.
 async fn fill_all(stage: &Stage<'_>, size: &Size) -> anyhow::Result<()> {
     let nodes = (0..size.nodes).map(|number| stage.node_name(&datacenter::vm(number)));
@@ -371,15 +374,20 @@ async fn fill_all(stage: &Stage<'_>, size: &Size) -> anyhow::Result<()> {
         .await
 }
 
-/// Evicts all pods of the stage, so many at once, and waits until none is left.
-async fn evict_all(client: &kube::Client, stage: &Stage<'_>, at_once: usize) -> anyhow::Result<()> {
+/// Evicts all pods of the stage, as fast as they are answered or at `pace`, and waits until none is left.
+async fn evict_all(client: &kube::Client, stage: &Stage<'_>, pace: Option<Pace>) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), stage.name());
     let all = pods.list(&ListParams::default()).await?.items;
     let metadata: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), stage.name());
     let mut changes = pin!(watcher(metadata, watcher::Config::default()));
     let evictions = futures::stream::iter(all)
         .map(Ok)
-        .try_for_each_concurrent(at_once, async |pod| evict(client.clone(), pod).await);
+        .try_for_each_concurrent(AT_ONCE, async |pod| {
+            if let Some(pace) = &pace {
+                pace.turn().await;
+            }
+            evict(client.clone(), pod).await
+        });
     let gone = async {
         let mut standing = BTreeSet::new();
         let mut is_listed = false;
@@ -425,6 +433,7 @@ async fn looks_during(
     Ok(looks)
 }
 
+const UNPACED: &str = "floor, as fast as it goes";
 const WALL: &str = "wall ms";
 const REQUESTS: &str = "requests";
 const EVENTS: &str = "events on pods";

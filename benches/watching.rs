@@ -20,6 +20,8 @@ mod detection {
     pub mod contender;
     pub mod peer;
     pub mod table;
+    #[path = "../house/used.rs"]
+    pub mod used;
 }
 
 /// Hosts, VMs of the vCenter, and VMs of ours. The last is a vCenter's published maximum of hosts and of VMs; beside it,

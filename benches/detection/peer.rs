@@ -12,6 +12,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::contender::Watch;
+use super::used::{Used, used};
 
 /// How long a contender may take to come into sync, or to know; the pollers at their slowest take a minute and a half.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -89,14 +90,6 @@ fn ourselves(watch: &Watch, kind: &str) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(watch.arguments(kind));
     Ok(command)
-}
-
-/// What a process has used so far.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Used {
-    pub cpu_seconds: f64,
-    pub resident_mib: f64,
-    pub peak_mib: f64,
 }
 
 /// A contender that runs and is in sync.
@@ -204,27 +197,4 @@ fn peer(mut command: Command, watch: &Watch) -> Command {
         .args(["-host", &watch.host, "-ca"])
         .arg(&watch.ca);
     command
-}
-
-/// What a process has used so far.
-pub fn used(pid: u32) -> anyhow::Result<Used> {
-    // The kernel counts CPU in ticks of a hundredth of a second on every Linux that Rust runs on.
-    const TICKS: f64 = 100.0;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat without a name")?;
-    let ticks = |n: usize| -> f64 {
-        let field = fields.split_whitespace().nth(n);
-        field.and_then(|field| field.parse().ok()).unwrap_or_default()
-    };
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let mib = |name: &str| -> f64 {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let kib = line.and_then(|line| line.split_whitespace().next());
-        kib.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or_default() / 1024.0
-    };
-    Ok(Used {
-        cpu_seconds: (ticks(11) + ticks(12)) / TICKS,
-        resident_mib: mib("VmRSS:"),
-        peak_mib: mib("VmHWM:"),
-    })
 }

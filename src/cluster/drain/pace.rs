@@ -29,7 +29,7 @@ impl Pace {
     }
 
     /// Waits for a turn and takes it. A wait that is given up takes none.
-    pub(super) async fn turn(&self) {
+    pub async fn turn(&self) {
         let mut full = self.full.lock().await;
         // One is there as soon as no more than all the others are out.
         if let Some(there) = full.checked_sub(self.each * (self.burst - 1)) {
