@@ -30,6 +30,17 @@ const BATCH: usize = 1024;
 /// yet, with the next answer of the poll; were it ever to stay away, nodes it has nothing to do with must not wait.
 const REST_OF_A_SET: Duration = Duration::from_secs(2);
 
+/// How many times as long as the last pictures took to draw and show the hub lets facts come in before it draws the next. Two
+/// hundred nodes on their way at once are drawn together with whatever happens to one of them, which took a third of all
+/// that Haulout did; so it takes a fifth of one processor at the most, and a fact is acted on so much later.
+const RESTS: u32 = 4;
+
+/// Pictures that took less are followed by the next at once: a timer is no finer.
+const NO_REST: Duration = Duration::from_millis(1);
+
+/// The longest such time, however busy the machine: an operator who waits for a node does not feel it.
+const REST_MAX: Duration = Duration::from_secs(1);
+
 /// What comes into the hub.
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -64,12 +75,14 @@ pub(super) async fn run<P: Perform>(
         &onlookers,
     );
     let mut amid_until: Option<Instant> = None;
+    let mut rests_until: Option<Instant> = None;
     let mut pulse = interval(PULSE);
     pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         onlookers.health.hub_turns();
-        let rest_is_late = async {
-            match amid_until {
+        let rests = rests_until.filter(|until| inventory.has_news() && Instant::now() < *until);
+        let is_time = async {
+            match rests.or(amid_until) {
                 Some(until) => tokio::time::sleep_until(until).await,
                 None => std::future::pending().await,
             }
@@ -88,7 +101,7 @@ pub(super) async fn run<P: Perform>(
             () = supervisor.reap() => continue,
             Some(update) = inbox.cluster.recv() => Some(Fact::Cluster(update)),
             Some(update) = inbox.vsphere.recv() => Some(Fact::Vsphere(update)),
-            () = rest_is_late => None,
+            () = is_time => None,
             _ = pulse.tick() => {
                 if leads.is_some() {
                     onlookers.pulse(&inventory);
@@ -112,11 +125,15 @@ pub(super) async fn run<P: Perform>(
             amid_until = None;
             continue;
         }
+        let begun = Instant::now();
+        if rests_until.is_some_and(|until| begun < until) {
+            continue;
+        }
         set(&interest.roster, inventory.roster());
         if inventory.is_amid_a_set() {
             // The rest of it is on its way, and half a set may show one of two clicks.
-            let until = *amid_until.get_or_insert_with(|| Instant::now() + REST_OF_A_SET);
-            if Instant::now() < until {
+            let until = *amid_until.get_or_insert(begun + REST_OF_A_SET);
+            if begun < until {
                 continue;
             }
         }
@@ -125,6 +142,7 @@ pub(super) async fn run<P: Perform>(
         if leads.is_none() {
             set(&interest.draining, inventory.draining());
             onlookers.show_standing_by(&inventory);
+            rests_until = rest(begun);
             continue;
         }
         let pictures = inventory.draw();
@@ -132,8 +150,15 @@ pub(super) async fn run<P: Perform>(
         set(&interest.holding, inventory.holding());
         onlookers.show(&pictures, &inventory);
         supervisor.show(pictures);
+        rests_until = rest(begun);
     }
     supervisor.close().await;
+}
+
+/// Until when facts only come in, after pictures that were `begun` then.
+fn rest(begun: Instant) -> Option<Instant> {
+    let took = begun.elapsed();
+    (took >= NO_REST).then(|| Instant::now() + (took * RESTS).min(REST_MAX))
 }
 
 /// Takes how the election stands, and gives the epoch under which this replica leads. One that led before and does not

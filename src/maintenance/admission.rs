@@ -56,7 +56,9 @@ impl Ledger {
 
     /// What `node` is told.
     pub fn admission(&self, node: &NodeName, limits: Limits) -> Admission {
-        if self.granted.contains(node) {
+        let applies = || self.applicants.iter().any(|applicant| applicant.node == *node);
+        // Whoever drains has its place, and nobody is ahead of it; naming all others to each of many would take long.
+        if self.granted.contains(node) || self.draining.contains(node) && !applies() {
             return Admission::Granted;
         }
         let limit = self
