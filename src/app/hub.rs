@@ -80,7 +80,7 @@ pub(super) async fn run<P: Perform>(
     pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         onlookers.health.hub_turns();
-        let rests = rests_until.filter(|until| inventory.has_news() && Instant::now() < *until);
+        let rests = rests_until.filter(|_| inventory.has_news());
         let is_time = async {
             match rests.or(amid_until) {
                 Some(until) => tokio::time::sleep_until(until).await,
@@ -129,6 +129,7 @@ pub(super) async fn run<P: Perform>(
         if rests_until.is_some_and(|until| begun < until) {
             continue;
         }
+        rests_until = None;
         set(&interest.roster, inventory.roster());
         if inventory.is_amid_a_set() {
             // The rest of it is on its way, and half a set may show one of two clicks.
