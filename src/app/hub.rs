@@ -30,10 +30,10 @@ const BATCH: usize = 1024;
 /// yet, with the next answer of the poll; were it ever to stay away, nodes it has nothing to do with must not wait.
 const REST_OF_A_SET: Duration = Duration::from_secs(2);
 
-/// How many times as long as the last pictures took to draw and show the hub lets facts come in before it draws the next. Two
-/// hundred nodes on their way at once are drawn together with whatever happens to one of them, which took a third of all
-/// that Haulout did; so it takes half of one processor at the most. With four times a third of the processor's time was spared,
-/// and one write in six was decided on a Node that had changed meanwhile, which costs the kube-apiserver a read and a write more.
+/// How many times as long as the last pictures took to draw and show the hub lets facts come in before it draws the next. A
+/// fleet's nodes that are all on their way are drawn together with whatever happens to one of them; so that takes half of
+/// one processor at the most, however many they are. The price are writes that are decided on a Node that has changed
+/// meanwhile, and decided anew: 90 of 691 for 200 nodes, where it had been 18 of 618 (`benches/README.md`).
 const RESTS: u32 = 1;
 
 /// Pictures that took less are followed by the next at once: a timer is no finer.
