@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
 use haulout_lab::stage::{Member, PATIENCE, Stage, label};
-use haulout_lab::vcenter::{ClusterSpec, Delays, VmSpec};
+use haulout_lab::vcenter::{ClusterSpec, Collector, Delays, VmSpec};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 use tokio::io::AsyncWriteExt as _;
@@ -156,7 +156,8 @@ async fn pairs(name: &str, kinds: &[&str]) -> anyhow::Result<Stage<'static>> {
         power_on_ms: millis(POWERS_ON)?,
         ..Delays::default()
     };
-    Stage::set(kube().await, name, &spec, members, true).await
+    // The simulator's own collector tells five at once of a change up to some seconds late, each at another time.
+    Stage::set_with(kube().await, name, &spec, members, true, Collector::Own).await
 }
 
 /// From the click, by vCenter's journal, until the end of the episode was written, by the kube-apiserver's audit log.
