@@ -45,6 +45,18 @@ fn the_first_to_be_clicked_is_the_first_to_be_drained() {
 }
 
 #[test]
+fn nobody_is_ahead_of_a_node_that_drains_unless_it_wants_to_begin_anew() {
+    let mut ledger = Ledger {
+        draining: nodes(&["a", "b"]),
+        unavailable: nodes(&["a", "b"]),
+        ..Ledger::default()
+    };
+    assert_eq!(granted(&ledger, &["a", "b", "c"], ONE), [true, true, false]);
+    ledger.applicants.insert(applicant("a", 5));
+    assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
+}
+
+#[test]
 fn a_place_once_granted_is_not_granted_again_however_late_its_record_is_seen() {
     let mut ledger = Ledger {
         applicants: BTreeSet::from([applicant("b", 10)]),
