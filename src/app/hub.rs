@@ -30,16 +30,10 @@ const BATCH: usize = 1024;
 /// yet, with the next answer of the poll; were it ever to stay away, nodes it has nothing to do with must not wait.
 const REST_OF_A_SET: Duration = Duration::from_secs(2);
 
-/// How many times as long as the last pictures took to draw and show the hub lets facts come in before it draws the next. A
-/// fleet's nodes that are all on their way are drawn together with whatever happens to one of them; so that takes half of
-/// one processor at the most, however many they are. The price are writes that are decided on a Node that has changed
-/// meanwhile, and decided anew: 90 of 691 for 200 nodes, where it had been 18 of 618 (`benches/README.md`).
-const RESTS: u32 = 1;
-
-/// Pictures that took less are followed by the next at once: a timer is no finer.
+/// Pictures that took less to draw and show are followed by the next at once: a timer is no finer.
 const NO_REST: Duration = Duration::from_millis(1);
 
-/// The longest such time, however busy the machine: an operator who waits for a node does not feel it.
+/// The longest time that facts only come in, however busy the machine: an operator who waits for a node does not feel it.
 const REST_MAX: Duration = Duration::from_secs(1);
 
 /// What comes into the hub.
@@ -157,10 +151,12 @@ pub(super) async fn run<P: Perform>(
     supervisor.close().await;
 }
 
-/// Until when facts only come in, after pictures that were `begun` then.
+/// Until when facts only come in, after pictures that were `begun` then: as long as those took. Nodes that are all on their
+/// way are drawn together with whatever happens to one of them; so that takes half of one processor, however many they are.
+/// The price are writes that are decided on a Node that has changed meanwhile, read and decided anew (`benches/README.md`).
 fn rest(begun: Instant) -> Option<Instant> {
     let took = begun.elapsed();
-    (took >= NO_REST).then(|| Instant::now() + (took * RESTS).min(REST_MAX))
+    (took >= NO_REST).then(|| Instant::now() + took.min(REST_MAX))
 }
 
 /// Takes how the election stands, and gives the epoch under which this replica leads. One that led before and does not
