@@ -65,6 +65,9 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long Kubernetes believes a silent kubelet (`--node-monitor-grace-period`, its default).
 const NODE_MONITOR_GRACE: Duration = Duration::from_secs(50);
 
+/// How often a pod is tried to be made.
+const POSTS_MAX: usize = 3;
+
 /// How long a pod takes to end.
 const ENDS_MS: &str = "500";
 
@@ -477,21 +480,35 @@ async fn fill(stage: &Stage<'_>, node: &str, count: usize) -> anyhow::Result<()>
     let pods: Api<Pod> = Api::namespaced(stage.client(), stage.name());
     let mut made = futures::stream::iter(0..count)
         .map(|index| {
-            let pods = pods.clone();
-            async move {
-                let pod: Pod = serde_json::from_value(json!({
-                    "metadata": {"name": format!("{node}-{index}"), "labels": {"app": node}, "annotations": {EXITS_AFTER_MS: ENDS_MS}},
-                    "spec": spec(node),
-                }))?;
-                pods.create(&PostParams::default(), &pod).await.context("creating a pod")?;
-                anyhow::Ok(())
-            }
+            let pod: Result<Pod, _> = serde_json::from_value(json!({
+                "metadata": {"name": format!("{node}-{index}"), "labels": {"app": node}, "annotations": {EXITS_AFTER_MS: ENDS_MS}},
+                "spec": spec(node),
+            }));
+            let pods = &pods;
+            async move { make(pods, &pod?).await }
         })
         .buffer_unordered(AT_ONCE);
     while let Some(made) = made.next().await {
         made?;
     }
     ready(stage, node, count).await
+}
+
+/// Makes a pod. A connection that the kube-apiserver has closed is no reason to lose the run: whether it took the POST that met its
+/// end, the next one tells.
+async fn make(pods: &Api<Pod>, pod: &Pod) -> anyhow::Result<()> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match pods.create(&PostParams::default(), pod).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(status)) if tries > 1 && status.is_already_exists() => return Ok(()),
+            Err(error) if tries == POSTS_MAX || matches!(error, kube::Error::Api(_)) => {
+                return Err(error).context("creating a pod");
+            }
+            Err(error) => println!("a pod is to be created again: {error}"),
+        }
+    }
 }
 
 fn spec(node: &str) -> serde_json::Value {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::actor::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
 use crate::cluster::client;
@@ -208,8 +209,10 @@ impl World {
     /// Does what changes nothing; what would change something is done on paper.
     async fn look(&self, name: &NodeName, record: &Record, effect: &Effect, now: Timestamp) -> Outcome {
         match effect {
-            Effect::DrainRound { pods_revision, .. } => {
-                self.drain_round(Mode::ListOnly, name, record, *pods_revision, now)
+            Effect::DrainRound {
+                pods_revision, until, ..
+            } => {
+                self.drain_round(Mode::ListOnly, name, record, *pods_revision, *until, now)
                     .await
             }
             Effect::Survey { hosts } => self.survey(name, hosts).await,
@@ -243,13 +246,15 @@ impl World {
             Effect::DrainRound {
                 pods_revision,
                 in_turn,
+                until,
             } => {
                 let mode = if *in_turn {
                     Mode::EvictInTurn(permit)
                 } else {
                     Mode::Evict(permit)
                 };
-                self.drain_round(mode, name, record, *pods_revision, now).await
+                self.drain_round(mode, name, record, *pods_revision, *until, now)
+                    .await
             }
             Effect::Survey { hosts } => self.survey(name, hosts).await,
             Effect::ShutdownGuest { vm, drained: _ } => shutdown_guest(&vcenter, permit, vm).await,
@@ -268,9 +273,13 @@ impl World {
         name: &NodeName,
         record: &Record,
         pods_revision: u64,
+        until: Timestamp,
         now: Timestamp,
     ) -> Outcome {
-        match drain::round(&self.traced(), name, &self.drain, mode).await {
+        // One that is over has no time left.
+        let left = Duration::try_from(until.duration_since(now)).unwrap_or_default();
+        let until = Instant::now() + left;
+        match drain::round(&self.traced(), name, &self.drain, mode, until).await {
             Ok(report) => {
                 for evicted in report.left.iter().filter(|left| left.why == Why::Evicted) {
                     // One that cannot be taken is counted by the publisher, and the pod leaves all the same.

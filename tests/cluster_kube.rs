@@ -121,6 +121,7 @@ impl Scene {
             &self.name,
             &DrainSettings::default(),
             Mode::Evict(&permit()),
+            Instant::now() + PATIENCE,
         )
         .await
         .unwrap()

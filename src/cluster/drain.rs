@@ -138,12 +138,14 @@ enum Answer {
     Here { why: Why, retry_after: Option<Duration> },
 }
 
-/// Looks once at the pods of `node`, and asks those to leave that have to, if `mode` is to.
+/// Looks once at the pods of `node`, and asks those to leave that have to, if `mode` is to. They are asked faster than others
+/// need where the drain that this is a round of lasts until `until` and its pods would else not be asked by then.
 pub async fn round(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,
     mode: Mode<'_>,
+    until: Instant,
 ) -> Result<Report, DrainError> {
     let begun = Instant::now();
     let mut asked = Vec::new();
@@ -163,11 +165,11 @@ pub async fn round(
                 .extend(standing.into_iter().map(|pod| pod.left(Why::Standing))),
             Mode::Evict(_permit) => {
                 let steps = Steps::growing(standing);
-                evict_all(client, steps, settings, begun, &mut report).await;
+                evict_all(client, steps, settings, begun, until, &mut report).await;
             }
             Mode::EvictInTurn(_permit) => {
                 let steps = Steps::in_turn(standing);
-                evict_all(client, steps, settings, begun, &mut report).await;
+                evict_all(client, steps, settings, begun, until, &mut report).await;
             }
         }
         // Every pod was gone when it was to be evicted: only another list may say that none is left.
@@ -208,11 +210,10 @@ impl Default for DrainSettings {
             // requests), and an eighth of that leaves the others theirs. For one Node it is plenty: 110 pods, a Node's
             // default maximum, are through in four turns.
             flight: Flight::of(32),
-            // A bucket that a Node of 250 pods, the most that is usual, does not empty: one Node is not slowed. A fleet is: 50 a
-            // second are two to three fifths of what a kube-apiserver on two cores did with 4,000 pods, and the rest is for its other
-            // clients. One that keeps up is asked for 200 Nodes of 110 pods within 440 s, before
-            // `DRAIN_TIMEOUT_SECONDS` is over by default.
-            pace: Pace::of(50, 250),
+            // A bucket that a Node of 250 pods, the most that is usual, does not empty: one Node is not slowed. A fleet is, for as long
+            // as its drains have time: 25 a second are a quarter of what a kube-apiserver on two cores did with 4,000 pods, and the
+            // rest is for its other clients.
+            pace: Pace::of(25, 250),
             // A hundred pods are half a megabyte on the wire, and several while they are read. The drain of
             // 200 nodes took no longer with eight at once than with as many as there were nodes (579 s and 590 s).
             lists: Flight::of(8),
@@ -382,9 +383,11 @@ async fn evict_all(
     mut steps: Steps,
     settings: &DrainSettings,
     begun: Instant,
+    until: Instant,
     report: &mut Report,
 ) {
     let ends = begun + settings.round_deadline;
+    let due = settings.pace.due(until);
     let mut flying = FuturesUnordered::new();
     loop {
         while flying.len() < settings.flight.of
@@ -395,6 +398,8 @@ async fn evict_all(
                 (kind, pod, answer)
             });
         }
+        // Some of those in flight have had their turn; a place is had before it, so there are few of these.
+        due.are(steps.len() + flying.len());
         let Some((kind, pod, answer)) = flying.next().await else {
             break;
         };

@@ -1,5 +1,7 @@
 //! Everything Haulout can do to the world beside writing its record, and why each may be repeated.
 
+use jiff::Timestamp;
+
 use super::observed::Drained;
 use crate::ids::{HostRef, VmRef};
 
@@ -12,6 +14,8 @@ pub enum Effect {
         pods_revision: u64,
         /// A budget held pods in the last one, so that pods that are alike are asked one after the other.
         in_turn: bool,
+        /// How long the drain may take. A round is in a hurry where it would else not come to all its pods by then.
+        until: Timestamp,
     },
     /// Ask the guest to shut down. Repeatable: a guest on its way down ignores it, a stopped one answers "already off".
     ShutdownGuest {

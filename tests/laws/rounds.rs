@@ -1,12 +1,16 @@
-//! When the next round of a drain comes that a budget holds.
+//! When the next round of a drain comes that a budget holds, and what each is told.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use haulout::maintenance::decide::{Decision, decide};
 use haulout::maintenance::effect::Effect;
 use haulout::maintenance::episode::{Cordon, Phase, Record};
-use haulout::maintenance::observed::{DrainReport, NodeSeen, PodLeft, PodLeftBecause, PowerSeen};
+use haulout::maintenance::observed::{
+    DrainReport, HostState, NodeSeen, Observed, PodLeft, PodLeftBecause, PowerSeen,
+};
 use haulout::maintenance::policy::DrainTimeoutAction;
+use haulout::maintenance::request::{Action, Request};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::facts::*;
@@ -68,6 +72,44 @@ fn a_budget_that_is_heard_is_asked_at_its_word_and_otherwise_as_seldom_as_any_re
         assert_eq!(next_round_ms(moved, true, false), 5000, "after {moved} s");
         for is_heard in [false, true] {
             assert_eq!(next_round_ms(moved, is_heard, true), 50, "after {moved} s");
+        }
+    }
+}
+
+#[test]
+fn a_round_knows_how_long_its_drain_may_take() {
+    let asked = |action, timeout: Option<u64>| Request {
+        drain_timeout: timeout.map(Duration::from_secs),
+        ..request(action)
+    };
+    for (request, seconds) in [
+        (None, 600),
+        (Some(asked(Action::PowerOff, None)), 600),
+        (Some(asked(Action::PowerOff, Some(60))), 60),
+        (Some(asked(Action::Drain, Some(7200))), 7200),
+    ] {
+        let node = NodeSeen {
+            unschedulable: true,
+            ..node()
+        };
+        let host = if request.is_some() {
+            HostState::InService
+        } else {
+            entering()
+        };
+        let seen = Observed {
+            request,
+            ..observed(node, vm(PowerSeen::On, host))
+        };
+        let episode = episode(Phase::Draining, Cordon::Ours, false);
+        let since = episode.since;
+        let record = Record::Episode(Arc::new(episode));
+        match decide(&record, &seen, &policy(DrainTimeoutAction::PowerOff), since) {
+            Decision::Act {
+                effect: Effect::DrainRound { until, .. },
+                ..
+            } => assert_eq!(until.duration_since(since).as_secs(), seconds),
+            other => panic!("{other:?}"),
         }
     }
 }

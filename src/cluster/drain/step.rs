@@ -90,6 +90,11 @@ impl Steps {
         Some((kind, pod))
     }
 
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.kinds.iter().map(|kind| kind.waiting.len()).sum()
+    }
+
     /// One of this kind goes, so more may be asked.
     pub(super) fn went(&mut self, kind: usize) {
         if let Some(kind) = self.kinds.get_mut(kind) {

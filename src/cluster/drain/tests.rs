@@ -22,6 +22,11 @@ fn evicted(name: &str) -> String {
     format!("POST /api/v1/namespaces/shop/pods/{name}/eviction")
 }
 
+/// A drain that has all the time it needs.
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(3600)
+}
+
 fn accepted() -> Reply {
     Reply::Json(
         201,
@@ -38,6 +43,7 @@ async fn evict_round(
         &node(),
         &DrainSettings::default(),
         Mode::Evict(&permit()),
+        later(),
     )
     .await;
     (report, log)
@@ -419,9 +425,15 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
 #[tokio::test]
 async fn a_round_that_only_looks_sends_no_eviction() {
     let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
-    let report = round(&client, &node(), &DrainSettings::default(), Mode::ListOnly)
-        .await
-        .unwrap();
+    let report = round(
+        &client,
+        &node(),
+        &DrainSettings::default(),
+        Mode::ListOnly,
+        later(),
+    )
+    .await
+    .unwrap();
     assert_eq!(report.left[0].why, Why::Standing);
     assert_eq!(log.lines(), [LIST]);
 }
@@ -455,7 +467,7 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
         flight: Flight::of(2),
         ..DrainSettings::default()
     };
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
         .await
         .unwrap();
     let count = |is: fn(&Why) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
@@ -477,7 +489,7 @@ async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
         ..DrainSettings::default()
     };
     let begin = Instant::now();
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
         .await
         .unwrap();
     assert_eq!(report.answers, BTreeMap::from([(0, 2)]));
@@ -506,7 +518,7 @@ async fn a_kube_apiserver_that_asks_for_quiet_gets_it() {
         flight: Flight::of(1),
         ..DrainSettings::default()
     };
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
         .await
         .unwrap();
     assert_eq!(log.lines().len(), 2);
@@ -530,13 +542,13 @@ async fn our_own_pod_leaves_last() {
         }
     };
     let (client, log) = server(answer(vec![pod("haulout-1"), pod("web-1")]));
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
         .await
         .unwrap();
     assert_eq!(report.left[0].why, Why::OwnPod);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     let (client, log) = server(answer(vec![pod("haulout-1")]));
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()))
+    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
         .await
         .unwrap();
     assert_eq!(report.left[0].why, Why::Evicted);
@@ -614,8 +626,8 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
     };
     let node = node();
     let permit = permit();
-    let one = round(&client, &node, &settings, Mode::Evict(&permit));
-    let other = round(&client, &node, &settings, Mode::Evict(&permit));
+    let one = round(&client, &node, &settings, Mode::Evict(&permit), later());
+    let other = round(&client, &node, &settings, Mode::Evict(&permit), later());
     let (one, other) = tokio::join!(one, other);
     let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
     assert_eq!(asked.iter().sum::<u64>(), 3);
@@ -638,8 +650,8 @@ async fn rounds_of_two_nodes_share_the_pace_of_evictions() {
     };
     let node = node();
     let permit = permit();
-    let one = round(&client, &node, &settings, Mode::Evict(&permit));
-    let other = round(&client, &node, &settings, Mode::Evict(&permit));
+    let one = round(&client, &node, &settings, Mode::Evict(&permit), later());
+    let other = round(&client, &node, &settings, Mode::Evict(&permit), later());
     let (one, other) = tokio::join!(one, other);
     let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
     assert_eq!(
@@ -647,6 +659,35 @@ async fn rounds_of_two_nodes_share_the_pace_of_evictions() {
         4 + 5,
         "four at once, and two a second until the rounds end"
     );
+}
+
+/// Of two nodes with 20 pods each, how many were asked in 20 s at one a second, where their drains last `until` then.
+async fn asked_in_20_s(until: Duration) -> u64 {
+    let (client, _) = server(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..20).map(|n| pod(&format!("web-{n}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => accepted(),
+    });
+    let settings = DrainSettings {
+        round_deadline: Duration::from_secs(20),
+        pace: Pace::of(1, 1),
+        ..DrainSettings::default()
+    };
+    let (node, permit, until) = (node(), permit(), Instant::now() + until);
+    let one = round(&client, &node, &settings, Mode::Evict(&permit), until);
+    let other = round(&client, &node, &settings, Mode::Evict(&permit), until);
+    let (one, other) = tokio::join!(one, other);
+    let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
+    asked.iter().sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pace_of_evictions_alone_lets_no_drain_time_out() {
+    assert_eq!(asked_in_20_s(Duration::from_secs(20)).await, 40, "all");
+    assert_eq!(asked_in_20_s(Duration::from_secs(200)).await, 20, "there is time");
+    assert_eq!(asked_in_20_s(Duration::ZERO).await, 20, "it is over");
 }
 
 #[tokio::test(start_paused = true)]
@@ -661,8 +702,8 @@ async fn rounds_of_two_nodes_share_the_places_for_lists() {
         ..first.clone()
     };
     let node = node();
-    let one = round(&client, &node, &first, Mode::ListOnly);
-    let other = round(&client, &node, &second, Mode::ListOnly);
+    let one = round(&client, &node, &first, Mode::ListOnly, later());
+    let other = round(&client, &node, &second, Mode::ListOnly, later());
     let (one, other) = tokio::join!(one, other);
     assert!(
         one.is_err() && other.is_err(),

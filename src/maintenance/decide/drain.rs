@@ -53,7 +53,7 @@ impl Scene<'_> {
                 Call::Down | Call::Nothing | Call::Unclear => self.shut_down(DrainEnd::Complete, Vec::new()),
             };
         }
-        let deadline = after(since, self.drain_timeout());
+        let deadline = self.deadline();
         let report = self
             .seen
             .drain
@@ -73,13 +73,11 @@ impl Scene<'_> {
         }
     }
 
-    fn drain_timeout(self) -> std::time::Duration {
-        let asked = self
-            .seen
-            .request
-            .as_ref()
-            .and_then(|request| request.drain_timeout);
-        asked.unwrap_or(self.policy.drain_timeout)
+    /// When the drain has taken as long as it may.
+    fn deadline(self) -> Timestamp {
+        let request = self.seen.request.as_ref();
+        let asked = request.and_then(|request| request.drain_timeout);
+        after(self.episode.since, asked.unwrap_or(self.policy.drain_timeout))
     }
 
     fn drain_timeout_action(self, call: Call<'_>) -> DrainTimeoutAction {
@@ -164,6 +162,7 @@ impl Scene<'_> {
         Effect::DrainRound {
             pods_revision: self.seen.pods_revision,
             in_turn: self.seen.drain.as_ref().is_some_and(is_held),
+            until: self.deadline(),
         }
     }
 
