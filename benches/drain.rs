@@ -65,6 +65,10 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long Kubernetes believes a silent kubelet (`--node-monitor-grace-period`, its default).
 const NODE_MONITOR_GRACE: Duration = Duration::from_secs(50);
 
+/// Between two questions of the other client. One that asked without a pause would itself take what processor there is to spare:
+/// of the floor at the pace of evictions it asked 335 times a second.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
 /// How often a pod is tried to be made.
 const POSTS_MAX: usize = 3;
 
@@ -112,7 +116,8 @@ impl Size {
                 nodes: 200,
                 // Of 100 each, two cores need a quarter of an hour to create 20,000 pods and to end them.
                 pods_of_each: if is_full() { 100 } else { 20 },
-                idle_looks: 1_000,
+                // Before each of three phases.
+                idle_looks: 500,
             }
         }
     }
@@ -239,10 +244,6 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
     .await?;
     let neighbour = client::of(kube, &User::admin("neighbour")).await?;
     let mut idle = Samples::default();
-    for _ in 0..size.idle_looks {
-        idle.add_ms(look(&neighbour).await?);
-    }
-    table.row(&case, "another client, idle", GET, &idle);
     // What the evictions alone do, as fast as they are answered and as fast as Haulout asks: the apiserver, etcd, the
     // controllers and the kubelets have the same to do for them, whoever asks. Of a full fleet that would take as long again as
     // all the rest.
@@ -255,20 +256,27 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
             ("floor at the same pace".to_owned(), Some(pace)),
         ]
     };
+    let mut measured = Vec::new();
     for (number, (who, pace)) in floors.into_iter().enumerate() {
         println!("{case}: the {who}; first the pods are made …");
         fill_all(&stage, size).await?;
+        looks(&neighbour, size.idle_looks, &mut idle).await?;
         println!("they are evicted …");
         let client = client::of(kube, &User::admin(format!("floor-fleet-{number}"))).await?;
         let began = Instant::now();
         let busy = looks_during(&neighbour, evict_all(&client, &stage, pace)).await?;
-        let wall: Samples = [began.elapsed().as_secs_f64() * 1e3].into_iter().collect();
-        table.row(&case, &who, WALL, &wall);
-        table.row(&case, &format!("another client, during the {who}"), GET, &busy);
+        measured.push((who, began.elapsed(), busy));
     }
     println!("{case}: Haulout; first the pods are made …");
     fill_all(&stage, size).await?;
+    looks(&neighbour, size.idle_looks, &mut idle).await?;
     println!("they are evicted …");
+    table.row(&case, "another client, idle", GET, &idle);
+    for (who, wall, busy) in measured {
+        let wall: Samples = [wall.as_secs_f64() * 1e3].into_iter().collect();
+        table.row(&case, &who, WALL, &wall);
+        table.row(&case, &format!("another client, during the {who}"), GET, &busy);
+    }
     let haulout = datacenter::start(&stage, &CHANGES).await?;
     for pid in [haulout.pid(), stage.vcenter.pid()].into_iter().flatten() {
         yields(pid)?;
@@ -414,6 +422,15 @@ async fn evict_all(client: &kube::Client, stage: &Stage<'_>, pace: Option<Pace>)
     Ok(())
 }
 
+/// What another client feels, so many times, into `felt`.
+async fn looks(neighbour: &kube::Client, count: usize, felt: &mut Samples) -> anyhow::Result<()> {
+    for _ in 0..count {
+        felt.add_ms(look(neighbour).await?);
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    Ok(())
+}
+
 /// What another client feels while `work` is done.
 async fn looks_during(
     neighbour: &kube::Client,
@@ -426,6 +443,7 @@ async fn looks_during(
                 Ok(took) => looks.add_ms(took),
                 Err(error) => break error,
             }
+            tokio::time::sleep(BETWEEN_LOOKS).await;
         }
     };
     tokio::select! {

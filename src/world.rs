@@ -6,14 +6,14 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::actor::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
 use crate::cluster::client;
-use crate::cluster::drain::{self, DrainSettings, Mode, Why};
+use crate::cluster::drain::{self, DrainSettings, Mode, Order, Why};
 use crate::cluster::events::{Event, Publisher, Regarding, Severity};
 use crate::cluster::facts::GpuResources;
 use crate::cluster::maintenances;
@@ -31,6 +31,7 @@ use crate::maintenance::observed::{
     Advice, DrainReport, NodeSeen, Outcome, PodLeft, PodLeftBecause, Refusal,
 };
 use crate::maintenance::placement::{Held, Hold};
+use crate::maintenance::policy::after;
 use crate::maintenance::record;
 use crate::maintenance::trail::Last;
 use crate::vsphere::client::{Error, PowerOnBy, Started, Vcenter};
@@ -276,15 +277,19 @@ impl World {
         until: Timestamp,
         now: Timestamp,
     ) -> Outcome {
-        // One that is over has no time left.
-        let left = Duration::try_from(until.duration_since(now)).unwrap_or_default();
-        let until = Instant::now() + left;
-        match drain::round(&self.traced(), name, &self.drain, mode, until).await {
+        let begun = Instant::now();
+        let order = Order {
+            mode,
+            // One that is over has no time left.
+            until: begun + Duration::try_from(until.duration_since(now)).unwrap_or_default(),
+            on_evicted: &|pod| {
+                // One that cannot be taken is counted by the publisher, and the pod leaves all the same.
+                self.events
+                    .event(eviction(name, pod, after(now, begun.elapsed())));
+            },
+        };
+        match drain::round(&self.traced(), name, &self.drain, order).await {
             Ok(report) => {
-                for evicted in report.left.iter().filter(|left| left.why == Why::Evicted) {
-                    // One that cannot be taken is counted by the publisher, and the pod leaves all the same.
-                    self.events.event(eviction(name, evicted, now));
-                }
                 for (code, count) in &report.answers {
                     (self.on_evictions)(*code, *count);
                 }
@@ -478,9 +483,7 @@ fn pod_left(left: &drain::Left) -> PodLeft {
 }
 
 fn evictions(report: &drain::Report, now: Timestamp) -> EvictionRound {
-    let at = |since: Duration| {
-        SignedDuration::try_from(since).map_or(now, |since| now.saturating_add(since).unwrap_or(now))
-    };
+    let at = |since| after(now, since);
     let asked = report.asked.iter().map(|asked| Eviction {
         namespace: asked.namespace.clone(),
         pod: asked.name.clone(),

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use haulout::cluster::client;
-use haulout::cluster::drain::{self, DrainSettings, Mode, Report, Why};
+use haulout::cluster::drain::{self, DrainSettings, Mode, Order, Report, Why};
 use haulout::cluster::facts::GpuResources;
 use haulout::cluster::node::{self, GetError, NodePatch, PatchError};
 use haulout::cluster::pods::SkipReason;
@@ -120,8 +120,11 @@ impl Scene {
             &self.haulout,
             &self.name,
             &DrainSettings::default(),
-            Mode::Evict(&permit()),
-            Instant::now() + PATIENCE,
+            Order {
+                mode: Mode::Evict(&permit()),
+                until: Instant::now() + PATIENCE,
+                on_evicted: &|_| {},
+            },
         )
         .await
         .unwrap()

@@ -106,6 +106,19 @@ pub enum Mode<'p> {
     ListOnly,
 }
 
+/// What is asked of a round.
+#[derive(Clone, Copy)]
+pub struct Order<'o> {
+    /// Whether it may change anything.
+    pub mode: Mode<'o>,
+    /// How long the drain lasts that it is a round of. Its pods are asked faster than the pace has it where they would else not
+    /// all have been asked by then.
+    pub until: Instant,
+    /// Told of each pod that is evicted, when the kube-apiserver has said so: a round may last for a minute, and those of a fleet
+    /// end together.
+    pub on_evicted: &'o (dyn Fn(&Left) + Send + Sync),
+}
+
 /// Why a round could not even look. Nothing is known about the pods then; least of all that there are none.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DrainError {
@@ -138,14 +151,12 @@ enum Answer {
     Here { why: Why, retry_after: Option<Duration> },
 }
 
-/// Looks once at the pods of `node`, and asks those to leave that have to, if `mode` is to. They are asked faster than others
-/// need where the drain that this is a round of lasts until `until` and its pods would else not be asked by then.
+/// Looks once at the pods of `node`, and asks those to leave that have to, if `order` has it.
 pub async fn round(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,
-    mode: Mode<'_>,
-    until: Instant,
+    order: Order<'_>,
 ) -> Result<Report, DrainError> {
     let begun = Instant::now();
     let mut asked = Vec::new();
@@ -159,17 +170,17 @@ pub async fn round(
         if standing.is_empty() {
             return Ok(report.sorted());
         }
-        match mode {
+        match order.mode {
             Mode::ListOnly => report
                 .left
                 .extend(standing.into_iter().map(|pod| pod.left(Why::Standing))),
             Mode::Evict(_permit) => {
                 let steps = Steps::growing(standing);
-                evict_all(client, steps, settings, begun, until, &mut report).await;
+                evict_all(client, steps, settings, begun, order, &mut report).await;
             }
             Mode::EvictInTurn(_permit) => {
                 let steps = Steps::in_turn(standing);
-                evict_all(client, steps, settings, begun, until, &mut report).await;
+                evict_all(client, steps, settings, begun, order, &mut report).await;
             }
         }
         // Every pod was gone when it was to be evicted: only another list may say that none is left.
@@ -383,11 +394,11 @@ async fn evict_all(
     mut steps: Steps,
     settings: &DrainSettings,
     begun: Instant,
-    until: Instant,
+    order: Order<'_>,
     report: &mut Report,
 ) {
     let ends = begun + settings.round_deadline;
-    let due = settings.pace.due(until);
+    let due = settings.pace.due(order.until);
     let mut flying = FuturesUnordered::new();
     loop {
         while flying.len() < settings.flight.of
@@ -447,7 +458,11 @@ async fn evict_all(
                     | Why::Standing => steps.stays(kind),
                 }
                 report.retry_after = report.retry_after.max(retry_after);
-                report.left.push(pod.left(why));
+                let left = pod.left(why);
+                if left.why == Why::Evicted {
+                    (order.on_evicted)(&left);
+                }
+                report.left.push(left);
             }
         }
     }

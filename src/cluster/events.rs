@@ -31,8 +31,8 @@ const QUEUE: usize = 512;
 /// For one write. A kube-apiserver that needs longer is in trouble, and then has better to do than to take Events.
 const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The shortest pause after an Event about a pod. A drain tells one of every pod at once, in the moment in which the kube-apiserver
-/// has their ends to do; written as fast as it answers, 200 of them made the drain of 200 pods a fifth to a half longer. Where
+/// The shortest pause after an Event about a pod. A drain tells one of every pod, in the moments in which the kube-apiserver
+/// has their evictions and their ends to do; written as fast as it answers, 200 of them made the drain of 200 pods a fifth to a half longer. Where
 /// the queue fills nobody takes a breath, because what does not fit into it is lost.
 const BREATH: Duration = Duration::from_millis(20);
 

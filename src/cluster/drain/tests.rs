@@ -22,9 +22,13 @@ fn evicted(name: &str) -> String {
     format!("POST /api/v1/namespaces/shop/pods/{name}/eviction")
 }
 
-/// A drain that has all the time it needs.
-fn later() -> Instant {
-    Instant::now() + Duration::from_secs(3600)
+/// A round of a drain that has all the time it needs.
+fn order(mode: Mode<'_>) -> Order<'_> {
+    Order {
+        mode,
+        until: Instant::now() + Duration::from_secs(3600),
+        on_evicted: &|_| {},
+    }
 }
 
 fn accepted() -> Reply {
@@ -42,8 +46,7 @@ async fn evict_round(
         &client,
         &node(),
         &DrainSettings::default(),
-        Mode::Evict(&permit()),
-        later(),
+        order(Mode::Evict(&permit())),
     )
     .await;
     (report, log)
@@ -425,15 +428,9 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
 #[tokio::test]
 async fn a_round_that_only_looks_sends_no_eviction() {
     let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
-    let report = round(
-        &client,
-        &node(),
-        &DrainSettings::default(),
-        Mode::ListOnly,
-        later(),
-    )
-    .await
-    .unwrap();
+    let report = round(&client, &node(), &DrainSettings::default(), order(Mode::ListOnly))
+        .await
+        .unwrap();
     assert_eq!(report.left[0].why, Why::Standing);
     assert_eq!(log.lines(), [LIST]);
 }
@@ -467,7 +464,7 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
         flight: Flight::of(2),
         ..DrainSettings::default()
     };
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
+    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
         .await
         .unwrap();
     let count = |is: fn(&Why) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
@@ -489,7 +486,7 @@ async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
         ..DrainSettings::default()
     };
     let begin = Instant::now();
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
+    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
         .await
         .unwrap();
     assert_eq!(report.answers, BTreeMap::from([(0, 2)]));
@@ -518,7 +515,7 @@ async fn a_kube_apiserver_that_asks_for_quiet_gets_it() {
         flight: Flight::of(1),
         ..DrainSettings::default()
     };
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
+    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
         .await
         .unwrap();
     assert_eq!(log.lines().len(), 2);
@@ -542,13 +539,13 @@ async fn our_own_pod_leaves_last() {
         }
     };
     let (client, log) = server(answer(vec![pod("haulout-1"), pod("web-1")]));
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
+    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
         .await
         .unwrap();
     assert_eq!(report.left[0].why, Why::OwnPod);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     let (client, log) = server(answer(vec![pod("haulout-1")]));
-    let report = round(&client, &node(), &settings, Mode::Evict(&permit()), later())
+    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
         .await
         .unwrap();
     assert_eq!(report.left[0].why, Why::Evicted);
@@ -626,8 +623,8 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
     };
     let node = node();
     let permit = permit();
-    let one = round(&client, &node, &settings, Mode::Evict(&permit), later());
-    let other = round(&client, &node, &settings, Mode::Evict(&permit), later());
+    let one = round(&client, &node, &settings, order(Mode::Evict(&permit)));
+    let other = round(&client, &node, &settings, order(Mode::Evict(&permit)));
     let (one, other) = tokio::join!(one, other);
     let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
     assert_eq!(asked.iter().sum::<u64>(), 3);
@@ -650,8 +647,8 @@ async fn rounds_of_two_nodes_share_the_pace_of_evictions() {
     };
     let node = node();
     let permit = permit();
-    let one = round(&client, &node, &settings, Mode::Evict(&permit), later());
-    let other = round(&client, &node, &settings, Mode::Evict(&permit), later());
+    let one = round(&client, &node, &settings, order(Mode::Evict(&permit)));
+    let other = round(&client, &node, &settings, order(Mode::Evict(&permit)));
     let (one, other) = tokio::join!(one, other);
     let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
     assert_eq!(
@@ -676,8 +673,12 @@ async fn asked_in_20_s(until: Duration) -> u64 {
         ..DrainSettings::default()
     };
     let (node, permit, until) = (node(), permit(), Instant::now() + until);
-    let one = round(&client, &node, &settings, Mode::Evict(&permit), until);
-    let other = round(&client, &node, &settings, Mode::Evict(&permit), until);
+    let order = Order {
+        until,
+        ..order(Mode::Evict(&permit))
+    };
+    let one = round(&client, &node, &settings, order);
+    let other = round(&client, &node, &settings, order);
     let (one, other) = tokio::join!(one, other);
     let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
     asked.iter().sum()
@@ -688,6 +689,45 @@ async fn the_pace_of_evictions_alone_lets_no_drain_time_out() {
     assert_eq!(asked_in_20_s(Duration::from_secs(20)).await, 40, "all");
     assert_eq!(asked_in_20_s(Duration::from_secs(200)).await, 20, "there is time");
     assert_eq!(asked_in_20_s(Duration::ZERO).await, 20, "it is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
+    let silent = evicted("web-2");
+    let (client, _) = server(move |seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..4).map(|n| pod(&format!("web-{n}"))).collect();
+            pod_list(&pods, "")
+        }
+        line if line == silent => Reply::Silence,
+        _ => accepted(),
+    });
+    let begun = Instant::now();
+    let told = std::sync::Mutex::new(Vec::new());
+    let permit = permit();
+    let order = Order {
+        on_evicted: &|left| {
+            told.lock()
+                .unwrap()
+                .push((left.name.clone(), begun.elapsed().as_secs()))
+        },
+        ..order(Mode::Evict(&permit))
+    };
+    let report = round(&client, &node(), &DrainSettings::default(), order)
+        .await
+        .unwrap();
+    assert_eq!(
+        begun.elapsed().as_secs(),
+        20,
+        "the silent one has its own deadline"
+    );
+    let mut told = told.into_inner().unwrap();
+    told.sort();
+    assert_eq!(told, ["web-0", "web-1", "web-3"].map(|name| (name.to_owned(), 0)));
+    assert_eq!(
+        report.left.iter().filter(|left| left.why == Why::Evicted).count(),
+        3
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -702,8 +742,8 @@ async fn rounds_of_two_nodes_share_the_places_for_lists() {
         ..first.clone()
     };
     let node = node();
-    let one = round(&client, &node, &first, Mode::ListOnly, later());
-    let other = round(&client, &node, &second, Mode::ListOnly, later());
+    let one = round(&client, &node, &first, order(Mode::ListOnly));
+    let other = round(&client, &node, &second, order(Mode::ListOnly));
     let (one, other) = tokio::join!(one, other);
     assert!(
         one.is_err() && other.is_err(),
