@@ -1,4 +1,4 @@
-//! Writes Events, and a Node's conditions, beside the story: from a bounded queue, each under a deadline, never again.
+//! Writes Events, and a Node's conditions, beside the story: from bounded queues, each under a deadline, never again.
 //!
 //! They are what people look at and nothing is decided from them. So whoever tells one does not wait for it, and one
 //! that cannot be written is let go and counted.
@@ -16,7 +16,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -24,17 +24,18 @@ use super::answer;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{FIELD_MANAGER, REPORTING_CONTROLLER};
 
-/// What may wait to be written: the evictions of two full Nodes (110 pods each), and every node of a large house saying
-/// something at once. At 1 kB each it is half a megabyte when an apiserver hangs, and nothing otherwise.
+/// What may wait to be written, of Nodes and of pods each: the evictions of two full Nodes (110 pods each, or one of 250), and every
+/// node of a large house saying something at once. At 1 kB each it is a megabyte when an apiserver hangs, and nothing otherwise.
 const QUEUE: usize = 512;
 
 /// For one write. A kube-apiserver that needs longer is in trouble, and then has better to do than to take Events.
 const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The shortest pause after an Event about a pod. A drain tells one of every pod, in the moments in which the kube-apiserver
-/// has their evictions and their ends to do; written as fast as it answers, 200 of them made the drain of 200 pods a fifth to a half longer. Where
-/// the queue fills nobody takes a breath, because what does not fit into it is lost.
-const BREATH: Duration = Duration::from_millis(20);
+/// has their evictions and their ends to do; written as fast as it answers, 200 of them made the drain of 200 pods a fifth to a
+/// half longer, and 20 ms apart still a tenth. Where their queue is half full nobody takes a breath, because what does not fit
+/// into it is lost; so a fleet's are written as they come.
+const BREATH: Duration = Duration::from_millis(100);
 
 /// How many times as long as the last Event took to write the pause is at the least: where the kube-apiserver is slow, a fixed
 /// pause would give these Events a larger part of what it can do.
@@ -149,7 +150,8 @@ impl Telling {
 /// Takes what is to be written, and never waits.
 #[derive(Clone, Debug)]
 pub struct Publisher {
-    queue: mpsc::Sender<Telling>,
+    nodes: mpsc::Sender<Telling>,
+    pods: mpsc::Sender<Telling>,
     dropped: Arc<AtomicU64>,
     unwritten: Arc<AtomicU64>,
 }
@@ -157,20 +159,29 @@ pub struct Publisher {
 /// What waits to be written, for [`run`].
 #[derive(Debug)]
 pub struct Queue {
-    waiting: mpsc::Receiver<Telling>,
+    /// What is about Nodes. It waits for nothing that is about pods.
+    nodes: mpsc::Receiver<Telling>,
+    pods: mpsc::Receiver<Telling>,
     unwritten: Arc<AtomicU64>,
 }
 
 /// The two ends of the queue.
 pub fn queue() -> (Publisher, Queue) {
-    let (queue, waiting) = mpsc::channel(QUEUE);
+    let (nodes, of_nodes) = mpsc::channel(QUEUE);
+    let (pods, of_pods) = mpsc::channel(QUEUE);
     let unwritten = Arc::<AtomicU64>::default();
     let publisher = Publisher {
-        queue,
+        nodes,
+        pods,
         dropped: Arc::default(),
         unwritten: Arc::clone(&unwritten),
     };
-    (publisher, Queue { waiting, unwritten })
+    let queue = Queue {
+        nodes: of_nodes,
+        pods: of_pods,
+        unwritten,
+    };
+    (publisher, queue)
 }
 
 impl Publisher {
@@ -195,7 +206,12 @@ impl Publisher {
     }
 
     fn hand_on(&self, telling: Telling) -> bool {
-        let taken = self.queue.try_send(telling).is_ok();
+        let queue = if telling.is_about_a_pod() {
+            &self.pods
+        } else {
+            &self.nodes
+        };
+        let taken = queue.try_send(telling).is_ok();
         if !taken && self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
             warn!(
                 "{QUEUE} Events wait to be written and no more are taken; what happens is in the log and goes on as before"
@@ -213,20 +229,20 @@ pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop:
         lost: 0,
         unwritten: Arc::clone(&queue.unwritten),
     };
+    let mut breathes_until = Instant::now();
     loop {
-        // Order: a closing house goes over to its last words.
+        let of_pods = async {
+            sleep_until(breathes_until).await;
+            queue.pods.recv().await
+        };
+        // Order: a closing house goes over to its last words; an operator looks at a Node first.
         let telling = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            telling = queue.waiting.recv() => telling,
+            Some(telling) = queue.nodes.recv() => telling,
+            Some(telling) = of_pods => telling,
         };
-        let Some(telling) = telling else {
-            stop.cancelled().await;
-            break;
-        };
-        // Half of it holds the Events of a full Node.
-        let is_filling = queue.waiting.len() > QUEUE / 2;
-        let takes_a_breath = telling.is_about_a_pod() && !is_filling;
+        let is_about_a_pod = telling.is_about_a_pod();
         let begun = Instant::now();
         // Dropped at a stop in the middle: at most one is lost, and it may have been written.
         tokio::select! {
@@ -234,22 +250,18 @@ pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop:
             () = writer.write(telling) => {}
             () = closing(&stop) => break,
         }
-        if takes_a_breath {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                () = tokio::time::sleep(BREATH.max(begun.elapsed() * BREATHS)) => {}
-            }
+        // Half of the queue holds the Events of a full Node.
+        if is_about_a_pod && queue.pods.len() <= QUEUE / 2 {
+            breathes_until = Instant::now() + BREATH.max(begun.elapsed() * BREATHS);
         }
     }
-    queue.waiting.close();
     let ends = Instant::now() + LAST_WORDS;
-    while let Ok(Some(telling)) = tokio::time::timeout_at(ends, queue.waiting.recv()).await {
-        if tokio::time::timeout_at(ends, writer.write(telling))
-            .await
-            .is_err()
-        {
-            return;
+    for mut waiting in [queue.nodes, queue.pods] {
+        waiting.close();
+        while let Ok(Some(telling)) = timeout_at(ends, waiting.recv()).await {
+            if timeout_at(ends, writer.write(telling)).await.is_err() {
+                return;
+            }
         }
     }
 }

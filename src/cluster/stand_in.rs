@@ -42,6 +42,10 @@ impl Log {
         self.0.lock().unwrap().clone()
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
     pub(super) fn lines(&self) -> Vec<String> {
         self.all().into_iter().map(|seen| seen.line).collect()
     }

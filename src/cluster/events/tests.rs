@@ -142,25 +142,31 @@ fn the_name_of_an_event_fits_whatever_the_name_of_the_node() {
     assert!(name.contains("a.1"), "{name}");
 }
 
+fn of_a_pod(note: &str) -> Event {
+    let regarding = Regarding::Pod {
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+        uid: "uid-web".to_owned(),
+    };
+    Event {
+        regarding,
+        ..event(note)
+    }
+}
+
 /// How long it takes until `count` Events about pods are written to a kube-apiserver that takes `each` for one.
 async fn takes(count: usize, each: Duration) -> Duration {
     let (client, log) = server(move |_| Reply::Late(each, 201, json!({"regarding": {}})));
     let (publisher, queue) = queue();
     for _ in 0..count {
-        let regarding = Regarding::Pod {
-            namespace: "shop".to_owned(),
-            name: "web".to_owned(),
-            uid: "uid-web".to_owned(),
-        };
-        let event = event("why");
-        assert!(publisher.event(Event { regarding, ..event }));
+        assert!(publisher.event(of_a_pod("why")));
     }
     let stop = CancellationToken::new();
     let began = Instant::now();
     let writing = run(client, "haulout-0".to_owned(), queue, stop.clone());
     let reading = async {
-        while log.all().len() < count {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        while log.count() < count {
+            tokio::time::sleep(BREATH / 4).await;
         }
         stop.cancel();
         began.elapsed()
@@ -183,4 +189,29 @@ async fn a_slow_apiserver_is_given_a_longer_breath_between_events_about_pods() {
     let few = takes(11, each).await;
     let wanted = 10 * (1 + BREATHS) * each;
     assert!(few >= wanted && few < wanted + 2 * each, "{few:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_about_a_node_does_not_wait_for_events_about_pods() {
+    let (client, log) = server(|_| Reply::Json(201, json!({"regarding": {}})));
+    let (publisher, queue) = queue();
+    let stop = CancellationToken::new();
+    let telling = async {
+        for _ in 0..5 {
+            assert!(publisher.event(of_a_pod("pod")));
+        }
+        // In the middle of a breath between two of them, and once when all is quiet.
+        for wait in [BREATH / 2, 10 * BREATH] {
+            tokio::time::sleep(wait).await;
+            let written = log.all().len();
+            assert!(publisher.event(event("node")));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let seen = log.all();
+            assert_eq!(seen.len(), written + 1);
+            assert_eq!(seen[written].body["note"], "node");
+        }
+        stop.cancel();
+    };
+    futures::join!(run(client, "haulout-0".to_owned(), queue, stop.clone()), telling);
+    assert_eq!(log.all().len(), 7);
 }
