@@ -222,8 +222,8 @@ impl Default for DrainSettings {
             // default maximum, are through in four turns.
             flight: Flight::of(32),
             // A bucket that a Node of 250 pods, the most that is usual, does not empty: one Node is not slowed. A fleet is, for as long
-            // as its drains have time: 25 a second are a quarter of what a kube-apiserver on two cores did with 4,000 pods, and the
-            // rest is for its other clients.
+            // as its drains have time: 25 a second are an eighth to a third of what a kube-apiserver on two cores did with 4,000 pods, and
+            // the rest is for its other clients.
             pace: Pace::of(25, 250),
             // A hundred pods are half a megabyte on the wire, and several while they are read. The drain of
             // 200 nodes took no longer with eight at once than with as many as there were nodes (579 s and 590 s).

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Which part of the time that is left those that wait are asked in, because a pod has to end as well. It is what is left
 /// at each turn, so the hurry eases: of 22,000 pods whose drains end in 600 s the first are asked at 73 a second, and the last
-/// after 500 s.
+/// within 500 s.
 const PART: u32 = 2;
 
 /// The shortest time between two turns, however little is left. A thousand evictions a second are more than a
