@@ -66,7 +66,7 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const NODE_MONITOR_GRACE: Duration = Duration::from_secs(50);
 
 /// Between two questions of the other client. One that asked without a pause would itself take what processor there is to spare:
-/// of the floor at the pace of evictions it asked 335 times a second.
+/// beside the floor at the pace of evictions it asked 344 times a second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// How often a pod is tried to be made.
@@ -114,7 +114,7 @@ impl Size {
                 held_rounds: 2,
                 held: 20,
                 nodes: 200,
-                // Of 100 each, two cores need a quarter of an hour to create 20,000 pods and to end them.
+                // Of 100 each, two cores need more than a quarter of an hour to create 20,000 pods and to end them.
                 pods_of_each: if is_full() { 100 } else { 20 },
                 // Before each of three phases.
                 idle_looks: 500,

@@ -631,50 +631,23 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
     assert_eq!(log.lines().len(), 2 + 3);
 }
 
-#[tokio::test(start_paused = true)]
-async fn rounds_of_two_nodes_share_the_pace_of_evictions() {
-    let (client, _) = server(|seen| match seen.line.as_str() {
+/// How many pods rounds of two nodes with `pods` each ask at `pace` before they end, where their drains last `until` then.
+async fn asked_by_two(pods: usize, pace: Pace, round_deadline: Duration, until: Duration) -> u64 {
+    let (client, _) = server(move |seen| match seen.line.as_str() {
         LIST => {
-            let pods: Vec<_> = (0..6).map(|n| pod(&format!("web-{n}"))).collect();
+            let pods: Vec<_> = (0..pods).map(|n| pod(&format!("web-{n}"))).collect();
             pod_list(&pods, "")
         }
         _ => accepted(),
     });
     let settings = DrainSettings {
-        round_deadline: Duration::from_secs(3),
-        pace: Pace::of(2, 4),
+        round_deadline,
+        pace,
         ..DrainSettings::default()
     };
-    let node = node();
-    let permit = permit();
-    let one = round(&client, &node, &settings, order(Mode::Evict(&permit)));
-    let other = round(&client, &node, &settings, order(Mode::Evict(&permit)));
-    let (one, other) = tokio::join!(one, other);
-    let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
-    assert_eq!(
-        asked.iter().sum::<u64>(),
-        4 + 5,
-        "four at once, and two a second until the rounds end"
-    );
-}
-
-/// Of two nodes with 20 pods each, how many were asked in 20 s at one a second, where their drains last `until` then.
-async fn asked_in_20_s(until: Duration) -> u64 {
-    let (client, _) = server(|seen| match seen.line.as_str() {
-        LIST => {
-            let pods: Vec<_> = (0..20).map(|n| pod(&format!("web-{n}"))).collect();
-            pod_list(&pods, "")
-        }
-        _ => accepted(),
-    });
-    let settings = DrainSettings {
-        round_deadline: Duration::from_secs(20),
-        pace: Pace::of(1, 1),
-        ..DrainSettings::default()
-    };
-    let (node, permit, until) = (node(), permit(), Instant::now() + until);
+    let (node, permit) = (node(), permit());
     let order = Order {
-        until,
+        until: Instant::now() + until,
         ..order(Mode::Evict(&permit))
     };
     let one = round(&client, &node, &settings, order);
@@ -685,10 +658,25 @@ async fn asked_in_20_s(until: Duration) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rounds_of_two_nodes_share_the_pace_of_evictions() {
+    let [ends, until] = [3, 3600].map(Duration::from_secs);
+    assert_eq!(
+        asked_by_two(6, Pace::of(2, 4), ends, until).await,
+        4 + 5,
+        "four at once, and two a second until the rounds end"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_pace_of_evictions_alone_lets_no_drain_time_out() {
-    assert_eq!(asked_in_20_s(Duration::from_secs(20)).await, 40, "all");
-    assert_eq!(asked_in_20_s(Duration::from_secs(200)).await, 20, "there is time");
-    assert_eq!(asked_in_20_s(Duration::ZERO).await, 20, "it is over");
+    for (until, asked, why) in [(20, 40, "all"), (200, 20, "there is time"), (0, 20, "it is over")] {
+        let [ends, until] = [20, until].map(Duration::from_secs);
+        assert_eq!(
+            asked_by_two(20, Pace::of(1, 1), ends, until).await,
+            asked,
+            "{why}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
