@@ -27,6 +27,10 @@ type crowd struct {
 // the VMs beforehand.
 func crowdUUID(n int) string { return fmt.Sprintf("c0000000-0000-4000-8000-%012x", n) }
 
+// clusterSize is how many hosts one cluster holds at the most, by vSphere's
+// published maxima.
+const clusterSize = 96
+
 // addCrowd makes the crowd by copying one host and one VM: making each anew
 // takes milliseconds, and files for each VM.
 func (v *VCenter) addCrowd(spec CrowdSpec) error {
@@ -36,7 +40,7 @@ func (v *VCenter) addCrowd(spec CrowdSpec) error {
 	if err := v.addCluster(ClusterSpec{Name: "crowd", Hosts: []HostSpec{{Name: "crowd-0000", Datastores: []string{"crowd"}}}}); err != nil {
 		return err
 	}
-	cluster := v.findCluster("crowd")
+	first := v.findCluster("crowd")
 	model, err := v.findHost("crowd-0000")
 	if err != nil {
 		return err
@@ -44,8 +48,20 @@ func (v *VCenter) addCrowd(spec CrowdSpec) error {
 	c := &v.crowd
 	c.byUUID = map[string]ref{}
 	c.hosts = append(c.hosts, model)
-	refs := slices.Clone(cluster.Host)
+	cluster, refs := first, slices.Clone(first.Host)
+	fill := func() {
+		v.set(cluster, "host", refs)
+		cluster.Summary.GetComputeResourceSummary().NumHosts = int32(len(refs))
+	}
 	for n := 1; n < spec.Hosts; n++ {
+		if n%clusterSize == 0 {
+			fill()
+			name := fmt.Sprintf("crowd-cluster-%02d", n/clusterSize)
+			if err := v.addCluster(ClusterSpec{Name: name}); err != nil {
+				return err
+			}
+			cluster, refs = v.findCluster(name), nil
+		}
 		h := copyHost(model, fmt.Sprintf("crowd-%04d", n))
 		v.reg.NewEntity(h.HostSystem)
 		h.Summary.Host, h.Config.Host = &h.Self, h.Self
@@ -54,9 +70,8 @@ func (v *VCenter) addCrowd(spec CrowdSpec) error {
 		c.hosts = append(c.hosts, h)
 		refs = append(refs, h.Self)
 	}
-	v.set(cluster, "host", refs)
-	cluster.Summary.GetComputeResourceSummary().NumHosts = int32(spec.Hosts)
-	return v.addScenery(spec, cluster)
+	fill()
+	return v.addScenery(spec, first)
 }
 
 func copyHost(model *host, name string) *host {
