@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
+use super::poll_connection::PollConnection;
 pub use super::power::{PowerOnBy, Started};
 use super::session::{Session, Sessions};
 use super::soap::{self, Answer, Moref};
@@ -172,6 +173,7 @@ pub(super) struct Call {
     epoch: Option<u64>,
     repeatable: bool,
     unread_for: Duration,
+    over: Option<Arc<PollConnection>>,
 }
 
 impl Call {
@@ -192,6 +194,7 @@ impl Call {
             epoch: None,
             repeatable: false,
             unread_for: Duration::ZERO,
+            over: None,
         }
     }
 
@@ -206,6 +209,12 @@ impl Call {
     /// Leaves the answer unread for so long, so that reading it holds up nothing that comes in at the same moment.
     pub(super) fn unread_for(mut self, time: Duration) -> Self {
         self.unread_for = time;
+        self
+    }
+
+    /// Goes over a connection of its own, where nothing stands before it.
+    pub(super) fn over(mut self, connection: Arc<PollConnection>) -> Self {
+        self.over = Some(connection);
         self
     }
 
@@ -297,15 +306,21 @@ impl Vcenter {
     async fn exchange(&self, session: &Session, call: &Call, deadline: Duration) -> Result<Part, Error> {
         let (operation, object) = (call.method, call.on.to_string());
         let envelope = soap::envelope(&call.body, &self.operation_id(call));
-        let reply = session
-            .transport
-            .post(&session.soap_action, Some(&session.cookie), envelope, deadline)
-            .await
-            .map_err(|source| Error::Transport {
-                operation,
-                object: object.clone(),
-                source,
-            })?;
+        let Session {
+            transport,
+            soap_action: action,
+            cookie,
+            ..
+        } = session;
+        let reply = match &call.over {
+            Some(own) => transport.post_over(own, action, cookie, envelope, deadline).await,
+            None => transport.post(action, Some(cookie), envelope, deadline).await,
+        };
+        let reply = reply.map_err(|source| Error::Transport {
+            operation,
+            object: object.clone(),
+            source,
+        })?;
         if !call.unread_for.is_zero() {
             tokio::time::sleep(call.unread_for).await;
         }

@@ -12,6 +12,8 @@ use super::error::LoginError;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     url: reqwest::Url,
+    /// The same, as hyper has it.
+    uri: hyper::Uri,
 }
 
 /// Why an address is not usable.
@@ -93,12 +95,21 @@ impl Endpoint {
                 });
             }
         }
-        Ok(Self { url })
+        let uri = url.as_str().parse();
+        let uri = uri.map_err(|error: hyper::http::uri::InvalidUri| EndpointError::Malformed {
+            why: error.to_string(),
+        })?;
+        Ok(Self { url, uri })
     }
 
     /// The SOAP service.
     pub(super) fn sdk(&self) -> reqwest::Url {
         self.url.clone()
+    }
+
+    /// The same for hyper.
+    pub(super) fn sdk_uri(&self) -> hyper::Uri {
+        self.uri.clone()
     }
 
     /// The document that lists the API versions the server knows.

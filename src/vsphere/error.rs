@@ -106,7 +106,7 @@ pub enum LoginError {
 pub enum TransportError {
     /// The connection could not be made, or broke.
     #[error("the connection failed")]
-    Connection(#[source] reqwest::Error),
+    Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// No whole answer within the deadline.
     #[error("no whole answer within {} s", .0.as_secs())]
     Deadline(Duration),

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, COOKIE, HeaderValue, SET_COOKIE};
+use hyper::Request;
+use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderValue, SET_COOKIE, USER_AGENT};
+use rustls::ClientConfig;
 
 use super::client::Settings;
 use super::endpoint::Endpoint;
 use super::error::{ConnectError, TransportError};
+use super::poll_connection::PollConnection;
 use super::tls;
 
 /// Largest answer. A page of 50 hosts with all their PCI devices is under 8 MiB.
@@ -14,13 +17,21 @@ pub const MAX_REPLY: usize = 32 << 20;
 /// Connections that idle longer are closed by us, long before a proxy in between resets them (vCenter's own: 900 s).
 const POOL_IDLE: Duration = Duration::from_secs(60);
 /// A peer that vanished without a word is noticed after about `KEEPALIVE` and three probes.
-const KEEPALIVE: Duration = Duration::from_secs(10);
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
+pub(super) const KEEPALIVE_PROBES: u32 = 3;
+/// Three lost SYNs and their retransmissions.
+pub(super) const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+const SOAP: HeaderValue = HeaderValue::from_static("text/xml; charset=utf-8");
+/// 500 carries a fault.
+const CARRY_SOAP: &[u16] = &[200, 500];
 
 /// The HTTP client for one vCenter.
 #[derive(Clone, Debug)]
 pub(super) struct Transport {
     http: reqwest::Client,
     endpoint: Endpoint,
+    tls: ClientConfig,
+    user_agent: String,
 }
 
 /// Who we say we are: vCenter shows it in its list of sessions.
@@ -44,26 +55,35 @@ pub(super) struct Reply {
 impl Transport {
     /// Builds the client; nothing is sent.
     pub(super) fn new(settings: &Settings, ca: Option<&[u8]>) -> Result<Self, ConnectError> {
+        let tls = tls::config(&settings.trust, ca)?;
+        let user_agent = user_agent(&settings.instance);
         let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls::config(&settings.trust, ca)?)
+            .tls_backend_preconfigured(tls.clone())
             .http1_only()
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
             .no_proxy()
             .referer(false)
-            .user_agent(user_agent(&settings.instance))
-            .connect_timeout(Duration::from_secs(10))
+            .user_agent(&*user_agent)
+            .connect_timeout(CONNECT_DEADLINE)
             .pool_idle_timeout(POOL_IDLE)
             .tcp_keepalive(KEEPALIVE)
             .tcp_keepalive_interval(KEEPALIVE)
-            .tcp_keepalive_retries(3_u32)
+            .tcp_keepalive_retries(KEEPALIVE_PROBES)
             .tcp_nodelay(true)
             .build()
             .map_err(ConnectError::Http)?;
         Ok(Self {
             http,
             endpoint: settings.endpoint.clone(),
+            tls,
+            user_agent,
         })
+    }
+
+    /// A connection for one long poll at a time.
+    pub(super) fn poll_connection(&self) -> PollConnection {
+        PollConnection::new(self.tls.clone(), self.endpoint.sdk_uri())
     }
 
     /// Posts a SOAP envelope. 200 and 500 carry SOAP, everything else is an error.
@@ -77,13 +97,47 @@ impl Transport {
         let mut request = self
             .http
             .post(self.endpoint.sdk())
-            .header(CONTENT_TYPE, "text/xml; charset=utf-8")
+            .header(CONTENT_TYPE, SOAP)
             .header("SOAPAction", soap_action)
             .body(envelope);
         if let Some(cookie) = cookie {
             request = request.header(COOKIE, cookie);
         }
-        within(deadline, receive(request, &[200, 500])).await
+        within(deadline, receive(request, CARRY_SOAP)).await
+    }
+
+    /// The same over a connection of its own.
+    pub(super) async fn post_over(
+        &self,
+        connection: &PollConnection,
+        soap_action: &str,
+        cookie: &HeaderValue,
+        envelope: String,
+        deadline: Duration,
+    ) -> Result<Reply, TransportError> {
+        let request = Request::post("/sdk")
+            .header(HOST, self.endpoint.name())
+            .header(USER_AGENT, &self.user_agent)
+            .header(CONTENT_TYPE, SOAP)
+            .header("SOAPAction", soap_action)
+            .header(COOKIE, cookie)
+            .body(envelope)
+            .map_err(|error| TransportError::Connection(error.into()))?;
+        let exchange = async {
+            let mut answered = connection.send(request).await?;
+            let cookie = usable(
+                answered.head.status().as_u16(),
+                answered.head.headers(),
+                CARRY_SOAP,
+            )?;
+            let mut body = Vec::new();
+            while let Some(chunk) = answered.chunk().await? {
+                append(&mut body, &chunk)?;
+            }
+            connection.keep(answered);
+            Ok(Reply { body, cookie })
+        };
+        within(deadline, exchange).await
     }
 
     /// Gets the document that lists the API versions.
@@ -104,27 +158,31 @@ async fn within<T>(
     }
 }
 
-async fn receive(request: reqwest::RequestBuilder, usable: &[u16]) -> Result<Reply, TransportError> {
-    let mut response = request
-        .send()
-        .await
-        .map_err(|error| TransportError::Connection(error.without_url()))?;
-    let status = response.status().as_u16();
-    if !usable.contains(&status) {
-        return Err(TransportError::Status(status));
-    }
-    let cookie = session_cookie(response.headers().get_all(SET_COOKIE).iter());
+async fn receive(request: reqwest::RequestBuilder, carry: &[u16]) -> Result<Reply, TransportError> {
+    let broken = |error: reqwest::Error| TransportError::Connection(error.without_url().into());
+    let mut response = request.send().await.map_err(broken)?;
+    let cookie = usable(response.status().as_u16(), response.headers(), carry)?;
     let mut body = Vec::new();
-    loop {
-        let chunk = response.chunk().await;
-        match chunk.map_err(|error| TransportError::Connection(error.without_url()))? {
-            Some(chunk) if body.len() + chunk.len() > MAX_REPLY => {
-                return Err(TransportError::TooLarge(MAX_REPLY));
-            }
-            Some(chunk) => body.extend_from_slice(&chunk),
-            None => return Ok(Reply { body, cookie }),
-        }
+    while let Some(chunk) = response.chunk().await.map_err(broken)? {
+        append(&mut body, &chunk)?;
     }
+    Ok(Reply { body, cookie })
+}
+
+/// The session cookie, if one is set, of an answer whose status is among those that `carry` what was asked for.
+fn usable(status: u16, headers: &HeaderMap, carry: &[u16]) -> Result<Option<HeaderValue>, TransportError> {
+    match carry.contains(&status) {
+        true => Ok(session_cookie(headers.get_all(SET_COOKIE).iter())),
+        false => Err(TransportError::Status(status)),
+    }
+}
+
+fn append(body: &mut Vec<u8>, chunk: &[u8]) -> Result<(), TransportError> {
+    if body.len() + chunk.len() > MAX_REPLY {
+        return Err(TransportError::TooLarge(MAX_REPLY));
+    }
+    body.extend_from_slice(chunk);
+    Ok(())
 }
 
 /// vCenter's session cookie: what stands before the first `;`, quotes and all.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use super::super::client::{Call, Error, Vcenter};
+use super::super::poll_connection::PollConnection;
 use super::super::property::{self, Object, Spec, Step, UpdateSet, dead_session, unreadable};
 use super::super::session::Session;
 use super::super::soap::{self, Moref};
@@ -77,6 +78,8 @@ pub(super) struct Feed {
     /// filter it is made when there is something to follow: a poll that waits hears of a filter that is made
     /// meanwhile (vSphere Web Services SDK Programming Guide, "Property Filters").
     list: OnceCell<Moref>,
+    /// Of each poll one of its own.
+    connections: [Arc<PollConnection>; 2],
     remains: Remains,
 }
 
@@ -177,6 +180,7 @@ impl Feed {
             history: OnceCell::new(),
             hosts,
             list: OnceCell::new(),
+            connections: std::array::from_fn(|_| Arc::new(session.transport.poll_connection())),
             remains: remains.clone(),
         };
         feed.filter(&feed.collector, feed.host_spec()).await?;
@@ -185,10 +189,11 @@ impl Feed {
 
     /// The next set; `None` when nothing happened for the length of the long poll. Without a history its poll never ends.
     pub(super) async fn wait(&self, poll: Poll, version: &str) -> Result<Option<UpdateSet>, Error> {
-        let collector = match poll {
-            Poll::Objects => &self.collector,
+        let [of_objects, of_history] = &self.connections;
+        let (collector, connection) = match poll {
+            Poll::Objects => (&self.collector, of_objects),
             Poll::History => match self.history.get_or_try_init(|| self.watch_history()).await? {
-                Some(history) => history,
+                Some(history) => (history, of_history),
                 None => return std::future::pending().await,
             },
         };
@@ -202,6 +207,7 @@ impl Feed {
         let call = Call::read("WaitForUpdatesEx", collector)
             .with(Out::text("version", version))
             .with(options)
+            .over(connection.clone())
             .unread_for(match poll {
                 Poll::Objects => Duration::ZERO,
                 Poll::History => HISTORY_WAITS,
