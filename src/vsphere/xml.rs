@@ -400,14 +400,19 @@ fn space(found: &ResolveResult<'_>) -> Space {
 /// How many bytes of a reply there are to an element, at the least, in what vCenter tells most: a short text between two tags.
 const BYTES_AN_ELEMENT: usize = 32;
 
+/// The same for those that have a type: a reference in a list of them.
+const BYTES_A_TYPE: usize = 64;
+
 impl<'t> Growing<'t> {
     fn of(read: &'t str) -> Self {
+        let mut types = Vec::with_capacity(read.len() / BYTES_A_TYPE);
+        types.push(Types::default());
         Self {
             read,
             meant: String::new(),
             nodes: Vec::with_capacity(read.len() / BYTES_AN_ELEMENT),
-            types: vec![Types::default()],
-            open: Vec::new(),
+            types,
+            open: Vec::with_capacity(MAX_DEPTH),
             scopes: Scopes::default(),
         }
     }
