@@ -196,7 +196,7 @@ const STREAMS: &[(Kind, &str)] = &[
     (Kind::Floor, FLOOR),
     (Kind::FloorOfAll, "floor, all hosts"),
     (Kind::FloorOverReqwest, "floor over reqwest"),
-    (Kind::FloorOfXml, "floor over reqwest, XML walked"),
+    (Kind::FloorOverHyper, "floor over hyper, XML walked"),
     (Kind::Stream, STREAM),
     (Kind::Govmomi, "govmomi"),
     (Kind::Pyvmomi, "pyvmomi"),

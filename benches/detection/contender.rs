@@ -1,9 +1,11 @@
 //! The contenders that are written here, each a process of its own so that its memory and its CPU can be told from
 //! the bench's: the floors, and Haulout's stream. Like the peers they say one JSON object per line.
 
+use std::future::poll_fn;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,12 +14,19 @@ use haulout::ids::VmUuid;
 use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
 use haulout::vsphere::update::{Roster, Update, VmKey};
 use haulout::vsphere::updates;
+use hyper::Request;
+use hyper::body::Body as _;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use quick_xml::Reader;
 use quick_xml::events::Event;
-use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
+use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, SET_COOKIE, USER_AGENT};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use haulout_lab::vcenter::Crowd;
@@ -79,7 +88,7 @@ pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
                 searched,
                 &mut OverReqwest::new(&watch)?,
             ),
-            "floor-of-xml" => floor(began, &watch, Hosts::One, walked, &mut OverReqwest::new(&watch)?),
+            "floor-over-hyper" => floor(began, &watch, Hosts::One, walked, &mut OverHyper::open(&watch)?),
             "stream" => stream(began, &watch),
             other => bail!("there is no contender {other:?}"),
         })),
@@ -234,7 +243,7 @@ fn trusting(ca: &Path) -> anyhow::Result<rustls::ClientConfig> {
         .with_no_client_auth())
 }
 
-/// The HTTP client and the runtime that Haulout has, with nothing of Haulout: what those two cost.
+/// The HTTP client that Haulout has for all but its long polls, and its runtime.
 struct OverReqwest {
     runtime: tokio::runtime::Runtime,
     http: reqwest::Client,
@@ -285,6 +294,88 @@ impl Post for OverReqwest {
     }
 }
 
+/// One connection by the library below reqwest, read by whoever waits for it: what Haulout's long poll stands on.
+struct OverHyper {
+    runtime: tokio::runtime::Runtime,
+    requests: http1::SendRequest<String>,
+    connection: Pin<Box<http1::Connection<TokioIo<TlsStream<tokio::net::TcpStream>>, String>>>,
+    host: String,
+    cookie: String,
+}
+
+impl OverHyper {
+    fn open(watch: &Watch) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (host, name) = address(watch)?;
+        let tls = TlsConnector::from(Arc::new(trusting(&watch.ca)?));
+        let (requests, connection) = runtime.block_on(async {
+            let tcp = tokio::net::TcpStream::connect(&host).await?;
+            tcp.set_nodelay(true)?;
+            let io = TokioIo::new(tls.connect(name, tcp).await?);
+            anyhow::Ok(http1::handshake(io).await?)
+        })?;
+        Ok(Self {
+            runtime,
+            requests,
+            connection: Box::pin(connection),
+            host,
+            cookie: String::new(),
+        })
+    }
+}
+
+impl Post for OverHyper {
+    fn post(&mut self, call: &str) -> anyhow::Result<String> {
+        let request = Request::post("/sdk")
+            .header(HOST, &self.host)
+            .header(USER_AGENT, "floor")
+            .header(CONTENT_TYPE, TEXT)
+            .header("SOAPAction", ACTION)
+            .header(COOKIE, &self.cookie)
+            .body(envelope(call))?;
+        let Self {
+            runtime,
+            requests,
+            connection,
+            ..
+        } = self;
+        let exchange = async {
+            let mut response = requests.send_request(request).await?;
+            let mut body = Vec::new();
+            while let Some(frame) = poll_fn(|it| Pin::new(response.body_mut()).poll_frame(it)).await {
+                if let Ok(data) = frame?.into_data() {
+                    body.extend_from_slice(&data);
+                }
+            }
+            anyhow::Ok((response, body))
+        };
+        let mut exchange = std::pin::pin!(exchange);
+        let (response, body) = runtime.block_on(poll_fn(|context| {
+            // That it ends is told by what is waited for.
+            let _ = connection.as_mut().poll(context);
+            exchange.as_mut().poll(context)
+        }))?;
+        let answer = String::from_utf8(body)?;
+        if response.status() != 200 {
+            bail!("{}: {answer}", response.status());
+        }
+        if let Some(cookie) = response.headers().get(SET_COOKIE) {
+            let pair = cookie.to_str()?.split(';').next().unwrap_or_default();
+            pair.clone_into(&mut self.cookie);
+        }
+        Ok(answer)
+    }
+}
+
+/// Host and port, and the name in the certificate.
+fn address(watch: &Watch) -> anyhow::Result<(String, ServerName<'static>)> {
+    let host = between(&watch.sdk, "https://", "/sdk").context("the address has no host")?;
+    let (name, _) = host.rsplit_once(':').context("the address has no port")?;
+    Ok((host.to_owned(), ServerName::try_from(name.to_owned())?))
+}
+
 /// One connection that speaks just enough HTTP.
 struct Wire {
     stream: BufReader<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>,
@@ -295,15 +386,13 @@ struct Wire {
 impl Wire {
     fn open(watch: &Watch) -> anyhow::Result<Self> {
         let config = trusting(&watch.ca)?;
-        let host = between(&watch.sdk, "https://", "/sdk").context("the address has no host")?;
-        let (name, _) = host.rsplit_once(':').context("the address has no port")?;
-        let name = ServerName::try_from(name.to_owned())?;
-        let tcp = TcpStream::connect(host)?;
+        let (host, name) = address(watch)?;
+        let tcp = TcpStream::connect(&host)?;
         tcp.set_nodelay(true)?;
         let tls = rustls::ClientConnection::new(Arc::new(config), name)?;
         Ok(Self {
             stream: BufReader::new(rustls::StreamOwned::new(tls, tcp)),
-            host: host.to_owned(),
+            host,
             cookie: String::new(),
         })
     }
@@ -396,11 +485,12 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
     let (_keep, roster) = watch::channel(roster);
     let (out, mut updates) = mpsc::channel(1024);
     let follow = updates::run(vcenter, roster, out, CancellationToken::new());
-    let hear = async {
+    let host = watch.host.clone();
+    let hear = async move {
         let (mut stands, mut known, mut entering) = (false, false, false);
         while let Some(update) = updates.recv().await {
             match update {
-                Update::Host(host) if host.moref.as_str() == watch.host => entering = host.entering.is_some(),
+                Update::Host(it) if it.moref.as_str() == host => entering = it.entering.is_some(),
                 Update::Settled if !stands => {
                     stands = true;
                     known = entering;
@@ -425,9 +515,12 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
         }
         Ok(())
     };
-    tokio::select! {
-        biased;
-        heard = hear => heard,
-        () = follow => bail!("the stream ended"),
-    }
+    // Two tasks, as in the program: what waits wakes when it is told, and not after the next look at the sockets.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(hear);
+    tasks.spawn(async {
+        follow.await;
+        bail!("the stream ended")
+    });
+    tasks.join_next().await.context("there are two tasks")??
 }

@@ -23,7 +23,7 @@ pub enum Kind {
     Floor,
     FloorOfAll,
     FloorOverReqwest,
-    FloorOfXml,
+    FloorOverHyper,
     Stream,
     Govmomi,
     Pyvmomi,
@@ -37,7 +37,7 @@ impl Kind {
             Self::Floor => "floor: bare long poll, one host".into(),
             Self::FloorOfAll => "bare long poll, all hosts".into(),
             Self::FloorOverReqwest => "bare long poll over reqwest".into(),
-            Self::FloorOfXml => "the same, and its XML walked".into(),
+            Self::FloorOverHyper => "bare long poll over hyper, XML walked".into(),
             Self::Stream => "Haulout's stream".into(),
             Self::Govmomi => "govmomi's waiter".into(),
             Self::Pyvmomi => "pyVmomi's WaitForUpdatesEx".into(),
@@ -48,7 +48,7 @@ impl Kind {
     /// The first word of its User-Agent, by which the stand-in counts its calls.
     pub fn agent(self) -> &'static str {
         match self {
-            Self::Floor | Self::FloorOfAll | Self::FloorOverReqwest | Self::FloorOfXml => "floor",
+            Self::Floor | Self::FloorOfAll | Self::FloorOverReqwest | Self::FloorOverHyper => "floor",
             Self::Stream => "haulout",
             Self::Govmomi => "govmomi",
             Self::Pyvmomi | Self::Poller(_) => "pyvmomi",
@@ -110,7 +110,7 @@ impl Contender {
             Kind::Floor => ourselves(watch, "floor")?,
             Kind::FloorOfAll => ourselves(watch, "floor-of-all")?,
             Kind::FloorOverReqwest => ourselves(watch, "floor-over-reqwest")?,
-            Kind::FloorOfXml => ourselves(watch, "floor-of-xml")?,
+            Kind::FloorOverHyper => ourselves(watch, "floor-over-hyper")?,
             Kind::Stream => ourselves(watch, "stream")?,
             Kind::Govmomi => peer(Command::new(&programs.govmomi), watch),
             Kind::Pyvmomi | Kind::Poller(_) => {

@@ -17,6 +17,9 @@ pub const END: &str = "<!-- figures: end -->";
 /// The variable that names the directory of the tables.
 pub const DIRECTORY: &str = "HAULOUT_FIGURES";
 
+/// The variable that names the profile a bench was built with, where it is not the usual one.
+const PROFILE: &str = "HAULOUT_BENCH_PROFILE";
+
 /// Whether `QUICK=1` asks for the smallest run that still shows something.
 pub fn is_quick() -> bool {
     is_set("QUICK")
@@ -123,9 +126,11 @@ impl Table {
     /// An empty table of `bench`.
     pub fn new(bench: &str) -> Self {
         let quick = if is_quick() { "QUICK=1 " } else { "" };
+        let profile = std::env::var(PROFILE);
+        let profile = profile.map_or_else(|_| String::new(), |profile| format!("--profile {profile} "));
         Self {
             bench: bench.to_owned(),
-            command: format!("{quick}cargo bench --bench {bench}"),
+            command: format!("{quick}cargo bench {profile}--bench {bench}"),
             rows: Vec::new(),
             notes: Vec::new(),
         }
