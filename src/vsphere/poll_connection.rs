@@ -2,7 +2,7 @@
 //!
 //! reqwest drives each connection by a task of its own, and hands an answer from there through layers for redirects and
 //! retries, of which none is wanted here. An answer that tells of a click is read a twentieth of a millisecond sooner without
-//! (`benches/README.md`), and on the thread that acts on it. All other calls go through reqwest.
+//! (`benches/README.md`). All other calls go through reqwest.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
