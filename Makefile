@@ -69,7 +69,7 @@ bench_of = $(if $(filter $(1),$(AS_SHIPPED)),$(as_shipped),cargo bench --locked)
 .PHONY: bench
 bench: export RUST_BACKTRACE = 0
 bench: export HAULOUT_FIGURES = $(FIGURES)
-bench: ## measure everything and write the table (more than an hour; QUICK=1 takes half of one)
+bench: ## measure everything and write the table (more than an hour; QUICK=1 is the smallest run)
 	$(need_toolchains)
 	cargo run --quiet --locked -p haulout-lab --bin lab -- build
 	rm -rf $(FIGURES)

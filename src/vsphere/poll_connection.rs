@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_breaks_off_is_an_error_and_the_next_one_is_whole_again() {
+    async fn an_answer_that_breaks_off_is_an_error_and_its_connection_is_not_used_again() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n<answer/>";
         let server = Server::answering(answer, true).await;
         let connection = server.transport.poll_connection();

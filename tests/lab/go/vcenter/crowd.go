@@ -27,8 +27,10 @@ type crowd struct {
 // the VMs beforehand.
 func crowdUUID(n int) string { return fmt.Sprintf("c0000000-0000-4000-8000-%012x", n) }
 
-// clusterSize is how many hosts one cluster holds at the most, by vSphere's
-// published maxima.
+// clusterSize is how many hosts one cluster holds at the most. vSphere 6.0 allows
+// 64 (VMware vCloud Architecture Toolkit, "vSphere Cluster Design"); later ones
+// are said to allow 96, for which no document is at hand. The larger is the
+// harder for who reads the devices of a cluster's hosts.
 const clusterSize = 96
 
 // addCrowd makes the crowd by copying one host and one VM: making each anew
