@@ -462,6 +462,9 @@ impl Post for Wire {
     }
 }
 
+/// As many as between the program's stream and its hub, and as the hub takes in before it looks up.
+const CHANNEL: usize = 1024;
+
 /// Haulout's own stream, through the library, as its hub hears it: what is known counts when a set is settled.
 #[tokio::main(flavor = "current_thread")]
 async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
@@ -483,34 +486,38 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
         ..Roster::default()
     };
     let (_keep, roster) = watch::channel(roster);
-    let (out, mut updates) = mpsc::channel(1024);
+    let (out, mut updates) = mpsc::channel(CHANNEL);
     let follow = updates::run(vcenter, roster, out, CancellationToken::new());
     let host = watch.host.clone();
     let hear = async move {
         let (mut stands, mut known, mut entering) = (false, false, false);
-        while let Some(update) = updates.recv().await {
-            match update {
-                Update::Host(it) if it.moref.as_str() == host => entering = it.entering.is_some(),
-                Update::Settled if !stands => {
-                    stands = true;
-                    known = entering;
-                    say_ready(began);
+        let mut told = Vec::new();
+        // All that has come is taken in at once, as the hub does it.
+        while updates.recv_many(&mut told, CHANNEL).await > 0 {
+            for update in told.drain(..) {
+                match update {
+                    Update::Host(it) if it.moref.as_str() == host => entering = it.entering.is_some(),
+                    Update::Settled if !stands => {
+                        stands = true;
+                        known = entering;
+                        say_ready(began);
+                    }
+                    Update::Settled if known != entering => {
+                        known = entering;
+                        say_entering(entering);
+                    }
+                    Update::Lost { why } => bail!("the stream was lost: {why}"),
+                    Update::Host(_)
+                    | Update::Reset
+                    | Update::HostGone(_)
+                    | Update::Compute(_)
+                    | Update::ComputeGone(_)
+                    | Update::Vm(_)
+                    | Update::VmGone(_)
+                    | Update::Task(_)
+                    | Update::Found { .. }
+                    | Update::Settled => {}
                 }
-                Update::Settled if known != entering => {
-                    known = entering;
-                    say_entering(entering);
-                }
-                Update::Lost { why } => bail!("the stream was lost: {why}"),
-                Update::Host(_)
-                | Update::Reset
-                | Update::HostGone(_)
-                | Update::Compute(_)
-                | Update::ComputeGone(_)
-                | Update::Vm(_)
-                | Update::VmGone(_)
-                | Update::Task(_)
-                | Update::Found { .. }
-                | Update::Settled => {}
             }
         }
         Ok(())

@@ -169,19 +169,12 @@ impl Part {
         reader.config_mut().expand_empty_elements = true;
         let mut growing = Growing::of(&text);
         loop {
-            let event = match reader.read_event() {
+            match &reader.read_event() {
                 Ok(Event::Eof) => break,
-                Ok(event) => event,
+                Ok(event) => growing.take(event, reader.buffer_position())?,
                 Err(quick_xml::Error::Syntax(_)) if growing.is_open() => break,
-                Err(error) => {
-                    return Err(XmlError::Malformed {
-                        at: reader.buffer_position(),
-                        what: super::text::for_people(&error.to_string()),
-                    });
-                }
-            };
-            let at = reader.buffer_position();
-            growing.take(event, at)?;
+                Err(error) => return Err(malformed(reader.buffer_position(), error)),
+            }
         }
         let (nodes, types, meant) = growing.finish()?;
         let words = Words { read: text, meant };
@@ -421,9 +414,9 @@ impl<'t> Growing<'t> {
         !self.open.is_empty()
     }
 
-    fn take(&mut self, event: Event<'_>, at: u64) -> Result<(), XmlError> {
+    fn take(&mut self, event: &Event<'_>, at: u64) -> Result<(), XmlError> {
         match event {
-            Event::Start(start) | Event::Empty(start) => self.start(&start, at),
+            Event::Start(start) | Event::Empty(start) => self.start(start, at),
             Event::End(_) => {
                 self.end();
                 Ok(())
@@ -434,7 +427,7 @@ impl<'t> Growing<'t> {
                 let character = if reference.is_char_ref() {
                     reference.resolve_char_ref().ok().flatten()
                 } else {
-                    predefined(&reference)
+                    predefined(reference)
                 };
                 match character {
                     Some(character) => self.text(character.encode_utf8(&mut [0; 4]), at),
@@ -461,17 +454,21 @@ impl<'t> Growing<'t> {
         }
         limit(self.open.len() + 1, MAX_DEPTH, "levels of nesting")?;
         limit(begins + 1, MAX_ELEMENTS, "elements")?;
-        let has_attributes = !start.attributes_raw().is_empty();
-        if has_attributes {
-            self.scopes.enter(start, self.open.len(), at)?;
-        }
+        let types = match start.attributes_raw() {
+            "" => 0,
+            attributes => match reference(attributes) {
+                Some(kind) => {
+                    let plain = Some(self.say(kind));
+                    self.has(Types { plain, xsi: None })
+                }
+                None => {
+                    self.scopes.enter(start, self.open.len(), at)?;
+                    self.attributes(start, at)?
+                }
+            },
+        };
         let (space, local) = self.scopes.of_element(start.name());
         let name = self.say(local.as_ref());
-        let types = if has_attributes {
-            self.attributes(start, at)?
-        } else {
-            0
-        };
         self.nodes.push(Node {
             name,
             text: Span::default(),
@@ -513,8 +510,12 @@ impl<'t> Growing<'t> {
         if types.plain.is_none() && types.xsi.is_none() {
             return Ok(0);
         }
+        Ok(self.has(types))
+    }
+
+    fn has(&mut self, types: Types) -> u32 {
         self.types.push(types);
-        Ok(narrow(self.types.len() - 1))
+        narrow(self.types.len() - 1)
     }
 
     fn text(&mut self, text: &str, at: u64) -> Result<(), XmlError> {
@@ -597,6 +598,14 @@ impl<'t> Growing<'t> {
         }
         Ok((self.nodes, self.types, self.meant))
     }
+}
+
+/// The type of a managed object reference, as nearly all elements have it that have attributes: ` type="HostSystem"` and
+/// nothing else. All others are read with everything that XML allows.
+fn reference(attributes: &str) -> Option<&str> {
+    let kind = attributes.strip_prefix(" type=\"")?.strip_suffix('"')?;
+    let is_plain = kind.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_plain.then_some(kind)
 }
 
 fn predefined(name: &str) -> Option<char> {

@@ -197,6 +197,7 @@ fn a_host_whose_task_ended_well_is_entering_until_it_tells_that_it_is_in_mainten
         shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
         shadow.apply(set(capture!("entering")).unwrap().changes);
         shadow.tell();
+        shadow.begin_reread();
         shadow.apply(ended_well());
         assert_eq!(shadow.tell(), [], "for whoever listens, nothing has changed yet");
         shadow
@@ -218,7 +219,7 @@ fn a_host_whose_task_ended_well_is_entering_until_it_tells_that_it_is_in_mainten
     assert_eq!(
         shadow.tell(),
         [],
-        "this re-read may have begun before the end of the task"
+        "this re-read began before the end of the task"
     );
     shadow.begin_reread();
     shadow.merge_reread(&[host_tells(false)]);

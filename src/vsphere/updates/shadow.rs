@@ -1,6 +1,5 @@
 //! The shadow: what vCenter has told so far, merged object by object, and the whole objects that follow from it.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 
@@ -40,13 +39,28 @@ pub struct Shadow {
     clicks: u64,
     /// What has to be looked at before the next telling, in an order that is the same for the same changes.
     changed: BTreeSet<Moref>,
-    /// What the stream told since the re-read that is under way began: the re-read may be older.
-    fresher: HashSet<Moref>,
+    fresher: Fresher,
     /// What a re-read has found changed of a VM while a question of the long poll stands, as it was before. The answer to
     /// that question may have been made earlier and still tell of it: a VM that is on must not look off for a moment, or
     /// its node would be waited for to boot once more.
     superseded: HashMap<VmRef, Whereabouts>,
     told: Told,
+}
+
+/// What the stream has told since the re-read that is under way began, which may be older; nothing while none is.
+#[derive(Default)]
+struct Fresher(Option<HashSet<Moref>>);
+
+impl Fresher {
+    fn note(&mut self, moref: &Moref) {
+        if let Some(told) = &mut self.0 {
+            told.insert(moref.clone());
+        }
+    }
+
+    fn has(&self, moref: &Moref) -> bool {
+        self.0.as_ref().is_some_and(|told| told.contains(moref))
+    }
 }
 
 /// Whether a VM runs, and where.
@@ -111,13 +125,13 @@ impl Shadow {
         for change in changes {
             match change {
                 Change::Upsert(object) => {
-                    self.fresher.insert(object.moref.clone());
+                    self.fresher.note(&object.moref);
                     let standing = self.whereabouts(&object.moref);
                     self.upsert(&object);
                     self.unless_superseded(&object.moref, standing);
                 }
                 Change::Gone(moref) => {
-                    self.fresher.insert(moref.clone());
+                    self.fresher.note(&moref);
                     self.gone(moref);
                 }
             }
@@ -153,7 +167,7 @@ impl Shadow {
 
     /// A re-read begins: what the stream tells from here on is at least as fresh.
     pub fn begin_reread(&mut self) {
-        self.fresher.clear();
+        self.fresher = Fresher(Some(HashSet::new()));
     }
 
     /// Takes a complete re-read, less what the stream has told since it began.
@@ -161,7 +175,7 @@ impl Shadow {
     /// A maintenance task that ran and that its host does not list is over, though nobody told how.
     pub fn merge_reread(&mut self, objects: &[Object]) {
         for object in objects {
-            if !self.fresher.contains(&object.moref) {
+            if !self.fresher.has(&object.moref) {
                 let before = self.whereabouts(&object.moref);
                 let unheard = object.moref.task().filter(|task| !self.tasks.contains_key(task));
                 self.upsert(object);
@@ -174,14 +188,14 @@ impl Shadow {
         }
         for object in objects {
             let listed = object.properties().find(|(path, _)| *path == "recentTask");
-            let Some((_, value)) = listed.filter(|_| !self.fresher.contains(&object.moref)) else {
+            let Some((_, value)) = listed.filter(|_| !self.fresher.has(&object.moref)) else {
                 continue;
             };
             let listed: BTreeSet<_> = decode::morefs(value).iter().filter_map(Moref::task).collect();
             let over: Vec<_> = self
                 .entering_tasks(&object.moref)
                 .map(|task| task.moref.clone())
-                .filter(|task| !listed.contains(task) && !self.fresher.contains(&Moref::from(task)))
+                .filter(|task| !listed.contains(task) && !self.fresher.has(&Moref::from(task)))
                 .collect();
             for task in over {
                 self.tasks.remove(&task);
@@ -190,6 +204,7 @@ impl Shadow {
             self.settle_arrivals(&object.moref);
         }
         self.forget_ended(objects);
+        self.fresher = Fresher(None);
     }
 
     /// A re-read that began after a maintenance task had ended tells the host as it came to be: in maintenance, or out
@@ -201,7 +216,7 @@ impl Shadow {
             let is_here = tasks
                 .get(task)
                 .is_none_or(|info| info.entity.as_ref() == Some(host));
-            !is_here || fresher.contains(&Moref::from(task))
+            !is_here || fresher.has(&Moref::from(task))
         });
         if self.arriving.len() != count {
             self.changed.insert(host.clone());
@@ -215,7 +230,7 @@ impl Shadow {
         let (awaited, fresher) = (&self.awaited, &self.fresher);
         self.tasks.retain(|task, info| {
             let moref = Moref::from(task);
-            !info.has_ended() || awaited.contains(task) || listed.contains(&moref) || fresher.contains(&moref)
+            !info.has_ended() || awaited.contains(task) || listed.contains(&moref) || fresher.has(&moref)
         });
         let tasks = &self.tasks;
         self.reread.retain(|task| tasks.contains_key(task));
@@ -359,7 +374,7 @@ impl Shadow {
             }
         }
         let moref = Moref::from(&task.moref);
-        self.fresher.insert(moref.clone());
+        self.fresher.note(&moref);
         self.changed.extend(task.entity.clone());
         self.changed.insert(moref);
         self.tasks.insert(task.moref.clone(), task);
@@ -472,15 +487,10 @@ fn read_task(info: Element<'_>) -> Option<TaskInfo> {
 
 /// Gives `whole` where it differs from what was told last.
 fn tell<K: Eq + Hash, V: Clone + PartialEq>(told: &mut HashMap<K, V>, key: K, whole: V) -> Option<V> {
-    match told.entry(key) {
-        Entry::Occupied(known) if *known.get() == whole => return None,
-        Entry::Occupied(mut known) => {
-            known.insert(whole.clone());
-        }
-        Entry::Vacant(unknown) => {
-            unknown.insert(whole.clone());
-        }
+    if told.get(&key) == Some(&whole) {
+        return None;
     }
+    told.insert(key, whole.clone());
     Some(whole)
 }
 
