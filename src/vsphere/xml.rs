@@ -327,6 +327,8 @@ fn narrow(number: usize) -> u32 {
 /// A document while it grows, and which of its elements stand open, outermost first.
 struct Growing<'t> {
     read: &'t str,
+    /// Lines end in one character only, or nowhere, as in all that vCenter writes; then a text means what stands there.
+    is_literal: bool,
     meant: String,
     nodes: Vec<Node>,
     types: Vec<Types>,
@@ -402,6 +404,7 @@ impl<'t> Growing<'t> {
         types.push(Types::default());
         Self {
             read,
+            is_literal: !read.contains('\r'),
             meant: String::new(),
             nodes: Vec::with_capacity(read.len() / BYTES_AN_ELEMENT),
             types,
@@ -421,6 +424,7 @@ impl<'t> Growing<'t> {
                 self.end();
                 Ok(())
             }
+            Event::Text(text) if self.is_literal => self.text(text, at),
             Event::Text(text) => self.text(&text.xml10_content(), at),
             Event::CData(text) => self.text(&text.xml10_content(), at),
             Event::GeneralRef(reference) => {

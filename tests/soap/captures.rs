@@ -216,11 +216,7 @@ fn a_host_whose_task_ended_well_is_entering_until_it_tells_that_it_is_in_mainten
     // It was in and out again before anybody saw it in: a re-read that began after the end of the task tells so.
     let mut shadow = entered();
     shadow.merge_reread(&[host_tells(false)]);
-    assert_eq!(
-        shadow.tell(),
-        [],
-        "this re-read began before the end of the task"
-    );
+    assert_eq!(shadow.tell(), [], "this re-read began before the end of the task");
     shadow.begin_reread();
     shadow.merge_reread(&[host_tells(false)]);
     assert_eq!(told(&mut shadow), (Some(false), false));
