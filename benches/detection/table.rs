@@ -2,6 +2,8 @@
 
 use std::io::Write as _;
 
+use haulout_lab::figures::Samples;
+
 /// A table of a bench.
 #[derive(Debug)]
 pub struct Table {
@@ -76,14 +78,10 @@ pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// The value that this share of the samples does not exceed: 0.5 is the median.
+/// As in the tables that are kept: 0.5 is the median.
 pub fn quantile(samples: &[f64], share: f64) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().saturating_sub(1);
-    // The nearest rank: the figure is one that was measured.
-    let rank = (last as f64 * share).ceil() as usize;
-    sorted.get(rank.min(last)).copied().unwrap_or(f64::NAN)
+    let samples: Samples = samples.iter().copied().collect();
+    samples.quantile(share).unwrap_or(f64::NAN)
 }
 
 /// A figure with as many digits as it deserves.

@@ -327,7 +327,7 @@ fn narrow(number: usize) -> u32 {
 /// A document while it grows, and which of its elements stand open, outermost first.
 struct Growing<'t> {
     read: &'t str,
-    /// Lines end in one character only, or nowhere, as in all that vCenter writes; then a text means what stands there.
+    /// There is no carriage return in it; then a text means what stands there, and is not searched for one.
     is_literal: bool,
     meant: String,
     nodes: Vec<Node>,
