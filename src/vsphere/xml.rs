@@ -604,8 +604,9 @@ impl<'t> Growing<'t> {
     }
 }
 
-/// The type of a managed object reference, as nearly all elements have it that have attributes: ` type="HostSystem"` and
-/// nothing else. All others are read with everything that XML allows.
+/// The type where there is nothing else, as in ` type="HostSystem"` of a managed object reference: of the elements with
+/// attributes that is 31 in 36 in the capture of a click, and 161 in 281 in that of hosts. All others are read with everything
+/// that XML allows.
 fn reference(attributes: &str) -> Option<&str> {
     let kind = attributes.strip_prefix(" type=\"")?.strip_suffix('"')?;
     let is_plain = kind.bytes().all(|byte| byte.is_ascii_alphanumeric());

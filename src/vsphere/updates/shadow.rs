@@ -170,7 +170,7 @@ impl Shadow {
         self.fresher = Fresher(Some(HashSet::new()));
     }
 
-    /// Takes a complete re-read, less what the stream has told since it began.
+    /// Takes a complete re-read, less what the stream has told since it [began](Self::begin_reread).
     ///
     /// A maintenance task that ran and that its host does not list is over, though nobody told how.
     pub fn merge_reread(&mut self, objects: &[Object]) {
