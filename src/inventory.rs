@@ -141,7 +141,7 @@ struct Side<Key> {
 #[derive(Debug)]
 struct LastOf {
     at: Timestamp,
-    traceparent: String,
+    traceparent: Arc<str>,
 }
 
 /// What this process knows of a node beyond what the two worlds tell. Nothing here is needed after a restart.

@@ -7,7 +7,7 @@ macro_rules! line {
         let episode = $record.episode();
         tracing::$level!(
             node = %$node,
-            host = episode.map(|episode| episode.host.name.as_str()),
+            host = episode.map(|episode| &*episode.host.name),
             episode = episode.map(|episode| episode.id.as_str()),
             phase = $record.phase_name(),
             trace_id = episode.map(|episode| episode.trace_id()),

@@ -68,7 +68,7 @@ fn node(number: usize) -> Node {
             heartbeat: None,
         },
         boot_id: None,
-        gpus: BTreeMap::from([("nvidia.com/gpu".to_owned(), 1)]),
+        gpus: BTreeMap::from([("nvidia.com/gpu".to_owned(), 1)]).into(),
         marks: Marks::default(),
     }
 }

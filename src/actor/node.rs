@@ -257,7 +257,7 @@ impl<P: Perform> NodeActor<P> {
 }
 
 /// By which name the calls for an episode join its trace.
-fn traceparent(record: &Record) -> Option<String> {
+fn traceparent(record: &Record) -> Option<Arc<str>> {
     record.episode().map(|episode| episode.traceparent.clone())
 }
 

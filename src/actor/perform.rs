@@ -1,6 +1,7 @@
 //! The narrow waist between deciding and doing: two verbs, and nothing else, reach the world.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -13,7 +14,7 @@ use crate::maintenance::observed::NodeSeen;
 tokio::task_local! {
     /// The traceparent of the episode that a verb is called for. It reaches the headers of the calls and nothing else,
     /// so it travels beside the arguments, which are what is decided.
-    pub static TRACEPARENT: Option<String>;
+    pub static TRACEPARENT: Option<Arc<str>>;
 }
 
 /// Does what was decided.

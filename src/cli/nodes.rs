@@ -234,10 +234,10 @@ impl Reading {
 
     fn tell_episode(&self, state: &mut NodeState, episode: &Episode) {
         state.by_request = episode.trigger.request.is_some();
-        state.host = Some(episode.host.name.clone());
+        state.host = Some(episode.host.name.to_string());
         state.since = Some(episode.since.to_string());
         state.target = match &episode.phase {
-            Phase::Relocating { to } => Some(to.name.clone()),
+            Phase::Relocating { to } => Some(to.name.to_string()),
             Phase::Queued
             | Phase::Draining
             | Phase::Drained
@@ -245,7 +245,7 @@ impl Reading {
             | Phase::AwaitingHost
             | Phase::PoweringOn { .. }
             | Phase::Rejoining
-            | Phase::Parked { .. } => episode.moved_to.as_ref().map(|host| host.name.clone()),
+            | Phase::Parked { .. } => episode.moved_to.as_ref().map(|host| host.name.to_string()),
         };
         if let Phase::Parked { reason, .. } = &episode.phase {
             state.parked = Some(reason.to_string());

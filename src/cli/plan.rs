@@ -105,7 +105,7 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
         gpus: forecast
             .seen
             .as_ref()
-            .map(|node| node.gpus.clone())
+            .map(|node| (*node.gpus).clone())
             .unwrap_or_default(),
         stops: stops(forecast),
         notes: Vec::new(),

@@ -116,7 +116,7 @@ pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) 
         boot_id: info
             .filter(|info| !info.boot_id.is_empty())
             .map(|info| BootId::new(info.boot_id.clone())),
-        gpus: gpus(node, gpu_resources),
+        gpus: gpus(node, gpu_resources).into(),
         marks: marks(node, keys),
     }
 }

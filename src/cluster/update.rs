@@ -1,6 +1,7 @@
 //! What Kubernetes tells, as plain data: the part of a Node that maintenance is about, and when its pods change.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -170,7 +171,7 @@ pub struct Node {
     /// `status.nodeInfo.bootID`.
     pub boot_id: Option<BootId>,
     /// `status.allocatable` of each GPU resource, by resource name; a resource with none is absent.
-    pub gpus: BTreeMap<String, u64>,
+    pub gpus: Arc<BTreeMap<String, u64>>,
     /// Our annotations.
     pub marks: Marks,
 }

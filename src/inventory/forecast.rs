@@ -133,7 +133,7 @@ impl Inventory {
     pub fn gpus_of(&self, names: &[NodeName]) -> BTreeMap<String, u64> {
         let mut sum: BTreeMap<String, u64> = BTreeMap::new();
         for node in names.iter().filter_map(|name| self.nodes.get(name)) {
-            for (resource, count) in &node.gpus {
+            for (resource, count) in &*node.gpus {
                 let so_far = sum.entry(resource.clone()).or_default();
                 *so_far = so_far.saturating_add(*count);
             }

@@ -188,12 +188,12 @@ impl Inventory {
         Origin {
             cluster: compute.and_then(|compute| self.computes.get(compute)?.name.clone()),
             vm: self.vms.get(&vm.moref).and_then(|vm| vm.name.clone()),
-            before: host.and_then(|host| Some(self.last_of.get(host)?.traceparent.clone())),
+            before: host.and_then(|host| Some(self.last_of.get(host)?.traceparent.to_string())),
         }
     }
 
     /// The traceparent of the first episode among those ahead.
-    fn root_ahead(&self, admission: &Admission) -> Option<String> {
+    fn root_ahead(&self, admission: &Admission) -> Option<Arc<str>> {
         match admission {
             Admission::Granted => None,
             Admission::Behind { ahead, .. } => ahead.iter().find_map(|name| {

@@ -54,7 +54,7 @@ fn node(n: u8) -> Node {
             heartbeat: None,
         },
         boot_id: None,
-        gpus: BTreeMap::new(),
+        gpus: Default::default(),
         marks: Marks::default(),
     }
 }
@@ -201,13 +201,13 @@ fn in_phase(n: u8, phase: Phase) -> Fact {
         vm_uuid: Some(uuid(n)),
         host: HostMark {
             moref: None,
-            name: format!("esx-{n}"),
+            name: format!("esx-{n}").into(),
         },
         begun_at: at(0),
         cordon: Cordon::Ours,
         recordoned: 0,
         boot_before: None,
-        gpus_before: BTreeMap::new(),
+        gpus_before: Default::default(),
         powered_off: true,
         moved_to: None,
         gave_up: None,

@@ -170,7 +170,7 @@ fn without_node(episode: &Episode, seen: &Observed, policy: &Policy, now: Timest
         ready: false,
         heartbeat: None,
         boot_id: None,
-        gpus: std::collections::BTreeMap::new(),
+        gpus: Arc::default(),
     };
     in_episode(episode, &nobody, seen, policy, now)
 }
@@ -414,7 +414,7 @@ fn not_visible(vm: &VmFacts) -> WaitingOn {
 fn stands_on(vm: &VmFacts) -> HostMark {
     HostMark {
         moref: vm.on.clone(),
-        name: vm.on_name.clone(),
+        name: vm.on_name.as_str().into(),
     }
 }
 

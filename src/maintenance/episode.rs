@@ -87,7 +87,7 @@ pub struct Episode {
     /// Its name, and its trace id.
     pub id: EpisodeId,
     /// The W3C traceparent of its root span, fixed at detection so that every process that works on it adds to one trace.
-    pub traceparent: String,
+    pub traceparent: Arc<str>,
     /// What set it off.
     pub trigger: Trigger,
     /// Which Node: one that was deleted and recreated under the same name is another.
@@ -107,7 +107,7 @@ pub struct Episode {
     pub boot_before: Option<BootId>,
     /// What the Node had allocatable of each GPU resource before.
     #[serde(default)]
-    pub gpus_before: BTreeMap<String, u64>,
+    pub gpus_before: Arc<BTreeMap<String, u64>>,
     /// The VM has been seen powered off in this episode.
     #[serde(default)]
     pub powered_off: bool,
@@ -182,7 +182,7 @@ pub struct HostMark {
     /// Its moref; `None` in an episode adopted from the Python controller, which writes names only.
     pub moref: Option<HostRef>,
     /// Its name.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 impl fmt::Display for HostMark {
@@ -353,7 +353,7 @@ impl Episode {
     ///
     /// Both are a digest of what the episode is about, so that no randomness enters the decision and a decision made
     /// twice gives one name.
-    pub fn name(node: &NodeUid, trigger: &Trigger, begun_at: Timestamp) -> (EpisodeId, String) {
+    pub fn name(node: &NodeUid, trigger: &Trigger, begun_at: Timestamp) -> (EpisodeId, Arc<str>) {
         let task = trigger.task.as_ref().map_or("", TaskRef::as_str);
         let task = trigger
             .request
@@ -362,7 +362,7 @@ impl Episode {
         let digest = Sha256::digest(format!("{node}\n{task}\n{}\n{begun_at}", trigger.clicked_at));
         let hex: String = digest.iter().take(24).map(|byte| format!("{byte:02x}")).collect();
         let (trace, span) = hex.split_at(32);
-        (EpisodeId::new(trace), format!("00-{trace}-{span}-01"))
+        (EpisodeId::new(trace), format!("00-{trace}-{span}-01").into())
     }
 
     /// The trace id, as the traceparent has it; empty for one that is none.

@@ -1,6 +1,7 @@
 //! What is known of one node at one moment, from both worlds; and the one proof it can give.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -87,7 +88,7 @@ pub struct Observed {
     /// Whether it may begin to drain.
     pub admission: Admission,
     /// The traceparent of the first episode among those ahead of it, where it waits its turn.
-    pub behind: Option<String>,
+    pub behind: Option<Arc<str>>,
     /// What an episode that begins would be told to come from; empty where none can begin. Nothing is decided from it.
     pub origin: Origin,
     /// What the latest drain round of this episode found.
@@ -161,7 +162,7 @@ pub struct NodeSeen {
     /// `status.nodeInfo.bootID`.
     pub boot_id: Option<BootId>,
     /// Allocatable GPUs by resource name.
-    pub gpus: BTreeMap<String, u64>,
+    pub gpus: Arc<BTreeMap<String, u64>>,
 }
 
 /// What a person writes on a Node, to be heeded whatever happens to it.

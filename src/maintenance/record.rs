@@ -80,12 +80,12 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
     .unwrap_or_else(|error| format!("not serialisable: {error}"));
     Annotations {
         state: state.map(str::to_owned),
-        host: state.map(|_| episode.host.name.clone()),
+        host: state.map(|_| episode.host.name.to_string()),
         migrated_to_host: episode
             .moved_to
             .as_ref()
             .filter(|_| state == Some("migrated"))
-            .map(|host| host.name.clone()),
+            .map(|host| host.name.to_string()),
         transition_time: state.map(|_| format!("{now:.0}")),
         episode: Some(json),
     }

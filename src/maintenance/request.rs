@@ -61,7 +61,7 @@ impl Request {
             Action::PowerOff | Action::Reboot => !episode.powered_off,
             Action::Relocate { to } => {
                 let moved = episode.moved_to.as_ref().is_some_and(|moved| match to {
-                    Some(to) => moved.name == *to,
+                    Some(to) => *moved.name == **to,
                     None => true,
                 });
                 !moved && episode.gave_up.is_none()

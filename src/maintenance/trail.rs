@@ -155,7 +155,7 @@ pub struct Saw {
     pub budgets: BTreeSet<String>,
     /// The traceparent of the episode whose place was waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub behind: Option<String>,
+    pub behind: Option<Arc<str>>,
     /// How it stood in the queue at first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
@@ -331,7 +331,7 @@ pub fn close(
             next.is_none_or(|next| (next.phase.name(), next.since) != (was.phase.name(), was.since));
         if is_over {
             trail.owed.push(Owed {
-                host: was.host.name.clone(),
+                host: was.host.name.to_string(),
                 part: Part::Passed(Box::new(Passed {
                     phase: was.phase.clone(),
                     since: was.since,
@@ -350,7 +350,7 @@ pub fn close(
     }
     if let Some(next) = next {
         let owed = |part| Owed {
-            host: next.host.name.clone(),
+            host: next.host.name.to_string(),
             part,
         };
         if !goes_on {

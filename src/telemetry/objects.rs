@@ -39,6 +39,11 @@ const NOBODYS: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
 /// processor; whoever ended the episode without the actor, a person's hand or another replica, is not waited for long.
 const WORD: jiff::SignedDuration = jiff::SignedDuration::from_secs(15);
 
+/// How many objects are told at a time that stand where they stood, and only count on: pods that have gone, the words of a
+/// wait. Looks at what is due are a second apart, so who watches one drain sees it each second, and of twenty each in ten. Told
+/// after every round, those of 200 nodes were ten writes a second of up to a hundred names each, beside 25 evictions.
+const COUNTED: usize = 2;
+
 /// One write that is due.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
@@ -189,7 +194,8 @@ impl Objects {
         self.wake.notify_one();
     }
 
-    /// What is due to be written.
+    /// What is due to be written. What only counts on is written in turn, [`COUNTED`] objects at a time, and asks for another
+    /// look where it is more.
     pub fn due(&self) -> Vec<Write> {
         let now = (self.clock)();
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,6 +214,7 @@ impl Objects {
                 }
             }
         }
+        let mut counted = Vec::new();
         for object in state.objects.values().filter(|object| !object.is_over) {
             let wanted = match &object.role {
                 Role::Episode { .. } => state.of_episode(object, now),
@@ -217,14 +224,19 @@ impl Objects {
             if let (Some(template), Some(id)) = (&self.trace_url, &wanted.trace_id) {
                 wanted.trace_url = Some(template.replace(crate::config::TRACE_ID, id));
             }
-            if let Some(changes) = difference(&object.status, &wanted) {
-                due.push(Write::Status {
-                    name: object.name.clone(),
-                    uid: object.uid.clone(),
-                    changes,
-                });
+            if status::counts_on(&object.status, &wanted) {
+                counted.push((object, wanted));
+            } else {
+                due.extend(status_of(object, &wanted));
             }
         }
+        // The resource version grows with each write, so whose is the lowest has waited the longest.
+        counted.sort_by_key(|(object, _)| object.resource_version);
+        if counted.len() > COUNTED {
+            self.wake.notify_one();
+        }
+        let in_turn = counted.iter().take(COUNTED);
+        due.extend(in_turn.filter_map(|(object, wanted)| status_of(object, wanted)));
         due.extend(state.beyond(self.history, now));
         due
     }
@@ -453,6 +465,15 @@ fn spec(node: &NodeName, episode: &Episode, selector: &str) -> NodeMaintenanceSp
         selector: Some(selector.to_owned()),
         ..NodeMaintenanceSpec::default()
     }
+}
+
+/// The write by which an object comes to say what is wanted of it, unless it does.
+fn status_of(object: &Maintenance, wanted: &NodeMaintenanceStatus) -> Option<Write> {
+    Some(Write::Status {
+        name: object.name.clone(),
+        uid: object.uid.clone(),
+        changes: difference(&object.status, wanted)?,
+    })
 }
 
 /// What has to change for `is` to become `wanted`, as a merge patch; `None` where nothing has.

@@ -1,7 +1,5 @@
 //! Stand-ins that the tests of several listeners share: a moment, a Node, and an episode.
 
-use std::collections::BTreeMap;
-
 use jiff::{SignedDuration, Timestamp};
 
 use crate::ids::{EpisodeId, NodeUid, TaskRef};
@@ -25,7 +23,7 @@ pub(super) fn node() -> NodeSeen {
         ready: true,
         heartbeat: None,
         boot_id: None,
-        gpus: BTreeMap::new(),
+        gpus: Default::default(),
     }
 }
 
@@ -36,7 +34,7 @@ pub(super) const TRACE: &str = "00112233445566778899aabbccddeeff";
 pub(super) fn episode(phase: Phase, since: i64) -> Episode {
     Episode {
         id: EpisodeId::new(TRACE),
-        traceparent: format!("00-{TRACE}-0011223344556677-01"),
+        traceparent: format!("00-{TRACE}-0011223344556677-01").into(),
         trigger: Trigger {
             task: Some(TaskRef::new("task-1")),
             clicked_at: at(0),
@@ -49,13 +47,13 @@ pub(super) fn episode(phase: Phase, since: i64) -> Episode {
         vm_uuid: None,
         host: HostMark {
             moref: None,
-            name: "esx1".to_owned(),
+            name: "esx1".into(),
         },
         begun_at: at(1),
         cordon: Cordon::Ours,
         recordoned: 0,
         boot_before: None,
-        gpus_before: BTreeMap::new(),
+        gpus_before: Default::default(),
         powered_off: false,
         moved_to: None,
         gave_up: None,

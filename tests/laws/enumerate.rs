@@ -24,7 +24,7 @@ use crate::facts::*;
 fn phases() -> Vec<Phase> {
     let to = HostMark {
         moref: Some(spare()),
-        name: "esx-spare".to_owned(),
+        name: "esx-spare".into(),
     };
     let at_work = vec![
         Phase::Queued,
@@ -138,7 +138,7 @@ fn nodes() -> Vec<NodeSeen> {
             nodes.push(NodeSeen {
                 ready,
                 boot_id: boot.clone(),
-                gpus: gpus(count),
+                gpus: gpus(count).into(),
                 unschedulable,
                 cordoned_by: by,
                 ..node()

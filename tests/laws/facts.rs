@@ -71,7 +71,7 @@ pub fn node() -> NodeSeen {
         ready: true,
         heartbeat: Some(at(0)),
         boot_id: Some(old_boot()),
-        gpus: gpus(2),
+        gpus: gpus(2).into(),
     }
 }
 
@@ -128,7 +128,7 @@ pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
 pub fn episode(phase: Phase, cordon: Cordon, powered_off: bool) -> Episode {
     Episode {
         id: EpisodeId::new("00112233445566778899aabbccddeeff"),
-        traceparent: "00-00112233445566778899aabbccddeeff-0011223344556677-01".to_owned(),
+        traceparent: "00-00112233445566778899aabbccddeeff-0011223344556677-01".into(),
         trigger: Trigger {
             task: Some(TaskRef::new("task-1")),
             clicked_at: at(0),
@@ -141,13 +141,13 @@ pub fn episode(phase: Phase, cordon: Cordon, powered_off: bool) -> Episode {
         vm_uuid: None,
         host: HostMark {
             moref: Some(home()),
-            name: "esx-home".to_owned(),
+            name: "esx-home".into(),
         },
         begun_at: at(0),
         cordon,
         recordoned: 0,
         boot_before: Some(old_boot()),
-        gpus_before: gpus(2),
+        gpus_before: gpus(2).into(),
         powered_off,
         moved_to: None,
         gave_up: None,

@@ -199,7 +199,7 @@ impl World {
             TaskEnds => self.end_tasks(None),
             TaskFails => self.end_tasks(Some(Advice::OtherHost)),
             NodeComesUp => self.come_up(),
-            NodeLosesGpus => self.seen.node.as_mut().unwrap().gpus.clear(),
+            NodeLosesGpus => self.seen.node.as_mut().unwrap().gpus = Default::default(),
             PersonCordons => self.person(true),
             PersonUncordons => self.person(false),
             PersonPowersOn if self.host().takes_vms() && self.power == PowerSeen::Off => self.power_on(),
@@ -298,7 +298,7 @@ impl World {
                 node.boot_id = Some(boot);
             }
             node.ready = true;
-            node.gpus = gpus(2);
+            node.gpus = gpus(2).into();
             node.heartbeat = Some(self.now);
         }
     }

@@ -61,13 +61,13 @@ fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
         vm_uuid: None,
         host: HostMark {
             moref: Some(HostRef::new("host-1")),
-            name: host.to_owned(),
+            name: host.into(),
         },
         begun_at: at(1),
         cordon: Cordon::Ours,
         recordoned: 0,
         boot_before: None,
-        gpus_before: BTreeMap::new(),
+        gpus_before: Default::default(),
         powered_off: false,
         moved_to: None,
         gave_up: None,
@@ -106,7 +106,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         ready: true,
         heartbeat: None,
         boot_id: None,
-        gpus: BTreeMap::new(),
+        gpus: Default::default(),
     };
     let report = DrainReport {
         listed_at: at(2),

@@ -67,7 +67,7 @@ fn the_facts_of_a_node_are_read() {
         ("nvidia.com/gpu".to_owned(), 4),
         ("nvidia.com/mig".to_owned(), 1_000),
     ];
-    assert_eq!(node.gpus, BTreeMap::from(expected));
+    assert_eq!(*node.gpus, BTreeMap::from(expected));
     assert_eq!(
         node.marks,
         Marks {

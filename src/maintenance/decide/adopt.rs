@@ -75,6 +75,6 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
 fn by_name(name: &str, is_here: bool, here: Option<crate::ids::HostRef>) -> HostMark {
     HostMark {
         moref: here.filter(|_| is_here),
-        name: name.to_owned(),
+        name: name.into(),
     }
 }

@@ -232,10 +232,11 @@ impl<'a> Scene<'a> {
             self.seen.offer.fits.clone(),
             self.seen.attempt(EffectKind::Survey, self.episode.since),
         ) {
-            let moref = Some(moref);
-            return Some(Phase::Relocating {
-                to: HostMark { moref, name },
-            });
+            let to = HostMark {
+                moref: Some(moref),
+                name: name.into(),
+            };
+            return Some(Phase::Relocating { to });
         }
         // Before it waits for a host, nobody has looked for one.
         let has_looked = *self.episode.phase.at_work() == Phase::AwaitingHost && self.has_surveyed();

@@ -12,7 +12,7 @@ fn time(text: &str) -> Timestamp {
 fn episode(phase: Phase) -> Episode {
     Episode {
         id: EpisodeId::new("00112233445566778899aabbccddeeff"),
-        traceparent: "00-00112233445566778899aabbccddeeff-0011223344556677-01".to_owned(),
+        traceparent: "00-00112233445566778899aabbccddeeff-0011223344556677-01".into(),
         trigger: Trigger {
             task: Some(TaskRef::new("task-81")),
             clicked_at: time("2026-11-21T03:00:00.25Z"),
@@ -25,13 +25,13 @@ fn episode(phase: Phase) -> Episode {
         vm_uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708"),
         host: HostMark {
             moref: Some(HostRef::new("host-21")),
-            name: "esx-1".to_owned(),
+            name: "esx-1".into(),
         },
         begun_at: time("2026-11-21T03:00:01Z"),
         cordon: Cordon::Ours,
         recordoned: 0,
         boot_before: Some(BootId::new("boot-1")),
-        gpus_before: [("nvidia.com/gpu".to_owned(), 4)].into(),
+        gpus_before: Arc::new([("nvidia.com/gpu".to_owned(), 4)].into()),
         powered_off: false,
         moved_to: None,
         gave_up: None,
@@ -46,7 +46,7 @@ fn episode(phase: Phase) -> Episode {
 fn every_phase() -> Vec<Phase> {
     let to = HostMark {
         moref: Some(HostRef::new("host-22")),
-        name: "esx-2".to_owned(),
+        name: "esx-2".into(),
     };
     let at_work = [
         Phase::Queued,
@@ -105,7 +105,7 @@ fn people_and_scripts_read_the_states_of_the_python_controller() {
         let mut episode = episode(phase);
         episode.moved_to = moved.then(|| HostMark {
             moref: None,
-            name: "esx-2".to_owned(),
+            name: "esx-2".into(),
         });
         write(
             &Record::Episode(Arc::new(episode)),

@@ -1,6 +1,5 @@
 //! What a record keeps, and that it stays small.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
@@ -31,13 +30,13 @@ fn draining() -> Episode {
         vm_uuid: None,
         host: HostMark {
             moref: None,
-            name: "esx1".to_owned(),
+            name: "esx1".into(),
         },
         begun_at: at(0),
         cordon: Cordon::Ours,
         recordoned: 0,
         boot_before: None,
-        gpus_before: BTreeMap::new(),
+        gpus_before: Default::default(),
         powered_off: false,
         moved_to: None,
         gave_up: None,

@@ -16,7 +16,7 @@ use crate::telemetry::stand_in::{self, at, node};
 fn mark(name: &str) -> HostMark {
     HostMark {
         moref: None,
-        name: name.to_owned(),
+        name: name.into(),
     }
 }
 
@@ -24,7 +24,7 @@ fn mark(name: &str) -> HostMark {
 fn episode(phase: Phase, since: i64) -> Episode {
     Episode {
         id: EpisodeId::new("4bf9"),
-        traceparent: String::new(),
+        traceparent: "".into(),
         trigger: Trigger {
             task: Some(TaskRef::new("task-9")),
             clicked_at: at(10) - SignedDuration::from_millis(400),
@@ -532,7 +532,7 @@ fn where_the_ui_is_known_the_first_and_the_last_event_link_to_the_trace() {
     };
     let traced = |phase| {
         Record::Episode(Arc::new(Episode {
-            traceparent: "00-4bf9-00f0-01".to_owned(),
+            traceparent: "00-4bf9-00f0-01".into(),
             ..episode(phase, 10)
         }))
     };

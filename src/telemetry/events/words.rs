@@ -320,7 +320,7 @@ fn recorded(
             Some((Reason::VMPoweredOff, note))
         }
         Phase::PoweringOn { .. } if episode.moved_to != was.moved_to => {
-            let to = episode.moved_to.as_ref().map_or("", |to| to.name.as_str());
+            let to = episode.moved_to.as_ref().map_or("", |to| &to.name);
             let note = format!(
                 "The VM was moved from ESXi host {} to {to} in {took}",
                 episode.host

@@ -115,6 +115,29 @@ pub(super) fn ended(
     judged(object, status, &progress, at)
 }
 
+/// Whether `wanted` tells nothing else than `is` but how far it has come: which pods are left, and the words of a wait for the
+/// same thing.
+pub(super) fn counts_on(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStatus) -> bool {
+    if is == wanted {
+        return false;
+    }
+    let mut standing = NodeMaintenanceStatus {
+        pending_pods: is.pending_pods.clone(),
+        pods: is.pods.clone(),
+        total_pods: is.total_pods,
+        eviction_pods: is.eviction_pods,
+        drain_progress: is.drain_progress,
+        ..wanted.clone()
+    };
+    if let (Some(was), Some(waiting)) = (&is.waiting_on, &mut standing.waiting_on) {
+        waiting.message.clone_from(&was.message);
+    }
+    for (was, condition) in is.conditions.iter().zip(&mut standing.conditions) {
+        condition.message.clone_from(&was.message);
+    }
+    standing == *is
+}
+
 /// The status of a request that is fulfilled, or was given up.
 pub(super) fn fulfilled(object: &Maintenance, gave_up: Option<&str>, at: Timestamp) -> NodeMaintenanceStatus {
     let status = over((*object.status).clone(), at);
@@ -163,10 +186,10 @@ fn shown(object: &Maintenance, seen: &OfNode, episode: &Episode, now: Timestamp)
     passed(&mut status, seen, episode);
     begin_phase(&mut status, phase, episode.since);
     status.state = Some(phase.to_owned());
-    status.host = Some(episode.host.name.clone());
+    status.host = Some(episode.host.name.to_string());
     status.target = match (&episode.moved_to, episode.phase.at_work()) {
-        (Some(moved), _) => Some(moved.name.clone()),
-        (None, Phase::Relocating { to }) => Some(to.name.clone()),
+        (Some(moved), _) => Some(moved.name.to_string()),
+        (None, Phase::Relocating { to }) => Some(to.name.to_string()),
         (
             None,
             Phase::Queued

@@ -1,9 +1,11 @@
 use std::sync::Arc;
 
+use futures::FutureExt as _;
+
 use super::*;
 use crate::cluster::update::{Asked, AskedAction};
 use crate::ids::{HostRef, VmRef};
-use crate::maintenance::episode::Phase;
+use crate::maintenance::episode::{DrainEnd, Phase};
 use crate::maintenance::observed::{
     Admission, HostState, Lead, Observed, PodLeft, PodLeftBecause, PowerSeen, VmFacts,
 };
@@ -141,7 +143,7 @@ impl Cluster {
                 if let Role::Episode { record } = &mut object.role {
                     record.clone_from(&object.status.record);
                 }
-                object.resource_version += 1;
+                object.resource_version = 1 + self.writes;
                 self.stands(object);
             }
             Write::Delete { name, uid } => {
@@ -379,6 +381,92 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     assert!(status.pending_pods.is_empty() && status.ended_at.is_none());
     let phases: Vec<_> = status.phases.iter().map(|it| it.phase.as_str()).collect();
     assert_eq!(phases, ["Draining", "Drained"]);
+}
+
+#[test]
+fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_than_that_is_told_at_once() {
+    let mut cluster = Cluster::new();
+    let names = ["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"];
+    let with = |phase: Phase, left: usize| {
+        let left = (0..left).map(|number| PodLeft {
+            name: format!("ml/{number}"),
+            why: PodLeftBecause::Leaving,
+        });
+        let report = DrainReport {
+            listed_at: at(2),
+            pods_revision: 0,
+            left: left.collect(),
+            moved_at: None,
+            listed: 9,
+            ignored: 0,
+            evicted: 0,
+        };
+        sight(Record::Episode(Arc::new(episode(phase, 1))), None, Some(report))
+    };
+    let show = |cluster: &Cluster, sights: &BTreeMap<NodeName, Sight>| {
+        cluster.objects.show(&Pictures::all(sights.clone()));
+    };
+    let is_woken = |cluster: &Cluster| cluster.objects.changed().now_or_never().is_some();
+    let all = |left| names.map(|name| (NodeName::new(name), with(Phase::Draining, left)));
+    let mut sights = BTreeMap::from(all(9));
+    for _ in 0..2 {
+        show(&cluster, &sights);
+        for write in cluster.objects.due() {
+            cluster.write(write);
+        }
+    }
+    show(&cluster, &sights);
+    assert_eq!(
+        cluster.objects.due(),
+        [],
+        "each says that it drains, and nine pods"
+    );
+
+    // Every node goes on all the while, and one is done with its drain.
+    sights.insert(
+        NodeName::new("gpu5"),
+        with(Phase::ShuttingDown(DrainEnd::Complete), 0),
+    );
+    let mut turns = Vec::new();
+    for left in (3..9).rev() {
+        for (name, sight) in all(left).into_iter().take(4) {
+            sights.insert(name, sight);
+        }
+        show(&cluster, &sights);
+        assert!(is_woken(&cluster), "they have changed");
+        let due = cluster.objects.due();
+        assert!(is_woken(&cluster), "two are held back");
+        let nodes = due.iter().map(|write| match write {
+            Write::Status { name, .. } => name.split('-').next().unwrap_or_default().to_owned(),
+            Write::Create { .. } | Write::Delete { .. } => panic!("{write:?}"),
+        });
+        turns.push(nodes.collect::<Vec<_>>().join(" "));
+        for write in due {
+            cluster.write(write);
+        }
+    }
+    assert_eq!(
+        turns,
+        [
+            "gpu5 gpu1 gpu2",
+            "gpu3 gpu4",
+            "gpu1 gpu2",
+            "gpu3 gpu4",
+            "gpu1 gpu2",
+            "gpu3 gpu4"
+        ]
+    );
+
+    // They stand still, and what was held back is told as well.
+    show(&cluster, &sights);
+    assert!(is_woken(&cluster), "the last writes are seen");
+    for write in cluster.objects.due() {
+        cluster.write(write);
+    }
+    assert!(!is_woken(&cluster), "nothing is held back");
+    show(&cluster, &sights);
+    assert_eq!(cluster.objects.due(), []);
+    assert_eq!(cluster.status("gpu1-00112233").pending_pods.len(), 3);
 }
 
 #[test]

@@ -340,7 +340,7 @@ fn row_of_story(name: &NodeName, story: &Story) -> EpisodeRow {
     EpisodeRow {
         id: episode.id.to_string(),
         node: name.to_string(),
-        host: Some(episode.host.name.clone()),
+        host: Some(episode.host.name.to_string()),
         started_at: Some(episode.begun_at),
         ended_at,
         result: result.to_owned(),
@@ -646,10 +646,10 @@ fn episode_facts(episode: &Episode) -> Vec<Fact> {
         ),
     }
     if let Phase::Relocating { to } = episode.phase.at_work() {
-        say("Moving to", to.name.clone());
+        say("Moving to", to.name.to_string());
     }
     if let Some(moved) = &episode.moved_to {
-        say("Moved to", moved.name.clone());
+        say("Moved to", moved.name.to_string());
     }
     if let Some(why) = &episode.gave_up {
         say("Gave up", why.clone());

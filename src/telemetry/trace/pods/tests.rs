@@ -1,7 +1,5 @@
 //! Drains as sequences of rounds, and what is told of their pods.
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::ids::NodeUid;
 use crate::maintenance::episode::{Cordon, HostMark, Phase, Trigger};
@@ -29,13 +27,13 @@ fn draining() -> Episode {
         vm_uuid: None,
         host: HostMark {
             moref: None,
-            name: "esx1".to_owned(),
+            name: "esx1".into(),
         },
         begun_at: at(0),
         cordon: Cordon::Ours,
         recordoned: 0,
         boot_before: None,
-        gpus_before: BTreeMap::new(),
+        gpus_before: Default::default(),
         powered_off: false,
         moved_to: None,
         gave_up: None,

@@ -18,7 +18,7 @@ fn at(second: i64) -> Timestamp {
 fn host(name: &str) -> HostMark {
     HostMark {
         moref: Some(HostRef::new(format!("host-{name}"))),
-        name: name.to_owned(),
+        name: name.into(),
     }
 }
 
@@ -45,7 +45,7 @@ fn begun(phase: Phase) -> Episode {
         cordon: Cordon::Ours,
         recordoned: 0,
         boot_before: None,
-        gpus_before: BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)]),
+        gpus_before: BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)]).into(),
         powered_off: true,
         moved_to: None,
         gave_up: None,
@@ -396,7 +396,7 @@ fn what_was_seen_of_queue_drain_place_and_task_is_told() {
         let task = |task: &str| Some(TaskRef::new(task));
         match phase {
             Phase::Queued => Saw {
-                behind: Some(BEFORE.to_owned()),
+                behind: Some(BEFORE.into()),
                 queue: Some(Queue {
                     position: 3,
                     limit: 2,
@@ -542,7 +542,7 @@ fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
 #[test]
 fn a_traceparent_that_is_none_gives_no_spans() {
     let mut episode = begun(Phase::Draining);
-    episode.traceparent = "mine".to_owned();
+    episode.traceparent = "mine".into();
     let begin = Transition {
         record: Record::Episode(Arc::new(episode)),
         unschedulable: Some(true),
