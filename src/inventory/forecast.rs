@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Inventory;
-use super::places::{Reservation, device_needs};
+use super::places::{Drawn, Reservation, device_needs};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{Admission, HostState, NodeSeen, VmSeen};
@@ -90,6 +90,7 @@ impl Inventory {
         self.update_ledger(&self.names());
         let (offers, mut reservations) = self.placed(&self.names());
         let mut forecasts = Vec::new();
+        let mut drawn = Drawn::new();
         for name in names {
             let Some(sight) = self.sight(name, Offer::default()) else {
                 continue;
@@ -97,7 +98,7 @@ impl Inventory {
             let vm = self.bound_vm(name);
             let offer = match offers.get(name) {
                 Some(offer) => Some(offer.clone()),
-                None => self.offer_to(name, &mut reservations),
+                None => self.offer_to(name, &mut reservations, &mut drawn),
             };
             forecasts.push(Forecast {
                 node: name.clone(),
@@ -117,10 +118,15 @@ impl Inventory {
         forecasts
     }
 
-    fn offer_to(&self, name: &NodeName, reservations: &mut Vec<(NodeName, Reservation)>) -> Option<Offer> {
+    fn offer_to(
+        &self,
+        name: &NodeName,
+        reservations: &mut Vec<(NodeName, Reservation)>,
+        drawn: &mut Drawn,
+    ) -> Option<Offer> {
         let wanted = self.wanted(self.bound_vm(name)?, None)?;
-        let hosts = self.host_views(&wanted, reservations);
-        let offer = look(&wanted, &hosts, None, &[]);
+        let hosts = self.hosts_for(&wanted, reservations, drawn);
+        let offer = look(&wanted, hosts, None, &[]);
         if let Some((host, _)) = &offer.fits {
             let needs = device_needs(&wanted);
             let (vm, host) = (wanted.vm, host.clone());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::Inventory;
-use crate::ids::{HostRef, NodeName, VmRef};
+use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Detection, Episode, Phase, Record};
 use crate::maintenance::observed::{HostState, Outcome};
@@ -26,6 +26,10 @@ pub(super) struct Reservation {
     pub(super) host: HostRef,
     pub(super) needs: Vec<Vec<(u16, u16)>>,
 }
+
+/// The hosts of clusters, each cluster's drawn once for all VMs that look for a place there: at 200 nodes on their way, a drawing
+/// for each was most of what a picture cost.
+pub(super) type Drawn = BTreeMap<ComputeRef, Vec<HostView>>;
 
 impl Inventory {
     /// The state of a host; unknown when vCenter does not tell of it.
@@ -129,15 +133,16 @@ impl Inventory {
         }
         seekers.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
         let mut offers = BTreeMap::new();
+        let mut drawn = Drawn::new();
         for seeker in &seekers {
             let kept = self
                 .local
                 .get(&seeker.node)
                 .and_then(|local| local.offered.clone());
-            let hosts = self.host_views(&seeker.wanted, &reservations);
+            let hosts = self.hosts_for(&seeker.wanted, &reservations, &mut drawn);
             let offer = look(
                 &seeker.wanted,
-                &hosts,
+                hosts,
                 kept.as_ref(),
                 &self.refused_hosts(&seeker.node),
             );
@@ -150,9 +155,9 @@ impl Inventory {
         }
         // They look before their VM is off, and what they see is kept for nobody.
         for looker in lookers {
-            let hosts = self.host_views(&looker.wanted, &reservations);
+            let hosts = self.hosts_for(&looker.wanted, &reservations, &mut drawn);
             let refused = self.refused_hosts(&looker.node);
-            offers.insert(looker.node, look(&looker.wanted, &hosts, None, &refused));
+            offers.insert(looker.node, look(&looker.wanted, hosts, None, &refused));
         }
         (offers, reservations)
     }
@@ -187,40 +192,52 @@ impl Inventory {
         })
     }
 
-    pub(super) fn host_views(
+    /// The hosts to which a VM could go, with what others have reserved there.
+    pub(super) fn hosts_for<'a>(
         &self,
         wanted: &Wanted,
         reservations: &[(NodeName, Reservation)],
-    ) -> Vec<HostView> {
-        self.hosts
-            .values()
-            .filter(|host| wanted.compute.is_some() && host.compute == wanted.compute)
-            .map(|host| {
-                let held = self.holds.get(&host.moref).cloned();
-                let shown = |vm: &VmRef| held.iter().flatten().any(|hold| hold.vm == *vm);
-                let reserved = reservations
-                    .iter()
-                    .map(|(_, reservation)| reservation)
-                    // A VM that the survey saw there holds its device already; it is not counted twice.
-                    .filter(|it| it.host == host.moref && it.vm != wanted.vm && !shown(&it.vm))
-                    .flat_map(|it| it.needs.iter().cloned())
-                    .collect();
-                HostView {
-                    moref: host.moref.clone(),
-                    name: host.name.clone().unwrap_or_else(|| host.moref.to_string()),
-                    compute: host.compute.clone(),
-                    state: self.host_state(Some(&host.moref)),
-                    datastores: host.datastores.clone(),
-                    devices: host.passthrough.as_ref().map(|devices| {
-                        let device = |it: &PciDevice| Device {
-                            address: it.address.clone(),
-                            ids: (it.vendor, it.device),
-                        };
-                        devices.iter().map(device).collect()
-                    }),
-                    reserved,
-                    held,
-                }
+        drawn: &'a mut Drawn,
+    ) -> &'a [HostView] {
+        let Some(compute) = &wanted.compute else {
+            return &[];
+        };
+        let hosts = drawn
+            .entry(compute.clone())
+            .or_insert_with(|| self.hosts_of(compute));
+        for host in hosts.iter_mut() {
+            let shown = |vm: &VmRef| host.held.iter().flatten().any(|hold| hold.vm == *vm);
+            host.reserved = reservations
+                .iter()
+                .map(|(_, reservation)| reservation)
+                // A VM that the survey saw there holds its device already; it is not counted twice.
+                .filter(|it| it.host == host.moref && it.vm != wanted.vm && !shown(&it.vm))
+                .flat_map(|it| it.needs.iter().cloned())
+                .collect();
+        }
+        hosts
+    }
+
+    /// The hosts of a cluster, before anything is reserved there.
+    fn hosts_of(&self, compute: &ComputeRef) -> Vec<HostView> {
+        let hosts = self.hosts.values();
+        hosts
+            .filter(|host| host.compute.as_ref() == Some(compute))
+            .map(|host| HostView {
+                moref: host.moref.clone(),
+                name: host.name.clone().unwrap_or_else(|| host.moref.to_string()),
+                compute: host.compute.clone(),
+                state: self.host_state(Some(&host.moref)),
+                datastores: host.datastores.clone(),
+                devices: host.passthrough.as_ref().map(|devices| {
+                    let device = |it: &PciDevice| Device {
+                        address: it.address.clone(),
+                        ids: (it.vendor, it.device),
+                    };
+                    devices.iter().map(device).collect()
+                }),
+                reserved: Vec::new(),
+                held: self.holds.get(&host.moref).cloned(),
             })
             .collect()
     }
