@@ -50,8 +50,8 @@ pub struct DrainSettings {
     pub eviction_deadline: Duration,
     /// For one complete list, all its pages together, and its turn among others.
     pub list_deadline: Duration,
-    /// How long evictions may begin in one round; pods not reached by then are reported as such. One that has begun keeps
-    /// its own deadline.
+    /// How long evictions may begin in one round, counted from its first list; pods not reached by then are reported as such.
+    /// One that has begun keeps its own deadline.
     pub round_deadline: Duration,
     /// Evictions in flight at once, in all rounds with these settings together.
     pub flight: Flight,
@@ -59,6 +59,8 @@ pub struct DrainSettings {
     pub pace: Pace,
     /// Lists in flight at once, likewise: what is listed is large.
     pub lists: Flight,
+    /// How fast lists follow each other, likewise.
+    pub list_pace: Pace,
     /// Pods in one page of a list.
     pub page_size: u32,
     /// The pod that Haulout itself runs in, where that is known. It is evicted last, when no other pod is left: the
@@ -161,11 +163,14 @@ pub async fn round(
     let begun = Instant::now();
     let mut asked = Vec::new();
     let mut passes = 0;
+    let mut ends = None;
     loop {
         passes += 1;
         // The pods themselves are let go before the evictions begin: rounds of 200 nodes with 100 pods each last for minutes,
         // and with their pods held, and lists without a bound, the program took 830 MiB.
         let (mut report, standing) = judge(&list(client, node, settings).await?, node, settings);
+        // From here, and not from the round's beginning: rounds that wait for their lists in turn then end in turn as well.
+        let ends = *ends.get_or_insert_with(|| Instant::now() + settings.round_deadline);
         report.asked = std::mem::take(&mut asked);
         if standing.is_empty() {
             return Ok(report.sorted());
@@ -176,11 +181,11 @@ pub async fn round(
                 .extend(standing.into_iter().map(|pod| pod.left(Why::Standing))),
             Mode::Evict(_permit) => {
                 let steps = Steps::growing(standing);
-                evict_all(client, steps, settings, begun, order, &mut report).await;
+                evict_all(client, steps, settings, (begun, ends), order, &mut report).await;
             }
             Mode::EvictInTurn(_permit) => {
                 let steps = Steps::in_turn(standing);
-                evict_all(client, steps, settings, begun, order, &mut report).await;
+                evict_all(client, steps, settings, (begun, ends), order, &mut report).await;
             }
         }
         // Every pod was gone when it was to be evicted: only another list may say that none is left.
@@ -228,6 +233,10 @@ impl Default for DrainSettings {
             // A hundred pods are half a megabyte on the wire, and several while they are read. The drain of
             // 200 nodes took no longer with eight at once than with as many as there were nodes (579 s and 590 s).
             lists: Flight::of(8),
+            // One Node whose pods go one after the other is listed four times a second, and several for a while. Rounds of a fleet that
+            // begin together end together: 200 lists of a hundred pods came at once each minute, and while they did, another client of
+            // the kube-apiserver waited for seconds.
+            list_pace: Pace::of(10, 20),
             // kubectl's and client-go's own page.
             page_size: 500,
             own_pod: None,
@@ -298,6 +307,10 @@ pub async fn list(
     };
     let deadline = settings.list_deadline;
     let complete = async {
+        let waits = settings.list_pace.due(Instant::now() + deadline);
+        waits.are(1);
+        settings.list_pace.turn().await;
+        drop(waits);
         // The places are never closed; were they, nobody would list.
         let _place = settings.lists.places.acquire().await;
         for _ in 0..LISTS_MAX {
@@ -388,16 +401,15 @@ fn judge(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (Report, Ve
 }
 
 /// Evicts those in `steps`, a bounded number at once, until all were asked or spoken for, the round ends, or the
-/// kube-apiserver asks for quiet.
+/// kube-apiserver asks for quiet. The round's times are its beginning and until when evictions may begin in it.
 async fn evict_all(
     client: &kube::Client,
     mut steps: Steps,
     settings: &DrainSettings,
-    begun: Instant,
+    (begun, ends): (Instant, Instant),
     order: Order<'_>,
     report: &mut Report,
 ) {
-    let ends = begun + settings.round_deadline;
     let due = settings.pace.due(order.until);
     let mut flying = FuturesUnordered::new();
     loop {

@@ -1,4 +1,4 @@
-//! How fast evictions follow each other: at once as long as a bucket lasts, then as fast as it fills again, and faster where
+//! How fast evictions follow each other, and lists: at once as long as a bucket lasts, then as fast as it fills again, and faster where
 //! drains would be over before their pods were asked.
 
 use std::collections::BTreeMap;

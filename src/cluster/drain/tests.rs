@@ -740,6 +740,58 @@ async fn rounds_of_two_nodes_share_the_places_for_lists() {
     assert_eq!(log.lines().len(), 1, "the second never had its turn");
 }
 
+/// When each node of a fleet is listed, in milliseconds from here, when rounds of all begin at once.
+async fn listed(nodes: usize) -> Vec<u128> {
+    let begun = Instant::now();
+    let times = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let heard = Arc::clone(&times);
+    let (client, _) = server(move |_| {
+        heard.lock().unwrap().push(begun.elapsed().as_millis());
+        pod_list(&[], "")
+    });
+    let settings = DrainSettings::default();
+    let node = node();
+    let rounds = (0..nodes).map(|_| round(&client, &node, &settings, order(Mode::ListOnly)));
+    let reports = futures::future::join_all(rounds).await;
+    assert!(reports.iter().all(Result::is_ok), "{reports:?}");
+    times.lock().unwrap().clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_nodes_of_a_fleet_are_listed_in_turn_and_a_few_at_once() {
+    assert_eq!(listed(20).await, [0; 20]);
+    let fleet = listed(60).await;
+    let of_each_second = |second| fleet.iter().filter(|at| *at / 1000 == second).count();
+    assert_eq!([0, 1, 2, 3, 4].map(of_each_second), [29, 10, 10, 10, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_list_of_the_largest_fleet_waits_until_its_deadline() {
+    let last = listed(1000).await.into_iter().max();
+    assert!(last.is_some_and(|last| last < 30_000), "{last:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_that_waits_for_its_list_has_its_time_for_evictions_all_the_same() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1")], ""),
+        _ => accepted(),
+    });
+    let settings = DrainSettings {
+        round_deadline: Duration::from_secs(1),
+        list_pace: Pace::of(1, 1),
+        ..DrainSettings::default()
+    };
+    let (node, permit) = (node(), permit());
+    let rounds = (0..4).map(|_| round(&client, &node, &settings, order(Mode::Evict(&permit))));
+    let reports = futures::future::join_all(rounds).await;
+    assert!(reports.iter().all(|report| {
+        let left = &report.as_ref().unwrap().left;
+        left.iter().all(|left| left.why == Why::Evicted)
+    }));
+    assert_eq!(log.lines().len(), 2 * 4);
+}
+
 #[test]
 fn pods_that_are_alike_are_asked_ever_more_at_once_or_one_after_the_other() {
     let standing = || -> Vec<Standing> {
