@@ -234,8 +234,8 @@ impl Default for DrainSettings {
             // 200 nodes took no longer with eight at once than with as many as there were nodes (579 s and 590 s).
             lists: Flight::of(8),
             // One Node is not slowed: where its pods go one after the other it is listed four times a second, and with a budget that
-            // lets twelve go in a second the bucket lasts for 120 pods. Rounds of a fleet that begin together end together, and without a
-            // pace 200 lists of a hundred pods each were asked for at once, each minute.
+            // lets twelve go in a second the bucket lasts for 120 pods. Rounds of a fleet that begin together end together, and nothing
+            // but the places would keep their next lists apart.
             list_pace: Pace::of(10, 20),
             // kubectl's and client-go's own page.
             page_size: 500,
