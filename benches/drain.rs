@@ -36,7 +36,9 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchPar
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, watcher};
 use serde_json::json;
+use tokio::runtime::{Builder, Handle};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 #[path = "house/client.rs"]
 mod client;
@@ -68,6 +70,10 @@ const NODE_MONITOR_GRACE: Duration = Duration::from_secs(50);
 /// Between two questions of the other client. One that asked without a pause would itself take what processor there is to spare:
 /// beside the floor at the pace of evictions it asked 344 times a second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// Between two looks at the audit log, which tells the times of what it tells. It is read and parsed whole: with a look each 25 ms the
+/// bench took half a core beside the drain that it measured, and a fifth beside the floor, which is counted at its end.
+const BETWEEN_AUDITS: Duration = Duration::from_secs(1);
 
 /// How often a pod is tried to be made.
 const POSTS_MAX: usize = 3;
@@ -111,7 +117,7 @@ impl Size {
             Self {
                 rounds: 3,
                 pods: 200,
-                held_rounds: 2,
+                held_rounds: 5,
                 held: 20,
                 nodes: 200,
                 // Of 100 each, two cores need more than a quarter of an hour to create 20,000 pods and to end them.
@@ -140,10 +146,15 @@ fn main() -> anyhow::Result<()> {
     if !std::env::args().any(|argument| argument == "--bench") {
         return Ok(());
     }
-    tokio::runtime::Runtime::new()?.block_on(measure())
+    let neighbours = Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("neighbour")
+        .enable_all()
+        .build()?;
+    tokio::runtime::Runtime::new()?.block_on(measure(neighbours.handle()))
 }
 
-async fn measure() -> anyhow::Result<()> {
+async fn measure(neighbours: &Handle) -> anyhow::Result<()> {
     let size = Size::choose();
     let kube = Kube::start(&Options {
         audit_reads: true,
@@ -165,7 +176,7 @@ async fn measure() -> anyhow::Result<()> {
         held(&kube, &size, &mut table).await?;
     }
     if only.is_empty() || only == "fleet" {
-        fleet(&kube, &size, &mut table).await?;
+        fleet(&kube, &size, neighbours, &mut table).await?;
     }
     table.note("A stand-in for the kubelet ends the pods; every contender waits for the same one.");
     table.note(
@@ -236,13 +247,13 @@ async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
 }
 
 /// Many nodes at once, and another client that wants something else.
-async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
+async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} nodes of {} pods at once", size.nodes, size.pods_of_each);
     let stage = datacenter::stage(kube, "fleet", size.nodes, Collector::Own, |member, _| {
         member.machine.heartbeat = HEARTBEAT;
     })
     .await?;
-    let neighbour = client::of(kube, &User::admin("neighbour")).await?;
+    let neighbour = Neighbour::on(neighbours, kube).await?;
     let mut idle = Samples::default();
     // What the evictions alone do, as fast as they are answered and as fast as Haulout asks: the apiserver, etcd, the
     // controllers and the kubelets have the same to do for them, whoever asks.
@@ -255,16 +266,16 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
     for (number, (who, pace)) in floors.into_iter().enumerate() {
         println!("{case}: the {who}; first the pods are made …");
         fill_all(&stage, size).await?;
-        looks(&neighbour, size.idle_looks, &mut idle).await?;
+        idle = neighbour.looks(size.idle_looks, idle).await?;
         println!("they are evicted …");
         let client = client::of(kube, &User::admin(format!("floor-fleet-{number}"))).await?;
         let began = Instant::now();
-        let busy = looks_during(&neighbour, evict_all(&client, &stage, pace)).await?;
+        let busy = neighbour.looks_during(evict_all(&client, &stage, pace)).await?;
         measured.push((who, began.elapsed(), busy));
     }
     println!("{case}: Haulout; first the pods are made …");
     fill_all(&stage, size).await?;
-    looks(&neighbour, size.idle_looks, &mut idle).await?;
+    idle = neighbour.looks(size.idle_looks, idle).await?;
     println!("they are evicted …");
     table.row(&case, "another client, idle", GET, &idle);
     for (who, wall, busy) in measured {
@@ -298,7 +309,7 @@ async fn fleet(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()
         .await
         .with_context(|| stage.said())
     };
-    let busy = looks_during(&neighbour, drained).await?;
+    let busy = neighbour.looks_during(drained).await?;
     let took = Timestamp::now().duration_since(began);
     let used = haulout.pid().map(used::used).transpose()?;
     haulout.stop().await?;
@@ -417,36 +428,68 @@ async fn evict_all(client: &kube::Client, stage: &Stage<'_>, pace: Option<Pace>)
     Ok(())
 }
 
-/// What another client feels, so many times, into `felt`.
-async fn looks(neighbour: &kube::Client, count: usize, felt: &mut Samples) -> anyhow::Result<()> {
-    for _ in 0..count {
-        felt.add_ms(look(neighbour).await?);
-        tokio::time::sleep(BETWEEN_LOOKS).await;
-    }
-    Ok(())
+/// Another client of the kube-apiserver. It asks on a runtime of its own: among the stand-ins for 200 kubelets it would wait for
+/// those as well.
+struct Neighbour<'r> {
+    client: kube::Client,
+    runtime: &'r Handle,
 }
 
-/// What another client feels while `work` is done.
-async fn looks_during(
-    neighbour: &kube::Client,
-    work: impl Future<Output = anyhow::Result<()>>,
-) -> anyhow::Result<Samples> {
-    let mut looks = Samples::default();
-    let looking = async {
-        loop {
-            match look(neighbour).await {
-                Ok(took) => looks.add_ms(took),
-                Err(error) => break error,
-            }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        error = looking => return Err(error),
-        done = work => done?,
+impl<'r> Neighbour<'r> {
+    async fn on(runtime: &'r Handle, kube: &Kube) -> anyhow::Result<Self> {
+        let kubeconfig = kube.kubeconfig(&User::admin("neighbour"))?;
+        // A client's connections are driven where it was made.
+        let client = runtime.spawn(client::from(kubeconfig)).await??;
+        Ok(Self { client, runtime })
     }
-    Ok(looks)
+
+    /// What it feels, so many times, after what it has `felt`.
+    async fn looks(&self, count: usize, felt: Samples) -> anyhow::Result<Samples> {
+        let looks = look_on(self.client.clone(), count, felt, CancellationToken::new());
+        self.runtime.spawn(looks).await?
+    }
+
+    /// What it feels while `work` is done.
+    async fn looks_during(&self, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<Samples> {
+        let done = CancellationToken::new();
+        let mut looks = self.runtime.spawn(look_on(
+            self.client.clone(),
+            usize::MAX,
+            Samples::default(),
+            done.clone(),
+        ));
+        let _ends_with_the_work = done.drop_guard_ref();
+        tokio::select! {
+            biased;
+            looks = &mut looks => {
+                looks??;
+                bail!("another client had enough before the work was done");
+            }
+            worked = work => worked?,
+        }
+        done.cancel();
+        looks.await?
+    }
+}
+
+/// Looks so many times, or until there is no need.
+async fn look_on(
+    client: kube::Client,
+    count: usize,
+    mut felt: Samples,
+    done: CancellationToken,
+) -> anyhow::Result<Samples> {
+    for _ in 0..count {
+        felt.add_ms(look(&client).await?);
+        if done
+            .run_until_cancelled(tokio::time::sleep(BETWEEN_LOOKS))
+            .await
+            .is_none()
+        {
+            break;
+        }
+    }
+    Ok(felt)
 }
 
 const UNPACED: &str = "floor, as fast as it goes";
@@ -735,6 +778,7 @@ async fn by_haulout(stage: &Stage<'_>, number: usize, pods: usize) -> anyhow::Re
     stage.vcenter.enter_maintenance(&datacenter::host(number)).await?;
     let user = stage.user();
     let (from, to) = until(&format!("{node} to be drained"), PATIENCE, async || {
+        tokio::time::sleep(BETWEEN_AUDITS).await;
         let audit = stage.audit().await?;
         let mut patches = audit.iter().filter(|it| {
             it.verb == "patch"
@@ -758,6 +802,7 @@ async fn by_haulout(stage: &Stage<'_>, number: usize, pods: usize) -> anyhow::Re
     let drain = count(stage.kube, &user, &node, from, to, took).await?;
     // The publisher writes beside the drain and may end after it.
     let events = until("the Events of the pods", PATIENCE, async || {
+        tokio::time::sleep(BETWEEN_AUDITS).await;
         let audit = stage.audit().await?;
         let events = audit
             .iter()

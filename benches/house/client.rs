@@ -1,5 +1,7 @@
 //! The client of the floors: over the same kind of connection as Haulout's, so that the two differ in what they ask alone.
 
+use std::path::PathBuf;
+
 use anyhow::Context as _;
 use haulout_lab::kube::{Kube, User};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
@@ -9,7 +11,15 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 /// # Errors
 /// Where the lab's own kubeconfig cannot be used.
 pub async fn of(kube: &Kube, user: &User) -> anyhow::Result<kube::Client> {
-    let file = Kubeconfig::read_from(kube.kubeconfig(user)?)?;
+    from(kube.kubeconfig(user)?).await
+}
+
+/// A client by a kubeconfig.
+///
+/// # Errors
+/// Where that cannot be used.
+pub async fn from(kubeconfig: PathBuf) -> anyhow::Result<kube::Client> {
+    let file = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     haulout::cluster::client::client(config).context("making a client")
 }
