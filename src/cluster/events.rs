@@ -33,13 +33,17 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The shortest pause after an Event about a pod. A drain tells one of every pod, in the moments in which the kube-apiserver
 /// has their evictions and their ends to do; written as fast as it answers, 200 of them made the drain of 200 pods a fifth to a
-/// half longer, and 20 ms apart it took 1.34 times as long as the floor's, where it took 1.15 with this. Where their queue is half full nobody takes a breath, because what does not fit
-/// into it is lost; so a fleet's are written as they come.
+/// half longer, and 20 ms apart it took 1.34 times as long as the floor's, where it took 1.15 with this. Where their queue is half
+/// full nobody takes a breath, because what does not fit into it is lost; so a fleet's are written as they come.
 const BREATH: Duration = Duration::from_millis(100);
 
 /// How many times as long as the last Event took to write the pause is at the least: where the kube-apiserver is slow, a fixed
 /// pause would give these Events a larger part of what it can do.
 const BREATHS: u32 = 4;
+
+/// The longest pause, after one write that took long among others that do not. A fleet's pods are asked 25 a second, so 125 more
+/// wait at its end, and there is room for 256 when it begins; twenty seconds after one of five lost what came meanwhile.
+const BREATH_MAX: Duration = Duration::from_secs(5);
 
 /// How long what is queued is still written when the house closes. The end of an episode may be among it; a rollout must
 /// not feel it.
@@ -252,7 +256,7 @@ pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop:
         }
         // Half of the queue holds the Events of a full Node.
         if is_about_a_pod && queue.pods.len() <= QUEUE / 2 {
-            breathes_until = Instant::now() + BREATH.max(begun.elapsed() * BREATHS);
+            breathes_until = Instant::now() + (begun.elapsed() * BREATHS).clamp(BREATH, BREATH_MAX);
         }
     }
     let ends = Instant::now() + LAST_WORDS;

@@ -192,6 +192,31 @@ async fn a_slow_apiserver_is_given_a_longer_breath_between_events_about_pods() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_one_slow_write_the_events_of_a_fleet_find_room() {
+    let is_first = std::sync::atomic::AtomicBool::new(true);
+    let (client, _log) = server(move |_| {
+        let each = if is_first.swap(false, Ordering::Relaxed) {
+            WRITE_DEADLINE.saturating_sub(Duration::from_millis(100))
+        } else {
+            Duration::ZERO
+        };
+        Reply::Late(each, 201, json!({"regarding": {}}))
+    });
+    let (publisher, queue) = queue();
+    let stop = CancellationToken::new();
+    let telling = async {
+        // A minute of evictions at a fleet's pace.
+        for _ in 0..60 * 25 {
+            publisher.event(of_a_pod("why"));
+            tokio::time::sleep(Duration::from_secs(1) / 25).await;
+        }
+        stop.cancel();
+    };
+    futures::join!(run(client, "haulout-0".to_owned(), queue, stop.clone()), telling);
+    assert_eq!((publisher.dropped(), publisher.unwritten()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_about_a_node_does_not_wait_for_events_about_pods() {
     let (client, log) = server(|_| Reply::Json(201, json!({"regarding": {}})));
     let (publisher, queue) = queue();
