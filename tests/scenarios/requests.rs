@@ -91,13 +91,18 @@ async fn all_ended(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMain
     .await
 }
 
-/// Waits until the copy of the record of `node` is in this phase.
-async fn copy_says(stage: &Stage<'_>, node: &str, phase: &str) -> anyhow::Result<()> {
-    until(&format!("the copy to say {phase}"), PATIENCE, async || {
-        let episodes = episodes(stage, node).await?;
-        let record = episodes.first().and_then(|it| it.status.clone()?.record);
-        Ok(record.filter(|record| record.contains(phase)).map(|_| ()))
-    })
+/// Waits until the copy of the record of `node` is in one of these phases.
+async fn copy_says(stage: &Stage<'_>, node: &str, phases: &[&str]) -> anyhow::Result<()> {
+    until(
+        &format!("the copy to say {}", phases.join(" or ")),
+        PATIENCE,
+        async || {
+            let episodes = episodes(stage, node).await?;
+            let record = episodes.first().and_then(|it| it.status.clone()?.record);
+            let says = |record: &String| phases.iter().any(|phase| record.contains(phase));
+            Ok(record.filter(says).map(|_| ()))
+        },
+    )
     .await
 }
 
@@ -336,7 +341,7 @@ fn an_episode_outlives_its_node_object_that_is_deleted_while_the_vm_is_off() {
         stage.vcenter.enter_maintenance("esx1").await?;
         in_maintenance(&stage, "esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        copy_says(&stage, &node, "awaitingHost").await?;
+        copy_says(&stage, &node, &["awaitingHost"]).await?;
         let before = nodes.get(&node).await?.uid();
         nodes.delete(&node, &DeleteParams::default()).await?;
         // Also by a process that never saw the Node.
@@ -363,7 +368,7 @@ fn an_episode_outlives_its_node_object_that_a_restore_of_etcd_puts_back_with_the
         for is_killed in [false, true] {
             let name = if is_killed { "restored-killed" } else { "restored" };
             let stage = one_node(name).await?;
-            // Long enough that the Node is back before its kubelet would register another one.
+            // Long enough that the copy is mostly written while it lasts.
             let delays = Delays {
                 power_on_ms: 1500,
                 ..Delays::default()
@@ -376,16 +381,18 @@ fn an_episode_outlives_its_node_object_that_a_restore_of_etcd_puts_back_with_the
             stage.vcenter.enter_maintenance("esx1").await?;
             in_maintenance(&stage, "esx1").await?;
             let off = stage.wait_phase(&node, "awaitingHost").await?;
-            copy_says(&stage, &node, "awaitingHost").await?;
+            copy_says(&stage, &node, &["awaitingHost"]).await?;
             let backup = stage.kube.back_up_node(&node).await?;
             nodes.delete(&node, &DeleteParams::default()).await?;
+            // Its kubelet would register another one.
+            stage.kubelet("gpu1")?.hold_boot();
             stage.vcenter.exit_maintenance("esx1").await?;
-            copy_says(&stage, &node, "poweringOn").await?;
+            copy_says(&stage, &node, &["poweringOn", "rejoining"]).await?;
             ensure!(
                 nodes.get_opt(&node).await?.is_none(),
                 "it went on without its Node"
             );
-            // What the Node says is a phase behind its copy.
+            // What the Node says is behind its copy.
             let haulout = if is_killed {
                 haulout.kill().await?;
                 stage.kube.restore_node(&backup).await?;
@@ -394,6 +401,7 @@ fn an_episode_outlives_its_node_object_that_a_restore_of_etcd_puts_back_with_the
                 stage.kube.restore_node(&backup).await?;
                 haulout
             };
+            stage.kubelet("gpu1")?.release_boot();
 
             let back = stage.wait_in_service(&node).await?;
             ensure!(back.uid() == off.uid(), "it is the Node that was deleted");

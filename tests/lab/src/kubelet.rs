@@ -113,8 +113,17 @@ impl Machine {
 #[derive(Debug)]
 pub struct Kubelet {
     name: String,
-    lies: watch::Sender<Duration>,
+    manners: watch::Sender<Manners>,
     task: JoinHandle<()>,
+}
+
+/// What a test changes of a running machine.
+#[derive(Debug, Clone, Copy)]
+struct Manners {
+    /// For how long heartbeats go on after a power-off.
+    lies: Duration,
+    /// Whether a boot has no end.
+    is_boot_held: bool,
 }
 
 impl Kubelet {
@@ -122,9 +131,12 @@ impl Kubelet {
     /// Ready and with all its GPUs. The client's user may do everything that a kubelet may.
     pub fn start(client: kube::Client, machine: Machine, vm: watch::Receiver<VmFacts>) -> Self {
         let name = machine.name.clone();
-        let (lies, lies_seen) = watch::channel(machine.lies);
-        let task = tokio::spawn(Worker::new(client, machine, vm, lies_seen).run());
-        Self { name, lies, task }
+        let (manners, manners_seen) = watch::channel(Manners {
+            lies: machine.lies,
+            is_boot_held: false,
+        });
+        let task = tokio::spawn(Worker::new(client, machine, vm, manners_seen).run());
+        Self { name, manners, task }
     }
 
     /// The Node's name.
@@ -134,7 +146,17 @@ impl Kubelet {
 
     /// Changes for how long heartbeats go on after the next power-off.
     pub fn set_lies(&self, lies: Duration) {
-        self.lies.send_replace(lies);
+        self.manners.send_modify(|it| it.lies = lies);
+    }
+
+    /// From the next power-on the machine boots, and its kubelet does not start until [`Self::release_boot`].
+    pub fn hold_boot(&self) {
+        self.manners.send_modify(|it| it.is_boot_held = true);
+    }
+
+    /// A boot ends as it always does, at once where its time has come.
+    pub fn release_boot(&self) {
+        self.manners.send_modify(|it| it.is_boot_held = false);
     }
 }
 
@@ -169,7 +191,7 @@ struct Worker {
     client: kube::Client,
     machine: Machine,
     vm: watch::Receiver<VmFacts>,
-    lies: watch::Receiver<Duration>,
+    manners: watch::Receiver<Manners>,
     life: Life,
     boots: u64,
     boot_id: String,
@@ -193,7 +215,7 @@ impl Worker {
         client: kube::Client,
         machine: Machine,
         vm: watch::Receiver<VmFacts>,
-        lies: watch::Receiver<Duration>,
+        manners: watch::Receiver<Manners>,
     ) -> Self {
         let VmFacts { on, boots } = *vm.borrow();
         let now = Instant::now();
@@ -202,7 +224,7 @@ impl Worker {
             leases: Api::namespaced(client.clone(), "kube-node-lease"),
             client,
             vm,
-            lies,
+            manners,
             life: if on { Life::Up { gpus_at: now } } else { Life::Off },
             boots,
             boot_id: fresh_boot_id(&machine.name),
@@ -235,6 +257,8 @@ impl Worker {
             tokio::select! {
                 // A source that went away leaves the machine as it was last seen.
                 changed = self.vm.changed(), if source_lives => source_lives = changed.is_ok(),
+                // Whose sender goes with the task itself.
+                Ok(()) = self.manners.changed() => {}
                 event = events.next() => match event {
                     Some(Ok(event)) => self.fold(event),
                     Some(Err(error)) => tracing::debug!(node = %self.machine.name, %error, "watching pods failed"),
@@ -267,8 +291,11 @@ impl Worker {
     /// When the clock alone makes something due.
     fn wake_at(&self) -> Instant {
         let life = match self.life {
-            // Facts wake a machine that is off; the clock has nothing to say.
+            // Facts wake a machine that is off or held; the clock has nothing to say.
             Life::Off => return Instant::now() + Duration::from_secs(3600),
+            Life::Booting { .. } if self.manners.borrow().is_boot_held => {
+                return Instant::now() + Duration::from_secs(3600);
+            }
             Life::Booting { until } => return until,
             Life::Lying { until } => until,
             Life::Up { gpus_at } if gpus_at > Instant::now() => gpus_at,
@@ -315,7 +342,7 @@ impl Worker {
                 until: now + self.machine.boot,
             },
             Life::Up { .. } if !on => {
-                let lies = *self.lies.borrow();
+                let lies = self.manners.borrow().lies;
                 if lies.is_zero() {
                     Life::Off
                 } else {
@@ -324,7 +351,7 @@ impl Worker {
             }
             Life::Booting { .. } if !on => Life::Off,
             Life::Lying { until } if now >= until => Life::Off,
-            Life::Booting { until } if now >= until => {
+            Life::Booting { until } if now >= until && !self.manners.borrow().is_boot_held => {
                 self.boot_id = fresh_boot_id(&self.machine.name);
                 self.registered = false;
                 self.wrote_status = None;
