@@ -8,7 +8,9 @@ const LONGEST: usize = 1_000;
 /// Line breaks and tabs become spaces, and the key in `session[key]` is left out, because some servers take it for the
 /// session's cookie. References that are sent back to vCenter never pass through here.
 pub fn for_people(text: &str) -> String {
-    if let Some((before, rest)) = text.split_once("session[")
+    // A bracket is found by far less than the search for a text is, and few words have one.
+    if text.contains('[')
+        && let Some((before, rest)) = text.split_once("session[")
         && let Some((_, after)) = rest.split_once(']')
     {
         return format!("{}session[…]{}", for_people(before), for_people(after));

@@ -33,6 +33,7 @@ fn every_hostile_reply_is_one_clear_error() {
         ))
     };
     let attributes: String = (0..100_000).map(|n| format!(" a{n}=\"\"")).collect();
+    let few_namespaces = r#"<a xmlns:a="u" xmlns:b="u" xmlns:c="u" xmlns:d="u">"#;
     let namespaces: String = (0..100_000).map(|n| format!(" xmlns:n{n}=\"u\"")).collect();
     let bomb = r#"<!DOCTYPE lolz [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>"#;
     let long = "x".repeat((1 << 20) + 1);
@@ -95,7 +96,12 @@ fn every_hostile_reply_is_one_clear_error() {
         (
             "namespaces",
             reply(&format!("<a{namespaces}/>")).into(),
-            "well-formed",
+            "namespaces that hold in one place",
+        ),
+        (
+            "namespaces within namespaces",
+            reply(&few_namespaces.repeat(20)).into(),
+            "namespaces that hold in one place",
         ),
         (
             "long text",
