@@ -69,6 +69,14 @@ impl PollConnection {
         }
     }
 
+    /// Makes the connection ahead of the first request, while other calls are under way. Where that does not come off in time the
+    /// request makes it, and tells why it cannot.
+    pub(super) async fn prepare(&self) {
+        if let Ok(Ok(open)) = tokio::time::timeout(CONNECT_DEADLINE, self.open()).await {
+            *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+        }
+    }
+
     /// Sends `request` and waits for the head of its answer. A connection that ended while nothing was asked over it is
     /// replaced, and a request that was not sent is sent over the next one; one that may have been sent is not repeated.
     pub(super) async fn send(&self, request: Request<String>) -> Result<Answered, TransportError> {
@@ -276,6 +284,15 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(server.ask(&connection).await.unwrap().body, b"<answer/>");
         }
+        assert_eq!(server.connections(), 1);
+    }
+
+    #[tokio::test]
+    async fn one_that_was_made_ahead_is_the_first_requests() {
+        let server = Server::answering(WHOLE, false).await;
+        let connection = server.transport.poll_connection();
+        connection.prepare().await;
+        assert_eq!(server.ask(&connection).await.unwrap().body, b"<answer/>");
         assert_eq!(server.connections(), 1);
     }
 

@@ -183,7 +183,11 @@ impl Feed {
             connections: std::array::from_fn(|_| Arc::new(session.transport.poll_connection())),
             remains: remains.clone(),
         };
-        feed.filter(&feed.collector, feed.host_spec()).await?;
+        // The first poll comes right after, over a connection that takes a handshake.
+        let [of_objects, _] = &feed.connections;
+        let filter = feed.filter(&feed.collector, feed.host_spec());
+        let (filter, ()) = tokio::join!(filter, of_objects.prepare());
+        filter?;
         Ok(feed)
     }
 
