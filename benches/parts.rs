@@ -106,7 +106,7 @@ fn main() -> anyhow::Result<()> {
         let mut host = fleet::host(number);
         measure(name, None, &mut || {
             host.in_quarantine = host.in_quarantine.map(|is| !is);
-            inventory.apply(Fact::Vsphere(Update::Host(host.clone())));
+            inventory.apply(Fact::Vsphere(Update::Host(host.clone().into())));
             if inventory.has_news() {
                 black_box(inventory.roster());
                 black_box(inventory.draw());

@@ -81,7 +81,7 @@ pub struct Inventory {
     vcenter: Side<String>,
     kubernetes: Side<NodeName>,
     requests: Side<String>,
-    hosts: BTreeMap<HostRef, vsphere::Host>,
+    hosts: BTreeMap<HostRef, Arc<vsphere::Host>>,
     computes: BTreeMap<ComputeRef, vsphere::Compute>,
     vms: BTreeMap<VmRef, vsphere::Vm>,
     tasks: BTreeMap<TaskRef, vsphere::Task>,

@@ -2,6 +2,7 @@
 //! of ours.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use haulout::cluster::update::{self as cluster, Marks, Node, Ready};
 use haulout::ids::{ComputeRef, DatastoreRef, HostRef, NodeName, NodeUid, VmRef, VmUuid};
@@ -21,12 +22,12 @@ pub fn host(number: usize) -> Host {
         in_maintenance: Some(false),
         in_quarantine: Some(false),
         entering: None,
-        datastores: BTreeSet::from([DatastoreRef::new("datastore-1")]),
-        passthrough: Some(vec![PciDevice {
+        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("datastore-1")])),
+        passthrough: Some(Arc::new([PciDevice {
             address: "0000:3b:00.0".to_owned(),
             vendor: A40.0,
             device: A40.1,
-        }]),
+        }])),
     }
 }
 
@@ -35,7 +36,7 @@ pub fn tell(inventory: &mut Inventory, hosts: usize, ours: usize) {
     inventory.apply(Fact::Vsphere(Update::Reset));
     inventory.apply(Fact::Cluster(cluster::Update::Reset));
     for number in 0..hosts {
-        inventory.apply(Fact::Vsphere(Update::Host(host(number))));
+        inventory.apply(Fact::Vsphere(Update::Host(host(number).into())));
     }
     for number in 0..ours {
         inventory.apply(Fact::Cluster(cluster::Update::Node(Box::new(node(number)))));
@@ -83,7 +84,7 @@ fn vm(number: usize) -> Vm {
         host: Some(HostRef::new(format!("host-{number}"))),
         tools_running: Some(true),
         question: None,
-        datastores: BTreeSet::from([DatastoreRef::new("datastore-1")]),
+        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("datastore-1")])),
         passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![A40] }]),
         evacuation_power_off: false,
     }

@@ -2,6 +2,7 @@
 //! the nodes look to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::Inventory;
 use crate::ids::{ComputeRef, HostRef, NodeName};
@@ -33,7 +34,7 @@ impl Inventory {
             .iter()
             .filter_map(|host| self.hosts.get(*host)?.compute.as_ref())
             .collect();
-        let is_shown = |host: &&Host| {
+        let is_shown = |host: &&Arc<Host>| {
             let is_near = |compute| computes.contains(compute);
             ours.contains(&host.moref) || host.compute.as_ref().is_some_and(is_near)
         };

@@ -53,7 +53,7 @@ impl Inventory {
         let fitting = host
             .passthrough
             .iter()
-            .flatten()
+            .flat_map(|devices| devices.iter())
             .filter(|device| ids.contains(&(device.vendor, device.device)));
         let held = match self.holds.get(&host.moref) {
             Some(holds) => {

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -68,12 +69,12 @@ fn host(n: u8) -> Host {
         in_maintenance: Some(false),
         in_quarantine: Some(false),
         entering: None,
-        datastores: BTreeSet::from([DatastoreRef::new("ds")]),
-        passthrough: Some(vec![PciDevice {
+        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+        passthrough: Some(Arc::new([PciDevice {
             address: "0000:01:00.0".to_owned(),
             vendor: A40.0,
             device: A40.1,
-        }]),
+        }])),
     }
 }
 
@@ -100,7 +101,7 @@ fn vm(n: u8) -> Vm {
         host: Some(HostRef::new(format!("host-{n}"))),
         tools_running: Some(true),
         question: None,
-        datastores: BTreeSet::from([DatastoreRef::new("ds")]),
+        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
         passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![A40] }]),
         evacuation_power_off: false,
     }
@@ -137,7 +138,7 @@ fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
 fn trio(n: u8) -> Vec<Fact> {
     vec![
         Fact::Cluster(cluster::Update::Node(Box::new(node(n)))),
-        vsphere(vsphere::Update::Host(host(n))),
+        vsphere(vsphere::Update::Host(host(n).into())),
         vsphere(vsphere::Update::Vm(vm(n))),
         found(n, &[n]),
     ]
@@ -235,7 +236,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
     let host_is = |n: u8, change: fn(&mut Host)| {
         let mut host = host(n);
         change(&mut host);
-        of(vsphere::Update::Host(host))
+        of(vsphere::Update::Host(host.into()))
     };
     let node_is = |n: u8, change: fn(&mut Node)| {
         let mut node = node(n);
@@ -274,15 +275,15 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         evicted: 0,
     };
     let facts = [
-        of(vsphere::Update::Host(entering(1, 5))),
-        of(vsphere::Update::Host(entering(2, 4))),
-        of(vsphere::Update::Host(host(1))),
+        of(vsphere::Update::Host(entering(1, 5).into())),
+        of(vsphere::Update::Host(entering(2, 4).into())),
+        of(vsphere::Update::Host(host(1).into())),
         host_is(1, |host| host.in_maintenance = Some(true)),
         host_is(2, |host| host.in_quarantine = Some(true)),
         host_is(2, |host| host.name = Some("renamed".to_owned())),
         host_is(2, |host| host.compute = Some(ComputeRef::new("other"))),
         host_is(4, |host| host.connection = Some(Connection::NotResponding)),
-        host_is(4, |host| host.passthrough = Some(Vec::new())),
+        host_is(4, |host| host.passthrough = Some(Arc::new([]))),
         of(vsphere::Update::HostGone(HostRef::new("host-4"))),
         of(vsphere::Update::Vm(Vm {
             host: Some(HostRef::new("host-4")),
@@ -336,7 +337,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
             [1, 2, 3]
                 .into_iter()
                 .flat_map(trio)
-                .chain([of(vsphere::Update::Host(host(4)))]),
+                .chain([of(vsphere::Update::Host(host(4).into()))]),
         )
     };
     // That the kubelet of a node at rest lives, and that what was tried on it is forgotten with that, is drawn with whatever
@@ -446,7 +447,7 @@ fn a_host_that_is_gone_or_unreadable_is_unknown() {
             HostState::InMaintenance,
         ),
     ] {
-        inventory.apply(vsphere(vsphere::Update::Host(change)));
+        inventory.apply(vsphere(vsphere::Update::Host(change.into())));
         assert_eq!(host_of(&mut inventory), state);
     }
     inventory.apply(vsphere(vsphere::Update::HostGone(HostRef::new("host-1"))));
@@ -489,7 +490,7 @@ fn template(n: u8) -> Fact {
 fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
     let mut inventory = told(trio(1).into_iter().chain([template(2), found(1, &[1, 2])]));
     inventory.sights();
-    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 5))));
+    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 5).into())));
     assert!(inventory.has_news());
     let drawn = inventory.draw().sights.remove(&name(1)).unwrap();
     let VmSeen::Found(vm) = drawn.seen.vm else {
@@ -644,12 +645,12 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
         }))
     };
     let away = |n| {
-        vsphere(vsphere::Update::Host(Host {
+        vsphere(vsphere::Update::Host(Arc::new(Host {
             in_maintenance: Some(true),
             ..host(n)
-        }))
+        })))
     };
-    let third = vsphere(vsphere::Update::Host(host(3)));
+    let third = vsphere(vsphere::Update::Host(host(3).into()));
     let facts = [
         awaiting(1),
         awaiting(2),
@@ -689,7 +690,7 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
 
 #[test]
 fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one() {
-    let of = |host: Host| vsphere(vsphere::Update::Host(host));
+    let of = |host: Host| vsphere(vsphere::Update::Host(host.into()));
     let own = || of(entering(1, 5));
     let foreign = || of(entering(2, 5));
     let same = || of(host(2));
@@ -801,7 +802,7 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
         told(
             trio(1)
                 .into_iter()
-                .chain([vsphere(vsphere::Update::Host(entering(1, 5)))]),
+                .chain([vsphere(vsphere::Update::Host(entering(1, 5).into()))]),
         )
     };
     let cordoned = || Node {
@@ -835,7 +836,7 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
         inventory.apply(fact);
         assert_eq!(inventory.has_news(), is_news, "{what}");
         // What comes next is decided on the latest of the Node.
-        inventory.apply(vsphere(vsphere::Update::Host(entering(1, 7))));
+        inventory.apply(vsphere(vsphere::Update::Host(entering(1, 7).into())));
         assert!(inventory.has_news(), "{what}");
         let version = sight(&mut inventory, 1)
             .seen
@@ -875,10 +876,10 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
         power: Some(Power::Off),
         ..vm(2)
     }));
-    let away = vsphere(vsphere::Update::Host(Host {
+    let away = vsphere(vsphere::Update::Host(Arc::new(Host {
         in_maintenance: Some(true),
         ..host(2)
-    }));
+    })));
     let read = || {
         Fact::Finding(Finding {
             node: name(1),
@@ -889,7 +890,7 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
         })
     };
     for phase in [Phase::Queued, Phase::Draining] {
-        let third = vsphere(vsphere::Update::Host(host(3)));
+        let third = vsphere(vsphere::Update::Host(host(3).into()));
         let looks = trio(1).into_iter().chain([in_phase(1, phase.clone()), third]);
         let mut inventory = told(looks.chain([asked(), away.clone()]));
         let fits = |inventory: &mut Inventory, n| sight(inventory, n).seen.offer.fits.is_some();
@@ -917,9 +918,9 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
 #[test]
 fn of_two_clicks_in_one_set_the_earlier_is_served() {
     let mut inventory = told(trio(1).into_iter().chain(trio(2)));
-    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 20))));
+    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 20).into())));
     assert!(inventory.is_amid_a_set(), "the set is not told to its end");
-    inventory.apply(vsphere(vsphere::Update::Host(entering(2, 10))));
+    inventory.apply(vsphere(vsphere::Update::Host(entering(2, 10).into())));
     inventory.apply(vsphere(vsphere::Update::Settled));
     assert!(!inventory.is_amid_a_set());
     assert_eq!(sight(&mut inventory, 2).seen.admission, Admission::Granted);
@@ -990,7 +991,7 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
         drs: None,
     };
     let cluster = vsphere(vsphere::Update::Compute(compute));
-    let empty = |n| vsphere(vsphere::Update::Host(host(n)));
+    let empty = |n| vsphere(vsphere::Update::Host(host(n).into()));
     let mut inventory = told(trio(1).into_iter().chain([cluster, empty(2), empty(3)]));
     let free = |inventory: &Inventory| inventory.free_gpu_hosts().get("train").copied();
     assert_eq!(free(&inventory), Some(2), "its own host holds its VM");
@@ -1006,7 +1007,7 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
         },
     }));
     assert_eq!(free(&inventory), Some(1), "a foreign VM was seen there");
-    inventory.apply(vsphere(vsphere::Update::Host(entering(3, 5))));
+    inventory.apply(vsphere(vsphere::Update::Host(entering(3, 5).into())));
     assert_eq!(
         free(&inventory),
         Some(0),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use super::observed::HostState;
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, VmRef};
@@ -16,7 +17,7 @@ pub struct Wanted {
     /// The cluster it belongs to; it never leaves it.
     pub compute: Option<ComputeRef>,
     /// Its datastores. It is moved without its files, so the host must see them all.
-    pub datastores: BTreeSet<DatastoreRef>,
+    pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its passthrough devices.
     pub devices: WantedDevices,
     /// The only host that will do, by name, where a person asks for it.
@@ -51,7 +52,7 @@ pub struct HostView {
     /// Its state.
     pub state: HostState,
     /// The datastores it sees.
-    pub datastores: BTreeSet<DatastoreRef>,
+    pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its devices that are active for passthrough; `None` while vCenter has not told them.
     pub devices: Option<Vec<Device>>,
     /// Who holds devices there by a recent survey; `None` without one.

@@ -1,7 +1,8 @@
 //! What vCenter tells, as plain data: typed, complete, and without a trace of the wire.
 //!
 //! A [`Host`], [`Vm`], [`Compute`] or [`Task`] always comes whole: a changed property is merged with what was known of
-//! the object before it is told. `None` means *unknown* (not told, not readable), never a default.
+//! the object before it is told. What is long in one and seldom changes is shared by all its copies. `None` means *unknown*
+//! (not told, not readable), never a default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
 pub enum Update {
     /// All that was told before is void. A complete set follows, closed by [`Update::Settled`].
     Reset,
-    /// A host appeared or changed.
-    Host(Host),
+    /// A host appeared or changed. It is shared with what it is compared to when it is told next.
+    Host(Arc<Host>),
     /// A host was removed from the inventory, or is no longer visible to us.
     HostGone(HostRef),
     /// The compute resource of some host appeared or changed.
@@ -93,10 +94,10 @@ pub struct Host {
     /// The latest `HostSystem.enterMaintenanceMode` task of this host that is queued or running.
     pub entering: Option<Entering>,
     /// `datastore`.
-    pub datastores: BTreeSet<DatastoreRef>,
+    pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.
     /// Read where a VM of ours stands in the host's cluster, soon after the host is told; `None` until then, and elsewhere.
-    pub passthrough: Option<Vec<PciDevice>>,
+    pub passthrough: Option<Arc<[PciDevice]>>,
 }
 
 /// A queued or running `EnterMaintenanceMode_Task`.
@@ -216,7 +217,7 @@ pub struct Vm {
     /// `runtime.question.text`: a pending question blocks every power operation until a person answers it.
     pub question: Option<String>,
     /// `datastore`.
-    pub datastores: BTreeSet<DatastoreRef>,
+    pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its passthrough devices; `None` while its configuration is unreadable.
     pub passthrough: Option<Vec<Passthrough>>,
     /// `maintenance.vm.evacuation.poweroff` is set in its extraConfig: vCenter itself powers it off when its host

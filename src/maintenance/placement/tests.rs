@@ -9,7 +9,7 @@ fn wanted(devices: WantedDevices) -> Wanted {
         vm: VmRef::new("vm-1"),
         from: HostRef::new("host-home"),
         compute: Some(ComputeRef::new("cluster-1")),
-        datastores: BTreeSet::from([DatastoreRef::new("ds-1")]),
+        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds-1")])),
         devices,
         only: None,
     }
@@ -25,7 +25,10 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
         name: name.to_owned(),
         compute: Some(ComputeRef::new("cluster-1")),
         state: HostState::InService,
-        datastores: BTreeSet::from([DatastoreRef::new("ds-1"), DatastoreRef::new("ds-2")]),
+        datastores: Arc::new(BTreeSet::from([
+            DatastoreRef::new("ds-1"),
+            DatastoreRef::new("ds-2"),
+        ])),
         devices: Some(
             devices
                 .iter()
@@ -175,12 +178,15 @@ fn another_cluster_and_the_own_host_are_not_even_considered() {
 #[test]
 fn a_host_that_does_not_see_every_datastore_of_the_vm_is_refused() {
     let far = Wanted {
-        datastores: BTreeSet::from([DatastoreRef::new("ds-1"), DatastoreRef::new("ds-9")]),
+        datastores: Arc::new(BTreeSet::from([
+            DatastoreRef::new("ds-1"),
+            DatastoreRef::new("ds-9"),
+        ])),
         ..one_a40()
     };
     assert_eq!(why_not(&far, host("esx-2", &[A40])), Why::Datastore);
     let unknown = Wanted {
-        datastores: BTreeSet::new(),
+        datastores: Arc::default(),
         ..one_a40()
     };
     assert_eq!(why_not(&unknown, host("esx-2", &[A40])), Why::Datastore);

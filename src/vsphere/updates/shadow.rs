@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
+use std::sync::Arc;
 
 use super::super::decode::{self, TaskInfo};
 use super::super::property::{Change, Object};
@@ -27,6 +28,9 @@ pub struct Shadow {
     computes: HashMap<ComputeRef, ComputeFacts>,
     vms: HashMap<VmRef, VmFacts>,
     tasks: HashMap<TaskRef, TaskInfo>,
+    /// Those of `tasks` that put a host into maintenance and are queued or running: each change of a host asks for these, and the
+    /// hosts of a busy vCenter may list thousands of others.
+    entering: BTreeSet<TaskRef>,
     ours: BTreeSet<VmRef>,
     awaited: BTreeSet<TaskRef>,
     /// Maintenance tasks that ended well while their host does not tell that it is in maintenance. The end of the task
@@ -73,7 +77,7 @@ struct Whereabouts {
 /// What was told last of each object, so that nothing is told twice.
 #[derive(Default)]
 struct Told {
-    hosts: HashMap<HostRef, Host>,
+    hosts: HashMap<HostRef, Arc<Host>>,
     computes: HashMap<ComputeRef, Compute>,
     vms: HashMap<VmRef, Vm>,
     tasks: HashMap<TaskRef, Task>,
@@ -86,9 +90,11 @@ struct HostFacts {
     connection: Option<Connection>,
     in_maintenance: Option<bool>,
     in_quarantine: Option<bool>,
-    datastores: BTreeSet<DatastoreRef>,
+    datastores: Arc<BTreeSet<DatastoreRef>>,
     active: Option<BTreeSet<String>>,
     devices: Option<Vec<PciDevice>>,
+    /// What follows from the two.
+    passthrough: Option<Arc<[PciDevice]>>,
 }
 
 #[derive(Default)]
@@ -106,7 +112,7 @@ struct VmFacts {
     host: Option<HostRef>,
     tools_running: Option<bool>,
     question: Option<String>,
-    datastores: BTreeSet<DatastoreRef>,
+    datastores: Arc<BTreeSet<DatastoreRef>>,
     passthrough: Option<Vec<Passthrough>>,
     evacuation_power_off: bool,
 }
@@ -199,6 +205,7 @@ impl Shadow {
                 .collect();
             for task in over {
                 self.tasks.remove(&task);
+                self.entering.remove(&task);
                 self.changed.insert(object.moref.clone());
             }
             self.settle_arrivals(&object.moref);
@@ -373,6 +380,11 @@ impl Shadow {
                 self.arriving.insert(task.moref.clone());
             }
         }
+        if task.enters_maintenance() && !task.has_ended() {
+            self.entering.insert(task.moref.clone());
+        } else {
+            self.entering.remove(&task.moref);
+        }
         let moref = Moref::from(&task.moref);
         self.fresher.note(&moref);
         self.changed.extend(task.entity.clone());
@@ -404,10 +416,9 @@ impl Shadow {
     }
 
     fn entering_tasks(&self, host: &Moref) -> impl Iterator<Item = &TaskInfo> {
-        self.tasks.values().filter(move |task| {
-            let is_under_way = !task.has_ended() || self.arriving.contains(&task.moref);
-            task.enters_maintenance() && is_under_way && task.entity.as_ref() == Some(host)
-        })
+        let under_way = self.entering.iter().chain(&self.arriving);
+        let under_way = under_way.filter_map(|task| self.tasks.get(task));
+        under_way.filter(move |task| task.entity.as_ref() == Some(host))
     }
 
     fn tell_host(&mut self, host: HostRef) -> Option<Update> {
@@ -428,7 +439,7 @@ impl Shadow {
                 Signal::Push
             },
         });
-        let whole = facts.whole(&host, entering);
+        let whole = Arc::new(facts.whole(&host, entering));
         tell(&mut self.told.hosts, host, whole).map(Update::Host)
     }
 
@@ -517,19 +528,29 @@ impl HostFacts {
             "runtime.inMaintenanceMode" => self.in_maintenance = words.and_then(decode::boolean),
             "runtime.inQuarantineMode" => self.in_quarantine = words.and_then(decode::boolean),
             "datastore" => self.datastores = datastores(value),
-            "config.pciPassthruInfo" => self.active = value.map(decode::active_addresses),
-            "hardware.pciDevice" => self.devices = value.map(decode::pci_devices),
+            "config.pciPassthruInfo" => {
+                self.active = value.map(decode::active_addresses);
+                self.passthrough = self.passthrough();
+            }
+            "hardware.pciDevice" => {
+                self.devices = value.map(decode::pci_devices);
+                self.passthrough = self.passthrough();
+            }
             _ => {}
         }
     }
 
-    fn whole(&self, moref: &HostRef, entering: Option<Entering>) -> Host {
-        // A host has devices in any case. One that tells nothing of passthrough has none that is active for it.
+    /// A host has devices in any case. One that tells nothing of passthrough has none that is active for it.
+    fn passthrough(&self) -> Option<Arc<[PciDevice]>> {
         let is_active = |device: &&PciDevice| {
             let active = self.active.as_ref();
             active.is_some_and(|active| active.contains(&device.address))
         };
-        let passthrough = |devices: &Vec<PciDevice>| devices.iter().filter(is_active).cloned().collect();
+        let devices = self.devices.as_ref()?;
+        Some(devices.iter().filter(is_active).cloned().collect())
+    }
+
+    fn whole(&self, moref: &HostRef, entering: Option<Entering>) -> Host {
         Host {
             moref: moref.clone(),
             name: self.name.clone(),
@@ -539,7 +560,7 @@ impl HostFacts {
             in_quarantine: self.in_quarantine,
             entering,
             datastores: self.datastores.clone(),
-            passthrough: self.devices.as_ref().map(passthrough),
+            passthrough: self.passthrough.clone(),
         }
     }
 }
@@ -592,9 +613,7 @@ impl VmFacts {
     }
 }
 
-fn datastores(value: Option<Element<'_>>) -> BTreeSet<DatastoreRef> {
-    decode::morefs(value)
-        .iter()
-        .filter_map(Moref::datastore)
-        .collect()
+fn datastores(value: Option<Element<'_>>) -> Arc<BTreeSet<DatastoreRef>> {
+    let morefs = decode::morefs(value);
+    Arc::new(morefs.iter().filter_map(Moref::datastore).collect())
 }
