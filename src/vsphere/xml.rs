@@ -16,9 +16,9 @@ pub mod write;
 
 /// Deepest nesting. The deepest reply seen, a task's nested fault causes, stays under 20.
 pub const MAX_DEPTH: usize = 64;
-/// Most attributes on one element. vCenter writes at most three.
+/// Most attributes on one element. The captures have four at the most.
 pub const MAX_ATTRIBUTES: usize = 64;
-/// Most namespaces that are declared around one element. vCenter declares six at the most; each prefix is looked for among them.
+/// Most namespaces that hold in one place. The captures have six at the most; each prefix is looked for among them.
 pub const MAX_DECLARED: usize = 64;
 /// Most bytes of text in one element. The longest that is asked for are names and fault messages.
 pub const MAX_TEXT: usize = 1 << 20;
@@ -35,7 +35,7 @@ pub const ENVELOPE: &str = "http://schemas.xmlsoap.org/soap/envelope/";
 const XSI: &str = "http://www.w3.org/2001/XMLSchema-instance";
 
 /// Which namespace an element is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Space {
     /// `urn:vim25`.
     Vim,
@@ -44,6 +44,7 @@ pub enum Space {
     /// That of `xsi:type`, in which no element of vSphere is.
     Instance,
     /// None at all, as `faultcode` and `faultstring` have it.
+    #[default]
     Unbound,
     /// Any other.
     Other,
@@ -346,6 +347,7 @@ struct Growing<'t> {
 
 /// Which namespaces the names of an element may be in. Few elements declare any, and nearly all names have no prefix, so the
 /// answer for those is kept. quick-xml's own resolver reads the attributes once more for it, and looks each name up.
+#[derive(Default)]
 struct Scopes {
     declared: Vec<Declared>,
     /// Where element names without a prefix belong.
@@ -358,15 +360,6 @@ struct Declared {
     /// Empty for names without one.
     prefix: Span,
     space: Space,
-}
-
-impl Default for Scopes {
-    fn default() -> Self {
-        Self {
-            declared: Vec::new(),
-            unprefixed: Space::Unbound,
-        }
-    }
 }
 
 impl Scopes {
@@ -513,7 +506,7 @@ impl<'t> Growing<'t> {
                 // An attribute without a prefix is in no namespace, whatever the default is.
                 None if name == "type" => types.plain = Some(self.say(value)),
                 None if name == "xmlns" => self.declare("", value)?,
-                Some(("xmlns", prefix)) => self.declare(prefix, value)?,
+                Some(("xmlns", prefix)) if !prefix.is_empty() => self.declare(prefix, value)?,
                 // The prefix may be declared behind it.
                 Some((prefix, "type")) if prefixed.is_none() => prefixed = Some((prefix, value)),
                 Some((_, "type")) => return Ok(None),
@@ -539,7 +532,7 @@ impl<'t> Growing<'t> {
             limit(index + 1, MAX_ATTRIBUTES, "attributes on one element")?;
             let attribute = attribute.map_err(|error| malformed(at, &error))?;
             let prefix = match attribute.key.as_ref().split_once(':') {
-                Some(("xmlns", prefix)) => prefix,
+                Some(("xmlns", prefix)) if !prefix.is_empty() => prefix,
                 None if attribute.key.as_ref() == "xmlns" => "",
                 Some(_) | None => continue,
             };
@@ -572,8 +565,11 @@ impl<'t> Growing<'t> {
         Ok(())
     }
 
-    /// Where names with this prefix belong.
+    /// Where names with this prefix belong. An empty one is none, and not the default.
     fn space_of(&self, prefix: &str) -> Space {
+        if prefix.is_empty() {
+            return Space::Other;
+        }
         let is_it = |it: &&Declared| it.prefix.of(self.read, &self.meant) == prefix;
         match self.scopes.declared.iter().rev().find(is_it) {
             // What is declared to be nothing is no namespace that a prefix could stand for.
@@ -668,7 +664,7 @@ impl<'t> Growing<'t> {
     }
 }
 
-/// More are read as XML allows them. vCenter writes four on an envelope, and two at the most elsewhere.
+/// More are read as XML allows them. The captures have four on an envelope, and two at the most elsewhere.
 const PLAIN_ATTRIBUTES: usize = 8;
 
 /// Name and value of the next attribute, and what comes after it, where it is written so: one space, the name, `="`, a value that

@@ -97,3 +97,10 @@ fn names_are_in_the_namespaces_in_which_quick_xml_finds_them() {
         }
     }
 }
+
+#[test]
+fn a_prefix_that_is_empty_declares_no_default_and_stands_for_none() {
+    let names = by_us(r#"<a xmlns="urn:vim25" xmlns:="urn:other"><:b/><c/></a>"#);
+    let spaces: Vec<Space> = names.into_iter().map(|(space, _, _)| space).collect();
+    assert_eq!(spaces, [Space::Vim, Space::Other, Space::Vim]);
+}
