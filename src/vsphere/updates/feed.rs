@@ -183,11 +183,12 @@ impl Feed {
             connections: std::array::from_fn(|_| Arc::new(session.transport.poll_connection())),
             remains: remains.clone(),
         };
-        // The first poll comes right after, over a connection that takes a handshake.
+        // The first poll comes right after, over a connection that takes a handshake. A filter that is refused is told without it.
         let [of_objects, _] = &feed.connections;
-        let filter = feed.filter(&feed.collector, feed.host_spec());
-        let (filter, ()) = tokio::join!(filter, of_objects.prepare());
-        filter?;
+        tokio::try_join!(feed.filter(&feed.collector, feed.host_spec()), async {
+            of_objects.prepare().await;
+            Ok(())
+        })?;
         Ok(feed)
     }
 
