@@ -12,6 +12,9 @@ use super::request::RequestMark;
 use crate::ids::NodeName;
 use crate::keys::{APPROVED, SKIP};
 
+/// The most names of one kind in a sentence: three fit a line of `kubectl describe`, and the count tells the rest.
+const NAMED: usize = 3;
+
 /// What a node is waiting for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WaitingOn {
@@ -234,7 +237,8 @@ impl fmt::Display for WaitingOn {
             Self::VmLookup => f.write_str("vCenter's answer which VM this node is"),
             Self::Slot { ahead, limit } => {
                 let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();
-                write!(f, "its turn: {limit}, and {} comes first", names.join(", "))
+                let come = if names.len() == 1 { "comes" } else { "come" };
+                write!(f, "its turn: {limit}, and {} {come} first", few(&names))
             }
             Self::Pods(pods) => write_pods(f, pods),
             Self::DrainRound => f.write_str("the list of its pods"),
@@ -305,15 +309,35 @@ impl fmt::Display for WaitingOn {
     }
 }
 
+/// Writes each reason once, of the first host that it speaks against, and the others by name. Where dozens of hosts of one
+/// cluster are in maintenance together, a word on each would be a page for every node that waits, at each change of one of them.
 fn write_refused(f: &mut fmt::Formatter<'_>, lead: &str, refused: &[Refused]) -> fmt::Result {
-    for (index, refusal) in refused.iter().enumerate() {
-        if index == 0 {
-            write!(f, "; {lead}: {refusal}")?;
-        } else {
-            write!(f, ", {refusal}")?;
+    let mut reasons: Vec<(&Refused, Vec<&str>)> = Vec::new();
+    for refusal in refused {
+        match reasons.iter_mut().find(|(first, _)| first.why == refusal.why) {
+            Some((_, others)) => others.push(&refusal.host),
+            None => reasons.push((refusal, Vec::new())),
+        }
+    }
+    for (index, (first, others)) in reasons.iter().enumerate() {
+        match index {
+            0 => write!(f, "; {lead}: {first}")?,
+            _ => write!(f, ", {first}")?,
+        }
+        if !others.is_empty() {
+            write!(f, " ({} likewise)", few(others))?;
         }
     }
     Ok(())
+}
+
+/// The first of `names`, and how many more there are.
+fn few(names: &[&str]) -> String {
+    let shown = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 /// Writes how many pods are left, then names the ones that are held back; names of pods on their way out are many and
@@ -325,11 +349,10 @@ fn write_pods(f: &mut fmt::Formatter<'_>, pods: &[PodLeft]) -> fmt::Result {
         pods.len(),
         if pods.len() == 1 { "" } else { "s" }
     )?;
-    // Three names fit a line of `kubectl describe`; the count tells the rest.
     let held: Vec<&PodLeft> = pods
         .iter()
         .filter(|pod| pod.why != PodLeftBecause::Leaving)
-        .take(3)
+        .take(NAMED)
         .collect();
     for pod in held {
         match &pod.why {
@@ -409,3 +432,6 @@ impl fmt::Display for Limit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+use super::super::placement::Why;
+use super::*;
+
+fn hosts(numbers: std::ops::RangeInclusive<u32>, why: &Why) -> Vec<Refused> {
+    numbers
+        .map(|number| Refused {
+            host: format!("esx-{number}"),
+            why: why.clone(),
+        })
+        .collect()
+}
+
+fn exit(refused: Vec<Refused>) -> String {
+    WaitingOn::HostExit {
+        host: "esx-1".to_owned(),
+        state: "in maintenance mode",
+        refused,
+    }
+    .to_string()
+}
+
+fn turn(ahead: &[&str]) -> String {
+    WaitingOn::Slot {
+        ahead: ahead.iter().map(|name| NodeName::new(*name)).collect(),
+        limit: Limit::ConcurrentDrains(1),
+    }
+    .to_string()
+}
+
+#[test]
+fn a_wait_among_the_96_hosts_of_a_cluster_is_a_sentence_and_not_a_page() {
+    let mut refused = hosts(2..=94, &Why::State("in maintenance mode"));
+    refused.extend(hosts(95..=96, &Why::DevicesTaken));
+    assert_eq!(
+        exit(refused),
+        "host esx-1, which is in maintenance mode, to be back in service; elsewhere: esx-2 is in maintenance mode \
+         (esx-3, esx-4, esx-5 and 89 more likewise), esx-95 has no matching device free (esx-96 likewise)"
+    );
+}
+
+#[test]
+fn each_reason_stands_once_wherever_its_hosts_stand() {
+    let mut refused = hosts(2..=2, &Why::DevicesTaken);
+    refused.extend(hosts(3..=3, &Why::Datastore));
+    refused.extend(hosts(4..=4, &Why::DevicesTaken));
+    assert_eq!(
+        exit(refused),
+        "host esx-1, which is in maintenance mode, to be back in service; elsewhere: esx-2 has no matching device free \
+         (esx-4 likewise), esx-3 does not see the VM's datastores"
+    );
+    // What vCenter said of one host it did not say of another.
+    let said = |said: &str| Why::RefusedByVcenter(said.to_owned());
+    let refused = [hosts(2..=2, &said("no memory")), hosts(3..=3, &said("no disk"))].concat();
+    assert_eq!(
+        exit(refused),
+        "host esx-1, which is in maintenance mode, to be back in service; elsewhere: esx-2 was refused by vCenter: no memory, \
+         esx-3 was refused by vCenter: no disk"
+    );
+}
+
+#[test]
+fn who_waits_behind_a_fleet_is_told_three_of_it_and_how_many_more() {
+    assert_eq!(
+        turn(&["gpu-7"]),
+        "its turn: at most 1 drained at once, and gpu-7 comes first"
+    );
+    assert_eq!(
+        turn(&["gpu-1", "gpu-2", "gpu-3"]),
+        "its turn: at most 1 drained at once, and gpu-1, gpu-2, gpu-3 come first"
+    );
+    let fleet: Vec<String> = (1..=200).map(|number| format!("gpu-{number}")).collect();
+    let fleet: Vec<&str> = fleet.iter().map(String::as_str).collect();
+    assert_eq!(
+        turn(&fleet),
+        "its turn: at most 1 drained at once, and gpu-1, gpu-2, gpu-3 and 197 more come first"
+    );
+}
