@@ -12,7 +12,7 @@ use super::request::RequestMark;
 use crate::ids::NodeName;
 use crate::keys::{APPROVED, SKIP};
 
-/// The most names of one kind in a sentence: three fit a line of `kubectl describe`, and the count tells the rest.
+/// The most pods, budgets, hosts or nodes that a sentence names: three fit a line of `kubectl describe`, the count tells the rest.
 const NAMED: usize = 3;
 
 /// What a node is waiting for.
@@ -332,12 +332,19 @@ fn write_refused(f: &mut fmt::Formatter<'_>, lead: &str, refused: &[Refused]) ->
 }
 
 /// The first of `names`, and how many more there are.
-fn few(names: &[&str]) -> String {
-    let shown = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
+pub fn few(names: &[impl AsRef<str>]) -> String {
+    few_by(names, ", ")
+}
+
+/// The first of `words`, with `separator` between them, and how many more there are.
+pub fn few_by(words: &[impl AsRef<str>], separator: &str) -> String {
+    let mut shown: Vec<&str> = words.iter().take(NAMED).map(AsRef::as_ref).collect();
+    let more = words.len().saturating_sub(NAMED);
+    let rest = format!("{more} more");
+    if more > 0 {
+        shown.push(&rest);
     }
+    shown.join(separator)
 }
 
 /// Writes how many pods are left, then names the ones that are held back; names of pods on their way out are many and

@@ -34,7 +34,7 @@ fn a_wait_among_the_96_hosts_of_a_cluster_is_a_sentence_and_not_a_page() {
     assert_eq!(
         exit(refused),
         "host esx-1, which is in maintenance mode, to be back in service; elsewhere: esx-2 is in maintenance mode \
-         (esx-3, esx-4, esx-5 and 89 more likewise), esx-95 has no matching device free (esx-96 likewise)"
+         (esx-3, esx-4, esx-5, 89 more likewise), esx-95 has no matching device free (esx-96 likewise)"
     );
 }
 
@@ -72,6 +72,6 @@ fn who_waits_behind_a_fleet_is_told_three_of_it_and_how_many_more() {
     let fleet: Vec<&str> = fleet.iter().map(String::as_str).collect();
     assert_eq!(
         turn(&fleet),
-        "its turn: at most 1 drained at once, and gpu-1, gpu-2, gpu-3 and 197 more come first"
+        "its turn: at most 1 drained at once, and gpu-1, gpu-2, gpu-3, 197 more come first"
     );
 }

@@ -13,11 +13,8 @@ use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Cordon, DrainEnd, Ended, Episode, Phase, Record};
 use crate::maintenance::observed::{PodLeft, PodLeftBecause};
 use crate::maintenance::placement::Refused;
-use crate::maintenance::waiting::{ParkReason, WaitingOn};
+use crate::maintenance::waiting::{ParkReason, WaitingOn, few, few_by};
 use crate::telemetry::link::Links;
-
-/// How many pods, budgets or hosts a note names: three fit a line of `kubectl describe`, the count tells the rest.
-const NAMED: usize = 3;
 
 /// How Kubernetes begins what it says of a budget that refuses an eviction: it goes on with the budget's name, `needs 1
 /// healthy pods and has 1 currently`.
@@ -301,7 +298,7 @@ fn recorded(
             let note = format!(
                 "Not drained within {took}; the guest is being shut down with {} left behind: {}",
                 pods(left.len()),
-                named(left)
+                few(left)
             );
             Some((Reason::DrainTimedOut, note))
         }
@@ -507,7 +504,7 @@ fn waits(
             host.clone(),
         )),
         WaitingOn::HostExit { host, refused, .. } => {
-            let elsewhere = named(&refused.iter().map(Refused::to_string).collect::<Vec<_>>());
+            let elsewhere = few(&refused.iter().map(Refused::to_string).collect::<Vec<_>>());
             Some((
                 Reason::NoCompatibleHost,
                 format!(
@@ -519,7 +516,7 @@ fn waits(
         WaitingOn::Approval => Some((Reason::ApprovalNeeded, waiting(), String::new())),
         WaitingOn::Skip => Some((Reason::MaintenanceSkipped, waiting(), String::new())),
         WaitingOn::Place { request, refused } => {
-            let elsewhere = named(&refused.iter().map(Refused::to_string).collect::<Vec<_>>());
+            let elsewhere = few(&refused.iter().map(Refused::to_string).collect::<Vec<_>>());
             Some((
                 Reason::NoCompatibleHost,
                 format!(
@@ -584,8 +581,8 @@ fn blocked(left: &[PodLeft]) -> Option<(Reason, String, String)> {
     let note = format!(
         "Cannot evict {} as it would violate the pod's disruption budget. {}: {}",
         if held.len() == 1 { "pod" } else { "pods" },
-        named_by(&words, ". "),
-        named(&held)
+        few_by(&words, ". "),
+        few(&held)
     );
     let short = budgets.iter().filter(|(_, said)| is_short(said));
     let detail = budgets
@@ -624,7 +621,7 @@ fn refused(left: &[PodLeft]) -> Option<(Reason, String, String)> {
     });
     let (held, said): (Vec<String>, Vec<&String>) = refusals.unzip();
     let first = said.first()?;
-    let note = format!("Cannot evict {}: {first}", named(&held));
+    let note = format!("Cannot evict {}: {first}", few(&held));
     Some((Reason::EvictionRefused, note, (*first).clone()))
 }
 
@@ -677,22 +674,4 @@ fn worked_since(episode: &Episode) -> Timestamp {
 
 fn pods(count: usize) -> String {
     format!("{count} pod{}", if count == 1 { "" } else { "s" })
-}
-
-/// The first few of `names`, and how many more there are.
-fn named(names: &[String]) -> String {
-    named_by(names, ", ")
-}
-
-fn named_by(names: &[String], separator: &str) -> String {
-    let shown = names
-        .iter()
-        .take(NAMED)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(separator);
-    match names.len().saturating_sub(NAMED) {
-        0 => shown,
-        more => format!("{shown}{separator}… ({more} more)"),
-    }
 }
