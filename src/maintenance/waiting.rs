@@ -309,7 +309,7 @@ impl fmt::Display for WaitingOn {
     }
 }
 
-/// Writes each reason once, of the first host that it speaks against, and the others by name. Where dozens of hosts of one
+/// Writes each reason once, with the first host that it speaks against, and the next few by name. Where dozens of hosts of one
 /// cluster are in maintenance together, a word on each would be a page for every node that waits, at each change of one of them.
 fn write_refused(f: &mut fmt::Formatter<'_>, lead: &str, refused: &[Refused]) -> fmt::Result {
     let mut reasons: Vec<(&Refused, Vec<&str>)> = Vec::new();
@@ -338,17 +338,13 @@ pub fn few(names: &[impl AsRef<str>]) -> String {
 
 /// The first of `words`, with `separator` between them, and how many more there are.
 pub fn few_by(words: &[impl AsRef<str>], separator: &str) -> String {
-    let mut shown: Vec<&str> = words.iter().take(NAMED).map(AsRef::as_ref).collect();
-    let more = words.len().saturating_sub(NAMED);
-    let rest = format!("{more} more");
-    if more > 0 {
-        shown.push(&rest);
-    }
-    shown.join(separator)
+    let rest = (words.len() > NAMED).then(|| format!("{} more", words.len().saturating_sub(NAMED)));
+    let shown = words.iter().take(NAMED).map(AsRef::as_ref);
+    shown.chain(rest.as_deref()).collect::<Vec<_>>().join(separator)
 }
 
-/// Writes how many pods are left, then names the ones that are held back; names of pods on their way out are many and
-/// say little, so only the first is given.
+/// Writes how many pods are left, then names the first that are held back; names of pods on their way out are many and
+/// say little, so none is given.
 fn write_pods(f: &mut fmt::Formatter<'_>, pods: &[PodLeft]) -> fmt::Result {
     write!(
         f,

@@ -504,7 +504,7 @@ fn waits(
             host.clone(),
         )),
         WaitingOn::HostExit { host, refused, .. } => {
-            let elsewhere = few(&refused.iter().map(Refused::to_string).collect::<Vec<_>>());
+            let elsewhere = elsewhere(refused);
             Some((
                 Reason::NoCompatibleHost,
                 format!(
@@ -516,7 +516,7 @@ fn waits(
         WaitingOn::Approval => Some((Reason::ApprovalNeeded, waiting(), String::new())),
         WaitingOn::Skip => Some((Reason::MaintenanceSkipped, waiting(), String::new())),
         WaitingOn::Place { request, refused } => {
-            let elsewhere = few(&refused.iter().map(Refused::to_string).collect::<Vec<_>>());
+            let elsewhere = elsewhere(refused);
             Some((
                 Reason::NoCompatibleHost,
                 format!(
@@ -609,6 +609,12 @@ fn held_by(names: &str, said: &str) -> String {
 fn is_short(said: &str) -> bool {
     let counts: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
     matches!(counts[..], [needs, has] if has < needs)
+}
+
+/// Why the first few hosts will not do. Host by host, and not by reason as in a wait's sentence: how many share a reason changes
+/// with each that joins them, and a note that reads differently is sent anew.
+fn elsewhere(refused: &[Refused]) -> String {
+    few(&refused.iter().map(Refused::to_string).collect::<Vec<_>>())
 }
 
 fn refused(left: &[PodLeft]) -> Option<(Reason, String, String)> {
