@@ -119,10 +119,20 @@ fn main() -> anyhow::Result<()> {
     let observed = facts::observed(facts::node(), facts::vm(PowerSeen::On, HostState::InService));
     let leaving = facts::observed(facts::node(), facts::vm(PowerSeen::On, facts::entering()));
     measure("decide_at_rest", None, &mut || {
-        black_box(decide(&records[0], black_box(&observed), &policy, facts::at(10)));
+        black_box(decide(
+            &records[0],
+            black_box(&observed),
+            &policy,
+            facts::moment(10),
+        ));
     });
     measure("decide_draining", None, &mut || {
-        black_box(decide(&records[1], black_box(&leaving), &policy, facts::at(10)));
+        black_box(decide(
+            &records[1],
+            black_box(&leaving),
+            &policy,
+            facts::moment(10),
+        ));
     });
     measure("record_write", None, &mut || {
         black_box(record::write(black_box(&records[1]), facts::at(10)));
@@ -237,6 +247,7 @@ fn inventory() -> Inventory {
         bind_by_name: false,
         require_approval: false,
         node_maintenances: false,
+        drain_slot: std::time::Duration::from_secs(1800),
     };
     Inventory::new(rules, facts::at(0))
 }

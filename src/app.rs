@@ -44,10 +44,11 @@ use crate::cluster::lease::election::Timing;
 use crate::cluster::lease::{self, Standing};
 use crate::cluster::watch::Selection;
 use crate::config::{Config, Credential, LeaderElection, Listen, without_password};
-use crate::gate::Gate;
 use crate::gate::watchdog::{self, Watchdog};
+use crate::gate::{self, Gate};
 use crate::inventory::{self, Inventory, Rules};
 use crate::keys::Keys;
+use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
@@ -148,7 +149,7 @@ struct House {
 impl Worlds {
     async fn prepare(config: &Config) -> anyhow::Result<Self> {
         let lease = has_election(config).then(|| config.leadership.lease_name.clone());
-        let mut onlookers = Onlookers::at(clock, lease);
+        let mut onlookers = Onlookers::of(lease);
         // On paper nothing is begun that an object could tell of.
         if config.node_maintenances && !config.dry_run {
             let trace_url = config.trace_ui_url_template.clone();
@@ -258,8 +259,8 @@ impl House {
         let shared = Shared {
             perform: world,
             tell,
-            policy: policy(config),
-            clock,
+            policy: policy(config, &client),
+            clock: clocks,
         };
         let supervisor = Supervisor::new(shared, &house.stop);
         let inventory = Inventory::new(rules(config), clock());
@@ -333,6 +334,7 @@ impl House {
             inventory,
             supervisor,
             onlookers,
+            clocks,
             house.stop.clone(),
         );
         house.spawn("the stream of vCenter", vsphere);
@@ -451,7 +453,15 @@ async fn servers(config: &Config, onlookers: &Onlookers) -> anyhow::Result<Vec<S
     Ok(servers)
 }
 
-/// The one clock that decisions are made by.
+/// The clocks that decisions are made by.
+pub(crate) fn clocks() -> Now {
+    Now {
+        wall: clock(),
+        monotonic: Monotonic::since_boot(gate::now().since_boot),
+    }
+}
+
+/// The wall clock.
 #[expect(
     clippy::disallowed_methods,
     reason = "this is where the clock is read; everybody else gets the time as an argument"
@@ -492,7 +502,9 @@ fn endpoint(config: &Config) -> Result<Endpoint, Misconfigured> {
         .map_err(|error| misconfigured("VCENTER_HOST", &without_password(&config.vcenter_host), &error))
 }
 
-fn policy(config: &Config) -> Policy {
+fn policy(config: &Config, client: &kube::Client) -> Policy {
+    let leadership = &config.leadership;
+    let release = || format!("{}/{}", lease_namespace(config, client), leadership.lease_name);
     Policy {
         drain_timeout: config.drain_timeout,
         drain_timeout_action: match config.drain_timeout_action {
@@ -503,7 +515,13 @@ fn policy(config: &Config) -> Policy {
         guest_shutdown_timeout: config.guest_shutdown_timeout,
         relocate_timeout: config.relocate_timeout,
         power_on_timeout: config.power_on_timeout,
+        power_off_timeout: config.power_off_timeout,
         survey_every: config.poll_interval,
+        node_monitor_grace: config.node_monitor_grace,
+        maintenance_retry_grace: config.maintenance_retry_grace,
+        unanswered_for: config.vcenter_call_timeout + config.poll_interval * 2,
+        release: leadership.release.clone().unwrap_or_else(release).into(),
+        adopted_releases: Arc::new(leadership.adopt_releases.clone()),
         require_approval: config.require_approval,
         retry_min: RETRY_MIN.min(config.retry_max),
         retry_max: config.retry_max,
@@ -521,6 +539,7 @@ pub(crate) fn rules(config: &Config) -> Rules {
         bind_by_name: config.bind_by_name,
         require_approval: config.require_approval,
         node_maintenances: config.node_maintenances,
+        drain_slot: config.drain_slot,
     }
 }
 
@@ -563,10 +582,7 @@ fn has_election(config: &Config) -> bool {
 fn election(config: &Config, client: &kube::Client) -> lease::Settings {
     let leadership = &config.leadership;
     lease::Settings {
-        namespace: leadership
-            .lease_namespace
-            .clone()
-            .unwrap_or_else(|| client.default_namespace().to_owned()),
+        namespace: lease_namespace(config, client),
         name: leadership.lease_name.clone(),
         identity: identity(),
         timing: Timing {
@@ -576,6 +592,11 @@ fn election(config: &Config, client: &kube::Client) -> lease::Settings {
         },
         clock,
     }
+}
+
+fn lease_namespace(config: &Config, client: &kube::Client) -> String {
+    let configured = config.leadership.lease_namespace.clone();
+    configured.unwrap_or_else(|| client.default_namespace().to_owned())
 }
 
 /// Who we are in the Lease: the instance, and something that no other process has. A container that is restarted in its

@@ -39,6 +39,11 @@ const EVICTION_RETRY: Seconds = Seconds::new("EVICTION_RETRY_SECONDS", 5, 600);
 const GUEST_SHUTDOWN_TIMEOUT: Seconds = Seconds::new("GUEST_SHUTDOWN_TIMEOUT_SECONDS", 120, 86_400);
 const RELOCATE_TIMEOUT: Seconds = Seconds::new("RELOCATE_TIMEOUT_SECONDS", 600, 604_800);
 const POWER_ON_TIMEOUT: Seconds = Seconds::new("POWER_ON_TIMEOUT_SECONDS", 300, 86_400);
+const POWER_OFF_TIMEOUT: Seconds = Seconds::new("POWER_OFF_TIMEOUT_SECONDS", 300, 86_400);
+const MAINTENANCE_RETRY_GRACE: Seconds = Seconds::new("MAINTENANCE_RETRY_GRACE_SECONDS", 10, 86_400);
+// kube-controller-manager shows a Node as not Ready after 50 s without its kubelet (`--node-monitor-grace-period`).
+const NODE_MONITOR_GRACE: Seconds = Seconds::new("NODE_MONITOR_GRACE_SECONDS", 60, 3_600);
+const DRAIN_SLOT: Seconds = Seconds::new("DRAIN_SLOT_SECONDS", 1_800, 604_800);
 const RETRY_MAX: Seconds = Seconds::new("RETRY_MAX_SECONDS", 30, 3_600);
 const VCENTER_CALL_TIMEOUT: Seconds = Seconds::new("VCENTER_CALL_TIMEOUT_SECONDS", 30, 600);
 // vCenter ends a session that is idle for 30 minutes; a poll must end well before. Proxies end a call that is silent for
@@ -116,6 +121,14 @@ pub struct Config {
     pub relocate_timeout: Duration,
     /// The longest wait from power-on until the node is back with its GPUs.
     pub power_on_timeout: Duration,
+    /// The longest hard power-off.
+    pub power_off_timeout: Duration,
+    /// How long a node stays as it is after the maintenance of its host failed.
+    pub maintenance_retry_grace: Duration,
+    /// How long a Node may be shown as Ready after its kubelet has stopped.
+    pub node_monitor_grace: Duration,
+    /// How long a drain may hold its place.
+    pub drain_slot: Duration,
     /// The longest wait between two tries of anything that failed.
     pub retry_max: Duration,
     /// How many nodes may be between cordon and power-off at once.
@@ -209,12 +222,18 @@ impl Config {
             guest_shutdown_timeout_seconds,
             relocate_timeout_seconds,
             power_on_timeout_seconds,
+            power_off_timeout_seconds,
+            maintenance_retry_grace_seconds,
+            node_monitor_grace_seconds,
+            drain_slot_seconds,
             retry_max_seconds,
             max_concurrent_drains,
             max_unavailable,
             leader_election,
             lease_name,
             lease_namespace,
+            release,
+            adopt_releases,
             lease_duration_seconds,
             lease_renew_deadline_seconds,
             lease_retry_period_seconds,
@@ -263,6 +282,10 @@ impl Config {
             guest_shutdown_timeout: GUEST_SHUTDOWN_TIMEOUT.read(guest_shutdown_timeout_seconds, found),
             relocate_timeout: RELOCATE_TIMEOUT.read(relocate_timeout_seconds, found),
             power_on_timeout: POWER_ON_TIMEOUT.read(power_on_timeout_seconds, found),
+            power_off_timeout: POWER_OFF_TIMEOUT.read(power_off_timeout_seconds, found),
+            maintenance_retry_grace: MAINTENANCE_RETRY_GRACE.read(maintenance_retry_grace_seconds, found),
+            node_monitor_grace: NODE_MONITOR_GRACE.read(node_monitor_grace_seconds, found),
+            drain_slot: DRAIN_SLOT.read(drain_slot_seconds, found),
             retry_max: RETRY_MAX.read(retry_max_seconds, found),
             max_concurrent_drains: MAX_CONCURRENT_DRAINS.read(max_concurrent_drains, 1, found),
             max_unavailable: unavailable(max_unavailable, found),
@@ -271,6 +294,8 @@ impl Config {
                     election: leader_election,
                     name: lease_name,
                     namespace: lease_namespace,
+                    release,
+                    adopt_releases,
                     duration: lease_duration_seconds,
                     renew_deadline: lease_renew_deadline_seconds,
                     retry_period: lease_retry_period_seconds,
@@ -315,6 +340,10 @@ impl Config {
             guest_shutdown_timeout,
             relocate_timeout,
             power_on_timeout,
+            power_off_timeout,
+            maintenance_retry_grace,
+            node_monitor_grace,
+            drain_slot,
             retry_max,
             max_concurrent_drains,
             max_unavailable,
@@ -364,6 +393,10 @@ impl Config {
             (GUEST_SHUTDOWN_TIMEOUT.name(), seconds(*guest_shutdown_timeout)),
             (RELOCATE_TIMEOUT.name(), seconds(*relocate_timeout)),
             (POWER_ON_TIMEOUT.name(), seconds(*power_on_timeout)),
+            (POWER_OFF_TIMEOUT.name(), seconds(*power_off_timeout)),
+            (MAINTENANCE_RETRY_GRACE.name(), seconds(*maintenance_retry_grace)),
+            (NODE_MONITOR_GRACE.name(), seconds(*node_monitor_grace)),
+            (DRAIN_SLOT.name(), seconds(*drain_slot)),
             (RETRY_MAX.name(), seconds(*retry_max)),
             (MAX_CONCURRENT_DRAINS.name(), max_concurrent_drains.to_string()),
             ("MAX_UNAVAILABLE", max_unavailable.to_string()),

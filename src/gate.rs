@@ -87,6 +87,11 @@ pub struct Permit {
     epoch: u64,
 }
 
+/// This moment, on the clocks that nobody can set.
+pub(crate) fn now() -> Moment {
+    clock::now()
+}
+
 impl Gate {
     /// The gate of a process that is alone by the word of whoever runs it: always open, until it is closed.
     pub fn without_election() -> Self {

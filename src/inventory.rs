@@ -9,28 +9,38 @@ mod findings;
 mod forecast;
 mod fresh;
 mod holding;
+mod news;
+mod of_kubernetes;
+mod of_vcenter;
 mod paper;
 mod places;
 mod requests;
 mod shown;
 mod sight;
+mod slots;
 mod spare;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::cluster::update as cluster;
+use crate::ids::EpisodeId;
 use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
-use crate::maintenance::admission::{Applicant, Ledger, Limits};
+use crate::maintenance::admission::Ledger;
+use crate::maintenance::clock::{Elapsed, Monotonic, Now};
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::{Phase, Record};
-use crate::maintenance::finding::{Finding, Found};
-use crate::maintenance::observed::{Attempt, DrainReport, Hearing, Lead, Outcome, Pictures, Sight};
+use crate::maintenance::episode::{Episode, InFlight, Phase, PythonState, Record};
+use crate::maintenance::finding::Finding;
+use crate::maintenance::observed::{
+    Attempt, DrainReport, Hearing, Interrupted, Lead, Outcome, Pictures, RecordSeen, Sight,
+};
 use crate::maintenance::placement::{Hold, Offer};
-use crate::maintenance::record;
 use crate::vsphere::update as vsphere;
+use news::News;
+use slots::Slot;
 
 pub use forecast::{Forecast, Reach};
 pub use sight::record_of;
@@ -59,7 +69,13 @@ pub struct Rules {
     pub require_approval: bool,
     /// `NODE_MAINTENANCES`: NodeMaintenance objects are watched.
     pub node_maintenances: bool,
+    /// `DRAIN_SLOT_SECONDS`: how long a node may hold a place among those being drained.
+    pub drain_slot: Duration,
 }
+
+/// How long NodeMaintenance objects may be out of reach before maintenance goes on without them: as long as a kube-apiserver
+/// takes to be restarted.
+const WITHOUT_REQUESTS_AFTER: Duration = Duration::from_secs(30);
 
 /// `MAX_UNAVAILABLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +94,21 @@ pub struct Inventory {
     rules: Rules,
     process_began: Timestamp,
     lead: Lead,
+    /// The time by which everything counts that is folded in until the next [`Inventory::tick`].
+    now: Now,
+    /// This process acts: it leads, or is alone.
+    is_acting: bool,
+    /// Who held places when this process began to act is known.
+    has_taken_stock: bool,
+    /// When the next place lapses, or something else changes by the mere passing of time.
+    next_lapse: Option<Monotonic>,
     vcenter: Side<String>,
     kubernetes: Side<NodeName>,
     requests: Side<String>,
+    /// Since when NodeMaintenance objects are out of reach.
+    requests_lost_at: Option<Monotonic>,
+    /// That has lasted for so long that maintenance goes on without them.
+    is_without_requests: bool,
     hosts: BTreeMap<HostRef, Arc<vsphere::Host>>,
     computes: BTreeMap<ComputeRef, vsphere::Compute>,
     vms: BTreeMap<VmRef, vsphere::Vm>,
@@ -90,6 +118,10 @@ pub struct Inventory {
     answers_to: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
     /// The nodes that go by this key.
     askers: BTreeMap<vsphere::VmKey, BTreeSet<NodeName>>,
+    /// The node that was first found to be this VM.
+    owners: BTreeMap<VmRef, NodeName>,
+    /// The hosts whose latest maintenance failed.
+    interrupted: BTreeMap<HostRef, Interrupted>,
     pressed: BTreeMap<vsphere::VmKey, fresh::Pressed>,
     holds: BTreeMap<HostRef, Vec<Hold>>,
     nodes: BTreeMap<NodeName, cluster::Node>,
@@ -114,17 +146,6 @@ pub struct Inventory {
     /// node's own, because they wait for each other and look for places on the same hosts; one at rest only with a fact about
     /// itself or its host.
     awake: BTreeSet<NodeName>,
-}
-
-/// What has to be drawn anew.
-#[derive(Debug)]
-enum News {
-    /// Every picture.
-    OfAll,
-    /// Those of these nodes, and of whoever is awake.
-    Of(BTreeSet<NodeName>),
-    /// Those of these nodes. What came in is their own: it changes nobody's place in a queue or on a host.
-    OnlyOf(BTreeSet<NodeName>),
 }
 
 /// Whether one world is being heard, and what it has told since its last `Reset`.
@@ -155,7 +176,73 @@ struct Local {
     on_node: Option<Record>,
     /// The record last seen on a Node that is gone since.
     record_of_gone: Option<Record>,
+    /// The record that stands there, and since when this process knows it.
+    stands: Stands,
+    /// Exactly one VM was found for it.
+    has_known_vm: bool,
+    /// Its place among those being drained.
+    slot: Slot,
+    /// When its Node was last found to tell other UUIDs.
+    identity_changed_at: Option<Monotonic>,
     paper: paper::Paper,
+}
+
+/// Since when this process knows what stands on a Node.
+#[derive(Debug, Default)]
+struct Stands {
+    /// Which stay in which phase of which episode; `None` for a node in service.
+    phase: Option<(EpisodeId, &'static str, Timestamp)>,
+    /// What the record says to have elapsed.
+    elapsed: (Elapsed, InFlight, Elapsed),
+    seen: Option<RecordSeen>,
+    /// What stood there before was seen while this process was acting.
+    is_watched: bool,
+}
+
+impl Stands {
+    /// Takes the record that stands there now.
+    fn take(&mut self, record: &Record, now: Now, is_acting: bool) {
+        let phase = record.episode().map(phase_of);
+        let elapsed = record.episode().map_or_else(Default::default, |episode| {
+            (episode.elapsed, episode.in_flight, episode.drained_for)
+        });
+        self.seen = Some(match self.seen {
+            Some(seen) if self.phase == phase && self.elapsed == elapsed => seen,
+            Some(seen) if self.phase == phase => RecordSeen { at: now, ..seen },
+            Some(_) | None => RecordSeen {
+                at: now,
+                phase_at: now.monotonic,
+                from_the_start: is_acting && self.is_watched,
+            },
+        });
+        self.phase = phase;
+        self.elapsed = elapsed;
+        self.is_watched = is_acting;
+    }
+
+    /// Another may have done whatever was done so far.
+    fn forget_who(&mut self) {
+        self.is_watched = false;
+        if let Some(seen) = &mut self.seen {
+            seen.from_the_start = false;
+        }
+    }
+}
+
+/// One stay of an episode in a phase. To be parked does not end it.
+fn phase_of(episode: &Episode) -> (EpisodeId, &'static str, Timestamp) {
+    let since = match &episode.phase {
+        Phase::Parked { resume_since, .. } => *resume_since,
+        Phase::Queued
+        | Phase::Draining
+        | Phase::Drained
+        | Phase::ShuttingDown(_)
+        | Phase::Relocating { .. }
+        | Phase::AwaitingHost
+        | Phase::PoweringOn { .. }
+        | Phase::Rejoining => episode.since,
+    };
+    (episode.id.clone(), episode.phase.at_work().name(), since)
 }
 
 impl<Key> Side<Key> {
@@ -175,6 +262,17 @@ impl Inventory {
             rules,
             process_began,
             lead: Lead::ALONE,
+            now: Now {
+                wall: process_began,
+                monotonic: Monotonic::default(),
+            },
+            is_acting: false,
+            has_taken_stock: false,
+            next_lapse: None,
+            requests_lost_at: None,
+            is_without_requests: false,
+            owners: BTreeMap::new(),
+            interrupted: BTreeMap::new(),
             vcenter: Side::unheard("vCenter"),
             kubernetes: Side::unheard("the kube-apiserver"),
             requests: if rules.node_maintenances {
@@ -206,10 +304,30 @@ impl Inventory {
         }
     }
 
-    /// Takes that this process leads from `now` on. What it saw before, another may have done.
-    pub fn leads(&mut self, lead: Lead, now: Timestamp) {
+    /// Takes the time: what is folded in and drawn until the next call happens at `now`.
+    pub fn tick(&mut self, now: Now) {
+        self.now = now;
+        let lost_for = self.requests_lost_at.map(|at| now.monotonic.since(at));
+        let is_without = lost_for.is_some_and(|lost| lost >= WITHOUT_REQUESTS_AFTER);
+        if std::mem::replace(&mut self.is_without_requests, is_without) != is_without {
+            self.news = Some(News::OfAll);
+        }
+        if self.next_lapse.is_some_and(|lapse| now.monotonic >= lapse) {
+            self.next_lapse = None;
+            self.news = Some(News::OfAll);
+        }
+    }
+
+    /// Takes that this process leads from now on. What it saw before, another may have done.
+    pub fn leads(&mut self, lead: Lead) {
         self.lead = lead;
-        self.process_began = now;
+        self.process_began = self.now.wall;
+        self.is_acting = true;
+        self.has_taken_stock = false;
+        for local in self.local.values_mut() {
+            local.stands.forget_who();
+            local.slot = Slot::default();
+        }
         self.news = Some(News::OfAll);
     }
 
@@ -231,134 +349,6 @@ impl Inventory {
         }
     }
 
-    /// Whether any picture can be another one than was drawn last.
-    pub fn has_news(&self) -> bool {
-        self.news.is_some()
-    }
-
-    /// Which pictures a fact can change. A vCenter may have thousands of hosts that change all the time and carry nothing of
-    /// ours: while no node is on its way out or back, they cost a look at where our VMs stand. One on its way may go to
-    /// any of them. And a thousand kubelets say several times a second that they live, each of a node at rest in a Node
-    /// that is another only by its version; what happens to the node next shows its latest.
-    fn news_in(&self, fact: &Fact) -> Option<News> {
-        let is_heard = self.silent().is_none();
-        let of = |node: &NodeName| Some(News::Of(BTreeSet::from([node.clone()])));
-        let only_of = |node: &NodeName| Some(News::OnlyOf(BTreeSet::from([node.clone()])));
-        match fact {
-            Fact::Cluster(cluster::Update::Node(node)) => {
-                let Some(known) = self.nodes.get(&node.name) else {
-                    return Some(News::OfAll);
-                };
-                if is_later_only(known, node) {
-                    let is_awake = self.awake.contains(&node.name);
-                    return is_awake.then(|| only_of(&node.name)).flatten();
-                }
-                // Who goes by the same keys is seen by those that share a VM.
-                let is_same_machine = known.uid == node.uid && self.keys(known) == self.keys(node);
-                if is_heard && is_same_machine {
-                    of(&node.name)
-                } else {
-                    Some(News::OfAll)
-                }
-            }
-            Fact::Cluster(cluster::Update::PodsChanged(node)) if is_heard => only_of(node),
-            Fact::Cluster(cluster::Update::Maintenances(cluster::Maintenances::Seen(seen)))
-                if is_heard && matches!(seen.role, cluster::Role::Episode { .. }) =>
-            {
-                let on_node = self
-                    .local
-                    .get(&seen.node)
-                    .and_then(|local| local.on_node.as_ref());
-                let before = self.maintenances.get(&seen.name).map(|before| &before.node);
-                match on_node {
-                    _ if before.is_some_and(|before| *before != seen.node) => Some(News::OfAll),
-                    // The record on the Node counts; the copy only has to say the same.
-                    Some(Record::Episode(_)) => only_of(&seen.node),
-                    Some(Record::InService | Record::Python(_) | Record::Unreadable { .. }) => of(&seen.node),
-                    None => Some(News::OfAll),
-                }
-            }
-            // Whoever drains is awake.
-            Fact::Cluster(cluster::Update::Budget { .. }) if is_heard => Some(News::Of(BTreeSet::new())),
-            Fact::Finding(finding) if is_heard => match finding.found {
-                // It is for those who look on.
-                Found::Evictions(_) => None,
-                Found::Drain(_)
-                | Found::Tried {
-                    kind: EffectKind::DrainRound,
-                    ..
-                } => only_of(&finding.node),
-                Found::Tried { .. }
-                | Found::Holds { .. }
-                | Found::PaperRecord { .. }
-                | Found::PaperEffect(_) => of(&finding.node),
-            },
-            Fact::Vsphere(vsphere::Update::Host(host)) => {
-                let known = self.hosts.get(&host.moref);
-                if known == Some(host) {
-                    return None;
-                }
-                let ours = self.nodes_on(&host.moref);
-                if ours.is_empty() && self.is_calm {
-                    return None;
-                }
-                let stays = known.is_some_and(|known| known.compute == host.compute);
-                Some(if is_heard && stays {
-                    News::Of(ours)
-                } else {
-                    News::OfAll
-                })
-            }
-            // A template binds nobody; who stops being one, or begins to be, may bind others.
-            Fact::Vsphere(vsphere::Update::Vm(vm)) => match self.vms.get(&vm.moref) {
-                Some(known) if known == vm => None,
-                Some(known) if is_heard && known.template == vm.template => {
-                    Some(News::Of(self.nodes_of(&vm.moref).cloned().collect()))
-                }
-                Some(_) | None => Some(News::OfAll),
-            },
-            Fact::Vsphere(vsphere::Update::Task(task)) if is_heard => {
-                let of_vm = task.vm.iter().flat_map(|vm| self.nodes_of(vm));
-                let ours = of_vm.chain(self.awaiting(&task.moref));
-                Some(News::Of(ours.cloned().collect()))
-            }
-            // The same answer, given anew: whoever asked may be sure of it.
-            Fact::Vsphere(vsphere::Update::Found { key, vms })
-                if is_heard && self.answers.get(key) == Some(vms) =>
-            {
-                Some(News::Of(self.askers.get(key).cloned().unwrap_or_default()))
-            }
-            Fact::Vsphere(vsphere::Update::Settled) => self.vcenter.silent.is_some().then_some(News::OfAll),
-            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => Some(News::OfAll),
-        }
-    }
-
-    /// The nodes whose VM stands on `host`.
-    fn nodes_on(&self, host: &HostRef) -> BTreeSet<NodeName> {
-        let vms = self.vms.values().filter(|vm| vm.host.as_ref() == Some(host));
-        vms.flat_map(|vm| self.nodes_of(&vm.moref)).cloned().collect()
-    }
-
-    /// The nodes for which a try of this process waits for `task`.
-    fn awaiting<'a>(&'a self, task: &'a TaskRef) -> impl Iterator<Item = &'a NodeName> {
-        let is_it = move |attempt: &Attempt| match &attempt.outcome {
-            Outcome::Running(running) => running == task,
-            Outcome::Asked | Outcome::Done | Outcome::Refused(_) => false,
-        };
-        let locals = self.local.iter();
-        locals.filter_map(move |(name, local)| local.attempts.values().any(is_it).then_some(name))
-    }
-
-    /// The nodes whose pictures may be other ones than were drawn last.
-    fn in_the_news(&self) -> BTreeSet<NodeName> {
-        match &self.news {
-            None => self.awake.clone(),
-            Some(News::OfAll) => self.names(),
-            Some(News::Of(nodes)) => nodes.union(&self.awake).cloned().collect(),
-            Some(News::OnlyOf(nodes)) => nodes.clone(),
-        }
-    }
-
     /// Whether a set of vCenter's has been told in part: what belongs to it follows at once, and is to be judged together.
     /// Kubernetes tells each Node by itself, so there is nothing to wait for.
     pub fn is_amid_a_set(&self) -> bool {
@@ -368,10 +358,11 @@ impl Inventory {
     /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
     pub fn roster(&mut self) -> vsphere::Roster {
         if matches!(self.news, Some(News::OfAll)) {
-            let keys: BTreeSet<vsphere::VmKey> =
-                self.names().iter().flat_map(|name| self.keys_of(name)).collect();
+            let names = self.names();
+            let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.keys_of(name)).collect();
             if *self.keys != keys {
                 self.keys = Arc::new(keys);
+                self.forget_unasked(&names);
             }
         }
         let pressing = self.press();
@@ -393,12 +384,14 @@ impl Inventory {
     /// The nodes whose pods are to be watched: those being drained, and those kept so.
     pub fn draining(&self) -> BTreeSet<NodeName> {
         let awake = self.awake.iter().filter_map(|name| self.nodes.get(name));
-        let kept = awake.filter(|node| match self.record(node) {
-            Record::Episode(episode) => *episode.phase.at_work() == Phase::Drained,
-            Record::InService | Record::Python(_) | Record::Unreadable { .. } => false,
+        let drained = awake.filter(|node| match self.record(node) {
+            Record::Episode(episode) => {
+                episode.phase.is_draining() || *episode.phase.at_work() == Phase::Drained
+            }
+            Record::Python(python) => python.state == PythonState::Draining,
+            Record::InService | Record::Unreadable { .. } => false,
         });
-        let kept = kept.map(|node| node.name.clone());
-        self.ledger.draining.iter().cloned().chain(kept).collect()
+        drained.map(|node| node.name.clone()).collect()
     }
 
     /// Every node that anybody tells of.
@@ -418,6 +411,7 @@ impl Inventory {
         let names = self.in_the_news();
         let are_all = matches!(self.news, Some(News::OfAll));
         let are_alone = matches!(self.news, Some(News::OnlyOf(_)));
+        self.take_notes(&names);
         if !are_alone {
             self.update_ledger(&names);
             self.offers = self.offers(&names);
@@ -452,190 +446,31 @@ impl Inventory {
         }
     }
 
-    fn apply_vsphere(&mut self, update: vsphere::Update) {
-        use vsphere::Update;
-        self.vcenter.is_open = !matches!(update, Update::Settled | Update::Lost { .. });
-        match update {
-            Update::Reset => {
-                self.vcenter.silent = Some("vCenter is telling its whole set anew".to_owned());
-                self.vcenter.told.clear();
-            }
-            Update::Host(host) => {
-                self.vcenter.told.insert(host.moref.to_string());
-                self.hosts.insert(host.moref.clone(), host);
-            }
-            Update::HostGone(host) => {
-                self.hosts.remove(&host);
-                self.holds.remove(&host);
-                self.last_of.remove(&host);
-            }
-            Update::Compute(compute) => {
-                self.vcenter.told.insert(compute.moref.to_string());
-                self.computes.insert(compute.moref.clone(), compute);
-            }
-            Update::ComputeGone(compute) => {
-                self.computes.remove(&compute);
-            }
-            Update::Vm(vm) => {
-                self.vcenter.told.insert(vm.moref.to_string());
-                self.vms.insert(vm.moref.clone(), vm);
-            }
-            Update::VmGone(vm) => {
-                self.vms.remove(&vm);
-            }
-            Update::Task(task) => {
-                self.vcenter.told.insert(task.moref.to_string());
-                let moref = task.moref.clone();
-                self.tasks.insert(moref.clone(), task);
-                for local in self.local.values_mut() {
-                    local.settle(&moref, &self.tasks);
-                }
-            }
-            Update::Found { key, vms } => {
-                if let Some(pressed) = self.pressed.get_mut(&key) {
-                    pressed.is_answered = true;
-                }
-                self.answer(key, vms);
-            }
-            Update::Settled => self.settle_vcenter(),
-            Update::Lost { why } => self.vcenter.silent = Some(why),
+    /// Notes since when each record stands, which VM was found, and who it belongs to.
+    fn take_notes(&mut self, names: &BTreeSet<NodeName>) {
+        for name in names {
+            let record = match self.nodes.get(name) {
+                Some(node) => Some(self.record(node)),
+                None => self.record_of_gone(name),
+            };
+            let Some(record) = record else { continue };
+            self.claim(name);
+            let has_known_vm = self.vm_of(name).found().is_some();
+            let local = self.local.entry(name.clone()).or_default();
+            local.has_known_vm |= has_known_vm;
+            local.stands.take(&record, self.now, self.is_acting);
         }
     }
 
-    /// The set is complete: what was not told is not there.
-    fn settle_vcenter(&mut self) {
-        if self.vcenter.silent.take().is_none() {
-            return;
-        }
-        let told = std::mem::take(&mut self.vcenter.told);
-        self.hosts.retain(|moref, _| told.contains(moref.as_str()));
-        self.last_of.retain(|moref, _| told.contains(moref.as_str()));
-        self.computes.retain(|moref, _| told.contains(moref.as_str()));
-        self.vms.retain(|moref, _| told.contains(moref.as_str()));
-        self.tasks.retain(|moref, _| told.contains(moref.as_str()));
-        self.holds.clear();
-        // A task that vCenter no longer knows tells nothing more: its effect is judged by the VM, and repeated if the
-        // VM does not show it.
-        for local in self.local.values_mut() {
-            local.attempts.retain(|_, attempt| match &attempt.outcome {
-                Outcome::Running(task) => self.tasks.contains_key(task),
-                Outcome::Asked | Outcome::Done | Outcome::Refused(_) => true,
-            });
-        }
-    }
-
-    fn apply_cluster(&mut self, update: cluster::Update) {
-        use cluster::Update;
-        match update {
-            Update::Reset => {
-                self.kubernetes.silent = Some("the kube-apiserver is listing the Nodes anew".to_owned());
-                self.kubernetes.told.clear();
-            }
-            Update::Node(node) => {
-                self.kubernetes.told.insert(node.name.clone());
-                self.apply_node(*node);
-            }
-            Update::NodeGone { name, uid } => {
-                if self.nodes.get(&name).is_some_and(|node| node.uid == uid) {
-                    self.forget_node(&name);
-                }
-            }
-            Update::Settled => {
-                if self.kubernetes.silent.take().is_some() {
-                    let told = std::mem::take(&mut self.kubernetes.told);
-                    let gone: Vec<NodeName> = self
-                        .nodes
-                        .keys()
-                        .filter(|name| !told.contains(name))
-                        .cloned()
-                        .collect();
-                    for name in gone {
-                        self.forget_node(&name);
-                    }
-                }
-            }
-            Update::Maintenances(update) => self.apply_maintenances(update),
-            Update::PodsChanged(name) => {
-                let local = self.local.entry(name).or_default();
-                local.pods_revision = local.pods_revision.wrapping_add(1);
-            }
-            Update::Budget { budget, stands } => self.apply_budget(budget, stands),
-            Update::Lost { why } => self.kubernetes.silent = Some(why),
-        }
-    }
-
-    fn apply_node(&mut self, node: cluster::Node) {
-        let older = self
-            .nodes
-            .get(&node.name)
-            .is_some_and(|known| known.uid == node.uid && known.resource_version > node.resource_version);
-        if older {
-            // The watch tells an older view than the answer to our own PATCH did.
-            return;
-        }
-        let local = self.local.entry(node.name.clone()).or_default();
-        local.record_of_gone = None;
-        let told = local.on_node.insert(record_of(&node));
-        let record = local.paper.record().unwrap_or(told);
-        match record.phase() {
-            Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
-            // Between episodes nothing of an earlier one counts.
-            Some(_) => local.drain = None,
-            None => {
-                local.drain = None;
-                local.attempts.clear();
-                local.offered = None;
-            }
-        }
-        if !node.unschedulable && !local.paper.is_cordoned() {
-            // A list made before the cordon was lifted says nothing about what was scheduled since.
-            local.drain = None;
-        }
-        let before = self.nodes.remove(&node.name);
-        let told_before = before
-            .as_ref()
-            .and_then(|before| before.marks.last_episode.as_ref());
-        if told_before != node.marks.last_episode.as_ref() {
-            self.has_ended(&node);
-        }
-        self.asks(&node.name, before.as_ref(), Some(&node));
-        self.nodes.insert(node.name.clone(), node);
-    }
-
-    /// Notes the episode that `node` tells to have ended, for the next one on its host.
-    fn has_ended(&mut self, node: &cluster::Node) {
-        let Some(last) = node.marks.last_episode.as_deref().and_then(record::read_last) else {
-            return;
-        };
-        let Some(host) = last.episode.host.moref else {
-            return;
-        };
-        let last = LastOf {
-            at: last.at,
-            traceparent: last.episode.traceparent,
-        };
-        if self.last_of.get(&host).is_none_or(|known| known.at < last.at) {
-            self.last_of.insert(host, last);
-        }
-    }
-
-    fn forget_node(&mut self, name: &NodeName) {
-        let Some(node) = self.nodes.remove(name) else {
-            return;
-        };
-        self.asks(name, Some(&node), None);
-        let local = self.local.entry(name.clone()).or_default();
-        match local.on_node.take() {
-            Some(record @ (Record::Episode(_) | Record::Python(_))) => local.record_of_gone = Some(record),
-            Some(Record::InService | Record::Unreadable { .. }) | None => {
-                self.local.remove(name);
-            }
-        }
-    }
-
-    /// Why nothing may be done, if one of the worlds is not heard.
+    /// Why nothing may be done for any node, if one of the worlds is not heard. Without NodeMaintenance objects maintenance
+    /// goes on after a while.
     fn silent(&self) -> Option<Hearing> {
-        let kubernetes = self.kubernetes.silent.as_ref().or(self.requests.silent.as_ref());
+        let requests = self
+            .requests
+            .silent
+            .as_ref()
+            .filter(|_| !self.is_without_requests);
+        let kubernetes = self.kubernetes.silent.as_ref().or(requests);
         match (&self.vcenter.silent, kubernetes) {
             (None, None) => None,
             (Some(why), _) => Some(Hearing::NoVcenter { why: why.clone() }),
@@ -643,80 +478,24 @@ impl Inventory {
         }
     }
 
-    fn limits(&self) -> Limits {
-        let unavailable = match self.rules.unavailable {
-            MaxUnavailable::Unlimited => None,
-            MaxUnavailable::Nodes(nodes) => Some(nodes),
-            MaxUnavailable::Percent(percent) => {
-                let nodes = self.nodes.len().saturating_mul(usize::from(percent)) / 100;
-                Some(u32::try_from(nodes).unwrap_or(u32::MAX).max(1))
-            }
-        };
-        Limits {
-            concurrent_drains: self.rules.concurrent_drains,
-            unavailable,
-        }
+    /// Why NodeMaintenance objects are out of reach, where maintenance goes on without them.
+    pub fn without_requests(&self) -> Option<&str> {
+        let silent = self.requests.silent.as_deref()?;
+        self.is_without_requests.then_some(silent)
     }
 
-    /// Takes who holds places and who wants one. A node at rest does neither, so `names` need only be of those that are not.
-    fn update_ledger(&mut self, names: &BTreeSet<NodeName>) {
-        let mut ledger = Ledger {
-            granted: std::mem::take(&mut self.ledger.granted),
-            ..Ledger::default()
-        };
-        for node in names.iter().filter_map(|name| self.nodes.get(name)) {
-            let record = self.record(node);
-            let (draining, unavailable) = sight::takes_places(&record);
-            if draining {
-                ledger.draining.insert(node.name.clone());
-            }
-            if unavailable {
-                ledger.unavailable.insert(node.name.clone());
-            }
-            if let Some(clicked_at) = self.applies_since(node, &record) {
-                ledger.applicants.insert(Applicant {
-                    clicked_at,
-                    node: node.name.clone(),
-                });
-            }
+    /// The same for one node. One that a request keeps out of service waits until it is known what became of that.
+    fn silent_for(&self, name: &NodeName, record: &Record) -> Option<Hearing> {
+        if let Some(hearing) = self.silent() {
+            return Some(hearing);
         }
-        // A place is granted on complete pictures only: half a set may hide who holds one.
-        if self.silent().is_none() {
-            ledger.grant(self.limits());
-        }
-        self.ledger = ledger;
+        let why = self.without_requests()?;
+        let is_asked_for = record
+            .episode()
+            .is_some_and(|it| it.trigger.request.is_some() || it.kept_off_by.is_some());
+        let is_asked_for = is_asked_for || self.request(name, self.nodes.get(name)).is_some();
+        is_asked_for.then(|| Hearing::NoKubernetes { why: why.to_owned() })
     }
-}
-
-impl News {
-    /// Both of them.
-    fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::OfAll, _) | (_, Self::OfAll) => Self::OfAll,
-            (Self::OnlyOf(mut nodes), Self::OnlyOf(more)) => {
-                nodes.extend(more);
-                Self::OnlyOf(nodes)
-            }
-            (Self::Of(mut nodes) | Self::OnlyOf(mut nodes), Self::Of(more) | Self::OnlyOf(more)) => {
-                nodes.extend(more);
-                Self::Of(nodes)
-            }
-        }
-    }
-}
-
-/// Whether a Node shows nothing more than that its kubelet lives.
-fn is_later_only(known: &cluster::Node, node: &cluster::Node) -> bool {
-    let ready = cluster::Ready {
-        heartbeat: known.ready.heartbeat,
-        ..node.ready
-    };
-    let only_later = cluster::Node {
-        resource_version: known.resource_version,
-        ready,
-        ..node.clone()
-    };
-    *known == only_later
 }
 
 #[cfg(test)]

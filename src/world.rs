@@ -23,15 +23,15 @@ use crate::gate::{Errand, Gate, Permit, Shut};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::keys::Keys;
 use crate::line::line;
+use crate::maintenance::clock::{Monotonic, Now, wall_after};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::effect::Effect;
+use crate::maintenance::effect::{Effect, Place};
 use crate::maintenance::episode::Record;
 use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound, Finding, Found};
 use crate::maintenance::observed::{
     Advice, DrainReport, NodeSeen, Outcome, PodLeft, PodLeftBecause, Refusal,
 };
 use crate::maintenance::placement::{Held, Hold};
-use crate::maintenance::policy::after;
 use crate::maintenance::record;
 use crate::maintenance::trail::Last;
 use crate::vsphere::client::{Error, PowerOnBy, Started, Vcenter};
@@ -77,7 +77,7 @@ impl Perform for World {
         seen: Option<&NodeSeen>,
         before: &Record,
         transition: &Transition,
-        now: Timestamp,
+        now: Now,
     ) -> Result<Recorded, NotRecorded> {
         if self.dry_run {
             self.found(
@@ -94,7 +94,7 @@ impl Perform for World {
         let Some(seen) = seen else {
             return self.record_on_copy(name, before, transition, now).await;
         };
-        let annotations = record::write(&transition.record, now);
+        let annotations = record::write(&transition.record, now.wall);
         let patch = NodePatch {
             uid: seen.uid.clone(),
             resource_version: seen.resource_version,
@@ -104,7 +104,7 @@ impl Perform for World {
                 migrated_to_host: annotations.migrated_to_host,
                 transition_time: annotations.transition_time,
                 episode: annotations.episode,
-                last_episode: last_episode(before, transition, now),
+                last_episode: last_episode(before, transition, now.wall),
                 fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.to_string()),
                 ..Marks::default()
             },
@@ -136,7 +136,7 @@ impl Perform for World {
         }
     }
 
-    async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Timestamp) {
+    async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Now) {
         let outcome = match self.permit(effect) {
             Err(shut) => not_done(shut),
             Ok(None) => self.look(name, record, effect, now).await,
@@ -150,12 +150,18 @@ impl Perform for World {
             line!(warn, name, record, "tried to {what}: {}", refusal.said);
         }
         let host = match effect {
-            Effect::Relocate { to, .. } => Some(to.clone()),
+            Effect::Relocate { to: host, .. }
+            | Effect::PowerOn {
+                place: Place::Host(host),
+                ..
+            } => Some(host.clone()),
             Effect::DrainRound { .. }
             | Effect::Survey { .. }
             | Effect::ShutdownGuest { .. }
             | Effect::PowerOff { .. }
-            | Effect::PowerOn { .. } => None,
+            | Effect::PowerOn {
+                place: Place::Drs, ..
+            } => None,
         };
         self.found(
             name,
@@ -177,14 +183,14 @@ impl World {
         name: &NodeName,
         before: &Record,
         transition: &Transition,
-        now: Timestamp,
+        now: Now,
     ) -> Result<Recorded, NotRecorded> {
         let Some(episode) = before.episode() else {
             let why = "the Node is gone, and with it the record of what is no episode of ours";
             return Err(NotRecorded::Refused(why.to_owned()));
         };
         let object = maintenances::name_of(name, &episode.id);
-        let record = record::write(&transition.record, now).episode;
+        let record = record::write(&transition.record, now.wall).episode;
         let changes = json!({ "record": record });
         let permit = self.gate.pass(Errand::Record).map_err(not_recorded)?;
         let client = self.traced();
@@ -208,7 +214,7 @@ impl World {
     }
 
     /// Does what changes nothing; what would change something is done on paper.
-    async fn look(&self, name: &NodeName, record: &Record, effect: &Effect, now: Timestamp) -> Outcome {
+    async fn look(&self, name: &NodeName, record: &Record, effect: &Effect, now: Now) -> Outcome {
         match effect {
             Effect::DrainRound {
                 pods_revision, until, ..
@@ -240,7 +246,7 @@ impl World {
         name: &NodeName,
         record: &Record,
         effect: &Effect,
-        now: Timestamp,
+        now: Now,
     ) -> Outcome {
         let vcenter = self.vcenter.about(name.as_str());
         match effect {
@@ -258,11 +264,14 @@ impl World {
                     .await
             }
             Effect::Survey { hosts } => self.survey(name, hosts).await,
-            Effect::ShutdownGuest { vm, drained: _ } => shutdown_guest(&vcenter, permit, vm).await,
-            Effect::PowerOff { vm, drained: _ } => outcome(vcenter.power_off(permit, vm).await),
+            Effect::ShutdownGuest { vm, .. } => shutdown_guest(&vcenter, permit, vm).await,
+            Effect::PowerOff { vm, .. } => outcome(vcenter.power_off(permit, vm).await),
             Effect::Relocate { vm, to } => outcome(vcenter.relocate(permit, vm, to).await),
-            Effect::PowerOn { vm, by_drs } => {
-                let by = if *by_drs { PowerOnBy::Drs } else { PowerOnBy::Host };
+            Effect::PowerOn { vm, place } => {
+                let by = match place {
+                    Place::Drs => PowerOnBy::Drs,
+                    Place::Host(_) => PowerOnBy::Host,
+                };
                 outcome(vcenter.power_on(permit, vm, by).await)
             }
         }
@@ -274,18 +283,18 @@ impl World {
         name: &NodeName,
         record: &Record,
         pods_revision: u64,
-        until: Timestamp,
-        now: Timestamp,
+        until: Monotonic,
+        now: Now,
     ) -> Outcome {
         let begun = Instant::now();
         let order = Order {
             mode,
             // One that is over has no time left.
-            until: begun + Duration::try_from(until.duration_since(now)).unwrap_or_default(),
+            until: begun + until.since(now.monotonic),
             on_evicted: &|pod| {
                 // One that cannot be taken is counted by the publisher, and the pod leaves all the same.
                 self.events
-                    .event(eviction(name, pod, after(now, begun.elapsed())));
+                    .event(eviction(name, pod, wall_after(now.wall, begun.elapsed())));
             },
         };
         match drain::round(&self.traced(), name, &self.drain, order).await {
@@ -294,7 +303,8 @@ impl World {
                     (self.on_evictions)(*code, *count);
                 }
                 let evicted = report.left.iter().filter(|left| left.why == Why::Evicted).count();
-                self.found(name, Found::Evictions(evictions(&report, now))).await;
+                self.found(name, Found::Evictions(evictions(&report, now.wall)))
+                    .await;
                 let left: Vec<PodLeft> = report.left.iter().map(pod_left).collect();
                 let left = if self.dry_run {
                     line!(info, name, record, "dry run: would evict {} pods", left.len());
@@ -305,10 +315,10 @@ impl World {
                 self.found(
                     name,
                     Found::Drain(DrainReport {
-                        listed_at: now,
+                        listed_at: now.monotonic,
                         pods_revision,
                         left,
-                        moved_at: (evicted > 0).then_some(now),
+                        moved_at: (evicted > 0).then_some(now.monotonic),
                         listed: report.listed,
                         ignored: report.skipped.values().sum(),
                         evicted,
@@ -424,7 +434,9 @@ fn outcome(started: Result<Started, Error>) -> Outcome {
 fn refusal(error: &Error) -> Refusal {
     let advice = match error {
         Error::Refused { source, .. } => Refusal::from(source).advice,
-        Error::Transport { .. } | Error::Reply { .. } | Error::Login { .. } => Advice::Retry,
+        // Nothing was sent without a session.
+        Error::Login { .. } => Advice::Retry,
+        Error::Transport { .. } | Error::Reply { .. } => Advice::Unanswered,
     };
     Refusal {
         advice,
@@ -483,7 +495,7 @@ fn pod_left(left: &drain::Left) -> PodLeft {
 }
 
 fn evictions(report: &drain::Report, now: Timestamp) -> EvictionRound {
-    let at = |since| after(now, since);
+    let at = |since| wall_after(now, since);
     let asked = report.asked.iter().map(|asked| Eviction {
         namespace: asked.namespace.clone(),
         pod: asked.name.clone(),

@@ -15,18 +15,20 @@ mod facts;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use facts::{at, entering, episode, node, observed, policy, vm};
+use facts::{entering, episode, moment, node, observed, policy, vm};
 use haulout::actor::node::Shared;
 use haulout::actor::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
 use haulout::actor::supervisor::Supervisor;
 use haulout::actor::tell::{Tell, Told};
-use haulout::ids::NodeName;
+use haulout::ids::{NodeName, TaskRef};
+use haulout::maintenance::clock::Now;
 use haulout::maintenance::decide::Transition;
 use haulout::maintenance::effect::{Effect, EffectKind};
 use haulout::maintenance::episode::{Cordon, DrainEnd, Phase, Record};
-use haulout::maintenance::observed::{Attempt, NodeSeen, Observed, Outcome, Pictures, PowerSeen, Sight};
+use haulout::maintenance::observed::{
+    Attempt, DrainReport, HostState, NodeSeen, Observed, Outcome, Pictures, PowerSeen, Sight,
+};
 use haulout::maintenance::policy::DrainTimeoutAction;
-use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 /// What the world was asked, in order.
@@ -45,7 +47,7 @@ impl Perform for Witness {
         node: Option<&NodeSeen>,
         _before: &Record,
         transition: &Transition,
-        _now: Timestamp,
+        _now: Now,
     ) -> Result<Recorded, NotRecorded> {
         self.asked
             .lock()
@@ -56,7 +58,7 @@ impl Perform for Witness {
         })
     }
 
-    async fn perform(&self, name: &NodeName, _record: &Record, effect: &Effect, _now: Timestamp) {
+    async fn perform(&self, name: &NodeName, _record: &Record, effect: &Effect, _now: Now) {
         assert!(
             TRACEPARENT.with(Option::is_some),
             "an effect is asked for in the name of its episode"
@@ -87,7 +89,7 @@ fn house(bad: Option<&'static str>) -> (Supervisor<Witness>, Asked) {
         perform,
         tell: Box::new(Silence),
         policy: policy(DrainTimeoutAction::PowerOff),
-        clock: || at(0),
+        clock: || moment(2),
     };
     (Supervisor::new(shared, &CancellationToken::new()), asked)
 }
@@ -109,7 +111,17 @@ fn shutting_down() -> Sight {
     };
     let phase = Phase::ShuttingDown(DrainEnd::Complete);
     let record = Record::Episode(Arc::new(episode(phase, Cordon::Ours, false)));
-    sight(record, observed(cordoned, vm(PowerSeen::On, entering())))
+    let mut seen = observed(cordoned, vm(PowerSeen::On, entering()));
+    seen.drain = Some(DrainReport {
+        listed_at: moment(2).monotonic,
+        pods_revision: 0,
+        left: Vec::new(),
+        moved_at: None,
+        listed: 0,
+        ignored: 0,
+        evicted: 0,
+    });
+    sight(record, seen)
 }
 
 fn named(sights: impl IntoIterator<Item = (&'static str, Sight)>) -> Pictures {
@@ -117,6 +129,20 @@ fn named(sights: impl IntoIterator<Item = (&'static str, Sight)>) -> Pictures {
         .into_iter()
         .map(|(name, sight)| (NodeName::new(name), sight));
     Pictures::all(named.collect())
+}
+
+/// A node whose VM is about to be powered on.
+fn powering_on() -> Sight {
+    let cordoned = NodeSeen {
+        unschedulable: true,
+        ..node()
+    };
+    let phase = Phase::PoweringOn { by_drs: false };
+    let record = Record::Episode(Arc::new(episode(phase, Cordon::Ours, true)));
+    sight(
+        record,
+        observed(cordoned, vm(PowerSeen::Off, HostState::InService)),
+    )
 }
 
 /// Lets every task run until all of them wait for time to pass, and then that much of it pass.
@@ -152,18 +178,19 @@ async fn a_click_is_written_at_once_and_written_once() {
 #[tokio::test(start_paused = true)]
 async fn an_effect_is_not_tried_again_before_its_try_is_seen_and_not_while_it_is_at_work() {
     let (mut house, asked) = house(None);
-    house.show(named([("gpu-1", shutting_down())]));
+    house.show(named([("gpu-1", powering_on())]));
     pass(&mut house, Duration::from_secs(1)).await;
-    assert_eq!(drain(&asked), ["gpu-1 does ShutdownGuest"]);
-    let mut seen = shutting_down();
+    assert_eq!(drain(&asked), ["gpu-1 does PowerOn"]);
+    let mut seen = powering_on();
     let attempt = Attempt {
-        at: at(0),
+        at: moment(2),
         host: None,
         task: None,
         refusals: 0,
-        outcome: Outcome::Asked,
+        tries: 1,
+        outcome: Outcome::Running(TaskRef::new("task-2")),
     };
-    seen.seen.attempts.insert(EffectKind::ShutdownGuest, attempt);
+    seen.seen.attempts.insert(EffectKind::PowerOn, attempt);
     house.show(named([("gpu-1", seen)]));
     pass(&mut house, Duration::from_secs(60)).await;
     assert_eq!(drain(&asked), [""; 0]);
@@ -196,13 +223,7 @@ async fn with_nothing_to_do_nothing_is_done_for_hours() {
     let (mut house, asked) = house(None);
     let resting = sight(
         Record::InService,
-        observed(
-            node(),
-            vm(
-                PowerSeen::On,
-                haulout::maintenance::observed::HostState::InService,
-            ),
-        ),
+        observed(node(), vm(PowerSeen::On, HostState::InService)),
     );
     house.show(named([("gpu-1", resting)]));
     pass(&mut house, Duration::from_secs(10 * 3600)).await;

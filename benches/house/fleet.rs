@@ -60,6 +60,7 @@ fn node(number: usize) -> Node {
         name: NodeName::new(format!("gpu{number}")),
         uid: NodeUid::new(format!("uid-{number}")),
         resource_version: 10,
+        created_at: jiff::Timestamp::UNIX_EPOCH,
         provider_uuid: Some(uuid(number)),
         system_uuid: Some(uuid(number).swapped()),
         unschedulable: false,

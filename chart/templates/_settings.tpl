@@ -28,6 +28,14 @@ EVICTION_RETRY_SECONDS: {{ int64 $config.evictionRetrySeconds | quote }}
 GUEST_SHUTDOWN_TIMEOUT_SECONDS: {{ int64 $config.guestShutdownTimeoutSeconds | quote }}
 RELOCATE_TIMEOUT_SECONDS: {{ int64 $config.relocateTimeoutSeconds | quote }}
 POWER_ON_TIMEOUT_SECONDS: {{ int64 $config.powerOnTimeoutSeconds | quote }}
+POWER_OFF_TIMEOUT_SECONDS: {{ int64 $config.powerOffTimeoutSeconds | quote }}
+MAINTENANCE_RETRY_GRACE_SECONDS: {{ int64 $config.maintenanceRetryGraceSeconds | quote }}
+NODE_MONITOR_GRACE_SECONDS: {{ int64 $config.nodeMonitorGraceSeconds | quote }}
+DRAIN_SLOT_SECONDS: {{ int64 $config.drainSlotSeconds | quote }}
+RELEASE: {{ printf "%s/%s" (include "haulout.leaseNamespace" .) (include "haulout.leaseName" .) | quote }}
+{{- with $config.adoptReleases }}
+ADOPT_RELEASES: {{ . | quote }}
+{{- end }}
 RETRY_MAX_SECONDS: {{ int64 $config.retryMaxSeconds | quote }}
 NODE_CONDITIONS: {{ $config.nodeConditions | quote }}
 NODE_MAINTENANCES: {{ $config.nodeMaintenances | quote }}

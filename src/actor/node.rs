@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -11,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
 use super::tell::{Tell, Told, Turn};
 use crate::ids::NodeName;
+use crate::maintenance::clock::{Monotonic, Now, wall_after, whole_second};
 use crate::maintenance::decide::{Decision, Transition, decide};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
@@ -32,6 +32,16 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30 * 60);
 /// again, it would be asked fifty times a second and not spin; no pause that a decision asks for is shorter.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(20);
 
+/// How many writes and effects in a row go without a pause. An episode through every phase, with a few refusals, is below it.
+const BURST: u32 = 30;
+
+/// How long one of them takes to be earned again. Where another controller undoes each write, or a kubelet rewrites the record, this
+/// is the pace of the quarrel.
+const EARNED_EVERY: Duration = Duration::from_secs(2);
+
+/// How many conflicts in a row are told to people: one or two are the watch being late.
+const CONFLICTS_TOLD: u32 = 4;
+
 /// What every actor of a process shares.
 #[derive(Debug)]
 pub struct Shared<P> {
@@ -41,8 +51,8 @@ pub struct Shared<P> {
     pub tell: Box<dyn Tell>,
     /// The configured part of each decision.
     pub policy: Policy,
-    /// The one clock that decisions are made by.
-    pub clock: fn() -> Timestamp,
+    /// The clocks that decisions are made by.
+    pub clock: fn() -> Now,
 }
 
 /// The actor of one node.
@@ -60,6 +70,29 @@ pub struct NodeActor<P> {
     witness: Witness,
     /// How many writes in a row were refused.
     refused_writes: u32,
+    pace: Pace,
+}
+
+/// Bounds how often a node is written and acted on.
+#[derive(Debug)]
+struct Pace {
+    left: u32,
+    since: Instant,
+}
+
+impl Pace {
+    /// Takes one; when there is one again, where there is none.
+    fn take(&mut self, now: Instant) -> Result<(), Instant> {
+        while self.left < BURST && now >= self.since + EARNED_EVERY {
+            self.left += 1;
+            self.since += EARNED_EVERY;
+        }
+        if self.left == BURST {
+            self.since = now;
+        }
+        self.left = self.left.checked_sub(1).ok_or(self.since + EARNED_EVERY)?;
+        Ok(())
+    }
 }
 
 /// Something this actor did itself, to be seen before it decides again.
@@ -73,7 +106,7 @@ struct Echo {
 enum Own {
     Write { resource_version: u64 },
     WriteElsewhere(Box<Record>),
-    Try { kind: EffectKind, at: Timestamp },
+    Try { kind: EffectKind, at: Monotonic },
 }
 
 impl<P: Perform> NodeActor<P> {
@@ -93,6 +126,10 @@ impl<P: Perform> NodeActor<P> {
             waited_on: None,
             witness: Witness::default(),
             refused_writes: 0,
+            pace: Pace {
+                left: BURST,
+                since: Instant::now(),
+            },
         }
     }
 
@@ -132,13 +169,25 @@ impl<P: Perform> NodeActor<P> {
         self.echo = None;
         let now = (self.shared.clock)();
         let decision = decide(&sight.record, &sight.seen, &self.shared.policy, now);
-        self.witness.sees(&sight.record, &sight.seen, &decision, now);
+        self.witness.sees(&sight.record, &sight.seen, &decision, now.wall);
         let (turn, wake) = self.carry_out(decision, &sight, now).await;
         self.shared.tell.turned(turn, begun.elapsed());
         wake
     }
 
-    async fn carry_out(&mut self, decision: Decision, sight: &Sight, now: Timestamp) -> (Turn, Instant) {
+    async fn carry_out(&mut self, decision: Decision, sight: &Sight, now: Now) -> (Turn, Instant) {
+        let is_paced = match &decision {
+            Decision::Record(_) => true,
+            // Rounds have a pace of their own.
+            Decision::Act { effect, .. } => effect.kind() != EffectKind::DrainRound,
+            Decision::Wait { .. } | Decision::Rest => false,
+        };
+        if is_paced && let Err(at) = self.pace.take(Instant::now()) {
+            let pause = at.saturating_duration_since(Instant::now());
+            let at_wall = whole_second(wall_after(now.wall, pause));
+            self.waits(sight, &WaitingOn::WritePace { at: at_wall });
+            return (Turn::Waited, at);
+        }
         match decision {
             Decision::Record(transition) => self.record(sight, *transition, now).await,
             Decision::Act {
@@ -159,7 +208,7 @@ impl<P: Perform> NodeActor<P> {
                 TRACEPARENT.scope(trace, performed).await;
                 let of = Own::Try {
                     kind: effect.kind(),
-                    at: now,
+                    at: now.monotonic,
                 };
                 self.echo = Some(Echo {
                     of,
@@ -178,7 +227,7 @@ impl<P: Perform> NodeActor<P> {
         }
     }
 
-    async fn record(&mut self, sight: &Sight, transition: Transition, now: Timestamp) -> (Turn, Instant) {
+    async fn record(&mut self, sight: &Sight, transition: Transition, now: Now) -> (Turn, Instant) {
         let node = sight.seen.node.as_ref();
         let saw = self.witness.saw(&sight.record);
         let (before, transition) = trail::close(
@@ -186,7 +235,7 @@ impl<P: Perform> NodeActor<P> {
             transition,
             saw,
             sight.seen.process_began,
-            now,
+            now.wall,
             |episode, owed| self.shared.tell.owes(&self.name, episode, owed),
         );
         let trace = traceparent(&transition.record).or_else(|| traceparent(&before));
@@ -199,8 +248,11 @@ impl<P: Perform> NodeActor<P> {
             Ok(recorded) => {
                 self.witness.wrote(&sight.record, &transition.record);
                 self.refused_writes = 0;
-                self.waited_on = None;
-                let wrote = (now, (self.shared.clock)());
+                // What it waits for is not told again because of a note in the record.
+                if !transition.is_bookkeeping(&before) {
+                    self.waited_on = None;
+                }
+                let wrote = (now.wall, (self.shared.clock)().wall);
                 self.tell(Told::Recorded {
                     node,
                     before: &before,
@@ -215,7 +267,27 @@ impl<P: Perform> NodeActor<P> {
                 self.echo = Some(Echo { of, until });
                 (Turn::Recorded, until)
             }
-            Err(NotRecorded::Outdated) => (Turn::Outdated, self.wake_at(Some(now), now)),
+            Err(NotRecorded::Outdated) => {
+                // The Node has been read anew and is looked at again at once. One whose writes are always a conflict is not
+                // what it seems to be, and is not asked at the speed of the network.
+                self.refused_writes = self.refused_writes.saturating_add(1);
+                let pause = match self.refused_writes {
+                    1 => SHORTEST_SLEEP,
+                    writes => self.shared.policy.backoff(writes - 1),
+                };
+                if self.refused_writes >= CONFLICTS_TOLD {
+                    let said = format!(
+                        "each of {} writes was a conflict with another version of the Node; trying again in {pause:?}",
+                        self.refused_writes
+                    );
+                    self.tell(Told::NotRecorded {
+                        before: &sight.record,
+                        transition: &transition,
+                        said: &said,
+                    });
+                }
+                (Turn::Outdated, Instant::now() + pause)
+            }
             Err(NotRecorded::Refused(said)) => {
                 self.refused_writes = self.refused_writes.saturating_add(1);
                 let pause = self.shared.policy.backoff(self.refused_writes);
@@ -230,12 +302,8 @@ impl<P: Perform> NodeActor<P> {
         }
     }
 
-    fn wake_at(&self, recheck: Option<Timestamp>, now: Timestamp) -> Instant {
-        let sleep = match recheck {
-            None => LONGEST_SLEEP,
-            // A time that has passed gives nothing.
-            Some(at) => Duration::try_from(at.duration_since(now)).unwrap_or_default(),
-        };
+    fn wake_at(&self, recheck: Option<Monotonic>, now: Now) -> Instant {
+        let sleep = recheck.map_or(LONGEST_SLEEP, |at| at.since(now.monotonic));
         Instant::now() + sleep.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)
     }
 
@@ -270,7 +338,10 @@ impl Own {
                 .as_ref()
                 .is_none_or(|node| node.resource_version >= *resource_version),
             Self::WriteElsewhere(record) => sight.record == **record,
-            Self::Try { kind, at } => sight.seen.attempt(*kind, *at).is_some(),
+            Self::Try { kind, at } => {
+                let attempt = sight.seen.attempts.get(kind);
+                attempt.is_some_and(|attempt| attempt.at.monotonic >= *at)
+            }
         }
     }
 }

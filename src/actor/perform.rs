@@ -3,9 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use crate::ids::NodeName;
+use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
@@ -29,7 +28,7 @@ pub trait Perform: Send + Sync + 'static {
         node: Option<&NodeSeen>,
         before: &Record,
         transition: &Transition,
-        now: Timestamp,
+        now: Now,
     ) -> impl Future<Output = Result<Recorded, NotRecorded>> + Send;
 
     /// Performs `effect`, which was decided on from `record`; the record only tells what the log's lines are about. Its
@@ -39,7 +38,7 @@ pub trait Perform: Send + Sync + 'static {
         name: &NodeName,
         record: &Record,
         effect: &Effect,
-        now: Timestamp,
+        now: Now,
     ) -> impl Future<Output = ()> + Send;
 }
 

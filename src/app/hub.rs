@@ -17,9 +17,9 @@ use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
 use crate::inventory::{Fact, Inventory};
+use crate::maintenance::clock::{Deadline, Now, whole_second};
 use crate::maintenance::finding::Finding;
 use crate::maintenance::observed::Lead;
-use crate::maintenance::policy::after;
 use crate::vsphere::update as vsphere;
 
 /// The most facts that are folded in before the actors are shown a picture. An initial set of 2,500 hosts comes as as
@@ -60,6 +60,7 @@ pub(super) async fn run<P: Perform>(
     mut inventory: Inventory,
     mut supervisor: Supervisor<P>,
     onlookers: Onlookers,
+    clock: fn() -> Now,
     stop: CancellationToken,
 ) {
     let mut heard = Heard::default();
@@ -68,6 +69,7 @@ pub(super) async fn run<P: Perform>(
         None,
         &mut inventory,
         &onlookers,
+        clock,
     );
     let mut amid_until: Option<Instant> = None;
     let mut rests_until: Option<Instant> = None;
@@ -89,7 +91,7 @@ pub(super) async fn run<P: Perform>(
             () = stop.cancelled() => break,
             Ok(()) = inbox.standing.changed() => {
                 let standing = inbox.standing.borrow_and_update().clone();
-                leads = take_standing(&standing, leads, &mut inventory, &onlookers);
+                leads = take_standing(&standing, leads, &mut inventory, &onlookers, clock);
                 None
             }
             Some(finding) = inbox.findings.recv() => Some(Fact::Finding(finding)),
@@ -101,10 +103,11 @@ pub(super) async fn run<P: Perform>(
                 if leads.is_some() {
                     onlookers.pulse(&inventory);
                 }
-                continue;
+                None
             }
             else => break,
         };
+        inventory.tick(clock());
         if let Some(fact) = fact {
             heard.note(&fact);
             onlookers.note(&fact);
@@ -166,20 +169,21 @@ fn take_standing(
     led: Option<u64>,
     inventory: &mut Inventory,
     onlookers: &Onlookers,
+    clock: fn() -> Now,
 ) -> Option<u64> {
     onlookers.stand(standing);
     let leads = standing.lead.map(|lead| lead.epoch);
     if let Some(lead) = standing.lead.filter(|_| leads != led) {
-        let now = (onlookers.clock)();
-        let lead = Lead {
+        let now = clock();
+        inventory.tick(now);
+        let acts_from = now.after(lead.quarantine);
+        inventory.leads(Lead {
             epoch: lead.epoch,
-            acts_from: if lead.quarantine.is_zero() {
-                Lead::ALONE.acts_from
-            } else {
-                after(now, lead.quarantine)
-            },
-        };
-        inventory.leads(lead, now);
+            acts_from: (!lead.quarantine.is_zero()).then_some(Deadline {
+                at: acts_from.monotonic,
+                shown: whole_second(acts_from.wall),
+            }),
+        });
     }
     leads
 }

@@ -34,21 +34,18 @@ pub(super) struct Onlookers {
     pub(super) status: Option<Arc<Status>>,
     /// The Lease's name, where there is an election.
     pub(super) lease: Option<String>,
-    /// The one clock that decisions are made by.
-    pub(super) clock: fn() -> Timestamp,
     /// Where the environment names a collector.
     pub(super) traces: Option<Arc<Traces>>,
 }
 
 impl Onlookers {
-    pub(super) fn at(clock: fn() -> Timestamp, lease: Option<String>) -> Self {
+    pub(super) fn of(lease: Option<String>) -> Self {
         Self {
             metrics: Arc::new(Metrics::at_zero()),
             health: Arc::new(Health::of_a_beginner()),
             objects: None,
             status: None,
             lease,
-            clock,
             traces: None,
         }
     }

@@ -349,7 +349,8 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
             format!("{node}: vCenter has not told which VM it is"),
             "see that the user may read the VM",
         ),
-        VmSeen::Missing => section.missing(format!("{node}: {}", ParkReason::VmMissing), bind),
+        VmSeen::Missing { .. } => section.missing(format!("{node}: {}", ParkReason::VmMissing), bind),
+        VmSeen::NoUuid => section.missing(format!("{node}: {}", ParkReason::NoUuid), bind),
         VmSeen::Ambiguous(vms) => {
             let reason = ParkReason::VmAmbiguous { count: vms.len() };
             section.missing(format!("{node}: {reason}"), bind);

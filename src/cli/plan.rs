@@ -89,10 +89,7 @@ impl Plan {
 
 /// The plan for one node.
 pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptionBudget]) -> NodePlan {
-    let vm = match &forecast.vm {
-        VmSeen::Found(vm) => Some(vm),
-        VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => None,
-    };
+    let vm = forecast.vm.found();
     let mut plan = NodePlan {
         node: forecast.node.to_string(),
         state: forecast.record.phase_name().to_owned(),
@@ -158,7 +155,8 @@ fn stops(forecast: &Forecast) -> Vec<String> {
             }
         }
         VmSeen::NotLookedUp => stops.push("vCenter has not told which VM it is".to_owned()),
-        VmSeen::Missing => park(ParkReason::VmMissing),
+        VmSeen::Missing { .. } => park(ParkReason::VmMissing),
+        VmSeen::NoUuid => park(ParkReason::NoUuid),
         VmSeen::Ambiguous(vms) => park(ParkReason::VmAmbiguous { count: vms.len() }),
         VmSeen::Shared(nodes) => park(ParkReason::VmShared { nodes: nodes.clone() }),
     }

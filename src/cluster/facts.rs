@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use thiserror::Error;
 
@@ -106,6 +107,10 @@ pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) 
             .as_deref()
             .and_then(|version| version.parse().ok())
             .unwrap_or(0),
+        created_at: metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         provider_uuid: spec
             .and_then(|spec| spec.provider_id.as_deref())
             .and_then(VmUuid::from_provider_id),

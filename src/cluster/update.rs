@@ -158,6 +158,8 @@ pub struct Node {
     /// `metadata.resourceVersion`: sent back with every PATCH, so that a write on an old view is refused. Comparable as
     /// a number (KEP-5504), which tells an older view from a younger one.
     pub resource_version: u64,
+    /// `metadata.creationTimestamp`.
+    pub created_at: Timestamp,
     /// The UUID in `spec.providerID`.
     pub provider_uuid: Option<VmUuid>,
     /// `status.nodeInfo.systemUUID`.

@@ -90,12 +90,24 @@ pub struct Args {
     /// The longest guest shutdown before the power is cut [default: 120; 1 to 86400]
     #[arg(long, env = "GUEST_SHUTDOWN_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
     pub guest_shutdown_timeout_seconds: Option<String>,
+    /// The longest hard power-off before the node is parked as overdue [default: 300; 1 to 86400]
+    #[arg(long, env = "POWER_OFF_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub power_off_timeout_seconds: Option<String>,
     /// The longest move to another host [default: 600; 1 to 604800]
     #[arg(long, env = "RELOCATE_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
     pub relocate_timeout_seconds: Option<String>,
     /// The longest wait from power-on until the node is back with its GPUs [default: 300; 1 to 86400]
     #[arg(long, env = "POWER_ON_TIMEOUT_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
     pub power_on_timeout_seconds: Option<String>,
+    /// How long a node stays cordoned after its host's maintenance failed, in case it is tried again [default: 10; 1 to 86400]
+    #[arg(long, env = "MAINTENANCE_RETRY_GRACE_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub maintenance_retry_grace_seconds: Option<String>,
+    /// How long a Node may still be shown as Ready after its kubelet has stopped [default: 60; 1 to 3600]
+    #[arg(long, env = "NODE_MONITOR_GRACE_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub node_monitor_grace_seconds: Option<String>,
+    /// After how long a drain that is held up gives its place to the next one [default: 1800; 1 to 604800]
+    #[arg(long, env = "DRAIN_SLOT_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
+    pub drain_slot_seconds: Option<String>,
     /// The longest wait between two tries of anything that failed [default: 30; 1 to 3600]
     #[arg(long, env = "RETRY_MAX_SECONDS", value_name = "SECONDS", help_heading = PERIODS)]
     pub retry_max_seconds: Option<String>,
@@ -110,6 +122,13 @@ pub struct Args {
     /// Namespace of the Lease; without it, the pod's own, or that of the kubeconfig
     #[arg(long, env = "LEASE_NAMESPACE", value_name = "NAME", help_heading = REPLICAS)]
     pub lease_namespace: Option<String>,
+    /// Which release this is, written into each record; another release leaves it alone. Without it, the Lease's namespace and
+    /// name
+    #[arg(long, env = "RELEASE", value_name = "NAME", help_heading = REPLICAS)]
+    pub release: Option<String>,
+    /// Releases whose maintenances this one takes over, separated by commas
+    #[arg(long, env = "ADOPT_RELEASES", value_name = "NAMES", help_heading = REPLICAS)]
+    pub adopt_releases: Option<String>,
     /// How long a leader that falls silent is waited for; at least one and a half renewal deadlines
     /// [default: 15; 0.5 to 600]
     #[arg(long, env = "LEASE_DURATION_SECONDS", value_name = "SECONDS", help_heading = REPLICAS)]

@@ -1,5 +1,6 @@
 //! Whether and how several replicas take turns.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::selector;
@@ -10,6 +11,9 @@ const DEFAULT_NAME: &str = "haulout";
 
 /// The longest name of the Lease: that of the one for logins is six characters longer, and the API takes 253.
 const NAME_CHARS_MAX: usize = 247;
+
+/// The longest name of a release: it stands in each record. The Lease's namespace and name take less.
+const RELEASE_CHARS_MAX: usize = 400;
 
 // The defaults of client-go, as every controller of Kubernetes has them. The upper bounds are those of patience: a
 // leader that falls silent is waited for that long. The lower ones are what a kube-apiserver on the same machine keeps.
@@ -34,6 +38,10 @@ pub struct Leadership {
     pub lease_name: String,
     /// Its namespace; `None` for the pod's own.
     pub lease_namespace: Option<String>,
+    /// Which release this is; `None` for the Lease's namespace and name.
+    pub release: Option<String>,
+    /// The releases whose maintenances this one takes over.
+    pub adopt_releases: BTreeSet<String>,
     /// How long a leader that falls silent is waited for.
     pub lease_duration: Duration,
     /// After how long without a renewal a leader leads no longer.
@@ -58,6 +66,8 @@ pub(super) struct Typed {
     pub(super) election: Option<String>,
     pub(super) name: Option<String>,
     pub(super) namespace: Option<String>,
+    pub(super) release: Option<String>,
+    pub(super) adopt_releases: Option<String>,
     pub(super) duration: Option<String>,
     pub(super) renew_deadline: Option<String>,
     pub(super) retry_period: Option<String>,
@@ -84,6 +94,12 @@ impl Leadership {
             election: ELECTION.read(typed.election, LeaderElection::Auto, found),
             lease_name: lease_name.unwrap_or_else(|| DEFAULT_NAME.to_owned()),
             lease_namespace: name("LEASE_NAMESPACE", typed.namespace, found),
+            release: setting::given(typed.release).map(|name| release("RELEASE", &name, found)),
+            adopt_releases: setting::given(typed.adopt_releases)
+                .iter()
+                .flat_map(|list| list.split(','))
+                .map(|name| release("ADOPT_RELEASES", name.trim(), found))
+                .collect(),
             lease_duration: DURATION.read(typed.duration, found),
             renew_deadline: RENEW_DEADLINE.read(typed.renew_deadline, found),
             retry_period: RETRY_PERIOD.read(typed.retry_period, found),
@@ -125,24 +141,42 @@ impl Leadership {
     }
 
     /// The settings by their names.
-    pub(super) fn describe(&self) -> [(&'static str, String); 6] {
+    pub(super) fn describe(&self) -> [(&'static str, String); 8] {
         let Self {
             election,
             lease_name,
             lease_namespace,
+            release,
+            adopt_releases,
             lease_duration,
             renew_deadline,
             retry_period,
         } = self;
+        let adopted: Vec<&str> = adopt_releases.iter().map(String::as_str).collect();
         [
             (ELECTION.name(), ELECTION.word(*election)),
             ("LEASE_NAME", lease_name.clone()),
             ("LEASE_NAMESPACE", lease_namespace.clone().unwrap_or_default()),
+            ("RELEASE", release.clone().unwrap_or_default()),
+            ("ADOPT_RELEASES", adopted.join(",")),
             (DURATION.name(), seconds(*lease_duration)),
             (RENEW_DEADLINE.name(), seconds(*renew_deadline)),
             (RETRY_PERIOD.name(), seconds(*retry_period)),
         ]
     }
+}
+
+/// A release as it is written into records: what the Lease's namespace and name are made of.
+fn release(setting: &'static str, name: &str, found: &mut Found) -> String {
+    let is_name = name.split('/').all(selector::is_dns_subdomain) && name.len() <= RELEASE_CHARS_MAX;
+    if !is_name {
+        let expected = format!(
+            "names of lower-case letters, digits, hyphens and dots are expected, with slashes between them, in at most \
+             {RELEASE_CHARS_MAX} characters"
+        );
+        found.wrong(setting, name, expected);
+    }
+    name.to_owned()
 }
 
 fn seconds(duration: Duration) -> String {
@@ -162,6 +196,8 @@ mod tests {
                 election: None,
                 name: None,
                 namespace: None,
+                release: None,
+                adopt_releases: None,
                 duration: given(duration),
                 renew_deadline: given(renew_deadline),
                 retry_period: given(retry_period),
@@ -196,6 +232,8 @@ mod tests {
                 election: None,
                 name: Some("a".repeat(length)),
                 namespace: None,
+                release: None,
+                adopt_releases: None,
                 duration: None,
                 renew_deadline: None,
                 retry_period: None,

@@ -3,13 +3,44 @@
 use std::collections::BTreeMap;
 
 use super::{Inventory, Local};
-use crate::ids::TaskRef;
+use crate::ids::{NodeName, TaskRef};
+use crate::maintenance::effect::EffectKind;
 use crate::maintenance::finding::{Finding, Found};
 use crate::maintenance::observed::{Advice, Attempt, Outcome, Refusal};
 use crate::vsphere::fault::{Fault, FaultKind, Retry};
-use crate::vsphere::update::{Task, TaskState};
+use crate::vsphere::update::{Power, Task, TaskState};
 
 impl Inventory {
+    /// A power-on by DRS ends well whatever becomes of the VM; why it did not start stands on a task of the VM's own
+    /// (`ClusterPowerOnVmResult` in the API reference). Takes one that is told for the first time as failed.
+    pub(super) fn settle_drs_power_on(&mut self, task: &Task) {
+        let TaskState::Error(fault) = &task.state else {
+            return;
+        };
+        let was_failed = self
+            .tasks
+            .get(&task.moref)
+            .is_some_and(|known| matches!(known.state, TaskState::Error(_)));
+        let Some(vm) = task
+            .vm
+            .as_ref()
+            .filter(|_| !was_failed && task.makes() == Some(Power::On))
+        else {
+            return;
+        };
+        let nodes: Vec<NodeName> = self.nodes_of(vm).cloned().collect();
+        for node in nodes {
+            let attempts = self.local.get_mut(&node).map(|local| &mut local.attempts);
+            let Some(attempt) = attempts.and_then(|all| all.get_mut(&EffectKind::PowerOn)) else {
+                continue;
+            };
+            let is_by_drs = attempt.host.is_none() && attempt.task.as_ref() != Some(&task.moref);
+            if is_by_drs && !matches!(attempt.outcome, Outcome::Refused(_)) {
+                attempt.refuse(Refusal::from(fault));
+            }
+        }
+    }
+
     pub(super) fn apply_finding(&mut self, finding: Finding) {
         let local = self.local.entry(finding.node).or_default();
         match finding.found {
@@ -19,8 +50,10 @@ impl Inventory {
                 host,
                 outcome,
             } => {
-                let before = local.attempts.get(&kind).map_or(0, |attempt| attempt.refusals);
-                let refusals = before.saturating_add(u32::from(matches!(outcome, Outcome::Refused(_))));
+                let before = local.attempts.get(&kind);
+                let refused = before.map_or(0, |attempt| attempt.refusals);
+                let refusals = refused.saturating_add(u32::from(matches!(outcome, Outcome::Refused(_))));
+                let tries = before.map_or(0, |attempt| attempt.tries).saturating_add(1);
                 let task = match &outcome {
                     Outcome::Running(task) => Some(task.clone()),
                     Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
@@ -30,6 +63,7 @@ impl Inventory {
                     host,
                     task: task.clone(),
                     refusals,
+                    tries,
                     outcome,
                 };
                 local.attempts.insert(kind, attempt);
@@ -73,12 +107,16 @@ impl Local {
                     attempt.outcome = Outcome::Done;
                     attempt.refusals = 0;
                 }
-                TaskState::Error(fault) => {
-                    attempt.outcome = Outcome::Refused(Refusal::from(fault));
-                    attempt.refusals = attempt.refusals.saturating_add(1);
-                }
+                TaskState::Error(fault) => attempt.refuse(Refusal::from(fault)),
             }
         }
+    }
+}
+
+impl Attempt {
+    fn refuse(&mut self, refusal: Refusal) {
+        self.outcome = Outcome::Refused(refusal);
+        self.refusals = self.refusals.saturating_add(1);
     }
 }
 

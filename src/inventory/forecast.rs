@@ -63,9 +63,9 @@ impl Inventory {
     /// The nodes that maintenance of the host of this name would reach.
     pub fn reach(&self, host: &str) -> Option<Reach> {
         let host = self.hosts.values().find(|it| it.name.as_deref() == Some(host))?;
-        let stands_there = |name: &NodeName| match self.vm_of(name) {
-            VmSeen::Found(vm) => vm.on.as_ref() == Some(&host.moref),
-            VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => false,
+        let stands_there = |name: &NodeName| {
+            let vm = self.vm_of(name);
+            vm.found().is_some_and(|vm| vm.on.as_ref() == Some(&host.moref))
         };
         Some(Reach {
             host: host.moref.clone(),
@@ -124,7 +124,7 @@ impl Inventory {
         reservations: &mut Vec<(NodeName, Reservation)>,
         drawn: &mut Drawn,
     ) -> Option<Offer> {
-        let wanted = self.wanted(self.bound_vm(name)?, None)?;
+        let wanted = self.wanted(self.bound_vm(name)?, None, None)?;
         let hosts = self.hosts_for(&wanted, reservations, drawn);
         let offer = look(&wanted, hosts, None, &[]);
         if let Some((host, _)) = &offer.fits {

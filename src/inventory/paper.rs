@@ -4,7 +4,7 @@
 //! real world alone, such as the host's own way through maintenance, stays real.
 
 use crate::ids::{BootId, HostRef, RequestUid, TaskRef};
-use crate::maintenance::effect::Effect;
+use crate::maintenance::effect::{Effect, Place};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{CordonedBy, HostState, Observed, PowerSeen, VmFacts, VmSeen};
 
@@ -66,10 +66,10 @@ impl Paper {
             Effect::DrainRound { .. } | Effect::Survey { .. } => {}
             Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => self.power = Some(PowerSeen::Off),
             Effect::Relocate { to, .. } => self.on = Some(Some(to.clone())),
-            Effect::PowerOn { by_drs, .. } => {
+            Effect::PowerOn { place, .. } => {
                 self.power = Some(PowerSeen::On);
                 self.booted = true;
-                if *by_drs {
+                if *place == Place::Drs {
                     // Which host DRS would have picked cannot be known; it is one that takes VMs.
                     self.on = Some(None);
                 }

@@ -6,9 +6,8 @@ use jiff::Timestamp;
 
 use super::Inventory;
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
-use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::{Detection, Episode, Phase, Record};
-use crate::maintenance::observed::{HostState, Outcome};
+use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
+use crate::maintenance::observed::HostState;
 use crate::maintenance::placement::{Device, HostView, Offer, Wanted, WantedDevices, look};
 use crate::maintenance::request::{Action, Request};
 use crate::vsphere::update::{Connection, Passthrough, PciDevice, Signal, Vm};
@@ -18,6 +17,8 @@ struct Seeker {
     since: Timestamp,
     node: NodeName,
     wanted: Wanted,
+    /// The hosts that refused its VM in this episode.
+    refused: Vec<(HostRef, String)>,
 }
 
 /// A place on a host that an episode holds before vCenter shows it there.
@@ -94,41 +95,37 @@ impl Inventory {
             let Some(Record::Episode(episode)) = &record else {
                 continue;
             };
+            if let Some(host) = self.holds_place(episode) {
+                reservations.extend(self.reserved(name, episode, host));
+                continue;
+            }
             let Some(vm) = self.bound_vm(name) else { continue };
-            match self.holds_place(episode) {
-                Some(host) => {
-                    let reservation = Reservation {
-                        vm: vm.moref.clone(),
-                        host,
-                        needs: needs(vm),
-                    };
-                    reservations.push((name.clone(), reservation));
+            let request = self.request(name, node);
+            let wanted = self.wanted(vm, request.as_ref(), Some(episode));
+            let seeker = wanted.map(|wanted| Seeker {
+                since: episode.trigger.clicked_at,
+                node: name.clone(),
+                wanted: Wanted {
+                    home_only: episode.refusals.len() >= MAX_REFUSALS
+                        || node.is_some_and(|node| node.marks.strategy.as_deref() == Some("wait")),
+                    ..wanted
+                },
+                refused: refused_hosts(episode),
+            });
+            let relocates = |request: &Request| matches!(request.action, Action::Relocate { .. });
+            match episode.phase.at_work() {
+                Phase::AwaitingHost => seekers.extend(seeker),
+                Phase::Queued | Phase::Draining if request.as_ref().is_some_and(relocates) => {
+                    lookers.extend(seeker);
                 }
-                None if node.is_some_and(|node| node.marks.strategy.as_deref() == Some("wait")) => {}
-                None if matches!(episode.phase.at_work(), Phase::AwaitingHost) => {
-                    let request = self.request(name, node);
-                    if let Some(wanted) = self.wanted(vm, request.as_ref()) {
-                        seekers.push(Seeker {
-                            since: episode.trigger.clicked_at,
-                            node: name.clone(),
-                            wanted,
-                        });
-                    }
-                }
-                None if matches!(episode.phase.at_work(), Phase::Queued | Phase::Draining) => {
-                    let request = self.request(name, node);
-                    let asks = request
-                        .as_ref()
-                        .is_some_and(|request| matches!(request.action, Action::Relocate { .. }));
-                    if let Some(wanted) = self.wanted(vm, request.as_ref()).filter(|_| asks) {
-                        lookers.push(Seeker {
-                            since: episode.trigger.clicked_at,
-                            node: name.clone(),
-                            wanted,
-                        });
-                    }
-                }
-                None => {}
+                Phase::Queued
+                | Phase::Draining
+                | Phase::Drained
+                | Phase::ShuttingDown(_)
+                | Phase::Relocating { .. }
+                | Phase::PoweringOn { .. }
+                | Phase::Rejoining
+                | Phase::Parked { .. } => {}
             }
         }
         seekers.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
@@ -140,12 +137,7 @@ impl Inventory {
                 .get(&seeker.node)
                 .and_then(|local| local.offered.clone());
             let hosts = self.hosts_for(&seeker.wanted, &reservations, &mut drawn);
-            let offer = look(
-                &seeker.wanted,
-                hosts,
-                kept.as_ref(),
-                &self.refused_hosts(&seeker.node),
-            );
+            let offer = look(&seeker.wanted, hosts, kept.as_ref(), &seeker.refused);
             if let Some((host, _)) = &offer.fits {
                 let needs = device_needs(&seeker.wanted);
                 let (vm, host) = (seeker.wanted.vm.clone(), host.clone());
@@ -156,8 +148,8 @@ impl Inventory {
         // They look before their VM is off, and what they see is kept for nobody.
         for looker in lookers {
             let hosts = self.hosts_for(&looker.wanted, &reservations, &mut drawn);
-            let refused = self.refused_hosts(&looker.node);
-            offers.insert(looker.node, look(&looker.wanted, hosts, None, &refused));
+            let offer = look(&looker.wanted, hosts, None, &looker.refused);
+            offers.insert(looker.node, offer);
         }
         (offers, reservations)
     }
@@ -176,11 +168,34 @@ impl Inventory {
         }
     }
 
-    pub(super) fn wanted(&self, vm: &Vm, request: Option<&Request>) -> Option<Wanted> {
+    /// What a move under way, or one that has just been made, takes of its host. It is known by the record, also while it is not
+    /// known which VM the node is.
+    fn reserved(&self, name: &NodeName, episode: &Episode, host: HostRef) -> Option<(NodeName, Reservation)> {
+        let vm = match (self.bound_vm(name), &episode.vm) {
+            (Some(vm), _) => Some(vm),
+            (None, Some(moref)) => self.vms.get(moref),
+            (None, None) => None,
+        }?;
+        let reservation = Reservation {
+            vm: vm.moref.clone(),
+            host,
+            needs: needs(vm),
+        };
+        Some((name.clone(), reservation))
+    }
+
+    pub(super) fn wanted(
+        &self,
+        vm: &Vm,
+        request: Option<&Request>,
+        episode: Option<&Episode>,
+    ) -> Option<Wanted> {
         let from = vm.host.clone()?;
         let compute = self.hosts.get(&from).and_then(|host| host.compute.clone());
         Some(Wanted {
             vm: vm.moref.clone(),
+            home: episode.map_or_else(|| Some(from.clone()), |episode| episode.host.moref.clone()),
+            home_only: false,
             from,
             compute,
             datastores: vm.datastores.clone(),
@@ -241,27 +256,13 @@ impl Inventory {
             })
             .collect()
     }
+}
 
-    /// The host that vCenter refused this node's VM, unless other hosts have been surveyed since: then the refusal is
-    /// old, and whether it still holds is found out by trying.
-    fn refused_hosts(&self, node: &NodeName) -> Vec<(HostRef, String)> {
-        let Some(local) = self.local.get(node) else {
-            return Vec::new();
-        };
-        let Some(attempt) = local.attempts.get(&EffectKind::Relocate) else {
-            return Vec::new();
-        };
-        let surveyed_since = local
-            .attempts
-            .get(&EffectKind::Survey)
-            .is_some_and(|survey| survey.at > attempt.at);
-        match (&attempt.outcome, &attempt.host) {
-            (Outcome::Refused(refusal), Some(host)) if !surveyed_since => {
-                vec![(host.clone(), refusal.said.clone())]
-            }
-            (Outcome::Refused(_) | Outcome::Asked | Outcome::Running(_) | Outcome::Done, _) => Vec::new(),
-        }
-    }
+/// The hosts that refused the VM in this episode, but its own.
+fn refused_hosts(episode: &Episode) -> Vec<(HostRef, String)> {
+    let home = episode.host.moref.as_ref();
+    let refusals = episode.refusals.iter().filter(|it| Some(&it.host) != home);
+    refusals.map(|it| (it.host.clone(), it.said.clone())).collect()
 }
 
 fn wanted_devices(vm: &Vm) -> WantedDevices {

@@ -94,11 +94,16 @@ impl Inventory {
                 self.requests.told.clear();
             }
             Maintenances::Seen(seen) => {
-                self.requests.told.insert(seen.name.clone());
+                // As with Nodes, versions are compared within one list and what follows it.
+                let is_of_this_list =
+                    self.requests.told.contains(&seen.name) || self.requests.silent.is_none();
                 let older = self.maintenances.get(&seen.name).is_some_and(|known| {
                     known.uid == seen.uid && known.resource_version > seen.resource_version
                 });
-                if !older {
+                if self.requests.silent.is_some() {
+                    self.requests.told.insert(seen.name.clone());
+                }
+                if !(is_of_this_list && older) {
                     self.maintenances.insert(*seen);
                 }
             }
@@ -108,12 +113,16 @@ impl Inventory {
                 }
             }
             Maintenances::Settled => {
+                self.requests_lost_at = None;
                 if self.requests.silent.take().is_some() {
                     let told = std::mem::take(&mut self.requests.told);
                     self.maintenances.retain(&told);
                 }
             }
-            Maintenances::Lost { why } => self.requests.silent = Some(why),
+            Maintenances::Lost { why } => {
+                self.requests_lost_at.get_or_insert(self.now.monotonic);
+                self.requests.silent = Some(why);
+            }
         }
     }
 
@@ -151,7 +160,7 @@ impl Inventory {
             .get(name)
             .and_then(|local| local.record_of_gone.clone());
         match (seen, self.copy(name)) {
-            (Some(Record::Episode(seen)), Some(copy)) if seen.since > copy.since => {
+            (Some(Record::Episode(seen)), Some(copy)) if is_younger(&seen, copy) => {
                 Some(Record::Episode(seen))
             }
             (_, Some(copy)) => Some(Record::Episode(Arc::clone(copy))),
@@ -167,6 +176,15 @@ impl Inventory {
             .filter(|it| matches!(it.role, Role::Episode { record: Some(_) }))
             .map(|it| it.node.clone())
             .collect()
+    }
+}
+
+/// Whether `one` was written after `other`: of one episode by their numbers, of two by the times at which they began.
+fn is_younger(one: &Episode, other: &Episode) -> bool {
+    if one.id == other.id {
+        one.revision > other.revision
+    } else {
+        one.begun_at > other.begun_at
     }
 }
 

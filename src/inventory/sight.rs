@@ -6,22 +6,22 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Inventory;
 use crate::cluster::update::Node;
-use crate::ids::{EpisodeId, NodeName, VmRef};
+use crate::ids::{EpisodeId, HostRef, NodeName, VmRef};
 use crate::keys::FIELD_MANAGER;
-use crate::maintenance::decide::wants_place;
-use crate::maintenance::episode::{Phase, PythonState, Record};
+use crate::maintenance::episode::{Phase, Record};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, Sight, Strategy, VmFacts,
-    VmSeen, Wishes,
+    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, RecordSeen, Sight, Strategy,
+    VmFacts, VmSeen, Wishes,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::record::{self, Annotations, read};
 use crate::maintenance::trail::Origin;
 use crate::vsphere::update::{Power, Vm};
 
-/// How long after an episode's end a power-off of ours is taken for its last: far longer than a request can be on its way,
-/// and about as long as vCenter keeps a task among a VM's recent ones.
-const STRAY: SignedDuration = SignedDuration::from_mins(10);
+/// How long after an episode's end a VM that goes off is taken for its last: far longer than a request can be on its way, and
+/// about as long as vCenter keeps a task among a VM's recent ones. It is compared with the difference of two clocks, so it
+/// covers some minutes of that as well.
+const STRAY: SignedDuration = SignedDuration::from_mins(15);
 
 /// What stands on `node`.
 pub fn record_of(node: &Node) -> Record {
@@ -33,17 +33,6 @@ pub fn record_of(node: &Node) -> Record {
         transition_time: marks.transition_time,
         episode: marks.episode,
     })
-}
-
-/// Whether a record takes a place under `MAX_CONCURRENT_DRAINS`, and under `MAX_UNAVAILABLE`.
-pub(super) fn takes_places(record: &Record) -> (bool, bool) {
-    match record {
-        Record::InService => (false, false),
-        Record::Python(python) => (python.state == PythonState::Draining, true),
-        Record::Episode(episode) => (episode.phase.is_draining(), episode.phase.is_unavailable()),
-        // Whoever wrote it may well have drained the node.
-        Record::Unreadable { .. } => (false, true),
-    }
 }
 
 impl Inventory {
@@ -58,33 +47,26 @@ impl Inventory {
         }
     }
 
-    /// The episode of a Node that was deleted, where this one is the same machine registered again. One whose own Node has
-    /// ended it is only a copy that has not heard of it yet.
+    /// The episode that an object tells of and the Node does not: of a Node that was deleted, where this one is the same
+    /// machine registered again, or of one whose annotations were removed. An episode that its own Node has ended is told by
+    /// a copy that has not been closed yet, and that Node names it, or a younger one, as its last.
     fn left_by_another(&self, node: &Node) -> Option<Record> {
         let copy = self.copy(&node.name)?;
         let VmSeen::Found(vm) = self.vm_of(&node.name) else {
             return None;
         };
         let is_same_machine = vm.uuid.is_some() && vm.uuid == copy.vm_uuid;
-        (copy.node_uid != node.uid && is_same_machine).then(|| Record::Episode(Arc::clone(copy)))
+        let last = node.marks.last_episode.as_deref().and_then(record::read_last);
+        let is_over =
+            last.is_some_and(|last| last.episode.id == copy.id || last.episode.begun_at >= copy.begun_at);
+        let is_over = is_over && copy.node_uid == node.uid;
+        (!is_over && is_same_machine).then(|| Record::Episode(Arc::clone(copy)))
     }
 
     /// The VM of a node, where it is exactly one.
     pub(super) fn bound_vm(&self, name: &NodeName) -> Option<&Vm> {
-        match self.vm_of(name) {
-            VmSeen::Found(facts) => self.vms.get(&facts.moref),
-            VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => None,
-        }
-    }
-
-    /// Since when `node` wants a place under the limits, if it does.
-    pub(super) fn applies_since(&self, node: &Node, record: &Record) -> Option<Timestamp> {
-        let VmSeen::Found(vm) = self.vm_with_paper(node) else {
-            return None;
-        };
-        let request = self.request(&node.name, Some(node));
-        let approval = self.rules.require_approval;
-        wants_place(record, &node_seen(node), &vm, request.as_ref(), approval)
+        let seen = self.vm_of(name);
+        self.vms.get(&seen.found()?.moref)
     }
 
     pub(super) fn sight(&self, name: &NodeName, offer: Offer) -> Option<Sight> {
@@ -95,46 +77,46 @@ impl Inventory {
             None => self.record_of_gone(name)?,
         };
         let mut vm = self.vm_of(name);
-        let target = match record.phase().map(Phase::at_work) {
-            Some(Phase::Relocating { to }) => self.host_state(to.moref.as_ref()),
-            // Its power is cut next: of the one VM that answers at this time, not of the one that answered once.
-            Some(Phase::ShuttingDown(_)) => {
-                let is_sure = node.is_some_and(|node| self.is_surely(node));
-                if matches!(vm, VmSeen::Found(_)) && !is_sure {
-                    vm = VmSeen::NotLookedUp;
-                }
-                HostState::Unknown
-            }
-            Some(
-                Phase::Queued
-                | Phase::Draining
-                | Phase::Drained
-                | Phase::AwaitingHost
-                | Phase::PoweringOn { .. }
-                | Phase::Rejoining
-                | Phase::Parked { .. },
-            )
-            | None => HostState::Unknown,
+        let phase = record.phase().map(Phase::at_work);
+        // Its power is cut next: of the one VM that answers at this time, not of the one that answered once. One that is off
+        // is in no danger, and has to be seen to be brought back.
+        if let (Some(Phase::ShuttingDown(_)), VmSeen::Found(facts)) = (phase, &vm)
+            && facts.power != PowerSeen::Off
+            && !node.is_some_and(|node| self.is_surely(node))
+        {
+            vm = VmSeen::NotLookedUp;
+        }
+        let home = record.episode().and_then(|episode| episode.host.moref.as_ref());
+        let home = self.host_state(home);
+        let target = match phase {
+            Some(Phase::Relocating { to }) => self.target(to.moref.as_ref(), vm.found()),
+            Some(_) | None => HostState::Unknown,
         };
-        let stray_of = match (&record, &vm, node) {
-            (Record::InService, VmSeen::Found(vm), Some(node)) if vm.power == PowerSeen::Off => {
-                self.stray_of(node, &vm.moref)
+        let stray_of = match (&record, vm.found(), node) {
+            (Record::InService, Some(facts), Some(node)) if facts.power == PowerSeen::Off => {
+                self.stray_of(node, &facts.moref)
             }
-            (
-                Record::InService | Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. },
-                _,
-                _,
-            ) => None,
+            (_, _, _) => None,
         };
+        let is_record_on_node = local.is_some_and(|local| {
+            let on_node = local.on_node.as_ref().and_then(Record::episode);
+            on_node.map(|it| &it.id) == record.episode().map(|it| &it.id)
+        });
         let mut seen = Observed {
             stray_of,
             process_began: self.process_began,
             lead: self.lead,
-            hearing: self.silent().unwrap_or(Hearing::Both),
+            record_seen: local.and_then(|local| local.stands.seen).unwrap_or(RecordSeen {
+                at: self.now,
+                phase_at: self.now.monotonic,
+                from_the_start: false,
+            }),
+            hearing: self.silent_for(name, &record).unwrap_or(Hearing::Both),
             node: node.map(node_seen),
             has_copy: self
                 .copy(name)
                 .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
+            is_record_on_node,
             request: self.request(name, node),
             vm,
             behind: None,
@@ -148,6 +130,7 @@ impl Inventory {
             attempts: local.map(|local| local.attempts.clone()).unwrap_or_default(),
             offer,
             target,
+            home,
         };
         if let Some(local) = local {
             local.paper.overlay(&mut seen, |host| self.host_state(Some(host)));
@@ -165,20 +148,38 @@ impl Inventory {
         Some(sight)
     }
 
-    /// The episode of `node` that had ended when a power-off of ours arrived, where that is why `vm` is off. What vCenter
-    /// tells of the VM's latest change of power decides, so whoever switched it on or off since is respected; a guest
-    /// that shut itself down leaves no task, but then a power-on is the latest, or a power-off from within the episode.
+    /// The state of the host that the VM is on its way to; unknown where that is none of its cluster's.
+    fn target(&self, to: Option<&HostRef>, vm: Option<&VmFacts>) -> HostState {
+        let compute = |host: Option<&HostRef>| self.hosts.get(host?)?.compute.as_ref();
+        let from = vm.and_then(|vm| vm.on.as_ref());
+        if compute(to).is_some() && compute(to) == compute(from) {
+            self.host_state(to)
+        } else {
+            HostState::Unknown
+        }
+    }
+
+    /// The episode of `node` that ended a short while ago and is why `vm` is off, where it is: a power-off of ours arrived late,
+    /// or the guest that it had asked shut down after all. Whoever switched the VM on or off since is respected, as far as vCenter
+    /// tells: what a guest does by itself leaves no task.
     fn stray_of(&self, node: &Node, vm: &VmRef) -> Option<EpisodeId> {
         let last = record::read_last(node.marks.last_episode.as_deref()?)?;
         let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
-        let latest = of_vm
-            .filter(|task| task.made().is_some())
-            .max_by_key(|task| task.queued_at)?;
-        let is_stray = latest.made() == Some(Power::Off)
-            && latest.by_us
-            && latest.queued_at > last.episode.since
-            && latest.queued_at.duration_since(last.at) <= STRAY;
-        is_stray.then_some(last.episode.id)
+        let switched = of_vm.filter(|task| task.made().is_some());
+        let was_on = switched.clone().any(|task| task.made() == Some(Power::On));
+        let latest = switched.max_by_key(|task| task.queued_at);
+        let is_recent = |at: Timestamp| at.duration_since(last.at).abs() <= STRAY;
+        let is_ours = match latest {
+            // It is not the one that the episode was about: a power-on came before it. Where that left no task, the clocks of
+            // vCenter and of this process have to tell.
+            Some(task) if task.made() == Some(Power::Off) => {
+                let is_later = was_on || task.queued_at > last.episode.since;
+                task.by_us && is_later && is_recent(task.queued_at)
+            }
+            // No task tells how it went off.
+            Some(_) | None => last.episode.in_flight.guest_shutdown.is_some() && is_recent(self.now.wall),
+        };
+        is_ours.then_some(last.episode.id)
     }
 
     /// What is told of an episode that begins with `vm` where it stands.
@@ -203,7 +204,7 @@ impl Inventory {
         }
     }
 
-    fn vm_with_paper(&self, node: &Node) -> VmSeen {
+    pub(super) fn vm_with_paper(&self, node: &Node) -> VmSeen {
         let mut vm = self.vm_of(&node.name);
         if let (VmSeen::Found(facts), Some(local)) = (&mut vm, self.local.get(&node.name)) {
             local.paper.overlay_vm(facts, |host| self.host_state(Some(host)));
@@ -212,7 +213,7 @@ impl Inventory {
     }
 }
 
-fn node_seen(node: &Node) -> NodeSeen {
+pub(super) fn node_seen(node: &Node) -> NodeSeen {
     NodeSeen {
         uid: node.uid.clone(),
         resource_version: node.resource_version,

@@ -23,6 +23,11 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
 }
 
+/// The moment so many seconds after the beginning.
+fn moment(seconds: i64) -> Now {
+    Now::at(at(seconds), u64::try_from(seconds).unwrap())
+}
+
 fn uuid(n: u8) -> VmUuid {
     VmUuid::parse(&format!("4215e1a2-7c3d-9e4f-0102-0304050607{n:02x}")).unwrap()
 }
@@ -34,6 +39,7 @@ fn rules() -> Rules {
         bind_by_name: false,
         require_approval: false,
         node_maintenances: false,
+        drain_slot: Duration::from_secs(1800),
     }
 }
 
@@ -46,6 +52,7 @@ fn node(n: u8) -> Node {
         name: name(n),
         uid: NodeUid::new(format!("uid-{n}")),
         resource_version: 10,
+        created_at: at(0),
         provider_uuid: Some(uuid(n)),
         system_uuid: Some(uuid(n).swapped()),
         unschedulable: false,
@@ -151,7 +158,7 @@ fn sight(inventory: &mut Inventory, n: u8) -> Sight {
 fn tried(n: u8, kind: EffectKind, when: i64, outcome: Outcome) -> Fact {
     let found = Found::Tried {
         kind,
-        at: at(when),
+        at: moment(when),
         host: None,
         outcome,
     };
@@ -193,30 +200,15 @@ fn in_phase(n: u8, phase: Phase) -> Fact {
         stray_of: None,
     };
     let uid = NodeUid::new(format!("uid-{n}"));
-    let (id, traceparent) = Episode::name(&uid, &trigger, at(0));
+    let host = HostMark {
+        moref: None,
+        name: format!("esx-{n}").into(),
+    };
     let episode = Episode {
-        id,
-        traceparent,
-        trigger,
-        node_uid: uid,
         vm_uuid: Some(uuid(n)),
-        host: HostMark {
-            moref: None,
-            name: format!("esx-{n}").into(),
-        },
-        begun_at: at(0),
         cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
-        gpus_before: Default::default(),
         powered_off: true,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase,
-        since: at(0),
+        ..Episode::new(uid, trigger, host, phase, at(0))
     };
     let written = write(&Record::Episode(Arc::new(episode)), at(0));
     let marks = Marks {
@@ -266,7 +258,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         Fact::Cluster(cluster::Update::Maintenances(seen))
     };
     let round = DrainReport {
-        listed_at: at(5),
+        listed_at: moment(5).monotonic,
         pods_revision: 0,
         left: Vec::new(),
         moved_at: None,
@@ -401,11 +393,9 @@ fn half_a_set_is_never_the_world() {
 
 #[test]
 fn a_host_that_is_gone_or_unreadable_is_unknown() {
-    let host_of = |inventory: &mut Inventory| match sight(inventory, 1).seen.vm {
-        VmSeen::Found(vm) => vm.host,
-        other @ (VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_)) => {
-            panic!("{other:?}")
-        }
+    let host_of = |inventory: &mut Inventory| {
+        let seen = sight(inventory, 1).seen;
+        seen.vm.found().unwrap().host.clone()
     };
     let mut inventory = told(trio(1));
     assert_eq!(host_of(&mut inventory), HostState::InService);
@@ -458,7 +448,7 @@ fn a_host_that_is_gone_or_unreadable_is_unknown() {
 fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
     let vm_seen = |facts: Vec<Fact>| sight(&mut told(trio(1).into_iter().chain(facts)), 1).seen.vm;
     assert!(matches!(vm_seen(vec![]), VmSeen::Found(_)));
-    assert_eq!(vm_seen(vec![found(1, &[])]), VmSeen::Missing);
+    assert_eq!(vm_seen(vec![found(1, &[])]), VmSeen::Missing { was_known: false });
     let clone = vsphere(vsphere::Update::Vm(vm(2)));
     assert!(matches!(vm_seen(vec![clone, found(1, &[1, 2])]), VmSeen::Ambiguous(vms) if vms.len() == 2));
     let template = vsphere(vsphere::Update::Vm(Vm {
@@ -475,7 +465,106 @@ fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
         ..node(2)
     };
     let namesake = Fact::Cluster(cluster::Update::Node(Box::new(namesake)));
-    assert_eq!(vm_seen(vec![namesake]), VmSeen::Shared(vec![name(2)]));
+    let mut both = told(trio(1).into_iter().chain([namesake]));
+    assert!(matches!(sight(&mut both, 1).seen.vm, VmSeen::Found(_)));
+    assert_eq!(sight(&mut both, 2).seen.vm, VmSeen::Shared(vec![name(1)]));
+}
+
+/// A Node of this number that tells the UUID of another one's VM.
+fn claims(n: u8, of: u8, provider_id: bool) -> Node {
+    Node {
+        provider_uuid: provider_id.then(|| uuid(of)),
+        system_uuid: Some(uuid(of)),
+        ..node(n)
+    }
+}
+
+fn seen_of(node: Node) -> Fact {
+    Fact::Cluster(cluster::Update::Node(Box::new(node)))
+}
+
+#[test]
+fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
+    let mut inventory = told(trio(2));
+    sight(&mut inventory, 2);
+    // The newcomer would be preferred by its name and by its age, and says it as loudly as it can.
+    let older = Node {
+        created_at: at(-1000),
+        ..claims(1, 2, true)
+    };
+    inventory.apply(seen_of(older));
+    assert!(matches!(sight(&mut inventory, 2).seen.vm, VmSeen::Found(_)));
+    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::Shared(vec![name(2)]));
+    // Also while the owner is gone from the kube-apiserver in the middle of an episode.
+    let mut inventory = told(trio(2).into_iter().chain([in_phase(2, Phase::AwaitingHost)]));
+    sight(&mut inventory, 2);
+    inventory.apply(Fact::Cluster(cluster::Update::NodeGone {
+        name: name(2),
+        uid: NodeUid::new("uid-2"),
+    }));
+    inventory.apply(seen_of(claims(1, 2, true)));
+    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::Shared(vec![name(2)]));
+    assert!(matches!(sight(&mut inventory, 2).seen.vm, VmSeen::Found(_)));
+}
+
+#[test]
+fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
+    let vm_of_one = |n, provider_id, created| Node {
+        created_at: at(created),
+        ..claims(n, 9, provider_id)
+    };
+    let facts = |a: Node, b: Node| {
+        let mut inventory = told([
+            vsphere(vsphere::Update::Host(host(9).into())),
+            vsphere(vsphere::Update::Vm(vm(9))),
+            found(9, &[9]),
+            seen_of(a),
+            seen_of(b),
+        ]);
+        [2, 3].map(|n| sight(&mut inventory, n).seen.vm.found().is_some())
+    };
+    assert_eq!(
+        facts(vm_of_one(2, false, 0), vm_of_one(3, true, 9)),
+        [false, true]
+    );
+    assert_eq!(
+        facts(vm_of_one(2, false, 9), vm_of_one(3, false, 0)),
+        [false, true],
+        "the older"
+    );
+    assert_eq!(
+        facts(vm_of_one(2, true, 5), vm_of_one(3, true, 5)),
+        [true, false],
+        "by name"
+    );
+}
+
+#[test]
+fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
+    let mut inventory = told(trio(1));
+    let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.roster().vms);
+    let tells = |inventory: &mut Inventory, seconds: i64, n: u8, version: u64| {
+        inventory.tick(moment(seconds));
+        inventory.apply(seen_of(Node {
+            resource_version: version,
+            ..claims(1, n, true)
+        }));
+        inventory.roster();
+        inventory.sights();
+    };
+    tells(&mut inventory, 100, 7, 11);
+    assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
+    for n in 8..40 {
+        tells(&mut inventory, 101, n, u64::from(n) + 11);
+    }
+    assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
+    tells(&mut inventory, 111, 40, 60);
+    assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(40))]));
+    assert!(
+        inventory.answers.is_empty(),
+        "answers to keys of nobody are kept: {:?}",
+        inventory.answers
+    );
 }
 
 /// The VM of this number, as a template.
@@ -500,7 +589,7 @@ fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
 }
 
 #[test]
-fn of_two_nodes_with_one_vm_neither_is_touched_although_one_of_them_has_a_template_too() {
+fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_template_too() {
     let another = Node {
         provider_uuid: Some(uuid(2)),
         system_uuid: None,
@@ -510,7 +599,7 @@ fn of_two_nodes_with_one_vm_neither_is_touched_although_one_of_them_has_a_templa
     let answers = [template(2), found(1, &[1, 2]), found(2, &[1])];
     let mut inventory = told(trio(1).into_iter().chain([another]).chain(answers));
     let seen = |inventory: &mut Inventory, n| sight(inventory, n).seen.vm;
-    assert_eq!(seen(&mut inventory, 1), VmSeen::Shared(vec![name(3)]));
+    assert!(matches!(seen(&mut inventory, 1), VmSeen::Found(_)));
     assert_eq!(seen(&mut inventory, 3), VmSeen::Shared(vec![name(1)]));
 }
 
@@ -531,7 +620,7 @@ fn what_is_news_of_one_node_alone_takes_nothing_from_what_vcenter_is_asked_about
 }
 
 #[test]
-fn the_name_counts_only_where_no_uuid_is_known_or_where_it_is_configured() {
+fn the_name_counts_only_where_it_is_configured() {
     let keys = |inventory: &mut Inventory| BTreeSet::clone(&inventory.roster().vms);
     let by_uuid = BTreeSet::from([VmKey::Uuid(uuid(1))]);
     let by_name = BTreeSet::from([VmKey::Name("gpu-1".to_owned())]);
@@ -545,12 +634,9 @@ fn the_name_counts_only_where_no_uuid_is_known_or_where_it_is_configured() {
         system_uuid: None,
         ..node(1)
     };
-    assert_eq!(
-        keys(&mut told([Fact::Cluster(cluster::Update::Node(Box::new(
-            nameless
-        )))])),
-        by_name
-    );
+    let mut nameless = told([seen_of(nameless)]);
+    assert_eq!(keys(&mut nameless), BTreeSet::new());
+    assert_eq!(sight(&mut nameless, 1).seen.vm, VmSeen::NoUuid);
     let mut configured = Inventory::new(
         Rules {
             bind_by_name: true,
@@ -733,7 +819,7 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
             },
         });
         let found = Found::Drain(DrainReport {
-            listed_at: at(5),
+            listed_at: moment(5).monotonic,
             pods_revision: 0,
             left: left.collect(),
             moved_at: None,
@@ -1078,16 +1164,23 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
 
     assert_eq!(is_off(&after(&[(off, END + 1, true)])), Some(id.clone()));
     assert_eq!(
-        is_off(&after(&[(off, END + 600, true)])),
+        is_off(&after(&[(off, END + 900, true)])),
         Some(id),
         "the last moment"
     );
     assert_eq!(
-        is_off(&after(&[(off, END + 601, true)])),
+        is_off(&after(&[(off, END + 901, true)])),
         None,
         "too late to be its"
     );
     assert_eq!(is_off(&after(&[(off, END + 1, false)])), None, "a person's");
+    // vCenter's clock is behind ours by more than the last phase took.
+    let behind = [
+        (off, END - 400, true),
+        (on, END - 300, true),
+        (off, END - 200, true),
+    ];
+    assert!(is_off(&behind).is_some(), "later than the episode's own power-on");
     assert_eq!(is_off(&own), None, "its guest shut itself down");
     assert_eq!(
         is_off(&own[..1]),

@@ -1,30 +1,40 @@
-//! What to do next for one node. Pure: the same record, the same facts, the same hour give the same answer.
+//! What to do next for one node. Pure: the same record, the same facts, the same moment give the same answer.
 //!
-//! One function per phase, in the order of an episode: here what comes before the cordon, in [`adopt`] the episodes of
+//! One function per phase, in the order of an episode: in [`begin`] what comes before the cordon, in [`adopt`] the episodes of
 //! the Python controller, in [`drain`] the way down, in [`away`] what happens while the VM is off, in [`back`] the way
-//! back. A phase function looks at a [`Scene`] and gives a [`Step`]; [`decide`] turns it into a [`Decision`] and knows
-//! about parking, so that no phase has to.
+//! back, in [`gone`] what happens to the episode of a Node that was deleted. A phase function looks at a [`Scene`] and gives a
+//! [`Step`]; [`decide`] turns it into a [`Decision`] and knows about parking, so that no phase has to.
 
 mod adopt;
 mod away;
 mod back;
+mod begin;
 mod drain;
+mod gone;
 mod scene;
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
-use jiff::Timestamp;
-
+use super::clock::{Elapsed, Monotonic, Now};
 use super::effect::Effect;
-use super::episode::{Cordon, Ended, Episode, HostMark, Phase, Record, Trigger};
+use super::episode::{Cordon, Ended, Episode, HostMark, Phase, Record};
 use super::observed::{
-    Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen, Wishes,
+    Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
 };
 use super::policy::Policy;
 use super::request::{Action, Call, Request, RequestMark};
 use super::waiting::{ParkReason, WaitingOn};
-use crate::ids::EpisodeId;
-use scene::{Scene, Step};
+pub use begin::wants_place;
+use scene::{Scene, Step, at_latest};
+
+/// How often at the most and at the least what has elapsed is written down while a deadline runs. What a crash loses is counted
+/// again, so it prolongs a deadline by that much at the most; a write each ten seconds would be felt in a fleet.
+const CHECKPOINT_EVERY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+
+/// A part of a deadline that may be lost by a crash.
+const CHECKPOINTS: u32 = 8;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,14 +49,14 @@ pub enum Decision {
         /// What the node waits for meanwhile.
         waiting_on: WaitingOn,
         /// When to look again at the latest.
-        recheck: Option<Timestamp>,
+        recheck: Option<Monotonic>,
     },
     /// Do nothing, and look again when a fact changes or at `recheck`.
     Wait {
         /// What the node waits for.
         waiting_on: WaitingOn,
         /// When to look again at the latest.
-        recheck: Option<Timestamp>,
+        recheck: Option<Monotonic>,
     },
     /// The node is in service and nothing asks for anything.
     Rest,
@@ -66,13 +76,25 @@ pub struct Transition {
 }
 
 impl Transition {
-    /// Whether it only says that another leader goes on with the episode.
-    pub fn is_takeover(&self, before: &Record) -> bool {
+    /// Whether the episode stays in its phase and nothing changes for people: another leader goes on with it, the time that
+    /// has elapsed is written down, or something that was requested of vCenter.
+    pub fn is_bookkeeping(&self, before: &Record) -> bool {
         match (before, &self.record) {
             (Record::Episode(before), Record::Episode(after)) => {
-                before.epoch != after.epoch
-                    && (&before.id, &before.phase, before.since, before.recordoned)
-                        == (&after.id, &after.phase, after.since, after.recordoned)
+                self.unschedulable.is_none()
+                    && (
+                        &before.id,
+                        &before.phase,
+                        before.since,
+                        before.recordoned,
+                        &before.gave_up,
+                    ) == (
+                        &after.id,
+                        &after.phase,
+                        after.since,
+                        after.recordoned,
+                        &after.gave_up,
+                    )
             }
             (Record::InService | Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. }, _) => {
                 false
@@ -86,7 +108,7 @@ impl Transition {
 /// The first thing that a leader does with an open episode is to put its epoch on it. From that write on, what a
 /// predecessor still means to record is refused, because it was decided on an older Node; so at most one effect of it
 /// for each node can be under way, and no effect of ours begins before that one has arrived.
-pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Timestamp) -> Decision {
+pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Decision {
     match &seen.hearing {
         Hearing::Both => {}
         Hearing::NoVcenter { why } => return wait(WaitingOn::Vcenter { why: why.clone() }),
@@ -97,113 +119,83 @@ pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Timestamp)
             why: why.clone(),
         })),
         (Record::InService, None) => Decision::Rest,
-        (Record::InService, Some(node)) => in_service(node, seen, policy, now),
-        (Record::Episode(episode), None) => without_node(episode, seen, policy, now),
+        (Record::InService, Some(node)) => begin::in_service(node, seen, policy, now),
+        (Record::Episode(episode), _) => of_episode(episode, seen, policy, now),
         (Record::Python(_), None) => wait(WaitingOn::NodeObject),
-        (Record::Episode(_) | Record::Python(_), Some(node)) if node.wishes.skip => wait(WaitingOn::Skip),
-        (Record::Python(python), Some(node)) => adopt::adopt(python, node, seen),
-        (Record::Episode(episode), Some(node)) if episode.node_uid != node.uid => {
-            onto_another_node(episode, node, seen, now)
-        }
-        (Record::Episode(episode), Some(_)) if is_anothers(episode, seen.lead) => write(Episode {
-            epoch: seen.lead.epoch,
-            ..(**episode).clone()
-        }),
-        (Record::Episode(episode), Some(node)) => in_episode(episode, node, seen, policy, now),
+        (Record::Python(_), Some(node)) if node.wishes.skip => wait(WaitingOn::Skip),
+        (Record::Python(python), Some(node)) => adopt::adopt(python, node, seen, policy),
     };
-    unless_quarantined(decision, seen.lead, now)
+    numbered(unless_quarantined(decision, seen.lead, now), record)
 }
 
-/// Whether another leader wrote the record last. The epoch goes down where a Lease was deleted and made anew, so it is
-/// compared for being another one, not for being older.
-fn is_anothers(episode: &Episode, lead: Lead) -> bool {
-    lead.epoch != 0 && lead.epoch != episode.epoch
+/// Numbers what is to be written, one higher than what stands there.
+fn numbered(mut decision: Decision, before: &Record) -> Decision {
+    if let Decision::Record(transition) = &mut decision
+        && let Record::Episode(next) = &mut transition.record
+    {
+        let before = before.episode().map_or(0, |before| before.revision);
+        Arc::make_mut(next).revision = before.saturating_add(1);
+    }
+    decision
+}
+
+fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> Decision {
+    if !policy.is_ours(&episode.release) {
+        let release = episode.release.to_string();
+        return wait(WaitingOn::OtherRelease { release });
+    }
+    let aged_by = now.monotonic.since(seen.record_seen.at.monotonic);
+    let aged = if aged_by.is_zero() {
+        Cow::Borrowed(episode)
+    } else {
+        Cow::Owned(episode.aged(aged_by))
+    };
+    let Some(node) = &seen.node else {
+        return gone::without_node(&aged, aged_by, seen, policy, now);
+    };
+    if node.wishes.skip {
+        return wait(WaitingOn::Skip);
+    }
+    if aged.node_uid != node.uid {
+        return gone::onto_another_node(&aged, node, seen, policy, now);
+    }
+    if is_to_be_taken_over(&aged, seen.lead, policy) {
+        return take_over(&aged, seen.lead, policy);
+    }
+    in_episode(&aged, aged_by, node, seen, policy, now)
+}
+
+/// Whether another leader, or another release, wrote the record last. Epochs are compared for being others, not for being older:
+/// the Lease may have been deleted and made anew.
+fn is_to_be_taken_over(episode: &Episode, lead: Lead, policy: &Policy) -> bool {
+    (lead.epoch != 0 && lead.epoch != episode.epoch) || episode.release != policy.release
+}
+
+fn take_over(episode: &Episode, lead: Lead, policy: &Policy) -> Decision {
+    write(Episode {
+        epoch: if lead.epoch == 0 {
+            episode.epoch
+        } else {
+            lead.epoch
+        },
+        release: policy.release.clone(),
+        ..episode.clone()
+    })
 }
 
 /// Holds effects back that would begin too soon after a takeover. What only reads may begin.
-fn unless_quarantined(decision: Decision, lead: Lead, now: Timestamp) -> Decision {
-    match decision {
-        Decision::Act { effect, .. } if now < lead.acts_from && effect.changes_something() => {
-            let until = lead.acts_from;
+fn unless_quarantined(decision: Decision, lead: Lead, now: Now) -> Decision {
+    match (decision, lead.acts_from) {
+        (Decision::Act { effect, .. }, Some(from))
+            if now.monotonic < from.at && effect.changes_something() =>
+        {
             Decision::Wait {
-                waiting_on: WaitingOn::Takeover { until },
-                recheck: Some(until),
+                waiting_on: WaitingOn::Takeover { until: from.shown },
+                recheck: Some(from.at),
             }
         }
-        Decision::Record(_) | Decision::Act { .. } | Decision::Wait { .. } | Decision::Rest => decision,
+        (decision, _) => decision,
     }
-}
-
-/// The Node object was deleted in mid-episode. While its VM is off nobody else brings it back, and the kubelet registers
-/// the Node again only once it runs: so the episode goes on by its copy. A running VM's kubelet is waited for.
-fn without_node(episode: &Episode, seen: &Observed, policy: &Policy, now: Timestamp) -> Decision {
-    let off = match &seen.vm {
-        VmSeen::Found(vm) => vm.power == PowerSeen::Off,
-        VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => false,
-    };
-    let comes_on = match episode.phase.at_work() {
-        Phase::Relocating { .. } | Phase::AwaitingHost | Phase::PoweringOn { .. } => true,
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::Rejoining
-        | Phase::Parked { .. } => false,
-    };
-    if !seen.has_copy || !(off || comes_on) {
-        return wait(WaitingOn::NodeObject);
-    }
-    if is_anothers(episode, seen.lead) {
-        return write(Episode {
-            epoch: seen.lead.epoch,
-            ..episode.clone()
-        });
-    }
-    // A Node that is gone says nothing: it is not Ready, and nothing is scheduled there.
-    let nobody = NodeSeen {
-        uid: episode.node_uid.clone(),
-        resource_version: 0,
-        unschedulable: true,
-        cordoned_by: CordonedBy::Unknown,
-        keep_cordoned: false,
-        wishes: Wishes::default(),
-        ready: false,
-        heartbeat: None,
-        boot_id: None,
-        gpus: Arc::default(),
-    };
-    in_episode(episode, &nobody, seen, policy, now)
-}
-
-/// The Node was deleted and registered again. If it is the same machine, the episode goes on with it: cordoned in the
-/// same write, and drained anew if its power is still to be cut.
-fn onto_another_node(episode: &Episode, node: &NodeSeen, seen: &Observed, now: Timestamp) -> Decision {
-    let vm = match &seen.vm {
-        VmSeen::NotLookedUp => return wait(WaitingOn::VmLookup),
-        VmSeen::Found(vm) if vm.uuid.is_some() && vm.uuid == episode.vm_uuid => vm,
-        VmSeen::Found(_) | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => {
-            return wait(WaitingOn::Parked(ParkReason::AnotherNode));
-        }
-    };
-    let phase = match episode.phase.at_work() {
-        Phase::Drained | Phase::ShuttingDown(_) if vm.power == PowerSeen::On => Phase::Draining,
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::Relocating { .. }
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining
-        | Phase::Parked { .. } => episode.phase.at_work().clone(),
-    };
-    let queued = phase == Phase::Queued;
-    let here = Episode {
-        node_uid: node.uid.clone(),
-        cordon: Cordon::NotYet,
-        ..episode.enter(phase, now)
-    };
-    Decision::Record(Box::new(if queued { go(here) } else { cordoned(here, node) }))
 }
 
 fn wait(waiting_on: WaitingOn) -> Decision {
@@ -211,65 +203,6 @@ fn wait(waiting_on: WaitingOn) -> Decision {
         waiting_on,
         recheck: None,
     }
-}
-
-fn in_service(node: &NodeSeen, seen: &Observed, policy: &Policy, now: Timestamp) -> Decision {
-    let vm = match &seen.vm {
-        VmSeen::NotLookedUp => return wait(WaitingOn::VmLookup),
-        VmSeen::Missing => return wait(WaitingOn::Parked(ParkReason::VmMissing)),
-        VmSeen::Ambiguous(vms) => {
-            return wait(WaitingOn::Parked(ParkReason::VmAmbiguous { count: vms.len() }));
-        }
-        VmSeen::Shared(nodes) => {
-            return wait(WaitingOn::Parked(ParkReason::VmShared { nodes: nodes.clone() }));
-        }
-        VmSeen::Found(vm) => vm,
-    };
-    let request = seen.request.as_ref();
-    if let Some(ended) = &seen.stray_of
-        && vm.power == PowerSeen::Off
-        && request.is_none()
-        && !node.wishes.skip
-    {
-        return make_up_for(ended, node, vm, seen.lead, now);
-    }
-    match Call::of(&vm.host, request) {
-        Call::Nothing => return Decision::Rest,
-        Call::Unclear if request.is_none() => return Decision::Rest,
-        Call::Unclear => return wait(not_visible(vm)),
-        Call::Down | Call::Drained(_) => {}
-    }
-    if node.wishes.skip {
-        return wait(WaitingOn::Skip);
-    }
-    match (vm.power, request) {
-        (PowerSeen::On, _) => {}
-        // A VM that is off without an episode was powered off by somebody who knows why; it does not hold its host up.
-        (_, None) => return Decision::Rest,
-        (PowerSeen::Unknown, Some(_)) => return wait(WaitingOn::PowerState),
-        (PowerSeen::Off | PowerSeen::Suspended, Some(request)) => {
-            let request = request.mark.clone();
-            return wait(WaitingOn::PoweredOn { request });
-        }
-    }
-    if let Some(request) = request
-        && !vm.host.is_leaving()
-        && request.is_met_on(&vm.on_name)
-    {
-        return wait(WaitingOn::AlreadyThere {
-            request: request.mark.clone(),
-            host: vm.on_name.clone(),
-        });
-    }
-    let queued = begin(node, vm, request, seen.lead, now);
-    let may_drain = !is_to_be_placed_first(&vm.host, request)
-        && seen.admission == Admission::Granted
-        && is_approved(node, policy.require_approval);
-    Decision::Record(Box::new(if may_drain {
-        start_draining(&queued, node, now)
-    } else {
-        go(queued)
-    }))
 }
 
 /// Whether a VM is to be moved for no other reason than that a person asks for it: then there is to be a place for it
@@ -281,127 +214,6 @@ fn is_to_be_placed_first(host: &HostState, request: Option<&Request>) -> bool {
 
 fn is_approved(node: &NodeSeen, require_approval: bool) -> bool {
     node.wishes.approved || !require_approval
-}
-
-/// Since when a node wants a place under the limits, if it does: what [`decide`] makes of it when it is granted one.
-pub fn wants_place(
-    record: &Record,
-    node: &NodeSeen,
-    vm: &VmFacts,
-    request: Option<&Request>,
-    require_approval: bool,
-) -> Option<Timestamp> {
-    let called = Call::of(&vm.host, request).is_out_of_service();
-    if vm.power != PowerSeen::On || !called || node.wishes.skip || !is_approved(node, require_approval) {
-        return None;
-    }
-    let asked = || asked_at(&vm.host, request);
-    match record {
-        Record::InService => {
-            let met = request.is_some_and(|request| request.is_met_on(&vm.on_name));
-            (vm.host.is_leaving() || !met).then(asked)
-        }
-        Record::Episode(episode) => match episode.phase.at_work() {
-            Phase::Queued => Some(episode.trigger.clicked_at),
-            Phase::Drained => (Call::of(&vm.host, request) == Call::Down).then(asked),
-            Phase::Rejoining => back::is_to_leave_again(episode, vm, request).then(asked),
-            Phase::Draining
-            | Phase::ShuttingDown(_)
-            | Phase::Relocating { .. }
-            | Phase::AwaitingHost
-            | Phase::PoweringOn { .. }
-            | Phase::Parked { .. } => None,
-        },
-        Record::Python(_) | Record::Unreadable { .. } => None,
-    }
-}
-
-/// When a node was called out of service. A host that is in maintenance already was asked for earlier than anybody can
-/// tell, and none of its VMs can run: it comes last.
-fn asked_at(host: &HostState, request: Option<&Request>) -> Timestamp {
-    match host {
-        HostState::Entering { clicked_at, .. } => *clicked_at,
-        HostState::Unknown
-        | HostState::Unreachable
-        | HostState::InMaintenance
-        | HostState::Quarantined
-        | HostState::InService => request.map_or(Timestamp::MAX, |request| request.asked_at),
-    }
-}
-
-/// A new episode of a node that is called out of service, with all that has to be known of the time before it.
-fn begin(node: &NodeSeen, vm: &VmFacts, request: Option<&Request>, lead: Lead, now: Timestamp) -> Episode {
-    let trigger = match (&vm.host, request) {
-        (
-            HostState::Entering {
-                task,
-                clicked_at,
-                user,
-                detection,
-            },
-            _,
-        ) => Trigger {
-            task: Some(task.clone()),
-            clicked_at: *clicked_at,
-            user: user.clone(),
-            detection: Some(*detection),
-            request: None,
-            stray_of: None,
-        },
-        (_, request) => Trigger {
-            task: None,
-            clicked_at: request.map_or(now, |request| request.asked_at),
-            user: None,
-            detection: None,
-            request: request.map(|request| request.mark.clone()),
-            stray_of: None,
-        },
-    };
-    begun(node, vm, trigger, lead, now)
-}
-
-/// The VM went off by a power-off of ours that arrived after its episode had ended. Nobody else knows of it, so it is
-/// brought back as from any maintenance: on another boot, with its GPUs.
-fn make_up_for(ended: &EpisodeId, node: &NodeSeen, vm: &VmFacts, lead: Lead, now: Timestamp) -> Decision {
-    let trigger = Trigger {
-        task: None,
-        clicked_at: now,
-        user: None,
-        detection: None,
-        request: None,
-        stray_of: Some(ended.clone()),
-    };
-    let episode = Episode {
-        powered_off: true,
-        phase: Phase::AwaitingHost,
-        ..begun(node, vm, trigger, lead, now)
-    };
-    Decision::Record(Box::new(cordoned(episode, node)))
-}
-
-fn begun(node: &NodeSeen, vm: &VmFacts, trigger: Trigger, lead: Lead, now: Timestamp) -> Episode {
-    let (id, traceparent) = Episode::name(&node.uid, &trigger, now);
-    Episode {
-        id,
-        traceparent,
-        trigger,
-        node_uid: node.uid.clone(),
-        vm_uuid: vm.uuid,
-        host: stands_on(vm),
-        begun_at: now,
-        cordon: Cordon::NotYet,
-        recordoned: 0,
-        boot_before: node.boot_id.clone(),
-        gpus_before: node.gpus.clone(),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: lead.epoch,
-        trail: Default::default(),
-        phase: Phase::Queued,
-        since: now,
-    }
 }
 
 fn not_visible(vm: &VmFacts) -> WaitingOn {
@@ -418,11 +230,12 @@ fn stands_on(vm: &VmFacts) -> HostMark {
     }
 }
 
-/// Cordons and begins to drain, in one write.
-fn start_draining(episode: &Episode, node: &NodeSeen, now: Timestamp) -> Transition {
+/// Cordons and begins to drain, in one write. The drain has all its time.
+fn start_draining(episode: &Episode, node: &NodeSeen, now: Now) -> Transition {
     cordoned(
         Episode {
             recordoned: 0,
+            drained_for: Elapsed::ZERO,
             ..episode.enter(Phase::Draining, now)
         },
         node,
@@ -446,18 +259,28 @@ fn cordoned(mut episode: Episode, node: &NodeSeen) -> Transition {
 
 fn in_episode(
     episode: &Episode,
+    aged_by: Duration,
     node: &NodeSeen,
     seen: &Observed,
     policy: &Policy,
-    now: Timestamp,
+    now: Now,
 ) -> Decision {
+    let scene = |episode, vm| Scene {
+        episode,
+        aged_by,
+        node,
+        vm,
+        seen,
+        policy,
+        now,
+    };
     let Phase::Parked {
         reason,
         resume,
         resume_since,
     } = &episode.phase
     else {
-        return match step(episode, node, seen, policy, now) {
+        return match checkpoint(episode, aged_by, policy, now, step(episode, seen, scene)) {
             Step::Go(transition) => Decision::Record(Box::new(transition)),
             Step::Do {
                 effect,
@@ -478,7 +301,7 @@ fn in_episode(
         since: *resume_since,
         ..episode.clone()
     };
-    match step(&resumed, node, seen, policy, now) {
+    match step(&resumed, seen, scene) {
         Step::Go(transition) => Decision::Record(Box::new(transition)),
         Step::Park {
             reason: again,
@@ -498,8 +321,41 @@ fn in_episode(
         Step::Park { reason: other, .. } => write(park(&resumed, other, now)),
         // Its clock starts anew: what it waited for was not the phase's own work, and a drain that was parked for an
         // hour has had no hour to drain.
-        Step::Do { .. } | Step::Wait { .. } => write(resumed.enter((**resume).clone(), now)),
+        Step::Do { .. } | Step::Wait { .. } => write(Episode {
+            drained_for: Elapsed::ZERO,
+            ..resumed.enter((**resume).clone(), now)
+        }),
     }
+}
+
+/// The same step, or the time that has elapsed written down first, where that is due.
+fn checkpoint(episode: &Episode, aged_by: Duration, policy: &Policy, now: Now, step: Step) -> Step {
+    let Some(timeout) = counts_towards(episode, policy) else {
+        return step;
+    };
+    let (least, most) = CHECKPOINT_EVERY;
+    let every = (timeout / CHECKPOINTS).clamp(least, most);
+    match step {
+        Step::Do { .. } | Step::Wait { .. } if aged_by >= every => Step::Go(go(episode.clone())),
+        Step::Do { .. } | Step::Wait { .. } => {
+            let due = now.monotonic.after(every.saturating_sub(aged_by));
+            at_latest(due, step)
+        }
+        Step::Go(_) | Step::Park { .. } => step,
+    }
+}
+
+/// The shortest deadline that runs for the episode, where one does.
+fn counts_towards(episode: &Episode, policy: &Policy) -> Option<Duration> {
+    let of_phase = match &episode.phase {
+        Phase::Draining => Some(policy.drain_timeout),
+        Phase::ShuttingDown(_) => Some(policy.guest_shutdown_timeout),
+        Phase::Relocating { .. } => Some(policy.relocate_timeout),
+        Phase::PoweringOn { .. } | Phase::Rejoining => Some(policy.power_on_timeout),
+        Phase::Queued | Phase::Drained | Phase::AwaitingHost | Phase::Parked { .. } => None,
+    };
+    let in_flight = (!episode.in_flight.is_empty()).then_some(policy.guest_shutdown_timeout);
+    [of_phase, in_flight].into_iter().flatten().min()
 }
 
 /// Whether two reasons differ at most in their details. A detail that changes is told, but costs no write.
@@ -511,16 +367,17 @@ fn write(episode: Episode) -> Decision {
     Decision::Record(Box::new(go(episode)))
 }
 
-fn park(episode: &Episode, reason: ParkReason, now: Timestamp) -> Episode {
-    let resume = Box::new(episode.phase.clone());
-    episode.enter(
-        Phase::Parked {
-            reason,
-            resume,
-            resume_since: episode.since,
-        },
-        now,
-    )
+/// Parks the episode. What its phase has lasted goes on counting: it is compared with the phase's deadline while it is parked.
+fn park(episode: &Episode, reason: ParkReason, now: Now) -> Episode {
+    let parked = Phase::Parked {
+        reason,
+        resume: Box::new(episode.phase.clone()),
+        resume_since: episode.since,
+    };
+    Episode {
+        elapsed: episode.elapsed,
+        ..episode.enter(parked, now)
+    }
 }
 
 /// A transition that leaves `spec.unschedulable` as it is.
@@ -533,43 +390,37 @@ fn go(episode: Episode) -> Transition {
     }
 }
 
-fn step(episode: &Episode, node: &NodeSeen, seen: &Observed, policy: &Policy, now: Timestamp) -> Step {
-    let parked = |reason| Step::Park {
-        reason,
-        effect: None,
-        recheck: None,
-    };
+fn step<'a>(
+    episode: &'a Episode,
+    seen: &'a Observed,
+    scene: impl FnOnce(&'a Episode, &'a VmFacts) -> Scene<'a>,
+) -> Step {
     let vm = match &seen.vm {
-        VmSeen::NotLookedUp => {
-            return Step::Wait {
-                waiting_on: WaitingOn::VmLookup,
-                recheck: None,
-            };
+        VmSeen::NotLookedUp => return Step::wait(WaitingOn::VmLookup),
+        // A vCenter that has never known the VM may have nothing to do with it: another instance may.
+        VmSeen::Missing { was_known: false } => {
+            return Step::wait(WaitingOn::Parked(ParkReason::VmMissing));
         }
-        VmSeen::Missing => return parked(ParkReason::VmMissing),
-        VmSeen::Ambiguous(vms) => return parked(ParkReason::VmAmbiguous { count: vms.len() }),
-        VmSeen::Shared(nodes) => return parked(ParkReason::VmShared { nodes: nodes.clone() }),
+        VmSeen::Missing { was_known: true } => return Step::park(ParkReason::VmMissing),
+        VmSeen::NoUuid => return Step::park(ParkReason::NoUuid),
+        VmSeen::Ambiguous(vms) => return Step::park(ParkReason::VmAmbiguous { count: vms.len() }),
+        VmSeen::Shared(nodes) => return Step::park(ParkReason::VmShared { nodes: nodes.clone() }),
         VmSeen::Found(vm) => vm,
     };
+    if let Some(reason) = is_replaced(episode, vm) {
+        return Step::park(reason);
+    }
     let on = match vm.power {
-        PowerSeen::Unknown => {
-            return Step::Wait {
-                waiting_on: WaitingOn::PowerState,
-                recheck: None,
-            };
-        }
-        PowerSeen::Suspended => return parked(ParkReason::VmSuspended),
+        PowerSeen::Unknown => return Step::wait(WaitingOn::PowerState),
+        PowerSeen::Suspended => return Step::park(ParkReason::VmSuspended),
         PowerSeen::On => true,
         PowerSeen::Off => false,
     };
-    let scene = Scene {
-        episode,
-        node,
-        vm,
-        seen,
-        policy,
-        now,
-    };
+    let scene = scene(episode, vm);
+    let is_away = episode.phase.vm_is_off() || episode.phase == Phase::Rejoining;
+    if is_away && let Some(step) = scene.cordon_again() {
+        return step;
+    }
     match &episode.phase {
         Phase::Queued if on => scene.queued(),
         Phase::Draining if on => scene.draining(),
@@ -586,28 +437,51 @@ fn step(episode: &Episode, node: &NodeSeen, seen: &Observed, policy: &Policy, no
         Phase::Rejoining => scene.went_off(),
         // A parked phase resumes a phase that is at work, never a parked one; a record that says otherwise was not
         // written by us.
-        Phase::Parked { .. } => parked(ParkReason::UnreadableRecord {
+        Phase::Parked { .. } => Step::park(ParkReason::UnreadableRecord {
             why: "a parked phase that resumes a parked phase".to_owned(),
         }),
     }
+}
+
+/// Why `vm` is not the VM that the episode began with, where it is not. One that is off and has been registered anew under its
+/// old UUID is that VM: nobody else would bring it back.
+pub fn is_replaced(episode: &Episode, vm: &VmFacts) -> Option<ParkReason> {
+    let is_other_uuid = match (&episode.vm_uuid, &vm.uuid) {
+        (Some(was), Some(is)) => !was.same_machine(*is),
+        (None, _) | (_, None) => false,
+    };
+    let is_other_moref = episode.vm.as_ref().is_some_and(|was| *was != vm.moref);
+    let is_registered_anew = episode.powered_off && episode.vm_uuid.is_some() && !is_other_uuid;
+    if !is_other_uuid && (!is_other_moref || is_registered_anew) {
+        return None;
+    }
+    let name = |moref: Option<String>, uuid: Option<String>| {
+        let moref = moref.unwrap_or_else(|| "a VM".to_owned());
+        uuid.map_or(moref.clone(), |uuid| format!("{moref} ({uuid})"))
+    };
+    Some(ParkReason::VmReplaced {
+        was: name(
+            episode.vm.as_ref().map(ToString::to_string),
+            episode.vm_uuid.map(|uuid| uuid.to_string()),
+        ),
+        is: name(Some(vm.moref.to_string()), vm.uuid.map(|uuid| uuid.to_string())),
+    })
 }
 
 impl Scene<'_> {
     /// Queued, VM on: wait for approval and a place, or for whatever called to be called off.
     fn queued(self) -> Step {
         match self.call() {
-            Call::Nothing => return self.end(None),
+            Call::Nothing => return self.finish(),
             Call::Unclear => return self.host_not_visible(),
+            Call::Interrupted { until, said } => return Self::interrupted(until, said),
             Call::Down | Call::Drained(_) => {}
         }
         if let Some(step) = self.given_up() {
             return step;
         }
         if !is_approved(self.node, self.policy.require_approval) {
-            return Step::Wait {
-                waiting_on: WaitingOn::Approval,
-                recheck: None,
-            };
+            return Step::wait(WaitingOn::Approval);
         }
         if self.seen.admission == Admission::Granted
             && let Some(step) = self.place_first()
@@ -621,13 +495,10 @@ impl Scene<'_> {
     fn drain_in_turn(self, episode: Episode) -> Step {
         match &self.seen.admission {
             Admission::Granted => Step::Go(start_draining(&episode, self.node, self.now)),
-            Admission::Behind { ahead, limit } => Step::Wait {
-                waiting_on: WaitingOn::Slot {
-                    ahead: ahead.clone(),
-                    limit: *limit,
-                },
-                recheck: None,
-            },
+            Admission::Behind { ahead, limit } => Step::wait(WaitingOn::Slot {
+                ahead: ahead.clone(),
+                limit: *limit,
+            }),
         }
     }
 

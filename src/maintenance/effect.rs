@@ -1,9 +1,8 @@
 //! Everything Haulout can do to the world beside writing its record, and why each may be repeated.
 
-use jiff::Timestamp;
-
+use super::clock::Monotonic;
 use super::observed::Drained;
-use crate::ids::{HostRef, VmRef};
+use crate::ids::{HostRef, TaskRef, VmRef};
 
 /// One thing to do. Each only starts something and is short; what comes of it is observed.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,21 +14,25 @@ pub enum Effect {
         /// A budget held pods in the last one, so that pods that are alike are asked one after the other.
         in_turn: bool,
         /// How long the drain may take. A round is in a hurry where it would else not come to all its pods by then.
-        until: Timestamp,
+        until: Monotonic,
     },
-    /// Ask the guest to shut down. Repeatable: a guest on its way down ignores it, a stopped one answers "already off".
+    /// Ask the guest to shut down. The VM and what asked for it are looked at first; an off VM is left alone.
     ShutdownGuest {
         /// Whose guest.
         vm: VmRef,
         /// That it may be done.
         drained: Drained,
+        /// What has to hold still when vCenter is asked.
+        asked_by: AskedBy,
     },
-    /// Cut the VM's power. Repeatable: the VM is looked at first, and an off VM is left alone.
+    /// Cut the VM's power. Repeatable: the VM and what asked for it are looked at first, and an off VM is left alone.
     PowerOff {
         /// Whose power.
         vm: VmRef,
         /// That it may be done.
         drained: Drained,
+        /// What has to hold still when vCenter is asked.
+        asked_by: AskedBy,
     },
     /// Read who holds which passthrough device on these hosts. Changes nothing.
     Survey {
@@ -47,9 +50,32 @@ pub enum Effect {
     PowerOn {
         /// Which VM.
         vm: VmRef,
-        /// DRS picks the host; otherwise it is powered on where it stands.
-        by_drs: bool,
+        /// Where.
+        place: Place,
     },
+}
+
+/// What a power-off is for. It is read once more right before anything is sent: a cancel may not have been told yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AskedBy {
+    /// The host is on its way into maintenance, or in it.
+    Host {
+        /// Which.
+        host: HostRef,
+        /// The task that takes it there, where it is known.
+        task: Option<TaskRef>,
+    },
+    /// A person's request.
+    Request,
+}
+
+/// Where a VM is powered on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On this host, where it is registered.
+    Host(HostRef),
+    /// Where DRS puts it.
+    Drs,
 }
 
 /// The kinds of effects, for counting and remembering tries.

@@ -5,15 +5,24 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::clock::{Elapsed, Now, Timer};
 use super::request::RequestMark;
 use super::trail::Trail;
 use super::waiting::ParkReason;
-use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
+use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
+
+/// The most refusals that are remembered. With that many, the VM is moved to no other host any more and waits for its own, so
+/// that a record stays small and an episode does not walk through a whole cluster of 96 hosts.
+pub const MAX_REFUSALS: usize = 32;
+
+/// The longest words of a refusal that are kept, in characters, for the same reason.
+const MAX_SAID: usize = 160;
 
 /// What stands on a Node.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,15 +101,18 @@ pub struct Episode {
     pub trigger: Trigger,
     /// Which Node: one that was deleted and recreated under the same name is another.
     pub node_uid: NodeUid,
-    /// The BIOS UUID of the VM, where it is known.
+    /// The BIOS UUID of the VM, where it is known. It is fixed for the episode: nothing is done to a VM of another one.
     pub vm_uuid: Option<VmUuid>,
+    /// The VM's moref, fixed for the episode as well. Records of version 1 before it was kept have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<VmRef>,
     /// The host it was about when it began.
     pub host: HostMark,
     /// When it began, on our clock.
     pub begun_at: Timestamp,
     /// Who cordoned the Node.
     pub cordon: Cordon,
-    /// How many times somebody uncordoned the Node in mid-drain and it was cordoned again.
+    /// How many times somebody uncordoned the Node and it was cordoned again, since it was drained or its VM went off.
     #[serde(default)]
     pub recordoned: u8,
     /// The boot before the power cycle: Ready counts only on another one.
@@ -119,16 +131,96 @@ pub struct Episode {
     /// Pods that were still there when the power was cut on the drain timeout, as `namespace/name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
+    /// What was requested of vCenter to bring the VM down and has not been seen to take effect. A request cannot be taken
+    /// back, so it outlives the phase it was made in.
+    #[serde(default, skip_serializing_if = "InFlight::is_empty")]
+    pub in_flight: InFlight,
+    /// How long the drain had taken when it was interrupted to be gone on with.
+    #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
+    pub drained_for: Elapsed,
+    /// The hosts that refused the VM in this episode, oldest first: none of them is tried again but the VM's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<HostRefusal>,
+    /// How many times the VM went off again before its node was back.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub power_losses: u8,
+    /// The request that keeps the VM off, so that it is known where requests cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_off_by: Option<RequestMark>,
+    /// The release of Haulout whose episode it is; empty in records from before it was kept.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub release: Arc<str>,
     /// The leadership under which the record was last written. 0 without leader election.
     #[serde(default)]
     pub epoch: u64,
+    /// How many times the record has been written: of two copies of it, the one with more is the younger.
+    #[serde(default)]
+    pub revision: u64,
     /// Where it stands.
     pub phase: Phase,
-    /// When it came to stand there, on our clock. Every deadline counts from here.
+    /// When it came to stand there, on the writer's wall clock: for people, and to tell one stay in a phase from the next.
     pub since: Timestamp,
+    /// How long it had stood there when the record was written last. Every deadline of the phase counts this, and what has
+    /// passed since by the clock of the process that counts.
+    #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
+    pub elapsed: Elapsed,
     /// What is kept for whoever tells its story; nothing is decided from it.
     #[serde(default, skip_serializing_if = "Trail::is_empty")]
     pub trail: Trail,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_none(count: &u8) -> bool {
+    *count == 0
+}
+
+/// What was requested of vCenter to bring a VM down, and may still take effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InFlight {
+    /// The guest was asked to shut down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest_shutdown: Option<Timer>,
+    /// The VM's power was to be cut. It is written before vCenter is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_off: Option<Timer>,
+}
+
+impl InFlight {
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn plus(self, span: Duration) -> Self {
+        let later = |timer: Option<Timer>| timer.map(|timer| timer.plus(span));
+        Self {
+            guest_shutdown: later(self.guest_shutdown),
+            power_off: later(self.power_off),
+        }
+    }
+}
+
+/// A host that refused a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostRefusal {
+    /// The host.
+    pub host: HostRef,
+    /// What it refused.
+    pub what: RefusedMove,
+    /// What vCenter said.
+    pub said: String,
+}
+
+/// What a host may refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RefusedMove {
+    /// To take the VM.
+    Relocate,
+    /// To power it on.
+    PowerOn,
 }
 
 /// What set an episode off.
@@ -305,6 +397,19 @@ impl Phase {
         }
     }
 
+    /// Whether the VM was seen off and is not known to be on again.
+    pub fn vm_is_off(&self) -> bool {
+        match self.at_work() {
+            Self::Relocating { .. } | Self::AwaitingHost | Self::PoweringOn { .. } => true,
+            Self::Queued
+            | Self::Draining
+            | Self::Drained
+            | Self::ShuttingDown(_)
+            | Self::Rejoining
+            | Self::Parked { .. } => false,
+        }
+    }
+
     /// Whether it takes one of `MAX_CONCURRENT_DRAINS`: from the cordon until the VM is off or away.
     pub fn is_draining(&self) -> bool {
         match self.at_work() {
@@ -365,18 +470,83 @@ impl Episode {
         (EpisodeId::new(trace), format!("00-{trace}-{span}-01").into())
     }
 
+    /// An episode of this Node and host that `trigger` begins at `at`, in `phase`. Nothing has been done and nothing is known of
+    /// what was before.
+    pub fn new(node_uid: NodeUid, trigger: Trigger, host: HostMark, phase: Phase, at: Timestamp) -> Self {
+        let (id, traceparent) = Self::name(&node_uid, &trigger, at);
+        Self {
+            id,
+            traceparent,
+            trigger,
+            node_uid,
+            vm_uuid: None,
+            vm: None,
+            host,
+            begun_at: at,
+            cordon: Cordon::NotYet,
+            recordoned: 0,
+            boot_before: None,
+            gpus_before: Arc::default(),
+            powered_off: false,
+            moved_to: None,
+            gave_up: None,
+            left_behind: Vec::new(),
+            in_flight: InFlight::default(),
+            drained_for: Elapsed::ZERO,
+            refusals: Vec::new(),
+            power_losses: 0,
+            kept_off_by: None,
+            release: "".into(),
+            epoch: 0,
+            revision: 0,
+            phase,
+            since: at,
+            elapsed: Elapsed::ZERO,
+            trail: Trail::default(),
+        }
+    }
+
     /// The trace id, as the traceparent has it; empty for one that is none.
     pub fn trace_id(&self) -> &str {
         self.traceparent.split('-').nth(1).unwrap_or_default()
     }
 
     /// The same episode in another phase, from `now`.
-    pub fn enter(&self, phase: Phase, now: Timestamp) -> Self {
+    pub fn enter(&self, phase: Phase, now: Now) -> Self {
         Self {
             phase,
-            since: now,
+            since: now.wall,
+            elapsed: Elapsed::ZERO,
             ..self.clone()
         }
+    }
+
+    /// The same episode `span` later: everything that counts elapsed time has counted it.
+    #[must_use]
+    pub fn aged(&self, span: Duration) -> Self {
+        Self {
+            elapsed: self.elapsed.plus(span),
+            in_flight: self.in_flight.plus(span),
+            ..self.clone()
+        }
+    }
+
+    /// Notes that `host` refused the VM. Each is noted once for each thing that it can refuse.
+    pub fn refused(&mut self, host: &HostRef, what: RefusedMove, said: &str) {
+        let is_known = |it: &HostRefusal| it.host == *host && it.what == what;
+        if self.refusals.iter().any(is_known) || self.refusals.len() >= MAX_REFUSALS {
+            return;
+        }
+        self.refusals.push(HostRefusal {
+            host: host.clone(),
+            what,
+            said: said.chars().take(MAX_SAID).collect(),
+        });
+    }
+
+    /// What `host` refused of the VM first, if it did.
+    pub fn refusal_of(&self, host: &HostRef) -> Option<&HostRefusal> {
+        self.refusals.iter().find(|refusal| refusal.host == *host)
     }
 
     /// Whether the Node is to be uncordoned at the end, as far as this record tells.

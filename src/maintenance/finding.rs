@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::clock::Now;
 use super::effect::{Effect, EffectKind};
 use super::episode::Record;
 use super::observed::{DrainReport, Outcome};
@@ -27,8 +28,8 @@ pub enum Found {
         /// Which kind.
         kind: EffectKind,
         /// When the try began.
-        at: Timestamp,
-        /// The host it was about, for a relocate.
+        at: Now,
+        /// The host it was about, for a relocate, and for a power-on that names one.
         host: Option<HostRef>,
         /// What became of it so far.
         outcome: Outcome,

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::clock::{Deadline, Monotonic, Now};
 use super::effect::EffectKind;
 use super::episode::{Detection, DrainEnd, Record};
 use super::placement::Offer;
@@ -52,10 +54,7 @@ impl Sight {
     /// Whether nothing can be decided on it: the node is in service on a host in service, and nobody asks otherwise.
     pub fn is_at_rest(&self) -> bool {
         let seen = &self.seen;
-        let on_host_in_service = match &seen.vm {
-            VmSeen::Found(vm) => vm.host == HostState::InService,
-            VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => false,
-        };
+        let on_host_in_service = seen.vm.found().is_some_and(|vm| vm.host == HostState::InService);
         self.record == Record::InService
             && seen.hearing == Hearing::Both
             && seen.request.is_none()
@@ -67,9 +66,10 @@ impl Sight {
 /// All that a decision about one node may look at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// When this process began to act: when it was started, or when it began to lead. What was done since, it knows; what
-    /// another did before, only the record tells.
+    /// When this process began to act, on the wall clock: when it was started, or when it began to lead. For traces alone.
     pub process_began: Timestamp,
+    /// Since when this process knows the record that stands there.
+    pub record_seen: RecordSeen,
     /// The leadership under which is decided.
     pub lead: Lead,
     /// Whether both worlds are being heard. Without them nothing is done: what we know may be old.
@@ -78,6 +78,8 @@ pub struct Observed {
     pub node: Option<NodeSeen>,
     /// What stands on a NodeMaintenance object of this episode, so that it outlives the Node.
     pub has_copy: bool,
+    /// The record stands on the Node itself, and not on its copy alone.
+    pub is_record_on_node: bool,
     /// What a person asks of it: the oldest request that is not fulfilled yet.
     pub request: Option<Request>,
     /// Its VM.
@@ -102,8 +104,21 @@ pub struct Observed {
     pub attempts: BTreeMap<EffectKind, Attempt>,
     /// Where the VM could go while it is off.
     pub offer: Offer,
-    /// The state of the host it is being relocated to, when it is.
+    /// The state of the host it is being relocated to, when it is. A host of another cluster is unknown here.
     pub target: HostState,
+    /// The state of the host that the episode is about, when there is an episode.
+    pub home: HostState,
+}
+
+/// Since when a process knows a record, on its own clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordSeen {
+    /// When it first saw the record as it stands: what the record says to have elapsed, had elapsed then.
+    pub at: Now,
+    /// When it first saw the record's phase. A try from before was made in another phase.
+    pub phase_at: Monotonic,
+    /// It saw the phase begin, while it was acting itself: whatever was done in this phase, it did.
+    pub from_the_start: bool,
 }
 
 /// The leadership under which a decision is made.
@@ -112,14 +127,14 @@ pub struct Lead {
     /// Which; 0 without leader election.
     pub epoch: u64,
     /// From when on effects may begin: before, one of the predecessor's may still arrive.
-    pub acts_from: Timestamp,
+    pub acts_from: Option<Deadline>,
 }
 
 impl Lead {
     /// That of a process that is alone.
     pub const ALONE: Self = Self {
         epoch: 0,
-        acts_from: Timestamp::MIN,
+        acts_from: None,
     };
 }
 
@@ -203,13 +218,32 @@ pub enum VmSeen {
     /// vCenter has not been asked yet, or has not answered.
     NotLookedUp,
     /// vCenter knows none: not created, removed, on a removed host, or not visible to our user.
-    Missing,
+    Missing {
+        /// This process knew one before. Otherwise this may be a vCenter that has nothing to do with the node.
+        was_known: bool,
+    },
+    /// The Node tells no UUID by which it could be found, and names are not looked up.
+    NoUuid,
     /// More than one answers to the node's key: none of them is touched.
     Ambiguous(BTreeSet<VmRef>),
     /// Other Nodes answer to the same VM: to cut its power for one would cut it on the pods of the others.
     Shared(Vec<NodeName>),
     /// This one.
     Found(VmFacts),
+}
+
+impl VmSeen {
+    /// The VM, where it is exactly one.
+    pub fn found(&self) -> Option<&VmFacts> {
+        match self {
+            Self::Found(vm) => Some(vm),
+            Self::NotLookedUp
+            | Self::Missing { .. }
+            | Self::NoUuid
+            | Self::Ambiguous(_)
+            | Self::Shared(_) => None,
+        }
+    }
 }
 
 /// What is known of a VM.
@@ -231,6 +265,21 @@ pub struct VmFacts {
     pub drs: bool,
     /// A pending question that a person must answer first.
     pub question: Option<String>,
+    /// An Enter Maintenance Mode of its host that failed and was not cancelled, where that is the latest of its maintenance.
+    pub interrupted: Option<Interrupted>,
+    /// A task that cuts its power is queued or running, whoever started it.
+    pub is_being_cut: bool,
+    /// Whether VMware Tools run in it, where vCenter tells.
+    pub tools_running: Option<bool>,
+}
+
+/// A maintenance that failed: who asked for it is likely to try again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interrupted {
+    /// When this process saw it fail.
+    pub at: Now,
+    /// What vCenter said.
+    pub said: String,
 }
 
 /// The power state of a VM.
@@ -334,13 +383,13 @@ pub enum Limit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainReport {
     /// When the round began; its list is no older.
-    pub listed_at: Timestamp,
+    pub listed_at: Monotonic,
     /// [`Observed::pods_revision`] when the round began.
     pub pods_revision: u64,
     /// The pods that stand in the way, in a stable order. Empty only when a complete list showed none.
     pub left: Vec<PodLeft>,
     /// When the last round began in which an eviction was accepted, as far as this process knows.
-    pub moved_at: Option<Timestamp>,
+    pub moved_at: Option<Monotonic>,
     /// How many pods the list showed, those that do not stand in the way included.
     pub listed: usize,
     /// How many of them do not stand in the way.
@@ -388,13 +437,15 @@ pub enum PodLeftBecause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// When it began.
-    pub at: Timestamp,
-    /// The host it was about, for a relocate.
+    pub at: Now,
+    /// The host it was about, for a relocate, and for a power-on that names one.
     pub host: Option<HostRef>,
     /// The task by which vCenter went about it, also when that has ended; for those who tell of it.
     pub task: Option<TaskRef>,
     /// How many tries in a row were refused, this one included.
     pub refusals: u32,
+    /// How many tries of this kind there were in this episode, this one included.
+    pub tries: u32,
     /// What became of it.
     pub outcome: Outcome,
 }
@@ -424,43 +475,120 @@ pub struct Refusal {
 /// What a refusal asks of us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Advice {
-    /// The same again, after a while.
+    /// The same again, after a while: something else is at work, or nothing was sent at all.
     Retry,
+    /// No usable answer: it may have been carried out.
+    Unanswered,
+    /// A fault that we do not know. It may well be about this host.
+    Unknown,
     /// This host will not do; another may.
     OtherHost,
+    /// Every host of the cluster would say the same; the same again, after a while.
+    Cluster,
     /// The guest cannot be asked; cut its power instead.
     NoTools,
     /// A person must act first (a missing privilege, a configuration the host refuses): ask again, but slowly.
     Person,
 }
 
-/// Proof that a node was drained, or that its drain timeout passed and the configuration lets it go on. Without one,
-/// no [`super::effect::Effect`] that cuts power can be built.
+impl Advice {
+    /// Whether the host that refused is to be left for another one: it spoke against this VM itself, or nobody knows.
+    pub fn speaks_against_host(self) -> bool {
+        match self {
+            Self::OtherHost | Self::Unknown | Self::Person => true,
+            Self::Retry | Self::Unanswered | Self::Cluster | Self::NoTools => false,
+        }
+    }
+}
+
+/// Proof that a node is drained at this moment, or that its drain timeout passed and the configuration lets it go on. Without
+/// one, no [`super::effect::Effect`] that cuts power can be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drained(());
 
 impl Drained {
-    /// Reads the proof out of what stands on the Node: the drain ended, it was written down, and the cordon still holds.
-    pub(super) fn recorded(_end: &DrainEnd, node: &NodeSeen) -> Option<Self> {
-        node.unschedulable.then_some(Self(()))
+    /// The proof, where the recorded end of the drain still holds: the Node is cordoned, and `list`, which is of this moment,
+    /// shows no pod to evict, or the drain had timed out and its pods are left behind knowingly.
+    pub(super) fn holds(end: &DrainEnd, node: &NodeSeen, list: &DrainReport) -> Option<Self> {
+        let is_empty = match end {
+            DrainEnd::Complete => list.left.is_empty(),
+            DrainEnd::TimedOut => true,
+        };
+        (node.unschedulable && is_empty).then_some(Self(()))
+    }
+}
+
+impl VmFacts {
+    /// A VM of which nothing is known but that it exists.
+    pub fn unread(moref: VmRef) -> Self {
+        Self {
+            moref,
+            uuid: None,
+            power: PowerSeen::Unknown,
+            on: None,
+            on_name: "(no host)".to_owned(),
+            host: HostState::Unknown,
+            drs: false,
+            question: None,
+            interrupted: None,
+            is_being_cut: false,
+            tools_running: None,
+        }
     }
 }
 
 impl Observed {
-    /// Whether a complete list, begun after `cordoned_at` and after the latest change of the node's pods, shows the
-    /// cordoned node empty.
-    pub fn is_drained(&self, cordoned_at: Timestamp) -> bool {
+    /// A node with this VM at `now`, of a process that is alone and hears both worlds: nothing else is known, nothing was done.
+    pub fn of(node: Option<NodeSeen>, vm: VmSeen, now: Now) -> Self {
+        Self {
+            process_began: now.wall,
+            record_seen: RecordSeen {
+                at: now,
+                phase_at: now.monotonic,
+                from_the_start: false,
+            },
+            lead: Lead::ALONE,
+            hearing: Hearing::Both,
+            node,
+            has_copy: false,
+            is_record_on_node: false,
+            request: None,
+            vm,
+            stray_of: None,
+            admission: Admission::Granted,
+            behind: None,
+            origin: Origin::default(),
+            drain: None,
+            pods_revision: 0,
+            are_budgets_heard: false,
+            attempts: BTreeMap::new(),
+            offer: Offer::default(),
+            target: HostState::Unknown,
+            home: HostState::Unknown,
+        }
+    }
+
+    /// Whether a complete list, begun `settled` or longer after the Node was cordoned and after the latest change of its pods,
+    /// shows the cordoned node empty.
+    pub fn is_drained(&self, settled: Duration) -> bool {
         let cordoned = self.node.as_ref().is_some_and(|node| node.unschedulable);
         cordoned
             && self.drain.as_ref().is_some_and(|report| {
                 report.left.is_empty()
-                    && report.listed_at >= cordoned_at
+                    && report.listed_at >= self.record_seen.phase_at.after(settled)
                     && report.pods_revision == self.pods_revision
             })
     }
 
-    /// The latest try of `kind` that began at or after `since`.
-    pub fn attempt(&self, kind: EffectKind, since: Timestamp) -> Option<&Attempt> {
-        self.attempts.get(&kind).filter(|attempt| attempt.at >= since)
+    /// The latest try of `kind`, where it was made in the phase that stands there.
+    pub fn attempt(&self, kind: EffectKind) -> Option<&Attempt> {
+        let attempt = self.attempts.get(&kind)?;
+        (attempt.at.monotonic >= self.record_seen.phase_at).then_some(attempt)
+    }
+
+    /// The latest drain round, where it began in the phase that stands there.
+    pub fn round(&self) -> Option<&DrainReport> {
+        let report = self.drain.as_ref()?;
+        (report.listed_at >= self.record_seen.phase_at).then_some(report)
     }
 }

@@ -14,6 +14,10 @@ pub struct Wanted {
     pub vm: VmRef,
     /// The host it stands on.
     pub from: HostRef,
+    /// The host it comes from, which is preferred to all others as soon as it takes VMs.
+    pub home: Option<HostRef>,
+    /// Only that one will do.
+    pub home_only: bool,
     /// The cluster it belongs to; it never leaves it.
     pub compute: Option<ComputeRef>,
     /// Its datastores. It is moved without its files, so the host must see them all.
@@ -185,8 +189,12 @@ pub fn look(
     let mut offer = Offer::default();
     let mut fits: Vec<&HostView> = Vec::new();
     // Hosts of other clusters are not worth a word each: a vCenter may have thousands.
+    let is_home = |host: &HostView| wanted.home.as_ref() == Some(&host.moref);
     let eligible = |host: &&HostView| {
-        host.moref != wanted.from && wanted.compute.is_some() && host.compute == wanted.compute
+        host.moref != wanted.from
+            && wanted.compute.is_some()
+            && host.compute == wanted.compute
+            && (is_home(host) || !wanted.home_only)
     };
     let asked_for = |host: &&HostView| wanted.only.as_ref().is_none_or(|only| host.name == *only);
     if let Some(only) = &wanted.only
@@ -221,7 +229,8 @@ pub fn look(
     // that the same facts give the same answer.
     offer.fits = fits
         .iter()
-        .find(|host| Some(&host.moref) == kept)
+        .find(|host| is_home(host))
+        .or_else(|| fits.iter().find(|host| Some(&host.moref) == kept))
         .or_else(|| {
             fits.iter()
                 .min_by_key(|host| (std::cmp::Reverse(spare(host)), &host.name))
@@ -231,8 +240,10 @@ pub fn look(
 }
 
 fn judge(wanted: &Wanted, host: &HostView, refused: &[(HostRef, String)]) -> Verdict {
-    let needs = match &wanted.devices {
+    let needs: &[Vec<(u16, u16)>] = match &wanted.devices {
         WantedDevices::AnyOf(needs) => needs,
+        // The address is the one on its own host.
+        WantedDevices::Static if wanted.home.as_ref() == Some(&host.moref) => &[],
         WantedDevices::Static => return Verdict::No(Why::StaticDevice),
         WantedDevices::Foreign { backing } => return Verdict::No(Why::ForeignDevice(backing.clone())),
         WantedDevices::Unknown => return Verdict::No(Why::UnknownDevice),
@@ -266,7 +277,7 @@ fn judge(wanted: &Wanted, host: &HostView, refused: &[(HostRef, String)]) -> Ver
         .filter(|device| !others.iter().any(|held| holds_address(held, device)))
         .collect();
     // Holds without an address and reservations each take one device, nobody knows which: they are needs as well.
-    let mut together: Vec<Vec<(u16, u16)>> = needs.clone();
+    let mut together: Vec<Vec<(u16, u16)>> = needs.to_vec();
     together.extend(others.iter().filter_map(|held| match held {
         Held::Address(_) => None,
         Held::AnyOf(ids) => Some(ids.clone()),

@@ -1,8 +1,8 @@
 //! What the owner of the cluster has decided beforehand.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
-
-use jiff::{SignedDuration, Timestamp};
 
 /// The configured part of every decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,14 +14,27 @@ pub struct Policy {
     /// `EVICTION_RETRY_SECONDS`: how long after a round with refused evictions the next one comes, and at the latest after
     /// one in which a budget held pods.
     pub eviction_retry: Duration,
-    /// `GUEST_SHUTDOWN_TIMEOUT_SECONDS`, from the record that the guest is being shut down.
+    /// `GUEST_SHUTDOWN_TIMEOUT_SECONDS`, from the first request to shut down.
     pub guest_shutdown_timeout: Duration,
+    /// `POWER_OFF_TIMEOUT_SECONDS`, from the record that the power is to be cut.
+    pub power_off_timeout: Duration,
     /// `RELOCATE_TIMEOUT_SECONDS`, from the record that the VM is being relocated.
     pub relocate_timeout: Duration,
     /// `POWER_ON_TIMEOUT_SECONDS`, for the power-on, and again for the node to be back.
     pub power_on_timeout: Duration,
     /// `POLL_INTERVAL_SECONDS`: how old a survey of other hosts may be.
     pub survey_every: Duration,
+    /// `NODE_MONITOR_GRACE_SECONDS`: how long a Node may still be shown as Ready after its kubelet has stopped.
+    pub node_monitor_grace: Duration,
+    /// `MAINTENANCE_RETRY_GRACE_SECONDS`: how long a node stays as it is after the maintenance of its host failed.
+    pub maintenance_retry_grace: Duration,
+    /// How long after a power-off was requested without an answer it can still begin: the deadline of a call, and two looks
+    /// at the VM's tasks.
+    pub unanswered_for: Duration,
+    /// `RELEASE`: which release of Haulout this is. Episodes of another one are left alone.
+    pub release: Arc<str>,
+    /// `ADOPT_RELEASES`: the releases whose episodes this one takes over.
+    pub adopted_releases: Arc<BTreeSet<String>>,
     /// `REQUIRE_APPROVAL`: no drain begins on a Node that no person has approved.
     pub require_approval: bool,
     /// The first wait after a refusal; it doubles with each refusal in a row.
@@ -46,12 +59,10 @@ impl Policy {
         let doublings = refusals.saturating_sub(1).min(16);
         self.retry_min.saturating_mul(1 << doublings).min(self.retry_max)
     }
-}
 
-/// `from` plus `span`, or the end of time where that does not exist.
-pub fn after(from: Timestamp, span: Duration) -> Timestamp {
-    SignedDuration::try_from(span)
-        .ok()
-        .and_then(|span| from.checked_add(span).ok())
-        .unwrap_or(Timestamp::MAX)
+    /// Whether an episode of `release` is for this one to go on with.
+    pub fn is_ours(&self, release: &str) -> bool {
+        // Records from before releases were told apart name none.
+        release.is_empty() || release == &*self.release || self.adopted_releases.contains(release)
+    }
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::clock::{Deadline, Now, whole_second};
 use super::episode::Episode;
-use super::observed::HostState;
+use super::observed::{HostState, VmFacts};
 use super::policy::DrainTimeoutAction;
 use crate::ids::RequestUid;
 
@@ -107,6 +108,14 @@ pub enum Call<'a> {
     Down,
     /// A person wants it drained, and nothing more.
     Drained(&'a Request),
+    /// Nothing does at this moment, but its host's maintenance failed a short while ago and is likely to be tried again: the
+    /// node is to stay as it is until then.
+    Interrupted {
+        /// How long.
+        until: Deadline,
+        /// What vCenter said when it failed.
+        said: &'a str,
+    },
     /// Nothing does.
     Nothing,
     /// Its host is not to be seen: whether it leaves is unknown, and a VM there is better not touched.
@@ -125,11 +134,30 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// The same for a node that is on its way out of service, `grace` after its host's maintenance failed at the most.
+    pub fn of_underway(vm: &'a VmFacts, request: Option<&'a Request>, grace: Duration, now: Now) -> Self {
+        let call = Self::of(&vm.host, request);
+        let Some(interrupted) = vm.interrupted.as_ref().filter(|_| call == Self::Nothing) else {
+            return call;
+        };
+        let end = interrupted.at.after(grace);
+        if now.monotonic >= end.monotonic {
+            return call;
+        }
+        Self::Interrupted {
+            until: Deadline {
+                at: end.monotonic,
+                shown: whole_second(end.wall),
+            },
+            said: &interrupted.said,
+        }
+    }
+
     /// Whether the node is to be cordoned and drained.
     pub fn is_out_of_service(self) -> bool {
         match self {
             Self::Down | Self::Drained(_) => true,
-            Self::Nothing | Self::Unclear => false,
+            Self::Interrupted { .. } | Self::Nothing | Self::Unclear => false,
         }
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::clock::Monotonic;
 use super::decide::{Decision, Transition};
 use super::effect::EffectKind;
 use super::episode::{Ended, Episode, Phase, Record};
@@ -377,7 +378,7 @@ pub struct Witness {
     phase: Option<(String, &'static str, Timestamp)>,
     saw: Saw,
     /// When the drain round began that was counted last.
-    round: Option<Timestamp>,
+    round: Option<Monotonic>,
 }
 
 impl Witness {
@@ -386,7 +387,7 @@ impl Witness {
         self.meet(record);
         self.counts(seen.drain.as_ref());
         let task = record.episode().and_then(|episode| {
-            let attempt = seen.attempt(at_work(&episode.phase)?, episode.since)?;
+            let attempt = seen.attempt(at_work(&episode.phase)?)?;
             attempt.task.clone()
         });
         self.saw.task = task.or(self.saw.task.take());
@@ -437,6 +438,10 @@ impl Witness {
             | WaitingOn::Kubernetes { .. }
             | WaitingOn::Takeover { .. }
             | WaitingOn::NodeObject
+            | WaitingOn::OtherRelease { .. }
+            | WaitingOn::MaintenanceRetry { .. }
+            | WaitingOn::PowerOnPause { .. }
+            | WaitingOn::WritePace { .. }
             | WaitingOn::VmLookup
             | WaitingOn::DrainRound
             | WaitingOn::GuestShutdown { .. }

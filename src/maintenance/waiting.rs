@@ -35,6 +35,30 @@ pub enum WaitingOn {
     },
     /// The Node object, which is gone.
     NodeObject,
+    /// The episode belongs to another release of Haulout.
+    OtherRelease {
+        /// Which.
+        release: String,
+    },
+    /// The maintenance of its host, which failed, to be tried again.
+    MaintenanceRetry {
+        /// What vCenter said when it failed.
+        said: String,
+        /// When it is taken for given up.
+        until: Timestamp,
+    },
+    /// The pace at which a node may be written and acted on at the most, which only a quarrel with somebody else reaches.
+    WritePace {
+        /// When it goes on.
+        at: Timestamp,
+    },
+    /// The next power-on of a VM that keeps going off.
+    PowerOnPause {
+        /// How many times it went off.
+        losses: u8,
+        /// When.
+        at: Timestamp,
+    },
     /// vCenter's answer to which VM the node is.
     VmLookup,
     /// A place under a limit.
@@ -164,6 +188,20 @@ pub enum ParkReason {
         /// Their names.
         nodes: Vec<NodeName>,
     },
+    /// The Node tells no UUID.
+    NoUuid,
+    /// The VM is another one than the episode began with.
+    VmReplaced {
+        /// The VM that the episode is about.
+        was: String,
+        /// The VM that answers for the node.
+        is: String,
+    },
+    /// The VM goes off again after each power-on.
+    PowerLost {
+        /// How many times it did.
+        losses: u8,
+    },
     /// The VM is suspended, and a passthrough VM cannot be resumed elsewhere.
     VmSuspended,
     /// The Node was uncordoned in mid-drain, again after it had been cordoned again: somebody means it.
@@ -190,6 +228,10 @@ impl WaitingOn {
             Self::Kubernetes { .. } => "kubernetes",
             Self::Takeover { .. } => "takeover",
             Self::NodeObject => "node-object",
+            Self::OtherRelease { .. } => "other-release",
+            Self::MaintenanceRetry { .. } => "maintenance-retry",
+            Self::PowerOnPause { .. } => "power-on-pause",
+            Self::WritePace { .. } => "write-pace",
             Self::VmLookup => "vm-lookup",
             Self::Slot { .. } => "slot",
             Self::Pods(pods)
@@ -234,6 +276,23 @@ impl fmt::Display for WaitingOn {
                 "{until:.0}, when nothing of the leader before can arrive any more"
             ),
             Self::NodeObject => f.write_str("the Node, which was deleted or is no longer selected"),
+            Self::OtherRelease { release } => write!(
+                f,
+                "release {release} of Haulout, whose maintenance of this node is under way; if that release is gone, set \
+                 ADOPT_RELEASES={release}"
+            ),
+            Self::MaintenanceRetry { said, until } => write!(
+                f,
+                "its host's maintenance, which failed, to be tried again; taken for given up at {until:.0}: {said}"
+            ),
+            Self::WritePace { at } => write!(
+                f,
+                "{at:.0}, because its state has changed too often in a short time; another controller may be writing to the Node"
+            ),
+            Self::PowerOnPause { losses, at } => write!(
+                f,
+                "{at:.0}, when its VM is powered on again: it went off {losses} times before the node was back"
+            ),
             Self::VmLookup => f.write_str("vCenter's answer which VM this node is"),
             Self::Slot { ahead, limit } => {
                 let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();
@@ -412,6 +471,18 @@ impl fmt::Display for ParkReason {
                     names.join(", ")
                 )
             }
+            Self::NoUuid => f.write_str(
+                "the Node tells no UUID of its VM (spec.providerID, status.nodeInfo.systemUUID); BIND_BY_NAME=true finds \
+                 VMs by name",
+            ),
+            Self::VmReplaced { was, is } => write!(
+                f,
+                "{is} answers for this node, and its maintenance began with {was}; neither is touched"
+            ),
+            Self::PowerLost { losses } => write!(
+                f,
+                "the VM went off again {losses} times before the node was back; find out why and power it on in vCenter"
+            ),
             Self::VmSuspended => f.write_str("the VM is suspended"),
             Self::Uncordoned => {
                 f.write_str("somebody keeps uncordoning the Node; cordon it to let the drain go on")

@@ -145,6 +145,9 @@ impl Memory {
                 wrote,
                 ..
             } => {
+                if transition.is_bookkeeping(before) {
+                    return;
+                }
                 let of_node = self.nodes.entry(node.clone()).or_default();
                 of_node.parts.add(before, wrote.0);
                 let phase = transition.record.phase_name();

@@ -106,17 +106,26 @@ impl Tell for Log {
 }
 
 fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url: Option<String>) {
-    if let Some(episode) = transition.record.episode()
-        && transition.is_takeover(before)
+    if let (Some(was), Some(episode)) = (before.episode(), transition.record.episode())
+        && transition.is_bookkeeping(before)
     {
-        line!(
-            info,
-            node,
-            before,
-            epoch = episode.epoch,
-            "{} goes on under another leader",
-            episode.phase.name(),
-        );
+        let phase = episode.phase.name();
+        if (was.epoch, &was.release) == (episode.epoch, &episode.release) {
+            line!(
+                debug,
+                node,
+                before,
+                "{phase} goes on; the record on the Node is up to date"
+            );
+        } else {
+            line!(
+                info,
+                node,
+                before,
+                epoch = episode.epoch,
+                "{phase} goes on under another leader"
+            );
+        }
         return;
     }
     let cordon = match transition.unschedulable {

@@ -250,10 +250,14 @@ impl Tell for std::sync::Arc<Objects> {
         match told {
             Told::Recorded {
                 before,
-                transition: Transition { ended, record, .. },
+                transition,
                 wrote,
                 ..
             } => {
+                let Transition { ended, record, .. } = transition;
+                if transition.is_bookkeeping(before) {
+                    return;
+                }
                 of_node.waits = None;
                 if before.episode().is_none() {
                     of_node.phases.clear();

@@ -32,35 +32,23 @@ pub(super) const TRACE: &str = "00112233445566778899aabbccddeeff";
 
 /// An episode of that Node that began at 1 s, on host `esx1`, and is in `phase` since `since`.
 pub(super) fn episode(phase: Phase, since: i64) -> Episode {
+    let trigger = Trigger {
+        task: Some(TaskRef::new("task-1")),
+        clicked_at: at(0),
+        user: None,
+        detection: Some(Detection::Pushed),
+        request: None,
+        stray_of: None,
+    };
+    let host = HostMark {
+        moref: None,
+        name: "esx1".into(),
+    };
     Episode {
         id: EpisodeId::new(TRACE),
         traceparent: format!("00-{TRACE}-0011223344556677-01").into(),
-        trigger: Trigger {
-            task: Some(TaskRef::new("task-1")),
-            clicked_at: at(0),
-            user: None,
-            detection: Some(Detection::Pushed),
-            request: None,
-            stray_of: None,
-        },
-        node_uid: NodeUid::new("uid-1"),
-        vm_uuid: None,
-        host: HostMark {
-            moref: None,
-            name: "esx1".into(),
-        },
-        begun_at: at(1),
         cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
-        gpus_before: Default::default(),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase,
         since: at(since),
+        ..Episode::new(NodeUid::new("uid-1"), trigger, host, phase, at(1))
     }
 }

@@ -281,9 +281,11 @@ impl Task {
     /// What it has made of the VM's power, where it ended well and is of that kind; by `descriptionId`, because names
     /// differ by who started it.
     pub fn made(&self) -> Option<Power> {
-        if self.state != TaskState::Success {
-            return None;
-        }
+        (self.state == TaskState::Success).then(|| self.makes()).flatten()
+    }
+
+    /// What it makes of the VM's power, where it ends well and is of that kind.
+    pub fn makes(&self) -> Option<Power> {
         match &*self.description_id {
             "VirtualMachine.powerOff" => Some(Power::Off),
             "VirtualMachine.powerOn" | "Drm.ExecuteVmPowerOnLRO" | "VirtualMachine.reset" => Some(Power::On),

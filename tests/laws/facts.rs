@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use haulout::ids::{BootId, EpisodeId, HostRef, NodeUid, RequestUid, TaskRef, VmRef};
+use haulout::maintenance::clock::Now;
 use haulout::maintenance::episode::{Cordon, Detection, Episode, HostMark, Phase, Trigger};
 use haulout::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
+    CordonedBy, HostState, NodeSeen, Observed, PowerSeen, RecordSeen, VmFacts, VmSeen,
 };
-use haulout::maintenance::placement::Offer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout::maintenance::request::{Action, Request, RequestMark};
 use jiff::{SignedDuration, Timestamp};
@@ -20,15 +20,26 @@ pub fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
 }
 
+/// The same moment on both clocks. The machine was started some time before the beginning.
+pub fn moment(seconds: i64) -> Now {
+    Now::at(at(seconds), u64::try_from(seconds + 1_000_000).unwrap())
+}
+
 pub fn policy(drain_timeout_action: DrainTimeoutAction) -> Policy {
     Policy {
         drain_timeout: Duration::from_secs(600),
         drain_timeout_action,
         eviction_retry: Duration::from_secs(5),
         guest_shutdown_timeout: Duration::from_secs(120),
+        power_off_timeout: Duration::from_secs(300),
         relocate_timeout: Duration::from_secs(600),
         power_on_timeout: Duration::from_secs(300),
         survey_every: Duration::from_secs(30),
+        node_monitor_grace: Duration::from_secs(60),
+        maintenance_retry_grace: Duration::from_secs(10),
+        unanswered_for: Duration::from_secs(90),
+        release: "haulout/haulout".into(),
+        adopted_releases: Default::default(),
         require_approval: false,
         retry_min: Duration::from_secs(1),
         retry_max: Duration::from_secs(30),
@@ -77,14 +88,11 @@ pub fn node() -> NodeSeen {
 
 pub fn vm(power: PowerSeen, host: HostState) -> VmFacts {
     VmFacts {
-        moref: VmRef::new("vm-1"),
-        uuid: None,
         power,
         on: Some(home()),
         on_name: "esx-home".to_owned(),
         host,
-        drs: false,
-        question: None,
+        ..VmFacts::unread(VmRef::new("vm-1"))
     }
 }
 
@@ -103,58 +111,42 @@ pub fn request(action: Action) -> Request {
     }
 }
 
+/// What is known of a node since the beginning, by a process that has seen its phase begin.
 pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
     Observed {
-        stray_of: None,
-        process_began: at(0),
-        lead: Lead::ALONE,
-        hearing: Hearing::Both,
-        node: Some(node),
-        has_copy: false,
-        request: None,
-        vm: VmSeen::Found(vm),
-        admission: Admission::Granted,
-        behind: None,
-        origin: Default::default(),
-        drain: None,
-        pods_revision: 0,
-        are_budgets_heard: false,
-        attempts: BTreeMap::new(),
-        offer: Offer::default(),
+        record_seen: RecordSeen {
+            at: moment(0),
+            phase_at: moment(0).monotonic,
+            from_the_start: true,
+        },
+        home: vm.host.clone(),
         target: HostState::InService,
+        is_record_on_node: true,
+        ..Observed::of(Some(node), VmSeen::Found(vm), moment(0))
     }
 }
 
 pub fn episode(phase: Phase, cordon: Cordon, powered_off: bool) -> Episode {
+    let trigger = Trigger {
+        task: Some(TaskRef::new("task-1")),
+        clicked_at: at(0),
+        user: None,
+        detection: Some(Detection::Pushed),
+        request: None,
+        stray_of: None,
+    };
+    let host = HostMark {
+        moref: Some(home()),
+        name: "esx-home".into(),
+    };
     Episode {
         id: EpisodeId::new("00112233445566778899aabbccddeeff"),
         traceparent: "00-00112233445566778899aabbccddeeff-0011223344556677-01".into(),
-        trigger: Trigger {
-            task: Some(TaskRef::new("task-1")),
-            clicked_at: at(0),
-            user: None,
-            detection: Some(Detection::Pushed),
-            request: None,
-            stray_of: None,
-        },
-        node_uid: NodeUid::new("uid-1"),
-        vm_uuid: None,
-        host: HostMark {
-            moref: Some(home()),
-            name: "esx-home".into(),
-        },
-        begun_at: at(0),
         cordon,
-        recordoned: 0,
         boot_before: Some(old_boot()),
         gpus_before: gpus(2).into(),
         powered_off,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase,
-        since: at(0),
+        release: "haulout/haulout".into(),
+        ..Episode::new(NodeUid::new("uid-1"), trigger, host, phase, at(0))
     }
 }

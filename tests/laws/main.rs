@@ -10,7 +10,9 @@
     reason = "a test fails by panicking, and asks about the one case it is about"
 )]
 
+mod cases;
 mod enumerate;
 mod facts;
 mod rounds;
 mod stories;
+mod world;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout::maintenance::clock::Monotonic;
 use haulout::maintenance::decide::{Decision, decide};
 use haulout::maintenance::effect::Effect;
 use haulout::maintenance::episode::{Cordon, Phase, Record};
@@ -11,19 +12,19 @@ use haulout::maintenance::observed::{
 };
 use haulout::maintenance::policy::DrainTimeoutAction;
 use haulout::maintenance::request::{Action, Request};
-use jiff::{SignedDuration, Timestamp};
 
 use crate::facts::*;
 
 /// How long after a round that began at second 100 the next one comes, in milliseconds: the budget let a pod go `moved`
 /// seconds before it, and nothing else happens but what is said.
 fn next_round_ms(moved: i64, is_heard: bool, has_changed: bool) -> i64 {
-    let began = at(100);
+    let began = moment(100).monotonic;
     let node = NodeSeen {
         unschedulable: true,
         ..node()
     };
     let mut seen = observed(node, vm(PowerSeen::On, entering()));
+    seen.record_seen.at = moment(100);
     seen.are_budgets_heard = is_heard;
     seen.pods_revision = u64::from(has_changed);
     seen.drain = Some(DrainReport {
@@ -36,14 +37,15 @@ fn next_round_ms(moved: i64, is_heard: bool, has_changed: bool) -> i64 {
                 names: vec!["b".to_owned()],
             },
         }],
-        moved_at: Some(began - SignedDuration::from_secs(moved)),
+        moved_at: Some(moment(100 - moved).monotonic),
         listed: 1,
         ignored: 0,
         evicted: 0,
     });
     let record = Record::Episode(Arc::new(episode(Phase::Draining, Cordon::Ours, false)));
     let policy = policy(DrainTimeoutAction::Hold);
-    let is_due = |now: Timestamp| match decide(&record, &seen, &policy, now) {
+    let at_elapsed = |at: Monotonic| moment(100).after(at.since(began));
+    let is_due = |now: Monotonic| match decide(&record, &seen, &policy, at_elapsed(now)) {
         Decision::Act {
             effect: Effect::DrainRound { .. },
             ..
@@ -53,10 +55,10 @@ fn next_round_ms(moved: i64, is_heard: bool, has_changed: bool) -> i64 {
     };
     let mut now = began;
     while let Some(later) = is_due(now) {
-        assert!(later > now, "it looks again at {now} for ever");
+        assert!(later > now, "it looks again at {now:?} for ever");
         now = later;
     }
-    i64::try_from(now.duration_since(began).as_millis()).expect("milliseconds")
+    i64::try_from(now.since(began).as_millis()).expect("milliseconds")
 }
 
 #[test]
@@ -102,13 +104,12 @@ fn a_round_knows_how_long_its_drain_may_take() {
             ..observed(node, vm(PowerSeen::On, host))
         };
         let episode = episode(Phase::Draining, Cordon::Ours, false);
-        let since = episode.since;
         let record = Record::Episode(Arc::new(episode));
-        match decide(&record, &seen, &policy(DrainTimeoutAction::PowerOff), since) {
+        match decide(&record, &seen, &policy(DrainTimeoutAction::PowerOff), moment(0)) {
             Decision::Act {
                 effect: Effect::DrainRound { until, .. },
                 ..
-            } => assert_eq!(until.duration_since(since).as_secs(), seconds),
+            } => assert_eq!(until.since(moment(0).monotonic).as_secs(), seconds),
             other => panic!("{other:?}"),
         }
     }

@@ -213,6 +213,9 @@ impl Known {
 
 impl OfNode {
     fn recorded(&mut self, before: &Record, transition: &Transition, at: Timestamp) -> bool {
+        if transition.is_bookkeeping(before) {
+            return false;
+        }
         self.waits = None;
         if let Some(episode) = transition.record.episode().or(before.episode()) {
             self.follow(episode);

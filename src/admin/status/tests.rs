@@ -1,5 +1,7 @@
+use crate::maintenance::clock::{Monotonic, Now};
 use std::collections::BTreeSet;
 use std::pin::pin;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::connect_info::MockConnectInfo;
@@ -15,10 +17,9 @@ use crate::ids::{NodeUid, TaskRef, VmRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Cordon, Detection, Ended, Episode, HostMark, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, DrainReport, Hearing, Limit, NodeSeen, Observed, PodLeft, PodLeftBecause,
-    PowerSeen, Sight, VmFacts, VmSeen, Wishes,
+    Admission, CordonedBy, DrainReport, Limit, NodeSeen, Observed, PodLeft, PodLeftBecause, PowerSeen, Sight,
+    VmFacts, VmSeen, Wishes,
 };
-use crate::maintenance::placement::Offer;
 use crate::maintenance::waiting::WaitingOn;
 
 const NASTY: &str = "<script>alert(1)</script>";
@@ -51,31 +52,14 @@ fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
         request: None,
         stray_of: None,
     };
-    let uid = NodeUid::new(node);
-    let (id, traceparent) = Episode::name(&uid, &trigger, at(1));
+    let host = HostMark {
+        moref: Some(HostRef::new("host-1")),
+        name: host.into(),
+    };
     Episode {
-        id,
-        traceparent,
-        trigger,
-        node_uid: uid,
-        vm_uuid: None,
-        host: HostMark {
-            moref: Some(HostRef::new("host-1")),
-            name: host.into(),
-        },
-        begun_at: at(1),
         cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
-        gpus_before: Default::default(),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase,
         since,
+        ..Episode::new(NodeUid::new(node), trigger, host, phase, at(1))
     }
 }
 
@@ -87,14 +71,11 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         detection: Detection::Pushed,
     };
     let vm = VmFacts {
-        moref: VmRef::new("vm-1"),
-        uuid: None,
         power: PowerSeen::On,
         on: Some(HostRef::new("host-1")),
         on_name: host.to_owned(),
         host: entering,
-        drs: false,
-        question: None,
+        ..VmFacts::unread(VmRef::new("vm-1"))
     };
     let node = NodeSeen {
         uid: NodeUid::new(node),
@@ -109,34 +90,19 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         gpus: Default::default(),
     };
     let report = DrainReport {
-        listed_at: at(2),
+        listed_at: Monotonic::since_boot(Duration::from_secs(2)),
         pods_revision: 0,
         listed: left.len(),
         ignored: 0,
         evicted: 0,
         left,
-        moved_at: Some(at(2)),
+        moved_at: Some(Monotonic::since_boot(Duration::from_secs(2))),
     };
     Sight {
         record,
         seen: Observed {
-            stray_of: None,
-            process_began: at(0),
-            lead: crate::maintenance::observed::Lead::ALONE,
-            hearing: Hearing::Both,
-            node: Some(node),
-            has_copy: false,
-            request: None,
-            vm: VmSeen::Found(vm),
-            behind: None,
-            origin: Default::default(),
-            admission: Admission::Granted,
             drain: Some(report),
-            pods_revision: 0,
-            are_budgets_heard: false,
-            attempts: BTreeMap::new(),
-            offer: Offer::default(),
-            target: HostState::Unknown,
+            ..Observed::of(Some(node), VmSeen::Found(vm), Now::at(at(0), 0))
         },
     }
 }

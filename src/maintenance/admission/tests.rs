@@ -7,6 +7,8 @@ const ONE: Limits = Limits {
     unavailable: None,
 };
 
+const NOW: Monotonic = Monotonic::since_boot(Duration::from_secs(1000));
+
 fn node(name: &str) -> NodeName {
     NodeName::new(name)
 }
@@ -35,7 +37,7 @@ fn the_first_to_be_clicked_is_the_first_to_be_drained() {
         applicants: BTreeSet::from([applicant("a", 20), applicant("b", 10)]),
         ..Ledger::default()
     };
-    ledger.grant(ONE);
+    ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
     let behind = Admission::Behind {
         ahead: vec![node("b")],
@@ -62,10 +64,10 @@ fn a_place_once_granted_is_not_granted_again_however_late_its_record_is_seen() {
         applicants: BTreeSet::from([applicant("b", 10)]),
         ..Ledger::default()
     };
-    ledger.grant(ONE);
+    ledger.grant(ONE, NOW);
     // An earlier click is heard of only after the place was granted.
     ledger.applicants.insert(applicant("a", 5));
-    ledger.grant(ONE);
+    ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
 }
 
@@ -75,9 +77,9 @@ fn a_grant_lapses_when_its_node_no_longer_applies() {
         applicants: BTreeSet::from([applicant("a", 20), applicant("b", 10)]),
         ..Ledger::default()
     };
-    ledger.grant(ONE);
+    ledger.grant(ONE, NOW);
     ledger.applicants.remove(&applicant("b", 10));
-    ledger.grant(ONE);
+    ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a"], ONE), [true]);
 }
 
@@ -89,11 +91,11 @@ fn a_recorded_drain_holds_its_place() {
         applicants: BTreeSet::from([applicant("a", 20)]),
         ..Ledger::default()
     };
-    ledger.grant(ONE);
+    ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a"], ONE), [false]);
     // Its VM is off: the drain's place is free, the node is still unavailable.
     ledger.draining.clear();
-    ledger.grant(ONE);
+    ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a"], ONE), [true]);
 }
 
@@ -108,7 +110,7 @@ fn max_unavailable_counts_until_a_node_is_back() {
         applicants: BTreeSet::from([applicant("a", 1), applicant("b", 2)]),
         ..Ledger::default()
     };
-    ledger.grant(limits);
+    ledger.grant(limits, NOW);
     assert_eq!(granted(&ledger, &["a", "b"], limits), [true, false]);
     let behind = Admission::Behind {
         ahead: vec![node("a"), node("x")],
@@ -130,10 +132,60 @@ fn no_two_of_any_number_of_nodes_ever_drain_at_once_and_all_are_served_in_order(
     };
     let mut served = Vec::new();
     while let Some(first) = ledger.applicants.first().cloned() {
-        ledger.grant(ONE);
-        assert_eq!(ledger.granted, BTreeSet::from([first.node.clone()]));
+        ledger.grant(ONE, NOW);
+        assert_eq!(ledger.granted, BTreeMap::from([(first.node.clone(), NOW)]));
         served.push(first.node.to_string());
         ledger.applicants.remove(&first);
     }
     assert_eq!(served, names);
+}
+
+#[test]
+fn a_grant_that_is_not_used_lapses_and_the_next_node_is_served() {
+    let mut ledger = Ledger {
+        applicants: BTreeSet::from([applicant("a", 1), applicant("b", 2)]),
+        ..Ledger::default()
+    };
+    ledger.grant(ONE, NOW);
+    let lapse = NOW.after(GRANT_LASTS);
+    assert_eq!(ledger.next_lapse(), Some(lapse));
+    ledger.grant(ONE, lapse);
+    assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
+    // It stands behind a node that came later, until it is deferred no longer.
+    ledger.applicants.remove(&applicant("b", 2));
+    ledger.applicants.insert(applicant("c", 3));
+    ledger.grant(ONE, lapse.after(Duration::from_secs(1)));
+    assert_eq!(granted(&ledger, &["a", "c"], ONE), [false, true]);
+    ledger.applicants.remove(&applicant("c", 3));
+    ledger.applicants.insert(applicant("d", 4));
+    ledger.grant(ONE, lapse.after(DEFERRED_FOR));
+    assert_eq!(granted(&ledger, &["a", "d"], ONE), [true, false]);
+}
+
+#[test]
+fn a_deferred_node_is_served_again_when_nobody_else_waits() {
+    let mut ledger = Ledger {
+        applicants: BTreeSet::from([applicant("a", 1)]),
+        ..Ledger::default()
+    };
+    ledger.grant(ONE, NOW);
+    let lapse = NOW.after(GRANT_LASTS);
+    ledger.grant(ONE, lapse);
+    assert_eq!(granted(&ledger, &["a"], ONE), [true]);
+    assert_eq!(ledger.granted.get(&node("a")), Some(&lapse));
+}
+
+#[test]
+fn a_node_that_applies_no_more_is_deferred_no_longer() {
+    let mut ledger = Ledger {
+        applicants: BTreeSet::from([applicant("a", 1), applicant("b", 2)]),
+        ..Ledger::default()
+    };
+    ledger.grant(ONE, NOW);
+    ledger.grant(ONE, NOW.after(GRANT_LASTS));
+    ledger.applicants.clear();
+    ledger.grant(ONE, NOW.after(GRANT_LASTS));
+    ledger.applicants.extend([applicant("a", 1), applicant("b", 2)]);
+    ledger.grant(ONE, NOW.after(GRANT_LASTS));
+    assert_eq!(granted(&ledger, &["a", "b"], ONE), [true, false]);
 }

@@ -1,22 +1,17 @@
 //! Taking over an episode of the Python controller: its four annotations become a record of ours, in one write.
 
+use super::begin::the_vm;
 use super::{Decision, go, wait};
 use crate::maintenance::episode::{Cordon, Episode, HostMark, Phase, PythonEpisode, PythonState, Trigger};
-use crate::maintenance::observed::{CordonedBy, NodeSeen, Observed, PowerSeen, VmSeen};
-use crate::maintenance::waiting::{ParkReason, WaitingOn};
+use crate::maintenance::observed::{CordonedBy, NodeSeen, Observed, PowerSeen};
+use crate::maintenance::policy::Policy;
+use crate::maintenance::waiting::WaitingOn;
 
 /// Adopts `python`, once the VM is known: what it did not write down has to be read off the VM as it stands.
-pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) -> Decision {
-    let vm = match &seen.vm {
-        VmSeen::NotLookedUp => return wait(WaitingOn::VmLookup),
-        VmSeen::Missing => return wait(WaitingOn::Parked(ParkReason::VmMissing)),
-        VmSeen::Ambiguous(vms) => {
-            return wait(WaitingOn::Parked(ParkReason::VmAmbiguous { count: vms.len() }));
-        }
-        VmSeen::Shared(nodes) => {
-            return wait(WaitingOn::Parked(ParkReason::VmShared { nodes: nodes.clone() }));
-        }
-        VmSeen::Found(vm) => vm,
+pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed, policy: &Policy) -> Decision {
+    let vm = match the_vm(&seen.vm) {
+        Ok(vm) => vm,
+        Err(waiting_on) => return wait(waiting_on),
     };
     let was_off = match python.state {
         PythonState::Draining => false,
@@ -41,21 +36,16 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
         request: None,
         stray_of: None,
     };
-    let (id, traceparent) = Episode::name(&node.uid, &trigger, python.since);
+    let host = by_name(&python.host, vm.on_name == python.host, vm.on.clone());
+    // How long its drain has taken by its own clock is not known by ours: it has its time anew.
     Decision::Record(Box::new(go(Episode {
-        id,
-        traceparent,
-        trigger,
-        node_uid: node.uid.clone(),
         vm_uuid: vm.uuid,
-        host: by_name(&python.host, vm.on_name == python.host, vm.on.clone()),
-        begun_at: python.since,
+        vm: Some(vm.moref.clone()),
         // It cordons whatever it finds and uncordons it at the end, so the cordon it left is for us to take away.
         cordon: Cordon::Adopted(match &node.cordoned_by {
             CordonedBy::Other(manager) => Some(manager.clone()),
             CordonedBy::Unknown | CordonedBy::Haulout => None,
         }),
-        recordoned: 0,
         boot_before: node.boot_id.clone().filter(|_| boot_is_from_before),
         gpus_before: node.gpus.clone(),
         powered_off: was_off,
@@ -63,12 +53,9 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed) ->
             .migrated_to_host
             .as_ref()
             .map(|name| by_name(name, vm.on_name == *name, vm.on.clone())),
-        gave_up: None,
-        left_behind: Vec::new(),
+        release: policy.release.clone(),
         epoch: seen.lead.epoch,
-        trail: Default::default(),
-        phase,
-        since: python.since,
+        ..Episode::new(node.uid.clone(), trigger, host, phase, python.since)
     })))
 }
 

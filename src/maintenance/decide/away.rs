@@ -1,22 +1,46 @@
 //! While the VM is off: move it, wait for its host, power it on.
 
-use jiff::Timestamp;
+use super::scene::{Scene, Step, as_asked, at_latest};
+use super::{Transition, cordoned, go, stands_on};
+use crate::ids::HostRef;
+use crate::maintenance::clock::{Monotonic, whole_second};
+use crate::maintenance::effect::{Effect, EffectKind, Place};
+use crate::maintenance::episode::{Episode, HostMark, InFlight, Phase, RefusedMove};
+use crate::maintenance::observed::{Advice, Attempt, Outcome, Refusal, Strategy};
+use crate::maintenance::request::{Action, Call, Request};
+use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
-use super::scene::{self, Scene, Step, as_asked};
-use super::{cordoned, go, stands_on};
-use crate::maintenance::effect::{Effect, EffectKind};
-use crate::maintenance::episode::{Episode, HostMark, Phase};
-use crate::maintenance::observed::{Advice, Outcome, Strategy};
-use crate::maintenance::policy::after;
-use crate::maintenance::request::{Action, Request};
-use crate::maintenance::waiting::WaitingOn;
+/// How many times a Node that somebody uncordons while its VM is away or boots is cordoned again. The GPU Operator's driver
+/// manager uncordons once at each boot, and another operator may do the same; more than that is a wish.
+const RECORDONS_AWAY: u8 = 3;
+
+/// How many times the own host of a VM may refuse to power it on before other hosts are looked for. A host that has just left
+/// maintenance refuses for a while, until vSphere HA has configured it.
+const TRIES_AT_HOME: u32 = 4;
+
+/// How many times the VM may go off again before its node is back; after that it is left off for a person. It is powered on
+/// after pauses that double, so the last comes half a minute or more after the first.
+const POWER_LOSSES: u8 = 5;
+
+/// How many readings of other hosts a move that is asked for waits for. A host that cannot be read by then is none to go to.
+const SURVEYS_FIRST: u32 = 3;
 
 impl<'a> Scene<'a> {
     /// The VM is seen off, by our doing or somebody else's: from here on the node is only back with another boot.
     pub(super) fn went_off(self) -> Step {
-        let on = self.on_to(self.way_on().unwrap_or(Phase::AwaitingHost));
+        let is_lost_again = self.episode.phase == Phase::Rejoining && self.episode.powered_off;
+        let losses = self.episode.power_losses.saturating_add(u8::from(is_lost_again));
+        if losses > POWER_LOSSES {
+            return Step::park(ParkReason::PowerLost { losses });
+        }
+        // One that keeps going off is not powered on again at once.
+        let way_on = self.way_on().filter(|_| losses == 0);
+        let on = self.on_to(way_on.unwrap_or(Phase::AwaitingHost));
         let episode = Episode {
             powered_off: true,
+            in_flight: InFlight::default(),
+            recordoned: 0,
+            power_losses: losses,
             boot_before: self
                 .node
                 .boot_id
@@ -27,6 +51,22 @@ impl<'a> Scene<'a> {
         Step::Go(cordoned(episode, self.node))
     }
 
+    /// The Node was uncordoned while its VM is away or boots: cordoned again, so that nothing is scheduled there before its GPUs
+    /// are back. Whose the cordon was stays as it was, and with it what is left at the end.
+    pub(super) fn cordon_again(self) -> Option<Step> {
+        if self.node.unschedulable || self.episode.recordoned >= RECORDONS_AWAY {
+            return None;
+        }
+        let again = go(Episode {
+            recordoned: self.episode.recordoned.saturating_add(1),
+            ..self.episode.clone()
+        });
+        Some(Step::Go(Transition {
+            unschedulable: Some(true),
+            ..again
+        }))
+    }
+
     /// The episode in `phase`. A relocation that is asked for and cannot be had is given up with the power-on.
     fn on_to(self, phase: Phase) -> Episode {
         let gave_up = match (&phase, self.relocation()) {
@@ -35,7 +75,8 @@ impl<'a> Scene<'a> {
         };
         Episode {
             gave_up,
-            ..self.episode.enter(phase, self.now)
+            kept_off_by: None,
+            ..self.enter(phase)
         }
     }
 
@@ -60,14 +101,21 @@ impl<'a> Scene<'a> {
         if !super::is_to_be_placed_first(&self.vm.host, Some(request)) {
             return None;
         }
-        let survey = self.seen.attempt(EffectKind::Survey, self.episode.since);
+        let survey = self.seen.attempt(EffectKind::Survey);
         let is_answered = survey.is_some_and(|attempt| attempt.outcome != Outcome::Asked);
         let offer = &self.seen.offer;
         if is_answered && offer.fits.is_some() {
             return None;
         }
-        // A host that has not been read, for one because vCenter was lost meanwhile, may have a place.
-        if offer.fits.is_none() && self.has_surveyed() && !offer.has_unread() {
+        // A host that has not been read, for one because vCenter was lost meanwhile, may have a place. It is not waited for
+        // for ever: the slot may be held meanwhile.
+        let tries = self
+            .seen
+            .attempts
+            .get(&EffectKind::Survey)
+            .map_or(0, |it| it.tries);
+        let is_read = !offer.has_unread() || tries >= SURVEYS_FIRST;
+        if offer.fits.is_none() && self.has_surveyed() && is_read {
             let gave_up = Some(self.no_place_for(request).to_string());
             return Some(Step::Go(go(Episode {
                 gave_up,
@@ -75,13 +123,12 @@ impl<'a> Scene<'a> {
             })));
         }
         Some(match self.survey_at() {
-            Some(at) if self.now >= at => Step::Do {
-                effect: Effect::Survey {
+            Some(at) if self.now.monotonic >= at => Step::act(
+                Effect::Survey {
                     hosts: offer.survey.clone(),
                 },
-                waiting_on: WaitingOn::Survey,
-                recheck: None,
-            },
+                WaitingOn::Survey,
+            ),
             survey_at => Step::Wait {
                 waiting_on: WaitingOn::Survey,
                 recheck: survey_at,
@@ -93,7 +140,13 @@ impl<'a> Scene<'a> {
     pub(super) fn given_up(self) -> Option<Step> {
         let request = self.seen.request.as_ref();
         let is_over = self.episode.gave_up.is_some() && super::is_to_be_placed_first(&self.vm.host, request);
-        is_over.then(|| self.end(request.map(|request| request.mark.clone())))
+        if !is_over {
+            return None;
+        }
+        if self.episode.powered_off || !self.in_flight().is_empty() {
+            return Some(self.finish());
+        }
+        Some(self.end(request.map(|request| request.mark.clone())))
     }
 
     fn no_place_for(self, request: &Request) -> WaitingOn {
@@ -108,58 +161,81 @@ impl<'a> Scene<'a> {
         self.vm.drs && self.node.wishes.strategy == Strategy::Migrate && self.relocation().is_none()
     }
 
+    /// The host that the episode is about is back, and the VM stands on another one.
+    fn is_home_back(self) -> bool {
+        self.seen.home.takes_vms() && !self.is_at_home()
+    }
+
     /// Off, and neither being moved nor powered on.
     pub(super) fn awaiting_host(self) -> Step {
         if let Some(request) = self.keeps_off() {
-            return Step::Wait {
-                waiting_on: as_asked(request),
-                recheck: None,
-            };
+            return self.kept_off(request);
+        }
+        if let Call::Interrupted { until, said } = self.call() {
+            return Self::interrupted(until, said);
+        }
+        if let Some(pause) = self.power_on_pause() {
+            return pause;
         }
         if let Some(phase) = self.way_on() {
             return Step::Go(go(self.on_to(phase)));
         }
         let survey_at = self.survey_at();
-        if survey_at.is_some_and(|at| self.now >= at) {
+        if survey_at.is_some_and(|at| self.now.monotonic >= at) {
             let effect = Effect::Survey {
                 hosts: self.seen.offer.survey.clone(),
             };
             // Before the first reading, nothing is known that could be waited for.
-            let is_first = self
-                .seen
-                .attempt(EffectKind::Survey, self.episode.since)
-                .is_none();
+            let is_first = self.seen.attempt(EffectKind::Survey).is_none();
             let waiting_on = if is_first {
                 WaitingOn::Survey
             } else {
                 self.nowhere_to_go()
             };
-            return Step::Do {
-                effect,
-                waiting_on,
-                recheck: None,
-            };
+            return Step::act(effect, waiting_on);
         }
         let retry_at = self.not_before(EffectKind::Relocate);
-        let at_latest = |step| match [survey_at, retry_at].into_iter().flatten().min() {
-            Some(at) => scene::at_latest(at, step),
+        let step = self
+            .power_on_again()
+            .unwrap_or_else(|| Step::wait(self.nowhere_to_go()));
+        match [survey_at, retry_at].into_iter().flatten().min() {
+            Some(at) => at_latest(at, step),
             None => step,
+        }
+    }
+
+    /// Kept off for a request, which is written down: a process that cannot read requests must not power the VM on.
+    fn kept_off(self, request: &Request) -> Step {
+        if self.episode.kept_off_by.as_ref() == Some(&request.mark) {
+            return Step::wait(as_asked(request));
+        }
+        Step::Go(go(Episode {
+            kept_off_by: Some(request.mark.clone()),
+            ..self.episode.clone()
+        }))
+    }
+
+    /// The pause before a VM that keeps going off is powered on again.
+    fn power_on_pause(self) -> Option<Step> {
+        let losses = self.episode.power_losses;
+        let pause = self.phase_deadline(self.policy.backoff(u32::from(losses)));
+        if losses == 0 || self.is_past(pause) {
+            return None;
+        }
+        let waiting_on = WaitingOn::PowerOnPause {
+            losses,
+            at: pause.shown,
         };
-        at_latest(match self.power_on_again() {
-            Some(step) => step,
-            None => Step::Wait {
-                waiting_on: self.nowhere_to_go(),
-                recheck: None,
-            },
-        })
+        Some(Step::wait_until(waiting_on, pause.at))
     }
 
     fn nowhere_to_go(self) -> WaitingOn {
         if let Some(request) = self.relocation() {
             return self.no_place_for(request);
         }
-        let (host, state) = (self.vm.on_name.clone(), self.vm.host.words());
-        if self.vm.host.is_leaving() || self.vm.host.is_out() {
+        let home = &self.seen.home;
+        let (host, state) = (self.episode.host.name.to_string(), home.words());
+        if home.is_leaving() || home.is_out() {
             WaitingOn::HostExit {
                 host,
                 state,
@@ -170,68 +246,80 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// A VM whose power-on was refused for want of a place is powered on again from here, at the pace of its backoff:
-    /// to go to and fro between two phases would cost two writes for each try.
+    /// A VM whose own host, or DRS, refused to power it on is powered on again from here, at the pace of its backoff: to go
+    /// to and fro between two phases would cost two writes for each try. No other host is asked twice.
     fn power_on_again(self) -> Option<Step> {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn)?;
-        if self.relocation().is_some() || !(self.vm.host.takes_vms() || self.drs()) {
+        let place = self.place(self.drs() && !self.vm.host.takes_vms());
+        let may_ask = match &place {
+            Some(Place::Drs) => true,
+            Some(Place::Host(_)) => self.is_at_home() && self.vm.host.takes_vms(),
+            None => false,
+        };
+        if self.relocation().is_some() || !may_ask {
             return None;
         }
         let effect = Effect::PowerOn {
             vm: self.vm.moref.clone(),
-            by_drs: self.drs(),
+            place: place?,
         };
         match &attempt.outcome {
-            Outcome::Refused(refusal) => Some(self.retry(effect, attempt, refusal)),
-            Outcome::Running(_) => Some(Step::Wait {
-                waiting_on: WaitingOn::Task(EffectKind::PowerOn),
-                recheck: None,
-            }),
+            Outcome::Refused(refusal) => {
+                let at = self.retry_at(attempt, refusal);
+                let waiting_on = WaitingOn::Retry {
+                    effect: EffectKind::PowerOn,
+                    said: refusal.said.clone(),
+                    at: whole_second(at.wall),
+                };
+                let step = if self.now.monotonic >= at.monotonic {
+                    Step::act(effect, waiting_on)
+                } else {
+                    Step::wait_until(waiting_on, at.monotonic)
+                };
+                let deadline = self.phase_deadline(self.policy.power_on_timeout);
+                Some(self.unless_overdue(deadline, step))
+            }
+            Outcome::Running(_) => Some(Step::wait(WaitingOn::Task(EffectKind::PowerOn))),
             Outcome::Asked | Outcome::Done => None,
         }
     }
 
-    /// Whether the VM can be powered on where it stands, as far as known.
-    fn may_stay(self) -> bool {
-        self.vm.host.takes_vms() && self.power_on_refused() != Some(Advice::OtherHost)
+    /// Where the VM would be powered on.
+    fn place(self, by_drs: bool) -> Option<Place> {
+        if by_drs {
+            return Some(Place::Drs);
+        }
+        self.vm.on.clone().map(Place::Host)
     }
 
-    /// What the latest power-on was refused for, if it was, in whatever phase that was.
-    fn power_on_refused(self) -> Option<Advice> {
-        match &self.seen.attempts.get(&EffectKind::PowerOn)?.outcome {
-            Outcome::Refused(refusal) => Some(refusal.advice),
-            Outcome::Asked | Outcome::Running(_) | Outcome::Done => None,
-        }
+    /// Whether the VM can be powered on where it stands, as far as known.
+    fn may_stay(self) -> bool {
+        let has_refused = |host| self.episode.refusal_of(host).is_some();
+        self.vm.host.takes_vms() && !self.vm.on.as_ref().is_some_and(has_refused)
     }
 
     /// The next phase of a VM that is off, where there is one: powered on where it stands if its host takes VMs, else
-    /// where DRS or we can place it.
+    /// where DRS or we can place it. Its own host comes before all others as soon as it is back.
     fn way_on(self) -> Option<Phase> {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn);
-        if attempt.is_some_and(|attempt| matches!(attempt.outcome, Outcome::Running(_))) {
+        let is_running = |attempt: &Attempt| matches!(attempt.outcome, Outcome::Running(_));
+        let is_interrupted = matches!(self.call(), Call::Interrupted { .. });
+        if attempt.is_some_and(is_running) || self.keeps_off().is_some() || is_interrupted {
             return None;
         }
-        if self.keeps_off().is_some() {
-            return None;
-        }
-        let by_drs = self.drs();
         if self.relocation().is_none() && self.may_stay() {
-            return Some(Phase::PoweringOn { by_drs });
+            return Some(Phase::PoweringOn { by_drs: false });
         }
-        if by_drs {
-            return self
-                .power_on_refused()
-                .is_none()
-                .then_some(Phase::PoweringOn { by_drs: true });
+        if self.drs() && !self.is_home_back() {
+            let is_refused = attempt.is_some_and(|it| matches!(it.outcome, Outcome::Refused(_)));
+            return (!is_refused).then_some(Phase::PoweringOn { by_drs: true });
         }
         if self.not_before(EffectKind::Relocate).is_some() {
             return None;
         }
         // Who holds which device elsewhere is only known from a reading made during this wait.
-        if let (Some((moref, name)), Some(_)) = (
-            self.seen.offer.fits.clone(),
-            self.seen.attempt(EffectKind::Survey, self.episode.since),
-        ) {
+        let has_read = self.seen.attempt(EffectKind::Survey).is_some();
+        if let Some((moref, name)) = self.seen.offer.fits.clone().filter(|_| has_read) {
             let to = HostMark {
                 moref: Some(moref),
                 name: name.into(),
@@ -246,113 +334,163 @@ impl<'a> Scene<'a> {
 
     /// Whether everything that can be read of other hosts has been, in this wait.
     fn has_surveyed(self) -> bool {
-        let survey = self.seen.attempt(EffectKind::Survey, self.episode.since);
+        let survey = self.seen.attempt(EffectKind::Survey);
         let done = survey.is_some_and(|attempt| attempt.outcome == Outcome::Done);
         done || self.seen.offer.survey.is_empty()
     }
 
-    /// When to survey other hosts: at once in a wait that has seen no survey, then at the configured pace. `None` where
-    /// no host depends on one.
-    fn survey_at(self) -> Option<Timestamp> {
+    /// When to survey other hosts: at once in a wait that has seen no survey, then at the configured pace. Waits that follow
+    /// each other quickly do not read at the speed of the network. `None` where no host depends on one.
+    fn survey_at(self) -> Option<Monotonic> {
         if self.seen.offer.survey.is_empty() {
             return None;
         }
-        Some(match self.seen.attempt(EffectKind::Survey, self.episode.since) {
-            None => Timestamp::MIN,
-            Some(attempt) => match &attempt.outcome {
+        let Some(attempt) = self.seen.attempts.get(&EffectKind::Survey) else {
+            return Some(Monotonic::default());
+        };
+        let again = if self.seen.attempt(EffectKind::Survey).is_none() {
+            attempt.at.after(self.policy.backoff(attempt.tries))
+        } else {
+            match &attempt.outcome {
                 Outcome::Refused(refusal) => self.retry_at(attempt, refusal),
                 Outcome::Asked | Outcome::Running(_) | Outcome::Done => {
-                    after(attempt.at, self.policy.survey_every)
+                    attempt.at.after(self.policy.survey_every)
                 }
-            },
-        })
+            }
+        };
+        Some(again.monotonic)
     }
 
     /// Off, with a host reserved for it.
     pub(super) fn relocating(self, to: &HostMark) -> Step {
         if to.moref.is_some() && self.vm.on == to.moref {
+            let is_home = self.is_at_home();
             let episode = Episode {
-                moved_to: Some(to.clone()),
-                ..self.episode.enter(Phase::PoweringOn { by_drs: false }, self.now)
+                moved_to: (!is_home).then(|| to.clone()),
+                ..self.enter(Phase::PoweringOn { by_drs: false })
             };
             return Step::Go(go(episode));
         }
-        let step = match self
-            .seen
-            .attempt(EffectKind::Relocate, self.episode.since)
-            .map(|attempt| &attempt.outcome)
-        {
-            Some(Outcome::Running(_)) => Step::Wait {
-                waiting_on: WaitingOn::Task(EffectKind::Relocate),
-                recheck: None,
-            },
+        let attempt = self.seen.attempt(EffectKind::Relocate);
+        let step = match (attempt.map(|attempt| &attempt.outcome), &to.moref) {
+            (Some(Outcome::Running(_)), _) => Step::wait(WaitingOn::Task(EffectKind::Relocate)),
             // Another host may take it, or its own: choose again from the facts as they are.
-            Some(Outcome::Refused(_)) => self.choose_again(),
-            Some(Outcome::Asked | Outcome::Done) | None => match &to.moref {
-                Some(target)
-                    if self.seen.target.takes_vms() && (self.relocation().is_some() || !self.may_stay()) =>
-                {
-                    let effect = Effect::Relocate {
+            (Some(Outcome::Refused(refusal)), Some(target)) => {
+                self.choose_again(Some((target, RefusedMove::Relocate, refusal)))
+            }
+            (Some(Outcome::Asked | Outcome::Done) | None, Some(target)) if self.is_still_to_go(to) => {
+                let effect = || {
+                    Ok(Effect::Relocate {
                         vm: self.vm.moref.clone(),
                         to: target.clone(),
-                    };
-                    self.pursue(effect, WaitingOn::Task(EffectKind::Relocate))
-                }
-                Some(_) | None => self.choose_again(),
-            },
+                    })
+                };
+                self.pursue(
+                    EffectKind::Relocate,
+                    WaitingOn::Task(EffectKind::Relocate),
+                    effect,
+                )
+            }
+            (Some(_) | None, Some(_) | None) => self.choose_again(None),
         };
-        self.unless_overdue(after(self.episode.since, self.policy.relocate_timeout), step)
+        self.unless_overdue(self.phase_deadline(self.policy.relocate_timeout), step)
     }
 
-    fn choose_again(self) -> Step {
-        Step::Go(go(self.episode.enter(Phase::AwaitingHost, self.now)))
+    /// Whether the VM is still to be moved to `to`: that host takes it, and its own has not come back meanwhile.
+    fn is_still_to_go(self, to: &HostMark) -> bool {
+        let is_asked_for = self.relocation().is_some();
+        let is_home = to.moref.as_ref() == self.home();
+        self.seen.target.takes_vms()
+            && self.keeps_off().is_none()
+            && (is_asked_for || !self.may_stay())
+            && (is_asked_for || is_home || !self.is_home_back())
+    }
+
+    /// Back to the choice of a host. What a host refused is noted, if it speaks against that host.
+    fn choose_again(self, refused: Option<(&HostRef, RefusedMove, &Refusal)>) -> Step {
+        let mut episode = self.enter(Phase::AwaitingHost);
+        if let Some((host, what, refusal)) = refused
+            && refusal.advice.speaks_against_host()
+            && (what == RefusedMove::PowerOn || self.home() != Some(host))
+        {
+            episode.refused(host, what, &refusal.said);
+        }
+        Step::Go(go(episode))
     }
 
     /// Off, to be powered on.
     pub(super) fn powering_on(self, by_drs: bool) -> Step {
+        // DRS may have been switched off for it since.
+        let by_drs = by_drs && self.drs();
         let wanted = self.keeps_off().is_none() && self.relocation().is_none();
-        let placeable = wanted && (self.vm.host.takes_vms() || (by_drs && self.drs()));
-        let (refused, running) = match self
-            .seen
-            .attempt(EffectKind::PowerOn, self.episode.since)
-            .map(|attempt| &attempt.outcome)
-        {
-            Some(Outcome::Refused(refusal)) => (Some(refusal.advice), false),
-            Some(Outcome::Running(_)) => (None, true),
-            Some(Outcome::Asked | Outcome::Done) | None => (None, false),
-        };
-        // For want of a place here: another host may have one, or this one later.
-        let no_place = refused == Some(Advice::OtherHost) || (refused.is_some() && !self.vm.host.takes_vms());
+        let placeable = wanted && (self.vm.host.takes_vms() || by_drs);
+        let attempt = self.seen.attempt(EffectKind::PowerOn);
+        let is_running = attempt.is_some_and(|it| matches!(it.outcome, Outcome::Running(_)));
         // A task under way is waited for whatever became of the host: it ends by itself, and its end is a fact.
-        if !running && (!placeable || no_place) {
-            return self.choose_again();
+        if !is_running && !placeable {
+            return self.choose_again(None);
+        }
+        if let Some(attempt) = attempt
+            && let Outcome::Refused(refusal) = &attempt.outcome
+            && let Some(step) = self.after_refused_power_on(by_drs, attempt, refusal)
+        {
+            return step;
         }
         if let Some(question) = &self.vm.question {
-            return Step::Wait {
-                waiting_on: WaitingOn::Question(question.clone()),
-                recheck: None,
-            };
+            return Step::wait(WaitingOn::Question(question.clone()));
         }
-        let effect = Effect::PowerOn {
-            vm: self.vm.moref.clone(),
-            by_drs,
+        let Some(place) = self.place(by_drs) else {
+            return self.choose_again(None);
         };
-        let step = self.pursue(effect, WaitingOn::Task(EffectKind::PowerOn));
-        self.unless_overdue(after(self.episode.since, self.policy.power_on_timeout), step)
+        let waiting_on = WaitingOn::Task(EffectKind::PowerOn);
+        let step = self.pursue(EffectKind::PowerOn, waiting_on, || {
+            Ok(Effect::PowerOn {
+                vm: self.vm.moref.clone(),
+                place,
+            })
+        });
+        self.unless_overdue(self.phase_deadline(self.policy.power_on_timeout), step)
+    }
+
+    /// What follows from a refused power-on; `None` where it is simply tried again.
+    fn after_refused_power_on(self, by_drs: bool, attempt: &Attempt, refusal: &Refusal) -> Option<Step> {
+        let here = self.vm.on.as_ref();
+        if by_drs {
+            // DRS is asked again from the wait for a host, at the pace of its backoff.
+            return (refusal.advice == Advice::OtherHost || !self.vm.host.takes_vms())
+                .then(|| self.choose_again(None));
+        }
+        if self.is_at_home() {
+            let is_hopeless = refusal.advice.speaks_against_host()
+                && refusal.advice != Advice::Person
+                && attempt.refusals >= TRIES_AT_HOME
+                && self.node.wishes.strategy == Strategy::Migrate;
+            return is_hopeless
+                .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))));
+        }
+        let is_refused = refusal.advice.speaks_against_host();
+        (is_refused || self.is_home_back())
+            .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))))
     }
 
     /// The VM is found on in a phase that expects it off, or expects it to come on: it is accepted where it stands.
     pub(super) fn found_running(self) -> Step {
         let here = stands_on(self.vm);
-        let moved = here.moref.is_some() && here.name != self.episode.host.name;
+        let moved = here.moref.is_some() && !self.is_at_home();
+        // One that is on is not moved once more for a request that vCenter did not heed.
+        let gave_up = match (self.relocation().map(|request| &request.action), moved) {
+            (Some(Action::Relocate { to: Some(to) }), true) if **to != *here.name => {
+                Some(format!("vCenter powered it on on {here}"))
+            }
+            _ => self.episode.gave_up.clone(),
+        };
         let episode = Episode {
             powered_off: true,
-            moved_to: if moved {
-                Some(here)
-            } else {
-                self.episode.moved_to.clone()
-            },
-            ..self.episode.enter(Phase::Rejoining, self.now)
+            in_flight: InFlight::default(),
+            gave_up,
+            kept_off_by: None,
+            moved_to: moved.then_some(here),
+            ..self.enter(Phase::Rejoining)
         };
         Step::Go(cordoned(episode, self.node))
     }

@@ -1,10 +1,10 @@
 //! The way back: the VM is on; the node counts as back when it is Ready on another boot with its GPUs.
 
-use super::scene::{Scene, Step};
+use super::scene::{Scene, Step, at_latest};
 use super::{cordoned, stands_on};
+use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::observed::VmFacts;
-use crate::maintenance::policy::after;
 use crate::maintenance::request::{Action, Request};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
@@ -29,30 +29,30 @@ impl Scene<'_> {
             && request.action == Action::PowerOff
         {
             // Someone powered it on by hand: to cut its power again would be a quarrel.
-            return Step::Park {
-                reason: ParkReason::PoweredOn {
-                    request: request.mark.name.clone(),
-                },
-                effect: None,
-                recheck: None,
-            };
+            return Step::park(ParkReason::PoweredOn {
+                request: request.mark.name.clone(),
+            });
+        }
+        if let Some(step) = self.may_still_go_off() {
+            return step;
         }
         match self.missing() {
             None => match asked {
                 Some(request) if request.action == Action::Drain => {
-                    Step::Go(cordoned(self.episode.enter(Phase::Drained, self.now), self.node))
+                    Step::Go(cordoned(self.enter(Phase::Drained), self.node))
                 }
                 asked => self.end(asked.map(|request| request.mark.clone())),
             },
             Some(waiting_on) => {
-                let deadline = after(self.episode.since, self.policy.power_on_timeout);
-                self.unless_overdue(
-                    deadline,
-                    Step::Wait {
-                        waiting_on,
-                        recheck: None,
-                    },
-                )
+                let deadline = self.phase_deadline(self.policy.power_on_timeout);
+                let grace = self.phase_deadline(self.policy.node_monitor_grace);
+                let step = Step::wait(waiting_on);
+                let step = if self.is_past(grace) {
+                    step
+                } else {
+                    at_latest(grace.at, step)
+                };
+                self.unless_overdue(deadline, step)
             }
         }
     }
@@ -64,9 +64,38 @@ impl Scene<'_> {
         self.drain_in_turn(Episode {
             host: stands_on(self.vm),
             moved_to: None,
+            refusals: Vec::new(),
             boot_before: boot.or_else(|| self.episode.boot_before.clone()),
             ..self.episode.clone()
         })
+    }
+
+    /// A request to bring the VM down that was called off may still take effect. A guest that is on its way down looks Ready
+    /// until its kubelet is missed.
+    fn may_still_go_off(self) -> Option<Step> {
+        let in_flight = self.episode.in_flight;
+        if let Some(asked) = in_flight.guest_shutdown {
+            let until = self.deadline(
+                asked.elapsed,
+                self.policy.guest_shutdown_timeout + self.policy.node_monitor_grace,
+            );
+            if !self.is_past(until) {
+                let waiting_on = WaitingOn::GuestShutdownAfterCancel { until: until.shown };
+                return Some(Step::wait_until(waiting_on, until.at));
+            }
+        }
+        if let Some(cut) = in_flight.power_off {
+            let waiting_on = || WaitingOn::Task(EffectKind::PowerOff);
+            if self.vm.is_being_cut {
+                let overdue = self.deadline(cut.elapsed, self.policy.power_off_timeout);
+                return Some(self.unless_overdue(overdue, Step::wait(waiting_on())));
+            }
+            let until = self.deadline(cut.elapsed, self.policy.unanswered_for);
+            if !self.is_past(until) {
+                return Some(Step::wait_until(waiting_on(), until.at));
+            }
+        }
+        None
     }
 
     /// What the node still lacks to be back.
@@ -85,9 +114,9 @@ impl Scene<'_> {
                 }
                 (Some(_), Some(_)) => {}
                 // Nobody wrote down the boot before (an episode of the Python controller, met with its VM already on):
-                // then only a heartbeat from after the power-on counts.
-                (Some(_), None) if node.heartbeat.is_none_or(|beat| beat < episode.since) => {
-                    return lacking("it has not been heard since its power-on");
+                // then only a Ready counts that a stopped kubelet would have lost by now.
+                (Some(_), None) if !self.is_past(self.phase_deadline(self.policy.node_monitor_grace)) => {
+                    return lacking("its Ready may be from before the power cycle");
                 }
                 (Some(_), None) => {}
             }

@@ -1,23 +1,33 @@
 //! The way down: from the cordon until the VM is off.
 
-use jiff::Timestamp;
+use std::time::Duration;
 
 use super::scene::{Scene, Step, as_asked, at_latest};
-use super::{cordoned, start_draining};
-use crate::maintenance::effect::{Effect, EffectKind};
-use crate::maintenance::episode::{DrainEnd, Episode, Phase};
-use crate::maintenance::observed::{Advice, DrainReport, Drained, Outcome, PodLeft, PodLeftBecause};
-use crate::maintenance::policy::{DrainTimeoutAction, after};
+use super::{cordoned, go, start_draining};
+use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Timer};
+use crate::maintenance::effect::{AskedBy, Effect, EffectKind};
+use crate::maintenance::episode::{Cordon, DrainEnd, Episode, InFlight, Phase};
+use crate::maintenance::observed::{
+    Advice, Attempt, CordonedBy, DrainReport, Drained, HostState, Outcome, PodLeft, PodLeftBecause,
+};
+use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::request::Call;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// The shortest time between two drain rounds: pods that end one after another would otherwise cost a list each, and a
 /// quarter of a second is not felt by who waits for a drain.
-const ROUND_GAP: std::time::Duration = std::time::Duration::from_millis(250);
+const ROUND_GAP: Duration = Duration::from_millis(250);
 
 /// The shortest time to the next round where the last one left no pod: then none is ending, and the change is as a rule the
 /// watch's own first list. It still bounds the lists while pods that stay come and go.
-const EMPTY_GAP: std::time::Duration = std::time::Duration::from_millis(20);
+const EMPTY_GAP: Duration = Duration::from_millis(20);
+
+/// How long after the cordon a list may first show the drain complete. A scheduler that chose the Node before it saw the cordon
+/// may still bind a pod to it: the kube-apiserver does not check a binding against the cordon.
+const BINDING_SETTLE: Duration = Duration::from_secs(1);
+
+/// How old the list may be on which a guest is asked to shut down or power is cut.
+const PROOF_AGE: Duration = Duration::from_secs(10);
 
 /// Pods that a budget holds that cannot be watched are asked for again after this many tenths of the time since it last let one go. A budget that
 /// takes 10 s for each pod is then met at most 2 s late, and asked some twenty-five times and not two hundred.
@@ -25,7 +35,7 @@ const HELD_TENTHS: u32 = 2;
 
 /// The shortest time between two questions to a budget. Twenty a second are not felt by a kube-apiserver, and end after a
 /// quarter of a second; a replacement that is Ready within 150 ms is not met after 200.
-const HELD_GAP: std::time::Duration = std::time::Duration::from_millis(50);
+const HELD_GAP: Duration = Duration::from_millis(50);
 
 /// How many times a Node that somebody uncordons in mid-drain is cordoned again before the episode is parked: once may
 /// be a mistake, twice is a wish.
@@ -36,8 +46,9 @@ impl Scene<'_> {
     pub(super) fn draining(self) -> Step {
         let call = self.call();
         match call {
-            Call::Nothing => return self.end(None),
+            Call::Nothing => return self.finish(),
             Call::Unclear => return self.host_not_visible(),
+            Call::Interrupted { until, said } => return Self::interrupted(until, said),
             Call::Down | Call::Drained(_) => {}
         }
         if let Some(step) = self.given_up() {
@@ -46,23 +57,21 @@ impl Scene<'_> {
         if !self.node.unschedulable {
             return self.uncordoned();
         }
-        let since = self.episode.since;
-        if self.seen.is_drained(since) {
+        if self.seen.is_drained(BINDING_SETTLE) {
             return match call {
-                Call::Drained(_) => Step::Go(super::go(self.episode.enter(Phase::Drained, self.now))),
-                Call::Down | Call::Nothing | Call::Unclear => self.shut_down(DrainEnd::Complete, Vec::new()),
+                Call::Drained(_) => Step::Go(go(self.enter(Phase::Drained))),
+                Call::Down | Call::Nothing | Call::Unclear | Call::Interrupted { .. } => {
+                    self.shut_down(DrainEnd::Complete, Vec::new())
+                }
             };
         }
-        let deadline = self.deadline();
-        let report = self
-            .seen
-            .drain
-            .as_ref()
-            .filter(|report| report.listed_at >= since);
-        match report {
+        let deadline = self.drain_deadline();
+        match self.seen.round() {
             // The pods that are left behind have to be named, so a round comes before the power is cut on them.
             None => self.pursue_round(WaitingOn::DrainRound),
-            Some(report) if self.now < deadline => self.next_round(report, &WaitingOn::Pods, Some(deadline)),
+            Some(report) if !self.is_past(deadline) => {
+                self.next_round(report, &WaitingOn::Pods, Some(deadline.at))
+            }
             Some(report) => match self.drain_timeout_action(call) {
                 DrainTimeoutAction::PowerOff => {
                     let left = report.left.iter().map(|pod| pod.name.clone()).collect();
@@ -73,18 +82,23 @@ impl Scene<'_> {
         }
     }
 
+    /// How long the drain has taken, with what it took before it was interrupted.
+    fn drain_elapsed(self) -> Elapsed {
+        self.episode.drained_for.plus(self.episode.elapsed.span())
+    }
+
     /// When the drain has taken as long as it may.
-    fn deadline(self) -> Timestamp {
+    fn drain_deadline(self) -> Deadline {
         let request = self.seen.request.as_ref();
         let asked = request.and_then(|request| request.drain_timeout);
-        after(self.episode.since, asked.unwrap_or(self.policy.drain_timeout))
+        self.deadline(self.drain_elapsed(), asked.unwrap_or(self.policy.drain_timeout))
     }
 
     fn drain_timeout_action(self, call: Call<'_>) -> DrainTimeoutAction {
         match call {
             // No power is to be cut at all.
             Call::Drained(_) => DrainTimeoutAction::Hold,
-            Call::Down | Call::Nothing | Call::Unclear => {
+            Call::Down | Call::Nothing | Call::Unclear | Call::Interrupted { .. } => {
                 let request = self.seen.request.as_ref();
                 let asked = request.and_then(|request| request.drain_timeout_action);
                 asked.unwrap_or(self.policy.drain_timeout_action)
@@ -95,8 +109,9 @@ impl Scene<'_> {
     /// Drained at a person's request, VM on: kept empty until the request is gone or asks for more.
     pub(super) fn drained(self) -> Step {
         let request = match self.call() {
-            Call::Nothing => return self.end(None),
+            Call::Nothing => return self.finish(),
             Call::Unclear => return self.host_not_visible(),
+            Call::Interrupted { until, said } => return Self::interrupted(until, said),
             Call::Down | Call::Drained(_) if !self.node.unschedulable => return self.uncordoned(),
             // What has come since the drain is not known to be nothing: it is drained again, in its turn.
             Call::Down => return self.drain_in_turn(self.episode.clone()),
@@ -109,10 +124,7 @@ impl Scene<'_> {
             None => self.pursue_round(as_asked(request)),
             // A pod came that tolerates the cordon.
             Some(report) if outdated(&report) => self.next_round(report, &|_| as_asked(request), None),
-            Some(_) => Step::Wait {
-                waiting_on: as_asked(request),
-                recheck: None,
-            },
+            Some(_) => Step::wait(as_asked(request)),
         }
     }
 
@@ -120,11 +132,8 @@ impl Scene<'_> {
     /// long as the request stands.
     pub(super) fn drained_and_off(self) -> Step {
         match self.call() {
-            Call::Drained(request) => Step::Wait {
-                waiting_on: as_asked(request),
-                recheck: None,
-            },
-            Call::Nothing | Call::Down | Call::Unclear => self.went_off(),
+            Call::Drained(request) => Step::wait(as_asked(request)),
+            Call::Nothing | Call::Down | Call::Unclear | Call::Interrupted { .. } => self.went_off(),
         }
     }
 
@@ -133,28 +142,21 @@ impl Scene<'_> {
         if let Some(step) = self.place_first() {
             return step;
         }
-        Step::Go(super::go(Episode {
+        Step::Go(go(Episode {
             left_behind,
-            ..self.episode.enter(Phase::ShuttingDown(end), self.now)
+            drained_for: self.drain_elapsed(),
+            ..self.enter(Phase::ShuttingDown(end))
         }))
     }
 
     /// A failed round is tried again after its backoff; without any report there is nothing else to go by.
     fn pursue_round(self, waiting_on: WaitingOn) -> Step {
-        match self.seen.attempt(EffectKind::DrainRound, self.episode.since) {
-            Some(attempt) => match &attempt.outcome {
-                Outcome::Refused(refusal) => self.retry(self.round(), attempt, refusal),
-                Outcome::Asked | Outcome::Running(_) | Outcome::Done => Step::Do {
-                    effect: self.round(),
-                    waiting_on,
-                    recheck: None,
-                },
-            },
-            None => Step::Do {
-                effect: self.round(),
-                waiting_on,
-                recheck: None,
-            },
+        match self.seen.attempt(EffectKind::DrainRound) {
+            Some(Attempt {
+                outcome: Outcome::Refused(_),
+                ..
+            }) => self.pursue(EffectKind::DrainRound, waiting_on, || Ok(self.round())),
+            Some(_) | None => Step::act(self.round(), waiting_on),
         }
     }
 
@@ -162,7 +164,7 @@ impl Scene<'_> {
         Effect::DrainRound {
             pods_revision: self.seen.pods_revision,
             in_turn: self.seen.drain.as_ref().is_some_and(is_held),
-            until: self.deadline(),
+            until: self.drain_deadline().at,
         }
     }
 
@@ -172,35 +174,36 @@ impl Scene<'_> {
         self,
         report: &DrainReport,
         waiting_on: &dyn Fn(Vec<PodLeft>) -> WaitingOn,
-        deadline: Option<Timestamp>,
+        deadline: Option<Monotonic>,
     ) -> Step {
         let refused = report.left.iter().any(|pod| pod.why != PodLeftBecause::Leaving);
         let changed = report.pods_revision != self.seen.pods_revision;
         let due = if is_held(report) {
             let gap = if changed { HELD_GAP } else { self.held_gap(report) };
-            after(report.listed_at, gap)
-        } else if changed && report.left.is_empty() {
-            after(report.listed_at, EMPTY_GAP)
+            report.listed_at.after(gap)
+        } else if report.left.is_empty() {
+            let settled = self.seen.record_seen.phase_at.after(BINDING_SETTLE);
+            report.listed_at.after(EMPTY_GAP).max(settled)
         } else if changed {
-            after(report.listed_at, ROUND_GAP)
+            report.listed_at.after(ROUND_GAP)
         } else if refused {
-            after(report.listed_at, self.policy.eviction_retry)
+            report.listed_at.after(self.policy.eviction_retry)
         } else {
-            after(report.listed_at, self.policy.retry_max)
+            report.listed_at.after(self.policy.retry_max)
         };
         let waiting_on = if report.left.is_empty() {
             WaitingOn::DrainRound
         } else {
             waiting_on(report.left.clone())
         };
-        if self.now < due {
-            let recheck = Some(deadline.map_or(due, |deadline| due.min(deadline)));
-            return Step::Wait { waiting_on, recheck };
+        if self.now.monotonic < due {
+            let recheck = deadline.map_or(due, |deadline| due.min(deadline));
+            return Step::wait_until(waiting_on, recheck);
         }
         let later = self
             .seen
-            .attempt(EffectKind::DrainRound, report.listed_at)
-            .filter(|attempt| attempt.at > report.listed_at);
+            .attempt(EffectKind::DrainRound)
+            .filter(|attempt| attempt.at.monotonic > report.listed_at);
         match later {
             Some(_) => self.pursue_round(waiting_on),
             None => Step::Do {
@@ -214,14 +217,13 @@ impl Scene<'_> {
     /// How long after a round in which a budget held pods the next one comes, if nothing tells of a change. What a budget
     /// waits for (another pod that becomes Ready elsewhere) shows nowhere on this Node: where the budget itself cannot be
     /// watched it is asked for, and the longer it takes, the less often.
-    fn held_gap(&self, report: &DrainReport) -> std::time::Duration {
+    fn held_gap(self, report: &DrainReport) -> Duration {
         if self.seen.are_budgets_heard {
             return self.policy.eviction_retry;
         }
-        let since = self.episode.since;
+        let since = self.seen.record_seen.phase_at;
         let moved_at = report.moved_at.unwrap_or(since).max(since);
-        let still = report.listed_at.duration_since(moved_at);
-        let still = std::time::Duration::try_from(still).unwrap_or_default();
+        let still = report.listed_at.since(moved_at);
         (still / 10 * HELD_TENTHS).clamp(HELD_GAP, self.policy.eviction_retry.max(HELD_GAP))
     }
 
@@ -229,32 +231,41 @@ impl Scene<'_> {
     /// and drained again; a second time it is taken for a wish.
     fn uncordoned(self) -> Step {
         if self.episode.recordoned >= RECORDONS {
-            return Step::Park {
-                reason: ParkReason::Uncordoned,
-                effect: None,
-                recheck: None,
-            };
+            return Step::park(ParkReason::Uncordoned);
         }
         let again = Episode {
             recordoned: self.episode.recordoned.saturating_add(1),
-            ..self.episode.enter(Phase::Draining, self.now)
+            drained_for: Elapsed::ZERO,
+            ..self.enter(Phase::Draining)
         };
         Step::Go(cordoned(again, self.node))
     }
 
     /// Drained, VM still on: ask the guest, and cut the power after its deadline.
     pub(super) fn shutting_down(self, end: &DrainEnd) -> Step {
-        let asked = self.seen.request.as_ref();
-        let timeout = asked.and_then(|request| request.guest_shutdown_timeout);
-        let until = after(
-            self.episode.since,
-            timeout.unwrap_or(self.policy.guest_shutdown_timeout),
-        );
         match self.call() {
-            Call::Nothing | Call::Drained(_) => return self.cancelled_in_shutdown(until),
+            Call::Drained(_) if self.in_flight().is_empty() => {
+                return Step::Go(go(self.enter(Phase::Drained)));
+            }
+            Call::Nothing | Call::Drained(_) => return self.finish(),
             Call::Unclear => return self.host_not_visible(),
+            Call::Interrupted { until, said } => return Self::interrupted(until, said),
             Call::Down => {}
         }
+        if let Some(step) = self.drain_anew() {
+            return step;
+        }
+        if let Some(question) = &self.vm.question {
+            return Step::wait(WaitingOn::Question(question.clone()));
+        }
+        match self.episode.in_flight.guest_shutdown {
+            Some(asked) => self.await_guest(asked, end),
+            None => self.ask_guest(end),
+        }
+    }
+
+    /// The node has to be drained anew where what was drained is not what would be shut down.
+    fn drain_anew(self) -> Option<Step> {
         // Another boot than the drained one: the guest restarted instead of stopping, and its pods with it.
         let rebooted = match (&self.node.boot_id, &self.episode.boot_before) {
             (Some(seen), Some(before)) => seen != before,
@@ -265,62 +276,204 @@ impl Scene<'_> {
                 boot_before: self.node.boot_id.clone(),
                 ..self.episode.clone()
             };
-            return Step::Go(start_draining(&again, self.node, self.now));
+            return Some(Step::Go(start_draining(&again, self.node, self.now)));
         }
-        let Some(drained) = Drained::recorded(end, self.node) else {
-            return self.uncordoned();
-        };
-        if let Some(question) = &self.vm.question {
-            return Step::Wait {
-                waiting_on: WaitingOn::Question(question.clone()),
-                recheck: None,
+        if !self.node.unschedulable {
+            return Some(self.uncordoned());
+        }
+        // Our cordon was lifted and somebody else's stands there: in between, pods may have come. Theirs is left at the end.
+        let is_anothers = matches!(
+            (&self.episode.cordon, &self.node.cordoned_by),
+            (Cordon::Ours, CordonedBy::Other(_))
+        );
+        is_anothers.then(|| {
+            let again = Episode {
+                cordon: Cordon::Theirs,
+                ..self.episode.clone()
             };
+            Step::Go(start_draining(&again, self.node, self.now))
+        })
+    }
+
+    fn guest_shutdown_timeout(self) -> Duration {
+        let request = self.seen.request.as_ref();
+        let asked = request.and_then(|request| request.guest_shutdown_timeout);
+        asked.unwrap_or(self.policy.guest_shutdown_timeout)
+    }
+
+    /// The guest was asked, once: the deadline of that request does the rest.
+    fn await_guest(self, asked: Timer, end: &DrainEnd) -> Step {
+        let until = self.deadline(asked.elapsed, self.guest_shutdown_timeout());
+        if self.is_past(until) {
+            return self.cut_power(end);
         }
-        let guest = self.seen.attempt(EffectKind::ShutdownGuest, self.episode.since);
-        let no_tools = guest.is_some_and(|attempt| match &attempt.outcome {
-            Outcome::Refused(refusal) => refusal.advice == Advice::NoTools,
-            Outcome::Asked | Outcome::Running(_) | Outcome::Done => false,
-        });
-        let vm = self.vm.moref.clone();
-        if no_tools || self.now >= until {
-            let off = Effect::PowerOff { vm, drained };
-            return self.pursue(off, WaitingOn::Task(EffectKind::PowerOff));
-        }
-        match guest {
-            // Asked once is enough; the deadline does the rest.
-            Some(attempt) if !matches!(attempt.outcome, Outcome::Refused(_)) => Step::Wait {
-                waiting_on: WaitingOn::GuestShutdown { until },
-                recheck: Some(until),
-            },
-            Some(_) | None => {
-                let ask = Effect::ShutdownGuest { vm, drained };
-                at_latest(until, self.pursue(ask, WaitingOn::GuestShutdown { until }))
+        Step::wait_until(WaitingOn::GuestShutdown { until: until.shown }, until.at)
+    }
+
+    /// The guest was not asked as far as the record tells.
+    fn ask_guest(self, end: &DrainEnd) -> Step {
+        let until = self.phase_deadline(self.guest_shutdown_timeout());
+        let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
+        if let Some(attempt) = attempt {
+            match &attempt.outcome {
+                Outcome::Asked | Outcome::Running(_) | Outcome::Done => return self.note_asked(attempt),
+                Outcome::Refused(refusal) => match refusal.advice {
+                    // A guest that may have been asked before by another process may be on its way down: Tools are
+                    // among the first to stop.
+                    Advice::NoTools if !self.seen.record_seen.from_the_start => {
+                        return self.note_asked(attempt);
+                    }
+                    Advice::Unanswered => return self.note_asked(attempt),
+                    // Tools that were running a moment ago are being restarted or upgraded.
+                    Advice::NoTools if self.vm.tools_running == Some(true) => {}
+                    Advice::NoTools => return self.cut_power(end),
+                    Advice::Retry
+                    | Advice::Unknown
+                    | Advice::OtherHost
+                    | Advice::Cluster
+                    | Advice::Person => {}
+                },
             }
+            if self.is_past(until) {
+                return self.cut_power(end);
+            }
+        }
+        let waiting_on = WaitingOn::GuestShutdown { until: until.shown };
+        let ask = self.pursue(EffectKind::ShutdownGuest, waiting_on, || {
+            Ok(Effect::ShutdownGuest {
+                vm: self.vm.moref.clone(),
+                drained: self.proof(end)?,
+                asked_by: self.asked_by(),
+            })
+        });
+        // One that was refused is tried until the guest would have had its time.
+        if attempt.is_some() {
+            at_latest(until.at, ask)
+        } else {
+            ask
         }
     }
 
-    /// The maintenance was called off after the guest was, perhaps, asked to shut down. If a process before this one may
-    /// have asked, that cannot be known, and it cannot be un-asked; so the guest is waited for until its deadline, and its
-    /// power is not cut.
-    fn cancelled_in_shutdown(self, until: Timestamp) -> Step {
-        let asked = self
-            .seen
-            .attempt(EffectKind::ShutdownGuest, self.episode.since)
-            .is_some();
-        if !asked && self.episode.since > self.seen.process_began {
-            return match self.call() {
-                Call::Drained(_) => Step::Go(super::go(self.episode.enter(Phase::Drained, self.now))),
-                Call::Nothing | Call::Unclear | Call::Down => self.end(None),
+    /// Writes down that the guest was asked, so that it is never asked again.
+    fn note_asked(self, attempt: &Attempt) -> Step {
+        let asked = Timer {
+            since: attempt.at.wall,
+            elapsed: Elapsed::of(self.now.monotonic.since(attempt.at.monotonic)),
+        };
+        Step::Go(go(Episode {
+            in_flight: InFlight {
+                guest_shutdown: Some(asked),
+                ..self.episode.in_flight
+            },
+            ..self.episode.clone()
+        }))
+    }
+
+    /// The guest had its time, or cannot be asked.
+    fn cut_power(self, end: &DrainEnd) -> Step {
+        let Some(noted) = self.episode.in_flight.power_off else {
+            return match self.proof(end) {
+                Ok(_) => Step::Go(go(Episode {
+                    in_flight: InFlight {
+                        power_off: Some(Timer::start(self.now)),
+                        ..self.episode.in_flight
+                    },
+                    ..self.episode.clone()
+                })),
+                Err(step) => *step,
             };
+        };
+        let waiting_on = WaitingOn::Task(EffectKind::PowerOff);
+        let cut = self.pursue(EffectKind::PowerOff, waiting_on, || {
+            Ok(Effect::PowerOff {
+                vm: self.vm.moref.clone(),
+                drained: self.proof(end)?,
+                asked_by: self.asked_by(),
+            })
+        });
+        let overdue = self.deadline(noted.elapsed, self.policy.power_off_timeout);
+        self.unless_overdue(overdue, cut)
+    }
+
+    /// Proof that the node is drained at this moment, or what has to be done to get it.
+    fn proof(self, end: &DrainEnd) -> Result<Drained, Box<Step>> {
+        let Some(list) = self.seen.round() else {
+            return Err(Box::new(self.pursue_round(WaitingOn::DrainRound)));
+        };
+        let is_current = list.pods_revision == self.seen.pods_revision
+            && self.now.monotonic.since(list.listed_at) <= PROOF_AGE;
+        let again = list.listed_at.after(ROUND_GAP);
+        if is_current {
+            // Pods have come since the drain ended. The time that it took is not given again.
+            let again = || Box::new(Step::Go(go(self.enter(Phase::Draining))));
+            return Drained::holds(end, self.node, list).ok_or_else(again);
         }
-        if self.now < until {
-            let waiting_on = WaitingOn::GuestShutdownAfterCancel { until };
-            return Step::Wait {
-                waiting_on,
-                recheck: Some(until),
-            };
+        Err(Box::new(if self.now.monotonic < again {
+            Step::wait_until(WaitingOn::DrainRound, again)
+        } else {
+            self.pursue_round(WaitingOn::DrainRound)
+        }))
+    }
+
+    /// What has to hold still when vCenter is asked to bring the VM down.
+    fn asked_by(self) -> AskedBy {
+        match (&self.vm.on, &self.vm.host) {
+            (Some(host), HostState::Entering { task, .. }) => AskedBy::Host {
+                host: host.clone(),
+                task: Some(task.clone()),
+            },
+            (Some(host), HostState::InMaintenance) => AskedBy::Host {
+                host: host.clone(),
+                task: None,
+            },
+            (
+                _,
+                HostState::Unknown
+                | HostState::Unreachable
+                | HostState::Quarantined
+                | HostState::InService
+                | HostState::Entering { .. }
+                | HostState::InMaintenance,
+            ) => AskedBy::Request,
         }
-        Step::Go(super::go(self.episode.enter(Phase::Rejoining, self.now)))
+    }
+
+    /// What was requested of vCenter and may still bring the VM down: what the record says, and where it says nothing of the
+    /// guest, what this process or one before it may have done since the phase began.
+    pub(super) fn in_flight(self) -> InFlight {
+        let recorded = self.episode.in_flight;
+        let is_shutting_down = matches!(self.episode.phase.at_work(), Phase::ShuttingDown(_));
+        if recorded.guest_shutdown.is_some() || !is_shutting_down {
+            return recorded;
+        }
+        let may_be_sent = |attempt: &Attempt| match &attempt.outcome {
+            Outcome::Asked | Outcome::Running(_) | Outcome::Done => true,
+            Outcome::Refused(refusal) => refusal.advice == Advice::Unanswered,
+        };
+        let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
+        let is_asked = attempt.is_some_and(may_be_sent) || !self.seen.record_seen.from_the_start;
+        let since_phase = Timer {
+            since: self.episode.since,
+            elapsed: self.episode.elapsed,
+        };
+        InFlight {
+            guest_shutdown: is_asked.then_some(since_phase),
+            ..recorded
+        }
+    }
+
+    /// Nothing calls the node out of service any more. It is back at once where its VM was left alone; where it went off, or
+    /// may still go off, the node has to show that it is back.
+    pub(super) fn finish(self) -> Step {
+        let in_flight = self.in_flight();
+        if in_flight.is_empty() && !self.episode.powered_off {
+            return self.end(None);
+        }
+        let episode = Episode {
+            in_flight,
+            ..self.enter(Phase::Rejoining)
+        };
+        Step::Go(cordoned(episode, self.node))
     }
 }
 

@@ -8,6 +8,8 @@ fn wanted(devices: WantedDevices) -> Wanted {
     Wanted {
         vm: VmRef::new("vm-1"),
         from: HostRef::new("host-home"),
+        home: Some(HostRef::new("host-home")),
+        home_only: false,
         compute: Some(ComputeRef::new("cluster-1")),
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds-1")])),
         devices,
@@ -280,4 +282,56 @@ fn a_host_that_vcenter_refused_a_moment_ago_is_not_offered_again() {
         offer.refused.first().map(ToString::to_string).as_deref(),
         Some("esx-2 was refused by vCenter: no room")
     );
+}
+
+/// A VM that stands on another host than its own.
+fn away_from_home(devices: WantedDevices) -> Wanted {
+    Wanted {
+        from: HostRef::new("host-away"),
+        ..wanted(devices)
+    }
+}
+
+#[test]
+fn the_own_host_comes_before_a_roomier_one_and_before_the_one_offered_last() {
+    let mut home = host("host-home", &[A40]);
+    home.held = Some(vec![]);
+    let mut other = host("a-roomy", &[A40, A40, A40]);
+    other.held = Some(vec![]);
+    let kept = other.moref.clone();
+    let away = away_from_home(WantedDevices::AnyOf(vec![vec![A40]]));
+    let offer = look(&away, &[other.clone(), home.clone()], Some(&kept), &[]);
+    assert_eq!(offer.fits.unwrap().1, "host-home");
+    home.state = HostState::InMaintenance;
+    let offer = look(&away, &[other, home], Some(&kept), &[]);
+    assert_eq!(offer.fits.unwrap().1, "a-roomy");
+}
+
+#[test]
+fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
+    let mut other = host("other", &[A40]);
+    other.held = Some(vec![]);
+    let mut home = host("host-home", &[A40]);
+    home.held = Some(vec![]);
+    let away = Wanted {
+        home_only: true,
+        ..away_from_home(WantedDevices::AnyOf(vec![vec![A40]]))
+    };
+    assert_eq!(look(&away, &[other.clone()], None, &[]), Offer::default());
+    assert_eq!(
+        look(&away, &[other, home], None, &[]).fits.unwrap().1,
+        "host-home"
+    );
+}
+
+#[test]
+fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
+    let mut other = host("other", &[A40]);
+    other.held = Some(vec![]);
+    let mut home = host("host-home", &[A40]);
+    home.held = Some(vec![]);
+    let offer = look(&away_from_home(WantedDevices::Static), &[other, home], None, &[]);
+    assert_eq!(offer.fits.unwrap().1, "host-home");
+    assert_eq!(offer.refused.len(), 1);
+    assert_eq!(offer.refused[0].why, Why::StaticDevice);
 }

@@ -10,36 +10,29 @@ fn time(text: &str) -> Timestamp {
 }
 
 fn episode(phase: Phase) -> Episode {
+    let trigger = Trigger {
+        task: Some(TaskRef::new("task-81")),
+        clicked_at: time("2026-11-21T03:00:00.25Z"),
+        user: Some("VSPHERE.LOCAL\\ops".to_owned()),
+        detection: Some(Detection::Polled),
+        request: None,
+        stray_of: None,
+    };
+    let host = HostMark {
+        moref: Some(HostRef::new("host-21")),
+        name: "esx-1".into(),
+    };
+    let begun_at = time("2026-11-21T03:00:01Z");
     Episode {
         id: EpisodeId::new("00112233445566778899aabbccddeeff"),
         traceparent: "00-00112233445566778899aabbccddeeff-0011223344556677-01".into(),
-        trigger: Trigger {
-            task: Some(TaskRef::new("task-81")),
-            clicked_at: time("2026-11-21T03:00:00.25Z"),
-            user: Some("VSPHERE.LOCAL\\ops".to_owned()),
-            detection: Some(Detection::Polled),
-            request: None,
-            stray_of: None,
-        },
-        node_uid: NodeUid::new("uid-1"),
         vm_uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708"),
-        host: HostMark {
-            moref: Some(HostRef::new("host-21")),
-            name: "esx-1".into(),
-        },
-        begun_at: time("2026-11-21T03:00:01Z"),
         cordon: Cordon::Ours,
-        recordoned: 0,
         boot_before: Some(BootId::new("boot-1")),
         gpus_before: Arc::new([("nvidia.com/gpu".to_owned(), 4)].into()),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
         left_behind: vec!["ml/train-0".to_owned()],
-        epoch: 0,
-        trail: Default::default(),
-        phase,
         since: time("2026-11-21T03:00:02Z"),
+        ..Episode::new(NodeUid::new("uid-1"), trigger, host, phase, begun_at)
     }
 }
 

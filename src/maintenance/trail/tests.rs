@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ids::NodeUid;
+use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{Cordon, HostMark, Trigger};
 use crate::maintenance::waiting::ParkReason;
 
@@ -20,31 +21,13 @@ fn draining() -> Episode {
         request: None,
         stray_of: None,
     };
-    let node_uid = NodeUid::new("uid-1");
-    let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
+    let host = HostMark {
+        moref: None,
+        name: "esx1".into(),
+    };
     Episode {
-        id,
-        traceparent,
-        trigger,
-        node_uid,
-        vm_uuid: None,
-        host: HostMark {
-            moref: None,
-            name: "esx1".into(),
-        },
-        begun_at: at(0),
         cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
-        gpus_before: Default::default(),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Trail::default(),
-        phase: Phase::Draining,
-        since: at(0),
+        ..Episode::new(NodeUid::new("uid-1"), trigger, host, Phase::Draining, at(0))
     }
 }
 
@@ -69,7 +52,7 @@ fn a_record_stays_small_however_often_its_phases_change_and_its_controller_resta
             Phase::Draining
         };
         let transition = Transition {
-            record: Record::Episode(Arc::new(was.enter(phase, at(turn)))),
+            record: Record::Episode(Arc::new(was.enter(phase, Now::at(at(turn), 0)))),
             unschedulable: None,
             ended: None,
             fulfilled: None,

@@ -145,6 +145,13 @@ fn each_change_of_phase_tells_at_most_one_event() {
             ..episode(phase, 100)
         }))
     };
+    let rebooted = |record: Record| {
+        let episode = record.episode().unwrap().clone();
+        Record::Episode(Arc::new(Episode {
+            boot_before: Some(crate::ids::BootId::new("another")),
+            ..episode
+        }))
+    };
     let shutting = || Phase::ShuttingDown(DrainEnd::Complete);
     let late = || parked(overdue(&Phase::Rejoining), Phase::Rejoining, 20);
     let table = [
@@ -185,8 +192,13 @@ fn each_change_of_phase_tells_at_most_one_event() {
         ),
         (
             record(shutting(), 10),
-            to(record(Phase::Draining, 100)),
+            to(rebooted(record(Phase::Draining, 100))),
             "! GuestRestarted: The guest restarted where it was asked to shut down; the node is drained again",
+        ),
+        (
+            record(shutting(), 10),
+            to(record(Phase::Draining, 100)),
+            "DrainStarted: Pods may have come after the drain; they are evicted before the VM is shut down",
         ),
         (
             record(Phase::Draining, 10),

@@ -49,6 +49,8 @@ pub enum Reason {
     NodeNotReadyAfterPowerOn,
     VCenterRequestFailed,
     NodeWriteFailed,
+    MaintenanceInterrupted,
+    VMPowerLost,
     MaintenanceParked,
     MaintenanceResumed,
     ApprovalNeeded,
@@ -60,7 +62,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of an episode.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 31] = [
         Self::HostMaintenanceDetected,
         Self::MaintenanceQueued,
         Self::MaintenanceAdopted,
@@ -83,6 +85,8 @@ impl Reason {
         Self::NodeNotReadyAfterPowerOn,
         Self::VCenterRequestFailed,
         Self::NodeWriteFailed,
+        Self::MaintenanceInterrupted,
+        Self::VMPowerLost,
         Self::MaintenanceParked,
         Self::MaintenanceResumed,
         Self::ApprovalNeeded,
@@ -132,6 +136,8 @@ impl Reason {
             Self::NodeNotReadyAfterPowerOn => ("NodeNotReadyAfterPowerOn", "Rejoin", Warning),
             Self::VCenterRequestFailed => ("VCenterRequestFailed", "AskVCenter", Warning),
             Self::NodeWriteFailed => ("NodeWriteFailed", "Record", Warning),
+            Self::MaintenanceInterrupted => ("MaintenanceInterrupted", "Drain", Warning),
+            Self::VMPowerLost => ("VMPowerLost", "PowerOn", Warning),
             Self::MaintenanceParked => ("MaintenanceParked", "Park", Warning),
             Self::MaintenanceResumed => ("MaintenanceResumed", "Resume", Normal),
             Self::ApprovalNeeded => ("ApprovalNeeded", "Queue", Normal),
@@ -229,7 +235,7 @@ fn recorded(
             return Some((Reason::HostMaintenanceDetected, detected(episode, links)));
         }
     };
-    if transition.is_takeover(before) {
+    if transition.is_bookkeeping(before) {
         return None;
     }
     let from = was.phase.at_work();
@@ -241,6 +247,16 @@ fn recorded(
         let note = format!("{} goes on after {parked}", episode.phase.name());
         return Some((Reason::MaintenanceResumed, note));
     }
+    let is_same_phase = (was.phase.name(), was.since) == (episode.phase.name(), episode.since);
+    if is_same_phase && transition.unschedulable == Some(true) {
+        return Some((
+            Reason::CordonRestored,
+            format!(
+                "The node was uncordoned in {}; it is cordoned again until it is back",
+                episode.phase.name()
+            ),
+        ));
+    }
     match &episode.phase {
         Phase::Parked { reason, .. } => Some(parked(reason)),
         Phase::Queued => None,
@@ -249,9 +265,17 @@ fn recorded(
             "Somebody uncordoned the node in mid-drain; it is cordoned again and drained from the beginning"
                 .to_owned(),
         )),
+        Phase::Draining
+            if matches!(from, Phase::ShuttingDown(_)) && episode.boot_before != was.boot_before =>
+        {
+            Some((
+                Reason::GuestRestarted,
+                "The guest restarted where it was asked to shut down; the node is drained again".to_owned(),
+            ))
+        }
         Phase::Draining if matches!(from, Phase::ShuttingDown(_)) => Some((
-            Reason::GuestRestarted,
-            "The guest restarted where it was asked to shut down; the node is drained again".to_owned(),
+            Reason::DrainStarted,
+            "Pods may have come after the drain; they are evicted before the VM is shut down".to_owned(),
         )),
         Phase::Draining => {
             let cordon = match episode.cordon {
@@ -433,6 +457,9 @@ fn parked(reason: &ParkReason) -> (Reason, String) {
         | ParkReason::VmAmbiguous { .. }
         | ParkReason::VmShared { .. }
         | ParkReason::VmSuspended
+        | ParkReason::NoUuid
+        | ParkReason::VmReplaced { .. }
+        | ParkReason::PowerLost { .. }
         | ParkReason::PoweredOn { .. }
         | ParkReason::Uncordoned => (
             Reason::MaintenanceParked,
@@ -445,8 +472,10 @@ fn parked(reason: &ParkReason) -> (Reason, String) {
 /// there yet: a label that selects too much would else put a warning on every such Node.
 fn needs_a_person(reason: &ParkReason) -> bool {
     match reason {
-        ParkReason::VmMissing => false,
+        ParkReason::VmMissing | ParkReason::NoUuid => false,
         ParkReason::UnreadableRecord { .. }
+        | ParkReason::VmReplaced { .. }
+        | ParkReason::PowerLost { .. }
         | ParkReason::AnotherNode
         | ParkReason::VmAmbiguous { .. }
         | ParkReason::VmShared { .. }
@@ -513,6 +542,11 @@ fn waits(
                 elsewhere,
             ))
         }
+        WaitingOn::MaintenanceRetry { said, .. } => {
+            Some((Reason::MaintenanceInterrupted, waiting(), said.clone()))
+        }
+        WaitingOn::PowerOnPause { losses, .. } => Some((Reason::VMPowerLost, waiting(), losses.to_string())),
+        WaitingOn::OtherRelease { release } => Some((Reason::MaintenanceParked, waiting(), release.clone())),
         WaitingOn::Approval => Some((Reason::ApprovalNeeded, waiting(), String::new())),
         WaitingOn::Skip => Some((Reason::MaintenanceSkipped, waiting(), String::new())),
         WaitingOn::Place { request, refused } => {
@@ -547,6 +581,7 @@ fn waits(
         | WaitingOn::DrainRound
         | WaitingOn::GuestShutdown { .. }
         | WaitingOn::GuestShutdownAfterCancel { .. }
+        | WaitingOn::WritePace { .. }
         | WaitingOn::Request { .. }
         | WaitingOn::PoweredOn { .. }
         | WaitingOn::AlreadyThere { .. }

@@ -136,14 +136,8 @@ impl Node {
         };
         let is_found = matches!(seen.vm, VmSeen::Found(_));
         let is_heard = seen.hearing == Hearing::Both;
-        let host = match &seen.vm {
-            VmSeen::Found(vm) if vm.on.is_some() => Some((vm.on_name.clone(), host_state(&vm.host))),
-            VmSeen::Found(_)
-            | VmSeen::NotLookedUp
-            | VmSeen::Missing
-            | VmSeen::Ambiguous(_)
-            | VmSeen::Shared(_) => None,
-        };
+        let host = seen.vm.found().filter(|vm| vm.on.is_some());
+        let host = host.map(|vm| (vm.on_name.clone(), host_state(&vm.host)));
         let guest = seen.attempts.get(&EffectKind::ShutdownGuest);
         let no_tools = guest.is_some_and(|attempt| match &attempt.outcome {
             Outcome::Refused(refusal) => refusal.advice == Advice::NoTools,

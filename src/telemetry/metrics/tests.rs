@@ -1,49 +1,29 @@
+use crate::maintenance::clock::{Monotonic, Now};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
 use crate::ids::{HostRef, TaskRef, VmRef};
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Detection;
 use crate::maintenance::observed::{
-    Admission, Advice, Attempt, DrainReport, Hearing, HostState, Observed, PodLeft, PodLeftBecause,
-    PowerSeen, Refusal, Sight, VmFacts, VmSeen,
+    Advice, Attempt, DrainReport, Hearing, HostState, Observed, PodLeft, PodLeftBecause, PowerSeen, Refusal,
+    Sight, VmFacts, VmSeen,
 };
-use crate::maintenance::placement::Offer;
 use crate::maintenance::waiting::WaitingOn;
 use crate::telemetry::stand_in::{TRACE, at, episode, node};
 
 fn sight(record: Record, host: HostState) -> Sight {
     let vm = VmFacts {
-        moref: VmRef::new("vm-1"),
-        uuid: None,
         power: PowerSeen::On,
         on: Some(HostRef::new("host-1")),
         on_name: "esx1".to_owned(),
         host,
-        drs: false,
-        question: None,
+        ..VmFacts::unread(VmRef::new("vm-1"))
     };
     Sight {
         record,
-        seen: Observed {
-            stray_of: None,
-            process_began: at(-60),
-            lead: crate::maintenance::observed::Lead::ALONE,
-            hearing: Hearing::Both,
-            node: Some(node()),
-            has_copy: false,
-            request: None,
-            vm: VmSeen::Found(vm),
-            admission: Admission::Granted,
-            behind: None,
-            origin: Default::default(),
-            drain: None,
-            pods_revision: 0,
-            are_budgets_heard: false,
-            attempts: BTreeMap::new(),
-            offer: Offer::default(),
-            target: HostState::Unknown,
-        },
+        seen: Observed::of(Some(node()), VmSeen::Found(vm), Now::at(at(-60), 0)),
     }
 }
 
@@ -104,7 +84,7 @@ impl Teller {
             node: self.name.clone(),
             found: Found::Tried {
                 kind: EffectKind::PowerOff,
-                at: at(9),
+                at: Now::at(at(9), 9),
                 host: None,
                 outcome,
             },
@@ -279,10 +259,11 @@ fn a_cut_of_power_is_counted_once_with_its_reason() {
     toolless.seen.attempts.insert(
         EffectKind::ShutdownGuest,
         Attempt {
-            at: at(2),
+            at: Now::at(at(2), 2),
             host: None,
             task: None,
             refusals: 1,
+            tries: 1,
             outcome: Outcome::Refused(refusal.clone()),
         },
     );
@@ -330,7 +311,7 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         why,
     };
     draining.seen.drain = Some(DrainReport {
-        listed_at: at(8),
+        listed_at: Monotonic::since_boot(Duration::from_secs(8)),
         pods_revision: 0,
         left: vec![
             left(PodLeftBecause::Budget {
@@ -372,7 +353,7 @@ fn everything() -> Teller {
     told.recorded(&draining, Record::InService, Some(Ended::Cancelled), 5);
     let mut shown = sight(draining.clone(), HostState::InService);
     shown.seen.drain = Some(DrainReport {
-        listed_at: at(2),
+        listed_at: Monotonic::since_boot(Duration::from_secs(2)),
         pods_revision: 0,
         left: Vec::new(),
         moved_at: None,

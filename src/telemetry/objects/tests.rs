@@ -1,4 +1,6 @@
+use crate::maintenance::clock::{Monotonic, Now};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 
@@ -6,44 +8,24 @@ use super::*;
 use crate::cluster::update::{Asked, AskedAction};
 use crate::ids::{HostRef, VmRef};
 use crate::maintenance::episode::{DrainEnd, Phase};
-use crate::maintenance::observed::{
-    Admission, HostState, Lead, Observed, PodLeft, PodLeftBecause, PowerSeen, VmFacts,
-};
-use crate::maintenance::placement::Offer;
+use crate::maintenance::observed::{HostState, Observed, PodLeft, PodLeftBecause, PowerSeen, VmFacts};
 use crate::maintenance::request::{Action, Request};
 use crate::telemetry::stand_in::{at, episode, node};
 
 fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> Sight {
     let vm = VmFacts {
-        moref: VmRef::new("vm-1"),
-        uuid: None,
         power: PowerSeen::On,
         on: Some(HostRef::new("host-1")),
         on_name: "esx1".to_owned(),
         host: HostState::InService,
-        drs: false,
-        question: None,
+        ..VmFacts::unread(VmRef::new("vm-1"))
     };
     Sight {
         record,
         seen: Observed {
-            stray_of: None,
-            process_began: at(-60),
-            lead: Lead::ALONE,
-            hearing: Hearing::Both,
-            node: Some(node()),
-            has_copy: false,
             request,
-            vm: VmSeen::Found(vm),
-            admission: Admission::Granted,
-            behind: None,
-            origin: Default::default(),
             drain,
-            pods_revision: 0,
-            are_budgets_heard: false,
-            attempts: BTreeMap::new(),
-            offer: Offer::default(),
-            target: HostState::Unknown,
+            ..Observed::of(Some(node()), VmSeen::Found(vm), Now::at(at(-60), 0))
         },
     }
 }
@@ -337,7 +319,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
             Record::Episode(Arc::new(episode(Phase::Draining, 1))),
             request(Action::Drain),
             Some(DrainReport {
-                listed_at: at(2),
+                listed_at: Monotonic::since_boot(Duration::from_secs(2)),
                 pods_revision: 0,
                 left,
                 moved_at: None,
@@ -393,7 +375,7 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
             why: PodLeftBecause::Leaving,
         });
         let report = DrainReport {
-            listed_at: at(2),
+            listed_at: Monotonic::since_boot(Duration::from_secs(2)),
             pods_revision: 0,
             left: left.collect(),
             moved_at: None,

@@ -231,10 +231,8 @@ fn kind(reason: &str) -> String {
 }
 
 fn host_of(standing: &Standing) -> Option<String> {
-    match &standing.vm {
-        VmSeen::Found(vm) => vm.on.is_some().then(|| vm.on_name.clone()),
-        VmSeen::NotLookedUp | VmSeen::Missing | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => None,
-    }
+    let vm = standing.vm.found()?;
+    vm.on.is_some().then(|| vm.on_name.clone())
 }
 
 fn host_row(known: &Known, host: &OfHost) -> HostRow {
@@ -589,7 +587,8 @@ fn node_facts(standing: &Standing) -> Vec<Fact> {
     }
     match &standing.vm {
         VmSeen::NotLookedUp => say("VM", "vCenter has not told which it is".to_owned()),
-        VmSeen::Missing => say("VM", "vCenter knows none".to_owned()),
+        VmSeen::Missing { .. } => say("VM", "vCenter knows none".to_owned()),
+        VmSeen::NoUuid => say("VM", "the Node tells no UUID of it".to_owned()),
         VmSeen::Ambiguous(vms) => say("VM", format!("{} answer for this node", vms.len())),
         VmSeen::Shared(nodes) => say("VM", format!("it is that of {} more nodes", nodes.len())),
         VmSeen::Found(vm) => {

@@ -17,31 +17,13 @@ fn draining() -> Episode {
         request: None,
         stray_of: None,
     };
-    let node_uid = NodeUid::new("uid-1");
-    let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
+    let host = HostMark {
+        moref: None,
+        name: "esx1".into(),
+    };
     Episode {
-        id,
-        traceparent,
-        trigger,
-        node_uid,
-        vm_uuid: None,
-        host: HostMark {
-            moref: None,
-            name: "esx1".into(),
-        },
-        begun_at: at(0),
         cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
-        gpus_before: Default::default(),
-        powered_off: false,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase: Phase::Draining,
-        since: at(0),
+        ..Episode::new(NodeUid::new("uid-1"), trigger, host, Phase::Draining, at(0))
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ids::{HostRef, NodeUid, VmUuid};
+use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Cordon, Detection, HostMark, Record, Trigger};
 use crate::maintenance::record;
@@ -32,28 +33,12 @@ fn begun(phase: Phase) -> Episode {
         request: None,
         stray_of: None,
     };
-    let node_uid = NodeUid::new("uid-1");
-    let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
     Episode {
-        id,
-        traceparent,
-        trigger,
-        node_uid,
         vm_uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708"),
-        host: host("esx1"),
-        begun_at: at(0),
         cordon: Cordon::Ours,
-        recordoned: 0,
-        boot_before: None,
         gpus_before: BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)]).into(),
         powered_off: true,
-        moved_to: None,
-        gave_up: None,
-        left_behind: Vec::new(),
-        epoch: 0,
-        trail: Default::default(),
-        phase,
-        since: at(0),
+        ..Episode::new(NodeUid::new("uid-1"), trigger, host("esx1"), phase, at(0))
     }
 }
 
@@ -69,7 +54,8 @@ fn told_with(phases: &[(Phase, i64)], end: i64, result: Ended, saw: impl Fn(&Pha
     let last = (None, uncordon.then_some(false), Some(result), end);
     for (phase, unschedulable, ended_as, second) in after.chain([last]) {
         let was = record.episode().cloned().unwrap_or_else(|| begun(Phase::Queued));
-        let next = phase.map(|phase| Record::Episode(Arc::new(was.enter(phase.clone(), at(second)))));
+        let next =
+            phase.map(|phase| Record::Episode(Arc::new(was.enter(phase.clone(), Now::at(at(second), 0)))));
         let transition = Transition {
             record: next.unwrap_or(Record::InService),
             unschedulable,
@@ -568,7 +554,10 @@ fn what_happened_beside_the_phases_stands_on_the_root() {
     };
     let mut spans = Vec::new();
     let record = changes(&Record::InService, begin, Saw::default(), 0, &mut spans);
-    let mut drains = record.episode().unwrap().enter(Phase::Draining, at(10));
+    let mut drains = record
+        .episode()
+        .unwrap()
+        .enter(Phase::Draining, Now::at(at(10), 0));
     drains.epoch = 2;
     let drains = Transition {
         record: Record::Episode(Arc::new(drains)),

@@ -1,0 +1,81 @@
+//! Folds what vCenter tells.
+
+use super::Inventory;
+use crate::maintenance::observed::Outcome;
+use crate::vsphere::update as vsphere;
+
+impl Inventory {
+    pub(super) fn apply_vsphere(&mut self, update: vsphere::Update) {
+        use vsphere::Update;
+        self.vcenter.is_open = !matches!(update, Update::Settled | Update::Lost { .. });
+        match update {
+            Update::Reset => {
+                self.vcenter.silent = Some("vCenter is telling its whole set anew".to_owned());
+                self.vcenter.told.clear();
+            }
+            Update::Host(host) => {
+                self.vcenter.told.insert(host.moref.to_string());
+                self.hosts.insert(host.moref.clone(), host);
+            }
+            Update::HostGone(host) => {
+                self.hosts.remove(&host);
+                self.holds.remove(&host);
+                self.interrupted.remove(&host);
+                self.last_of.remove(&host);
+            }
+            Update::Compute(compute) => {
+                self.vcenter.told.insert(compute.moref.to_string());
+                self.computes.insert(compute.moref.clone(), compute);
+            }
+            Update::ComputeGone(compute) => {
+                self.computes.remove(&compute);
+            }
+            Update::Vm(vm) => {
+                self.vcenter.told.insert(vm.moref.to_string());
+                self.vms.insert(vm.moref.clone(), vm);
+            }
+            Update::VmGone(vm) => {
+                self.vms.remove(&vm);
+            }
+            Update::Task(task) => {
+                self.vcenter.told.insert(task.moref.to_string());
+                let moref = task.moref.clone();
+                self.settle_drs_power_on(&task);
+                self.tasks.insert(moref.clone(), task);
+                for local in self.local.values_mut() {
+                    local.settle(&moref, &self.tasks);
+                }
+            }
+            Update::Found { key, vms } => {
+                if let Some(pressed) = self.pressed.get_mut(&key) {
+                    pressed.is_answered = true;
+                }
+                self.answer(key, vms);
+            }
+            Update::Settled => self.settle_vcenter(),
+            Update::Lost { why } => self.vcenter.silent = Some(why),
+        }
+    }
+
+    /// The set is complete: what was not told is not there.
+    fn settle_vcenter(&mut self) {
+        if self.vcenter.silent.take().is_none() {
+            return;
+        }
+        let told = std::mem::take(&mut self.vcenter.told);
+        self.hosts.retain(|moref, _| told.contains(moref.as_str()));
+        self.last_of.retain(|moref, _| told.contains(moref.as_str()));
+        self.computes.retain(|moref, _| told.contains(moref.as_str()));
+        self.vms.retain(|moref, _| told.contains(moref.as_str()));
+        self.tasks.retain(|moref, _| told.contains(moref.as_str()));
+        self.holds.clear();
+        // A task that vCenter no longer knows tells nothing more: its effect is judged by the VM, and repeated if the
+        // VM does not show it.
+        for local in self.local.values_mut() {
+            local.attempts.retain(|_, attempt| match &attempt.outcome {
+                Outcome::Running(task) => self.tasks.contains_key(task),
+                Outcome::Asked | Outcome::Done | Outcome::Refused(_) => true,
+            });
+        }
+    }
+}

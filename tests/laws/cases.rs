@@ -1,0 +1,438 @@
+//! The dimensions of the enumeration: every record with every combination of facts that can matter together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use haulout::ids::{BootId, EpisodeId, TaskRef, VmRef, VmUuid};
+use haulout::maintenance::clock::{Elapsed, Monotonic, Now, Timer};
+use haulout::maintenance::effect::EffectKind;
+use haulout::maintenance::episode::{
+    Cordon, DrainEnd, Episode, HostMark, InFlight, Phase, PythonEpisode, PythonState, Record,
+};
+use haulout::maintenance::observed::{
+    Admission, Advice, Attempt, CordonedBy, DrainReport, HostState, Interrupted, Limit, NodeSeen, Observed,
+    Outcome, PodLeft, PodLeftBecause, PowerSeen, Refusal, VmFacts, VmSeen,
+};
+use haulout::maintenance::placement::Offer;
+use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout::maintenance::request::{Action, Request};
+use haulout::maintenance::waiting::ParkReason;
+
+use crate::facts::*;
+
+/// The UUID of the VM that the episodes are about.
+pub fn uuid() -> VmUuid {
+    VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708").unwrap()
+}
+
+pub fn phases_at_work() -> Vec<Phase> {
+    let to = HostMark {
+        moref: Some(spare()),
+        name: "esx-spare".into(),
+    };
+    vec![
+        Phase::Queued,
+        Phase::Draining,
+        Phase::Drained,
+        Phase::ShuttingDown(DrainEnd::Complete),
+        Phase::ShuttingDown(DrainEnd::TimedOut),
+        Phase::Relocating { to },
+        Phase::AwaitingHost,
+        Phase::PoweringOn { by_drs: false },
+        Phase::PoweringOn { by_drs: true },
+        Phase::Rejoining,
+    ]
+}
+
+pub fn parked(phase: &Phase) -> Phase {
+    Phase::Parked {
+        reason: ParkReason::VmMissing,
+        resume: Box::new(phase.clone()),
+        resume_since: at(0),
+    }
+}
+
+fn cordons() -> Vec<Cordon> {
+    vec![
+        Cordon::NotYet,
+        Cordon::Ours,
+        Cordon::Theirs,
+        Cordon::Adopted(Some("python".to_owned())),
+    ]
+}
+
+/// What may be under way in vCenter when a record is read.
+fn in_flights(phase: &Phase) -> Vec<InFlight> {
+    let timer = |seconds: u64| {
+        Some(Timer {
+            since: at(0),
+            elapsed: Elapsed::of(std::time::Duration::from_secs(seconds)),
+        })
+    };
+    let of = |guest_shutdown, power_off| InFlight {
+        guest_shutdown,
+        power_off,
+    };
+    let mut all = vec![InFlight::default()];
+    if matches!(phase, Phase::ShuttingDown(_) | Phase::Rejoining) {
+        all.extend([of(timer(10), None), of(timer(1000), timer(0))]);
+    }
+    all
+}
+
+pub fn records() -> Vec<Record> {
+    let mut records = vec![
+        Record::InService,
+        Record::Unreadable {
+            why: "nonsense".to_owned(),
+        },
+    ];
+    for state in [
+        PythonState::Draining,
+        PythonState::PoweredOff,
+        PythonState::Migrated,
+    ] {
+        records.push(Record::Python(PythonEpisode {
+            state,
+            host: "esx-home".to_owned(),
+            migrated_to_host: None,
+            since: at(0),
+        }));
+    }
+    let of_vm = |episode: Episode| {
+        Record::Episode(Arc::new(Episode {
+            vm_uuid: Some(uuid()),
+            vm: Some(VmRef::new("vm-1")),
+            ..episode
+        }))
+    };
+    for phase in phases_at_work() {
+        for cordon in cordons() {
+            for powered_off in [false, true] {
+                for in_flight in in_flights(&phase) {
+                    records.push(of_vm(Episode {
+                        in_flight,
+                        ..episode(phase.clone(), cordon.clone(), powered_off)
+                    }));
+                }
+            }
+        }
+        let is_away = !phase.is_draining() && !matches!(phase, Phase::Queued | Phase::Drained);
+        for cordon in [Cordon::Ours, Cordon::Theirs] {
+            records.push(of_vm(episode(parked(&phase), cordon, is_away)));
+        }
+    }
+    records
+}
+
+fn host_states() -> Vec<HostState> {
+    vec![
+        HostState::Unknown,
+        HostState::Unreachable,
+        entering(),
+        HostState::InMaintenance,
+        HostState::Quarantined,
+        HostState::InService,
+    ]
+}
+
+/// A VM with the state of the host that its episode is about.
+#[derive(Clone)]
+pub struct VmCase {
+    pub vm: VmSeen,
+    pub home: HostState,
+}
+
+pub fn vms() -> Vec<VmCase> {
+    let of = |vm| VmCase {
+        vm,
+        home: HostState::InService,
+    };
+    let known = |power, host: HostState| VmFacts {
+        uuid: Some(uuid()),
+        ..vm(power, host)
+    };
+    let found = |vm: VmFacts| VmCase {
+        home: vm.host.clone(),
+        vm: VmSeen::Found(vm),
+    };
+    let mut vms = vec![
+        of(VmSeen::NotLookedUp),
+        of(VmSeen::Missing { was_known: true }),
+        of(VmSeen::Missing { was_known: false }),
+        of(VmSeen::NoUuid),
+        of(VmSeen::Ambiguous([VmRef::new("vm-1"), VmRef::new("vm-2")].into())),
+        of(VmSeen::Shared(vec![haulout::ids::NodeName::new("other")])),
+        found(known(PowerSeen::Unknown, HostState::InService)),
+        found(known(PowerSeen::Suspended, HostState::InService)),
+        found(VmFacts {
+            interrupted: Some(Interrupted {
+                at: moment(0),
+                said: "a timeout".to_owned(),
+            }),
+            ..known(PowerSeen::On, HostState::InService)
+        }),
+    ];
+    for host in host_states() {
+        for drs in [false, true] {
+            for power in [PowerSeen::On, PowerSeen::Off] {
+                vms.push(found(VmFacts {
+                    drs,
+                    ..known(power, host.clone())
+                }));
+            }
+        }
+    }
+    for power in [PowerSeen::On, PowerSeen::Off] {
+        // Another VM than the one that the episode began with.
+        vms.push(found(VmFacts {
+            moref: VmRef::new("vm-other"),
+            uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-0304050607ff"),
+            ..known(power, entering())
+        }));
+        // Moved to another host, while its own is still leaving, or is back.
+        for (host, home) in [
+            (HostState::InService, HostState::InMaintenance),
+            (HostState::InService, HostState::InService),
+            (entering(), HostState::InService),
+        ] {
+            vms.push(VmCase {
+                vm: VmSeen::Found(VmFacts {
+                    on: Some(spare()),
+                    on_name: "esx-spare".to_owned(),
+                    ..known(power, host)
+                }),
+                home,
+            });
+        }
+    }
+    vms
+}
+
+pub fn nodes() -> Vec<NodeSeen> {
+    let mut nodes = Vec::new();
+    for (ready, boot, count) in [
+        (false, Some(old_boot()), 2),
+        (true, Some(old_boot()), 2),
+        (true, Some(BootId::new("boot-after")), 2),
+        (true, Some(BootId::new("boot-after")), 1),
+        (true, None, 2),
+    ] {
+        for (unschedulable, by) in [
+            (false, CordonedBy::Unknown),
+            (true, CordonedBy::Haulout),
+            (true, CordonedBy::Other("kubectl-cordon".to_owned())),
+        ] {
+            nodes.push(NodeSeen {
+                ready,
+                boot_id: boot.clone(),
+                gpus: gpus(count).into(),
+                unschedulable,
+                cordoned_by: by,
+                ..node()
+            });
+        }
+    }
+    nodes
+}
+
+pub fn held() -> PodLeft {
+    PodLeft {
+        name: "ml/train".to_owned(),
+        why: PodLeftBecause::Budget {
+            said: String::new(),
+            names: vec!["b".to_owned()],
+        },
+    }
+}
+
+pub fn report(listed_at: Monotonic, pods_revision: u64, left: Vec<PodLeft>) -> DrainReport {
+    DrainReport {
+        listed_at,
+        pods_revision,
+        left,
+        moved_at: None,
+        listed: 0,
+        ignored: 0,
+        evicted: 0,
+    }
+}
+
+fn drains() -> Vec<Option<DrainReport>> {
+    let at = |seconds| moment(seconds).monotonic;
+    vec![
+        None,
+        Some(report(at(1), 0, vec![])),
+        Some(report(at(-1), 0, vec![])),
+        Some(report(at(1), 9, vec![])),
+        Some(report(at(1), 0, vec![held()])),
+    ]
+}
+
+/// The last attempt of each kind, all with one outcome.
+pub fn tried(kinds: &[EffectKind], outcome: &Outcome) -> BTreeMap<EffectKind, Attempt> {
+    let attempt = Attempt {
+        at: moment(1),
+        host: None,
+        task: None,
+        refusals: 1,
+        tries: 1,
+        outcome: outcome.clone(),
+    };
+    kinds.iter().map(|kind| (*kind, attempt.clone())).collect()
+}
+
+pub fn refused(advice: Advice) -> Outcome {
+    Outcome::Refused(Refusal {
+        advice,
+        said: "no".to_owned(),
+    })
+}
+
+pub const EFFECTS: [EffectKind; 5] = [
+    EffectKind::ShutdownGuest,
+    EffectKind::PowerOff,
+    EffectKind::Relocate,
+    EffectKind::PowerOn,
+    EffectKind::Survey,
+];
+
+fn attempts() -> Vec<BTreeMap<EffectKind, Attempt>> {
+    let all = |outcome: Outcome| tried(&EFFECTS, &outcome);
+    vec![
+        BTreeMap::new(),
+        all(Outcome::Asked),
+        all(Outcome::Running(TaskRef::new("task-2"))),
+        all(Outcome::Done),
+        all(refused(Advice::OtherHost)),
+        all(refused(Advice::NoTools)),
+        all(refused(Advice::Unanswered)),
+    ]
+}
+
+fn offers() -> Vec<Offer> {
+    vec![
+        Offer::default(),
+        Offer {
+            fits: Some((spare(), "esx-spare".to_owned())),
+            ..Offer::default()
+        },
+        Offer {
+            survey: vec![spare()],
+            ..Offer::default()
+        },
+    ]
+}
+
+/// What a person may ask for beside whatever the host does.
+pub fn requests() -> Vec<Option<Request>> {
+    vec![
+        None,
+        Some(request(Action::Drain)),
+        Some(request(Action::PowerOff)),
+        Some(request(Action::Relocate { to: None })),
+        Some(request(Action::Reboot)),
+    ]
+}
+
+pub fn asks_for(request: &Option<Request>, action: &Action) -> bool {
+    request.as_ref().is_some_and(|request| request.action == *action)
+}
+
+/// The episode before, where a power-off of it arrived after its end.
+pub fn ended() -> EpisodeId {
+    EpisodeId::new("ffeeddccbbaa99887766554433221100")
+}
+
+/// Each record with each request that matters to it: a parked phase is judged as the one that it resumes, so what a person
+/// asks is walked through with that one; and so with what a cordon is.
+fn of_requests<'a>(
+    records: &'a [Record],
+    requests: &'a [Option<Request>],
+) -> Vec<(&'a Record, &'a Option<Request>)> {
+    let matters = |record: &Record, request: &Option<Request>| {
+        let is_parked = matches!(record.phase(), Some(Phase::Parked { .. }));
+        let is_common = record.episode().is_none_or(|it| it.cordon == Cordon::Ours);
+        request.is_none() || (!is_parked && is_common) || asks_for(request, &Action::PowerOff)
+    };
+    let mut pairs = Vec::new();
+    for record in records {
+        let those = requests.iter().filter(|request| matters(record, request));
+        pairs.extend(those.map(|request| (record, request)));
+    }
+    pairs
+}
+
+/// Calls `check` with every case.
+pub fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Now)) -> usize {
+    let policies = [
+        policy(DrainTimeoutAction::PowerOff),
+        policy(DrainTimeoutAction::Hold),
+    ];
+    let (vms, nodes, drains, attempts, offers) = (vms(), nodes(), drains(), attempts(), offers());
+    let behind = Admission::Behind {
+        ahead: vec![],
+        limit: Limit::ConcurrentDrains(1),
+    };
+    let mut cases = 0;
+    let requests = requests();
+    for (record, request) in &of_requests(&records(), &requests) {
+        for vm in &vms {
+            let mut seen = observed(node(), crate::facts::vm(PowerSeen::On, HostState::Unknown));
+            seen.vm = vm.vm.clone();
+            seen.home = vm.home.clone();
+            seen.request.clone_from(request);
+            // Who cordoned matters at the end alone, and how a try was refused while something is tried: each is walked
+            // through without a request, and half of them with one.
+            let part = if request.is_some() { 2 } else { 1 };
+            let no_node = [None];
+            let nodes = nodes.iter().step_by(part).map(Some).chain(no_node);
+            for (index_of_node, node) in nodes.enumerate() {
+                seen.node = node.cloned();
+                seen.has_copy = index_of_node % 2 == 0;
+                for (index, attempts) in attempts.iter().enumerate().step_by(part) {
+                    seen.attempts = attempts.clone();
+                    seen.record_seen.from_the_start = (index_of_node + index) % 3 != 0;
+                    // What cannot matter together is not multiplied: drains matter while the VM is on, offers while it
+                    // is off or is to be moved, and targets while it is being relocated.
+                    let off = vm.vm.found().is_some_and(|vm| vm.power == PowerSeen::Off);
+                    let looked_at = if asks_for(request, &Action::Relocate { to: None }) {
+                        offers.len()
+                    } else {
+                        1
+                    };
+                    let situations = if off {
+                        offers.len() * 2
+                    } else {
+                        drains.len() * 2 * looked_at
+                    };
+                    for situation in 0..situations {
+                        seen.stray_of = (off && situation % 2 == 1).then(ended);
+                        if off {
+                            seen.offer = offers[situation / 2].clone();
+                            seen.target = if situation % 2 == 0 {
+                                HostState::InService
+                            } else {
+                                entering()
+                            };
+                        } else {
+                            seen.drain = drains[situation / 2 % drains.len()].clone();
+                            seen.offer = offers[situation / 2 / drains.len()].clone();
+                            seen.admission = if situation % 2 == 0 {
+                                Admission::Granted
+                            } else {
+                                behind.clone()
+                            };
+                        }
+                        let policy = &policies[(index / part) % 2];
+                        for now in [moment(2), moment(100_000)] {
+                            check(record, &seen, policy, now);
+                            cases += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    cases
+}

@@ -1,0 +1,1176 @@
+//! A small world around the pure part: a vCenter, a kube-apiserver, guests and kubelets that keep their own state. The program
+//! is met only through the facts that it is told and the effects that it asks for. A crash of the program, or the end of an
+//! episode, changes nothing out here: what was requested goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use haulout::cluster::update::{self as kubernetes, Maintenance, Maintenances, Marks, Node, Ready, Role};
+use haulout::ids::{
+    BootId, ComputeRef, DatastoreRef, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef, VmUuid,
+};
+use haulout::inventory::{Fact, Inventory, MaxUnavailable, Rules};
+use haulout::maintenance::clock::{Monotonic, Now, wall_after};
+use haulout::maintenance::decide::{Decision, Transition, decide};
+use haulout::maintenance::effect::{Effect, EffectKind, Place};
+use haulout::maintenance::episode::{DrainEnd, Episode, Phase, Record};
+use haulout::maintenance::finding::{Finding, Found};
+use haulout::maintenance::observed::{
+    Advice, DrainReport, Lead, Outcome, PodLeft, PodLeftBecause, Refusal, Sight,
+};
+use haulout::maintenance::placement::{Held, Hold};
+use haulout::maintenance::policy::Policy;
+use haulout::maintenance::record::{self, write, write_last};
+use haulout::maintenance::trail::Last;
+use haulout::vsphere::fault::{Fault, FaultKind};
+use haulout::vsphere::update::{
+    self as vsphere, Compute, Connection, Entering, Host, Passthrough, PciDevice, Power, Signal, Task,
+    TaskState, Vm, VmKey,
+};
+use jiff::Timestamp;
+
+use crate::facts::{GPU, at};
+
+/// The PCI ids of the one kind of GPU here.
+const GPU_IDS: (u16, u16) = (0x10de, 0x2235);
+
+/// The hosts: each node's own, and others that have a device as well.
+pub const HOSTS: [&str; 4] = ["home-0", "home-1", "spare-0", "spare-1"];
+
+/// How many nodes there are.
+pub const NODES: usize = 2;
+
+/// The most effects other than drain rounds for one node within ten minutes of elapsed time. A whole episode with a few refusals
+/// has ten; what is more than this is a storm.
+const MOST_EFFECTS: usize = 60;
+
+/// A host as it is.
+#[derive(Clone, Debug, Default)]
+pub struct HostTruth {
+    pub entering: Option<(TaskRef, Timestamp)>,
+    pub in_maintenance: bool,
+    pub is_unreachable: bool,
+    /// Whether its device is held by a VM that is nobody's here.
+    pub is_taken: bool,
+    /// It refuses to power VMs on, with this fault.
+    pub refuses_power_on: Option<FaultKind>,
+}
+
+impl HostTruth {
+    pub fn takes_vms(&self) -> bool {
+        self.entering.is_none() && !self.in_maintenance && !self.is_unreachable
+    }
+}
+
+/// What a task does.
+#[derive(Clone, Debug, PartialEq)]
+enum Work {
+    PowerOff,
+    PowerOn(usize),
+    Relocate(usize),
+}
+
+/// A VM as it is.
+#[derive(Clone, Debug)]
+pub struct VmTruth {
+    pub power: Power,
+    pub host: usize,
+    pub exists: bool,
+    boots: u32,
+    /// The guest was asked to shut down and has not done so.
+    going_down: bool,
+    running: Option<(TaskRef, Work)>,
+    tasks: Vec<Task>,
+    /// Somebody powered it off outside of any episode, and it is to stay so.
+    pub off_by_person: bool,
+}
+
+/// A Node object as it stands, and the machine that its kubelet runs on.
+#[derive(Clone, Debug)]
+pub struct NodeTruth {
+    pub object: Option<Node>,
+    pub is_selected: bool,
+    pub pods: u32,
+    /// A person cordoned it, and no person has uncordoned it since.
+    pub cordoned_by_person: bool,
+    /// Pods come on it although it is cordoned, for a moment after the cordon.
+    registrations: u32,
+}
+
+/// One process of the program.
+struct Process {
+    inventory: Inventory,
+    /// Its wall clock against the true time.
+    offset: jiff::SignedDuration,
+}
+
+/// Everything.
+pub struct World {
+    pub hosts: Vec<HostTruth>,
+    pub vms: Vec<VmTruth>,
+    pub nodes: Vec<NodeTruth>,
+    pub requests: Vec<Maintenance>,
+    copies: BTreeMap<String, Maintenance>,
+    pub policy: Policy,
+    process: Process,
+    elapsed: Duration,
+    tasks: u32,
+    versions: u64,
+    /// The replies to the next acts are lost, after they were done.
+    pub lose_replies: u32,
+    pub vcenter_is_lost: bool,
+    /// When effects were asked for, by node.
+    effects: Vec<Vec<Duration>>,
+    pub log: Vec<String>,
+}
+
+pub fn node_name(index: usize) -> NodeName {
+    NodeName::new(format!("node-{index}"))
+}
+
+fn uuid(index: usize) -> VmUuid {
+    VmUuid::parse(&format!("4215e1a2-7c3d-9e4f-0102-0304050607{index:02x}")).unwrap()
+}
+
+fn vm_ref(index: usize) -> VmRef {
+    VmRef::new(format!("vm-{index}"))
+}
+
+pub fn host_ref(index: usize) -> HostRef {
+    HostRef::new(format!("host-{index}"))
+}
+
+fn new_process(began: Now, rules: Rules) -> Inventory {
+    let mut inventory = Inventory::new(rules, began.wall);
+    inventory.tick(began);
+    inventory.leads(Lead::ALONE);
+    inventory
+}
+
+fn rules() -> Rules {
+    Rules {
+        concurrent_drains: 1,
+        unavailable: MaxUnavailable::Unlimited,
+        bind_by_name: false,
+        require_approval: false,
+        node_maintenances: true,
+        drain_slot: Duration::from_secs(1800),
+    }
+}
+
+impl World {
+    pub fn new(policy: Policy, cordoned: bool) -> Self {
+        let began = Now::at(at(0), 0);
+        let mut world = Self {
+            hosts: vec![HostTruth::default(); HOSTS.len()],
+            vms: Vec::new(),
+            nodes: Vec::new(),
+            requests: Vec::new(),
+            copies: BTreeMap::new(),
+            policy,
+            process: Process {
+                inventory: new_process(began, rules()),
+                offset: jiff::SignedDuration::ZERO,
+            },
+            elapsed: Duration::ZERO,
+            tasks: 0,
+            versions: 1,
+            lose_replies: 0,
+            vcenter_is_lost: false,
+            effects: vec![Vec::new(); NODES],
+            log: Vec::new(),
+        };
+        world.hosts[2].is_taken = true;
+        world.hosts[3].is_taken = true;
+        for index in 0..NODES {
+            world.vms.push(VmTruth {
+                power: Power::On,
+                host: index,
+                exists: true,
+                boots: 1,
+                going_down: false,
+                running: None,
+                tasks: Vec::new(),
+                off_by_person: false,
+            });
+            world.nodes.push(NodeTruth {
+                object: None,
+                is_selected: true,
+                pods: 2,
+                cordoned_by_person: false,
+                registrations: 0,
+            });
+            world.register(index);
+        }
+        if cordoned {
+            world.cordon(0, true);
+        }
+        world.tell_all();
+        world
+    }
+
+    /// The latest of what happened.
+    pub fn told(&self) -> String {
+        let lines: Vec<&str> = self
+            .log
+            .iter()
+            .map(String::as_str)
+            .filter(|line| !line.contains(": Survey in"))
+            .collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    /// The moment, as the process reads its clocks.
+    fn now(&self) -> Now {
+        let wall = wall_after(at(0), self.elapsed)
+            .saturating_add(self.process.offset)
+            .unwrap();
+        Now {
+            wall,
+            monotonic: Monotonic::since_boot(self.elapsed),
+        }
+    }
+
+    /// vCenter's and the kube-apiserver's clock: the true time.
+    fn true_time(&self) -> Timestamp {
+        wall_after(at(0), self.elapsed)
+    }
+
+    pub fn node(&self, index: usize) -> Option<&Node> {
+        self.nodes[index].object.as_ref()
+    }
+
+    pub fn is_cordoned(&self, index: usize) -> bool {
+        self.node(index).is_some_and(|node| node.unschedulable)
+    }
+
+    /// What stands on the Node, or on its copy where the Node is gone.
+    pub fn record(&self, index: usize) -> Record {
+        let annotations = |marks: &Marks| record::Annotations {
+            episode: marks.episode.clone(),
+            ..record::Annotations::default()
+        };
+        match self.node(index) {
+            Some(node) => record::read(&annotations(&node.marks)),
+            None => Record::InService,
+        }
+    }
+
+    /// Whether an episode of the node is open, on the Node or on a copy.
+    pub fn is_in_episode(&self, index: usize) -> bool {
+        let is_open = |copy: &&Maintenance| !copy.is_over && copy.node == node_name(index);
+        self.record(index) != Record::InService || self.copies.values().any(|copy| is_open(&copy))
+    }
+
+    pub fn episode(&self, index: usize) -> Option<Episode> {
+        self.record(index).episode().cloned()
+    }
+
+    /// The episode that the program goes on with: also where only the copy has it.
+    pub fn open_episode(&self, index: usize) -> Option<Episode> {
+        self.episode(index).or_else(|| {
+            let mut open = self
+                .copies
+                .values()
+                .filter(|copy| !copy.is_over && copy.node == node_name(index));
+            let Role::Episode { record } = &open.next()?.role else {
+                return None;
+            };
+            let annotations = record::Annotations {
+                episode: record.clone(),
+                ..record::Annotations::default()
+            };
+            record::read(&annotations).episode().cloned()
+        })
+    }
+
+    // What is told of the world.
+
+    /// Tells the process everything there is, as at a start.
+    pub fn tell_all(&mut self) {
+        let now = self.now();
+        let mut facts = vec![
+            Fact::Vsphere(vsphere::Update::Reset),
+            Fact::Cluster(kubernetes::Update::Reset),
+            Fact::Cluster(kubernetes::Update::Maintenances(Maintenances::Reset)),
+        ];
+        facts.extend(self.facts());
+        facts.extend([
+            Fact::Cluster(kubernetes::Update::Settled),
+            Fact::Cluster(kubernetes::Update::Maintenances(Maintenances::Settled)),
+        ]);
+        facts.push(if self.vcenter_is_lost {
+            Fact::Vsphere(vsphere::Update::Lost {
+                why: "cut".to_owned(),
+            })
+        } else {
+            Fact::Vsphere(vsphere::Update::Settled)
+        });
+        let inventory = &mut self.process.inventory;
+        inventory.tick(now);
+        facts.into_iter().for_each(|fact| inventory.apply(fact));
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        let mut facts = vec![Fact::Vsphere(vsphere::Update::Compute(Compute {
+            moref: ComputeRef::new("cluster"),
+            name: Some("cluster".to_owned()),
+            drs: None,
+        }))];
+        facts.extend((0..HOSTS.len()).map(|index| self.host_fact(index)));
+        for index in 0..NODES {
+            facts.extend(self.vm_facts(index));
+            facts.extend(self.node_fact(index));
+        }
+        let objects = self.requests.iter().chain(self.copies.values());
+        facts.extend(objects.map(|object| {
+            let seen = Maintenances::Seen(Box::new(object.clone()));
+            Fact::Cluster(kubernetes::Update::Maintenances(seen))
+        }));
+        facts
+    }
+
+    fn host_fact(&self, index: usize) -> Fact {
+        let truth = &self.hosts[index];
+        let device = PciDevice {
+            address: "0000:01:00.0".to_owned(),
+            vendor: GPU_IDS.0,
+            device: GPU_IDS.1,
+        };
+        Fact::Vsphere(vsphere::Update::Host(Arc::new(Host {
+            moref: host_ref(index),
+            name: Some(HOSTS[index].to_owned()),
+            compute: Some(ComputeRef::new("cluster")),
+            connection: Some(if truth.is_unreachable {
+                Connection::NotResponding
+            } else {
+                Connection::Connected
+            }),
+            in_maintenance: Some(truth.in_maintenance),
+            in_quarantine: Some(false),
+            entering: truth.entering.as_ref().map(|(task, queued_at)| Entering {
+                task: task.clone(),
+                queued_at: *queued_at,
+                user: None,
+                signal: Signal::Push,
+            }),
+            datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+            passthrough: Some(Arc::new([device])),
+        })))
+    }
+
+    fn vm_facts(&self, index: usize) -> Vec<Fact> {
+        let truth = &self.vms[index];
+        if !truth.exists {
+            return vec![
+                Fact::Vsphere(vsphere::Update::VmGone(vm_ref(index))),
+                self.answer(index),
+            ];
+        }
+        let vm = Vm {
+            moref: vm_ref(index),
+            name: Some(node_name(index).to_string()),
+            uuid: Some(uuid(index)),
+            template: false,
+            power: Some(truth.power),
+            host: Some(host_ref(truth.host)),
+            tools_running: Some(truth.power == Power::On && !truth.going_down),
+            question: None,
+            datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+            passthrough: Some(vec![Passthrough::Dynamic {
+                allowed: vec![GPU_IDS],
+            }]),
+            evacuation_power_off: false,
+        };
+        let tasks = truth.tasks.iter().cloned();
+        let tasks = tasks.map(|task| Fact::Vsphere(vsphere::Update::Task(task)));
+        let own = [Fact::Vsphere(vsphere::Update::Vm(vm)), self.answer(index)];
+        own.into_iter().chain(tasks).collect()
+    }
+
+    fn answer(&self, index: usize) -> Fact {
+        let vms = self.vms[index].exists.then(|| vm_ref(index));
+        Fact::Vsphere(vsphere::Update::Found {
+            key: VmKey::Uuid(uuid(index)),
+            vms: vms.into_iter().collect(),
+        })
+    }
+
+    fn node_fact(&self, index: usize) -> Option<Fact> {
+        let truth = &self.nodes[index];
+        let node = truth.object.clone().filter(|_| truth.is_selected)?;
+        Some(Fact::Cluster(kubernetes::Update::Node(Box::new(node))))
+    }
+
+    fn apply(&mut self, fact: Fact) {
+        let now = self.now();
+        self.process.inventory.tick(now);
+        self.process.inventory.apply(fact);
+    }
+
+    fn tell_host(&mut self, index: usize) {
+        if !self.vcenter_is_lost {
+            let fact = self.host_fact(index);
+            self.apply(fact);
+        }
+    }
+
+    fn tell_vm(&mut self, index: usize) {
+        if !self.vcenter_is_lost {
+            for fact in self.vm_facts(index) {
+                self.apply(fact);
+            }
+        }
+    }
+
+    pub fn tell_node(&mut self, index: usize) {
+        if let Some(fact) = self.node_fact(index) {
+            self.apply(fact);
+        }
+    }
+
+    fn tell_object(&mut self, object: Maintenance) {
+        let seen = Maintenances::Seen(Box::new(object));
+        self.apply(Fact::Cluster(kubernetes::Update::Maintenances(seen)));
+    }
+
+    // What people, vCenter and kubelets do.
+
+    pub fn enter(&mut self, host: usize) {
+        let truth = &self.hosts[host];
+        if truth.entering.is_none() && !truth.in_maintenance {
+            self.tasks += 1;
+            let task = (TaskRef::new(format!("enter-{}", self.tasks)), self.true_time());
+            self.hosts[host].entering = Some(task);
+            self.tell_host(host);
+        }
+    }
+
+    /// The host is in maintenance once nothing runs on it.
+    pub fn try_to_enter(&mut self, host: usize) {
+        let is_empty = self
+            .vms
+            .iter()
+            .all(|vm| vm.host != host || vm.power == Power::Off);
+        if self.hosts[host].entering.is_some() && is_empty {
+            self.hosts[host].entering = None;
+            self.hosts[host].in_maintenance = true;
+            self.tell_host(host);
+        }
+    }
+
+    pub fn leave(&mut self, host: usize) {
+        self.hosts[host].entering = None;
+        self.hosts[host].in_maintenance = false;
+        self.hosts[host].is_unreachable = false;
+        self.tell_host(host);
+    }
+
+    pub fn set_host(&mut self, host: usize, change: impl FnOnce(&mut HostTruth)) {
+        change(&mut self.hosts[host]);
+        self.tell_host(host);
+    }
+
+    fn powered_off(&mut self, index: usize) {
+        let vm = &mut self.vms[index];
+        vm.power = Power::Off;
+        vm.going_down = false;
+        // Its pods are lost with it; the Node goes on telling the boot id and the Ready it had.
+        self.nodes[index].pods = 0;
+        self.tell_vm(index);
+    }
+
+    fn powered_on(&mut self, index: usize) {
+        let vm = &mut self.vms[index];
+        vm.power = Power::On;
+        vm.boots += 1;
+        vm.off_by_person = false;
+        self.tell_vm(index);
+    }
+
+    /// The guest that was asked to shut down does so.
+    pub fn guest_stops(&mut self, index: usize) {
+        if self.vms[index].power == Power::On && self.vms[index].going_down {
+            self.log.push(format!("guest {index} stops"));
+            self.powered_off(index);
+        }
+    }
+
+    /// The guest restarts instead of stopping.
+    pub fn guest_reboots(&mut self, index: usize) {
+        let vm = &mut self.vms[index];
+        if vm.power == Power::On && vm.going_down {
+            vm.going_down = false;
+            vm.boots += 1;
+            self.tell_vm(index);
+            self.kubelet_reports(index, true);
+        }
+    }
+
+    /// The VM dies without anybody's doing.
+    pub fn vm_dies(&mut self, index: usize) {
+        if self.vms[index].power == Power::On && self.is_in_episode(index) {
+            self.log.push(format!("VM {index} dies"));
+            self.powered_off(index);
+        }
+    }
+
+    pub fn person_powers_off(&mut self, index: usize) {
+        if self.vms[index].power == Power::On && self.vms[index].running.is_none() {
+            self.vms[index].off_by_person = !self.is_in_episode(index);
+            self.push_task(index, "VirtualMachine.powerOff", TaskState::Success, false);
+            self.powered_off(index);
+        }
+    }
+
+    pub fn person_powers_on(&mut self, index: usize) {
+        let vm = &self.vms[index];
+        if vm.power == Power::Off && vm.running.is_none() && self.hosts[vm.host].takes_vms() {
+            self.push_task(index, "VirtualMachine.powerOn", TaskState::Success, false);
+            self.powered_on(index);
+        }
+    }
+
+    fn push_task(&mut self, index: usize, what: &str, state: TaskState, by_us: bool) -> TaskRef {
+        self.tasks += 1;
+        let moref = TaskRef::new(format!("task-{}", self.tasks));
+        let task = Task {
+            moref: moref.clone(),
+            vm: Some(vm_ref(index)),
+            description_id: what.to_owned(),
+            state,
+            queued_at: self.true_time(),
+            by_us,
+        };
+        self.vms[index].tasks.push(task);
+        moref
+    }
+
+    /// The task that runs on the VM ends: as it may, or with `failure`.
+    pub fn task_ends(&mut self, index: usize, failure: Option<FaultKind>) {
+        let Some((moref, work)) = self.vms[index].running.take() else {
+            return;
+        };
+        let fault = failure.or_else(|| self.impossible(index, &work));
+        let state = match &fault {
+            Some(kind) => TaskState::Error(Fault {
+                kind: kind.clone(),
+                said: "no".to_owned(),
+            }),
+            None => TaskState::Success,
+        };
+        let known = self.vms[index].tasks.iter_mut().find(|task| task.moref == moref);
+        known.unwrap().state = state;
+        self.log.push(format!("{work:?} of vm {index} ends: {fault:?}"));
+        match (&work, fault) {
+            (_, Some(_)) => self.tell_vm(index),
+            (Work::PowerOff, None) => self.powered_off(index),
+            (Work::PowerOn(_), None) => self.powered_on(index),
+            (Work::Relocate(host), None) => {
+                self.vms[index].host = *host;
+                self.tell_vm(index);
+            }
+        }
+    }
+
+    fn impossible(&self, index: usize, work: &Work) -> Option<FaultKind> {
+        let device_is_taken = |host: usize| {
+            let other =
+                |vm: &(usize, &VmTruth)| vm.0 != index && vm.1.host == host && vm.1.power == Power::On;
+            self.hosts[host].is_taken || self.vms.iter().enumerate().any(|vm| other(&vm))
+        };
+        match work {
+            Work::PowerOff => (self.vms[index].power == Power::Off).then_some(FaultKind::InvalidPowerState),
+            Work::PowerOn(host) if !self.hosts[*host].takes_vms() => Some(FaultKind::InvalidHostState),
+            Work::PowerOn(host) if self.hosts[*host].refuses_power_on.is_some() => {
+                self.hosts[*host].refuses_power_on.clone()
+            }
+            Work::PowerOn(host) if device_is_taken(*host) => Some(FaultKind::InsufficientResources),
+            Work::Relocate(host) if !self.hosts[*host].takes_vms() => Some(FaultKind::InvalidHostState),
+            Work::PowerOn(_) | Work::Relocate(_) => None,
+        }
+    }
+
+    // What happens to Node objects.
+
+    fn boot_id(&self, index: usize) -> BootId {
+        BootId::new(format!("boot-{index}-{}", self.vms[index].boots))
+    }
+
+    /// A kubelet that starts registers its Node where there is none.
+    fn register(&mut self, index: usize) {
+        let truth = &mut self.nodes[index];
+        truth.registrations += 1;
+        self.versions += 1;
+        let node = Node {
+            name: node_name(index),
+            uid: NodeUid::new(format!("uid-{index}-{}", truth.registrations)),
+            resource_version: self.versions,
+            created_at: at(0),
+            provider_uuid: Some(uuid(index)),
+            system_uuid: Some(uuid(index)),
+            unschedulable: false,
+            cordoned_by: None,
+            ready: Ready {
+                is_true: true,
+                heartbeat: None,
+            },
+            boot_id: None,
+            gpus: BTreeMap::from([(GPU.to_owned(), 2)]).into(),
+            marks: Marks::default(),
+        };
+        truth.object = Some(node);
+        truth.is_selected = true;
+        truth.cordoned_by_person = false;
+        let boot_id = self.boot_id(index);
+        self.change_node(index, |node| node.boot_id = Some(boot_id));
+    }
+
+    fn change_node(&mut self, index: usize, change: impl FnOnce(&mut Node)) {
+        self.versions += 1;
+        let version = self.versions;
+        if let Some(node) = &mut self.nodes[index].object {
+            change(node);
+            node.resource_version = version;
+        }
+        self.tell_node(index);
+    }
+
+    /// The kubelet of a VM that runs tells its boot, and its GPUs where they are there.
+    pub fn kubelet_reports(&mut self, index: usize, with_gpus: bool) {
+        let vm = &self.vms[index];
+        if vm.power != Power::On || !vm.exists || vm.going_down {
+            return;
+        }
+        let boot_id = self.boot_id(index);
+        let is_restart = self.node(index).and_then(|node| node.boot_id.clone()) != Some(boot_id.clone());
+        if self.node(index).is_none() {
+            // Only a kubelet that starts registers a Node.
+            if !is_restart {
+                return;
+            }
+            self.register(index);
+        }
+        let gpus = if with_gpus { 2 } else { 0 };
+        self.change_node(index, |node| {
+            node.boot_id = Some(boot_id);
+            node.ready.is_true = true;
+            node.gpus = BTreeMap::from([(GPU.to_owned(), gpus)])
+                .into_iter()
+                .filter(|(_, count)| *count > 0)
+                .collect::<BTreeMap<_, _>>()
+                .into();
+        });
+    }
+
+    /// The node controller has missed the kubelet of a VM that is off.
+    pub fn kubelet_is_missed(&mut self, index: usize) {
+        if self.vms[index].power == Power::Off {
+            self.change_node(index, |node| node.ready.is_true = false);
+        }
+    }
+
+    pub fn delete_node(&mut self, index: usize) {
+        let Some(node) = self.nodes[index].object.take() else {
+            return;
+        };
+        self.nodes[index].pods = 0;
+        self.nodes[index].cordoned_by_person = false;
+        self.apply(Fact::Cluster(kubernetes::Update::NodeGone {
+            name: node.name,
+            uid: node.uid,
+        }));
+    }
+
+    /// Somebody's cordon or uncordon. kubectl leaves a node alone that is already as it is asked to be.
+    pub fn cordon(&mut self, index: usize, cordons: bool) {
+        if self.node(index).is_none_or(|node| node.unschedulable == cordons) {
+            return;
+        }
+        self.nodes[index].cordoned_by_person = cordons;
+        self.change_node(index, |node| {
+            node.unschedulable = cordons;
+            node.cordoned_by = cordons.then(|| "kubectl-cordon".to_owned());
+        });
+    }
+
+    /// A controller that uncordons at boot: nobody's wish about the cordon.
+    pub fn driver_uncordons(&mut self, index: usize) {
+        self.change_node(index, |node| {
+            node.unschedulable = false;
+            node.cordoned_by = None;
+        });
+    }
+
+    pub fn wipe_annotations(&mut self, index: usize) {
+        self.change_node(index, |node| node.marks.episode = None);
+    }
+
+    pub fn mark(&mut self, index: usize, change: impl FnOnce(&mut Marks)) {
+        self.change_node(index, |node| change(&mut node.marks));
+    }
+
+    pub fn pod_comes(&mut self, index: usize) {
+        if self.node(index).is_some() && self.vms[index].power == Power::On {
+            self.nodes[index].pods += 1;
+            self.pods_changed(index);
+        }
+    }
+
+    pub fn pod_goes(&mut self, index: usize) {
+        if self.nodes[index].pods > 0 {
+            self.nodes[index].pods -= 1;
+            self.pods_changed(index);
+        }
+    }
+
+    /// Only the pods of nodes that are being drained are watched.
+    fn pods_changed(&mut self, index: usize) {
+        if self.process.inventory.draining().contains(&node_name(index)) {
+            self.apply(Fact::Cluster(kubernetes::Update::PodsChanged(node_name(index))));
+        }
+    }
+
+    pub fn ask(&mut self, index: usize, action: kubernetes::AskedAction) {
+        if self.requests.iter().any(|it| it.node == node_name(index)) {
+            return;
+        }
+        self.versions += 1;
+        let object = Maintenance {
+            name: format!("request-{}", self.versions),
+            uid: RequestUid::new(format!("request-{}", self.versions)),
+            resource_version: self.versions,
+            generation: 1,
+            created_at: self.true_time(),
+            node: node_name(index),
+            role: Role::Request(kubernetes::Asked {
+                reason: String::new(),
+                action,
+                target_host: None,
+                drain_timeout: None,
+                hold_on_drain_timeout: None,
+                guest_shutdown_timeout: None,
+            }),
+            is_over: false,
+            status: Box::default(),
+        };
+        self.requests.push(object.clone());
+        self.tell_object(object);
+    }
+
+    pub fn delete_requests(&mut self, index: usize) {
+        let (gone, stay) = self
+            .requests
+            .drain(..)
+            .partition(|it: &Maintenance| it.node == node_name(index));
+        self.requests = stay;
+        for object in gone {
+            let gone = Maintenances::Gone {
+                name: object.name,
+                uid: object.uid,
+            };
+            self.apply(Fact::Cluster(kubernetes::Update::Maintenances(gone)));
+        }
+    }
+
+    pub fn set_vm_exists(&mut self, index: usize, exists: bool) {
+        self.vms[index].exists = exists;
+        self.tell_vm(index);
+    }
+
+    pub fn lose_vcenter(&mut self) {
+        self.vcenter_is_lost = true;
+        self.apply(Fact::Vsphere(vsphere::Update::Lost {
+            why: "cut".to_owned(),
+        }));
+    }
+
+    pub fn vcenter_is_back(&mut self) {
+        self.vcenter_is_lost = false;
+        self.tell_all();
+    }
+
+    /// Another process takes over, whose wall clock differs by `offset` from the true time.
+    pub fn restart(&mut self, offset: jiff::SignedDuration) {
+        self.log.push(format!("another process, {offset:#}"));
+        self.process.offset = offset;
+        let now = self.now();
+        self.process.inventory = new_process(now, rules());
+        self.tell_all();
+    }
+
+    /// The process's wall clock is stepped.
+    pub fn step_clock(&mut self, by: jiff::SignedDuration) {
+        self.process.offset = self.process.offset.checked_add(by).unwrap();
+    }
+
+    // What the program does.
+
+    /// Time passes, and the program looks whenever it wants to.
+    pub fn pass(&mut self, span: Duration) {
+        let end = self.elapsed + span;
+        loop {
+            let recheck = self.settle();
+            let next = recheck.map_or(end, |at| {
+                at.uptime().max(self.elapsed + Duration::from_millis(20))
+            });
+            if next >= end {
+                break;
+            }
+            self.elapsed = next;
+        }
+        self.elapsed = self.elapsed.max(end);
+        self.settle();
+    }
+
+    /// Lets the program look until it has nothing more to do at this moment. Gives when it wants to look again.
+    pub fn settle(&mut self) -> Option<Monotonic> {
+        for _ in 0..200 {
+            // No two things happen at one moment.
+            self.elapsed += Duration::from_millis(1);
+            let now = self.now();
+            self.process.inventory.tick(now);
+            let pressing = self.process.inventory.roster().pressing;
+            if !self.vcenter_is_lost {
+                for index in 0..NODES {
+                    if pressing.contains_key(&VmKey::Uuid(uuid(index))) {
+                        let answer = self.answer(index);
+                        self.apply(answer);
+                    }
+                }
+            }
+            self.process.inventory.roster();
+            let sights = self.process.inventory.sights();
+            let mut recheck: Option<Monotonic> = None;
+            let mut has_done = false;
+            for (name, sight) in sights {
+                let Some(index) = (0..NODES).find(|index| node_name(*index) == name) else {
+                    continue;
+                };
+                match decide(&sight.record, &sight.seen, &self.policy, now) {
+                    Decision::Record(transition) => {
+                        self.write(index, &sight, &transition);
+                        has_done = true;
+                    }
+                    Decision::Act { effect, .. } => {
+                        self.perform(index, &sight, &effect);
+                        has_done = true;
+                    }
+                    Decision::Wait { recheck: at, .. } => {
+                        recheck = [recheck, at].into_iter().flatten().min();
+                    }
+                    Decision::Rest => {}
+                }
+                if has_done {
+                    // The next node is looked at with what came of it.
+                    break;
+                }
+            }
+            if !has_done {
+                return recheck;
+            }
+        }
+        let phases: Vec<Record> = (0..NODES).map(|index| self.record(index)).collect();
+        panic!("no rest: {phases:#?}\n{}", self.told());
+    }
+
+    fn write(&mut self, index: usize, sight: &Sight, transition: &Transition) {
+        let name = node_name(index);
+        let phase = transition.record.phase_name();
+        self.log
+            .push(format!("{name}: {} -> {phase}", sight.record.phase_name()));
+        self.end_is_right(index, sight, transition);
+        let json = write(&transition.record, self.now().wall).episode;
+        let last = Last::of(&sight.record, transition, self.now().wall).map(|last| write_last(&last));
+        if let Some(Role::Request(_)) = transition.fulfilled.as_ref().and_then(|mark| {
+            let object = self.requests.iter().find(|it| it.uid == mark.uid)?;
+            Some(object.role.clone())
+        }) {
+            self.delete_requests(index);
+        }
+        if let Some(node) = self.node(index) {
+            assert_eq!(
+                sight.seen.node.as_ref().map(|node| node.resource_version),
+                Some(node.resource_version),
+                "decided on another version of the Node than the one that stands there"
+            );
+            let unschedulable = transition.unschedulable;
+            self.change_node(index, |node| {
+                node.marks.episode.clone_from(&json);
+                node.marks.last_episode.clone_from(&last);
+                if let Some(unschedulable) = unschedulable {
+                    node.unschedulable = unschedulable;
+                    node.cordoned_by = unschedulable.then(|| "haulout".to_owned());
+                }
+            });
+        } else {
+            assert!(sight.seen.has_copy, "a record is written nowhere");
+        }
+        self.copy(index, sight.record.episode(), transition, json);
+    }
+
+    /// The second copy of the record, on an object of its own.
+    fn copy(
+        &mut self,
+        index: usize,
+        before: Option<&Episode>,
+        transition: &Transition,
+        json: Option<String>,
+    ) {
+        self.versions += 1;
+        let Some(episode) = transition.record.episode().or(before) else {
+            return;
+        };
+        let name = format!("{}-{}", node_name(index), episode.id);
+        let object = Maintenance {
+            uid: RequestUid::new(name.clone()),
+            name: name.clone(),
+            resource_version: self.versions,
+            generation: 1,
+            created_at: episode.begun_at,
+            node: node_name(index),
+            is_over: json.is_none(),
+            role: Role::Episode { record: json },
+            status: Box::default(),
+        };
+        self.copies.insert(name, object.clone());
+        self.tell_object(object);
+    }
+
+    /// What must hold when an episode ends, and when a cordon is taken away.
+    fn end_is_right(&self, index: usize, sight: &Sight, transition: &Transition) {
+        let log = || self.told();
+        if transition.unschedulable == Some(false) {
+            assert!(
+                !self.nodes[index].cordoned_by_person,
+                "a person's cordon was taken away\n{}",
+                log()
+            );
+        }
+        let (Some(before), Record::InService) = (sight.record.episode(), &transition.record) else {
+            return;
+        };
+        let vm = &self.vms[index];
+        assert_eq!(vm.power, Power::On, "an episode ended with the VM off\n{}", log());
+        if before.powered_off {
+            let node = self.node(index).expect("an episode ended without a Node");
+            assert!(node.ready.is_true, "back without being Ready\n{}", log());
+            assert_ne!(
+                node.boot_id,
+                before.boot_before,
+                "back on the boot before\n{}",
+                log()
+            );
+            let gpus = before.gpus_before.get(GPU).copied().unwrap_or(0);
+            assert!(
+                node.gpus.get(GPU).copied().unwrap_or(0) >= gpus,
+                "back without its GPUs\n{}",
+                log()
+            );
+        }
+    }
+
+    fn perform(&mut self, index: usize, sight: &Sight, effect: &Effect) {
+        let name = node_name(index);
+        let at = self.now();
+        self.log.push(format!(
+            "{name}: {:?} in {}",
+            effect.kind(),
+            sight.record.phase_name()
+        ));
+        if effect.kind() != EffectKind::DrainRound {
+            let effects = &mut self.effects[index];
+            effects.push(self.elapsed);
+            let recent = effects
+                .iter()
+                .filter(|at| self.elapsed - **at < Duration::from_secs(600));
+            let recent = recent.count();
+            assert!(
+                recent <= MOST_EFFECTS,
+                "{recent} effects within ten minutes\n{}",
+                self.told()
+            );
+        }
+        let is_lost = effect.kind() != EffectKind::DrainRound && self.lose_replies > 0;
+        let mut outcome = self.act(index, sight, effect);
+        if is_lost && effect.changes_something() {
+            self.lose_replies -= 1;
+            outcome = Outcome::Refused(Refusal {
+                advice: Advice::Unanswered,
+                said: "the connection was lost".to_owned(),
+            });
+        }
+        let host = match effect {
+            Effect::Relocate { to: host, .. }
+            | Effect::PowerOn {
+                place: Place::Host(host),
+                ..
+            } => Some(host.clone()),
+            _ => None,
+        };
+        let found = Found::Tried {
+            kind: effect.kind(),
+            at,
+            host,
+            outcome,
+        };
+        self.apply(Fact::Finding(Finding { node: name, found }));
+        self.tell_vm(index);
+    }
+
+    /// Does it, and checks that it may be done.
+    fn act(&mut self, index: usize, sight: &Sight, effect: &Effect) -> Outcome {
+        let log = |world: &Self| world.told();
+        let refused = |advice, said: &str| {
+            Outcome::Refused(Refusal {
+                advice,
+                said: said.to_owned(),
+            })
+        };
+        match effect {
+            Effect::DrainRound { pods_revision, .. } => {
+                let left = (0..self.nodes[index].pods).map(|pod| PodLeft {
+                    name: format!("ml/{pod}"),
+                    why: PodLeftBecause::Leaving,
+                });
+                let report = DrainReport {
+                    listed_at: self.now().monotonic,
+                    pods_revision: *pods_revision,
+                    left: left.collect(),
+                    moved_at: None,
+                    listed: 0,
+                    ignored: 0,
+                    evicted: 0,
+                };
+                let found = Found::Drain(report);
+                let node = node_name(index);
+                self.apply(Fact::Finding(Finding { node, found }));
+                Outcome::Done
+            }
+            Effect::Survey { hosts } => {
+                for host in 0..HOSTS.len() {
+                    if hosts.contains(&host_ref(host)) {
+                        let holds = self.holds(host);
+                        let found = Found::Holds {
+                            host: host_ref(host),
+                            holds,
+                        };
+                        let node = node_name(index);
+                        self.apply(Fact::Finding(Finding { node, found }));
+                    }
+                }
+                Outcome::Done
+            }
+            Effect::ShutdownGuest { .. } => {
+                self.may_go_down(index, sight);
+                assert!(
+                    !self.vms[index].going_down,
+                    "a guest on its way down is asked again\n{}",
+                    log(self)
+                );
+                if self.vms[index].power == Power::On {
+                    self.vms[index].going_down = true;
+                }
+                Outcome::Asked
+            }
+            Effect::PowerOff { .. } => {
+                self.may_go_down(index, sight);
+                self.start(index, "VirtualMachine.powerOff", Work::PowerOff)
+            }
+            Effect::Relocate { to, .. } => {
+                assert_eq!(self.vms[index].power, Power::Off, "a VM that runs is moved");
+                let to = (0..HOSTS.len()).find(|host| host_ref(*host) == *to).unwrap();
+                let is_refused = sight.record.episode().is_some_and(|episode| {
+                    episode.refusal_of(&host_ref(to)).is_some() && episode.host.moref != Some(host_ref(to))
+                });
+                assert!(!is_refused, "moved to a host that has refused it\n{}", log(self));
+                self.start(index, "VirtualMachine.relocate", Work::Relocate(to))
+            }
+            Effect::PowerOn { place, .. } => {
+                let keeps_off = self.requests.iter().any(|it| {
+                    let asks_off = matches!(
+                        &it.role,
+                        Role::Request(asked) if asked.action == kubernetes::AskedAction::PowerOff
+                    );
+                    it.node == node_name(index) && asks_off
+                });
+                assert!(
+                    !keeps_off,
+                    "powered on although a request keeps it off\n{}",
+                    log(self)
+                );
+                match (place, self.vms[index].power) {
+                    (_, Power::On | Power::Suspended) => Outcome::Done,
+                    (Place::Drs, Power::Off) => refused(Advice::OtherHost, "there is no DRS here"),
+                    (Place::Host(host), Power::Off) => {
+                        let here = self.vms[index].host;
+                        assert_eq!(*host, host_ref(here), "powered on where it does not stand");
+                        self.start(index, "VirtualMachine.powerOn", Work::PowerOn(here))
+                    }
+                }
+            }
+        }
+    }
+
+    fn holds(&self, host: usize) -> Vec<Hold> {
+        let of_ours = self.vms.iter().enumerate().filter(|(_, vm)| vm.host == host);
+        let mut holds: Vec<Hold> = of_ours
+            .map(|(index, _)| Hold {
+                vm: vm_ref(index),
+                device: Held::AnyOf(vec![GPU_IDS]),
+            })
+            .collect();
+        if self.hosts[host].is_taken {
+            holds.push(Hold {
+                vm: VmRef::new("vm-of-somebody"),
+                device: Held::Address("0000:01:00.0".to_owned()),
+            });
+        }
+        holds
+    }
+
+    /// A VM may be shut down only while something asks for that, on a cordoned node without pods that nobody knows of.
+    fn may_go_down(&self, index: usize, sight: &Sight) {
+        let log = || self.told();
+        assert!(
+            self.is_cordoned(index),
+            "power cut on a schedulable node\n{}",
+            log()
+        );
+        let host = &self.hosts[self.vms[index].host];
+        let is_asked = self.requests.iter().any(|it| it.node == node_name(index));
+        assert!(
+            host.entering.is_some() || host.in_maintenance || is_asked,
+            "power cut although nothing asks for it\n{}",
+            log()
+        );
+        let timed_out = sight
+            .record
+            .phase()
+            .is_some_and(|phase| *phase.at_work() == Phase::ShuttingDown(DrainEnd::TimedOut));
+        assert!(
+            self.nodes[index].pods == 0 || timed_out,
+            "power cut on {} pods\n{}",
+            self.nodes[index].pods,
+            log()
+        );
+    }
+
+    /// Starts a task, unless one runs on the VM already.
+    fn start(&mut self, index: usize, what: &str, work: Work) -> Outcome {
+        if let Some((running, other)) = &self.vms[index].running {
+            return if std::mem::discriminant(other) == std::mem::discriminant(&work) {
+                Outcome::Running(running.clone())
+            } else {
+                Outcome::Refused(Refusal {
+                    advice: Advice::Retry,
+                    said: "another task is at work on it".to_owned(),
+                })
+            };
+        }
+        let task = self.push_task(index, what, TaskState::Running, true);
+        self.vms[index].running = Some((task.clone(), work));
+        Outcome::Running(task)
+    }
+}
