@@ -1,70 +1,133 @@
-//! The doors of the servers: only so many come in at once, and nobody stays for ever.
+//! Bounds on HTTP connections: how many are open, how long each may take, and which one gives way when all places are
+//! taken.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use futures::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
-/// How many connections stand at once where nobody stays. A few Prometheus and the kubelet need one each; the rest wait
-/// outside, in the system's queue.
-pub(super) const PLACES: usize = 32;
+/// How many connections are open at once on a server without long streams. The kubelet and a few Prometheus servers
+/// need one each; the rest keeps others from being in their way, and costs 5 MiB at the most.
+pub(super) const PLACES: usize = 256;
 
-/// How long a connection that has nothing to read or write may have stood: the time that Prometheus gives a scrape. Who
-/// keeps one for the next scrape opens another; who sends a byte a minute does not hold a place.
+/// How long a connection may take to send its request head. A kubelet or Prometheus sends it in its first packet; half
+/// of the kubelet's timeout of 2 s is left for the answer.
+const HEAD: Duration = Duration::from_secs(1);
+
+/// How long a connection may be open in all, unless it is a stream: the time that Prometheus gives a scrape.
 const STAY: Duration = Duration::from_secs(10);
 
-/// A listener with a bound on who is inside.
+/// How old a connection without a request has to be before it is closed in favour of another. The request of a kubelet
+/// is read by then, also on a busy machine. It bounds the work that a flood of connections causes as well: with 256
+/// places, 1,280 are accepted in a second, so that the 1,000 in the system's queue are worked off within the kubelet's
+/// timeout.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// A listener with a bound on open connections.
 #[derive(Debug)]
 pub(super) struct Doors {
     listener: TcpListener,
-    places: Arc<Semaphore>,
+    open: Arc<OpenConnections>,
 }
 
-/// One connection that is inside.
+/// The open connections of one listener.
+#[derive(Debug)]
+struct OpenConnections {
+    max: usize,
+    table: Mutex<Table>,
+    /// A connection has ended.
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    next_id: u64,
+    /// Ids grow, so the first is the oldest.
+    by_id: BTreeMap<u64, Arc<Connection>>,
+}
+
+/// What is known of one open connection.
+#[derive(Debug)]
+struct Connection {
+    from: IpAddr,
+    accepted: Instant,
+    /// A whole request head has been read.
+    has_asked: AtomicBool,
+    /// It receives a stream.
+    is_listening: AtomicBool,
+    /// It gave way to another connection.
+    is_closed: AtomicBool,
+    /// The task that reads from it.
+    reader: AtomicWaker,
+}
+
+/// An entry in the table, removed when it is dropped.
+#[derive(Debug)]
+struct Place {
+    id: u64,
+    open: Arc<OpenConnections>,
+}
+
+/// One open connection.
 #[derive(Debug)]
 pub(super) struct Guest {
     stream: TcpStream,
     until: Pin<Box<Sleep>>,
-    /// It was given something at `true`, and has not taken it yet: the clock runs against it then, also where it listens.
+    /// `until` is not the deadline of the request head any more.
+    is_past_head: bool,
+    /// A stream has something to send that the client does not read: `until` counts against it.
     is_held: bool,
     stays: Stays,
-    // Given back when the connection ends.
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Place,
 }
 
-/// Whether a connection is there to listen: then it may be silent, and has only to take what it is told.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Stays(Arc<AtomicBool>);
+/// What a request handler may tell of its connection.
+#[derive(Clone, Debug)]
+pub(super) struct Stays(Arc<Connection>);
 
-/// A connection listens for as long as this lives.
+/// A connection may be silent for as long as this lives.
 #[derive(Debug)]
 pub(super) struct Listening(Stays);
 
 impl Stays {
-    /// Lets the connection listen, until what is given back is dropped.
+    /// Lets the connection be silent until what is returned is dropped; it still has to read what it is sent.
     pub(super) fn listens(&self) -> Listening {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.is_listening.store(true, Ordering::Relaxed);
         Listening(self.clone())
     }
 
+    /// A whole request head has been read: the connection is not closed in favour of another any more.
+    pub(super) fn asks(&self) {
+        self.0.has_asked.store(true, Ordering::Relaxed);
+    }
+
     fn is_listening(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_listening.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection from nowhere, for routers that are called without one.
+impl Default for Stays {
+    fn default() -> Self {
+        Self(Arc::new(Connection::from(Ipv4Addr::UNSPECIFIED.into())))
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.0.0.store(false, Ordering::Relaxed);
+        self.0.0.is_listening.store(false, Ordering::Relaxed);
     }
 }
 
@@ -74,11 +137,105 @@ impl Connected<IncomingStream<'_, Doors>> for Stays {
     }
 }
 
+impl Connection {
+    fn from(from: IpAddr) -> Self {
+        Self {
+            from,
+            accepted: Instant::now(),
+            has_asked: AtomicBool::new(false),
+            is_listening: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            reader: AtomicWaker::new(),
+        }
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.reader.wake();
+    }
+}
+
+impl Table {
+    fn insert(&mut self, connection: Arc<Connection>) -> u64 {
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        self.by_id.insert(id, connection);
+        id
+    }
+
+    /// The connection that gives way to another: of the address with the most connections, the oldest that has not
+    /// sent its request head. One client that opens many thus closes its own.
+    fn gives_way(&self) -> Option<(u64, &Arc<Connection>)> {
+        let mut of_address: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for connection in self.by_id.values() {
+            *of_address.entry(connection.from).or_default() += 1;
+        }
+        self.by_id
+            .iter()
+            .rev()
+            .filter(|(_, connection)| !connection.has_asked.load(Ordering::Relaxed))
+            .max_by_key(|(_, connection)| of_address.get(&connection.from).copied())
+            .map(|(id, connection)| (*id, connection))
+    }
+}
+
+impl OpenConnections {
+    /// Waits for a place for `connection`.
+    async fn admit(self: &Arc<Self>, connection: &Arc<Connection>) -> Place {
+        loop {
+            let look_again = match self.try_admit(connection, Instant::now()) {
+                Ok(place) => return place,
+                Err(look_again) => look_again,
+            };
+            tokio::select! {
+                biased;
+                () = self.freed.notified() => {}
+                () = tokio::time::sleep_until(look_again) => {}
+            }
+        }
+    }
+
+    /// Gives a place, or when to look again unless a connection ends before.
+    fn try_admit(self: &Arc<Self>, connection: &Arc<Connection>, now: Instant) -> Result<Place, Instant> {
+        let mut table = self.table();
+        if table.by_id.len() >= self.max {
+            let Some((id, oldest)) = table.gives_way() else {
+                return Err(now + STAY);
+            };
+            if now < oldest.accepted + GRACE {
+                return Err(oldest.accepted + GRACE);
+            }
+            oldest.close();
+            table.by_id.remove(&id);
+        }
+        Ok(Place {
+            id: table.insert(Arc::clone(connection)),
+            open: Arc::clone(self),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Every change of it is whole, whatever panicked meanwhile.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.table().by_id.remove(&self.id);
+        self.open.freed.notify_one();
+    }
+}
+
 impl Doors {
     pub(super) fn of(listener: TcpListener, places: usize) -> Self {
         Self {
             listener,
-            places: Arc::new(Semaphore::new(places)),
+            open: Arc::new(OpenConnections {
+                max: places,
+                table: Mutex::default(),
+                freed: Notify::new(),
+            }),
         }
     }
 }
@@ -88,14 +245,15 @@ impl Listener for Doors {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Guest, SocketAddr) {
-        // The semaphore is never closed.
-        let place = Arc::clone(&self.places).acquire_owned().await.ok();
         let (stream, address) = Listener::accept(&mut self.listener).await;
+        let connection = Arc::new(Connection::from(address.ip()));
+        let place = self.open.admit(&connection).await;
         let guest = Guest {
             stream,
-            until: Box::pin(tokio::time::sleep(STAY)),
+            until: Box::pin(tokio::time::sleep(HEAD)),
+            is_past_head: false,
             is_held: false,
-            stays: Stays::default(),
+            stays: Stays(connection),
             _place: place,
         };
         (guest, address)
@@ -107,15 +265,28 @@ impl Listener for Doors {
 }
 
 impl Guest {
-    /// What is not done at once is done in time, or not at all.
+    /// Ends what is not done by the deadline, and everything once the connection has given way to another.
     fn in_time<T>(&mut self, done: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if done.is_pending() && self.until.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        let connection = &self.stays.0;
+        connection.reader.register(context.waker());
+        if connection.is_closed.load(Ordering::Acquire) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        done
+        if done.is_ready() || self.until.as_mut().poll(context).is_pending() {
+            return done;
+        }
+        if !self.is_past_head && connection.has_asked.load(Ordering::Relaxed) {
+            let until = connection.accepted + STAY;
+            self.is_past_head = true;
+            self.until.as_mut().reset(until);
+            if self.until.as_mut().poll(context).is_pending() {
+                return done;
+            }
+        }
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Who listens has as long for each thing it is told as others have for everything.
+    /// As [`Self::in_time`]; a stream has [`STAY`] for each thing that it is sent.
     fn taken_in_time<T>(
         &mut self,
         done: Poll<io::Result<T>>,
@@ -123,6 +294,7 @@ impl Guest {
     ) -> Poll<io::Result<T>> {
         if self.stays.is_listening() && done.is_pending() != self.is_held {
             self.is_held = done.is_pending();
+            self.is_past_head = true;
             self.until.as_mut().reset(Instant::now() + STAY);
         }
         self.in_time(done, context)
@@ -177,6 +349,85 @@ mod tests {
         let outside = TcpStream::connect(address).await.unwrap();
         let (guest, _) = doors.accept().await;
         (outside, guest)
+    }
+
+    /// A table of `addresses`, each a connection accepted now that has sent nothing.
+    fn table(addresses: &[[u8; 4]]) -> (Arc<OpenConnections>, Vec<Arc<Connection>>, Vec<Place>) {
+        let open = Arc::new(OpenConnections {
+            max: addresses.len(),
+            table: Mutex::default(),
+            freed: Notify::new(),
+        });
+        let connections: Vec<_> = addresses.iter().map(|address| from(*address)).collect();
+        let places = connections
+            .iter()
+            .map(|connection| open.try_admit(connection, Instant::now()).unwrap())
+            .collect();
+        (open, connections, places)
+    }
+
+    fn from(address: [u8; 4]) -> Arc<Connection> {
+        Arc::new(Connection::from(IpAddr::from(address)))
+    }
+
+    fn closed(connections: &[Arc<Connection>]) -> Vec<usize> {
+        (0..connections.len())
+            .filter(|index| connections[*index].is_closed.load(Ordering::Acquire))
+            .collect()
+    }
+
+    const MANY: [u8; 4] = [10, 0, 0, 1];
+    const FEW: [u8; 4] = [10, 0, 0, 2];
+
+    #[tokio::test(start_paused = true)]
+    async fn the_busiest_address_gives_way_with_its_oldest_silent_connection() {
+        let (open, connections, _places) = table(&[FEW, MANY, MANY, MANY]);
+        connections[1].has_asked.store(true, Ordering::Relaxed);
+        tokio::time::advance(GRACE).await;
+        let admitted = open.try_admit(&from(FEW), Instant::now());
+        assert!(admitted.is_ok());
+        assert_eq!(closed(&connections), [2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_has_the_grace_before_it_gives_way() {
+        let (open, connections, _places) = table(&[MANY, MANY]);
+        let begin = Instant::now();
+        tokio::time::advance(GRACE - Duration::from_millis(1)).await;
+        let refused = open.try_admit(&from(FEW), Instant::now());
+        assert_eq!(refused.unwrap_err(), begin + GRACE);
+        assert!(closed(&connections).is_empty());
+        let _place = open.admit(&from(FEW)).await;
+        assert_eq!(closed(&connections), [0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_with_a_request_keep_their_places_until_they_end() {
+        let (open, connections, mut places) = table(&[MANY, MANY]);
+        for connection in &connections {
+            connection.has_asked.store(true, Ordering::Relaxed);
+        }
+        tokio::time::advance(GRACE).await;
+        assert!(open.try_admit(&from(FEW), Instant::now()).is_err());
+        places.pop();
+        assert!(open.try_admit(&from(FEW), Instant::now()).is_ok());
+        assert!(closed(&connections).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_head_has_one_second_and_an_answer_ten() {
+        let begin = Instant::now();
+        let (_outside, mut guest) = guest().await;
+        let silent = guest.read_u8().await;
+        assert_eq!(silent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begin.elapsed(), HEAD);
+
+        let begin = Instant::now();
+        let (_outside, mut guest) = self::guest().await;
+        guest.stays.asks();
+        let slow = guest.read_u8().await;
+        assert_eq!(slow.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begin.elapsed(), STAY);
     }
 
     #[tokio::test(start_paused = true)]

@@ -55,12 +55,32 @@ pub struct Status {
     changes: watch::Sender<u64>,
     /// The latest overview: whoever asks in the same second about the same picture gets the same bytes.
     drawn: Mutex<Option<Drawn>>,
+    /// The same as JSON.
+    drawn_json: Mutex<Option<Drawn>>,
 }
 
 #[derive(Debug)]
 struct Drawn {
     of: (u64, i64),
     page: Bytes,
+}
+
+/// The bytes that were drawn of `of`, or new ones by `draw`.
+fn cached<E>(
+    drawn: &Mutex<Option<Drawn>>,
+    of: (u64, i64),
+    draw: impl FnOnce() -> Result<String, E>,
+) -> Result<Bytes, E> {
+    let mut drawn = drawn.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(drawn) = drawn.as_ref().filter(|drawn| drawn.of == of) {
+        return Ok(drawn.page.clone());
+    }
+    let page = Bytes::from(draw()?);
+    *drawn = Some(Drawn {
+        of,
+        page: page.clone(),
+    });
+    Ok(page)
 }
 
 impl Status {
@@ -73,6 +93,7 @@ impl Status {
             known: Mutex::default(),
             changes: watch::Sender::new(0),
             drawn: Mutex::default(),
+            drawn_json: Mutex::default(),
         }
     }
 
@@ -134,17 +155,19 @@ impl Status {
 
     /// The overview as a page. A hundred people who look at one picture cost one page.
     fn overview_page(&self) -> Result<Bytes, askama::Error> {
-        let of = (*self.changes.borrow(), (self.clock)().as_second());
-        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(drawn) = drawn.as_ref().filter(|drawn| drawn.of == of) {
-            return Ok(drawn.page.clone());
-        }
-        let page = Bytes::from(pages::overview(&self.overview())?);
-        *drawn = Some(Drawn {
-            of,
-            page: page.clone(),
-        });
-        Ok(page)
+        cached(&self.drawn, self.drawn_of(), || pages::overview(&self.overview()))
+    }
+
+    /// The overview as JSON, likewise.
+    fn overview_json(&self) -> serde_json::Result<Bytes> {
+        cached(&self.drawn_json, self.drawn_of(), || {
+            serde_json::to_string(&self.overview())
+        })
+    }
+
+    /// What an overview is about: the changes so far, and the second.
+    fn drawn_of(&self) -> (u64, i64) {
+        (*self.changes.borrow(), (self.clock)().as_second())
     }
 
     /// The objects of episodes that are wanted, the newest first.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -37,6 +37,13 @@ const LISTENING_MAX: Duration = Duration::from_secs(900);
 
 /// When a page that is told nothing more asks again.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
+
+/// How many answers are rendered at once. Rendering a large fleet takes a processor for some milliseconds, and the
+/// program has few.
+pub(super) const RENDERS: usize = 1;
+
+/// How long a request waits for its turn to be rendered. A reader who waits longer reloads the page anyway.
+const RENDER_WAIT: Duration = Duration::from_secs(5);
 
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
@@ -71,17 +78,25 @@ struct Served {
 
 /// All that is served.
 pub(super) fn router(status: Arc<Status>) -> Router {
+    router_with(status, Arc::new(Semaphore::new(RENDERS)))
+}
+
+/// The same, with as many renders at once as `renders` has permits.
+pub(super) fn router_with(status: Arc<Status>, renders: Arc<Semaphore>) -> Router {
     let served = Served {
         status,
         listeners: Arc::new(Semaphore::new(LISTENERS)),
     };
-    Router::new()
+    let rendered = Router::new()
         .route("/", get(overview))
         .route("/nodes/{name}", get(node))
         .route("/episodes/{id}", get(episode))
         .route("/api/v1/overview", get(overview_json))
         .route("/api/v1/nodes/{name}", get(node_json))
         .route("/api/v1/episodes/{id}", get(episode_json))
+        .route_layer(from_fn_with_state(renders, render_in_turn));
+    Router::new()
+        .merge(rendered)
         .route("/events", get(events))
         .route(
             "/style.css",
@@ -94,6 +109,16 @@ pub(super) fn router(status: Arc<Status>) -> Router {
         .fallback(async || missing("a page of this address"))
         .with_state(served)
         .layer(from_fn(guard))
+}
+
+/// Bounds how many answers are rendered at once.
+async fn render_in_turn(State(renders): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let Ok(Ok(_permit)) = tokio::time::timeout(RENDER_WAIT, renders.acquire()).await else {
+        let refusal = "many requests are being answered; ask again later\n";
+        let wait = [(header::RETRY_AFTER, "5")];
+        return (StatusCode::SERVICE_UNAVAILABLE, wait, refusal).into_response();
+    };
+    next.run(request).await
 }
 
 /// Refuses all but GET, and puts the headers on every answer, also on those that refuse.
@@ -129,7 +154,7 @@ async fn episode(State(served): State<Served>, Path(id): Path<String>) -> Respon
 }
 
 async fn overview_json(State(served): State<Served>) -> Response {
-    json(&served.status.overview())
+    json_text(served.status.overview_json())
 }
 
 async fn node_json(State(served): State<Served>, Path(name): Path<String>) -> Response {
@@ -214,7 +239,11 @@ fn html<Page: IntoResponse>(page: Result<Page, askama::Error>) -> Response {
 }
 
 fn json(page: &impl Serialize) -> Response {
-    match serde_json::to_string(page) {
+    json_text(serde_json::to_string(page))
+}
+
+fn json_text<Text: IntoResponse>(text: serde_json::Result<Text>) -> Response {
+    match text {
         Ok(text) => ([(header::CONTENT_TYPE, JSON)], text).into_response(),
         Err(error) => {
             warn!("a status page cannot be written as JSON: {error}");

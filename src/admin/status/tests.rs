@@ -321,6 +321,60 @@ async fn only_so_many_listen() {
     assert_eq!(one_more().await, StatusCode::OK);
 }
 
+#[tokio::test(start_paused = true)]
+async fn pages_and_json_are_rendered_one_at_a_time() {
+    let renders = Arc::new(tokio::sync::Semaphore::new(serve::RENDERS));
+    let router = serve::router_with(status(), Arc::clone(&renders));
+    let ask = async |path: &str| {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        (
+            answer.status(),
+            answer.headers().get(header::RETRY_AFTER).cloned(),
+        )
+    };
+    let under_way = renders.acquire().await.unwrap();
+    for path in [
+        "/",
+        "/nodes/gpu1",
+        "/episodes/1",
+        "/api/v1/overview",
+        "/api/v1/nodes/gpu1",
+        "/api/v1/episodes/1",
+    ] {
+        let (code, retry_after) = ask(path).await;
+        assert_eq!(
+            (code, retry_after.is_some()),
+            (StatusCode::SERVICE_UNAVAILABLE, true),
+            "{path}"
+        );
+    }
+    assert_eq!(
+        ask("/style.css").await.0,
+        StatusCode::OK,
+        "nothing is rendered for it"
+    );
+    let asking = ask("/api/v1/overview");
+    let ending = async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        drop(under_way);
+    };
+    let (answer, ()) = futures::join!(asking, ending);
+    assert_eq!(answer.0, StatusCode::OK, "it waited for its turn");
+}
+
+#[tokio::test]
+async fn an_overview_is_rendered_once_for_all_who_ask_in_one_second() {
+    let status = status();
+    show(&status, "gpu1");
+    let first = status.overview_json().unwrap();
+    let second = status.overview_json().unwrap();
+    assert_eq!(first.as_ptr(), second.as_ptr(), "the same bytes");
+    status.vcenter(Err("gone".to_owned()));
+    let third = status.overview_json().unwrap();
+    assert_ne!(first, third);
+}
+
 #[test]
 fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
     let status = status();
