@@ -6,6 +6,9 @@
 {{- if and (gt (int .Values.replicaCount) 1) (not .Values.leaderElection.enabled) -}}
 {{- fail (printf "replicaCount is %d and leaderElection.enabled is false: more than one replica would act; set replicaCount to 1 or leaderElection.enabled to true" (int .Values.replicaCount)) -}}
 {{- end -}}
+{{- if and (ne (default "RollingUpdate" .Values.strategy.type) "Recreate") (not .Values.leaderElection.enabled) -}}
+{{- fail "strategy.type is RollingUpdate and leaderElection.enabled is false: two replicas would act during each rollout; set strategy.type to Recreate or leaderElection.enabled to true" -}}
+{{- end -}}
 {{- if and (not .Values.vcenter.existingSecret) (not (and .Values.vcenter.host .Values.vcenter.user .Values.vcenter.password)) -}}
 {{- fail "where does the vCenter stand and who logs in? Set vcenter.existingSecret, or vcenter.host, vcenter.user and vcenter.password" -}}
 {{- end -}}
