@@ -40,7 +40,7 @@ use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
-use crate::cluster::lease::election::Timing;
+use crate::cluster::lease::election::{Timing, YIELD_AFTER};
 use crate::cluster::lease::{self, Standing};
 use crate::cluster::watch::Selection;
 use crate::config::{Config, Credential, LeaderElection, Listen, without_password};
@@ -233,7 +233,7 @@ impl House {
             gpu_resources,
             onlookers,
         } = worlds;
-        let standing = house.stand_for_election(election, &client)?;
+        let standing = house.stand_for_election(election, &client, &onlookers)?;
         let world = World {
             gate: house.gate.clone(),
             vcenter: vcenter.clone(),
@@ -355,6 +355,7 @@ impl House {
         &mut self,
         election: Option<lease::Settings>,
         client: &kube::Client,
+        onlookers: &Onlookers,
     ) -> anyhow::Result<watch::Receiver<Standing>> {
         let Some(settings) = election else {
             let (_, standing) = watch::channel(Standing::alone());
@@ -366,7 +367,15 @@ impl House {
         let watchdog = watchdog::watch(self.gate.clone(), timing.renew_deadline / 10);
         self.watchdog = Some(watchdog.context("starting the watchdog's thread")?);
         let stop = self.election_stop.clone();
-        let election = lease::run(client.clone(), settings, self.gate.clone(), sender, stop);
+        let can_work = onlookers.health.hears_vcenter();
+        let election = lease::run(
+            client.clone(),
+            settings,
+            self.gate.clone(),
+            can_work,
+            sender,
+            stop,
+        );
         self.election.spawn(election);
         Ok(standing)
     }
@@ -589,6 +598,7 @@ fn election(config: &Config, client: &kube::Client) -> lease::Settings {
             lease: leadership.lease_duration,
             renew_deadline: leadership.renew_deadline,
             retry: leadership.retry_period,
+            yield_after: YIELD_AFTER,
         },
         clock,
     }

@@ -42,6 +42,8 @@ pub(crate) struct Term {
     pub(crate) margin: Duration,
     /// When effects may begin; records may from the first moment.
     pub(crate) effects_from: Duration,
+    /// Another replica may take the leadership at any moment: nothing begins.
+    pub(crate) yields: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +77,9 @@ pub enum Shut {
     /// The time in which a predecessor's last effect may still arrive.
     #[error("a predecessor's last request may still arrive; it is tried again when that time is over")]
     Quarantine,
+    /// This replica lets another take the leadership.
+    #[error("this replica cannot do its work and lets another one lead; whichever can do it first goes on")]
+    Yielding,
     /// The house closes.
     #[error("this replica is stopping; the next leader goes on")]
     Closed,
@@ -129,6 +134,14 @@ impl Gate {
         });
     }
 
+    /// Lets nothing more pass until [`Self::open`] is called with a term that does not yield. What is out goes on.
+    pub(crate) fn pause(&self) {
+        self.shared.state.send_if_modified(|state| match state {
+            State::Alone | State::Standby | State::Closed => false,
+            State::Leads(term) => !std::mem::replace(&mut term.yields, true),
+        });
+    }
+
     /// Closes the gate for good, and cuts off nothing that is out and within its term.
     pub(crate) fn close(&self) {
         self.shared.state.send_modify(|state| *state = State::Closed);
@@ -147,6 +160,7 @@ impl Gate {
             State::Standby => return Err(Shut::Standby),
             State::Closed => return Err(Shut::Closed),
             State::Leads(term) if now + term.margin > term.until => return Err(Shut::Ending),
+            State::Leads(term) if term.yields => return Err(Shut::Yielding),
             State::Leads(term) if errand == Errand::Effect && now < term.effects_from => {
                 return Err(Shut::Quarantine);
             }

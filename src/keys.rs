@@ -26,6 +26,9 @@ pub const APPROVED: &str = "haulout.dev/approved";
 /// A person's annotation on a Node: `migrate` or `wait`.
 pub const STRATEGY: &str = "haulout.dev/strategy";
 
+/// The annotation on the Lease of the leader election with which a leader says that another replica may take it: `true`.
+pub const YIELDS: &str = "haulout.dev/yields";
+
 /// The full keys of our annotations under one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {

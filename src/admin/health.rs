@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How often the hub shows that it turns although nothing happens.
@@ -14,7 +15,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// What the checks go by.
 #[derive(Debug)]
-pub struct Health(Mutex<Signs>);
+pub struct Health {
+    signs: Mutex<Signs>,
+    /// Whether vCenter has told its complete set.
+    hears_vcenter: watch::Sender<bool>,
+}
 
 #[derive(Debug)]
 struct Signs {
@@ -39,12 +44,21 @@ impl Health {
     /// The health of a process that begins at this moment and has heard nobody.
     pub fn of_a_beginner() -> Self {
         let unheard = |who: &str| Err(format!("{who} has not told its complete set yet"));
-        Self(Mutex::new(Signs {
+        let signs = Signs {
             hub_turned: Instant::now(),
             vcenter: unheard("vCenter"),
             kubernetes: unheard("Kubernetes"),
             leadership: None,
-        }))
+        };
+        Self {
+            signs: Mutex::new(signs),
+            hears_vcenter: watch::Sender::new(false),
+        }
+    }
+
+    /// Whether vCenter has told its complete set, as it changes.
+    pub fn hears_vcenter(&self) -> watch::Receiver<bool> {
+        self.hears_vcenter.subscribe()
     }
 
     /// Takes that the hub turns.
@@ -54,6 +68,9 @@ impl Health {
 
     /// Takes whether vCenter has told its complete set, or why not.
     pub fn vcenter(&self, heard: Result<(), String>) {
+        let is_heard = heard.is_ok();
+        self.hears_vcenter
+            .send_if_modified(|standing| std::mem::replace(standing, is_heard) != is_heard);
         self.signs().vcenter = heard;
     }
 
@@ -104,7 +121,7 @@ impl Health {
 
     fn signs(&self) -> MutexGuard<'_, Signs> {
         // Every change of it is whole, whatever panicked meanwhile.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,7 +155,9 @@ mod tests {
         assert_eq!(failing(&health.ready()), ["vcenter"]);
         health.vcenter(Ok(()));
         assert!(failing(&health.ready()).is_empty());
+        assert!(*health.hears_vcenter().borrow());
         health.vcenter(Err("connection refused".to_owned()));
+        assert!(!*health.hears_vcenter().borrow());
         assert_eq!(failing(&health.ready()), ["vcenter"]);
         assert!(failing(&health.live()).is_empty());
     }

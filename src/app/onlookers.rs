@@ -55,6 +55,10 @@ impl Onlookers {
         let Some(lease) = &self.lease else { return };
         self.metrics.leads(lease, standing.lead.is_some());
         self.health.leadership(match (&standing.lead, &standing.leader) {
+            (Some(lead), _) if lead.yields => format!(
+                "this replica leads, epoch {}, and lets one that hears vCenter take over",
+                lead.epoch
+            ),
             (Some(lead), _) => format!("this replica leads, epoch {}", lead.epoch),
             (None, Some(leader)) => format!("{leader} leads"),
             (None, None) => "nobody leads".to_owned(),

@@ -5,6 +5,7 @@
 
 pub mod election;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tracing::{debug, error, info, warn};
 use self::election::{Bid, Election, Lost, Seen, Step, Tenure, Timing, whole_seconds};
 use super::answer::{self, Refusal};
 use crate::gate::{Gate, Moment, Term};
-use crate::keys::FIELD_MANAGER;
+use crate::keys::{FIELD_MANAGER, YIELDS};
 
 /// The longest wait for the release of the Lease at an orderly end. Who cannot be told waits for it to run out.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(1);
@@ -36,7 +37,7 @@ pub struct Settings {
     pub identity: String,
     /// The durations.
     pub timing: Timing,
-    /// The wall clock, for people who read the Lease; nothing is decided by it.
+    /// The wall clock: for people who read the Lease, and for the number of a leadership that follows none.
     pub clock: fn() -> Timestamp,
 }
 
@@ -56,6 +57,8 @@ pub struct Lead {
     pub epoch: u64,
     /// How long after its beginning no effect begins.
     pub quarantine: Duration,
+    /// This replica cannot do its work and lets another one lead: nothing begins.
+    pub yields: bool,
 }
 
 impl Standing {
@@ -66,9 +69,22 @@ impl Standing {
             lead: Some(Lead {
                 epoch: 0,
                 quarantine: Duration::ZERO,
+                yields: false,
             }),
         }
     }
+}
+
+/// 2020-01-01T00:00:00Z, from which the number of a leadership that follows none is counted in seconds: it then fits
+/// the API's 32 bits until 2088.
+const EPOCHS_BEGIN: i64 = 1_577_836_800;
+
+/// The number of a leadership that begins now and follows none: greater than 1, and of every second another.
+fn new_epoch(now: Timestamp) -> u64 {
+    let seconds = now.as_second().saturating_sub(EPOCHS_BEGIN);
+    u64::try_from(seconds)
+        .unwrap_or_default()
+        .clamp(2, election::TRANSITIONS_MAX)
 }
 
 /// Why a call about the Lease brought nothing.
@@ -82,10 +98,14 @@ enum Failed {
 
 /// Takes part in the election until `stop`, or until a leadership was lost, after which nobody knows better than a
 /// process that begins anew. At `stop`, the Lease is released if nothing is under way under it.
+///
+/// `can_work` tells whether this replica could do a leader's work at the moment. A leader that could not for
+/// 30 s lets a replica that can take the Lease, and begins nothing meanwhile.
 pub async fn run(
     client: kube::Client,
     settings: Settings,
     gate: Gate,
+    can_work: watch::Receiver<bool>,
     standing: watch::Sender<Standing>,
     stop: CancellationToken,
 ) {
@@ -106,6 +126,7 @@ pub async fn run(
         election: Election::of(identity.clone(), *timing),
         settings: &settings,
         gate: &gate,
+        can_work,
         last: None,
         is_read: false,
         trouble: Trouble::default(),
@@ -116,10 +137,12 @@ pub async fn run(
         if candidate.turn(&standing).await.is_break() {
             return;
         }
+        let pause = candidate.election.pause(gate.now());
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            () = tokio::time::sleep(candidate.election.pause(gate.now())) => {}
+            () = candidate.may_work_again() => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
     candidate.release().await;
@@ -130,6 +153,8 @@ struct Candidate<'a> {
     leases: Api<Lease>,
     settings: &'a Settings,
     gate: &'a Gate,
+    /// Whether this replica could do a leader's work.
+    can_work: watch::Receiver<bool>,
     election: Election,
     /// The Lease as it was last read or written. What is not ours in it, labels say, is written back as it was.
     last: Option<Lease>,
@@ -153,7 +178,9 @@ impl Candidate<'_> {
                 Err(refusal) => self.trouble.say("read", &refusal.said(), self.election.tenure()),
             }
         }
-        match self.election.step(self.gate.now()) {
+        let can_work = *self.can_work.borrow_and_update();
+        self.election.is_able(can_work, self.gate.now());
+        match self.step() {
             Step::Wait => {}
             Step::StepDown(lost) => {
                 self.step_down(&lost, standing);
@@ -166,6 +193,22 @@ impl Candidate<'_> {
         ControlFlow::Continue(())
     }
 
+    fn step(&self) -> Step {
+        let new_epoch = new_epoch((self.settings.clock)());
+        self.election.step(self.gate.now(), new_epoch)
+    }
+
+    fn is_yielding(&self) -> bool {
+        self.election.tenure().is_some_and(|tenure| tenure.yields)
+    }
+
+    /// Waits until a leader that yields may be able to work again: a host may be waiting for it.
+    async fn may_work_again(&mut self) {
+        if !self.is_yielding() || self.can_work.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     fn stands(&mut self, lease: Option<Lease>, now: Moment) {
         self.election.read(lease.as_ref().map(seen), now);
         self.last = lease;
@@ -175,6 +218,11 @@ impl Candidate<'_> {
 
     async fn bid(&mut self, bid: &Bid) {
         let led = self.election.tenure().is_some();
+        let yielded = self.is_yielding();
+        self.election.sends(bid);
+        if bid.yields {
+            self.gate.pause();
+        }
         let sent = self.gate.now();
         let lease = self.lease(bid, self.settings.identity.clone(), self.settings.timing.lease);
         match self.put(&lease, self.deadline()).await {
@@ -183,6 +231,9 @@ impl Candidate<'_> {
                 self.last = Some(lease);
                 self.trouble.over();
                 self.opens(led, bid);
+                if led && yielded && !bid.yields {
+                    info!("this replica can do its work again and goes on as the leader");
+                }
             }
             Err(Failed::Overtaken) => {
                 debug!("another replica wrote the Lease first");
@@ -193,6 +244,13 @@ impl Candidate<'_> {
                 self.is_read = false;
                 self.trouble.say("write", &said, self.election.tenure());
             }
+        }
+        if bid.yields && !yielded {
+            warn!(
+                "this replica leads and has not heard vCenter for {:?}: it begins nothing more and lets a replica that \
+                 hears vCenter take the Lease; where there is none, it goes on when it hears vCenter again",
+                self.settings.timing.yield_after
+            );
         }
     }
 
@@ -205,6 +263,7 @@ impl Candidate<'_> {
             until: tenure.until,
             margin: self.settings.timing.margin(),
             effects_from: tenure.effects_from,
+            yields: tenure.yields,
         });
         if !led {
             info!(
@@ -227,6 +286,7 @@ impl Candidate<'_> {
             ),
             Lost::To(holder) if holder.is_empty() => "somebody has emptied the Lease".to_owned(),
             Lost::To(holder) => format!("{holder} holds the Lease"),
+            Lost::Deleted => "somebody has deleted the Lease".to_owned(),
         };
         error!(
             "{why}: this replica leads no longer and ends, so that nothing of its leadership is left; it begins anew as a \
@@ -250,6 +310,7 @@ impl Candidate<'_> {
                     Some(lead) => lead.quarantine,
                     None => tenure.effects_from.saturating_sub(self.gate.now().since_boot),
                 },
+                yields: tenure.yields,
             });
             let next = Standing { leader, lead };
             let changed = *standing != next;
@@ -306,6 +367,7 @@ impl Candidate<'_> {
             metadata: ObjectMeta {
                 resource_version: bid.version.clone(),
                 managed_fields: None,
+                annotations: annotations(base.metadata.annotations, bid.yields),
                 ..base.metadata
             },
             spec: Some(LeaseSpec {
@@ -333,9 +395,10 @@ impl Candidate<'_> {
             warn!("the Lease is not released, because something is still under way; it runs out by itself");
             return;
         }
-        let Step::Bid(bid) = self.election.step(self.gate.now()) else {
+        let Step::Bid(bid) = self.step() else {
             return;
         };
+        let bid = Bid { yields: false, ..bid };
         let released = self.lease(&bid, String::new(), election::RELEASED);
         match self.put(&released, RELEASE_DEADLINE).await {
             Ok(_) => info!("released the Lease"),
@@ -366,6 +429,17 @@ impl Trouble {
     }
 }
 
+/// The annotations of a Lease as they shall be: ours says whether its holder yields, the others stay.
+fn annotations(standing: Option<BTreeMap<String, String>>, yields: bool) -> Option<BTreeMap<String, String>> {
+    let mut annotations = standing.unwrap_or_default();
+    if yields {
+        annotations.insert(YIELDS.to_owned(), "true".to_owned());
+    } else {
+        annotations.remove(YIELDS);
+    }
+    (!annotations.is_empty()).then_some(annotations)
+}
+
 /// What a Lease says, without trusting any of it.
 pub(super) fn seen(lease: &Lease) -> Seen {
     let spec = lease.spec.as_ref();
@@ -381,6 +455,12 @@ pub(super) fn seen(lease: &Lease) -> Seen {
             .and_then(|spec| spec.renew_time.as_ref())
             .map(|MicroTime(time)| time.to_string()),
         version: lease.metadata.resource_version.clone().unwrap_or_default(),
+        yields: lease
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|annotations| annotations.get(YIELDS))
+            .is_some_and(|yields| yields == "true"),
     }
 }
 

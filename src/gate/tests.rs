@@ -14,6 +14,7 @@ fn term(until: u64, effects_from: u64) -> Term {
         until: seconds(until),
         margin: MARGIN,
         effects_from: seconds(effects_from),
+        yields: false,
     }
 }
 
@@ -46,6 +47,34 @@ fn a_leader_may_write_at_once_and_act_when_its_predecessors_last_effect_has_arri
     assert_eq!(gate.pass(Errand::Effect).unwrap_err(), Shut::Quarantine);
     gate.open(term(110, 100));
     assert!(gate.pass(Errand::Effect).is_ok());
+}
+
+#[test]
+fn a_paused_gate_lets_nothing_begin_until_a_term_that_does_not_yield() {
+    let gate = at_100();
+    gate.open(term(110, 0));
+    let under_way = gate.pass(Errand::Effect).unwrap();
+    gate.pause();
+    for errand in [Errand::Record, Errand::Effect] {
+        assert_eq!(gate.pass(errand).unwrap_err(), Shut::Yielding);
+    }
+    let yielding = Term {
+        yields: true,
+        ..term(120, 0)
+    };
+    gate.open(yielding);
+    assert_eq!(gate.pass(Errand::Record).unwrap_err(), Shut::Yielding);
+    gate.open(term(120, 0));
+    assert!(gate.pass(Errand::Record).is_ok() && gate.pass(Errand::Effect).is_ok());
+    drop(under_way);
+    for gate in [at_100(), Gate::without_election()] {
+        gate.pause();
+        assert_ne!(
+            gate.pass(Errand::Record).err(),
+            Some(Shut::Yielding),
+            "it does not lead by a term"
+        );
+    }
 }
 
 #[test]

@@ -70,6 +70,7 @@ mod tests {
                 until: gate.now().since_boot + Duration::from_millis(200),
                 margin: Duration::ZERO,
                 effects_from: Duration::ZERO,
+                yields: false,
             });
             let _dog = watch(gate, Duration::from_millis(20)).unwrap();
             // As a runtime that runs no task.

@@ -365,6 +365,30 @@ fn a_lease_that_somebody_deletes_deposes_nobody_and_lets_nobody_else_act() {
 }
 
 #[test]
+fn a_leader_that_loses_vcenter_hands_over_to_a_replica_that_hears_it() {
+    tell(async {
+        let stage = Story::Wait.set("deaf-leader").await?;
+        let node = stage.node_name("gpu1");
+        // So that silence is noticed within seconds.
+        let more = [&FAST[..], &[("VCENTER_CALL_TIMEOUT_SECONDS", "2")]].concat();
+        let a = replica(&stage, through(&stage, "-a").await?, "a", &more)?;
+        leads(&stage, "a").await?;
+        let b = replica(&stage, through(&stage, "-b").await?, "b", &more)?;
+        heard(&stage, 2).await?;
+        a.gate.cut(Side::Vcenter);
+        let cut = Instant::now();
+        stage.vcenter.enter_maintenance("esx1").await?;
+        leads(&stage, "b").await?;
+        println!("followed {:.1?} after the cut", cut.elapsed());
+        stage.wait_phase(&node, "awaitingHost").await?;
+        ensure!(a.gate.crossings().is_empty(), "the deaf leader changed something");
+        let code = a.haulout.ended().await?;
+        ensure!(code != Some(0), "a deposed leader says so: {code:?}");
+        b.haulout.stop().await
+    });
+}
+
+#[test]
 fn a_standby_is_ready_and_tells_who_leads_and_nothing_of_nodes() {
     tell(async {
         let stage = one_node("standby").await?;
@@ -385,7 +409,7 @@ fn a_standby_is_ready_and_tells_who_leads_and_nothing_of_nodes() {
         };
         let of_a = ready(served_by_a).await?;
         ensure!(
-            of_a.contains("[+]leadership ok: this replica leads, epoch 1"),
+            of_a.contains("[+]leadership ok: this replica leads, epoch "),
             "{of_a}"
         );
         let (health, metrics) = (
@@ -408,7 +432,7 @@ fn a_standby_is_ready_and_tells_who_leads_and_nothing_of_nodes() {
         .await?;
         let of_b = ready(health).await?;
         ensure!(
-            of_b.contains("[+]leadership ok: this replica leads, epoch 2"),
+            of_b.contains("[+]leadership ok: this replica leads, epoch "),
             "{of_b}"
         );
         b.stop().await
@@ -503,7 +527,10 @@ fn vcenter_is_told_which_pod_comes_and_under_which_leadership_and_for_which_node
             .filter(|it| it.object == "gpu1" && !it.method.is_empty())
             .map(|it| (it.method.as_str(), it.operation.as_str()))
             .collect();
-        let ours = format!("haulout-e2-{node}-");
+        let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
+        let spec = leases.get(stage.name()).await?.spec.unwrap_or_default();
+        let epoch = spec.lease_transitions.context("the Lease counts")?;
+        let ours = format!("haulout-e{epoch}-{node}-");
         let asked = |name: &str| acts.iter().any(|(method, _)| *method == name);
         ensure!(
             asked("ShutdownGuest")

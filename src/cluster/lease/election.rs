@@ -15,7 +15,14 @@ pub(in crate::cluster) const FOREIGN_LEASE_MAX: Duration = Duration::from_secs(6
 /// How long a Lease lasts that was released, as client-go leaves it: nobody holds it, and zero is not valid.
 pub(in crate::cluster) const RELEASED: Duration = Duration::from_secs(1);
 
-/// The three durations of an election. `config` holds their relations: `lease` is at least one and a half times
+/// How long a leader that cannot do its work keeps the leadership to itself. A session that is renewed and a set that is
+/// told anew take seconds; a vCenter that restarts takes minutes, and is down for every replica alike.
+pub const YIELD_AFTER: Duration = Duration::from_secs(30);
+
+/// The greatest `leaseTransitions` that the API holds.
+pub(in crate::cluster) const TRANSITIONS_MAX: u64 = i32::MAX as u64;
+
+/// The durations of an election. `config` holds their relations: `lease` is at least one and a half times
 /// `renew_deadline`, and that at least three times `retry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
@@ -25,6 +32,8 @@ pub struct Timing {
     pub renew_deadline: Duration,
     /// How often a leader renews and others look, 2 s.
     pub retry: Duration,
+    /// How long a leader that cannot do its work keeps the leadership to itself, [`YIELD_AFTER`].
+    pub yield_after: Duration,
 }
 
 impl Timing {
@@ -58,6 +67,8 @@ pub struct Seen {
     pub renewed: Option<String>,
     /// Its resource version, on which the next write is based.
     pub version: String,
+    /// Its holder cannot do its work and asks for another to lead.
+    pub yields: bool,
 }
 
 /// What to do next.
@@ -80,6 +91,8 @@ pub struct Bid {
     pub transitions: u64,
     /// For how long after it no effect begins; a renewal changes nothing about that.
     pub quarantine: Duration,
+    /// Whether it says that another may lead: no effect may begin from the moment at which it is sent.
+    pub yields: bool,
 }
 
 /// How a leadership ended.
@@ -89,6 +102,8 @@ pub enum Lost {
     Deadline,
     /// Somebody else holds the Lease.
     To(String),
+    /// The Lease was deleted while others were allowed to take it.
+    Deleted,
 }
 
 /// A leadership.
@@ -100,6 +115,8 @@ pub struct Tenure {
     pub until: Duration,
     /// When effects may begin, since boot.
     pub effects_from: Duration,
+    /// The Lease says that another may lead, or may say so: no effect begins.
+    pub yields: bool,
 }
 
 /// One replica's part in the election.
@@ -109,6 +126,10 @@ pub struct Election {
     timing: Timing,
     lease: Read,
     tenure: Option<Tenure>,
+    /// Since when this replica cannot do its work, since boot; `None` while it can.
+    unable_since: Option<Duration>,
+    /// The greatest `leaseTransitions` that was ever seen.
+    greatest: u64,
 }
 
 #[derive(Debug)]
@@ -130,7 +151,17 @@ impl Election {
             timing,
             lease: Read::NotYet,
             tenure: None,
+            unable_since: None,
+            greatest: 0,
         }
+    }
+
+    /// Takes whether this replica can do its work at `now`.
+    pub fn is_able(&mut self, is_able: bool, now: Moment) {
+        self.unable_since = match (is_able, self.unable_since) {
+            (true, _) => None,
+            (false, since) => Some(since.unwrap_or(now.since_boot)),
+        };
     }
 
     /// The leadership, where this replica has one.
@@ -152,6 +183,7 @@ impl Election {
             self.lease = Read::Absent;
             return;
         };
+        self.greatest = self.greatest.max(seen.transitions);
         let since = match &self.lease {
             Read::Present { seen: before, since } if before.is_as_old_as(&seen) => *since,
             Read::Present { .. } | Read::NotYet | Read::Absent => now.awake,
@@ -159,51 +191,81 @@ impl Election {
         self.lease = Read::Present { seen, since };
     }
 
-    /// What to do at `now`.
-    pub fn step(&self, now: Moment) -> Step {
+    /// What to do at `now`. A leadership that follows none that is known takes `new_epoch`, which no leadership before
+    /// may have had: the clock tells one.
+    pub fn step(&self, now: Moment, new_epoch: u64) -> Step {
+        if let Some(tenure) = self.tenure {
+            return self.lead_on(tenure, now);
+        }
+        let new_epoch = new_epoch.max(self.greatest.saturating_add(1));
         let (seen, since) = match &self.lease {
             Read::Present { seen, since } => (seen, *since),
             Read::NotYet => return Step::Wait,
-            Read::Absent => {
-                return match self.tenure {
-                    Some(tenure) if now.since_boot >= tenure.until => Step::StepDown(Lost::Deadline),
-                    Some(tenure) => self.bid(None, tenure.epoch, Duration::ZERO),
-                    // Either there never was one, or somebody deleted it under a leader, who then leads to the end of
-                    // its term.
-                    None => self.bid(None, 1, self.timing.lease),
-                };
-            }
+            // Either there never was one, or somebody deleted it under a leader, who then leads to the end of its term.
+            Read::Absent => return self.take(None, new_epoch, self.timing.lease),
         };
-        if let Some(tenure) = self.tenure {
-            return if now.since_boot >= tenure.until {
-                Step::StepDown(Lost::Deadline)
-            } else if seen.holder != self.me {
-                Step::StepDown(Lost::To(seen.holder.clone()))
-            } else {
-                self.bid(Some(seen), tenure.epoch, Duration::ZERO)
-            };
-        }
-        let next = seen.transitions.saturating_add(1);
+        let next = match seen.transitions.saturating_add(1) {
+            next if next > TRANSITIONS_MAX => new_epoch,
+            next => next,
+        };
         if seen.holder.is_empty() {
-            // Who releases it has nothing more under way. A Lease that was emptied otherwise may have been so under a
-            // leader, as one that is gone.
-            let is_released = seen.duration == RELEASED && seen.renewed.is_some();
-            let quarantine = if is_released {
-                Duration::ZERO
+            return if self.is_released(seen) {
+                self.take(Some(seen), next, Duration::ZERO)
             } else {
-                self.timing.lease
+                self.take(Some(seen), new_epoch, self.timing.lease)
             };
-            return self.bid(Some(seen), next, quarantine);
         }
         // A bid of ours whose answer was lost. What it replaced is not known any more; it may have been nothing, under a
         // leader whose Lease somebody deleted.
         if seen.holder == self.me {
-            return self.bid(Some(seen), seen.transitions, self.timing.lease);
+            return self.take(Some(seen), seen.transitions, self.timing.lease);
         }
         if now.awake.saturating_sub(since) >= self.lasts(seen) {
-            return self.bid(Some(seen), next, self.timing.quarantine());
+            return self.take(Some(seen), next, self.timing.quarantine());
+        }
+        // What its holder had under way may go on until its term ends, which is before its Lease would have run out.
+        if seen.yields && self.unable_since.is_none() {
+            return self.take(Some(seen), next, self.lasts(seen));
         }
         Step::Wait
+    }
+
+    /// What a leader does: it renews until it is deposed or its term ends.
+    fn lead_on(&self, tenure: Tenure, now: Moment) -> Step {
+        if now.since_boot >= tenure.until {
+            return Step::StepDown(Lost::Deadline);
+        }
+        let version = match &self.lease {
+            Read::NotYet => return Step::Wait,
+            // Whoever had taken it may have been deposed by whoever deleted it; its epoch must not be used again.
+            Read::Absent if tenure.yields => return Step::StepDown(Lost::Deleted),
+            Read::Absent => None,
+            Read::Present { seen, .. } if seen.holder != self.me => {
+                return Step::StepDown(Lost::To(seen.holder.clone()));
+            }
+            Read::Present { seen, .. } => Some(seen.version.clone()),
+        };
+        let is_long = |since| now.since_boot.saturating_sub(since) >= self.timing.yield_after;
+        Step::Bid(Bid {
+            version,
+            transitions: tenure.epoch,
+            quarantine: Duration::ZERO,
+            yields: self.unable_since.is_some_and(is_long),
+        })
+    }
+
+    /// Whether a Lease that nobody holds was given back: then nothing is under way. One that was emptied otherwise may
+    /// have been so under a leader, as one that is gone. With a configured duration as short as that of a released Lease,
+    /// the two cannot be told apart.
+    fn is_released(&self, seen: &Seen) -> bool {
+        seen.duration == RELEASED && seen.renewed.is_some() && whole_seconds(self.timing.lease) > RELEASED
+    }
+
+    /// Takes that `bid` is about to be sent.
+    pub fn sends(&mut self, bid: &Bid) {
+        if let Some(tenure) = &mut self.tenure {
+            tenure.yields |= bid.yields;
+        }
     }
 
     /// Takes that `bid`, sent at `sent`, was accepted and left the Lease as `seen`.
@@ -217,6 +279,7 @@ impl Election {
             epoch: bid.transitions,
             until,
             effects_from,
+            yields: bid.yields,
         });
         self.read(Some(seen), sent);
     }
@@ -246,11 +309,12 @@ impl Election {
         }
     }
 
-    fn bid(&self, replaces: Option<&Seen>, transitions: u64, quarantine: Duration) -> Step {
+    fn take(&self, replaces: Option<&Seen>, transitions: u64, quarantine: Duration) -> Step {
         Step::Bid(Bid {
             version: replaces.map(|seen| seen.version.clone()),
             transitions,
             quarantine,
+            yields: false,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! A kube-apiserver that keeps one Lease, for tests of those who share one.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -18,7 +19,11 @@ struct Held {
     lease: Option<Value>,
     version: u64,
     is_silent: bool,
+    slow_by: Duration,
+    on_write: Option<OnWrite>,
 }
+
+type OnWrite = Box<dyn FnMut(&Value) + Send>;
 
 impl Store {
     /// Keeps the Lease of this name in the namespace `ops`, where there is none yet.
@@ -54,6 +59,9 @@ impl Store {
             } else {
                 panic!("{}", seen.line)
             };
+            if let Some(on_write) = &mut held.on_write {
+                on_write(&seen.body);
+            }
             if !fits {
                 return refusal(409, "Conflict", "it has changed", json!({}));
             }
@@ -61,7 +69,7 @@ impl Store {
             let mut lease = seen.body.clone();
             lease["metadata"]["resourceVersion"] = json!(held.version.to_string());
             held.lease = Some(lease.clone());
-            Reply::Json(200, lease)
+            Reply::Late(held.slow_by, 200, lease)
         })
     }
 
@@ -71,6 +79,20 @@ impl Store {
 
     pub(in crate::cluster) fn put(&self, lease: Value) {
         self.held.lock().unwrap().lease = Some(lease);
+    }
+
+    pub(in crate::cluster) fn delete(&self) {
+        self.held.lock().unwrap().lease = None;
+    }
+
+    /// Answers writes, which it carries out at once, after so long.
+    pub(in crate::cluster) fn slow_writes(&self, by: Duration) {
+        self.held.lock().unwrap().slow_by = by;
+    }
+
+    /// Calls `on_write` with what comes to be written, before it is.
+    pub(in crate::cluster) fn on_write(&self, on_write: impl FnMut(&Value) + Send + 'static) {
+        self.held.lock().unwrap().on_write = Some(Box::new(on_write));
     }
 
     pub(in crate::cluster) fn silence(&self, is_silent: bool) {

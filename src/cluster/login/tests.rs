@@ -13,6 +13,7 @@ fn turn(holder: &str, lasts: Duration, renewed: &str) -> Option<Seen> {
         duration: lasts,
         renewed: Some(renewed.to_owned()),
         version: renewed.to_owned(),
+        yields: false,
     })
 }
 
@@ -65,6 +66,7 @@ fn turns(store: &Store, identity: &str) -> Turns {
             lease: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry: Duration::from_secs(2),
+            yield_after: Duration::ZERO,
         },
         clock: || Timestamp::UNIX_EPOCH,
     };

@@ -1,10 +1,16 @@
+use std::collections::BTreeMap;
+
 use super::*;
 
 const TIMING: Timing = Timing {
     lease: Duration::from_secs(15),
     renew_deadline: Duration::from_secs(10),
     retry: Duration::from_secs(2),
+    yield_after: YIELD_AFTER,
 };
+
+/// The epoch that the clock gives.
+const NEW: u64 = 1_000;
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -25,6 +31,7 @@ fn held_by(holder: &str) -> Seen {
         duration: seconds(15),
         renewed: Some("t1".to_owned()),
         version: "7".to_owned(),
+        yields: false,
     }
 }
 
@@ -40,6 +47,7 @@ fn bid(version: Option<&str>, transitions: u64, quarantine: u64) -> Step {
         version: version.map(str::to_owned),
         transitions,
         quarantine: seconds(quarantine),
+        yields: false,
     })
 }
 
@@ -51,6 +59,7 @@ fn replica(led: bool, lease: Option<Seen>) -> Election {
             version: None,
             transitions: 4,
             quarantine: Duration::ZERO,
+            yields: false,
         };
         election.won(&first, held_by("me"), at(0));
     }
@@ -77,7 +86,7 @@ fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadlin
     let cases = [
         (
             None,
-            [bid(None, 1, 15), bid(None, 1, 15)],
+            [bid(None, NEW, 15), bid(None, NEW, 15)],
             [bid(None, 4, 0), deadline()],
         ),
         (
@@ -87,12 +96,12 @@ fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadlin
         ),
         (
             Some(emptied()),
-            [bid(Some("7"), 5, 15), bid(Some("7"), 5, 15)],
+            [bid(Some("7"), NEW, 15), bid(Some("7"), NEW, 15)],
             [lost(""), deadline()],
         ),
         (
             Some(blank()),
-            [bid(Some("7"), 1, 15), bid(Some("7"), 1, 15)],
+            [bid(Some("7"), NEW, 15), bid(Some("7"), NEW, 15)],
             [lost(""), deadline()],
         ),
         (
@@ -108,11 +117,11 @@ fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadlin
     ];
     for (lease, standby, leader) in cases {
         for (second, expected) in [9, 15].into_iter().zip(standby) {
-            let step = replica(false, lease.clone()).step(at(second));
+            let step = replica(false, lease.clone()).step(at(second), NEW);
             assert_eq!(step, expected, "a standby at {second} with {lease:?}");
         }
         for (second, expected) in [9, 10].into_iter().zip(leader) {
-            let step = replica(true, lease.clone()).step(at(second));
+            let step = replica(true, lease.clone()).step(at(second), NEW);
             assert_eq!(step, expected, "a leader at {second} with {lease:?}");
         }
     }
@@ -120,7 +129,10 @@ fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadlin
 
 #[test]
 fn who_has_not_read_the_lease_does_nothing() {
-    assert_eq!(Election::of("me".to_owned(), TIMING).step(at(1_000)), Step::Wait);
+    assert_eq!(
+        Election::of("me".to_owned(), TIMING).step(at(1_000), NEW),
+        Step::Wait
+    );
 }
 
 #[test]
@@ -132,14 +144,14 @@ fn a_lease_counts_from_the_moment_it_was_seen_to_change_and_not_by_what_it_says(
         ..held_by("you")
     };
     election.read(Some(renewed.clone()), at(14));
-    assert_eq!(election.step(at(28)), Step::Wait);
+    assert_eq!(election.step(at(28), NEW), Step::Wait);
     let annotated = Seen {
         version: "9".to_owned(),
         ..renewed
     };
     election.read(Some(annotated), at(20));
     assert_eq!(
-        election.step(at(29)),
+        election.step(at(29), NEW),
         bid(Some("9"), 5, 5),
         "an annotation is no renewal"
     );
@@ -151,9 +163,12 @@ fn a_standby_counts_only_the_time_it_was_awake_and_a_leader_all_of_it() {
         awake: seconds(5),
         since_boot: seconds(500),
     };
-    assert_eq!(replica(false, Some(held_by("you"))).step(suspended), Step::Wait);
+    assert_eq!(
+        replica(false, Some(held_by("you"))).step(suspended, NEW),
+        Step::Wait
+    );
     let leader = replica(true, Some(held_by("me")));
-    assert_eq!(leader.step(suspended), Step::StepDown(Lost::Deadline));
+    assert_eq!(leader.step(suspended, NEW), Step::StepDown(Lost::Deadline));
 }
 
 #[test]
@@ -163,13 +178,13 @@ fn a_longer_lease_of_another_configuration_is_respected_and_an_absurd_one_is_not
         ..held_by("you")
     };
     let longer = replica(false, Some(lasting(seconds(60))));
-    assert_eq!(longer.step(at(59)), Step::Wait);
-    assert_ne!(longer.step(at(60)), Step::Wait);
+    assert_eq!(longer.step(at(59), NEW), Step::Wait);
+    assert_ne!(longer.step(at(60), NEW), Step::Wait);
     let absurd = replica(false, Some(lasting(seconds(2_000_000_000))));
-    assert_ne!(absurd.step(at(600)), Step::Wait);
+    assert_ne!(absurd.step(at(600), NEW), Step::Wait);
     let shorter = replica(false, Some(lasting(seconds(1))));
     assert_eq!(
-        shorter.step(at(14)),
+        shorter.step(at(14), NEW),
         Step::Wait,
         "and a shorter one is not believed"
     );
@@ -178,7 +193,7 @@ fn a_longer_lease_of_another_configuration_is_respected_and_an_absurd_one_is_not
 #[test]
 fn a_renewal_counts_from_its_sending_and_leaves_the_quarantine_as_it_was() {
     let mut election = replica(false, Some(held_by("you")));
-    let Step::Bid(first) = election.step(at(15)) else {
+    let Step::Bid(first) = election.step(at(15), NEW) else {
         panic!("it bids");
     };
     election.won(&first, held_by("me"), at(15));
@@ -187,7 +202,7 @@ fn a_renewal_counts_from_its_sending_and_leaves_the_quarantine_as_it_was() {
         (tenure.epoch, tenure.until, tenure.effects_from),
         (5, seconds(25), seconds(20))
     );
-    let Step::Bid(renewal) = election.step(at(17)) else {
+    let Step::Bid(renewal) = election.step(at(17), NEW) else {
         panic!("it renews");
     };
     election.won(&renewal, held_by("me"), at(17));
@@ -204,6 +219,133 @@ fn a_standby_looks_again_right_when_a_lease_runs_out() {
     assert_eq!(standby.pause(at(3)), seconds(2));
     assert_eq!(standby.pause(at(14)), seconds(1));
     assert_eq!(standby.pause(at(15)), TIMING.retry / 10);
+}
+
+/// A renewal of the leadership 4, which yields or not.
+fn renewal(yields: bool) -> Step {
+    Step::Bid(Bid {
+        version: Some("7".to_owned()),
+        transitions: 4,
+        quarantine: Duration::ZERO,
+        yields,
+    })
+}
+
+/// A leader whose term does not end within these tests, and that could not work from second 1 on.
+fn unable_leader() -> Election {
+    let mut leader = replica(true, Some(held_by("me")));
+    let Step::Bid(bid) = leader.step(at(1), NEW) else {
+        panic!("it renews");
+    };
+    leader.is_able(false, at(1));
+    leader.won(&bid, held_by("me"), at(25));
+    leader
+}
+
+#[test]
+fn a_leader_yields_when_it_could_not_work_for_30_seconds() {
+    let mut leader = unable_leader();
+    leader.is_able(false, at(29));
+    assert_eq!(leader.step(at(30), NEW), renewal(false));
+    assert_eq!(leader.step(at(31), NEW), renewal(true));
+    leader.is_able(true, at(31));
+    assert_eq!(leader.step(at(31), NEW), renewal(false), "it can work again");
+    leader.is_able(false, at(31));
+    assert_eq!(leader.step(at(34), NEW), renewal(false), "and counts anew");
+}
+
+#[test]
+fn a_tenure_yields_from_the_sending_until_a_renewal_without_it() {
+    let mut leader = unable_leader();
+    let yields = |leader: &Election| leader.tenure().unwrap().yields;
+    let bid = |leader: &Election| match leader.step(at(31), NEW) {
+        Step::Bid(bid) => bid,
+        other @ (Step::Wait | Step::StepDown(_)) => panic!("{other:?}"),
+    };
+    let yielding = bid(&leader);
+    leader.sends(&yielding);
+    assert!(yields(&leader), "whether it was written is not known yet");
+    leader.is_able(true, at(31));
+    let taken_back = bid(&leader);
+    leader.sends(&taken_back);
+    assert!(yields(&leader), "a standby may have read what stands there");
+    leader.won(&taken_back, held_by("me"), at(31));
+    assert!(!yields(&leader));
+}
+
+#[test]
+fn a_yielding_leader_whose_lease_is_deleted_steps_down() {
+    let mut leader = unable_leader();
+    leader.read(None, at(31));
+    let Step::Bid(made_anew) = leader.step(at(31), NEW) else {
+        panic!("nobody else could take it so far");
+    };
+    assert_eq!((made_anew.version.as_deref(), made_anew.transitions), (None, 4));
+    leader.sends(&made_anew);
+    assert_eq!(leader.step(at(31), NEW), Step::StepDown(Lost::Deleted));
+}
+
+#[test]
+fn a_yielding_lease_is_taken_at_once_by_a_standby_that_can_work() {
+    let yielding = |holder: &str| Seen {
+        yields: true,
+        ..held_by(holder)
+    };
+    let mut standby = replica(false, Some(yielding("you")));
+    assert_eq!(standby.step(at(0), NEW), bid(Some("7"), 5, 15));
+    standby.is_able(false, at(0));
+    assert_eq!(standby.step(at(14), NEW), Step::Wait);
+    assert_eq!(
+        standby.step(at(15), NEW),
+        bid(Some("7"), 5, 5),
+        "a Lease that ran out is free for everybody"
+    );
+    for lease in [None, Some(released())] {
+        let mut unable = replica(false, lease);
+        unable.is_able(false, at(0));
+        assert!(matches!(unable.step(at(0), NEW), Step::Bid(_)));
+    }
+    let longer = Seen {
+        duration: seconds(60),
+        ..yielding("you")
+    };
+    let standby = replica(false, Some(longer));
+    assert_eq!(standby.step(at(0), NEW), bid(Some("7"), 5, 60));
+}
+
+#[test]
+fn a_lease_made_anew_has_an_epoch_that_was_never_seen() {
+    let mut standby = replica(false, Some(held_by("you")));
+    standby.read(None, at(1));
+    assert_eq!(standby.step(at(1), NEW), bid(None, NEW, 15));
+    assert_eq!(
+        standby.step(at(1), 3),
+        bid(None, 5, 15),
+        "also where the clock is behind the epochs"
+    );
+    let greatest = Seen {
+        transitions: TRANSITIONS_MAX,
+        ..released()
+    };
+    let standby = replica(false, Some(greatest));
+    let Step::Bid(bid) = standby.step(at(0), NEW) else {
+        panic!("it bids");
+    };
+    assert_ne!(bid.transitions, TRANSITIONS_MAX);
+}
+
+#[test]
+fn with_a_lease_of_a_second_an_emptied_one_is_not_taken_for_released() {
+    let timing = Timing {
+        lease: Duration::from_millis(900),
+        ..TIMING
+    };
+    let mut election = Election::of("me".to_owned(), timing);
+    election.read(Some(released()), at(0));
+    let Step::Bid(bid) = election.step(at(0), NEW) else {
+        panic!("it bids");
+    };
+    assert_eq!(bid.quarantine, timing.lease);
 }
 
 /// Numbers that look random and are the same each time.
@@ -228,6 +370,8 @@ struct Actor {
     stopped_until: u64,
     next_turn: u64,
     fresh: bool,
+    /// It can do its work.
+    is_able: bool,
 }
 
 impl Actor {
@@ -252,24 +396,35 @@ impl Actor {
     /// Whether an effect may begin.
     fn acts(&self, tenth: u64) -> bool {
         let now = self.now(tenth).since_boot;
-        self.election
-            .tenure()
-            .is_some_and(|tenure| now + TIMING.margin() <= tenure.until && now >= tenure.effects_from)
+        self.election.tenure().is_some_and(|tenure| {
+            now + TIMING.margin() <= tenure.until && now >= tenure.effects_from && !tenure.yields
+        })
     }
 }
 
 #[test]
 fn in_random_stories_of_stops_and_lost_messages_no_two_ever_lead_at_once() {
-    let mut takeovers = 0;
+    let mut total = Happened::default();
     for seed in 1..=400 {
-        takeovers += story(seed);
+        let happened = story(seed);
+        total.takeovers += happened.takeovers;
+        total.handovers += happened.handovers;
     }
-    println!("400 stories of 200 s, {takeovers} changes of leader");
-    assert!(takeovers > 400, "{takeovers}");
+    println!("400 stories of 400 s: {total:?}");
+    assert!(total.takeovers > 800 && total.handovers > 100, "{total:?}");
 }
 
-/// Three replicas and a Lease for 200 s. Gives how often the leader changed.
-fn story(seed: u64) -> usize {
+/// How often what a story is about happened.
+#[derive(Debug, Default)]
+struct Happened {
+    /// The leader changed.
+    takeovers: usize,
+    /// A standby took the Lease of a leader that yielded.
+    handovers: usize,
+}
+
+/// Three replicas and a Lease for 400 s.
+fn story(seed: u64) -> Happened {
     let mut dice = Dice(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
     let mut lease: Option<Seen> = None;
     let mut version = 0_u64;
@@ -281,6 +436,7 @@ fn story(seed: u64) -> usize {
         stopped_until: 0,
         next_turn: 0,
         fresh: false,
+        is_able: true,
     };
     let mut actors = [
         actor("a", 0, false),
@@ -288,8 +444,9 @@ fn story(seed: u64) -> usize {
         actor("c", 900, false),
     ];
     let mut led_last: Option<(usize, u64)> = None;
-    let mut changes = 0;
-    for tenth in 0..2_000 {
+    let mut led_by: BTreeMap<u64, String> = BTreeMap::new();
+    let mut happened = Happened::default();
+    for tenth in 0..4_000 {
         for (index, actor) in actors.iter_mut().enumerate() {
             if tenth < actor.stopped_until || tenth < actor.next_turn {
                 continue;
@@ -298,13 +455,17 @@ fn story(seed: u64) -> usize {
                 actor.stopped_until = tenth + 250;
                 continue;
             }
+            if dice.one_in(300) {
+                actor.is_able = !actor.is_able;
+            }
             let now = actor.now(tenth);
+            actor.election.is_able(actor.is_able, now);
             let is_lost = dice.one_in(4);
             if (!actor.fresh || actor.election.tenure().is_none()) && !is_lost {
                 actor.election.read(lease.clone(), now);
                 actor.fresh = true;
             }
-            match actor.election.step(now) {
+            match actor.election.step(now, 1_000 + tenth) {
                 Step::Wait => {}
                 Step::StepDown(_) => {
                     // The process ends and begins anew under another name.
@@ -318,18 +479,31 @@ fn story(seed: u64) -> usize {
                     actor.fresh = false;
                 }
                 Step::Bid(bid) if actor.fresh => {
+                    actor.election.sends(&bid);
                     let stands = lease.as_ref().map(|lease| lease.version.clone());
                     if dice.one_in(5) || stands != bid.version {
                         actor.fresh = false;
                     } else {
                         version += 1;
+                        let is_yielded = lease.as_ref().is_some_and(|lease| lease.yields);
+                        let is_new = actor.election.tenure().is_none();
+                        happened.handovers += usize::from(is_new && is_yielded);
                         let written = Seen {
                             holder: actor.election.me.clone(),
                             transitions: bid.transitions,
                             duration: TIMING.lease,
                             renewed: Some(format!("{tenth}")),
                             version: version.to_string(),
+                            yields: bid.yields,
                         };
+                        let me = led_by
+                            .entry(bid.transitions)
+                            .or_insert_with(|| actor.election.me.clone());
+                        assert_eq!(
+                            *me, actor.election.me,
+                            "seed {seed}: two have the epoch {}",
+                            bid.transitions
+                        );
                         lease = Some(written.clone());
                         if dice.one_in(6) {
                             // It was carried out, and the answer is lost.
@@ -361,7 +535,7 @@ fn story(seed: u64) -> usize {
             match led_last {
                 Some((before, _)) if before == index => {}
                 Some((_, at)) => {
-                    changes += 1;
+                    happened.takeovers += 1;
                     assert!(tenth > at, "seed {seed}");
                 }
                 None => {}
@@ -369,5 +543,5 @@ fn story(seed: u64) -> usize {
             led_last = Some((index, tenth));
         }
     }
-    changes
+    happened
 }
