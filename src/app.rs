@@ -323,6 +323,7 @@ impl House {
                 client_of_objects,
                 house.gate.clone(),
                 Arc::clone(objects),
+                Arc::clone(&onlookers.metrics),
                 objects_sender,
                 token(),
             );

@@ -6,12 +6,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
+/// The longest name that is read from a record, in bytes: that of a Kubernetes object or a DNS name. vCenter's names have
+/// at most 80 characters.
+pub const NAME_BYTES_MAX: usize = 253;
+
 macro_rules! name {
-    ($(#[$doc:meta])* $type:ident) => {
+    ($(#[$doc:meta])* $type:ident, $is_valid:path, $expected:literal) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(transparent)]
         pub struct $type(Arc<str>);
 
@@ -32,6 +37,19 @@ macro_rules! name {
             }
         }
 
+        /// What is read from a record was written by whoever may write a Node, so it is checked.
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                if $is_valid(&text) {
+                    Ok(Self::new(text))
+                } else {
+                    let expected = $expected;
+                    Err(D::Error::custom(format!("{} is no {expected}", quoted(&text))))
+                }
+            }
+        }
+
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -43,6 +61,12 @@ macro_rules! name {
                 f.write_str(&self.0)
             }
         }
+    };
+    ($(#[$doc:meta])* $type:ident) => {
+        name!(
+            $(#[$doc])*
+            $type, is_name, "name of at most 253 bytes without control characters"
+        );
     };
 }
 
@@ -84,8 +108,60 @@ name!(
 );
 name!(
     /// The name of one episode: 16 bytes in lower-case hex, which are its trace id as well.
-    EpisodeId
+    EpisodeId, is_episode_id, "episode id: 32 lower-case hex digits, not all of them 0"
 );
+
+impl EpisodeId {
+    /// Reads an id that somebody else may have written; `None` for what is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        is_episode_id(text).then(|| Self::new(text))
+    }
+}
+
+/// Whether `text` may be a name from a record: of bounded length, and nothing that a terminal would obey.
+pub fn is_name(text: &str) -> bool {
+    text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control)
+}
+
+/// Whether `text` may be the `metadata.name` of a Kubernetes object: a DNS subdomain as in RFC 1123.
+pub fn is_object_name(text: &str) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        let bytes = label.as_bytes();
+        bytes.first().is_some_and(is_letter)
+            && bytes.last().is_some_and(is_letter)
+            && bytes.iter().all(|byte| is_letter(byte) || *byte == b'-')
+    };
+    text.len() <= NAME_BYTES_MAX && text.split('.').all(is_label)
+}
+
+/// Whether `text` is a traceparent as W3C Trace Context 1 (version `00`) has it, of the trace that `id` names.
+pub fn is_traceparent_of(text: &str, id: &EpisodeId) -> bool {
+    let mut parts = text.split('-');
+    let (version, trace, parent, flags) = (parts.next(), parts.next(), parts.next(), parts.next());
+    version == Some("00")
+        && trace == Some(id.as_str())
+        && is_episode_id(id.as_str())
+        && parent.is_some_and(|parent| is_hex(parent, 16) && parent.bytes().any(|digit| digit != b'0'))
+        && flags.is_some_and(|flags| is_hex(flags, 2))
+        && parts.next().is_none()
+}
+
+/// As W3C Trace Context has a trace id: all zeros is none.
+fn is_episode_id(text: &str) -> bool {
+    is_hex(text, 32) && text.bytes().any(|digit| digit != b'0')
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == digits && text.bytes().all(is_digit)
+}
+
+/// The beginning of `text`, for a message about it.
+fn quoted(text: &str) -> String {
+    let shown: String = text.chars().take(64).collect();
+    format!("{shown:?}")
+}
 
 /// The BIOS UUID of a virtual machine, as a guest reads it from its DMI table.
 ///
@@ -174,6 +250,84 @@ mod tests {
 
     const STRAIGHT: &str = "4215e1a2-7c3d-9e4f-0102-030405060708";
     const SWAPPED: &str = "a2e11542-3d7c-4f9e-0102-030405060708";
+
+    const TRACE: &str = "00112233445566778899aabbccddeeff";
+
+    #[test]
+    fn an_episode_id_is_32_lower_case_hex_digits() {
+        assert_eq!(EpisodeId::parse(TRACE).unwrap().as_str(), TRACE);
+        let read = |text: &str| serde_json::from_value::<EpisodeId>(serde_json::json!(text));
+        assert_eq!(read(TRACE).unwrap(), EpisodeId::new(TRACE));
+        for text in [
+            "",
+            "!!!!!!!!",
+            "00112233445566778899AABBCCDDEEFF",
+            "00112233445566778899aabbccddeef",
+            "00112233445566778899aabbccddeeff0",
+            "00000000000000000000000000000000",
+            "../../namespaces/00112233445566778",
+            "00112233445566778899aabbccddee/f",
+        ] {
+            assert_eq!(EpisodeId::parse(text), None, "{text}");
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains("is no episode id"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_traceparent_has_the_shape_of_w3c_and_the_trace_of_its_episode() {
+        let id = EpisodeId::new(TRACE);
+        let of = |text: &str| is_traceparent_of(text, &id);
+        assert!(of(&format!("00-{TRACE}-0123456789abcdef-01")));
+        for text in [
+            String::new(),
+            format!("00-{TRACE}-0123456789abcdef"),
+            format!("00-{TRACE}-0123456789abcdef-01-x"),
+            format!("00-{TRACE}-0000000000000000-01"),
+            format!("00-{TRACE}-0123456789ABCDEF-01"),
+            format!("00-{TRACE}-0123456789abcdef-1"),
+            format!("ff-{TRACE}-0123456789abcdef-01"),
+            "00-ffeeddccbbaa99887766554433221100-0123456789abcdef-01".to_owned(),
+        ] {
+            assert!(!of(&text), "{text}");
+        }
+        let zeros = "0".repeat(32);
+        let text = format!("00-{zeros}-0123456789abcdef-01");
+        assert!(!is_traceparent_of(&text, &EpisodeId::new(zeros)));
+    }
+
+    #[test]
+    fn names_from_a_record_are_bounded() {
+        let read = |text: &str| serde_json::from_value::<NodeName>(serde_json::json!(text));
+        assert!(read(&"a".repeat(NAME_BYTES_MAX)).is_ok());
+        let error = read(&"a".repeat(NAME_BYTES_MAX + 1)).unwrap_err().to_string();
+        assert!(error.len() < 200, "{error}");
+        assert!(read("a\u{1b}[31m").is_err());
+    }
+
+    #[test]
+    fn an_object_name_is_a_dns_subdomain() {
+        for name in ["gpu-1", "gpu-1.site.example", "1", &"a".repeat(253)] {
+            assert!(is_object_name(name), "{name}");
+        }
+        for name in [
+            "",
+            ".",
+            "a..b",
+            "-a",
+            "a-",
+            "a.-b",
+            "A",
+            "a_b",
+            "a/b",
+            "a?b",
+            "a b",
+            "\u{e4}",
+            &"a".repeat(254),
+        ] {
+            assert!(!is_object_name(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_uuid_is_read_in_every_common_notation() {

@@ -1,73 +1,133 @@
-//! Writes what is due to NodeMaintenance objects, one after the other, and never holds anybody up.
+//! Writes what is due to NodeMaintenance objects, one after the other, and never holds anybody up. An object that is
+//! refused delays no other.
 
+mod refused;
+
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
 
+use self::refused::Refused;
 use crate::cluster::maintenances::{self, WriteError};
 use crate::cluster::update::{Maintenance, Maintenances, Update};
 use crate::gate::{Errand, Gate, Permit};
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::objects::{Objects, Write};
 
 /// How long changes are gathered after a write. A drain changes with each pod that leaves, and whoever looks reads once a
 /// second at most; what comes after a quiet second is written at once.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// How long to wait after a refusal. What is due is found anew then, so nothing piles up.
-const AFTER_REFUSAL: Duration = Duration::from_secs(5);
+/// How long to wait where nothing can be written at all: another replica leads, or the kube-apiserver does not answer.
+/// What is due is found anew then, so nothing piles up.
+const AFTER_OUTAGE: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether something is due by the mere passing of time.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// After how many writes in a row without any answer the rest of them is put off. One object may have a webhook that
+/// hangs; a kube-apiserver that does not answer does so for all, and each costs a deadline.
+const UNANSWERED_MAX: usize = 3;
 
 /// Runs until `stop`.
 pub(super) async fn run(
     client: kube::Client,
     gate: Gate,
     objects: Arc<Objects>,
+    metrics: Arc<Metrics>,
     told: mpsc::Sender<Update>,
     stop: CancellationToken,
 ) {
-    let mut is_refused = false;
+    let mut refused = Refused::default();
     loop {
+        let look_again = refused.next().min(Instant::now() + LOOK_AGAIN);
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = objects.changed() => {}
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep_until(look_again) => {}
         }
-        let mut pause = GATHER;
-        for write in objects.due() {
-            // Another replica leads, and writes.
-            let Ok(permit) = gate.pass(Errand::Record) else {
-                pause = AFTER_REFUSAL;
-                break;
+        let now = Instant::now();
+        let due = objects.due(|name| refused.is_held(name, now));
+        let mut pass = Pass::default();
+        for write in due {
+            let name = write.name().to_owned();
+            let attempt = async {
+                // Another replica leads, and writes.
+                let permit = gate.pass(Errand::Record).ok()?;
+                let writing = perform(&permit, &client, &objects, &told, write);
+                permit.carry(writing).await.ok()
             };
             // Dropped at a stop in the middle: it is due again at the next start.
-            let written = tokio::select! {
+            let attempt = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                written = permit.carry(perform(&permit, &client, &objects, &told, write)) => written,
+                attempt = attempt => attempt,
             };
-            let Ok(written) = written else { break };
-            if let Err(refusal) = written {
-                if !std::mem::replace(&mut is_refused, true) {
-                    warn!("{refusal}; episodes go on without, and the record on each Node stands");
-                }
-                pause = AFTER_REFUSAL;
-                objects.look_again();
+            if pass.note(name, attempt, &mut refused).is_break() {
                 break;
             }
-            if std::mem::take(&mut is_refused) {
-                info!("NodeMaintenance objects are written again");
-            }
         }
+        metrics.node_maintenance_writes_refused(pass.refused);
+        let pause = if pass.is_cut_short {
+            objects.look_again();
+            AFTER_OUTAGE
+        } else {
+            GATHER
+        };
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// What came of one pass over what was due.
+#[derive(Debug, Default)]
+struct Pass {
+    /// How many writes were refused, or not answered.
+    refused: u64,
+    /// How many of the latest in a row were not answered.
+    unanswered: usize,
+    /// Not everything was tried.
+    is_cut_short: bool,
+}
+
+impl Pass {
+    /// Takes what came of the attempt to write `name`; `None` where this replica may not write. Breaks where the rest
+    /// is not to be tried.
+    fn note(
+        &mut self,
+        name: String,
+        attempt: Option<Result<(), WriteError>>,
+        refused: &mut Refused,
+    ) -> ControlFlow<()> {
+        match attempt {
+            None => self.is_cut_short = true,
+            Some(Ok(())) => {
+                self.unanswered = 0;
+                refused.written(&name);
+            }
+            Some(Err(error)) => {
+                self.refused += 1;
+                let is_answered = match &error {
+                    WriteError::Unreachable { .. } => false,
+                    WriteError::Refused { .. } | WriteError::Gone { .. } => true,
+                };
+                refused.add(name, &error, is_answered, Instant::now());
+                self.unanswered = if is_answered { 0 } else { self.unanswered + 1 };
+                self.is_cut_short = self.unanswered == UNANSWERED_MAX;
+            }
+        }
+        if self.is_cut_short {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     }
 }
@@ -104,3 +164,6 @@ async fn tell(told: &mpsc::Sender<Update>, written: Maintenance) {
     let seen = Maintenances::Seen(Box::new(written));
     let _ = told.send(Update::Maintenances(seen)).await;
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use thiserror::Error;
 use super::answer::{self, Refusal};
 use super::update::{Asked, AskedAction, Maintenance, Role};
 use crate::gate::Permit;
-use crate::ids::{EpisodeId, NodeName, RequestUid};
+use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
 use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
 use kind::{DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, Origin};
 
@@ -42,12 +42,20 @@ pub enum WriteError {
         /// What Kubernetes said.
         said: String,
     },
-    /// Anything else.
+    /// The kube-apiserver, or something that it asked, does not take it.
     #[error("NodeMaintenance {name} was not written: {said}; it is tried again")]
     Refused {
         /// Its name.
         name: String,
-        /// What Kubernetes said, or that it did not answer.
+        /// What Kubernetes said.
+        said: String,
+    },
+    /// No usable answer. It may have been written all the same.
+    #[error("whether NodeMaintenance {name} was written is unknown: {said}; it is tried again")]
+    Unreachable {
+        /// Its name.
+        name: String,
+        /// What went wrong.
         said: String,
     },
 }
@@ -136,6 +144,7 @@ pub async fn create(
     name: &str,
     spec: NodeMaintenanceSpec,
 ) -> Result<Option<Maintenance>, WriteError> {
+    check_name(name)?;
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let object = NodeMaintenance {
         metadata: ObjectMeta {
@@ -193,6 +202,7 @@ pub async fn write_status(
     uid: Option<&RequestUid>,
     changes: &serde_json::Value,
 ) -> Result<Maintenance, WriteError> {
+    check_name(name)?;
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -232,6 +242,7 @@ pub async fn take_back(client: &kube::Client, name: &str, uid: &RequestUid) -> R
 }
 
 async fn remove(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
+    check_name(name)?;
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let params = DeleteParams {
         preconditions: Some(Preconditions {
@@ -244,7 +255,7 @@ async fn remove(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(
         Ok(_) => Ok(()),
         Err(refusal) => match WriteError::new(name, &refusal) {
             WriteError::Gone { .. } => Ok(()),
-            refused @ WriteError::Refused { .. } => Err(refused),
+            error @ (WriteError::Refused { .. } | WriteError::Unreachable { .. }) => Err(error),
         },
     }
 }
@@ -254,7 +265,23 @@ impl WriteError {
         let (name, said) = (name.to_owned(), refusal.said());
         match refusal {
             Refusal::Status(status) if status.code == 404 => Self::Gone { name, said },
-            Refusal::Status(_) | Refusal::Unreachable(_) => Self::Refused { name, said },
+            Refusal::Status(_) => Self::Refused { name, said },
+            Refusal::Unreachable(_) => Self::Unreachable { name, said },
         }
     }
 }
+
+/// Refuses a name that cannot be an object's: it would be refused for ever, or name something else in the address of
+/// the call.
+fn check_name(name: &str) -> Result<(), WriteError> {
+    if is_object_name(name) {
+        return Ok(());
+    }
+    Err(WriteError::Refused {
+        name: answer::plain(name),
+        said: "this is no name of an object, so nothing was sent".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -150,6 +150,11 @@ impl Metrics {
         self.picture.vcenter_answered(at);
     }
 
+    /// Takes how many writes of NodeMaintenance objects were refused or not answered.
+    pub fn node_maintenance_writes_refused(&self, count: u64) {
+        self.families.node_maintenance_writes_refused.inc_by(count);
+    }
+
     /// The counter of spans that were lost, for whoever loses them.
     pub fn trace_spans_lost(&self) -> Counter {
         self.families.trace_spans_lost.clone()

@@ -72,6 +72,25 @@ pub enum Write {
     },
 }
 
+impl Write {
+    /// The name of the object.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Create { name, .. } | Self::Status { name, .. } | Self::Delete { name, .. } => name,
+        }
+    }
+
+    /// Its place among what is due: the second copy of a record comes first, because an episode goes on from it when
+    /// its Node object is deleted.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Status { changes, .. } if changes.get("record").is_some_and(|it| !it.is_null()) => 0,
+            Self::Create { .. } => 1,
+            Self::Status { .. } | Self::Delete { .. } => 2,
+        }
+    }
+}
+
 /// Says what is due to be written.
 #[derive(Debug)]
 pub struct Objects {
@@ -194,9 +213,10 @@ impl Objects {
         self.wake.notify_one();
     }
 
-    /// What is due to be written. What only counts on is written in turn, [`COUNTED`] objects at a time, and asks for another
-    /// look where it is more.
-    pub fn due(&self) -> Vec<Write> {
+    /// What is due to be written, in the order of its weight: statuses with another record, new objects, the rest. Objects
+    /// whose names `is_held` are left out. What only counts on is written in turn, [`COUNTED`] objects at a time, and asks
+    /// for another look where it is more.
+    pub fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<Write> {
         let now = (self.clock)();
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if !state.is_complete {
@@ -208,14 +228,15 @@ impl Objects {
             let ended = ended.map(|(episode, _, _)| &**episode);
             for episode in seen.episode.as_deref().into_iter().chain(ended) {
                 let name = name_of(node, &episode.id);
-                if !state.objects.contains_key(&name) {
+                if !state.objects.contains_key(&name) && !is_held(&name) {
                     let spec = Box::new(spec(node, episode, &self.selector));
                     due.push(Write::Create { name, spec });
                 }
             }
         }
         let mut counted = Vec::new();
-        for object in state.objects.values().filter(|object| !object.is_over) {
+        let open = state.objects.values().filter(|object| !object.is_over);
+        for object in open.filter(|object| !is_held(&object.name)) {
             let wanted = match &object.role {
                 Role::Episode { .. } => state.of_episode(object, now),
                 Role::Request(asked) => state.of_request(object, asked, now),
@@ -237,7 +258,9 @@ impl Objects {
         }
         let in_turn = counted.iter().take(COUNTED);
         due.extend(in_turn.filter_map(|(object, wanted)| status_of(object, wanted)));
-        due.extend(state.beyond(self.history, now));
+        let beyond = state.beyond(self.history, now);
+        due.extend(beyond.filter(|write| !is_held(write.name())));
+        due.sort_by_key(Write::weight);
         due
     }
 }

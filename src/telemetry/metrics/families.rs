@@ -194,6 +194,8 @@ metrics! {
         "Turns of actors, in each of which one looked at its node, decided, and did at most one thing";
     RECONCILE_DURATION: Histogram, "reconcile_duration", ["result"],
         "How long turns of actors took, the one thing that was done included", in_seconds;
+    NODE_MAINTENANCE_WRITES_REFUSED: Counter, "node_maintenance_writes_refused", [],
+        "Writes of NodeMaintenance objects that were refused or not answered; each is tried again";
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
         "Spans that no collector took: it was down, too slow, or refused them";
 }
@@ -214,6 +216,7 @@ pub(super) struct Families {
     pub(super) decisions: Family<Labels, Counter>,
     pub(super) reconcile: Family<Labels, Counter>,
     pub(super) reconcile_duration: Family<Labels, Histogram, fn() -> Histogram>,
+    pub(super) node_maintenance_writes_refused: Counter,
     pub(super) trace_spans_lost: Counter,
 }
 
@@ -221,6 +224,12 @@ impl Families {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let queue_wait = long();
         register(registry, &QUEUE_WAIT, queue_wait.clone());
+        let node_maintenance_writes_refused = Counter::default();
+        register(
+            registry,
+            &NODE_MAINTENANCE_WRITES_REFUSED,
+            node_maintenance_writes_refused.clone(),
+        );
         let trace_spans_lost = Counter::default();
         register(registry, &TRACE_SPANS_LOST, trace_spans_lost.clone());
         let families = Self {
@@ -237,6 +246,7 @@ impl Families {
             decisions: counter(registry, &DECISIONS),
             reconcile: counter(registry, &RECONCILE),
             reconcile_duration: histogram(registry, &RECONCILE_DURATION, turn),
+            node_maintenance_writes_refused,
             trace_spans_lost,
         };
         families.begin_at_zero();

@@ -91,7 +91,7 @@ impl Cluster {
     fn settle(&mut self, sight: &Sight) {
         for _ in 0..5 {
             self.show(sight.clone());
-            let due = self.objects.due();
+            let due = self.objects.due(|_| false);
             if due.is_empty() {
                 return;
             }
@@ -99,7 +99,10 @@ impl Cluster {
                 self.write(write);
             }
         }
-        panic!("there is always something due: {:#?}", self.objects.due());
+        panic!(
+            "there is always something due: {:#?}",
+            self.objects.due(|_| false)
+        );
     }
 
     fn write(&mut self, write: Write) {
@@ -229,11 +232,15 @@ fn nothing_is_due_before_everything_there_is_has_been_told() {
     let objects = Objects::new("gpu=true".to_owned(), None, 2, now);
     let sights = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
     objects.show(&Pictures::all(sights.clone()));
-    assert_eq!(objects.due(), []);
+    assert_eq!(objects.due(|_| false), []);
     objects.told(&Maintenances::Settled);
-    assert_eq!(objects.due(), [], "what is told counts from the next look");
+    assert_eq!(
+        objects.due(|_| false),
+        [],
+        "what is told counts from the next look"
+    );
     objects.show(&Pictures::all(sights.clone()));
-    assert_eq!(objects.due().len(), 1);
+    assert_eq!(objects.due(|_| false).len(), 1);
 }
 
 #[test]
@@ -393,13 +400,13 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
     let mut sights = BTreeMap::from(all(9));
     for _ in 0..2 {
         show(&cluster, &sights);
-        for write in cluster.objects.due() {
+        for write in cluster.objects.due(|_| false) {
             cluster.write(write);
         }
     }
     show(&cluster, &sights);
     assert_eq!(
-        cluster.objects.due(),
+        cluster.objects.due(|_| false),
         [],
         "each says that it drains, and nine pods"
     );
@@ -416,7 +423,7 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
         }
         show(&cluster, &sights);
         assert!(is_woken(&cluster), "they have changed");
-        let due = cluster.objects.due();
+        let due = cluster.objects.due(|_| false);
         assert!(is_woken(&cluster), "two are held back");
         let nodes = due.iter().map(|write| match write {
             Write::Status { name, .. } => name.split('-').next().unwrap_or_default().to_owned(),
@@ -442,12 +449,12 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
     // They stand still, and what was held back is told as well.
     show(&cluster, &sights);
     assert!(is_woken(&cluster), "the last writes are seen");
-    for write in cluster.objects.due() {
+    for write in cluster.objects.due(|_| false) {
         cluster.write(write);
     }
     assert!(!is_woken(&cluster), "nothing is held back");
     show(&cluster, &sights);
-    assert_eq!(cluster.objects.due(), []);
+    assert_eq!(cluster.objects.due(|_| false), []);
     assert_eq!(cluster.status("gpu1-00112233").pending_pods.len(), 3);
 }
 
@@ -456,7 +463,11 @@ fn a_request_that_its_node_shows_no_more_is_fulfilled_and_one_that_it_does_not_s
     let mut cluster = Cluster::new();
     cluster.settle(&sight(Record::InService, None, None));
     cluster.created("asked", "gpu1", 0, asked(AskedAction::Reboot));
-    assert_eq!(cluster.objects.due(), [], "the node has not been looked at since");
+    assert_eq!(
+        cluster.objects.due(|_| false),
+        [],
+        "the node has not been looked at since"
+    );
     let rejoining = Record::Episode(Arc::new(episode(Phase::Rejoining, 50)));
     let rejoining = sight(rejoining, request(Action::Reboot), None);
     cluster.settle(&rejoining);
@@ -514,7 +525,7 @@ fn the_history_of_a_node_that_is_gone_stays_until_all_nodes_are_told() {
     cluster.settle(&in_service);
     assert!(cluster.standing.contains_key("gpu9-a"), "it may yet be told");
     cluster.objects.told_nodes(true);
-    assert_eq!(cluster.objects.due(), [], "it counts from the next look");
+    assert_eq!(cluster.objects.due(|_| false), [], "it counts from the next look");
     cluster.objects.told_nodes(false);
     cluster.settle(&in_service);
     assert!(cluster.standing.contains_key("gpu9-a"), "they are told anew");
@@ -532,4 +543,45 @@ fn the_oldest_of_the_ended_episodes_go_first() {
     cluster.settle(&sight(Record::InService, None, None));
     let left: Vec<_> = cluster.standing.keys().map(String::as_str).collect();
     assert_eq!(left, ["gpu1-b", "gpu1-c"]);
+}
+
+fn weights(due: &[Write]) -> Vec<(String, u8)> {
+    due.iter()
+        .map(|write| (write.name().to_owned(), write.weight()))
+        .collect()
+}
+
+#[test]
+fn records_are_written_before_new_objects_and_those_before_the_rest() {
+    let mut cluster = Cluster::new();
+    cluster.settle(&in_episode(Phase::Draining, 1));
+    cluster.created("asked", "gpu1", 0, asked(AskedAction::Drain));
+    let mut other = episode(Phase::Draining, 1);
+    other.id = EpisodeId::new("ffeeddccbbaa99887766554433221100");
+    let sights = BTreeMap::from([
+        (
+            NodeName::new("gpu1"),
+            sight(
+                Record::Episode(Arc::new(episode(Phase::AwaitingHost, 9))),
+                request(Action::Drain),
+                None,
+            ),
+        ),
+        (
+            NodeName::new("gpu0"),
+            sight(Record::Episode(Arc::new(other)), None, None),
+        ),
+    ]);
+    cluster.objects.show(&Pictures::all(sights));
+    let due = cluster.objects.due(|_| false);
+    let expected = [("gpu1-00112233", 0), ("gpu0-ffeeddcc", 1), ("asked", 2)];
+    assert_eq!(
+        weights(&due),
+        expected.map(|(name, weight)| (name.to_owned(), weight))
+    );
+    for held in expected.map(|(name, _)| name) {
+        let due = cluster.objects.due(|name| name == held);
+        assert!(due.iter().all(|write| write.name() != held), "{held}");
+        assert_eq!(due.len(), 2, "the others are due all the same");
+    }
 }

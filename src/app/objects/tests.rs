@@ -1,0 +1,64 @@
+use super::*;
+
+fn refused(name: &str) -> WriteError {
+    WriteError::Refused {
+        name: name.to_owned(),
+        said: "admission said no".to_owned(),
+    }
+}
+
+fn unreachable(name: &str) -> WriteError {
+    WriteError::Unreachable {
+        name: name.to_owned(),
+        said: "no answer within 10 s".to_owned(),
+    }
+}
+
+/// Tries to write five objects, with this answer to each; gives the names that were tried, and how the pass went.
+fn tried(memory: &mut Refused, answer: impl Fn(&str) -> Option<Result<(), WriteError>>) -> (String, Pass) {
+    let (mut tried, mut pass) = (String::new(), Pass::default());
+    for name in ["a", "b", "c", "d", "e"] {
+        tried.push_str(name);
+        if pass.note(name.to_owned(), answer(name), memory).is_break() {
+            break;
+        }
+    }
+    (tried, pass)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_object_delays_no_other() {
+    let mut memory = Refused::default();
+    let (names, pass) = tried(&mut memory, |name| {
+        Some(if name == "a" { Err(refused("a")) } else { Ok(()) })
+    });
+    assert_eq!(names, "abcde");
+    assert_eq!((pass.refused, pass.is_cut_short), (1, false));
+    let now = Instant::now();
+    assert!(memory.is_held("a", now) && !memory.is_held("b", now));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kube_apiserver_that_does_not_answer_is_not_asked_about_every_object() {
+    let mut memory = Refused::default();
+    let (names, pass) = tried(&mut memory, |name| Some(Err(unreachable(name))));
+    assert_eq!(names, "abc");
+    assert_eq!((pass.refused, pass.is_cut_short), (3, true));
+    let (names, pass) = tried(&mut memory, |name| {
+        Some(if name == "b" {
+            Ok(())
+        } else {
+            Err(unreachable(name))
+        })
+    });
+    assert_eq!(names, "abcde", "one that was answered shows that it is there");
+    assert_eq!((pass.refused, pass.is_cut_short), (4, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_may_not_write_tries_nothing_more() {
+    let mut memory = Refused::default();
+    let (names, pass) = tried(&mut memory, |_| None);
+    assert_eq!(names, "a");
+    assert_eq!((pass.refused, pass.is_cut_short), (0, true));
+}

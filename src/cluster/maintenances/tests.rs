@@ -1,0 +1,41 @@
+use serde_json::Value;
+
+use super::*;
+use crate::cluster::stand_in::{Reply, refusal, server};
+use crate::gate::{Errand, Gate};
+
+#[tokio::test]
+async fn an_invalid_object_name_is_never_sent() {
+    let (client, log) = server(|_| Reply::Json(200, Value::Null));
+    let permit = Gate::without_election().pass(Errand::Record).unwrap();
+    let uid = RequestUid::new("uid");
+    for name in ["gpu1-!!!!!!!!", "../nodes/gpu1", "gpu1-0/status", ""] {
+        let created = create(&permit, &client, name, NodeMaintenanceSpec::default()).await;
+        let written = write_status(&permit, &client, name, None, &Value::Null).await;
+        let deleted = delete(&permit, &client, name, &uid).await;
+        for error in [created.unwrap_err(), written.unwrap_err(), deleted.unwrap_err()] {
+            assert!(error.to_string().contains("is no name of an object"), "{error}");
+        }
+    }
+    assert_eq!(log.lines(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_from_no_answer() {
+    let permit = Gate::without_election().pass(Errand::Record).unwrap();
+    let mut replies = vec![
+        Reply::Silence,
+        refusal(422, "Invalid", "too long", Value::Null),
+        refusal(404, "NotFound", "not found", Value::Null),
+    ];
+    let (client, _) = server(move |_| replies.pop().unwrap());
+    let write = async || {
+        let changes = serde_json::json!({});
+        write_status(&permit, &client, "gpu1-0", None, &changes)
+            .await
+            .unwrap_err()
+    };
+    assert!(matches!(write().await, WriteError::Gone { .. }));
+    assert!(matches!(write().await, WriteError::Refused { .. }));
+    assert!(matches!(write().await, WriteError::Unreachable { .. }));
+}
