@@ -93,7 +93,7 @@ impl Pattern {
 /// The facts of a Node.
 ///
 /// What is absent reads as the careful answer: not Ready, schedulable, no GPU, no UUID. A `resourceVersion` that is no
-/// number reads as 0, with which every PATCH is refused as a conflict.
+/// number above 0 reads as 0, with which [`super::node::patch`] sends nothing.
 pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) -> Node {
     let metadata = &node.metadata;
     let spec = node.spec.as_ref();

@@ -75,6 +75,15 @@ pub enum PatchError {
         /// The words of the webhook, the policy or the validation.
         said: String,
     },
+    /// The view on which the transition was decided has no version. A PATCH with the version "0" would be carried out
+    /// whatever has changed since (`doUnconditionalUpdate` in the kube-apiserver's `registry/store.go`).
+    #[error(
+        "node {node} was not written, because the resourceVersion it was read with is no number above 0 and a write could undo a change of somebody else; the step is tried again on the next view of the node"
+    )]
+    Unversioned {
+        /// The Node.
+        node: NodeName,
+    },
     /// No usable answer. The PATCH may have been carried out all the same.
     #[error(
         "whether node {node} was written is unknown: {said}; it is read again before anything else is done to it"
@@ -129,6 +138,9 @@ pub async fn patch(
     patch: &NodePatch,
     deadline: Duration,
 ) -> Result<Node, PatchError> {
+    if patch.resource_version == 0 {
+        return Err(PatchError::Unversioned { node: name.clone() });
+    }
     let nodes: Api<core::Node> = Api::all(client.clone());
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),

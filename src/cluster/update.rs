@@ -158,7 +158,7 @@ pub struct Node {
     /// `metadata.resourceVersion`: sent back with every PATCH, so that a write on an old view is refused. Comparable as
     /// a number (KEP-5504), which tells an older view from a younger one.
     pub resource_version: u64,
-    /// `metadata.creationTimestamp`.
+    /// `metadata.creationTimestamp`, on the kube-apiserver's clock; the Unix epoch where it is absent.
     pub created_at: Timestamp,
     /// The UUID in `spec.providerID`.
     pub provider_uuid: Option<VmUuid>,

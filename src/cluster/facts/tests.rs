@@ -25,6 +25,7 @@ fn the_facts_of_a_node_are_read() {
     let node = facts(json!({
         "metadata": {
             "name": "gpu-1", "uid": "uid-1", "resourceVersion": "12345",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
             "annotations": {
                 "vsphere-maintenance.boeye.net/state": "migrated",
                 "vsphere-maintenance.boeye.net/migrated-to-host": "esx-2",
@@ -49,6 +50,7 @@ fn the_facts_of_a_node_are_read() {
     assert_eq!(node.name.as_str(), "gpu-1");
     assert_eq!(node.uid.as_str(), "uid-1");
     assert_eq!(node.resource_version, 12_345);
+    assert_eq!(node.created_at, "2026-01-01T00:00:00Z".parse().unwrap());
     assert!(
         node.provider_uuid
             .unwrap()
@@ -81,8 +83,12 @@ fn the_facts_of_a_node_are_read() {
 
 #[test]
 fn what_is_absent_reads_as_the_careful_answer() {
-    let node = facts(json!({"metadata": {"resourceVersion": "abc"}}));
-    assert_eq!(node.resource_version, 0);
+    for version in ["abc", "0", "-1", "", "99999999999999999999"] {
+        let node = facts(json!({"metadata": {"resourceVersion": version}}));
+        assert_eq!(node.resource_version, 0, "{version}");
+    }
+    let node = facts(json!({"metadata": {}}));
+    assert_eq!(node.created_at, Timestamp::UNIX_EPOCH);
     assert!(!node.ready.is_true && !node.unschedulable && node.gpus.is_empty());
     assert_eq!(
         (node.boot_id, node.provider_uuid, node.system_uuid),

@@ -106,6 +106,18 @@ async fn the_end_removes_our_annotations_and_the_cordon_as_kubectl_uncordon_does
 }
 
 #[tokio::test]
+async fn a_view_without_a_version_is_never_written_on() {
+    let unversioned = NodePatch {
+        resource_version: 0,
+        ..cordon()
+    };
+    let (result, seen) = patched(&unversioned, node()).await;
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("resourceVersion"), "{error}");
+    assert!(seen.is_empty(), "{seen:?}");
+}
+
+#[tokio::test]
 async fn a_transition_that_leaves_the_cordon_alone_does_not_speak_of_it() {
     let step = NodePatch {
         unschedulable: None,
