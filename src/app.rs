@@ -7,6 +7,7 @@
 //!       ├─ cluster::lease::run ───▶ standing ─┤      │ opens and shuts the gate before World
 //!       ├─ cluster::watch::budgets ▶ updates ─┤      │
 //!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
+//!       ├─ cluster::watch::followed, scan ────▶ updates (Nodes that the selector does not match)           │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
 //!       ├─ admin::Server::run ◀── metrics, health and status page, which look on at the hub
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the gate, the hub and its actors, then the streams, which log out, then the Lease
@@ -223,6 +224,7 @@ impl House {
         let (roster_sender, roster) = watch::channel(vsphere::update::Roster::default());
         let (draining_sender, draining) = watch::channel(BTreeSet::new());
         let (holding_sender, holding) = watch::channel(BTreeSet::new());
+        let (followed_sender, followed) = watch::channel(BTreeSet::new());
         let (publisher, to_publish) = cluster::events::queue();
 
         let Worlds {
@@ -268,12 +270,13 @@ impl House {
             vsphere: vsphere_updates,
             cluster: cluster_updates,
             findings,
-            standing,
+            standing: standing.clone(),
         };
         let interest = hub::Interest {
             roster: roster_sender,
             draining: draining_sender,
             holding: holding_sender,
+            followed: followed_sender,
         };
         let selection = Selection {
             selector: config.gpu_node_label.clone(),
@@ -292,6 +295,22 @@ impl House {
         let vsphere = vsphere::updates::run(vcenter, roster, vsphere_sender, token());
         let nodes = cluster::watch::run(
             client.clone(),
+            selection.clone(),
+            watching.clone(),
+            cluster_sender.clone(),
+            token(),
+        );
+        let scan = cluster::watch::scan::run(
+            client.clone(),
+            config.gpu_node_label.clone(),
+            standing,
+            watching.clone(),
+            cluster_sender.clone(),
+            token(),
+        );
+        let followed = cluster::watch::followed::run(
+            client.clone(),
+            followed,
             selection,
             watching.clone(),
             cluster_sender.clone(),
@@ -340,6 +359,8 @@ impl House {
         );
         house.spawn("the stream of vCenter", vsphere);
         house.spawn("the watch of Nodes", nodes);
+        house.spawn("the watch of followed Nodes", followed);
+        house.spawn("the look through all Nodes", scan);
         house.spawn("the watch of pods", pods);
         house.spawn("the watch of budgets", budgets);
         house.spawn("the publisher of Events", events);

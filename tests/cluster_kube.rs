@@ -13,6 +13,7 @@ use std::time::Duration;
 use haulout::cluster::client;
 use haulout::cluster::drain::{self, DrainSettings, Mode, Order, Report, Why};
 use haulout::cluster::facts::GpuResources;
+use haulout::cluster::lease::Standing;
 use haulout::cluster::node::{self, GetError, NodePatch, PatchError};
 use haulout::cluster::pods::SkipReason;
 use haulout::cluster::update::{Marks, Node, Update};
@@ -389,6 +390,85 @@ async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
     assert_eq!(evictions, 60);
     assert!(rounds <= 5, "{rounds} lists");
     println!("60 pods with half a second of grace: {took:?}, {rounds} lists, {evictions} evictions");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() {
+    let scene = Scene::start().await;
+    // It puts an episode on the Node.
+    scene.cordon().await;
+    let nodes: Api<core::Node> = Api::all(scene.kube.client());
+    let change = async |metadata: Value| {
+        let patch = json!({ "metadata": metadata });
+        nodes
+            .patch(scene.name.as_str(), &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap()
+    };
+    change(json!({"labels": {"gpu": null}, "annotations": {format!("{DEFAULT_PREFIX}/episode"): "{\"version\":1}"}})).await;
+
+    let (out, mut updates) = mpsc::channel(16);
+    let stop = CancellationToken::new();
+    let selection = Selection {
+        selector: "gpu=true".to_owned(),
+        keys: scene.keys.clone(),
+        gpu_resources: scene.gpus.clone(),
+    };
+    let (_followed, names) =
+        tokio::sync::watch::channel(BTreeSet::from([scene.name.clone(), NodeName::new("nobody")]));
+    let (_standing, standing) = tokio::sync::watch::channel(Standing::alone());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch::followed::run(
+        scene.haulout.clone(),
+        names,
+        selection,
+        Settings::default(),
+        out.clone(),
+        stop.clone(),
+    ));
+    tasks.spawn(watch::scan::run(
+        scene.haulout.clone(),
+        "gpu=true".to_owned(),
+        standing,
+        Settings::default(),
+        out,
+        stop.clone(),
+    ));
+    let mut is_seen = [false; 3];
+    while is_seen != [true; 3] {
+        let update = tokio::time::timeout(PATIENCE, updates.recv()).await;
+        let update = update.expect("an update in time").unwrap();
+        if let Update::Followed(node) = &update {
+            assert_eq!(node.name, scene.name);
+            assert!(node.marks.episode.is_some() && node.unschedulable);
+            is_seen[0] = true;
+        } else if let Update::FollowedAbsent { name } = &update {
+            assert_eq!(name.as_str(), "nobody");
+            is_seen[1] = true;
+        } else if let Update::Scanned { stranded } = &update {
+            let [node] = &stranded[..] else {
+                panic!("{stranded:?}");
+            };
+            assert_eq!((&node.name, node.prefix.as_str()), (&scene.name, DEFAULT_PREFIX));
+            assert!(!node.is_selected);
+            is_seen[2] = true;
+        } else {
+            panic!("{update:?}");
+        }
+    }
+    let uid = change(json!({})).await.metadata.uid.unwrap();
+    nodes
+        .delete(scene.name.as_str(), &DeleteParams::default())
+        .await
+        .unwrap();
+    let gone = Update::FollowedGone {
+        name: scene.name.clone(),
+        uid: NodeUid::new(uid),
+    };
+    let told = async { while updates.recv().await.unwrap() != gone {} };
+    tokio::time::timeout(PATIENCE, told).await.unwrap();
+    stop.cancel();
+    tasks.join_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -51,6 +51,8 @@ pub(super) struct Interest {
     pub(super) roster: watch::Sender<vsphere::Roster>,
     pub(super) draining: watch::Sender<BTreeSet<NodeName>>,
     pub(super) holding: watch::Sender<BTreeSet<cluster::Budget>>,
+    /// Nodes with an open episode that the selector does not match any more.
+    pub(super) followed: watch::Sender<BTreeSet<NodeName>>,
 }
 
 /// Runs until `stop`, or until a stream has ended for good, which none does before `stop`.
@@ -129,6 +131,7 @@ pub(super) async fn run<P: Perform>(
         }
         rests_until = None;
         set(&interest.roster, inventory.roster());
+        set(&interest.followed, BTreeSet::new());
         if inventory.is_amid_a_set() {
             // The rest of it is on its way, and half a set may show one of two clicks.
             let until = *amid_until.get_or_insert(begun + REST_OF_A_SET);

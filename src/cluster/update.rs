@@ -35,11 +35,43 @@ pub enum Update {
         /// How it stands.
         stands: BudgetStands,
     },
+    /// A Node that is followed by its name is so, whether the selector matches it or not.
+    Followed(Box<Node>),
+    /// A Node that is followed by its name was deleted.
+    FollowedGone {
+        /// Its name.
+        name: NodeName,
+        /// Which of the Nodes of that name.
+        uid: NodeUid,
+    },
+    /// There is no Node of a name that is followed.
+    FollowedAbsent {
+        /// The name.
+        name: NodeName,
+    },
+    /// All Nodes of the cluster were looked through for episodes: ours and others', selected or not.
+    Scanned {
+        /// Those that were found, at most 1,000.
+        stranded: Vec<StrandedNode>,
+    },
     /// The watch broke; it is being rebuilt, and a `Reset` follows when it stands again.
     Lost {
         /// What was tried and what the kube-apiserver answered, for people.
         why: String,
     },
+}
+
+/// An episode that stands on a Node, as a look through all Nodes finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StrandedNode {
+    /// The Node.
+    pub name: NodeName,
+    /// Which of the Nodes of that name.
+    pub uid: NodeUid,
+    /// The prefix of the annotation, without the slash.
+    pub prefix: String,
+    /// The label selector matches the Node.
+    pub is_selected: bool,
 }
 
 /// A PodDisruptionBudget.

@@ -1,8 +1,10 @@
-//! Watches Nodes by label, the pods of Nodes that are being drained, and the budgets that hold them, and tells of them as
-//! [`Update`]s.
+//! Watches Nodes by label or by name, the pods of Nodes that are being drained, and the budgets that hold them, and tells
+//! of them as [`Update`]s.
 
 pub mod budgets;
+pub mod followed;
 pub mod pods;
+pub mod scan;
 mod steered;
 
 use std::pin::{Pin, pin};

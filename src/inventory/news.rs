@@ -70,6 +70,13 @@ impl Inventory {
                     None => Some(News::OfAll),
                 }
             }
+            // Nothing is made of these yet.
+            Fact::Cluster(
+                cluster::Update::Followed(_)
+                | cluster::Update::FollowedGone { .. }
+                | cluster::Update::FollowedAbsent { .. }
+                | cluster::Update::Scanned { .. },
+            ) => None,
             // Whoever drains is awake.
             Fact::Cluster(cluster::Update::Budget { .. }) if is_heard => Some(News::Of(BTreeSet::new())),
             Fact::Finding(finding) if is_heard => match finding.found {

@@ -47,6 +47,10 @@ impl Inventory {
                 }
             }
             Update::Budget { budget, stands } => self.apply_budget(budget, stands),
+            Update::Followed(_)
+            | Update::FollowedGone { .. }
+            | Update::FollowedAbsent { .. }
+            | Update::Scanned { .. } => {}
             Update::Lost { why } => self.kubernetes.silent = Some(why),
         }
     }

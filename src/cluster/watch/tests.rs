@@ -6,11 +6,11 @@ use super::*;
 use crate::cluster::stand_in::{Log, Reply, Seen, refusal, server};
 use crate::keys::DEFAULT_PREFIX;
 
-fn node(name: &str) -> Value {
+pub(super) fn node(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": "5"}})
 }
 
-fn node_list(nodes: &[Value]) -> Reply {
+pub(super) fn node_list(nodes: &[Value]) -> Reply {
     Reply::Json(
         200,
         json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": nodes}),
@@ -67,6 +67,10 @@ pub(super) fn word(update: Update) -> String {
         Update::Maintenances(update) => format!("{update:?}"),
         Update::PodsChanged(node) => format!("pods of {node}"),
         Update::Budget { budget, stands } => format!("{}: {stands:?}", budget.name),
+        Update::Followed(node) => format!("followed {}", node.name),
+        Update::FollowedGone { uid, .. } => format!("followed gone {uid}"),
+        Update::FollowedAbsent { name } => format!("followed absent {name}"),
+        Update::Scanned { stranded } => format!("{} stranded", stranded.len()),
         Update::Lost { why } => format!("lost: {why}"),
     }
 }
