@@ -1,10 +1,13 @@
 //! Whether the controller lives, and whether it is ready, each as a list of checks.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use crate::telemetry::metrics::Degraded;
 
 /// How often the hub shows that it turns although nothing happens.
 pub const PULSE: Duration = Duration::from_secs(1);
@@ -27,6 +30,8 @@ struct Signs {
     vcenter: Result<(), String>,
     kubernetes: Result<(), String>,
     leadership: Option<String>,
+    /// Parts that do not work, though the controller goes on without, and why.
+    degraded: BTreeMap<Degraded, String>,
 }
 
 /// One check.
@@ -49,6 +54,7 @@ impl Health {
             vcenter: unheard("vCenter"),
             kubernetes: unheard("Kubernetes"),
             leadership: None,
+            degraded: BTreeMap::new(),
         };
         Self {
             signs: Mutex::new(signs),
@@ -84,6 +90,16 @@ impl Health {
         self.signs().leadership = Some(who);
     }
 
+    /// Takes that `part` does not work for this reason and the controller goes on without it, or, with `None`, that it
+    /// works again. `/readyz?verbose` shows it; the controller stays ready.
+    pub fn degraded(&self, part: Degraded, reason: Option<String>) {
+        let degraded = &mut self.signs().degraded;
+        match reason {
+            Some(reason) => degraded.insert(part, reason),
+            None => degraded.remove(&part),
+        };
+    }
+
     /// Whether the controller lives: a restart would help where it does not. Whether vCenter answers is no part of it.
     pub fn live(&self) -> Vec<Check> {
         let silent = self.signs().hub_turned.elapsed();
@@ -114,6 +130,13 @@ impl Health {
                 name: "leadership",
                 fails: None,
                 says: Some(who.clone()),
+            });
+        }
+        for (part, reason) in &signs.degraded {
+            checks.push(Check {
+                name: part.name(),
+                fails: None,
+                says: Some(format!("degraded: {reason}")),
             });
         }
         checks
@@ -172,5 +195,22 @@ mod tests {
         assert!(failing(&checks).is_empty());
         let said: Vec<_> = checks.iter().filter_map(|check| check.says.as_deref()).collect();
         assert_eq!(said, ["haulout-0 leads"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_degraded_part_is_told_and_does_not_make_the_controller_unready() {
+        let health = Health::of_a_beginner();
+        health.kubernetes(Ok(()));
+        health.vcenter(Ok(()));
+        health.degraded(Degraded::NodeMaintenances, Some("refused".to_owned()));
+        let checks = health.ready();
+        assert!(failing(&checks).is_empty());
+        let told = checks
+            .iter()
+            .find(|check| check.name == "node-maintenances")
+            .unwrap();
+        assert_eq!(told.says.as_deref(), Some("degraded: refused"));
+        health.degraded(Degraded::NodeMaintenances, None);
+        assert_eq!(health.ready().len(), 3);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! They are watched like Nodes. Their status is ours alone to write; a person's part is the spec.
 
+mod kept;
 pub mod kind;
 pub mod watch;
 
@@ -19,7 +20,10 @@ use super::update::{Asked, AskedAction, Maintenance, Role};
 use crate::gate::Permit;
 use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
 use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
-use kind::{DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, Origin};
+use kind::{
+    DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus,
+    Origin,
+};
 
 /// For one write. The kube-apiserver answers within milliseconds or is in trouble.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
@@ -30,6 +34,12 @@ const ID_DIGITS: usize = 8;
 
 /// The longest name of an object that the kube-apiserver takes.
 const NAME_BYTES_MAX: usize = 253;
+
+/// The longest `status.record` that is kept, as for the record of a Node.
+const RECORD_BYTES_MAX: usize = 64 * 1024;
+
+/// The most entries of each list of a status that are kept: as many as are ever written.
+const LIST_MAX: usize = 100;
 
 /// Why a NodeMaintenance was not written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -91,7 +101,7 @@ pub fn facts(object: &NodeMaintenance) -> Maintenance {
         origin,
         selector: _,
     } = &object.spec;
-    let status = object.status.clone().unwrap_or_default();
+    let status = bounded(object.status.clone().unwrap_or_default());
     let seconds = |seconds: &Option<u32>| seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let action = match action {
         MaintenanceAction::Drain => Some(AskedAction::Drain),
@@ -132,6 +142,16 @@ pub fn facts(object: &NodeMaintenance) -> Maintenance {
         is_over: status.ended_at.is_some(),
         status: Box::new(status),
     }
+}
+
+/// What is kept of a status: what we write fits in.
+fn bounded(mut status: NodeMaintenanceStatus) -> NodeMaintenanceStatus {
+    status.record = status.record.filter(|record| record.len() <= RECORD_BYTES_MAX);
+    status.pending_pods.truncate(LIST_MAX);
+    status.pods.truncate(LIST_MAX);
+    status.phases.truncate(LIST_MAX);
+    status.conditions.truncate(LIST_MAX);
+    status
 }
 
 /// Creates the object that keeps the record of an episode. One that is there already is as good; the watch tells of it.

@@ -114,6 +114,8 @@ pub enum Maintenances {
     Lost {
         /// What was tried and what the kube-apiserver answered, for people.
         why: String,
+        /// The kube-apiserver refused it (401 or 403): it will until somebody gives the right.
+        refused: bool,
     },
 }
 

@@ -14,6 +14,7 @@ use backon::BackoffBuilder as _;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
+use kube::core::Status;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -218,19 +219,36 @@ pub(super) async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
     }
 }
 
-/// What a watcher's error says, for people.
-pub(super) fn said(error: &watcher::Error) -> String {
+/// The HTTP status with which a watcher's call was answered, if it was.
+pub(super) fn code(error: &watcher::Error) -> Option<u16> {
+    status(error).map(|status| status.code)
+}
+
+fn status(error: &watcher::Error) -> Option<&Status> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
         | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => answer::said(status),
+        | watcher::Error::WatchError(status) => Some(status),
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => None,
+    }
+}
+
+/// What a watcher's error says, for people.
+pub(super) fn said(error: &watcher::Error) -> String {
+    if let Some(status) = status(error) {
+        return answer::said(status);
+    }
+    match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
         | watcher::Error::WatchFailed(error) => answer::chain(error),
-        watcher::Error::NoResourceVersion => answer::chain(error),
+        watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => answer::chain(error),
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

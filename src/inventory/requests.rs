@@ -119,7 +119,7 @@ impl Inventory {
                     self.maintenances.retain(&told);
                 }
             }
-            Maintenances::Lost { why } => {
+            Maintenances::Lost { why, .. } => {
                 self.requests_lost_at.get_or_insert(self.now.monotonic);
                 self.requests.silent = Some(why);
             }

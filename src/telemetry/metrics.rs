@@ -53,6 +53,22 @@ pub enum Came {
     Unreadable,
 }
 
+/// A part of the controller without which it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Degraded {
+    /// NodeMaintenance objects cannot be watched: no requests, and no second copies of records.
+    NodeMaintenances,
+}
+
+impl Degraded {
+    /// Its name on metrics and in the health checks.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NodeMaintenances => "node-maintenances",
+        }
+    }
+}
+
 impl Metrics {
     /// All metrics, at zero.
     pub fn at_zero() -> Self {
@@ -148,6 +164,15 @@ impl Metrics {
     /// Takes that vCenter answered the question for updates, be it that there are none.
     pub fn vcenter_answered(&self, at: Timestamp) {
         self.picture.vcenter_answered(at);
+    }
+
+    /// Takes whether the controller goes on without this part of it.
+    pub fn degraded(&self, part: Degraded, is_degraded: bool) {
+        let reason = labels([("reason", part.name())]);
+        self.families
+            .degraded
+            .get_or_create(&reason)
+            .set(i64::from(is_degraded));
     }
 
     /// Takes how many writes of NodeMaintenance objects were refused or not answered.

@@ -39,3 +39,27 @@ async fn a_refusal_is_told_from_no_answer() {
     assert!(matches!(write().await, WriteError::Refused { .. }));
     assert!(matches!(write().await, WriteError::Unreachable { .. }));
 }
+
+#[test]
+fn what_is_kept_of_an_object_is_bounded() {
+    let with = |record: String| {
+        let status = NodeMaintenanceStatus {
+            record: Some(record),
+            pending_pods: vec!["shop/web".to_owned(); LIST_MAX + 1],
+            ..NodeMaintenanceStatus::default()
+        };
+        let spec = NodeMaintenanceSpec {
+            origin: Origin::Episode,
+            ..NodeMaintenanceSpec::default()
+        };
+        let mut object = NodeMaintenance::new("gpu1-0", spec);
+        object.status = Some(status);
+        facts(&object)
+    };
+    let kept = with("x".repeat(RECORD_BYTES_MAX));
+    assert!(kept.status.record.is_some());
+    assert_eq!(kept.status.pending_pods.len(), LIST_MAX);
+    let too_long = with("x".repeat(RECORD_BYTES_MAX + 1));
+    assert_eq!(too_long.status.record, None);
+    assert_eq!(too_long.role, Role::Episode { record: None });
+}

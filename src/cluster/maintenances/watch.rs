@@ -10,15 +10,19 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::kept::{Admission, Kept};
 use super::kind::NodeMaintenance;
 use super::{concerns, facts};
 use crate::cluster::update::{Maintenances, Update};
-use crate::cluster::watch::{Backoff, Settings, pause, said, tell};
+use crate::cluster::watch::{Backoff, Settings, code, pause, said, tell};
 use crate::ids::RequestUid;
 
 /// How often it is looked whether the kind has been installed meanwhile: a person who installs it can wait a minute, and
 /// one request a minute is nothing.
 const LOOK_FOR_KIND: Duration = Duration::from_secs(60);
+
+/// Objects on a page of the list. One may be 1.5 MiB in etcd; most are some KiB.
+const PAGE: u32 = 100;
 
 /// Tells of all requests, and of the episodes of nodes of `selector`, until `stop`.
 pub async fn run(
@@ -29,11 +33,12 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let mut backoff = Backoff::new(&settings);
+    let mut kept = Kept::default();
     let mut is_missed = false;
     loop {
         let api: Api<NodeMaintenance> = Api::all(client.clone());
-        let events = pin!(watcher(api, settings.watcher()));
-        let broke = match follow(events, &selector, &out, &stop, &mut backoff).await {
+        let events = pin!(watcher(api, settings.watcher().page_size(PAGE)));
+        let broke = match follow(events, &selector, &mut kept, &out, &stop, &mut backoff).await {
             Ok(()) => return,
             Err(broke) => broke,
         };
@@ -51,10 +56,10 @@ pub async fn run(
                 }
                 (None, LOOK_FOR_KIND)
             }
-            Broke::Otherwise(why) => {
+            Broke::Otherwise { why, refused } => {
                 is_missed = false;
                 let why = format!("the watch of NodeMaintenances broke: {why}");
-                (Some(Maintenances::Lost { why }), backoff.next())
+                (Some(Maintenances::Lost { why, refused }), backoff.next())
             }
         };
         if let Some(update) = update
@@ -70,13 +75,18 @@ pub async fn run(
 
 enum Broke {
     NoSuchKind,
-    Otherwise(String),
+    Otherwise {
+        why: String,
+        /// The kube-apiserver answered 401 or 403.
+        refused: bool,
+    },
 }
 
 /// Tells of objects until the watch breaks; `Ok` when we were asked to stop.
 async fn follow(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<NodeMaintenance>>>>,
     selector: &str,
+    kept: &mut Kept,
     out: &mpsc::Sender<Update>,
     stop: &CancellationToken,
     backoff: &mut Backoff,
@@ -88,9 +98,11 @@ async fn follow(
             () = stop.cancelled() => return Ok(()),
             event = events.next() => event,
         };
+        let mut displaced = None;
         let update = match event {
             Some(Ok(Event::Init)) => {
                 is_reset_due = true;
+                kept.clear();
                 continue;
             }
             Some(Ok(Event::InitApply(object) | Event::Apply(object) | Event::Delete(object)))
@@ -99,27 +111,50 @@ async fn follow(
                 continue;
             }
             Some(Ok(Event::InitApply(object) | Event::Apply(object))) => {
-                Maintenances::Seen(Box::new(facts(&object)))
+                let seen = facts(&object);
+                match kept.seen(&seen) {
+                    Admission::Told => {}
+                    Admission::InPlaceOf(name, uid) => displaced = Some(Maintenances::Gone { name, uid }),
+                    Admission::Ignored => continue,
+                }
+                Maintenances::Seen(Box::new(seen))
             }
             Some(Ok(Event::InitDone)) => {
                 backoff.settled();
                 Maintenances::Settled
             }
-            Some(Ok(Event::Delete(object))) => Maintenances::Gone {
-                name: object.metadata.name.unwrap_or_default(),
-                uid: RequestUid::new(object.metadata.uid.unwrap_or_default()),
-            },
+            Some(Ok(Event::Delete(object))) => {
+                let name = object.metadata.name.unwrap_or_default();
+                let uid = RequestUid::new(object.metadata.uid.unwrap_or_default());
+                if !kept.gone(&name, &uid) {
+                    continue;
+                }
+                Maintenances::Gone { name, uid }
+            }
             Some(Err(watcher::Error::InitialListFailed(kube::Error::Api(status)))) if status.code == 404 => {
                 return Err(Broke::NoSuchKind);
             }
-            Some(Err(error)) => return Err(Broke::Otherwise(said(&error))),
-            None => return Err(Broke::Otherwise("it ended".to_owned())),
+            Some(Err(error)) => {
+                return Err(Broke::Otherwise {
+                    why: said(&error),
+                    refused: matches!(code(&error), Some(401 | 403)),
+                });
+            }
+            None => {
+                return Err(Broke::Otherwise {
+                    why: "it ended".to_owned(),
+                    refused: false,
+                });
+            }
         };
         let reset = std::mem::take(&mut is_reset_due).then_some(Maintenances::Reset);
-        for update in reset.into_iter().chain([update]) {
+        for update in reset.into_iter().chain(displaced).chain([update]) {
             if !tell(out, stop, Update::Maintenances(update)).await {
                 return Ok(());
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

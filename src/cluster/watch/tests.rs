@@ -17,12 +17,12 @@ pub(super) fn node_list(nodes: &[Value]) -> Reply {
     )
 }
 
-pub(super) fn event(kind: &str, object: &Value) -> Value {
+pub(in crate::cluster) fn event(kind: &str, object: &Value) -> Value {
     json!({"type": kind, "object": object})
 }
 
 /// Lists and watches are answered from their own queues; a queue that is empty is silent.
-pub(super) fn scripted(lists: Vec<Reply>, watches: Vec<Reply>) -> (kube::Client, Log) {
+pub(in crate::cluster) fn scripted(lists: Vec<Reply>, watches: Vec<Reply>) -> (kube::Client, Log) {
     let (mut lists, mut watches) = (VecDeque::from(lists), VecDeque::from(watches));
     server(move |seen: &Seen| {
         let queue = if seen.query.contains("watch=true") {

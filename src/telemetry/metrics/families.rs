@@ -194,6 +194,8 @@ metrics! {
         "Turns of actors, in each of which one looked at its node, decided, and did at most one thing";
     RECONCILE_DURATION: Histogram, "reconcile_duration", ["result"],
         "How long turns of actors took, the one thing that was done included", in_seconds;
+    DEGRADED: Gauge, "degraded", ["reason"],
+        "1 while a part of the controller does not work and it goes on without";
     NODE_MAINTENANCE_WRITES_REFUSED: Counter, "node_maintenance_writes_refused", [],
         "Writes of NodeMaintenance objects that were refused or not answered; each is tried again";
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
@@ -216,6 +218,7 @@ pub(super) struct Families {
     pub(super) decisions: Family<Labels, Counter>,
     pub(super) reconcile: Family<Labels, Counter>,
     pub(super) reconcile_duration: Family<Labels, Histogram, fn() -> Histogram>,
+    pub(super) degraded: Family<Labels, Gauge>,
     pub(super) node_maintenance_writes_refused: Counter,
     pub(super) trace_spans_lost: Counter,
 }
@@ -232,6 +235,8 @@ impl Families {
         );
         let trace_spans_lost = Counter::default();
         register(registry, &TRACE_SPANS_LOST, trace_spans_lost.clone());
+        let degraded = Family::default();
+        register(registry, &DEGRADED, degraded.clone());
         let families = Self {
             detection_latency: histogram(registry, &DETECTION_LATENCY, detection),
             episodes_started: counter(registry, &EPISODES_STARTED),
@@ -246,6 +251,7 @@ impl Families {
             decisions: counter(registry, &DECISIONS),
             reconcile: counter(registry, &RECONCILE),
             reconcile_duration: histogram(registry, &RECONCILE_DURATION, turn),
+            degraded,
             node_maintenance_writes_refused,
             trace_spans_lost,
         };
@@ -271,6 +277,8 @@ impl Families {
             let result = labels([("result", name_of(result))]);
             let _ = self.reconcile.get_or_create(&result);
         }
+        let degraded = super::Degraded::NodeMaintenances.name();
+        let _ = self.degraded.get_or_create(&labels([("reason", degraded)]));
         for reason in ["guest_deadline", "no_tools"] {
             let _ = self.forced_poweroffs.get_or_create(&labels([("reason", reason)]));
         }
