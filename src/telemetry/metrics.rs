@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 pub use families::{ALL, Descriptor, Kind};
+pub use picture::PHASES;
 pub use text::Text;
 
 use crate::actor::tell::{Tell, Told, Turn};
@@ -208,6 +209,10 @@ impl Metrics {
                 let duration = self.families.phase_duration.get_or_create(&both);
                 observe(&duration, was.since, at, was);
             }
+            if let Some(is) = is.filter(|is| !goes_on && cuts_pods_off(was, is)) {
+                let count = u64::try_from(is.left_behind.len()).unwrap_or(u64::MAX);
+                self.families.drain_pods_left_behind.inc_by(count);
+            }
             let was_queued = matches!(was.phase.at_work(), Phase::Queued);
             if was_queued && is.is_some_and(|is| is.phase.is_draining()) {
                 observe(&self.families.queue_wait, was.begun_at, at, was);
@@ -294,6 +299,12 @@ impl Tell for Arc<Metrics> {
         let duration = self.families.reconcile_duration.get_or_create(&result);
         duration.observe(took.as_secs_f64(), None, None);
     }
+}
+
+/// Whether a drain that timed out is followed by a shutdown with the pods that are left.
+fn cuts_pods_off(was: &Episode, is: &Episode) -> bool {
+    matches!(was.phase.at_work(), Phase::Draining)
+        && matches!(is.phase.at_work(), Phase::ShuttingDown(DrainEnd::TimedOut))
 }
 
 /// An episode ends in these ways alone: what cannot go on is parked and goes on later, and only a relocation that a person

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use haulout::telemetry::metrics::ALL;
+use haulout::telemetry::metrics::{ALL, PHASES};
 use haulout_lab::run_dir::RunDir;
 use serde_json::Value;
 
@@ -143,6 +143,58 @@ fn every_alert_is_labelled_and_explained_and_has_its_runbook() {
         );
     }
     assert!(pages.is_empty(), "pages of no alert: {pages:?}");
+}
+
+/// The alert that keeps others quiet while a node is away must not hide a phase of which nobody would be told.
+#[test]
+fn every_phase_has_an_alert() {
+    let alerts = alerts();
+    let about = |word: &str| {
+        let alert = alerts.iter().find(|alert| {
+            let expr = alert["expr"].as_str().unwrap();
+            alert["labels"]["severity"] != "none" && expr.contains(word)
+        });
+        alert.is_some()
+    };
+    for phase in PHASES.iter().filter(|phase| **phase != "InService") {
+        let is_named = ["\"", "|"].iter().any(|before| {
+            ["\"", "|"]
+                .iter()
+                .any(|after| about(&format!("{before}{phase}{after}")))
+        });
+        // The queue has a metric of its own.
+        let is_queue = *phase == "Queued" && about("haulout_queue_depth");
+        assert!(is_named || is_queue, "no alert is about the phase {phase}");
+    }
+}
+
+#[test]
+fn an_alert_about_a_deadline_fires_before_it() {
+    let minutes = |values: &[&str], name: &str| {
+        let values = [&["prometheusRule.enabled=true"], values].concat();
+        let objects = rendered(&chart().join("ci/default-values.yaml"), &values);
+        let rules = object(&objects, "PrometheusRule")["spec"]["groups"][1]["rules"].clone();
+        let rules = rules.as_array().unwrap();
+        let rule = rules.iter().find(|rule| rule["alert"] == name).unwrap();
+        let minutes = rule["for"].as_str().unwrap().strip_suffix('m').unwrap();
+        minutes.parse::<u32>().unwrap()
+    };
+    for (timeout, expected) in [(600, 5), (60, 1), (7_200, 30), (300, 2)] {
+        let drain = format!("config.drainTimeoutSeconds={timeout}");
+        assert_eq!(minutes(&[&drain], "HauloutDrainStuck"), expected, "{timeout} s");
+        let relocate = format!("config.relocateTimeoutSeconds={timeout}");
+        assert_eq!(
+            minutes(&[&relocate], "HauloutRelocationStuck"),
+            expected,
+            "{timeout} s"
+        );
+    }
+    let guest = ["config.guestShutdownTimeoutSeconds=900"];
+    assert_eq!(
+        minutes(&guest, "HauloutShutdownStuck"),
+        20,
+        "after the guest's own time"
+    );
 }
 
 #[test]

@@ -162,7 +162,9 @@ fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() 
         let waits = format!("haulout_waiting_on{{node=\"{node}\",kind=\"host-exit\"}}");
         let away = until("the metrics show what the node waits for", PATIENCE, async || {
             let away = scrape(&metrics).await?;
-            Ok(away.contains_key(&waits).then_some(away))
+            // The free hosts are counted once a second.
+            let is_counted = away.contains_key("haulout_free_gpu_hosts{compute_cluster=\"c1\"}");
+            Ok((away.contains_key(&waits) && is_counted).then_some(away))
         })
         .await?;
         let phase = |phase: &str| format!("haulout_node_phase{{node=\"{node}\",phase=\"{phase}\"}}");

@@ -172,6 +172,8 @@ metrics! {
         "From the first record of an episode until its drain began; 0 where it began at once", in_seconds;
     DRAIN_PODS_PENDING: Gauge, "drain_pods_pending", ["node", "reason"],
         "Pods that the latest drain round of a draining node left";
+    DRAIN_PODS_LEFT_BEHIND: Counter, "drain_pods_left_behind", [],
+        "Pods that were still there when a drain timed out and the VM was shut down with them";
     EVICTION_REQUESTS: Counter, "eviction_requests", ["code"],
         "Evictions asked for, by the HTTP status of the answer; 0 where there was none";
     FORCED_POWEROFFS: Counter, "forced_poweroffs", ["reason"],
@@ -186,6 +188,8 @@ metrics! {
         "When vCenter last answered the question for updates", in_seconds;
     HOST_MAINTENANCE_STATE: Gauge, "host_maintenance_state", ["host", "state"],
         "1 for the state of a host that carries a VM of ours, 0 for the others";
+    NODE_HOST: Gauge, "node_host_info", ["node", "host"],
+        "1 for the host on which the node's VM stands, also while it is off";
     FREE_GPU_HOSTS: Gauge, "free_gpu_hosts", ["compute_cluster"],
         "Hosts in service with a device that fits a VM of ours in that vSphere cluster and that nobody is known to hold";
     DECISIONS: Counter, "decisions", ["decision"],
@@ -211,6 +215,7 @@ pub(super) struct Families {
     pub(super) episode_duration: Family<Labels, Histogram, fn() -> Histogram>,
     pub(super) phase_duration: Family<Labels, Histogram, fn() -> Histogram>,
     pub(super) queue_wait: Histogram,
+    pub(super) drain_pods_left_behind: Counter,
     pub(super) eviction_requests: Family<Labels, Counter>,
     pub(super) forced_poweroffs: Family<Labels, Counter>,
     pub(super) vcenter_requests: Family<Labels, Counter>,
@@ -235,6 +240,8 @@ impl Families {
         );
         let trace_spans_lost = Counter::default();
         register(registry, &TRACE_SPANS_LOST, trace_spans_lost.clone());
+        let drain_pods_left_behind = Counter::default();
+        register(registry, &DRAIN_PODS_LEFT_BEHIND, drain_pods_left_behind.clone());
         let degraded = Family::default();
         register(registry, &DEGRADED, degraded.clone());
         let families = Self {
@@ -251,6 +258,7 @@ impl Families {
             decisions: counter(registry, &DECISIONS),
             reconcile: counter(registry, &RECONCILE),
             reconcile_duration: histogram(registry, &RECONCILE_DURATION, turn),
+            drain_pods_left_behind,
             degraded,
             node_maintenance_writes_refused,
             trace_spans_lost,

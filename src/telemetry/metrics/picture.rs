@@ -19,11 +19,12 @@ use crate::maintenance::observed::{
 };
 
 /// The phases by the names that people read, in the order of an episode.
-const PHASES: [&str; 10] = [
+pub const PHASES: [&str; 11] = [
     "InService",
     "Queued",
     "Adopting",
     "Draining",
+    "Drained",
     "ShuttingDown",
     "Relocating",
     "AwaitingHost",
@@ -310,6 +311,14 @@ impl Standing {
         gauge(encoder, &families::HOST_MAINTENANCE_STATE, |gauge| {
             for (host, state) in hosts {
                 gauge.states(("host", host), "state", &HOST_STATES, state)?;
+            }
+            Ok(())
+        })?;
+        gauge(encoder, &families::NODE_HOST, |gauge| {
+            for (name, node) in &self.nodes {
+                if let Some((host, _)) = &node.host {
+                    gauge.with([("node", name.as_str()), ("host", host)], 1.0)?;
+                }
             }
             Ok(())
         })?;

@@ -337,6 +337,7 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         "haulout_drain_pods_pending{node=\"gpu1\",reason=\"terminating\"} 2.0",
         "haulout_drain_pods_pending{node=\"gpu1\",reason=\"other\"} 1.0",
         "haulout_host_maintenance_state{host=\"esx1\",state=\"in\"} 1.0",
+        "haulout_node_host_info{node=\"gpu1\",host=\"esx1\"} 1.0",
         "haulout_host_maintenance_state{host=\"esx1\",state=\"normal\"} 0.0",
     ]);
     told.is_silent_about("secretive-pod");
@@ -459,4 +460,73 @@ fn who_accepts_openmetrics_gets_it() {
     assert_eq!(Text::accepted(Some(prometheus)), Text::OpenMetrics);
     assert_eq!(Text::accepted(Some("*/*")), Text::Prometheus);
     assert_eq!(Text::accepted(None), Text::Prometheus);
+}
+
+#[test]
+fn every_phase_is_shown() {
+    let host = crate::maintenance::episode::HostMark {
+        moref: None,
+        name: "esx2".into(),
+    };
+    let mut phases = vec![Phase::Queued];
+    // The next phase; a new one has to be given a place here.
+    let next = |phase: &Phase| match phase {
+        Phase::Queued => Some(Phase::Draining),
+        Phase::Draining => Some(Phase::Drained),
+        Phase::Drained => Some(Phase::ShuttingDown(DrainEnd::Complete)),
+        Phase::ShuttingDown(_) => Some(Phase::Relocating { to: host.clone() }),
+        Phase::Relocating { .. } => Some(Phase::AwaitingHost),
+        Phase::AwaitingHost => Some(Phase::PoweringOn { by_drs: false }),
+        Phase::PoweringOn { .. } => Some(Phase::Rejoining),
+        Phase::Rejoining => Some(Phase::Parked {
+            reason: ParkReason::VmSuspended,
+            resume: Box::new(Phase::Rejoining),
+            resume_since: at(1),
+        }),
+        Phase::Parked { .. } => None,
+    };
+    while let Some(phase) = phases.last().and_then(next) {
+        phases.push(phase);
+    }
+    for phase in phases {
+        let name = phase.name();
+        let told = Teller::new();
+        told.shows([sight(of(episode(phase, 1)), HostState::InService)]);
+        told.says(&[
+            &format!("haulout_node_phase{{node=\"gpu1\",phase=\"{name}\"}} 1.0"),
+            &format!("haulout_episodes_active{{phase=\"{name}\"}} 1.0"),
+        ]);
+    }
+}
+
+#[test]
+fn pods_that_a_timed_out_drain_leaves_are_counted_once() {
+    let told = Teller::new();
+    told.says(&["haulout_drain_pods_left_behind_total 0"]);
+    let draining = of(episode(Phase::Draining, 1));
+    let timed_out = |phase, since| {
+        of(Episode {
+            left_behind: vec!["ml/a".to_owned(), "ml/b".to_owned()],
+            ..episode(phase, since)
+        })
+    };
+    let end = || Phase::ShuttingDown(DrainEnd::TimedOut);
+    let shutting_down = timed_out(end(), 5);
+    told.recorded(&draining, shutting_down.clone(), None, 5);
+    told.says(&["haulout_drain_pods_left_behind_total 2"]);
+    let parked = Phase::Parked {
+        reason: ParkReason::VmSuspended,
+        resume: Box::new(end()),
+        resume_since: at(5),
+    };
+    let parked = timed_out(parked, 9);
+    told.recorded(&shutting_down, parked.clone(), None, 9);
+    told.recorded(&parked, timed_out(end(), 12), None, 12);
+    told.recorded(
+        &draining,
+        of(episode(Phase::ShuttingDown(DrainEnd::Complete), 5)),
+        None,
+        5,
+    );
+    told.says(&["haulout_drain_pods_left_behind_total 2"]);
 }
