@@ -26,26 +26,32 @@ const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// sooner.
 const MAX: usize = 1_000;
 
-/// The objects whose latest write was refused, by name.
+/// The objects whose latest write was refused or not answered.
 #[derive(Debug, Default)]
-pub(super) struct Refused(BTreeMap<String, Entry>);
+pub(super) struct Refused {
+    by_name: BTreeMap<String, Entry>,
+    /// Writes are not answered, and the log says so: once for all objects.
+    is_outage: bool,
+}
 
 #[derive(Debug)]
 struct Entry {
     wait: Duration,
     until: Instant,
+    /// The log says that it is refused.
+    is_said: bool,
 }
 
 impl Refused {
     /// Whether `name` is not to be tried at `now`.
     pub(super) fn is_held(&self, name: &str, now: Instant) -> bool {
-        self.0.get(name).is_some_and(|entry| now < entry.until)
+        self.by_name.get(name).is_some_and(|entry| now < entry.until)
     }
 
     /// When the first of them may be tried again; far away where there is none.
     pub(super) fn next(&self) -> Instant {
         let now = Instant::now();
-        let waits = self.0.values().map(|entry| entry.until);
+        let waits = self.by_name.values().map(|entry| entry.until);
         waits
             .filter(|until| *until > now)
             .min()
@@ -54,46 +60,50 @@ impl Refused {
 
     /// Takes that a write was refused at `now`, or, where it is not `is_answered`, that nothing is known of it.
     pub(super) fn add(&mut self, name: String, error: &WriteError, is_answered: bool, now: Instant) {
-        self.0.retain(|_, entry| now < entry.until + FORGET_AFTER);
+        self.by_name.retain(|_, entry| now < entry.until + FORGET_AFTER);
+        if !self.by_name.contains_key(&name)
+            && self.by_name.len() >= MAX
+            && let Some(soonest) = self.soonest()
+        {
+            self.by_name.remove(&soonest);
+        }
         let longest = if is_answered {
             WAIT_MAX
         } else {
             UNANSWERED_WAIT_MAX
         };
-        if let Some(entry) = self.0.get_mut(&name) {
-            entry.wait = (entry.wait * 2).min(longest);
-            entry.until = now + entry.wait;
-            return;
+        let entry = self.by_name.entry(name).or_insert(Entry {
+            wait: Duration::ZERO,
+            until: now,
+            is_said: false,
+        });
+        entry.wait = (entry.wait * 2).clamp(WAIT_MIN, longest);
+        entry.until = now + entry.wait;
+        if is_answered {
+            if !std::mem::replace(&mut entry.is_said, true) {
+                warn!(
+                    "{error} after growing waits of at most {} s; others are written meanwhile, and the record on its Node \
+                     stands",
+                    longest.as_secs()
+                );
+            }
+        } else if !std::mem::replace(&mut self.is_outage, true) {
+            warn!("{error}, and so are others; the records on the Nodes stand");
         }
-        warn!(
-            "{error}, after 1 s and then less and less often, every {} s at the least; others are written meanwhile, and \
-             the record on each Node stands",
-            longest.as_secs()
-        );
-        if self.0.len() >= MAX
-            && let Some(soonest) = self.soonest()
-        {
-            self.0.remove(&soonest);
-        }
-        let until = now + WAIT_MIN;
-        self.0.insert(
-            name,
-            Entry {
-                wait: WAIT_MIN,
-                until,
-            },
-        );
     }
 
     /// Takes that a write was carried out.
     pub(super) fn written(&mut self, name: &str) {
-        if self.0.remove(name).is_some() {
+        if std::mem::take(&mut self.is_outage) {
+            info!("writes of NodeMaintenance objects are answered again");
+        }
+        if self.by_name.remove(name).is_some_and(|entry| entry.is_said) {
             info!("NodeMaintenance {name} is written again");
         }
     }
 
     fn soonest(&self) -> Option<String> {
-        let soonest = self.0.iter().min_by_key(|(_, entry)| entry.until);
+        let soonest = self.by_name.iter().min_by_key(|(_, entry)| entry.until);
         soonest.map(|(name, _)| name.clone())
     }
 }
@@ -115,7 +125,7 @@ mod tests {
         let mut now = Instant::now();
         let mut wait = |now: &mut Instant| {
             refused.add("a".to_owned(), &refusal("a"), is_answered, *now);
-            let until = refused.0["a"].until;
+            let until = refused.by_name["a"].until;
             let wait = until - *now;
             assert!(refused.is_held("a", *now) && !refused.is_held("a", until));
             *now = until;
@@ -144,6 +154,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn each_refusal_and_each_outage_is_said_once() {
+        let mut refused = Refused::default();
+        let now = Instant::now();
+        let is_said = |refused: &Refused| refused.by_name["a"].is_said;
+        refused.add("a".to_owned(), &refusal("a"), false, now);
+        refused.add("b".to_owned(), &refusal("b"), false, now);
+        assert_eq!((refused.is_outage, is_said(&refused)), (true, false));
+        refused.add("a".to_owned(), &refusal("a"), true, now);
+        assert_eq!((refused.is_outage, is_said(&refused)), (true, true));
+        refused.written("b");
+        assert_eq!((refused.is_outage, is_said(&refused)), (false, true));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_remembered_is_bounded_in_number_and_time() {
         let mut refused = Refused::default();
         let begin = Instant::now();
@@ -152,14 +176,14 @@ mod tests {
             let at = begin + Duration::from_millis(u64::try_from(number).unwrap());
             refused.add(name.clone(), &refusal(&name), true, at);
         }
-        assert_eq!(refused.0.len(), MAX);
-        assert!(!refused.0.contains_key("4") && refused.0.contains_key("5"));
+        assert_eq!(refused.by_name.len(), MAX);
+        assert!(!refused.by_name.contains_key("4") && refused.by_name.contains_key("5"));
         refused.add(
             "late".to_owned(),
             &refusal("late"),
             true,
             begin + FORGET_AFTER * 2,
         );
-        assert_eq!(refused.0.len(), 1, "of the others nothing is due any more");
+        assert_eq!(refused.by_name.len(), 1, "of the others nothing is due any more");
     }
 }

@@ -248,6 +248,19 @@ async fn a_leader_that_cannot_work_says_so_and_begins_nothing_until_it_took_that
 }
 
 #[tokio::test]
+async fn a_lease_that_is_released_says_no_more_that_its_holder_yields() {
+    let store = Store::of("haulout");
+    let mut leader = candidate_by(&store, "leader", SLOW);
+    leader.leads().await;
+    leader.can_work.send_replace(false);
+    leader.yields(true).await;
+    leader.stop.cancel();
+    leader.ended().await;
+    assert_eq!(store.lease()["spec"]["holderIdentity"], "");
+    assert_eq!(annotation(&store), Value::Null);
+}
+
+#[tokio::test]
 async fn the_gate_is_shut_before_the_lease_says_that_another_may_lead() {
     let store = Store::of("haulout");
     let mut leader = candidate(&store, "leader");

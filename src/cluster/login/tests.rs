@@ -141,3 +141,53 @@ async fn where_nobody_says_whose_turn_it_is_nobody_logs_in() {
     let said = turns(&store, "b").take(LOGIN).await.unwrap_err().to_string();
     assert!(said.starts_with("the Lease haulout-login"), "{said}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_lasts_longer_than_a_login_is_refused_without_a_wait() {
+    let store = store();
+    let a = turns(&store, "a");
+    a.take(LOGIN).await.unwrap();
+    a.end(Some(HOLD)).await;
+    let began = Instant::now();
+    assert!(turns(&store, "b").take(LOGIN).await.is_err());
+    assert!(began.elapsed() < LOOK, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_given_back_is_free_at_once() {
+    let store = store();
+    let (a, b) = (turns(&store, "a"), turns(&store, "b"));
+    a.take(LOGIN).await.unwrap();
+    a.end(None).await;
+    assert_eq!(store.lease()["spec"]["holderIdentity"], "");
+    let began = Instant::now();
+    b.take(LOGIN).await.unwrap();
+    assert!(began.elapsed() < LOOK, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_ran_out_does_not_end_that_of_its_successor() {
+    let store = store();
+    let (a, b) = (turns(&store, "a"), turns(&store, "b"));
+    a.take(LOGIN).await.unwrap();
+    while b.take(LOGIN).await.is_err() {}
+    a.end(None).await;
+    assert_eq!(store.lease()["spec"]["holderIdentity"], "b");
+    a.end(Some(HOLD)).await;
+    assert_eq!(store.lease()["spec"]["holderIdentity"], "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hold_after_a_refusal_is_written_again_where_no_answer_comes() {
+    let store = store();
+    let a = turns(&store, "a");
+    a.take(LOGIN).await.unwrap();
+    store.silence(true);
+    let back = async {
+        // Within the second of the tries.
+        tokio::time::sleep(CALL_DEADLINE + CALL_DEADLINE / 2).await;
+        store.silence(false);
+    };
+    tokio::join!(a.end(Some(HOLD)), back);
+    assert_eq!(store.lease()["spec"]["leaseDurationSeconds"], HOLD.as_secs());
+}
