@@ -566,6 +566,9 @@ pub struct Fault {
     /// A name or moref; any object when empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub object: String,
+    /// The host that the task would put the VM on, by name or moref; any when empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
     /// What goes wrong.
     pub kind: FaultKind,
     /// The fault's type in the API, for [`FaultKind::SoapFault`] and [`FaultKind::TaskError`].
@@ -604,6 +607,7 @@ impl Fault {
             id: 0,
             method: method.into(),
             object: String::new(),
+            host: String::new(),
             kind,
             fault: String::new(),
             message: String::new(),
@@ -637,6 +641,13 @@ impl Fault {
     #[must_use]
     pub fn on(mut self, object: impl Into<String>) -> Self {
         self.object = object.into();
+        self
+    }
+
+    /// Only tasks that would put the VM on this host.
+    #[must_use]
+    pub fn to_host(mut self, host: impl Into<String>) -> Self {
+        self.host = host.into();
         self
     }
 

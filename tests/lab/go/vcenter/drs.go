@@ -140,7 +140,7 @@ func (v *VCenter) PowerOnMultiVMTask(ctx *simulator.Context, req *types.PowerOnM
 	t := v.newTask(who, "PowerOnMultiVM_Task", v.dc)
 	ref := v.publish(t)
 	body := &methods.PowerOnMultiVM_TaskBody{Res: &types.PowerOnMultiVM_TaskResponse{Returnval: ref}}
-	if fault, delay := v.faults.taskError("PowerOnMultiVM_Task", v.dc.Self, v.dc.Name); fault != nil {
+	if fault, delay := v.faults.taskError("PowerOnMultiVM_Task", v.dc.Self, v.dc.Name, nil); fault != nil {
 		v.later(delay, func() { v.finish(t, nil, fault) })
 		return body
 	}
@@ -179,6 +179,11 @@ func (v *VCenter) powerOnOne(g *guest, override types.DrsBehavior, who caller, r
 		level = override
 	}
 	target, fault := v.placePowerOn(g, nil, types.DrsBehaviorFullyAutomated)
+	if target != nil {
+		if struck := v.faults.placementError(g, target); struck != nil {
+			fault = struck
+		}
+	}
 	switch {
 	case v.on(g):
 		fault = &types.InvalidPowerState{RequestedState: types.VirtualMachinePowerStatePoweredOn, ExistingState: g.Runtime.PowerState}

@@ -24,6 +24,12 @@ type Rule struct {
 	ID     int    `json:"id"`
 	Method string `json:"method"`
 	Object string `json:"object,omitempty"`
+	// Host restricts a taskError to tasks that would put the VM on this host (a
+	// name or moref): PowerOnVM_Task the host on which the VM would start,
+	// RelocateVM_Task the destination, PowerOnMultiVM_Task the host that DRS
+	// chose for a VM, which is then listed as not attempted. For the other kinds
+	// the host must be named in the call.
+	Host string `json:"host,omitempty"`
 	// Kind is one of:
 	//   status     answer with Status, ContentType and Body, not with SOAP
 	//   http503    status 503 with an empty body
@@ -124,15 +130,32 @@ func (f *Faults) list() []Rule {
 	return list
 }
 
-// match finds the first rule that strikes a call and counts it.
-func (f *Faults) match(method string, names []string, task bool) *Rule {
+// attempt is what a rule is held against.
+type attempt struct {
+	method string
+	// names are the objects of the call or task.
+	names []string
+	// hosts are those that it would put a VM on.
+	hosts []string
+	// task is true for a task, false for a call.
+	task bool
+	// part is true for one VM of a task that is about several: a rule must name
+	// the VM or the host.
+	part bool
+}
+
+// match finds the first rule that strikes and counts it.
+func (f *Faults) match(a attempt) *Rule {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.rules {
-		if (r.Kind == "taskError") != task || r.Method != "*" && r.Method != method {
+		if (r.Kind == "taskError") != a.task || r.Method != "*" && r.Method != a.method {
 			continue
 		}
-		if r.Object != "" && !slices.Contains(names, r.Object) {
+		if r.Object != "" && !slices.Contains(a.names, r.Object) || r.Host != "" && !slices.Contains(a.hosts, r.Host) {
+			continue
+		}
+		if a.part && r.Object == "" && r.Host == "" {
 			continue
 		}
 		r.met++
@@ -147,9 +170,21 @@ func (f *Faults) match(method string, names []string, task bool) *Rule {
 }
 
 // taskError says whether a task about to begin is to fail, and after how many
-// milliseconds.
-func (f *Faults) taskError(method string, ref types.ManagedObjectReference, name string) (types.BaseMethodFault, int) {
-	r := f.match(method, []string{ref.Value, name}, true)
+// milliseconds. target is the host that it would put its VM on, nil for none.
+func (f *Faults) taskError(method string, ref types.ManagedObjectReference, name string, target *host) (types.BaseMethodFault, int) {
+	return f.taskFault(attempt{method: method, names: []string{ref.Value, name}, hosts: hostNames(target), task: true}, name)
+}
+
+// placementError is the same for one VM of PowerOnMultiVM_Task.
+func (f *Faults) placementError(g *guest, target *host) types.BaseMethodFault {
+	fault, _ := f.taskFault(attempt{
+		method: "PowerOnMultiVM_Task", names: []string{g.Self.Value, g.Name}, hosts: hostNames(target), task: true, part: true,
+	}, g.Name)
+	return fault
+}
+
+func (f *Faults) taskFault(a attempt, name string) (types.BaseMethodFault, int) {
+	r := f.match(a)
 	if r == nil {
 		return nil, 0
 	}
@@ -157,8 +192,15 @@ func (f *Faults) taskError(method string, ref types.ManagedObjectReference, name
 	if err != nil {
 		return nil, 0
 	}
-	f.record(r, method, name)
+	f.record(r, a.method, name)
 	return fault, r.DelayMs
+}
+
+func hostNames(h *host) []string {
+	if h == nil {
+		return nil
+	}
+	return []string{h.Self.Value, h.Name}
 }
 
 func (f *Faults) record(r *Rule, method, object string) {
@@ -250,7 +292,7 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	c := f.v.parseCall(body)
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	lose := false
-	if r := f.match(c.method, c.names, false); r != nil {
+	if r := f.match(attempt{method: c.method, names: c.names, hosts: c.names}); r != nil {
 		f.record(r, c.method, f.v.nameOf(c.this))
 		if lose = r.Kind == "loseReply"; !lose && !f.strike(r, w, req) {
 			return

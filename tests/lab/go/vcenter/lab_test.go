@@ -701,3 +701,64 @@ func TestRemovedHostTakesItsVMs(t *testing.T) {
 	b.ctl("POST", "/vms", twoHosts().VMs[0], nil)
 	b.until("back", func(s State) bool { return s.vm("gpu1").Power == "poweredOn" && s.vm("gpu1").Host == "esx1" })
 }
+
+// threeHosts is a cluster without DRS of three hosts with a GPU each, the VM on
+// the first of them.
+func threeHosts() *Spec {
+	spec := twoHosts()
+	spec.Clusters[0].Hosts = append(spec.Clusters[0].Hosts,
+		HostSpec{Name: "esx3", Devices: []DeviceSpec{gpu("0000:d8:00.0", 0x2235)}, Datastores: []string{"ds"}})
+	return spec
+}
+
+func TestRuleOfAHostStrikesRelocationsToItAlone(t *testing.T) {
+	b := start(t, threeHosts())
+	b.ctl("POST", "/faults", map[string]any{"method": "RelocateVM_Task", "kind": "taskError", "fault": "VirtualHardwareVersionNotSupported", "host": "esx2"}, nil)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	to := func(name string) (*object.Task, error) {
+		ref := b.host(name).Reference()
+		return b.vm("gpu1").Relocate(b.ctx, types.VirtualMachineRelocateSpec{Host: &ref}, types.VirtualMachineMovePriorityDefaultPriority)
+	}
+	b.want(b.fails(to("esx2")), "VirtualHardwareVersionNotSupported")
+	b.succeeds(to("esx3"))
+	b.want(b.fails(to("esx2")), "VirtualHardwareVersionNotSupported")
+}
+
+func TestRuleOfAHostStrikesPowerOnsOnItAlone(t *testing.T) {
+	b := start(t, threeHosts())
+	b.ctl("POST", "/faults", map[string]any{"method": "PowerOnVM_Task", "kind": "taskError", "fault": "GenericVmConfigFault", "host": "esx1"}, nil)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.want(b.fails(b.vm("gpu1").PowerOn(b.ctx)), "GenericVmConfigFault")
+	there := b.host("esx2").Reference()
+	on, err := methods.PowerOnVM_Task(b.ctx, b.client, &types.PowerOnVM_Task{This: b.vm("gpu1").Reference(), Host: &there})
+	b.must(err)
+	b.succeeds(object.NewTask(b.client.Client, on.Returnval), nil)
+	b.want(*b.vmProperties("gpu1").Runtime.Host, there)
+}
+
+func TestRuleOfAHostStrikesOneVMOfPowerOnMultiVM(t *testing.T) {
+	spec := threeHosts()
+	spec.Clusters[0].DRS = DRSSpec{Enabled: true, Behavior: "fullyAutomated"}
+	b := start(t, spec)
+	b.ctl("POST", "/faults", map[string]any{"method": "PowerOnMultiVM_Task", "kind": "taskError", "fault": "InsufficientFailoverResourcesFault", "host": "esx1"}, nil)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	task, err := object.NewDatacenter(b.client.Client, b.lab.v.dc.Self).PowerOnVM(b.ctx, []types.ManagedObjectReference{b.vm("gpu1").Reference()})
+	b.must(err)
+	info, err := task.WaitForResult(b.ctx)
+	b.must(err)
+	result := info.Result.(types.ClusterPowerOnVmResult)
+	b.want(fmt.Sprintf("%T", result.NotAttempted[0].Fault.Fault), "*types.InsufficientFailoverResourcesFault")
+	b.want(b.until("it stays off", func(State) bool { return true }).vm("gpu1").Power, "poweredOff")
+}
+
+func TestPowerOnHonoursTheHostThatIsAskedFor(t *testing.T) {
+	spec := threeHosts()
+	spec.Clusters[0].DRS = DRSSpec{Enabled: true, Behavior: "fullyAutomated"}
+	b := start(t, spec)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	there := b.host("esx3").Reference()
+	on, err := methods.PowerOnVM_Task(b.ctx, b.client, &types.PowerOnVM_Task{This: b.vm("gpu1").Reference(), Host: &there})
+	b.must(err)
+	b.succeeds(object.NewTask(b.client.Client, on.Returnval), nil)
+	b.want(*b.vmProperties("gpu1").Runtime.Host, there)
+}

@@ -35,7 +35,7 @@ func (v *VCenter) EnterMaintenanceModeTask(ctx *simulator.Context, req *types.En
 func (v *VCenter) enter(h *host, timeout time.Duration, evacuateOff bool, who caller) *simulator.Task {
 	t := v.newTask(who, "EnterMaintenanceMode_Task", h.HostSystem)
 	t.Info.Cancelable = true
-	if fault, delay := v.faults.taskError("EnterMaintenanceMode_Task", h.Self, h.Name); fault != nil {
+	if fault, delay := v.faults.taskError("EnterMaintenanceMode_Task", h.Self, h.Name, nil); fault != nil {
 		v.publish(t)
 		v.later(delay, func() { v.finish(t, nil, fault) })
 		return t
@@ -134,7 +134,7 @@ func (v *VCenter) ExitMaintenanceModeTask(ctx *simulator.Context, req *types.Exi
 func (v *VCenter) exit(h *host, who caller) *simulator.Task {
 	t := v.newTask(who, "ExitMaintenanceMode_Task", h.HostSystem)
 	v.publish(t)
-	if fault, delay := v.faults.taskError("ExitMaintenanceMode_Task", h.Self, h.Name); fault != nil {
+	if fault, delay := v.faults.taskError("ExitMaintenanceMode_Task", h.Self, h.Name, nil); fault != nil {
 		v.later(delay, func() { v.finish(t, nil, fault) })
 		return t
 	}

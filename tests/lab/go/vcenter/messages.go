@@ -12,24 +12,28 @@ import (
 // own English. The simulator leaves the first empty and puts a Go type name
 // into the second, which no error message should be judged by.
 var messages = map[string]string{
-	"ConcurrentAccess":           "The object has already been modified by a concurrent operation.",
-	"HostNotConnected":           "Unable to communicate with the remote host, since it is disconnected.",
-	"InsufficientResourcesFault": "The available resources are insufficient for the operation.",
-	"InvalidArgument":            "A specified parameter was not correct.",
-	"InvalidLogin":               "Cannot complete login due to an incorrect user name or password.",
-	"InvalidState":               "The operation is not allowed in the current state.",
-	"ManagedObjectNotFound":      "The object has already been deleted or has not been completely created",
-	"MethodDisabled":             "The method is disabled.",
-	"NoCompatibleHost":           "No host is compatible with the virtual machine.",
-	"NoPermission":               "Permission to perform this operation was denied.",
-	"NotAuthenticated":           "The session is not authenticated.",
-	"NotFound":                   "The object or item referred to could not be found.",
-	"NotSupported":               "The operation is not supported on the object.",
-	"RequestCanceled":            "The task was canceled by a user.",
-	"SystemError":                "A general system error occurred.",
-	"TaskInProgress":             "The operation is not allowed because another task is in progress.",
-	"Timedout":                   "Operation timed out.",
-	"ToolsUnavailable":           "Cannot complete operation because VMware Tools is not running in this virtual machine.",
+	"ConcurrentAccess": "The object has already been modified by a concurrent operation.",
+	// What a passthrough device that does not come up makes of a power on.
+	"GenericVmConfigFault":               "Module 'DevicePowerOn' power on failed.",
+	"HostNotConnected":                   "Unable to communicate with the remote host, since it is disconnected.",
+	"InsufficientFailoverResourcesFault": "Insufficient resources to satisfy configured failover level for vSphere HA.",
+	"InsufficientResourcesFault":         "The available resources are insufficient for the operation.",
+	"InvalidArgument":                    "A specified parameter was not correct.",
+	"InvalidLogin":                       "Cannot complete login due to an incorrect user name or password.",
+	"InvalidState":                       "The operation is not allowed in the current state.",
+	"ManagedObjectNotFound":              "The object has already been deleted or has not been completely created",
+	"MethodDisabled":                     "The method is disabled.",
+	"NoCompatibleHost":                   "No host is compatible with the virtual machine.",
+	"NoPermission":                       "Permission to perform this operation was denied.",
+	"NotAuthenticated":                   "The session is not authenticated.",
+	"NotFound":                           "The object or item referred to could not be found.",
+	"NotSupported":                       "The operation is not supported on the object.",
+	"RequestCanceled":                    "The task was canceled by a user.",
+	"SystemError":                        "A general system error occurred.",
+	"TaskInProgress":                     "The operation is not allowed because another task is in progress.",
+	"Timedout":                           "Operation timed out.",
+	"VirtualHardwareVersionNotSupported": "Virtual machine is incompatible with the host.",
+	"ToolsUnavailable":                   "Cannot complete operation because VMware Tools is not running in this virtual machine.",
 }
 
 func faultName(f types.BaseMethodFault) string {
@@ -44,7 +48,9 @@ func message(f types.BaseMethodFault) string {
 	case *noDevice:
 		return x.text
 	case *types.GenericVmConfigFault:
-		return x.Reason
+		if x.Reason != "" {
+			return x.Reason
+		}
 	case *types.CannotAccessVmConfig:
 		return "Unable to access the virtual machine configuration: " + x.Reason.LocalizedMessage
 	case *types.DisallowedMigrationDeviceAttached:

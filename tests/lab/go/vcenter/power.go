@@ -27,6 +27,12 @@ func (v *VCenter) powerOn(g *guest, wanted *types.ManagedObjectReference, level 
 	return v.startVM(who, g, work{
 		method: "PowerOnVM_Task",
 		delay:  v.spec.Delays.PowerOnMs,
+		where: func() *host {
+			if h, _ := v.placePowerOn(g, wanted, level); h != nil {
+				return h
+			}
+			return v.hostOf(g)
+		},
 		check: func() types.BaseMethodFault {
 			if v.on(g) {
 				return &types.InvalidPowerState{

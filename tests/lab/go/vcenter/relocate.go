@@ -27,6 +27,13 @@ func (v *VCenter) relocate(g *guest, spec types.VirtualMachineRelocateSpec, who 
 	return v.startVM(who, g, work{
 		method: "RelocateVM_Task",
 		delay:  v.spec.Delays.RelocateMs,
+		where: func() *host {
+			if spec.Host != nil {
+				return v.hosts[*spec.Host]
+			}
+			h, _ := v.relocateTarget(g, spec)
+			return h
+		},
 		check: func() types.BaseMethodFault {
 			var fault types.BaseMethodFault
 			target, fault = v.relocateTarget(g, spec)

@@ -100,6 +100,9 @@ func (v *VCenter) finish(t *simulator.Task, result any, fault types.BaseMethodFa
 type work struct {
 	method string
 	delay  int
+	// where is the host that the VM would be put on, whether or not that is
+	// possible; nil for work that puts it nowhere.
+	where func() *host
 	// check runs at once; its fault ends the task before it has begun.
 	check func() types.BaseMethodFault
 	// target is the host that the VM is about to be put on, if any.
@@ -115,7 +118,11 @@ type work struct {
 func (v *VCenter) startVM(who caller, g *guest, w work) types.ManagedObjectReference {
 	t := v.newTask(who, w.method, g.VirtualMachine)
 	ref := v.publish(t)
-	if fault, delay := v.faults.taskError(w.method, g.Self, g.Name); fault != nil {
+	var where *host
+	if w.where != nil {
+		where = w.where()
+	}
+	if fault, delay := v.faults.taskError(w.method, g.Self, g.Name, where); fault != nil {
 		v.later(delay, func() { v.finish(t, nil, fault) })
 		return ref
 	}
