@@ -595,6 +595,9 @@ pub struct Fault {
     /// The body for [`FaultKind::Status`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub body: String,
+    /// The result, for [`FaultKind::TaskResult`].
+    #[serde(flatten)]
+    pub result: TaskResult,
     /// How often the rule has struck.
     #[serde(default, skip_serializing)]
     pub hits: u32,
@@ -617,6 +620,7 @@ impl Fault {
             status: 0,
             content_type: String::new(),
             body: String::new(),
+            result: TaskResult::default(),
             hits: 0,
         }
     }
@@ -634,6 +638,14 @@ impl Fault {
         Self {
             fault: fault.into(),
             ..Self::new(method, FaultKind::TaskError)
+        }
+    }
+
+    /// A rule that gives the tasks of `method` that end well this result.
+    pub fn result(method: impl Into<String>, result: TaskResult) -> Self {
+        Self {
+            result,
+            ..Self::new(method, FaultKind::TaskResult)
         }
     }
 
@@ -695,6 +707,24 @@ pub enum FaultKind {
     SoapFault,
     /// A task that fails.
     TaskError,
+    /// A task that ends well with a large or deep result.
+    TaskResult,
+}
+
+/// The result of a task; at most one of both is set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TaskResult {
+    /// Text of so many bytes.
+    #[serde(rename = "resultBytes", skip_serializing_if = "is_zero")]
+    pub bytes: u32,
+    /// Elements within elements, at least so many levels deep.
+    #[serde(rename = "resultLevels", skip_serializing_if = "is_zero")]
+    pub levels: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A guest's manners; what is `None` stays as it is.
@@ -958,6 +988,19 @@ impl Vcenter {
         self.post::<TaskAnswer>(&["hosts", host, "cancel"], &serde_json::json!({}))
             .await?;
         Ok(())
+    }
+
+    /// Runs somebody else's task on a host, which does nothing and ends at once with this result; its moref comes back.
+    pub async fn run_host_task(&self, host: &str, result: TaskResult) -> anyhow::Result<String> {
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "task"], &result)
+            .await?
+            .task)
+    }
+
+    /// The same on a VM.
+    pub async fn run_vm_task(&self, vm: &str, result: TaskResult) -> anyhow::Result<String> {
+        Ok(self.post::<TaskAnswer>(&["vms", vm, "task"], &result).await?.task)
     }
 
     /// Adds a host to a cluster; its moref comes back.

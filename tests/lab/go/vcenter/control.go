@@ -48,6 +48,8 @@ func (c *Control) handler() http.Handler {
 		"POST /hosts/{host}/enter":          c.enter,
 		"POST /hosts/{host}/exit":           c.exit,
 		"POST /hosts/{host}/cancel":         c.cancel,
+		"POST /hosts/{host}/task":           c.hostTask,
+		"POST /vms/{vm}/task":               c.vmTask,
 		"POST /hosts/{host}/rename":         c.rename,
 		"POST /hosts/{host}/connection":     c.connection,
 		"POST /hosts/{host}/devices":        c.addDevice,
@@ -248,6 +250,37 @@ func (c *Control) cancel(r *http.Request, _ []byte) (any, error) {
 		c.v.cancelTask(e.task, who(r))
 		return taskAnswer(e.task.Self)
 	})
+}
+
+func (c *Control) hostTask(r *http.Request, body []byte) (any, error) {
+	task, err := decodeForeign(body)
+	if err != nil {
+		return nil, err
+	}
+	return c.onHost(r, func(h *host) (any, error) {
+		return taskAnswer(c.v.runForeign(task, h.HostSystem, who(r)).Self)
+	})
+}
+
+func (c *Control) vmTask(r *http.Request, body []byte) (any, error) {
+	task, err := decodeForeign(body)
+	if err != nil {
+		return nil, err
+	}
+	return c.onVM(r, func(g *guest) (any, error) {
+		return taskAnswer(c.v.runForeign(task, g.VirtualMachine, who(r)).Self)
+	})
+}
+
+func decodeForeign(body []byte) (foreignTask, error) {
+	var task foreignTask
+	if err := decode(body, &task); err != nil {
+		return task, err
+	}
+	if task.DurationMs < 0 {
+		return task, badRequest("durationMs %d: must not be negative", task.DurationMs)
+	}
+	return task, task.check()
 }
 
 func (c *Control) addHost(r *http.Request, body []byte) (any, error) {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/soap"
 	"github.com/vmware/govmomi/vim25/types"
 	vimxml "github.com/vmware/govmomi/vim25/xml"
@@ -40,6 +41,7 @@ type Rule struct {
 	//   hang       never answer, or for DelayMs and then cut the connection
 	//   soapFault  answer with Fault
 	//   taskError  start a task that fails with Fault after DelayMs
+	//   taskResult give a task that ends well, and has no result, this one
 	Kind        string `json:"kind"`
 	Fault       string `json:"fault,omitempty"`
 	Message     string `json:"message,omitempty"`
@@ -49,13 +51,14 @@ type Rule struct {
 	Status      int    `json:"status,omitempty"`
 	ContentType string `json:"contentType,omitempty"`
 	Body        string `json:"body,omitempty"`
+	ResultSpec
 	// Hits counts how often the rule has struck.
 	Hits int `json:"hits"`
 
 	met int
 }
 
-var ruleKinds = []string{"status", "http503", "htmlPage", "reset", "loseReply", "delay", "hang", "soapFault", "taskError"}
+var ruleKinds = []string{"status", "http503", "htmlPage", "reset", "loseReply", "delay", "hang", "soapFault", "taskError", "taskResult"}
 
 // Faults holds the rules. Its mutex is a leaf: nothing is called while it is
 // held.
@@ -74,6 +77,9 @@ func (f *Faults) add(r Rule) (Rule, error) {
 	}
 	if !slices.Contains(ruleKinds, r.Kind) {
 		return r, fmt.Errorf("kind %q: want one of %s", r.Kind, strings.Join(ruleKinds, ", "))
+	}
+	if err := r.check(); err != nil {
+		return r, err
 	}
 	if r.Kind == "soapFault" || r.Kind == "taskError" {
 		if _, err := makeFault(r.Fault); err != nil {
@@ -130,6 +136,25 @@ func (f *Faults) list() []Rule {
 	return list
 }
 
+// moment is when a rule strikes.
+type moment int
+
+const (
+	ofCall moment = iota
+	ofTask
+	ofResult
+)
+
+func (r *Rule) moment() moment {
+	switch r.Kind {
+	case "taskError":
+		return ofTask
+	case "taskResult":
+		return ofResult
+	}
+	return ofCall
+}
+
 // attempt is what a rule is held against.
 type attempt struct {
 	method string
@@ -137,8 +162,7 @@ type attempt struct {
 	names []string
 	// hosts are those that it would put a VM on.
 	hosts []string
-	// task is true for a task, false for a call.
-	task bool
+	of    moment
 	// part is true for one VM of a task that is about several: a rule must name
 	// the VM or the host.
 	part bool
@@ -149,7 +173,7 @@ func (f *Faults) match(a attempt) *Rule {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.rules {
-		if (r.Kind == "taskError") != a.task || r.Method != "*" && r.Method != a.method {
+		if r.moment() != a.of || r.Method != "*" && r.Method != a.method {
 			continue
 		}
 		if r.Object != "" && !slices.Contains(a.names, r.Object) || r.Host != "" && !slices.Contains(a.hosts, r.Host) {
@@ -172,13 +196,13 @@ func (f *Faults) match(a attempt) *Rule {
 // taskError says whether a task about to begin is to fail, and after how many
 // milliseconds. target is the host that it would put its VM on, nil for none.
 func (f *Faults) taskError(method string, ref types.ManagedObjectReference, name string, target *host) (types.BaseMethodFault, int) {
-	return f.taskFault(attempt{method: method, names: []string{ref.Value, name}, hosts: hostNames(target), task: true}, name)
+	return f.taskFault(attempt{method: method, names: []string{ref.Value, name}, hosts: hostNames(target), of: ofTask}, name)
 }
 
 // placementError is the same for one VM of PowerOnMultiVM_Task.
 func (f *Faults) placementError(g *guest, target *host) types.BaseMethodFault {
 	fault, _ := f.taskFault(attempt{
-		method: "PowerOnMultiVM_Task", names: []string{g.Self.Value, g.Name}, hosts: hostNames(target), task: true, part: true,
+		method: "PowerOnMultiVM_Task", names: []string{g.Self.Value, g.Name}, hosts: hostNames(target), of: ofTask, part: true,
 	}, g.Name)
 	return fault
 }
@@ -194,6 +218,16 @@ func (f *Faults) taskFault(a attempt, name string) (types.BaseMethodFault, int) 
 	}
 	f.record(r, a.method, name)
 	return fault, r.DelayMs
+}
+
+// taskResult is what a rule gives a task that ends well as its result.
+func (f *Faults) taskResult(t *simulator.Task) any {
+	r := f.match(attempt{method: t.Info.Name, names: []string{t.Info.Entity.Value, t.Info.EntityName}, of: ofResult})
+	if r == nil {
+		return nil
+	}
+	f.record(r, t.Info.Name, t.Info.EntityName)
+	return r.value()
 }
 
 func hostNames(h *host) []string {

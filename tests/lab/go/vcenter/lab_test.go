@@ -762,3 +762,46 @@ func TestPowerOnHonoursTheHostThatIsAskedFor(t *testing.T) {
 	b.succeeds(object.NewTask(b.client.Client, on.Returnval), nil)
 	b.want(*b.vmProperties("gpu1").Runtime.Host, there)
 }
+
+// levels is how deep the causes of a fault go.
+func levels(fault types.BaseMethodFault) int {
+	n := 0
+	for cause := fault.GetMethodFault().FaultCause; cause != nil; cause = cause.Fault.GetMethodFault().FaultCause {
+		n += 2
+	}
+	return n
+}
+
+func TestForeignTaskHasTheResultItWasGiven(t *testing.T) {
+	b := start(t, twoHosts())
+	var answer struct{ Task string }
+	b.ctl("POST", "/hosts/esx1/task", map[string]any{"resultBytes": 3 << 20}, &answer)
+	info := b.taskInfo(types.ManagedObjectReference{Type: "Task", Value: answer.Task})
+	b.want(info.State, "success")
+	b.want(info.EntityName, "esx1")
+	b.want(len(info.Result.(string)), 3<<20)
+	b.want(b.hostProperties("esx1").RecentTask[0].Value, answer.Task)
+	b.ctl("POST", "/vms/gpu1/task", map[string]any{"resultLevels": 70, "durationMs": 10, "method": "CheckCompliance_Task"}, &answer)
+	ref := types.ManagedObjectReference{Type: "Task", Value: answer.Task}
+	b.succeeds(object.NewTask(b.client.Client, ref), nil)
+	info = b.taskInfo(ref)
+	b.want(info.Name, "CheckCompliance_Task")
+	deep := info.Result.(types.SystemError)
+	if n := levels(&deep); n < 70 {
+		t.Fatalf("%d levels", n)
+	}
+	status, _ := b.tryCtl("POST", "/hosts/esx1/task", map[string]any{"resultBytes": 1, "resultLevels": 1}, nil)
+	b.want(status, http.StatusBadRequest)
+}
+
+func TestRuleGivesARealTaskALargeResult(t *testing.T) {
+	b := start(t, twoHosts())
+	b.ctl("POST", "/faults", map[string]any{"method": "PowerOffVM_Task", "kind": "taskResult", "resultBytes": 1000, "count": 1}, nil)
+	off, err := b.vm("gpu1").PowerOff(b.ctx)
+	b.succeeds(off, err)
+	b.want(len(b.taskInfo(off.Reference()).Result.(string)), 1000)
+	b.succeeds(b.vm("gpu1").PowerOn(b.ctx))
+	off, err = b.vm("gpu1").PowerOff(b.ctx)
+	b.succeeds(off, err)
+	b.want(b.taskInfo(off.Reference()).Result, nil)
+}

@@ -25,6 +25,7 @@ var descriptionIDs = map[string]string{
 	"RelocateVM_Task":           "VirtualMachine.relocate",
 	"ReconfigVM_Task":           "VirtualMachine.reconfigure",
 	"PowerOnMultiVM_Task":       "Datacenter.powerOnVm",
+	"ScanHostPatchV2_Task":      "HostPatchManager.scanV2",
 }
 
 // newTask registers a running task. Tasks are made by hand because the
@@ -88,6 +89,9 @@ func (v *VCenter) finish(t *simulator.Task, result any, fault types.BaseMethodFa
 			"info.error", &types.LocalizedMethodFault{Fault: plain(fault), LocalizedMessage: message(fault)},
 			"info.state", types.TaskInfoStateError)
 	} else {
+		if result == nil {
+			result = v.faults.taskResult(t)
+		}
 		if result != nil {
 			pairs = append(pairs, "info.result", result)
 		}
