@@ -215,6 +215,15 @@ pub struct VmSpec {
     pub shutdown_ms: u32,
     /// The guest ignores being asked.
     pub ignore_shutdown: bool,
+    /// The guest boots again when it is asked to shut down.
+    #[serde(skip_serializing_if = "is_false")]
+    pub reboots: bool,
+    /// How long after that request VMware Tools stop, while the VM is still on; 0 is with the VM.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub tools_stop_ms: u32,
+    /// Powers the VM off by itself so long after each power-on, without a task; 0 is never.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub dies_after_ms: u32,
     /// Handed back in [`VmState::boot_hint`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot_hint: String,
@@ -236,6 +245,9 @@ impl Default for VmSpec {
             tools: true,
             shutdown_ms: 50,
             ignore_shutdown: false,
+            reboots: false,
+            tools_stop_ms: 0,
+            dies_after_ms: 0,
             boot_hint: String::new(),
             extra_config: BTreeMap::new(),
         }
@@ -727,6 +739,10 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
 /// A guest's manners; what is `None` stays as it is.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -740,6 +756,15 @@ pub struct GuestPatch {
     /// How long it takes to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shutdown_ms: Option<u32>,
+    /// Whether it boots again instead of stopping.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reboots: Option<bool>,
+    /// How long after the request VMware Tools stop, while the VM is still on; 0 is with the VM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools_stop_ms: Option<u32>,
+    /// How long after the next power-ons the VM goes off by itself; 0 is never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dies_after_ms: Option<u32>,
 }
 
 /// How a restarting vCenter looks from outside.

@@ -407,6 +407,9 @@ func (c *Control) patchVM(r *http.Request, body []byte) (any, error) {
 		Tools          *bool `json:"tools"`
 		IgnoreShutdown *bool `json:"ignoreShutdown"`
 		ShutdownMs     *int  `json:"shutdownMs"`
+		Reboots        *bool `json:"reboots"`
+		ToolsStopMs    *int  `json:"toolsStopMs"`
+		DiesAfterMs    *int  `json:"diesAfterMs"`
 	}
 	if err := decode(body, &args); err != nil {
 		return nil, err
@@ -418,13 +421,22 @@ func (c *Control) patchVM(r *http.Request, body []byte) (any, error) {
 		if args.ShutdownMs != nil {
 			g.spec.ShutdownMs = *args.ShutdownMs
 		}
+		if args.Reboots != nil {
+			g.spec.Reboots = *args.Reboots
+		}
+		if args.ToolsStopMs != nil {
+			g.spec.ToolsStopMs = *args.ToolsStopMs
+		}
+		if args.DiesAfterMs != nil {
+			g.spec.DiesAfterMs = *args.DiesAfterMs
+		}
 		if args.Tools != nil {
 			g.spec.Tools = args.Tools
-			status := types.VirtualMachineToolsRunningStatusGuestToolsNotRunning
-			if *args.Tools && c.v.on(g) {
-				status = types.VirtualMachineToolsRunningStatusGuestToolsRunning
+			status := string(types.VirtualMachineToolsRunningStatusGuestToolsNotRunning)
+			if c.v.on(g) {
+				status = toolsWhenOn(g)
 			}
-			c.v.set(g.VirtualMachine, "guest.toolsRunningStatus", string(status))
+			c.v.set(g.VirtualMachine, "guest.toolsRunningStatus", status)
 		}
 		c.v.settle()
 		return nil, nil

@@ -805,3 +805,60 @@ func TestRuleGivesARealTaskALargeResult(t *testing.T) {
 	b.succeeds(off, err)
 	b.want(b.taskInfo(off.Reference()).Result, nil)
 }
+
+func (b *bench) askGuest() string {
+	b.Helper()
+	err := b.vm("gpu1").ShutdownGuest(b.ctx)
+	switch {
+	case err == nil:
+		return ""
+	case fault.Is(err, &types.ToolsUnavailable{}):
+		return "ToolsUnavailable"
+	}
+	return err.Error()
+}
+
+func TestGuestRebootsInsteadOfStopping(t *testing.T) {
+	spec := twoHosts()
+	spec.VMs[0].Reboots = true
+	b := start(t, spec)
+	b.want(b.askGuest(), "")
+	s := b.until("gpu1 has booted again", func(s State) bool { return s.vm("gpu1").Boots == 2 })
+	b.want(s.vm("gpu1").Power, "poweredOn")
+	b.want(b.vmProperties("gpu1").Guest.ToolsRunningStatus, "guestToolsRunning")
+	b.ctl("PATCH", "/vms/gpu1", map[string]any{"reboots": false}, nil)
+	b.want(b.askGuest(), "")
+	b.until("gpu1 is off", func(s State) bool { return s.vm("gpu1").Power == "poweredOff" })
+}
+
+func TestToolsStopBeforeTheGuestDoes(t *testing.T) {
+	spec := twoHosts()
+	spec.VMs[0].ShutdownMs, spec.VMs[0].ToolsStopMs = 60000, 1
+	b := start(t, spec)
+	b.want(b.askGuest(), "")
+	for end := time.Now().Add(deadline); b.vmProperties("gpu1").Guest.ToolsRunningStatus != "guestToolsNotRunning"; {
+		if time.Now().After(end) {
+			t.Fatal("VMware Tools still run")
+		}
+	}
+	b.want(b.vmProperties("gpu1").Runtime.PowerState, "poweredOn")
+	b.want(b.askGuest(), "ToolsUnavailable")
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.succeeds(b.vm("gpu1").PowerOn(b.ctx))
+	b.want(b.vmProperties("gpu1").Guest.ToolsRunningStatus, "guestToolsRunning")
+}
+
+func TestVMDiesAfterEachPowerOn(t *testing.T) {
+	b := start(t, twoHosts())
+	b.ctl("PATCH", "/vms/gpu1", map[string]any{"diesAfterMs": 10}, nil)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	for boots := 2; boots < 4; boots++ {
+		b.succeeds(b.vm("gpu1").PowerOn(b.ctx))
+		s := b.until("gpu1 died", func(s State) bool { return s.vm("gpu1").Power == "poweredOff" })
+		b.want(s.vm("gpu1").Boots, boots)
+	}
+	journal := b.journal()
+	last := journal[len(journal)-1]
+	b.want(last.Detail+" "+last.Cause+" "+last.User, "poweredOff died guest")
+	b.want(len(b.vmProperties("gpu1").RecentTask), 3)
+}

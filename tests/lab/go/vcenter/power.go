@@ -67,15 +67,40 @@ func (v *VCenter) start(g *guest, h *host, who caller) types.BaseMethodFault {
 	g.boots++
 	v.bind(g, h)
 	now := time.Now()
-	tools := types.VirtualMachineToolsRunningStatusGuestToolsRunning
-	if g.spec.Tools != nil && !*g.spec.Tools {
-		tools = types.VirtualMachineToolsRunningStatusGuestToolsNotRunning
-	}
 	v.setPower(g, types.VirtualMachinePowerStatePoweredOn, who, "",
 		"runtime.bootTime", now, "summary.runtime.bootTime", now,
 		"runtime.cleanPowerOff", false,
-		"guest.toolsRunningStatus", string(tools))
+		"guest.toolsRunningStatus", toolsWhenOn(g))
+	if ms := g.spec.DiesAfterMs; ms > 0 {
+		v.inBoot(g, ms, func() { v.stop(g, caller{User: guestUser}, "died") })
+	}
 	return nil
+}
+
+// guestUser is who the journal names for what a guest does by itself.
+const guestUser = "guest"
+
+// toolsWhenOn is what a VM that runs tells of VMware Tools.
+func toolsWhenOn(g *guest) string {
+	if g.spec.Tools != nil && !*g.spec.Tools {
+		return string(types.VirtualMachineToolsRunningStatusGuestToolsNotRunning)
+	}
+	return string(types.VirtualMachineToolsRunningStatusGuestToolsRunning)
+}
+
+// reboot is a new boot that no power state tells of.
+func (v *VCenter) reboot(g *guest, detail string, who caller, cause string) {
+	if g.shutdown != nil {
+		g.shutdown.Stop()
+		g.shutdown = nil
+	}
+	g.boots++
+	now := time.Now()
+	v.set(g.VirtualMachine,
+		"runtime.bootTime", now, "summary.runtime.bootTime", now,
+		"guest.toolsRunningStatus", toolsWhenOn(g))
+	v.journal.add(Entry{Kind: "power", User: who.User, Session: who.Session, Object: g.Name, Ref: g.Self.Value, Detail: detail, Cause: cause})
+	v.bump()
 }
 
 // stop ends a VM's run, whoever caused it.
@@ -159,11 +184,7 @@ func (v *VCenter) reset(g *guest, who caller) types.ManagedObjectReference {
 			}
 		},
 		run: func() (any, types.BaseMethodFault) {
-			g.boots++
-			now := time.Now()
-			v.set(g.VirtualMachine, "runtime.bootTime", now, "summary.runtime.bootTime", now)
-			v.journal.add(Entry{Kind: "power", User: who.User, Session: who.Session, Object: g.Name, Ref: g.Self.Value, Detail: "reset", Cause: "ResetVM_Task"})
-			v.bump()
+			v.reboot(g, "reset", who, "ResetVM_Task")
 			return nil, nil
 		},
 	})
@@ -199,12 +220,17 @@ func (v *VCenter) shutdownGuest(g *guest, who caller) types.BaseMethodFault {
 	if g.spec.IgnoreShutdown || g.shutdown != nil {
 		return nil
 	}
-	boot := g.boots
-	g.shutdown = time.AfterFunc(time.Duration(g.spec.ShutdownMs)*time.Millisecond, func() {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		if !v.closed && v.guests[g.Self] == g && g.boots == boot && v.on(g) {
-			g.shutdown = nil
+	if ms := g.spec.ToolsStopMs; ms > 0 {
+		v.inBoot(g, ms, func() {
+			v.set(g.VirtualMachine, "guest.toolsRunningStatus", string(types.VirtualMachineToolsRunningStatusGuestToolsNotRunning))
+			v.bump()
+		})
+	}
+	g.shutdown = v.inBoot(g, g.spec.ShutdownMs, func() {
+		g.shutdown = nil
+		if g.spec.Reboots {
+			v.reboot(g, "rebooted", who, "ShutdownGuest")
+		} else {
 			v.stop(g, who, "ShutdownGuest")
 		}
 	})

@@ -104,6 +104,15 @@ type VMSpec struct {
 	// ShutdownMs is how long the guest takes to shut down when asked.
 	ShutdownMs     int  `json:"shutdownMs,omitempty"`
 	IgnoreShutdown bool `json:"ignoreShutdown,omitempty"`
+	// Reboots makes the guest boot again when it is asked to shut down, after
+	// ShutdownMs; the VM stays on.
+	Reboots bool `json:"reboots,omitempty"`
+	// ToolsStopMs is how long after that request VMware Tools stop, while the VM
+	// is still on: systemd stops their service early. 0 is with the VM.
+	ToolsStopMs int `json:"toolsStopMs,omitempty"`
+	// DiesAfterMs powers the VM off by itself so long after each power-on, without
+	// a task. 0 is never.
+	DiesAfterMs int `json:"diesAfterMs,omitempty"`
 	// BootHint is not used here; it is handed back in the state for whoever
 	// plays the guest.
 	BootHint    string            `json:"bootHint,omitempty"`

@@ -72,6 +72,19 @@ type guest struct {
 	shutdown *time.Timer
 }
 
+// inBoot runs f with the mutex held, after a delay, where the VM still runs the
+// same boot then.
+func (v *VCenter) inBoot(g *guest, ms int, f func()) *time.Timer {
+	boot := g.boots
+	return time.AfterFunc(time.Duration(ms)*time.Millisecond, func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if !v.closed && v.guests[g.Self] == g && g.boots == boot && v.on(g) {
+			f()
+		}
+	})
+}
+
 // busy is a task that holds on to a VM.
 type busy struct {
 	task types.ManagedObjectReference
