@@ -1015,6 +1015,13 @@ impl Vcenter {
         Ok(())
     }
 
+    /// Ends the Enter Maintenance Mode that runs on the host with this fault: it failed, and nobody cancelled it.
+    pub async fn fail_maintenance(&self, host: &str, fault: &str) -> anyhow::Result<()> {
+        self.post::<TaskAnswer>(&["hosts", host, "fail"], &serde_json::json!({ "fault": fault }))
+            .await?;
+        Ok(())
+    }
+
     /// Runs somebody else's task on a host, which does nothing and ends at once with this result; its moref comes back.
     pub async fn run_host_task(&self, host: &str, result: TaskResult) -> anyhow::Result<String> {
         Ok(self

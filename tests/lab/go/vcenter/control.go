@@ -48,6 +48,7 @@ func (c *Control) handler() http.Handler {
 		"POST /hosts/{host}/enter":          c.enter,
 		"POST /hosts/{host}/exit":           c.exit,
 		"POST /hosts/{host}/cancel":         c.cancel,
+		"POST /hosts/{host}/fail":           c.fail,
 		"POST /hosts/{host}/task":           c.hostTask,
 		"POST /vms/{vm}/task":               c.vmTask,
 		"POST /hosts/{host}/rename":         c.rename,
@@ -248,6 +249,29 @@ func (c *Control) cancel(r *http.Request, _ []byte) (any, error) {
 		}
 		c.clicked(who(r), "CancelTask", h.Name, e.task.Self)
 		c.v.cancelTask(e.task, who(r))
+		return taskAnswer(e.task.Self)
+	})
+}
+
+// fail ends a running Enter Maintenance Mode as a vCenter does that gives up.
+func (c *Control) fail(r *http.Request, body []byte) (any, error) {
+	var args struct {
+		Fault string `json:"fault"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	fault, err := makeFault(args.Fault)
+	if err != nil {
+		return nil, mistake{err}
+	}
+	return c.onHost(r, func(h *host) (any, error) {
+		e := c.v.entering[h.Self]
+		if e == nil {
+			return nil, fmt.Errorf("host %q is not entering maintenance mode", h.Name)
+		}
+		c.v.endEntering(e, fault, caller{User: "vpxd"})
+		c.v.settle()
 		return taskAnswer(e.task.Self)
 	})
 }

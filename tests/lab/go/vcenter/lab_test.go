@@ -862,3 +862,22 @@ func TestVMDiesAfterEachPowerOn(t *testing.T) {
 	b.want(last.Detail+" "+last.Cause+" "+last.User, "poweredOff died guest")
 	b.want(len(b.vmProperties("gpu1").RecentTask), 3)
 }
+
+func TestEnterFailsWithAFault(t *testing.T) {
+	b := start(t, twoHosts())
+	status, _ := b.tryCtl("POST", "/hosts/esx1/fail", nil, nil)
+	b.want(status, http.StatusConflict)
+	enter, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, false, nil)
+	b.must(err)
+	status, _ = b.tryCtl("POST", "/hosts/esx1/fail", map[string]any{"fault": "NoSuchFault"}, nil)
+	b.want(status, http.StatusBadRequest)
+	b.ctl("POST", "/hosts/esx1/fail", map[string]any{"fault": "VsanFault"}, nil)
+	info := b.taskInfo(enter.Reference())
+	b.want(info.State, "error")
+	b.want(info.Cancelled, false)
+	b.want(fmt.Sprintf("%T", info.Error.Fault), "*types.VsanFault")
+	b.want(b.until("esx1 stays in service", func(State) bool { return true }).host("esx1").Entering, (*EnteringState)(nil))
+	again, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, false, nil)
+	b.must(err)
+	b.want(b.taskInfo(again.Reference()).State, "running")
+}
