@@ -43,6 +43,9 @@ pub struct Spec {
     /// `Some(false)` keeps updates of `recentTask` from `WaitForUpdatesEx`, as the API allows a vCenter to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push_recent_task: Option<bool>,
+    /// `Some(false)` lets task histories tell of tasks that begin and not of their later states.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub push_task_end: Option<bool>,
     /// Lists fixed-address devices in `assignableHardwareBinding` too; whether a vCenter does that is not documented.
     pub bind_static: bool,
     /// A large inventory beside the hosts and VMs that are named.
@@ -1174,6 +1177,11 @@ impl Vcenter {
     /// Whether updates of `recentTask` are pushed.
     pub async fn push_recent_task(&self, push: bool) -> anyhow::Result<()> {
         self.set(&serde_json::json!({ "pushRecentTask": push })).await
+    }
+
+    /// Whether task histories push the later states of tasks.
+    pub async fn push_task_end(&self, push: bool) -> anyhow::Result<()> {
+        self.set(&serde_json::json!({ "pushTaskEnd": push })).await
     }
 
     /// How long tasks take from here on.

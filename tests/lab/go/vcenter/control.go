@@ -600,6 +600,7 @@ func (c *Control) traffic(r *http.Request, _ []byte) (any, error) {
 func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 	var args struct {
 		PushRecentTask *bool       `json:"pushRecentTask"`
+		PushTaskEnd    *bool       `json:"pushTaskEnd"`
 		Delays         *Delays     `json:"delays"`
 		Withheld       *[]Withheld `json:"withheld"`
 	}
@@ -608,6 +609,9 @@ func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 	}
 	if args.PushRecentTask != nil {
 		c.v.silence.set(!*args.PushRecentTask)
+	}
+	if args.PushTaskEnd != nil {
+		c.v.silence.setEnds(*args.PushTaskEnd)
 	}
 	if args.Delays != nil {
 		c.v.mu.Lock()

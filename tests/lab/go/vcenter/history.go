@@ -74,6 +74,9 @@ func (cs *collectors) record(task *simulator.Task) {
 // retell is for a task whose state has changed. Its progress alone is not told
 // of, as in a vCenter.
 func (cs *collectors) retell(task ref) {
+	if !cs.v.silence.tellsEnds() {
+		return
+	}
 	cs.mu.Lock()
 	var of []ref
 	for h := range cs.histories {

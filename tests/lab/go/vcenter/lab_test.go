@@ -881,3 +881,125 @@ func TestEnterFailsWithAFault(t *testing.T) {
 	b.must(err)
 	b.want(b.taskInfo(again.Reference()).State, "running")
 }
+
+// watcher is a property collector with one filter, on whichever collector is
+// under test.
+type watcher struct {
+	*bench
+	self    types.ManagedObjectReference
+	version string
+}
+
+func (b *bench) collect(spec types.PropertyFilterSpec) *watcher {
+	b.Helper()
+	made, err := methods.CreatePropertyCollector(b.ctx, b.client, &types.CreatePropertyCollector{This: b.client.ServiceContent.PropertyCollector})
+	b.must(err)
+	_, err = methods.CreateFilter(b.ctx, b.client, &types.CreateFilter{This: made.Returnval, Spec: spec})
+	b.must(err)
+	return &watcher{bench: b, self: made.Returnval}
+}
+
+// changes waits for the next set, a second at most, and gives its changes.
+func (c *watcher) changes() []types.PropertyChange {
+	c.Helper()
+	res, err := methods.WaitForUpdatesEx(c.ctx, c.client, &types.WaitForUpdatesEx{
+		This: c.self, Version: c.version, Options: &types.WaitOptions{MaxWaitSeconds: types.NewInt32(1)},
+	})
+	c.must(err)
+	if res.Returnval == nil {
+		return nil
+	}
+	c.version = res.Returnval.Version
+	var all []types.PropertyChange
+	for _, f := range res.Returnval.FilterSet {
+		for _, o := range f.ObjectSet {
+			all = append(all, o.ChangeSet...)
+		}
+	}
+	return all
+}
+
+// states is a page of a history as one line, newest first.
+func states(changes []types.PropertyChange) string {
+	line := ""
+	for _, c := range changes {
+		for _, info := range c.Val.(types.ArrayOfTaskInfo).TaskInfo {
+			line += fmt.Sprint(info.EntityName, "=", info.State, " ")
+		}
+	}
+	return line
+}
+
+func (b *bench) history() *watcher {
+	b.Helper()
+	made, err := methods.CreateCollectorForTasks(b.ctx, b.client, &types.CreateCollectorForTasks{
+		This: *b.client.ServiceContent.TaskManager,
+		Filter: types.TaskFilterSpec{Entity: &types.TaskFilterSpecByEntity{
+			Entity: b.client.ServiceContent.RootFolder, Recursion: types.TaskFilterSpecRecursionOptionAll,
+		}},
+	})
+	b.must(err)
+	return b.collect(types.PropertyFilterSpec{
+		PropSet:   []types.PropertySpec{{Type: "TaskHistoryCollector", PathSet: []string{"latestPage"}}},
+		ObjectSet: []types.ObjectSpec{{Obj: made.Returnval}},
+	})
+}
+
+func TestHistoryTellsOfTasksThatBeginAlone(t *testing.T) {
+	b := start(t, twoHosts())
+	b.ctl("PATCH", "/settings", map[string]any{"pushTaskEnd": false}, nil)
+	h := b.history()
+	h.changes()
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	b.want(states(h.changes()), "esx1=running ")
+	b.ctl("POST", "/hosts/esx1/cancel", nil, nil)
+	b.want(states(h.changes()), "")
+	// The next task shows the page as it is by then.
+	b.ctl("POST", "/hosts/esx2/task", map[string]any{"durationMs": 60000}, nil)
+	b.want(states(h.changes()), "esx2=running esx1=error ")
+	b.ctl("PATCH", "/settings", map[string]any{"pushTaskEnd": true}, nil)
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	b.want(states(h.changes()), "esx1=running esx2=running esx1=error ")
+	b.ctl("POST", "/hosts/esx1/cancel", nil, nil)
+	b.want(states(h.changes()), "esx1=error esx2=running esx1=error ")
+}
+
+func TestMemberOfAListTellsItsEndWhateverElseIsSilent(t *testing.T) {
+	spec := twoHosts()
+	spec.PushRecentTask, spec.PushTaskEnd = new(bool), new(bool)
+	b := start(t, spec)
+	list, err := methods.CreateListView(b.ctx, b.client, &types.CreateListView{
+		This: *b.client.ServiceContent.ViewManager, Obj: []types.ManagedObjectReference{b.vm("gpu1").Reference()},
+	})
+	b.must(err)
+	c := b.collect(types.PropertyFilterSpec{
+		PropSet: []types.PropertySpec{
+			{Type: "Task", PathSet: []string{"info.state"}},
+			{Type: "VirtualMachine", PathSet: []string{"name"}},
+		},
+		ObjectSet: []types.ObjectSpec{{Obj: list.Returnval, Skip: types.NewBool(true), SelectSet: []types.BaseSelectionSpec{
+			&types.TraversalSpec{Type: "ListView", Path: "view", SelectSet: []types.BaseSelectionSpec{
+				&types.TraversalSpec{Type: "VirtualMachine", Path: "recentTask"},
+			}},
+		}}},
+	})
+	c.changes()
+	enter, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, false, nil)
+	b.must(err)
+	_, err = methods.ModifyListView(b.ctx, b.client, &types.ModifyListView{This: list.Returnval, Add: []types.ManagedObjectReference{enter.Reference()}})
+	b.must(err)
+	until := func(want string) {
+		t.Helper()
+		for end := time.Now().Add(deadline); time.Now().Before(end); {
+			for _, change := range c.changes() {
+				if fmt.Sprint(change.Name, "=", change.Val) == want {
+					return
+				}
+			}
+		}
+		t.Fatalf("never told %s", want)
+	}
+	until("info.state=running")
+	b.ctl("POST", "/hosts/esx1/cancel", nil, nil)
+	until("info.state=error")
+}

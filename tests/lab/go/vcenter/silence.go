@@ -15,11 +15,14 @@ import (
 // silence keeps `recentTask` out of WaitForUpdatesEx while it is on. The API has
 // allowed a server to do so since 5.0: only a first look, or a plain read, is
 // sure to be current. Tasks that a client watches by other ways, such as a
-// ListView or a TaskHistoryCollector, are not touched.
+// ListView or a TaskHistoryCollector, are not touched. A switch of its own keeps
+// the later states of tasks out of TaskHistoryCollectors.
 type silence struct {
 	v  *VCenter
 	mu sync.Mutex
 	on bool
+	// ends is true where histories tell of tasks' later states.
+	ends bool
 	// last is the number of the last task begun.
 	last  int
 	looks map[types.ManagedObjectReference]*look
@@ -32,16 +35,35 @@ type look struct {
 	// sent holds the objects that it has entered. The simulator enters all
 	// objects of a filter again when the root of its traversal changes.
 	sent map[types.ManagedObjectReference]bool
+	// newest is the number of the newest task that each history has shown it.
+	newest map[types.ManagedObjectReference]int
 }
 
 func newSilence(v *VCenter) *silence {
-	return &silence{v: v, on: v.spec.PushRecentTask != nil && !*v.spec.PushRecentTask, looks: map[types.ManagedObjectReference]*look{}}
+	return &silence{
+		v:     v,
+		on:    v.spec.PushRecentTask != nil && !*v.spec.PushRecentTask,
+		ends:  v.spec.PushTaskEnd == nil || *v.spec.PushTaskEnd,
+		looks: map[types.ManagedObjectReference]*look{},
+	}
 }
 
 func (s *silence) set(on bool) {
 	s.mu.Lock()
 	s.on = on
 	s.mu.Unlock()
+}
+
+func (s *silence) setEnds(ends bool) {
+	s.mu.Lock()
+	s.ends = ends
+	s.mu.Unlock()
+}
+
+func (s *silence) tellsEnds() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ends
 }
 
 func (s *silence) isOn() bool {
@@ -60,7 +82,9 @@ func (s *silence) look(pc types.ManagedObjectReference, first bool) (*look, bool
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if first || s.looks[pc] == nil {
-		s.looks[pc] = &look{mark: s.last, sent: map[types.ManagedObjectReference]bool{}}
+		s.looks[pc] = &look{
+			mark: s.last, sent: map[types.ManagedObjectReference]bool{}, newest: map[types.ManagedObjectReference]int{},
+		}
 	}
 	return s.looks[pc], s.on
 }
@@ -87,12 +111,19 @@ func (v *VCenter) WaitForUpdatesEx(ctx *simulator.Context, req *types.WaitForUpd
 			return body
 		}
 		set := body.Res.Returnval
-		if _, on := v.silence.look(req.This, false); on && req.Version != "" {
-			seen.hush(ctx, set)
-		} else {
+		_, on := v.silence.look(req.This, false)
+		ends := v.silence.tellsEnds()
+		if req.Version == "" || !on && ends {
 			seen.remember(set)
 			return body
 		}
+		if on {
+			seen.hush(ctx, set)
+		}
+		if !ends {
+			seen.keepBegins(set)
+		}
+		seen.remember(set)
 		if len(set.FilterSet) > 0 || set.Truncated != nil && *set.Truncated {
 			return body
 		}
@@ -117,15 +148,22 @@ func (v *VCenter) WaitForUpdatesEx(ctx *simulator.Context, req *types.WaitForUpd
 func (l *look) hush(ctx *simulator.Context, set *types.UpdateSet) {
 	var filters []types.PropertyFilterUpdate
 	for _, f := range set.FilterSet {
-		through := false
+		through, members := false, map[types.ManagedObjectReference]bool{}
 		if filter, ok := ctx.Session.Get(f.Filter).(*simulator.PropertyFilter); ok {
 			for _, o := range filter.Spec.ObjectSet {
 				through = through || traverses(o.SelectSet, "recentTask")
+				if list, ok := ctx.Session.Get(o.Obj).(*simulator.ListView); ok {
+					ctx.WithLock(o.Obj, func() {
+						for _, member := range list.View {
+							members[member] = true
+						}
+					})
+				}
 			}
 		}
 		var objects []types.ObjectUpdate
 		for _, o := range f.ObjectSet {
-			if through && o.Obj.Type == "Task" && taskNumber(o.Obj) > l.mark {
+			if through && o.Obj.Type == "Task" && taskNumber(o.Obj) > l.mark && !members[o.Obj] {
 				continue
 			}
 			if o.Kind == types.ObjectUpdateKindModify || l.sent[o.Obj] {
@@ -146,13 +184,52 @@ func (l *look) hush(ctx *simulator.Context, set *types.UpdateSet) {
 		}
 	}
 	set.FilterSet = filters
-	l.remember(set)
+}
+
+// keepBegins takes pages of histories out of an update set that show no task
+// that the collector has not been shown before.
+func (l *look) keepBegins(set *types.UpdateSet) {
+	var filters []types.PropertyFilterUpdate
+	for _, f := range set.FilterSet {
+		var objects []types.ObjectUpdate
+		for _, o := range f.ObjectSet {
+			if o.Obj.Type == "TaskHistoryCollector" && o.Kind == types.ObjectUpdateKindModify && newestTask(o) <= l.newest[o.Obj] {
+				continue
+			}
+			objects = append(objects, o)
+		}
+		if f.ObjectSet = objects; len(objects) > 0 {
+			filters = append(filters, f)
+		}
+	}
+	set.FilterSet = filters
+}
+
+// newestTask is the number of the newest task on a history's page.
+func newestTask(o types.ObjectUpdate) int {
+	newest := 0
+	for _, c := range o.ChangeSet {
+		var page []types.TaskInfo
+		switch val := c.Val.(type) {
+		case *types.ArrayOfTaskInfo:
+			page = val.TaskInfo
+		case types.ArrayOfTaskInfo:
+			page = val.TaskInfo
+		}
+		for _, info := range page {
+			newest = max(newest, taskNumber(info.Task))
+		}
+	}
+	return newest
 }
 
 func (l *look) remember(set *types.UpdateSet) {
 	for _, f := range set.FilterSet {
 		for _, o := range f.ObjectSet {
 			l.sent[o.Obj] = o.Kind != types.ObjectUpdateKindLeave
+			if o.Obj.Type == "TaskHistoryCollector" {
+				l.newest[o.Obj] = max(l.newest[o.Obj], newestTask(o))
+			}
 		}
 	}
 }

@@ -18,6 +18,10 @@ type Spec struct {
 	// PushRecentTask is false where updates of `recentTask` are to be kept
 	// from WaitForUpdatesEx, as the API has allowed a vCenter to do since 5.0.
 	PushRecentTask *bool `json:"pushRecentTask,omitempty"`
+	// PushTaskEnd is false where task histories are to tell of tasks that begin
+	// and not of their later states: the API says that new tasks are added to
+	// latestPage, and nothing of changes of those that are on it.
+	PushTaskEnd *bool `json:"pushTaskEnd,omitempty"`
 	// BindStatic also lists fixed-address devices in assignableHardwareBinding.
 	// Whether a vCenter does that is not documented, so a client must not
 	// rely on it; the default leaves them out.
