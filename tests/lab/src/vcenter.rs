@@ -227,6 +227,9 @@ pub struct VmSpec {
     /// Powers the VM off by itself so long after each power-on, without a task; 0 is never.
     #[serde(skip_serializing_if = "is_zero")]
     pub dies_after_ms: u32,
+    /// How much of it clients can read.
+    #[serde(skip_serializing_if = "Readable::is_all")]
+    pub readable: Readable,
     /// Handed back in [`VmState::boot_hint`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot_hint: String,
@@ -251,9 +254,29 @@ impl Default for VmSpec {
             reboots: false,
             tools_stop_ms: 0,
             dies_after_ms: 0,
+            readable: Readable::All,
             boot_hint: String::new(),
             extra_config: BTreeMap::new(),
         }
+    }
+}
+
+/// How much of a VM clients can read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Readable {
+    /// All of it.
+    #[default]
+    All,
+    /// Its `config` is unset, as that of an inaccessible or orphaned VM.
+    NoConfig,
+    /// Every property is missing with `NoPermission`.
+    Denied,
+}
+
+impl Readable {
+    fn is_all(&self) -> bool {
+        *self == Self::All
     }
 }
 
@@ -768,6 +791,9 @@ pub struct GuestPatch {
     /// How long after the next power-ons the VM goes off by itself; 0 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dies_after_ms: Option<u32>,
+    /// How much of the VM clients can read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readable: Option<Readable>,
 }
 
 /// How a restarting vCenter looks from outside.

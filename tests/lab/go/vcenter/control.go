@@ -428,14 +428,18 @@ func (c *Control) removeVM(r *http.Request, _ []byte) (any, error) {
 
 func (c *Control) patchVM(r *http.Request, body []byte) (any, error) {
 	var args struct {
-		Tools          *bool `json:"tools"`
-		IgnoreShutdown *bool `json:"ignoreShutdown"`
-		ShutdownMs     *int  `json:"shutdownMs"`
-		Reboots        *bool `json:"reboots"`
-		ToolsStopMs    *int  `json:"toolsStopMs"`
-		DiesAfterMs    *int  `json:"diesAfterMs"`
+		Tools          *bool    `json:"tools"`
+		IgnoreShutdown *bool    `json:"ignoreShutdown"`
+		ShutdownMs     *int     `json:"shutdownMs"`
+		Reboots        *bool    `json:"reboots"`
+		ToolsStopMs    *int     `json:"toolsStopMs"`
+		DiesAfterMs    *int     `json:"diesAfterMs"`
+		Readable       Readable `json:"readable"`
 	}
 	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	if err := args.Readable.check(); err != nil {
 		return nil, err
 	}
 	return c.onVM(r, func(g *guest) (any, error) {
@@ -453,6 +457,9 @@ func (c *Control) patchVM(r *http.Request, body []byte) (any, error) {
 		}
 		if args.DiesAfterMs != nil {
 			g.spec.DiesAfterMs = *args.DiesAfterMs
+		}
+		if args.Readable != "" {
+			c.v.veil(g, args.Readable)
 		}
 		if args.Tools != nil {
 			g.spec.Tools = args.Tools

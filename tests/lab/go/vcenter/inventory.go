@@ -264,6 +264,12 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 	p := v.reg.Get(*pool).(*simulator.ResourcePool)
 	v.link(vm.Self, p, p.Vm)
 	v.guests[vm.Self] = g
+	if err := spec.Readable.check(); err != nil {
+		return fail(err)
+	}
+	if spec.Readable != "" {
+		v.veil(g, spec.Readable)
+	}
 	if spec.PoweredOn {
 		if f := v.start(g, h, who); f != nil {
 			return fail(fmt.Errorf("power on: %s", message(f)))
@@ -314,6 +320,7 @@ func (v *VCenter) vmFolder(spec VMSpec) (types.ManagedObjectReference, error) {
 
 // removeVM takes a VM out of the inventory.
 func (v *VCenter) removeVM(g *guest) {
+	v.veils.set(g.Self, readAll)
 	if g.shutdown != nil {
 		g.shutdown.Stop()
 	}

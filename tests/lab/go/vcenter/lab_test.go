@@ -1003,3 +1003,61 @@ func TestMemberOfAListTellsItsEndWhateverElseIsSilent(t *testing.T) {
 	b.ctl("POST", "/hosts/esx1/cancel", nil, nil)
 	until("info.state=error")
 }
+
+// read is what a client reads of gpu1: the names of its properties, and of
+// those that are missing, each with its fault.
+func (b *bench) read(paths ...string) (set, lacking []string) {
+	b.Helper()
+	res, err := methods.RetrievePropertiesEx(b.ctx, b.client, &types.RetrievePropertiesEx{
+		This: b.client.ServiceContent.PropertyCollector,
+		SpecSet: []types.PropertyFilterSpec{{
+			PropSet:   []types.PropertySpec{{Type: "VirtualMachine", PathSet: paths}},
+			ObjectSet: []types.ObjectSpec{{Obj: b.vm("gpu1").Reference()}},
+		}},
+	})
+	b.must(err)
+	for _, p := range res.Returnval.Objects[0].PropSet {
+		set = append(set, p.Name)
+	}
+	for _, m := range res.Returnval.Objects[0].MissingSet {
+		lacking = append(lacking, m.Path+strings.TrimPrefix(fmt.Sprintf(" %T", m.Fault.Fault), " *types"))
+	}
+	return set, lacking
+}
+
+func TestUnreadableVM(t *testing.T) {
+	b := start(t, twoHosts())
+	paths := []string{"name", "config.hardware.device", "config.uuid", "runtime.powerState"}
+	set, lacking := b.read(paths...)
+	b.want(set, paths)
+	b.want(lacking, []string{})
+	b.ctl("PATCH", "/vms/gpu1", map[string]any{"readable": "noConfig"}, nil)
+	set, lacking = b.read(paths...)
+	b.want(set, []string{"name", "runtime.powerState"})
+	b.want(lacking, []string{})
+	b.want(b.vmProperties("gpu1").Runtime.ConnectionState, "inaccessible")
+	w := b.collect(types.PropertyFilterSpec{
+		PropSet:   []types.PropertySpec{{Type: "VirtualMachine", PathSet: []string{"name", "config.uuid"}}},
+		ObjectSet: []types.ObjectSpec{{Obj: b.vm("gpu1").Reference()}},
+	})
+	seen := map[string]any{}
+	for _, c := range w.changes() {
+		if c.Val != nil {
+			seen[c.Name] = c.Val
+		}
+	}
+	b.want(seen, map[string]any{"name": "gpu1"})
+	b.ctl("PATCH", "/vms/gpu1", map[string]any{"readable": "denied"}, nil)
+	set, lacking = b.read("name", "config.uuid")
+	b.want(set, []string{})
+	b.want(lacking, []string{"name.NoPermission", "config.uuid.NoPermission"})
+	// What this program does with it goes on.
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.ctl("PATCH", "/vms/gpu1", map[string]any{"readable": "all"}, nil)
+	set, _ = b.read(paths...)
+	b.want(set, paths)
+	status, _ := b.tryCtl("PATCH", "/vms/gpu1", map[string]any{"readable": "some"}, nil)
+	b.want(status, http.StatusBadRequest)
+	b.ctl("POST", "/vms", map[string]any{"name": "orphan", "host": "esx2", "poweredOn": true, "readable": "noConfig"}, nil)
+	b.want(b.vmProperties("orphan").Config == nil, true)
+}

@@ -117,6 +117,9 @@ type VMSpec struct {
 	// DiesAfterMs powers the VM off by itself so long after each power-on, without
 	// a task. 0 is never.
 	DiesAfterMs int `json:"diesAfterMs,omitempty"`
+	// Readable is how much of it clients can read: all, noConfig or denied; all
+	// when empty.
+	Readable Readable `json:"readable,omitempty"`
 	// BootHint is not used here; it is handed back in the state for whoever
 	// plays the guest.
 	BootHint    string            `json:"bootHint,omitempty"`

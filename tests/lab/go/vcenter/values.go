@@ -20,6 +20,7 @@ import (
 // a reading costs does not depend on how many watch, nor on how often. Its mutex
 // is a leaf.
 type values struct {
+	veils   *veils
 	mu      sync.Mutex
 	objects map[ref]*known
 }
@@ -47,7 +48,7 @@ const (
 	cellMissing
 )
 
-func newValues() *values { return &values{objects: map[ref]*known{}} }
+func newValues(veils *veils) *values { return &values{veils: veils, objects: map[ref]*known{}} }
 
 // covers is true where a change of one path is a change of the other.
 func covers(a, b string) bool {
@@ -122,7 +123,10 @@ func (s *values) read(ctx *simulator.Context, obj ref, paths []string) ([]cell, 
 			if isHistory && paths[i] == "latestPage" {
 				continue
 			}
-			cells[i] = readCell(managed(item), paths[i])
+			var veiled bool
+			if cells[i], veiled = s.veils.veiledCell(obj, paths[i]); !veiled {
+				cells[i] = readCell(managed(item), paths[i])
+			}
 		}
 		if isHistory {
 			// The tasks of the page have locks of their own.

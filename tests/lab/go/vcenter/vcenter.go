@@ -48,6 +48,7 @@ type VCenter struct {
 	sessions *Sessions
 	traffic  *Traffic
 	silence  *silence
+	veils    *veils
 	withheld []Withheld
 	// collectors is nil where the simulator's own are in use.
 	collectors *collectors
@@ -175,7 +176,8 @@ func (v *VCenter) before(ctx *simulator.Context, method *simulator.Method) (mo.R
 	}
 	name := method.This.Type + "." + method.Name
 	ours := overridden[name] && v.reg.Get(method.This) != nil || method.Name == "WaitForUpdatesEx" ||
-		name == "SearchIndex.FindAllByUuid" && v.crowd.byUUID != nil
+		name == "SearchIndex.FindAllByUuid" && v.crowd.byUUID != nil ||
+		ctx.Session != nil && v.veils.any.Load() && (name == "PropertyCollector.RetrievePropertiesEx" || name == "PropertyCollector.ContinueRetrievePropertiesEx")
 	if v.collectors != nil && ctx.Session != nil {
 		if pc, ok := ctx.Session.Get(method.This).(*simulator.PropertyCollector); ok {
 			switch method.Name {
@@ -211,6 +213,7 @@ func newVCenter(spec *Spec) (*VCenter, error) {
 	v.sessions = newSessions(v)
 	v.traffic = newTraffic()
 	v.silence = newSilence(v)
+	v.veils = newVeils()
 	if err := v.build(); err != nil {
 		v.close()
 		return nil, err

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+// Readable is how much of a VM clients can read.
+type Readable string
+
+const (
+	// readAll is a VM like any other.
+	readAll Readable = "all"
+	// readNoConfig is an inaccessible VM, as where its datastore is gone: `config`
+	// is unset, and nothing says why.
+	readNoConfig Readable = "noConfig"
+	// readDenied is a VM on which the user has no System.Read: every property
+	// comes back as missing with NoPermission.
+	readDenied Readable = "denied"
+)
+
+func (r Readable) check() error {
+	switch r {
+	case "", readAll, readNoConfig, readDenied:
+		return nil
+	}
+	return badRequest("readable %q: want %s, %s or %s", r, readAll, readNoConfig, readDenied)
+}
+
+// veils hides VMs, or parts of them, from those who read properties. What this
+// program itself does with them goes on as ever. Its mutex is a leaf.
+type veils struct {
+	any atomic.Bool
+	mu  sync.Mutex
+	vms map[types.ManagedObjectReference]Readable
+}
+
+func newVeils() *veils { return &veils{vms: map[types.ManagedObjectReference]Readable{}} }
+
+func (s *veils) set(vm types.ManagedObjectReference, r Readable) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Readers hold the old map.
+	vms := maps.Clone(s.vms)
+	delete(vms, vm)
+	if r != "" && r != readAll {
+		vms[vm] = r
+	}
+	s.vms = vms
+	s.any.Store(len(vms) > 0)
+}
+
+func (s *veils) all() map[types.ManagedObjectReference]Readable {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.vms
+}
+
+// over says what becomes of one property: whether it looks unset, or the fault
+// under which it is missing.
+func (r Readable) over(obj types.ManagedObjectReference, path string) (unset bool, fault types.BaseMethodFault) {
+	switch r {
+	case readNoConfig:
+		return path == "config" || strings.HasPrefix(path, "config."), nil
+	case readDenied:
+		return false, &types.NoPermission{Object: &obj, PrivilegeId: "System.Read"}
+	}
+	return false, nil
+}
+
+// veil changes how much of a VM can be read, and tells the collectors.
+func (v *VCenter) veil(g *guest, r Readable) {
+	v.veils.set(g.Self, r)
+	state := types.VirtualMachineConnectionStateConnected
+	if r == readNoConfig {
+		state = types.VirtualMachineConnectionStateInaccessible
+	}
+	if v.collectors != nil {
+		v.collectors.values.changed(g.Self, nil)
+		v.collectors.mark(g.Self, nil, false)
+	}
+	v.set(g.VirtualMachine, "runtime.connectionState", state, "summary.runtime.connectionState", state)
+}
+
+// RetrievePropertiesEx implements the SOAP method where something is veiled.
+func (v *VCenter) RetrievePropertiesEx(ctx *simulator.Context, req *types.RetrievePropertiesEx) soap.HasFault {
+	pc, ok := ctx.Session.Get(req.This).(*simulator.PropertyCollector)
+	if !ok {
+		return &methods.RetrievePropertiesExBody{Fault_: soapFault(&types.ManagedObjectNotFound{Obj: req.This})}
+	}
+	body := pc.RetrievePropertiesEx(ctx, req)
+	if b, ok := body.(*methods.RetrievePropertiesExBody); ok && b.Res != nil && b.Res.Returnval != nil {
+		v.veilContents(b.Res.Returnval.Objects)
+	}
+	return body
+}
+
+// ContinueRetrievePropertiesEx implements the SOAP method where something is
+// veiled.
+func (v *VCenter) ContinueRetrievePropertiesEx(ctx *simulator.Context, req *types.ContinueRetrievePropertiesEx) soap.HasFault {
+	pc, ok := ctx.Session.Get(req.This).(*simulator.PropertyCollector)
+	if !ok {
+		return &methods.ContinueRetrievePropertiesExBody{Fault_: soapFault(&types.ManagedObjectNotFound{Obj: req.This})}
+	}
+	body := pc.ContinueRetrievePropertiesEx(ctx, req)
+	if b, ok := body.(*methods.ContinueRetrievePropertiesExBody); ok && b.Res != nil {
+		v.veilContents(b.Res.Returnval.Objects)
+	}
+	return body
+}
+
+func (v *VCenter) veilContents(objects []types.ObjectContent) {
+	vms := v.veils.all()
+	for i := range objects {
+		o := &objects[i]
+		r, ok := vms[o.Obj]
+		if !ok {
+			continue
+		}
+		var kept []types.DynamicProperty
+		for _, p := range o.PropSet {
+			unset, fault := r.over(o.Obj, p.Name)
+			switch {
+			case fault != nil:
+				o.MissingSet = append(o.MissingSet, missing(p.Name, fault))
+			case !unset:
+				kept = append(kept, p)
+			}
+		}
+		o.PropSet = kept
+	}
+}
+
+// veilUpdates does the same to what the simulator's collector tells.
+func (v *VCenter) veilUpdates(set *types.UpdateSet) {
+	vms := v.veils.all()
+	for i := range set.FilterSet {
+		for j := range set.FilterSet[i].ObjectSet {
+			o := &set.FilterSet[i].ObjectSet[j]
+			r, ok := vms[o.Obj]
+			if !ok {
+				continue
+			}
+			var kept []types.PropertyChange
+			for _, c := range o.ChangeSet {
+				unset, fault := r.over(o.Obj, c.Name)
+				switch {
+				case fault != nil:
+					o.MissingSet = append(o.MissingSet, missing(c.Name, fault))
+				case !unset:
+					kept = append(kept, c)
+				}
+			}
+			o.ChangeSet = kept
+		}
+	}
+}
+
+func missing(path string, fault types.BaseMethodFault) types.MissingProperty {
+	return types.MissingProperty{Path: path, Fault: types.LocalizedMethodFault{Fault: fault, LocalizedMessage: message(fault)}}
+}
+
+// veiledCell is the same for one property of the collectors of our own; ok is
+// false where nothing hides it.
+func (s *veils) veiledCell(obj types.ManagedObjectReference, path string) (c cell, ok bool) {
+	if !s.any.Load() {
+		return cell{}, false
+	}
+	r, ok := s.all()[obj]
+	if !ok {
+		return cell{}, false
+	}
+	unset, fault := r.over(obj, path)
+	switch {
+	case fault != nil:
+		return cell{state: cellMissing, xml: element("missingSet", missing(path, fault))}, true
+	case unset:
+		return cell{state: cellUnset, xml: element("changeSet", types.PropertyChange{Name: path, Op: types.PropertyChangeOpAssign})}, true
+	}
+	return cell{}, false
+}
