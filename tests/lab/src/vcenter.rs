@@ -46,6 +46,9 @@ pub struct Spec {
     /// `Some(false)` lets task histories tell of tasks that begin and not of their later states.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push_task_end: Option<bool>,
+    /// `Some(false)` lets DRS place a VM that is powered on by its own ranking, and not where it stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drs_keeps_host: Option<bool>,
     /// Lists fixed-address devices in `assignableHardwareBinding` too; whether a vCenter does that is not documented.
     pub bind_static: bool,
     /// A large inventory beside the hosts and VMs that are named.

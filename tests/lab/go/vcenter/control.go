@@ -608,6 +608,7 @@ func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 	var args struct {
 		PushRecentTask *bool       `json:"pushRecentTask"`
 		PushTaskEnd    *bool       `json:"pushTaskEnd"`
+		DRSKeepsHost   *bool       `json:"drsKeepsHost"`
 		Delays         *Delays     `json:"delays"`
 		Withheld       *[]Withheld `json:"withheld"`
 	}
@@ -619,6 +620,11 @@ func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 	}
 	if args.PushTaskEnd != nil {
 		c.v.silence.setEnds(*args.PushTaskEnd)
+	}
+	if args.DRSKeepsHost != nil {
+		c.v.mu.Lock()
+		c.v.spec.DRSKeepsHost = args.DRSKeepsHost
+		c.v.mu.Unlock()
 	}
 	if args.Delays != nil {
 		c.v.mu.Lock()

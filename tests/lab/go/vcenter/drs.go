@@ -91,9 +91,10 @@ func (v *VCenter) hostsOf(cluster *simulator.ClusterComputeResource) []*host {
 	return hosts
 }
 
-// place finds a host for a VM in a cluster: its own where that will do.
-func (v *VCenter) place(g *guest, cluster *simulator.ClusterComputeResource) *host {
-	if own := v.hostOf(g); own != nil && v.clusterOf(own) == cluster && v.unsuited(g, own) == nil {
+// place finds a host for a VM in a cluster: its own where that will do, and
+// where keep says so.
+func (v *VCenter) place(g *guest, cluster *simulator.ClusterComputeResource, keep bool) *host {
+	if own := v.hostOf(g); keep && own != nil && v.clusterOf(own) == cluster && v.unsuited(g, own) == nil {
 		return own
 	}
 	for _, h := range v.hostsOf(cluster) {
@@ -117,7 +118,7 @@ func (v *VCenter) placePowerOn(g *guest, wanted *types.ManagedObjectReference, l
 	if !placesAtStart(level) {
 		return own, v.unsuited(g, own)
 	}
-	if h := v.place(g, cluster); h != nil {
+	if h := v.place(g, cluster, v.spec.DRSKeepsHost == nil || *v.spec.DRSKeepsHost); h != nil {
 		return h, nil
 	}
 	fault := &types.NoCompatibleHost{}
@@ -222,7 +223,7 @@ func (v *VCenter) evacuate(h *host, off bool) {
 		if v.on(g) && device != nil || !v.on(g) && !off {
 			continue
 		}
-		if target := v.place(g, v.clusterOf(h)); target != nil {
+		if target := v.place(g, v.clusterOf(h), true); target != nil {
 			v.moveTo(g, target, nil, nil, caller{User: "DRS"})
 		}
 	}

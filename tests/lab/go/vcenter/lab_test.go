@@ -1061,3 +1061,19 @@ func TestUnreadableVM(t *testing.T) {
 	b.ctl("POST", "/vms", map[string]any{"name": "orphan", "host": "esx2", "poweredOn": true, "readable": "noConfig"}, nil)
 	b.want(b.vmProperties("orphan").Config == nil, true)
 }
+
+func TestDRSDoesNotPreferTheHostThatAVMStandsOn(t *testing.T) {
+	spec := threeHosts()
+	spec.Clusters[0].DRS = DRSSpec{Enabled: true, Behavior: "partiallyAutomated"}
+	spec.VMs[0].Host = "esx3"
+	b := start(t, spec)
+	cycle := func() string {
+		t.Helper()
+		b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+		b.succeeds(b.vm("gpu1").PowerOn(b.ctx))
+		return b.until("", func(State) bool { return true }).vm("gpu1").Host
+	}
+	b.want(cycle(), "esx3")
+	b.ctl("PATCH", "/settings", map[string]any{"drsKeepsHost": false}, nil)
+	b.want(cycle(), "esx1")
+}

@@ -59,7 +59,7 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 			return nil, &types.ManagedObjectNotFound{Obj: *spec.Host}
 		}
 	} else if spec.Pool != nil && !v.on(g) {
-		if target = v.place(g, v.clusterOfPool(*spec.Pool)); target == nil {
+		if target = v.place(g, v.clusterOfPool(*spec.Pool), true); target == nil {
 			return nil, &types.NoCompatibleHost{}
 		}
 	}

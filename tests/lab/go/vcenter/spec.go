@@ -22,6 +22,10 @@ type Spec struct {
 	// and not of their later states: the API says that new tasks are added to
 	// latestPage, and nothing of changes of those that are on it.
 	PushTaskEnd *bool `json:"pushTaskEnd,omitempty"`
+	// DRSKeepsHost is false where DRS places a VM that is powered on by its own
+	// ranking, as a vCenter does, and not on the host that it stands on where that
+	// will do.
+	DRSKeepsHost *bool `json:"drsKeepsHost,omitempty"`
 	// BindStatic also lists fixed-address devices in assignableHardwareBinding.
 	// Whether a vCenter does that is not documented, so a client must not
 	// rely on it; the default leaves them out.
