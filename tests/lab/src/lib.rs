@@ -13,11 +13,13 @@
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | ties a VM's power to a Node's life |
 //! | [`jaeger`] | a tracing backend, asked by its own query API |
+//! | [`clock`] | a wall clock for a program under test, which a test can step |
 //! | [`figures`] | the arithmetic of what benches measure, and the table that shows it |
 //! | [`tollgate`] | stops what passes to a collector of traces at one request |
 //! | [`stage`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
 pub mod build;
+pub mod clock;
 pub mod figures;
 pub mod gate;
 pub mod jaeger;
