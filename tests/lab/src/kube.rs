@@ -16,6 +16,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
+use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -162,6 +163,12 @@ pub struct NodeBackup {
     value: serde_json::Value,
 }
 
+/// What etcd held at one moment: a copy of its data directory.
+#[derive(Debug)]
+pub struct EtcdSnapshot {
+    data: PathBuf,
+}
+
 /// A running control plane. Dropping it ends its processes and removes its files.
 pub struct Kube {
     // Fields drop in this order: first the processes, then their ports, then their files.
@@ -169,6 +176,9 @@ pub struct Kube {
     apiserver: Mutex<Process>,
     etcd: Mutex<Process>,
     apiserver_spec: Spec,
+    program: PathBuf,
+    /// The data directory that etcd runs on.
+    etcd_data: Mutex<PathBuf>,
     port: Port,
     etcd_port: Port,
     authority: Authority,
@@ -200,7 +210,8 @@ impl Kube {
         let etcd_port = Port::reserve()?;
         let authority = Authority::create(&dir)?;
 
-        let etcd_spec = etcd(program, &dir, &etcd_port);
+        let etcd_data = dir.join("etcd");
+        let etcd_spec = etcd(program, &dir, &etcd_port, &etcd_data);
         let policy = if options.audit_reads {
             // Answers that last are logged at their beginning too.
             AUDIT_POLICY.replace(", ResponseStarted]", "]") + AUDIT_READS
@@ -238,6 +249,8 @@ impl Kube {
             apiserver: Mutex::new(apiserver),
             etcd: Mutex::new(etcd),
             apiserver_spec,
+            program: program.to_owned(),
+            etcd_data: Mutex::new(etcd_data),
             port,
             etcd_port,
             authority,
@@ -336,6 +349,34 @@ impl Kube {
     pub async fn restore_node(&self, backup: &NodeBackup) -> anyhow::Result<()> {
         let put = json!({"key": backup.key, "value": backup.value});
         self.ask_etcd("put", &put).await.map(|_| ())
+    }
+
+    /// Takes a snapshot of etcd. The process is stopped for as long as its files are copied, so the copy is what a crash
+    /// in that moment would leave behind, which etcd recovers from.
+    pub async fn snapshot_etcd(&self) -> anyhow::Result<EtcdSnapshot> {
+        let data = self.dir.join(format!("etcd-snapshot-{}", serial()));
+        let etcd = self.etcd.lock().await;
+        etcd.signal(Signal::STOP)?;
+        let copied = copy_directory(&self.etcd_data.lock().await, &data);
+        etcd.signal(Signal::CONT)?;
+        copied?;
+        Ok(EtcdSnapshot { data })
+    }
+
+    /// Restores a snapshot as `etcdutl snapshot restore` does without `--bump-revision`: kube-apiserver and etcd stop, etcd
+    /// starts on a new data directory made of the snapshot, and both serve on the ports of before. Everything is as it was
+    /// in the moment of the snapshot, resourceVersions too. To be used in a cluster of one's own.
+    pub async fn restore_etcd(&self, snapshot: &EtcdSnapshot) -> anyhow::Result<()> {
+        let mut apiserver = self.apiserver.lock().await;
+        let mut etcd = self.etcd.lock().await;
+        let mut data = self.etcd_data.lock().await;
+        apiserver.stop(PATIENCE).await?;
+        etcd.stop(PATIENCE).await?;
+        *data = self.dir.join(format!("etcd-restored-{}", serial()));
+        copy_directory(&snapshot.data, &data)?;
+        *etcd = self::etcd(&self.program, &self.dir, &self.etcd_port, &data).spawn()?;
+        *apiserver = self.apiserver_spec.spawn()?;
+        await_apiserver(&self.client, std::slice::from_mut(&mut *apiserver)).await
     }
 
     /// Asks etcd's JSON gateway, which takes keys and values as base64.
@@ -440,11 +481,11 @@ const CONTROLLERS: &str = "daemonset-controller,deployment-controller,disruption
      pod-garbage-collector-controller,replicaset-controller,serviceaccount-controller,serviceaccount-token-controller,\
      statefulset-controller,taint-eviction-controller";
 
-fn etcd(program: &Path, dir: &RunDir, port: &Port) -> Spec {
+fn etcd(program: &Path, dir: &RunDir, port: &Port, data: &Path) -> Spec {
     let client = format!("http://127.0.0.1:{}", port.number());
     Spec::new("etcd", program, dir.join("etcd.log"))
         .arg("etcd")
-        .arg(format!("--data-dir={}", dir.join("etcd").display()))
+        .arg(format!("--data-dir={}", data.display()))
         .arg(format!("--listen-client-urls={client}"))
         .arg(format!("--advertise-client-urls={client}"))
         // No peer ever calls, so any port will do, and the advertised one need not be true.
@@ -677,6 +718,28 @@ fn write_kubeconfig(
     )
 }
 
+/// A number that nothing else in this process has.
+fn serial() -> u32 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    COUNT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn copy_directory(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let copying = || format!("copying {} to {}", from.display(), to.display());
+    std::fs::create_dir_all(to).with_context(copying)?;
+    for entry in std::fs::read_dir(from).with_context(copying)? {
+        let entry = entry.with_context(copying)?;
+        let target = to.join(entry.file_name());
+        if entry.file_type().with_context(copying)?.is_dir() {
+            copy_directory(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), &target).with_context(copying)?;
+        }
+    }
+    Ok(())
+}
+
 enum Purpose {
     Server,
     Client { group: &'static str },
@@ -734,11 +797,7 @@ impl Authority {
             .with_context(|| format!("making {name}'s certificate"))?;
         // A name may be asked for twice, also at the same time, and a reader must never pair one's certificate with
         // the other's key.
-        let serial = {
-            use std::sync::atomic::{AtomicU32, Ordering};
-            static COUNT: AtomicU32 = AtomicU32::new(0);
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        };
+        let serial = serial();
         Ok((
             dir.write(format!("{name}-{serial}.crt"), certificate.pem())?,
             dir.write(format!("{name}-{serial}.key"), key.serialize_pem())?,

@@ -355,3 +355,40 @@ fn processes_of(dir: &std::path::Path) -> Vec<String> {
     }
     found
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_etcd_takes_resource_versions_back() {
+    let kube = Kube::start(&Options::default()).await.unwrap();
+    let nodes: Api<Node> = Api::all(kube.client());
+    let node: Node = serde_json::from_value(json!({"metadata": {"name": "kept"}})).unwrap();
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+    let version = |node: &Node| -> u64 { node.metadata.resource_version.as_ref().unwrap().parse().unwrap() };
+    let annotate = async |value: u32| {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {"lab": value.to_string()}}}));
+        nodes
+            .patch("kept", &PatchParams::default(), &patch)
+            .await
+            .unwrap()
+    };
+    annotate(0).await;
+    let snapshot = kube.snapshot_etcd().await.unwrap();
+    for value in 1..20 {
+        annotate(value).await;
+    }
+    let last = nodes.get("kept").await.unwrap();
+    let later: Node = serde_json::from_value(json!({"metadata": {"name": "later"}})).unwrap();
+    nodes.create(&PostParams::default(), &later).await.unwrap();
+
+    kube.restore_etcd(&snapshot).await.unwrap();
+    let restored = nodes.get("kept").await.unwrap();
+    assert_eq!(restored.metadata.annotations.as_ref().unwrap()["lab"], "0");
+    assert_eq!(restored.metadata.uid, last.metadata.uid);
+    assert!(version(&restored) < version(&last));
+    assert!(nodes.get_opt("later").await.unwrap().is_none());
+    let next = annotate(100).await;
+    assert!(
+        version(&next) < version(&last),
+        "what is written next is older too"
+    );
+    kube.stop().await.unwrap();
+}
