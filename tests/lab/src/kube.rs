@@ -118,6 +118,15 @@ impl User {
         }
     }
 
+    /// The kubelet of the Node of this name, with the rights that Kubernetes gives it: the Node authorizer and the
+    /// admission plugin NodeRestriction judge it as in production.
+    pub fn kubelet(node: &str) -> Self {
+        Self {
+            name: format!("system:node:{node}"),
+            group: "system:nodes",
+        }
+    }
+
     /// The name in the audit log.
     pub fn name(&self) -> &str {
         &self.name
@@ -232,7 +241,8 @@ impl Kube {
         await_apiserver(&client, &mut starting).await?;
         let [etcd, apiserver] = starting;
         let mut manager = [manager_spec.spawn()?];
-        grant(&client, options).await?;
+        let group = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": HAULOUT_GROUP});
+        grant(&client, HAULOUT_GROUP, options.haulout_rules.clone(), &group).await?;
         if options.with_kind {
             install_kind(&client).await?;
         }
@@ -269,6 +279,12 @@ impl Kube {
     pub fn client_for(&self, user: &User) -> anyhow::Result<kube::Client> {
         let config = client_config(&self.dir, &self.authority, &self.port, user)?;
         kube::Client::try_from(config).with_context(|| format!("making the client of {}", user.name))
+    }
+
+    /// Gives this user rights of its own, beside those of its group.
+    pub async fn grant(&self, user: &User, rules: Vec<PolicyRule>) -> anyhow::Result<()> {
+        let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user.name});
+        grant(&self.client, &user.name, rules, &subject).await
     }
 
     /// Where the API server listens.
@@ -527,7 +543,8 @@ fn apiserver(
             ])
             .args([
                 "--service-cluster-ip-range=10.96.0.0/16",
-                "--authorization-mode=RBAC",
+                "--authorization-mode=Node,RBAC",
+                "--enable-admission-plugins=NodeRestriction",
                 "--profiling=false",
             ])
             .arg("--service-account-issuer=https://kubernetes.default.svc")
@@ -643,32 +660,37 @@ async fn define(client: &kube::Client, text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives [`HAULOUT_GROUP`] its rights.
-async fn grant(client: &kube::Client, options: &Options) -> anyhow::Result<()> {
-    let name = || ObjectMeta {
-        name: Some(HAULOUT_GROUP.to_owned()),
+/// Gives a user or a group these rights, by a ClusterRole and a binding called `name`.
+async fn grant(
+    client: &kube::Client,
+    name: &str,
+    rules: Vec<PolicyRule>,
+    subject: &serde_json::Value,
+) -> anyhow::Result<()> {
+    let metadata = || ObjectMeta {
+        name: Some(name.to_owned()),
         ..ObjectMeta::default()
     };
     let role = ClusterRole {
-        metadata: name(),
-        rules: Some(options.haulout_rules.clone()),
+        metadata: metadata(),
+        rules: Some(rules),
         ..ClusterRole::default()
     };
     let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": name(),
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": HAULOUT_GROUP},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": HAULOUT_GROUP}],
+        "metadata": metadata(),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [subject],
     }))
     .context("composing the ClusterRoleBinding")?;
     let params = PostParams::default();
     Api::<ClusterRole>::all(client.clone())
         .create(&params, &role)
         .await
-        .context("creating the ClusterRole haulout")?;
+        .with_context(|| format!("creating the ClusterRole {name}"))?;
     Api::<ClusterRoleBinding>::all(client.clone())
         .create(&params, &binding)
         .await
-        .context("creating the ClusterRoleBinding haulout")?;
+        .with_context(|| format!("creating the ClusterRoleBinding {name}"))?;
     Ok(())
 }
 

@@ -118,12 +118,16 @@ pub struct Kubelet {
 }
 
 /// What a test changes of a running machine.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Manners {
     /// For how long heartbeats go on after a power-off.
     lies: Duration,
     /// Whether a boot has no end.
     is_boot_held: bool,
+    /// From the start of the kubelet until the device plugin has offered the GPUs.
+    gpus_after: Duration,
+    /// What the kubelet tells as the machine's UUID.
+    system_uuid: String,
 }
 
 impl Kubelet {
@@ -134,6 +138,8 @@ impl Kubelet {
         let (manners, manners_seen) = watch::channel(Manners {
             lies: machine.lies,
             is_boot_held: false,
+            gpus_after: machine.gpus_after,
+            system_uuid: machine.system_uuid.clone(),
         });
         let task = tokio::spawn(Worker::new(client, machine, vm, manners_seen).run());
         Self { name, manners, task }
@@ -152,6 +158,18 @@ impl Kubelet {
     /// From the next power-on the machine boots, and its kubelet does not start until [`Self::release_boot`].
     pub fn hold_boot(&self) {
         self.manners.send_modify(|it| it.is_boot_held = true);
+    }
+
+    /// Changes how long after the start of its kubelet the next boot has its GPUs.
+    pub fn set_gpus_after(&self, after: Duration) {
+        self.manners.send_modify(|it| it.gpus_after = after);
+    }
+
+    /// From here on the kubelet tells this as `status.nodeInfo.systemUUID`, whatever the machine's own is. Its status is
+    /// written at once.
+    pub fn tell_system_uuid(&self, uuid: &str) {
+        self.manners
+            .send_modify(|it| uuid.clone_into(&mut it.system_uuid));
     }
 
     /// A boot ends as it always does, at once where its time has come.
@@ -258,7 +276,10 @@ impl Worker {
                 // A source that went away leaves the machine as it was last seen.
                 changed = self.vm.changed(), if source_lives => source_lives = changed.is_ok(),
                 // Whose sender goes with the task itself.
-                Ok(()) = self.manners.changed() => {}
+                Ok(()) = self.manners.changed() => {
+                    self.wrote_status = None;
+                    self.beat_at = Instant::now();
+                }
                 event = events.next() => match event {
                     Some(Ok(event)) => self.fold(event),
                     Some(Err(error)) => tracing::debug!(node = %self.machine.name, %error, "watching pods failed"),
@@ -363,7 +384,7 @@ impl Worker {
                     }
                 }
                 Life::Up {
-                    gpus_at: now + self.machine.gpus_after,
+                    gpus_at: now + self.manners.borrow().gpus_after,
                 }
             }
             Life::Up { gpus_at } => {
@@ -449,6 +470,7 @@ impl Worker {
             Life::Up { gpus_at } if now < gpus_at => 0,
             Life::Up { .. } | Life::Lying { .. } | Life::Booting { .. } | Life::Off => self.machine.gpus,
         };
+        let system_uuid = self.manners.borrow().system_uuid.clone();
         let resources = json!({"cpu": "16", "memory": "64Gi", "pods": "110", GPU: gpus.to_string()});
         let time = now_in_seconds();
         let conditions: Vec<Value> = [
@@ -479,7 +501,7 @@ impl Worker {
                 {"type": "Hostname", "address": self.machine.name},
             ],
             "nodeInfo": {
-                "bootID": self.boot_id, "systemUUID": self.machine.system_uuid,
+                "bootID": self.boot_id, "systemUUID": system_uuid,
                 "machineID": self.machine.system_uuid.replace('-', ""),
                 "kernelVersion": "lab", "osImage": "lab", "containerRuntimeVersion": "lab://1",
                 "kubeletVersion": "v1.36.0", "kubeProxyVersion": "", "operatingSystem": "linux",

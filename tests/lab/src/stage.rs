@@ -201,6 +201,8 @@ impl<'a> Stage<'a> {
             ("RELOCATE_TIMEOUT_SECONDS", "60"),
             ("POWER_ON_TIMEOUT_SECONDS", "60"),
             ("RETRY_MAX_SECONDS", "1"),
+            // Shorter than the lab's node monitor takes, so that a Ready that is stale is met too.
+            ("NODE_MONITOR_GRACE_SECONDS", "2"),
             ("LOG_LEVEL", "info"),
             // One Haulout stands on a stage unless a story says otherwise, also where the tests run inside a cluster.
             ("LEADER_ELECTION", "false"),
@@ -401,16 +403,21 @@ impl<'a> Stage<'a> {
 
     /// Cordons or uncordons the Node as a person with kubectl does.
     pub async fn person_cordons(&self, node: &str, cordon: bool) -> anyhow::Result<()> {
+        self.cordon_as("kubectl-cordon", node, cordon).await
+    }
+
+    /// The same as another program, which is known by the field manager it writes as.
+    pub async fn cordon_as(&self, manager: &str, node: &str, cordon: bool) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(self.client());
         let params = PatchParams {
-            field_manager: Some("kubectl-cordon".to_owned()),
+            field_manager: Some(manager.to_owned()),
             ..PatchParams::default()
         };
         let patch = Patch::Strategic(json!({"spec": {"unschedulable": cordon}}));
         nodes
             .patch(node, &params, &patch)
             .await
-            .with_context(|| format!("cordoning {node} by hand"))?;
+            .with_context(|| format!("setting unschedulable={cordon} on {node} as {manager}"))?;
         Ok(())
     }
 

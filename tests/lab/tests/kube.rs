@@ -392,3 +392,46 @@ async fn a_restored_etcd_takes_resource_versions_back() {
     );
     kube.stop().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_may_change_its_own_node_and_no_other() {
+    let kube = Kube::start(&Options::default()).await.unwrap();
+    let nodes: Api<Node> = Api::all(kube.client());
+    for name in ["a", "b"] {
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+    }
+    let of_a: Api<Node> = Api::all(kube.client_for(&User::kubelet("a")).unwrap());
+    let annotate = async |name: &str| {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {"lab": "forged"}}}));
+        of_a.patch(name, &PatchParams::default(), &patch).await
+    };
+    // The authorizer learns of new Nodes from a watch.
+    until("the kubelet to be known", PATIENCE, async || {
+        Ok(annotate("a").await.ok())
+    })
+    .await
+    .unwrap();
+    match annotate("b").await {
+        Err(kube::Error::Api(status)) => assert_eq!(status.code, 403, "{status:?}"),
+        other => panic!("it was not refused: {other:?}"),
+    }
+    kube.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_may_be_given_rights_of_their_own() {
+    let kube = Kube::start(&Options::default()).await.unwrap();
+    let reader = User::stranger("reader");
+    let nodes: Api<Node> = Api::all(kube.client_for(&reader).unwrap());
+    assert!(nodes.list(&kube::api::ListParams::default()).await.is_err());
+    kube.grant(&reader, vec![haulout_lab::kube::rule("", "nodes", &["list"])])
+        .await
+        .unwrap();
+    until("the rights to be known", PATIENCE, async || {
+        Ok(nodes.list(&kube::api::ListParams::default()).await.ok())
+    })
+    .await
+    .unwrap();
+    kube.stop().await.unwrap();
+}
