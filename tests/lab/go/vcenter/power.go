@@ -48,12 +48,13 @@ func (v *VCenter) powerOn(g *guest, wanted *types.ManagedObjectReference, level 
 		},
 		target: func() *types.ManagedObjectReference { return &target.Self },
 		device: func() string { return device },
-		run: func() (any, types.BaseMethodFault) {
+		// The VM is registered on the host before it starts there.
+		begin: func() {
 			if target != v.hostOf(g) {
 				v.moveTo(g, target, nil, nil, caller{User: "DRS"})
 			}
-			return nil, v.start(g, target, who)
 		},
+		run: func() (any, types.BaseMethodFault) { return nil, v.start(g, target, who) },
 	})
 }
 

@@ -113,6 +113,8 @@ type work struct {
 	target func() *types.ManagedObjectReference
 	// device is the address that it is about to hold there, if any.
 	device func() string
+	// begin is done at once when nothing stands against the task.
+	begin func()
 	// run does the work, after the delay.
 	run func() (any, types.BaseMethodFault)
 }
@@ -152,6 +154,9 @@ func (v *VCenter) startVM(who caller, g *guest, w work) types.ManagedObjectRefer
 		b.device = w.device()
 	}
 	v.busy[g.Self] = b
+	if w.begin != nil {
+		w.begin()
+	}
 	v.later(w.delay, func() {
 		delete(v.busy, g.Self)
 		if v.guests[g.Self] == nil {
