@@ -20,6 +20,8 @@ mod collectors;
 mod drain;
 mod events;
 mod hosts;
+mod in_flight;
+mod judge;
 mod kills;
 mod kubectl;
 mod kubevirt;

@@ -92,7 +92,7 @@ async fn all_ended(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMain
 }
 
 /// Waits until the copy of the record of `node` is in one of these phases.
-async fn copy_says(stage: &Stage<'_>, node: &str, phases: &[&str]) -> anyhow::Result<()> {
+pub async fn copy_says(stage: &Stage<'_>, node: &str, phases: &[&str]) -> anyhow::Result<()> {
     until(
         &format!("the copy to say {}", phases.join(" or ")),
         PATIENCE,

@@ -1,0 +1,144 @@
+//! What scenarios read of vCenter's journal and the audit log: when something was asked for, how often, and that it was not.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::kube::AuditEvent;
+use haulout_lab::stage::{ANNOTATIONS, PATIENCE, Stage};
+use haulout_lab::vcenter::{Entry, EntryKind};
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+/// The wall clock, which the audit log and the journal go by.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the times of the logs of other programs are compared with it"
+)]
+pub fn clock() -> Timestamp {
+    Timestamp::now()
+}
+
+/// The calls that take a VM down.
+pub const DOWN: [&str; 2] = ["ShutdownGuest", "PowerOffVM_Task"];
+
+/// When `method` was called over SOAP on the object of this name.
+pub async fn asked(stage: &Stage<'_>, method: &str, object: &str) -> anyhow::Result<Vec<Timestamp>> {
+    let journal = stage.vcenter.journal().await?;
+    let calls = journal
+        .iter()
+        .filter(|it| it.is_call(method) && it.object == object);
+    Ok(calls.map(|it| it.time).collect())
+}
+
+/// Waits for a line of the journal; without one the error shows what Haulout said.
+pub async fn line(stage: &Stage<'_>, what: &str, wanted: impl Fn(&Entry) -> bool) -> anyhow::Result<Entry> {
+    let line = stage.vcenter.wait_for_entry(what, PATIENCE, wanted).await;
+    line.with_context(|| format!("Haulout said:\n{}", stage.said()))
+}
+
+/// Waits until `method` has been called over SOAP on the object of this name.
+pub async fn first_asked(stage: &Stage<'_>, method: &str, object: &str) -> anyhow::Result<Entry> {
+    let is_it = |it: &Entry| it.is_call(method) && it.object == object;
+    line(stage, &format!("{method} on {object}"), is_it).await
+}
+
+/// Waits until the VM has gone off since the stage was set.
+pub async fn went_off(stage: &Stage<'_>, vm: &str) -> anyhow::Result<Entry> {
+    let is_it = |it: &Entry| it.kind == EntryKind::Power && it.object == vm && it.detail == "poweredOff";
+    line(stage, &format!("{vm} to go off"), is_it).await
+}
+
+/// Waits until a rule has struck `method`.
+pub async fn struck(stage: &Stage<'_>, method: &str) -> anyhow::Result<Entry> {
+    let is_it = |it: &Entry| it.kind == EntryKind::Fault && it.method == method;
+    line(stage, &format!("a rule to strike {method}"), is_it).await
+}
+
+/// How far the journal has come.
+pub async fn now(stage: &Stage<'_>) -> anyhow::Result<u64> {
+    let journal = stage.vcenter.journal().await?;
+    Ok(journal.last().map_or(0, |it| it.seq))
+}
+
+/// What the journal tells behind `seq` for as long as `window`.
+pub async fn during(stage: &Stage<'_>, mut seq: u64, window: Duration) -> anyhow::Result<Vec<Entry>> {
+    let end = Instant::now() + window;
+    let mut all = Vec::new();
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let more = stage.vcenter.journal_after(seq, left).await?;
+        seq = more.last().map_or(seq, |it| it.seq);
+        all.extend(more);
+        if left.is_zero() {
+            return Ok(all);
+        }
+    }
+}
+
+/// Fails where one of `methods` is called on `vm` behind `seq`, for as long as `window`.
+pub async fn none_asked(
+    stage: &Stage<'_>,
+    methods: &[&str],
+    vm: &str,
+    seq: u64,
+    window: Duration,
+) -> anyhow::Result<()> {
+    let told = during(stage, seq, window).await?;
+    let is_forbidden = |it: &&Entry| it.object == vm && methods.iter().any(|method| it.is_call(method));
+    if let Some(call) = told.iter().find(is_forbidden) {
+        let said = stage.said();
+        anyhow::bail!(
+            "{} was called at {}; Haulout said:\n{said}",
+            call.method,
+            call.time
+        );
+    }
+    Ok(())
+}
+
+/// The VM of a node that was taken down goes off and is brought back, once; the node is in service.
+pub async fn brought_back(stage: &Stage<'_>, vm: &str) -> anyhow::Result<()> {
+    went_off(stage, vm).await?;
+    let is_on =
+        |it: &haulout_lab::vcenter::State| it.vm(vm).is_some_and(haulout_lab::vcenter::VmState::is_on);
+    stage.wait_vcenter(&format!("{vm} is on again"), is_on).await?;
+    stage.wait_in_service(&stage.node_name(vm)).await?;
+    let (off, on) = stage.power_cycles(vm).await?;
+    ensure!((off, on) == (1, 1), "off {off} times, on {on} times");
+    Ok(())
+}
+
+/// What this stage's Haulout wrote to the Node since then, whatever the answer was.
+pub async fn node_writes(stage: &Stage<'_>, node: &str, since: Timestamp) -> anyhow::Result<Vec<AuditEvent>> {
+    let mut audit = stage.audit().await?;
+    audit.retain(|it| {
+        it.resource == "nodes"
+            && it.subresource.is_none()
+            && it.name.as_deref() == Some(node)
+            && it.received >= since
+    });
+    Ok(audit)
+}
+
+/// The records in these writes that were taken.
+pub fn records(writes: &[AuditEvent]) -> Vec<serde_json::Value> {
+    let key = format!("{ANNOTATIONS}/episode");
+    let taken = writes.iter().filter(|it| (200..300).contains(&it.code));
+    taken
+        .filter_map(|it| {
+            let text = it.object.as_ref()?["metadata"]["annotations"][&key].as_str()?;
+            serde_json::from_str(text).ok()
+        })
+        .collect()
+}
+
+/// Whether one of these writes cordons the Node (`true`) or uncordons it (`false`), in order.
+pub fn cordons(writes: &[AuditEvent]) -> Vec<bool> {
+    let taken = writes.iter().filter(|it| (200..300).contains(&it.code));
+    taken
+        .filter_map(|it| {
+            let spec = it.object.as_ref()?.get("spec")?.get("unschedulable")?;
+            Some(spec.as_bool().unwrap_or(false))
+        })
+        .collect()
+}
