@@ -29,6 +29,7 @@ mod main_job;
 mod metrics;
 mod page;
 mod people;
+mod placement;
 mod replicas;
 mod requests;
 mod restarts;
