@@ -30,6 +30,7 @@ mod metrics;
 mod page;
 mod people;
 mod placement;
+mod proof;
 mod replicas;
 mod requests;
 mod restarts;
