@@ -37,3 +37,4 @@ mod restarts;
 mod session;
 mod telling;
 mod traces;
+mod untrusted;

@@ -1,0 +1,375 @@
+//! What others write and tell costs them, and nobody else: kubelets that lie, results of foreign tasks, a refused watch.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout::cluster::maintenances::kind::{NodeMaintenance, Origin};
+use haulout_lab::kube::{Options, User};
+use haulout_lab::stage::{ANNOTATIONS, Haulout, Member, Stage, annotation, is_cordoned};
+use haulout_lab::vcenter::{GuestPatch, Spec, State, TaskResult};
+use haulout_lab::wait::until;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::judge::{clock, during, node_writes, now};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell, uuid};
+
+/// How soon an honest node has to be served beside one that lies.
+const SOON: Duration = Duration::from_secs(10);
+
+/// `liar` on `esx1`, `honest` on `esx2`.
+fn two_nodes(name: &str) -> Spec {
+    let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+    spec.vms = vec![gpu_vm(name, "a-liar", "esx1"), gpu_vm(name, "honest", "esx2")];
+    spec
+}
+
+/// Annotates a Node with what its own kubelet may write.
+async fn as_kubelet(stage: &Stage<'_>, node: &str, annotations: &Value) -> anyhow::Result<()> {
+    let client = stage.kube.client_for(&User::kubelet(node))?;
+    let nodes: Api<Node> = Api::all(client);
+    let patch = json!({"metadata": {"annotations": annotations}});
+    // The authorizer learns of a Node from a watch.
+    until("the kubelet to be known", SOON, async || {
+        let written = nodes
+            .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        Ok(written.ok().map(|_| ()))
+    })
+    .await
+}
+
+fn record_key() -> String {
+    format!("{ANNOTATIONS}/episode")
+}
+
+/// A record as this program writes it, of the node on the VM of this name.
+async fn record(stage: &Stage<'_>, vm: &str, phase: &Value, since: &str) -> anyhow::Result<Value> {
+    let node = stage.node(&stage.node_name(vm)).await?;
+    let state = stage.vcenter.state().await?;
+    let found = state.vm(vm).context("no such VM")?;
+    let host = state.host(&found.host).context("no such host")?;
+    let id = "0123456789abcdef0123456789abcdef";
+    Ok(json!({
+        "version": 1, "id": id, "traceparent": format!("00-{id}-0123456789abcdef-01"),
+        "trigger": {"task": null, "clickedAt": since, "user": null},
+        "nodeUid": node.metadata.uid, "vmUuid": found.uuid,
+        "host": {"moref": host.reference, "name": host.name},
+        "begunAt": since, "cordon": "ours", "bootBefore": null, "movedTo": null,
+        "epoch": 0, "phase": phase, "since": since,
+    }))
+}
+
+fn text(time: Timestamp) -> String {
+    format!("{time:.6}")
+}
+
+#[test]
+fn record_with_a_bad_id_keeps_no_other_node_from_its_copy() {
+    tell(async {
+        let stage = stage("bad-id", &two_nodes("bad-id")).await?;
+        let (liar, honest) = (stage.node_name("a-liar"), stage.node_name("honest"));
+        let mut forged = record(&stage, "a-liar", &json!("draining"), &text(clock())).await?;
+        forged["id"] = json!("!!!!!!!!");
+        let annotations = json!({record_key(): forged.to_string(), "haulout.dev/skip": "true"});
+        as_kubelet(&stage, &liar, &annotations).await?;
+        let haulout = run(&stage, &[("MAX_CONCURRENT_DRAINS", "2")]).await?;
+
+        stage.vcenter.enter_maintenance("esx2").await?;
+        stage.wait_phase(&honest, "awaitingHost").await?;
+        let objects: Api<NodeMaintenance> = Api::all(stage.client());
+        until("the honest node's episode to have its copy", SOON, async || {
+            let all = objects.list(&ListParams::default()).await?.items;
+            let copy = all.into_iter().find(|it| {
+                it.spec.origin == Origin::Episode
+                    && it.spec.node_name == honest
+                    && it.status.as_ref().is_some_and(|status| status.record.is_some())
+            });
+            Ok(copy)
+        })
+        .await
+        .with_context(|| stage.said())?;
+        haulout.stop().await
+    });
+}
+
+/// The honest node is drained within [`SOON`] of its host's click.
+async fn honest_is_served(stage: &Stage<'_>) -> anyhow::Result<()> {
+    stage.vcenter.enter_maintenance("esx2").await?;
+    let is_in = |it: &State| it.host("esx2").is_some_and(|host| host.in_maintenance);
+    let served = stage
+        .vcenter
+        .wait_until("esx2 is in maintenance", SOON, is_in)
+        .await;
+    served.with_context(|| format!("the honest node was not served; Haulout said:\n{}", stage.said()))?;
+    Ok(())
+}
+
+async fn beside_a_forged_drain(name: &str, is_skipped: bool) -> anyhow::Result<()> {
+    let stage = stage(name, &two_nodes(name)).await?;
+    let mut forged = record(&stage, "a-liar", &json!("draining"), &text(clock())).await?;
+    let mut annotations = json!({});
+    if is_skipped {
+        annotations["haulout.dev/skip"] = json!("true");
+    } else {
+        forged["nodeUid"] = json!("00000000-0000-4000-8000-000000000000");
+        forged["vmUuid"] = json!(uuid(name, "no such VM"));
+    }
+    annotations[record_key()] = json!(forged.to_string());
+    as_kubelet(&stage, &stage.node_name("a-liar"), &annotations).await?;
+    let haulout = run(&stage, &[]).await?;
+    honest_is_served(&stage).await?;
+    haulout.stop().await
+}
+
+#[test]
+fn forged_record_of_another_node_holds_no_drain_slot() {
+    tell(beside_a_forged_drain("forged-uid", false));
+}
+
+#[test]
+fn forged_record_of_a_skipped_node_holds_no_drain_slot() {
+    tell(beside_a_forged_drain("forged-skip", true));
+}
+
+#[test]
+fn node_whose_writes_are_refused_holds_up_no_other_node() {
+    tell(async {
+        let stage = stage("full", &two_nodes("full")).await?;
+        let liar = stage.node_name("a-liar");
+        // All annotations of an object together may have 256 KiB.
+        let filler = "x".repeat(256 * 1024 - 400);
+        as_kubelet(&stage, &liar, &json!({"example.com/filler": filler})).await?;
+        let haulout = run(&stage, &[]).await?;
+
+        let began = clock();
+        stage.vcenter.enter_maintenance("esx1").await?;
+        until(
+            "a write to be refused",
+            haulout_lab::stage::PATIENCE,
+            async || {
+                let writes = node_writes(&stage, &liar, began).await?;
+                Ok(writes.into_iter().find(|it| it.code == 422))
+            },
+        )
+        .await
+        .with_context(|| stage.said())?;
+        stage.vcenter.enter_maintenance("esx2").await?;
+        in_maintenance(&stage, "esx2").await?;
+        haulout.stop().await
+    });
+}
+
+/// A node goes through its maintenance although another one tells its UUID from now on.
+async fn beside_a_wrong_uuid(name: &str, has_provider_id: bool) -> anyhow::Result<()> {
+    let spec = two_nodes(name);
+    let mut members: Vec<Member> = spec
+        .vms
+        .iter()
+        .map(|vm| Member::new(name, &vm.name, &vm.uuid))
+        .collect();
+    if !has_provider_id {
+        members[0].machine.provider_id = None;
+    }
+    let stage = Stage::set(kube().await, name, &spec, members, true).await?;
+    let (liar, honest) = (stage.node_name("a-liar"), stage.node_name("honest"));
+    let haulout = run(&stage, &[]).await?;
+    let victim = stage.uuid("honest")?.to_owned();
+    stage.kubelet("a-liar")?.tell_system_uuid(&victim);
+    stage
+        .wait_node(&liar, "tells the other's UUID", |node| {
+            let info = node.status.as_ref().and_then(|it| it.node_info.as_ref());
+            info.is_some_and(|info| info.system_uuid == victim)
+        })
+        .await?;
+
+    stage.vcenter.enter_maintenance("esx2").await?;
+    in_maintenance(&stage, "esx2").await?;
+    stage.vcenter.exit_maintenance("esx2").await?;
+    stage.wait_in_service(&honest).await?;
+    ensure!(stage.power_cycles("honest").await? == (1, 1));
+    ensure!(stage.power_cycles("a-liar").await? == (0, 0));
+    haulout.stop().await
+}
+
+#[test]
+fn uuid_told_by_another_kubelet_does_not_park_its_node() {
+    tell(beside_a_wrong_uuid("wrong-uuid", true));
+}
+
+#[test]
+fn uuid_told_by_a_kubelet_without_provider_id_does_not_park_its_node() {
+    tell(beside_a_wrong_uuid("wrong-uuid-bare", false));
+}
+
+/// How many calls to vCenter, writes to the Node and evictions a record may cost in ten seconds each, whatever time it
+/// names.
+const BUDGET: u64 = 20;
+/// How many calls a process makes after its first set from vCenter until all that it follows is set up.
+const START: u64 = 20;
+
+/// Counts what Haulout does in ten seconds.
+async fn is_quiet(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
+    let (began, seq) = (clock(), now(stage).await?);
+    let before = stage.vcenter.traffic("haulout").await?.calls;
+    let told = during(stage, seq, Duration::from_secs(10)).await?;
+    let calls = stage.vcenter.traffic("haulout").await?.calls - before;
+    let acts = told
+        .iter()
+        .filter(|it| !it.session.is_empty() && !it.method.is_empty());
+    let acts = acts.count();
+    let writes = node_writes(stage, node, began).await?.len() as u64;
+    let audit = stage.audit().await?;
+    let evictions = audit
+        .iter()
+        .filter(|it| it.subresource.as_deref() == Some("eviction") && it.received >= began)
+        .count() as u64;
+    ensure!(
+        calls <= START + BUDGET && writes <= BUDGET && evictions <= BUDGET,
+        "{calls} calls to vCenter, {acts} of which act, {writes} writes to the Node, {evictions} evictions in 10 s; \
+         Haulout said:\n{}",
+        stage.said()
+    );
+    Ok(())
+}
+
+/// Settings under which Haulout has nothing to do by the clock for longer than a scenario looks.
+const SELDOM: [(&str, &str); 3] = [
+    ("POLL_INTERVAL_SECONDS", "60"),
+    ("RETRY_MAX_SECONDS", "30"),
+    ("EVICTION_RETRY_SECONDS", "5"),
+];
+
+/// Takes the Node to `phase` by a real maintenance, stops Haulout, and starts it again on a record that is dated a year
+/// ahead.
+async fn dated_ahead(stage: &Stage<'_>, phase: &str) -> anyhow::Result<Haulout> {
+    let node = stage.node_name("gpu1");
+    let haulout = run(stage, &SELDOM).await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    let there = stage.wait_phase(&node, phase).await?;
+    haulout.kill().await?;
+    let mut forged: Value = serde_json::from_str(annotation(&there, "episode").context("no record")?)?;
+    let year = jiff::SignedDuration::from_hours(365 * 24);
+    forged["since"] = json!(text(clock() + year));
+    as_kubelet(stage, &node, &json!({record_key(): forged.to_string()})).await?;
+    run(stage, &SELDOM).await
+}
+
+#[test]
+fn record_from_the_future_costs_no_storm_while_draining() {
+    tell(async {
+        let stage = one_node("ahead-drain").await?;
+        let node = stage.node_name("gpu1");
+        stage.add_pod("held", &node, &[]).await?;
+        stage.set_budget("held", 0).await?;
+        let haulout = dated_ahead(&stage, "draining").await?;
+        is_quiet(&stage, &node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn record_from_the_future_costs_no_storm_while_shutting_down() {
+    tell(async {
+        let stage = one_node("ahead-down").await?;
+        let deaf = GuestPatch {
+            ignore_shutdown: Some(true),
+            ..GuestPatch::default()
+        };
+        stage.vcenter.patch_vm("gpu1", deaf).await?;
+        let haulout = dated_ahead(&stage, "shuttingDown").await?;
+        is_quiet(&stage, &stage.node_name("gpu1")).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn record_from_the_future_costs_no_storm_while_awaiting_its_host() {
+    tell(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![
+            gpu_vm("ahead-wait", "gpu1", "esx1"),
+            gpu_vm("ahead-wait", "stranger", "esx2"),
+        ];
+        let members = vec![Member::new("ahead-wait", "gpu1", &spec.vms[0].uuid)];
+        let stage = Stage::set(kube().await, "ahead-wait", &spec, members, true).await?;
+        let haulout = dated_ahead(&stage, "awaitingHost").await?;
+        is_quiet(&stage, &stage.node_name("gpu1")).await?;
+        haulout.stop().await
+    });
+}
+
+/// The click that follows a foreign task with this result is seen within five seconds.
+async fn after_a_result(name: &str, result: TaskResult) -> anyhow::Result<()> {
+    let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
+    spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
+    let stage = stage(name, &spec).await?;
+    let node = stage.node_name("gpu1");
+    let haulout = run(&stage, &[]).await?;
+    stage.vcenter.run_host_task("esx2", result).await?;
+    // It was read, or failed to be, by then.
+    during(&stage, now(&stage).await?, Duration::from_secs(1)).await?;
+
+    let clicked = Instant::now();
+    stage.vcenter.enter_maintenance("esx1").await?;
+    let nodes: Api<Node> = Api::all(stage.client());
+    until("the click to be seen", Duration::from_secs(5), async || {
+        Ok(is_cordoned(&nodes.get(&node).await?).then_some(()))
+    })
+    .await
+    .with_context(|| format!("after {:?}; Haulout said:\n{}", clicked.elapsed(), stage.said()))?;
+    in_maintenance(&stage, "esx1").await?;
+    haulout.stop().await
+}
+
+#[test]
+fn large_result_of_a_foreign_task_does_not_hide_a_click() {
+    tell(after_a_result(
+        "large-result",
+        TaskResult {
+            bytes: 3 << 19,
+            ..TaskResult::default()
+        },
+    ));
+}
+
+#[test]
+fn deep_result_of_a_foreign_task_does_not_hide_a_click() {
+    tell(after_a_result(
+        "deep-result",
+        TaskResult {
+            levels: 70,
+            ..TaskResult::default()
+        },
+    ));
+}
+
+#[test]
+fn host_maintenance_goes_on_when_node_maintenances_are_forbidden() {
+    tell(async {
+        let stage = one_node("forbidden").await?;
+        let narrow = User::stranger("haulout-forbidden-narrow");
+        let mut rules = Options::default().haulout_rules;
+        rules.retain(|rule| {
+            let resources = rule.resources.iter().flatten();
+            !resources.clone().any(|it| it.starts_with("nodemaintenances"))
+        });
+        stage.kube.grant(&narrow, rules).await?;
+        let kubeconfig = stage.kube.kubeconfig(&narrow)?;
+        let kubeconfig = kubeconfig.to_string_lossy();
+        let haulout = run(&stage, &[("KUBECONFIG", kubeconfig.as_ref())]).await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        let is_in = |it: &State| it.host("esx1").is_some_and(|host| host.in_maintenance);
+        let served = stage
+            .vcenter
+            .wait_until("esx1 is in maintenance", Duration::from_secs(45), is_in)
+            .await;
+        served.with_context(|| stage.said())?;
+        haulout.stop().await
+    });
+}
