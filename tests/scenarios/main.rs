@@ -16,6 +16,7 @@ mod story;
 
 mod adopt;
 mod cancel;
+mod clocks;
 mod collectors;
 mod drain;
 mod events;

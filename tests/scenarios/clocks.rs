@@ -1,0 +1,201 @@
+//! Deadlines count elapsed time: neither a step of the wall clock nor a successor with another clock shortens a drain or a
+//! guest's shutdown, or removes a backoff.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::clock::WallClock;
+use haulout_lab::stage::{Haulout, PATIENCE, Stage};
+use haulout_lab::vcenter::{Entry, GuestPatch};
+
+use crate::judge::{asked, clock, during, first_asked, now};
+use crate::story::{in_maintenance, one_node, run, tell};
+
+const HOUR: i64 = 3600;
+
+/// Settings under which Haulout does little by the clock, so that a storm shows.
+const SELDOM: [(&str, &str); 3] = [
+    ("POLL_INTERVAL_SECONDS", "30"),
+    ("RETRY_MAX_SECONDS", "30"),
+    ("EVICTION_RETRY_SECONDS", "5"),
+];
+
+/// Starts Haulout on this wall clock.
+async fn run_on(stage: &Stage<'_>, wall: &WallClock, more: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+    let environment = wall.environment();
+    let mut changes: Vec<(&str, &str)> = SELDOM.to_vec();
+    changes.extend(environment.iter().map(|(name, value)| (*name, value.as_str())));
+    changes.extend(more);
+    run(stage, &changes).await
+}
+
+fn wall(stage: &Stage<'_>) -> anyhow::Result<Option<WallClock>> {
+    WallClock::new(stage.kube.dir(), stage.name())
+}
+
+async fn deaf_guest(stage: &Stage<'_>) -> anyhow::Result<()> {
+    let deaf = GuestPatch {
+        ignore_shutdown: Some(true),
+        ..GuestPatch::default()
+    };
+    stage.vcenter.patch_vm("gpu1", deaf).await
+}
+
+async fn held_pod(stage: &Stage<'_>) -> anyhow::Result<()> {
+    stage.add_pod("held", &stage.node_name("gpu1"), &[]).await?;
+    stage.set_budget("held", 0).await
+}
+
+/// How many calls to vCenter that act there are in what was told.
+fn acts(told: &[Entry]) -> usize {
+    told.iter()
+        .filter(|it| !it.session.is_empty() && !it.method.is_empty())
+        .count()
+}
+
+/// The guest is asked once and its power cut at its deadline, although the process that was restarted in between has a
+/// clock that is `ahead` seconds ahead.
+async fn successor_in_shutdown(name: &str, ahead: i64) -> anyhow::Result<()> {
+    let stage = one_node(name).await?;
+    let Some(wall) = wall(&stage)? else { return Ok(()) };
+    deaf_guest(&stage).await?;
+    let timeout = [("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "8")];
+    let haulout = run_on(&stage, &wall, &timeout).await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    first_asked(&stage, "ShutdownGuest", "gpu1").await?;
+    stage.wait_said("the guest to shut down").await?;
+    haulout.kill().await?;
+    wall.set(ahead)?;
+    let haulout = run_on(&stage, &wall, &timeout).await?;
+
+    let cut = first_asked(&stage, "PowerOffVM_Task", "gpu1").await?;
+    let questions = asked(&stage, "ShutdownGuest", "gpu1").await?;
+    let after = cut.time.duration_since(questions[0]).as_secs_f64();
+    ensure!(
+        questions.len() == 1 && (7.5..25.0).contains(&after),
+        "the guest was asked {} times, and its power cut {after} s after the first; Haulout said:\n{}",
+        questions.len(),
+        stage.said()
+    );
+    in_maintenance(&stage, "esx1").await?;
+    haulout.stop().await
+}
+
+#[test]
+fn successor_with_a_clock_ahead_leaves_the_guest_its_time() {
+    tell(successor_in_shutdown("down-ahead", HOUR / 2));
+}
+
+#[test]
+fn successor_with_a_clock_behind_asks_the_guest_once() {
+    tell(successor_in_shutdown("down-behind", -HOUR / 2));
+}
+
+/// A blocked drain takes its whole timeout, although the process that was restarted in between has a clock that is `ahead`
+/// seconds ahead.
+async fn successor_in_drain(name: &str, ahead: i64) -> anyhow::Result<()> {
+    let stage = one_node(name).await?;
+    let Some(wall) = wall(&stage)? else { return Ok(()) };
+    let node = stage.node_name("gpu1");
+    held_pod(&stage).await?;
+    let timeout = [("DRAIN_TIMEOUT_SECONDS", "10")];
+    let haulout = run_on(&stage, &wall, &timeout).await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    stage.wait_phase(&node, "draining").await?;
+    let began = clock();
+    stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+    haulout.kill().await?;
+    wall.set(ahead)?;
+    let haulout = run_on(&stage, &wall, &timeout).await?;
+
+    let down = first_asked(&stage, "ShutdownGuest", "gpu1").await?;
+    let after = down.time.duration_since(began).as_secs_f64();
+    ensure!(
+        (9.0..30.0).contains(&after),
+        "the guest was asked {after} s after the drain began; Haulout said:\n{}",
+        stage.said()
+    );
+    in_maintenance(&stage, "esx1").await?;
+    haulout.stop().await
+}
+
+#[test]
+fn successor_with_a_clock_ahead_does_not_cut_a_drain_short() {
+    tell(successor_in_drain("drain-ahead", HOUR / 2));
+}
+
+#[test]
+fn successor_with_a_clock_behind_does_not_draw_out_a_drain() {
+    tell(successor_in_drain("drain-behind", -HOUR / 2));
+}
+
+/// Deadlines of the drain and of the guest hold although the clock steps by `step` seconds in each, and nothing is done more
+/// often for it.
+async fn steps(name: &str, step: i64) -> anyhow::Result<()> {
+    let stage = one_node(name).await?;
+    let Some(wall) = wall(&stage)? else { return Ok(()) };
+    let node = stage.node_name("gpu1");
+    held_pod(&stage).await?;
+    deaf_guest(&stage).await?;
+    let timeouts = [
+        ("DRAIN_TIMEOUT_SECONDS", "8"),
+        ("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "8"),
+    ];
+    let haulout = run_on(&stage, &wall, &timeouts).await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    stage.wait_phase(&node, "draining").await?;
+    let began = clock();
+    stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+    wall.set(step)?;
+
+    let down = first_asked(&stage, "ShutdownGuest", "gpu1").await?;
+    let drained = down.time.duration_since(began).as_secs_f64();
+    ensure!(
+        (7.0..16.0).contains(&drained),
+        "the guest was asked {drained} s after the drain began; Haulout said:\n{}",
+        stage.said()
+    );
+    let evictions = stage
+        .audit()
+        .await?
+        .iter()
+        .filter(|it| it.subresource.as_deref() == Some("eviction"))
+        .count();
+    ensure!(evictions <= 20, "{evictions} evictions were asked for");
+
+    let calls = stage.vcenter.traffic("haulout").await?.calls;
+    wall.set(2 * step)?;
+    // Long enough for a storm to show, and shorter than the guest's time.
+    let told = during(&stage, now(&stage).await?, Duration::from_secs(5)).await?;
+    let calls = stage.vcenter.traffic("haulout").await?.calls - calls;
+    ensure!(
+        calls <= 20 && acts(&told) == 0,
+        "{calls} calls to vCenter in 5 s, {} of which act; Haulout said:\n{}",
+        acts(&told),
+        stage.said()
+    );
+    let is_cut = |it: &Entry| it.is_call("PowerOffVM_Task");
+    let cut = stage
+        .vcenter
+        .wait_for_entry("the power to be cut", PATIENCE, is_cut)
+        .await;
+    let cut = cut.with_context(|| stage.said())?.time;
+    let guest = cut.duration_since(down.time).as_secs_f64();
+    ensure!(
+        (7.0..16.0).contains(&guest),
+        "its power was cut {guest} s after it was asked"
+    );
+    ensure!(asked(&stage, "ShutdownGuest", "gpu1").await?.len() == 1);
+    in_maintenance(&stage, "esx1").await?;
+    haulout.stop().await
+}
+
+#[test]
+fn deadlines_hold_when_the_clock_steps_forward() {
+    tell(steps("step-forward", HOUR));
+}
+
+#[test]
+fn deadlines_hold_when_the_clock_steps_back() {
+    tell(steps("step-back", -HOUR));
+}
