@@ -15,6 +15,7 @@
 mod story;
 
 mod adopt;
+mod boot;
 mod cancel;
 mod clocks;
 mod collectors;
