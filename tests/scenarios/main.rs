@@ -27,6 +27,7 @@ mod judge;
 mod kills;
 mod kubectl;
 mod kubevirt;
+mod leadership;
 mod main_job;
 mod metrics;
 mod page;
