@@ -254,13 +254,16 @@ fn wait_says_why_a_power_on_by_drs_failed() {
         stage.vcenter.enter_maintenance("esx1").await?;
         let is_multi = |it: &Entry| it.is_call("PowerOnMultiVM_Task");
         line(&stage, "DRS to be asked", is_multi).await?;
-        stage.wait_said("Module 'DevicePowerOn' power on failed").await?;
-        let said = stage.said();
-        ensure!(
-            said.lines()
-                .any(|line| line.contains("waiting for") && line.contains("DevicePowerOn")),
-            "no wait says why:\n{said}"
-        );
+        let words = "Module 'DevicePowerOn' power on failed";
+        until("a wait to say why", PATIENCE, async || {
+            let said = stage.said();
+            let is_told = said
+                .lines()
+                .any(|line| line.contains("waiting for") && line.contains(words));
+            Ok(is_told.then_some(()))
+        })
+        .await
+        .with_context(|| stage.said())?;
         haulout.stop().await
     });
 }
