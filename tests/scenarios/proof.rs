@@ -201,7 +201,7 @@ fn node_stays_cordoned_while_a_failed_maintenance_is_retried() {
         })
         .await?;
         let first = timed_out(&stage, 0).await?;
-        // Whoever runs the remediation tries again.
+        // The remediation tries again.
         during(&stage, first.seq, Duration::from_secs(2)).await?;
         stage.vcenter.enter_maintenance_within("esx1", timeout).await?;
         let second = timed_out(&stage, first.seq).await?;
