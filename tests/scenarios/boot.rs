@@ -1,4 +1,4 @@
-//! A node is back when its GPUs are, whoever uncordons it at boot; and a person's cordon outlives that.
+//! A node is back when its GPUs are, even if another program uncordons it at boot; a person's cordon outlives that.
 
 use std::time::Duration;
 

@@ -111,7 +111,9 @@ func (v *VCenter) WaitForUpdatesEx(ctx *simulator.Context, req *types.WaitForUpd
 			return body
 		}
 		set := body.Res.Returnval
-		v.veilUpdates(set)
+		if v.veils.any.Load() {
+			v.veilUpdates(set)
+		}
 		_, on := v.silence.look(req.This, false)
 		ends := v.silence.tellsEnds()
 		if req.Version == "" || !on && ends {
