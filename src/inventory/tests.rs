@@ -20,7 +20,7 @@ use crate::vsphere::update::{
 const A40: (u16, u16) = (0x10de, 0x2235);
 
 fn at(seconds: i64) -> Timestamp {
-    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_795_000_000 + seconds)
 }
 
 /// The moment so many seconds after the beginning.

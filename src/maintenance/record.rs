@@ -1,12 +1,15 @@
 //! The record as it is written on the Node, and read back: four plain annotations for people and scripts, and one
 //! versioned JSON that is the truth.
 
+mod sound;
+
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::episode::{Episode, Phase, PythonEpisode, PythonState, Record};
 use super::trail::Last;
@@ -14,7 +17,7 @@ use super::trail::Last;
 /// The version of the JSON that this program writes, and the only one it reads.
 const VERSION: u32 = 1;
 
-/// The longest JSON that is read. Ours is under 2 KiB; the kube-apiserver allows 256 KiB of annotations in all, and
+/// The longest JSON that is read. Ours is a few KiB, with what is owed of its story under 16; the kube-apiserver allows 256 KiB of annotations in all, and
 /// whoever may write the Node may write them.
 const MAX_JSON: usize = 64 * 1024;
 
@@ -119,8 +122,11 @@ pub fn read_last(json: &str) -> Option<Last> {
     if json.len() > MAX_JSON {
         return None;
     }
-    let Version { version } = serde_json::from_str(json).ok()?;
-    (version == VERSION).then(|| serde_json::from_str(json).ok())?
+    let mut value: Value = serde_json::from_str(json).ok()?;
+    let Version { version } = Version::deserialize(&value).ok()?;
+    sound::clean(&mut value);
+    let last = (version == VERSION).then(|| Last::deserialize(value).ok())??;
+    sound::check(&last.episode).is_ok().then_some(last)
 }
 
 fn kept(episode: &Episode) -> Episode {
@@ -136,15 +142,19 @@ fn read_json(json: &str) -> Result<Episode, String> {
             json.len()
         ));
     }
-    let Version { version } =
-        serde_json::from_str(json).map_err(|error| format!("the episode is no JSON of ours: {error}"))?;
+    let no_json = |error| format!("the episode is no JSON of ours: {error}");
+    let mut value: Value = serde_json::from_str(json).map_err(no_json)?;
+    let Version { version } = Version::deserialize(&value).map_err(no_json)?;
     if version != VERSION {
         return Err(format!(
             "the episode is of version {version}, and this program reads version {VERSION}"
         ));
     }
-    serde_json::from_str(json)
-        .map_err(|error| format!("the episode does not read as version {VERSION}: {error}"))
+    sound::clean(&mut value);
+    let not_sound = |why: String| format!("the episode does not read as version {VERSION}: {why}");
+    let episode = Episode::deserialize(value).map_err(|error| not_sound(error.to_string()))?;
+    sound::check(&episode).map_err(not_sound)?;
+    Ok(episode)
 }
 
 fn read_python(state: &str, annotations: &Annotations) -> Result<PythonEpisode, String> {

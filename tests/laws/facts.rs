@@ -17,7 +17,7 @@ pub const GPU: &str = "nvidia.com/gpu";
 
 /// Some moment after the beginning, in seconds.
 pub fn at(seconds: i64) -> Timestamp {
-    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_800_000_000 + seconds)
 }
 
 /// The same moment on both clocks. The machine was started some time before the beginning.

@@ -230,3 +230,158 @@ fn the_record_stays_small_however_many_pods_were_left_behind() {
     let written = write(&Record::Episode(Arc::new(crowded)), time("2026-11-21T03:00:03Z"));
     assert!(written.episode.unwrap().len() < 8 * 1024);
 }
+
+/// The JSON of an episode in mid-way, with `change` made to it by somebody who may write the Node.
+fn forged(change: impl FnOnce(&mut serde_json::Value)) -> Record {
+    let mut sound = episode(Phase::Parked {
+        reason: ParkReason::VmMissing,
+        resume: Box::new(Phase::Relocating {
+            to: HostMark {
+                moref: Some(HostRef::new("host-22")),
+                name: "esx-2".into(),
+            },
+        }),
+        resume_since: time("2026-11-21T03:00:02Z"),
+    });
+    sound.in_flight.guest_shutdown = Some(crate::maintenance::clock::Timer {
+        since: time("2026-11-21T03:00:02Z"),
+        elapsed: crate::maintenance::clock::Elapsed::ZERO,
+    });
+    sound.refused(
+        &HostRef::new("host-23"),
+        crate::maintenance::episode::RefusedMove::Relocate,
+        "no",
+    );
+    let json = write(&Record::Episode(Arc::new(sound)), time("2026-11-21T03:00:03Z")).episode;
+    let mut value: serde_json::Value = serde_json::from_str(&json.unwrap()).unwrap();
+    change(&mut value);
+    read(&Annotations {
+        episode: Some(value.to_string()),
+        ..Annotations::default()
+    })
+}
+
+#[test]
+fn a_record_that_none_of_ours_could_be_is_not_believed() {
+    use serde_json::json;
+    assert!(forged(|_| {}).episode().is_some(), "the sound one is read");
+    let ten_years_and_a_day: u64 = (10 * 365 + 1) * 24 * 3600 * 1000;
+    let resources: serde_json::Map<_, _> = (0..65).map(|n| (format!("gpu{n}"), json!(1))).collect();
+    let refusal = json!({"host": "host-9", "what": "relocate", "said": "no"});
+    let request = json!({"name": "Not A Name", "uid": "1"});
+    for (path, forgery, why) in [
+        ("/id", json!("!!!!!!!!"), "episode id"),
+        ("/id", json!("FFEEDDCCBBAA99887766554433221100"), "episode id"),
+        ("/id", json!("ffeeddccbbaa99887766554433221100"), "traceparent"),
+        ("/traceparent", json!("00-x-y-01"), "traceparent"),
+        ("/nodeUid", json!("u".repeat(254)), "name of at most 253"),
+        ("/host/name", json!("e".repeat(254)), "a host has a name"),
+        ("/host/name", json!(""), "a host has a name"),
+        ("/host/moref", json!("h".repeat(254)), "name of at most 253"),
+        (
+            "/phase/parked/resume/relocating/to/name",
+            json!(""),
+            "a host has a name",
+        ),
+        (
+            "/movedTo",
+            json!({"moref": null, "name": "e".repeat(254)}),
+            "a host has a name",
+        ),
+        (
+            "/vmUuid",
+            json!("00000000-0000-0000-0000-000000000000"),
+            "usable UUID",
+        ),
+        ("/release", json!("r".repeat(254)), "release"),
+        ("/keptOffBy", request.clone(), "a request has a name"),
+        ("/trigger/request", request, "a request has a name"),
+        ("/begunAt", json!("1999-12-31T23:59:59Z"), "of the beginning"),
+        ("/begunAt", json!("2200-01-01T00:00:00Z"), "of the beginning"),
+        ("/since", json!("2300-01-01T00:00:00Z"), "of the phase is"),
+        (
+            "/trigger/clickedAt",
+            json!("-009999-01-02T01:59:59Z"),
+            "of the click",
+        ),
+        (
+            "/phase/parked/resume_since",
+            json!("2300-01-01T00:00:00Z"),
+            "of the phase to resume",
+        ),
+        (
+            "/inFlight/guestShutdown/since",
+            json!("2300-01-01T00:00:00Z"),
+            "of a request",
+        ),
+        (
+            "/inFlight/guestShutdown/elapsed",
+            json!(u64::MAX),
+            "a request to vCenter has lasted",
+        ),
+        ("/elapsed", json!(ten_years_and_a_day), "the phase has lasted"),
+        ("/drainedFor", json!(ten_years_and_a_day), "the drain has lasted"),
+        ("/gpusBefore", json!(resources), "GPU resources"),
+        ("/gpusBefore", json!({"g".repeat(507): 1}), "GPU resources"),
+        ("/refusals", json!(vec![refusal; 33]), "more than 32 hosts"),
+        ("/revision", json!(u64::MAX), "more often"),
+        ("/epoch", json!(u64::MAX), "more often"),
+        ("/recordoned", json!(256), "does not read"),
+    ] {
+        let record = forged(|value| {
+            let (parent, field) = path.rsplit_once('/').unwrap();
+            let parent = value.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+            parent.insert(field.to_owned(), forgery.clone());
+        });
+        match record {
+            Record::Unreadable { why: said } => {
+                assert!(said.contains(why), "{path}: {said:?} and not {why:?}")
+            }
+            other => panic!("{path} = {forgery} is read as {other:?}"),
+        }
+    }
+    // One more in each count is the first that is too many.
+    let at_most = |path: &str, sound: serde_json::Value| {
+        let record = forged(|value| {
+            value.as_object_mut().unwrap().insert(path.to_owned(), sound);
+        });
+        assert!(record.episode().is_some(), "{path}: {record:?}");
+    };
+    at_most("begunAt", json!("2000-01-01T00:00:00Z"));
+    at_most("begunAt", json!("2199-12-31T23:59:59Z"));
+    at_most("elapsed", json!(ten_years_and_a_day - 24 * 3600 * 1000));
+    at_most("release", json!("r".repeat(253)));
+    at_most("revision", json!(1_u64 << 53));
+}
+
+#[test]
+fn texts_of_a_record_are_cut_and_hold_nothing_that_a_terminal_obeys() {
+    let text = |said: String| {
+        let record = forged(|value| {
+            *value.pointer_mut("/refusals/0/said").unwrap() = said.into();
+        });
+        record.episode().unwrap().refusals[0].said.clone()
+    };
+    assert_eq!(text("a\u{1b}[2Jb\r\nc".to_owned()), "a [2Jb  c");
+    assert_eq!(text("é".repeat(5_000)).chars().count(), 4096);
+    assert_eq!(text("plain".to_owned()), "plain");
+}
+
+#[test]
+fn the_last_episode_is_checked_like_any_other() {
+    let last = Last {
+        episode: episode(Phase::Rejoining),
+        ended: Some(crate::maintenance::episode::Ended::Succeeded),
+        uncordoned: true,
+        at: time("2026-11-21T03:30:00Z"),
+    };
+    let json = write_last(&last);
+    assert_eq!(read_last(&json).unwrap(), last);
+    let id = last.episode.id.as_str();
+    assert_eq!(read_last(&json.replacen(id, "!!!!", 1)), None);
+    assert_eq!(
+        read_last(&json.replacen("\"version\":1", "\"version\":2", 1)),
+        None
+    );
+    assert_eq!(read_last(&" ".repeat(MAX_JSON + 1)), None);
+}
