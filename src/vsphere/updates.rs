@@ -6,7 +6,6 @@
 //! told, and wakes the history again. All three are merged as state, never as events, so what
 //! comes twice or late changes nothing (`proto-notes/property-collector.md`).
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -19,15 +18,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, 
 use tokio_util::sync::CancellationToken;
 
 use self::feed::{Feed, Poll, Remains};
-use self::shadow::Shadow;
+use self::following::{Done, Following, Scope};
 use super::client::{Error, Settings, Vcenter};
-use super::property::{Object, UpdateSet};
+use super::property::UpdateSet;
 use super::session::Session;
-use super::soap::Moref;
-use super::update::{Pressing, Roster, Update, Vm, VmKey};
-use crate::ids::{ComputeRef, HostRef, VmRef};
+use super::update::{Roster, Update};
 
 mod feed;
+mod following;
 mod lookup;
 pub mod shadow;
 
@@ -39,11 +37,6 @@ const GRACE: Duration = Duration::from_secs(3);
 /// second teller. What it has seen by then stands on its page.
 const HISTORY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Keys that a re-read asks for although nothing new is known of them, in turn: 120 questions a minute at the most, in two
-/// byte orders each, whatever the number of nodes. None are asked while each node has its one VM and stays in service.
-const ASKED_AGAIN: usize = 30;
-
-type Found = BTreeMap<VmKey, BTreeSet<VmRef>>;
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// Follows vCenter until `stop`, and tells what it learns to `out`.
@@ -151,7 +144,6 @@ impl Stream {
         self.remains = Some(remains);
         let mut following = Following::new(Arc::new(feed??));
         let roster = self.roster.borrow_and_update().clone();
-        following.shadow.set_awaited(roster.tasks.clone());
         let first = following.job(roster, Scope::Lookups);
         let done = self.unless_stopped(first.perform()).await??;
         following.done(done, &self.roster.borrow().pressing);
@@ -220,10 +212,6 @@ impl Stream {
 
     fn begin(&mut self, following: &mut Following, scope: Scope) -> Work<Done> {
         let roster = self.roster.borrow_and_update().clone();
-        following.shadow.set_awaited(roster.tasks.clone());
-        if scope == Scope::All {
-            following.shadow.begin_reread();
-        }
         Box::pin(following.job(roster, scope).perform())
     }
 
@@ -283,368 +271,5 @@ async fn finish<T>(work: &mut Option<Work<T>>) -> Result<T, Error> {
     match work {
         Some(work) => work.await,
         None => std::future::pending().await,
-    }
-}
-
-/// How much is looked at beside the long poll.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    /// The keys whose answer is not known, or in doubt.
-    New,
-    /// All keys.
-    Lookups,
-    /// The keys of `New`, some that are open or pressing, and hosts and VMs once more.
-    All,
-}
-
-/// What is done on another connection while the long polls wait on theirs.
-struct Job {
-    feed: Arc<Feed>,
-    roster: Roster,
-    scope: Scope,
-    /// What is asked for.
-    keys: BTreeSet<VmKey>,
-    found: Found,
-    listed: BTreeSet<Moref>,
-    /// Hosts whose devices are to be followed too.
-    candidates: BTreeSet<HostRef>,
-    /// vCenter has told of a host, and not that all are gone.
-    knows_hosts: bool,
-}
-
-/// What came of a [`Job`].
-struct Done {
-    asked: BTreeSet<VmKey>,
-    pressing: BTreeMap<VmKey, Pressing>,
-    found: Found,
-    listed: BTreeSet<Moref>,
-    read_again: Option<Vec<Object>>,
-}
-
-impl Job {
-    async fn perform(self) -> Result<Done, Error> {
-        let mut found = self.found;
-        found.retain(|key, _| self.roster.vms.contains(key));
-        found.extend(lookup::find(&self.feed, &self.keys).await?);
-        let mut wanted: BTreeSet<_> = found.values().flatten().map(Moref::from).collect();
-        wanted.extend(self.roster.tasks.iter().map(Moref::from));
-        if wanted != self.listed {
-            let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
-            let absent = self.feed.change(add, remove).await?;
-            wanted.retain(|moref| !absent.contains(moref));
-            for vms in found.values_mut() {
-                vms.retain(|vm| !absent.contains(&vm.into()));
-            }
-        }
-        if !self.candidates.is_empty() {
-            let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
-            self.feed.change(add.iter(), std::iter::empty()).await?;
-        }
-        let read_again = match self.scope {
-            Scope::All => Some(self.feed.read_again(self.knows_hosts).await?),
-            Scope::New | Scope::Lookups => None,
-        };
-        Ok(Done {
-            asked: self.keys,
-            pressing: self.roster.pressing,
-            found,
-            listed: wanted,
-            read_again,
-        })
-    }
-}
-
-/// A feed that is followed, and what it has told.
-struct Following {
-    feed: Arc<Feed>,
-    version: String,
-    history_version: String,
-    shadow: Shadow,
-    found: Found,
-    listed: BTreeSet<Moref>,
-    /// The hosts whose devices are followed. They only become more: a host that left this filter alone would look as if it
-    /// were gone.
-    candidates: BTreeSet<HostRef>,
-    /// There may be more of them.
-    candidates_due: bool,
-    /// The clusters where VMs of ours stood when somebody looked last.
-    computes: BTreeSet<ComputeRef>,
-    /// A complete set of the objects has come in.
-    is_heard: bool,
-    /// What was told of `found`.
-    told: Found,
-    /// The two differ. It is compared when somebody has looked, not with each set: that a host changes must not cost a
-    /// walk over all our VMs.
-    found_is_news: bool,
-    /// Something was told, and no `Settled` after it.
-    owed: bool,
-    /// Keys whose answer a VM's end or change put into doubt: another VM may answer to them, or none.
-    doubtful: BTreeSet<VmKey>,
-    /// What was pressing when somebody looked last.
-    pressing: BTreeMap<VmKey, Pressing>,
-    /// Where the last re-read left off asking.
-    asked_last: Option<VmKey>,
-    /// A host told by itself of the newest maintenance task that began while we listened, as it need not. As long as that
-    /// holds, the history has nothing to add, and asking for it would cost vCenter an answer for each task of anybody.
-    hosts_push: bool,
-}
-
-impl Following {
-    fn new(feed: Arc<Feed>) -> Self {
-        Self {
-            version: String::new(),
-            history_version: String::new(),
-            shadow: Shadow::of(feed.user()),
-            found: Found::new(),
-            listed: BTreeSet::new(),
-            candidates: BTreeSet::new(),
-            candidates_due: false,
-            computes: BTreeSet::new(),
-            is_heard: false,
-            told: Found::new(),
-            found_is_news: false,
-            owed: false,
-            doubtful: BTreeSet::new(),
-            pressing: BTreeMap::new(),
-            asked_last: None,
-            hosts_push: false,
-            feed,
-        }
-    }
-
-    fn poll(&self, poll: Poll) -> Work<Option<UpdateSet>> {
-        let version = match poll {
-            Poll::Objects => self.version.clone(),
-            Poll::History => self.history_version.clone(),
-        };
-        let feed = self.feed.clone();
-        Box::pin(async move { feed.wait(poll, &version).await })
-    }
-
-    fn job(&mut self, roster: Roster, scope: Scope) -> Job {
-        let keys = match scope {
-            Scope::Lookups => BTreeSet::clone(&roster.vms),
-            Scope::New => self.unknown(&roster),
-            Scope::All => self
-                .unknown(&roster)
-                .into_iter()
-                .chain(self.open(&roster))
-                .collect(),
-        };
-        self.doubtful.clear();
-        self.candidates_due = false;
-        self.computes = self.shadow.computes_of_ours();
-        // They count from here on, because vCenter may tell of them before the job has ended.
-        let wanted = self.shadow.hosts_of(&self.computes);
-        let candidates = wanted.difference(&self.candidates).cloned().collect();
-        self.candidates.extend(wanted);
-        self.pressing.clone_from(&roster.pressing);
-        Job {
-            feed: self.feed.clone(),
-            roster,
-            scope,
-            keys,
-            found: self.found.clone(),
-            listed: self.listed.clone(),
-            candidates,
-            knows_hosts: self.shadow.knows_hosts(),
-        }
-    }
-
-    /// The keys that were never asked for, those in doubt, and those that have become more pressing.
-    fn unknown(&self, roster: &Roster) -> BTreeSet<VmKey> {
-        let is_unknown = |key: &&VmKey| {
-            !self.found.contains_key(*key)
-                || self.doubtful.contains(*key)
-                || roster.pressing.get(*key) > self.pressing.get(*key)
-        };
-        roster.vms.iter().filter(is_unknown).cloned().collect()
-    }
-
-    /// The next keys, in turn, whose answer may have changed without a word: those to which not exactly one VM answers, and the
-    /// pressing ones. That a VM of a node in service is cloned matters to nobody before it is pressing.
-    fn open(&mut self, roster: &Roster) -> BTreeSet<VmKey> {
-        let is_one = |key: &VmKey| self.found.get(key).is_some_and(|vms| vms.len() == 1);
-        let open: BTreeSet<&VmKey> = roster
-            .vms
-            .iter()
-            .filter(|key| !is_one(key) || roster.pressing.contains_key(*key))
-            .collect();
-        let after = |key: &&&VmKey| self.asked_last.as_ref().is_none_or(|last| **key > last);
-        let turn: Vec<VmKey> = open
-            .iter()
-            .filter(after)
-            .chain(&open)
-            .take(open.len().min(ASKED_AGAIN))
-            .map(|key| (*key).clone())
-            .collect();
-        self.asked_last = turn.last().cloned();
-        turn.into_iter().collect()
-    }
-
-    /// Takes an answer of the long poll, and gives what is to be told: nothing before a set is complete.
-    fn set(&mut self, set: Option<UpdateSet>, stood: &mut bool) -> Vec<Update> {
-        let Some(set) = set else {
-            self.shadow.caught_up();
-            return Vec::new();
-        };
-        self.version = set.version;
-        let tells_a_click = self.tells_a_click(|shadow| shadow.apply(set.changes));
-        // What a first set tells stood there before and was not pushed.
-        self.hosts_push |= *stood && tells_a_click;
-        if set.truncated {
-            return Vec::new();
-        }
-        self.shadow.caught_up();
-        self.is_heard = true;
-        // The devices of the hosts that could take a VM of ours belong to a first set.
-        if !*stood
-            && !self
-                .shadow
-                .hosts_of(&self.shadow.computes_of_ours())
-                .is_subset(&self.candidates)
-        {
-            self.candidates_due = true;
-            return Vec::new();
-        }
-        self.complete(stood)
-    }
-
-    /// What is to be told of a set that is complete.
-    fn complete(&mut self, stood: &mut bool) -> Vec<Update> {
-        let mut updates = self.news();
-        if !std::mem::replace(stood, true) {
-            updates.insert(0, Update::Reset);
-        } else if updates.is_empty() && !self.owed {
-            return updates;
-        }
-        updates.push(Update::Settled);
-        self.owed = false;
-        updates
-    }
-
-    /// Whether something is to be done beside the polls at once.
-    fn is_due(&self) -> bool {
-        self.candidates_due || !self.doubtful.is_empty()
-    }
-
-    /// A VM of ours that has come or moved, or a host that came into a cluster where one stands, may mean more candidates.
-    fn note_candidates(&mut self, updates: &[Update]) {
-        self.candidates_due |= updates.iter().any(|update| match update {
-            Update::Vm(vm) => vm
-                .host
-                .as_ref()
-                .is_some_and(|host| !self.candidates.contains(host)),
-            Update::Host(host) => {
-                let is_near = |compute| self.computes.contains(compute);
-                !self.candidates.contains(&host.moref) && host.compute.as_ref().is_some_and(is_near)
-            }
-            Update::Reset
-            | Update::HostGone(_)
-            | Update::Compute(_)
-            | Update::ComputeGone(_)
-            | Update::VmGone(_)
-            | Update::Task(_)
-            | Update::Found { .. }
-            | Update::Settled
-            | Update::Lost { .. } => false,
-        });
-    }
-
-    /// A VM that is gone, or whose UUID and name are none of our keys, puts the answers that name it into doubt.
-    fn doubt(&mut self, updates: &[Update]) {
-        for update in updates {
-            let vm = match update {
-                Update::VmGone(vm) => vm,
-                Update::Vm(vm) if !self.has_key_of(vm) => &vm.moref,
-                Update::Vm(_)
-                | Update::Reset
-                | Update::Host(_)
-                | Update::HostGone(_)
-                | Update::Compute(_)
-                | Update::ComputeGone(_)
-                | Update::Task(_)
-                | Update::Found { .. }
-                | Update::Settled
-                | Update::Lost { .. } => continue,
-            };
-            let named = self.found.iter().filter(|(_, vms)| vms.contains(vm));
-            self.doubtful.extend(named.map(|(key, _)| key.clone()));
-        }
-    }
-
-    /// Whether one of our keys is of this VM, by what it tells of itself. One that does not tell its UUID is not doubted.
-    fn has_key_of(&self, vm: &Vm) -> bool {
-        let Some(uuid) = vm.uuid else { return true };
-        let uuids = [uuid, uuid.swapped()].map(VmKey::Uuid);
-        let mut keys = uuids.into_iter().chain(vm.name.clone().map(VmKey::Name));
-        keys.any(|key| self.found.contains_key(&key))
-    }
-
-    /// Whether the shadow hears of a maintenance task, of which nobody had told, in what it takes.
-    fn tells_a_click(&mut self, take: impl FnOnce(&mut Shadow)) -> bool {
-        let before = self.shadow.clicks();
-        take(&mut self.shadow);
-        self.shadow.clicks() != before
-    }
-
-    /// Takes a page of the task history.
-    fn page(&mut self, set: Option<UpdateSet>) {
-        if let Some(set) = set {
-            self.history_version = set.version;
-            self.hosts_push &= !self.tells_a_click(|shadow| shadow.apply(set.changes));
-        }
-    }
-
-    /// Takes what came of a [`Job`]. An answer that was asked for as `pressing` as it is at this moment is told whatever it says;
-    /// one that has become more pressing since is asked for again.
-    fn done(&mut self, done: Done, pressing: &BTreeMap<VmKey, Pressing>) {
-        self.shadow
-            .set_ours(done.found.values().flatten().cloned().collect());
-        for (key, pressing) in pressing {
-            if done.asked.contains(key) && done.pressing.get(key) == Some(pressing) {
-                self.told.remove(key);
-            }
-        }
-        self.found_is_news = done.found != self.told;
-        self.found = done.found;
-        self.listed = done.listed;
-        if let Some(objects) = done.read_again {
-            self.hosts_push &= !self.tells_a_click(|shadow| shadow.merge_reread(&objects));
-        }
-    }
-
-    /// What is to be told after a [`Job`] or a page of the history. It is settled where all VMs of ours are known; else the
-    /// poll completes it.
-    fn beside_poll(&mut self, stood: bool) -> Vec<Update> {
-        if !stood {
-            return Vec::new();
-        }
-        let mut updates = self.news();
-        self.owed |= !updates.is_empty();
-        if self.owed && self.shadow.is_whole() {
-            self.owed = false;
-            updates.push(Update::Settled);
-        }
-        updates
-    }
-
-    fn news(&mut self) -> Vec<Update> {
-        let mut updates = self.shadow.tell();
-        self.doubt(&updates);
-        self.note_candidates(&updates);
-        if !std::mem::take(&mut self.found_is_news) {
-            return updates;
-        }
-        for (key, vms) in &self.found {
-            if self.told.get(key) != Some(vms) {
-                updates.push(Update::Found {
-                    key: key.clone(),
-                    vms: vms.clone(),
-                });
-            }
-        }
-        self.told.clone_from(&self.found);
-        updates
     }
 }

@@ -4,17 +4,16 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use self::facts::{ComputeFacts, HostFacts, VmFacts};
 use super::super::decode::{self, TaskInfo};
 use super::super::property::{Change, Object};
 use super::super::soap::Moref;
 use super::super::text;
-use super::super::update::{
-    Compute, Connection, Drs, Entering, Host, Passthrough, PciDevice, Power, Signal, Task, TaskState, Update,
-    Vm,
-};
+use super::super::update::{Compute, Entering, Host, Power, Signal, Task, TaskState, Update, Vm};
 use super::super::xml::Element;
-use super::feed::EVACUATION;
-use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
+use crate::ids::{ComputeRef, HostRef, TaskRef, VmRef};
+
+mod facts;
 
 /// The shadow of one feed. It starts empty with each.
 ///
@@ -81,40 +80,6 @@ struct Told {
     computes: HashMap<ComputeRef, Compute>,
     vms: HashMap<VmRef, Vm>,
     tasks: HashMap<TaskRef, Task>,
-}
-
-#[derive(Default)]
-struct HostFacts {
-    name: Option<String>,
-    compute: Option<ComputeRef>,
-    connection: Option<Connection>,
-    in_maintenance: Option<bool>,
-    in_quarantine: Option<bool>,
-    datastores: Arc<BTreeSet<DatastoreRef>>,
-    active: Option<BTreeSet<String>>,
-    devices: Option<Vec<PciDevice>>,
-    /// What follows from the two.
-    passthrough: Option<Arc<[PciDevice]>>,
-}
-
-#[derive(Default)]
-struct ComputeFacts {
-    name: Option<String>,
-    drs: Option<Drs>,
-}
-
-#[derive(Default)]
-struct VmFacts {
-    name: Option<String>,
-    uuid: Option<VmUuid>,
-    template: bool,
-    power: Option<Power>,
-    host: Option<HostRef>,
-    tools_running: Option<bool>,
-    question: Option<String>,
-    datastores: Arc<BTreeSet<DatastoreRef>>,
-    passthrough: Option<Vec<Passthrough>>,
-    evacuation_power_off: bool,
 }
 
 impl Shadow {
@@ -503,117 +468,4 @@ fn tell<K: Eq + Hash, V: Clone + PartialEq>(told: &mut HashMap<K, V>, key: K, wh
     }
     told.insert(key, whole.clone());
     Some(whole)
-}
-
-impl ComputeFacts {
-    /// Takes one property; `None` is unset or unreadable.
-    fn set(&mut self, path: &str, value: Option<Element<'_>>) {
-        match path {
-            "name" => self.name = value.map(|value| text::inventory_name(value.text())),
-            "configurationEx" => self.drs = value.and_then(decode::drs),
-            // A path that nobody asked for.
-            _ => {}
-        }
-    }
-}
-
-impl HostFacts {
-    /// Takes one property; `None` is unset or unreadable.
-    fn set(&mut self, path: &str, value: Option<Element<'_>>) {
-        let words = value.map(Element::text);
-        match path {
-            "name" => self.name = words.map(text::inventory_name),
-            "parent" => self.compute = value.and_then(Moref::read).and_then(|parent| parent.compute()),
-            "runtime.connectionState" => self.connection = words.and_then(decode::connection),
-            "runtime.inMaintenanceMode" => self.in_maintenance = words.and_then(decode::boolean),
-            "runtime.inQuarantineMode" => self.in_quarantine = words.and_then(decode::boolean),
-            "datastore" => self.datastores = datastores(value),
-            "config.pciPassthruInfo" => {
-                self.active = value.map(decode::active_addresses);
-                self.passthrough = self.passthrough();
-            }
-            "hardware.pciDevice" => {
-                self.devices = value.map(decode::pci_devices);
-                self.passthrough = self.passthrough();
-            }
-            _ => {}
-        }
-    }
-
-    /// A host has devices in any case. One that tells nothing of passthrough has none that is active for it.
-    fn passthrough(&self) -> Option<Arc<[PciDevice]>> {
-        let is_active = |device: &&PciDevice| {
-            let active = self.active.as_ref();
-            active.is_some_and(|active| active.contains(&device.address))
-        };
-        let devices = self.devices.as_ref()?;
-        Some(devices.iter().filter(is_active).cloned().collect())
-    }
-
-    fn whole(&self, moref: &HostRef, entering: Option<Entering>) -> Host {
-        Host {
-            moref: moref.clone(),
-            name: self.name.clone(),
-            compute: self.compute.clone(),
-            connection: self.connection,
-            in_maintenance: self.in_maintenance,
-            in_quarantine: self.in_quarantine,
-            entering,
-            datastores: self.datastores.clone(),
-            passthrough: self.passthrough.clone(),
-        }
-    }
-}
-
-impl VmFacts {
-    /// Takes one property; `None` is unset or unreadable.
-    fn set(&mut self, path: &str, value: Option<Element<'_>>) {
-        let words = value.map(Element::text);
-        match path {
-            "name" => self.name = words.map(text::inventory_name),
-            "config.uuid" => self.uuid = words.and_then(VmUuid::parse),
-            "config.template" => self.template = words.and_then(decode::boolean).unwrap_or(false),
-            "config.hardware.device" => {
-                self.passthrough = value.map(|devices| {
-                    let devices = decode::passthrough(devices).into_iter();
-                    devices.map(|device| device.what).collect()
-                });
-            }
-            EVACUATION => {
-                let mark = value.and_then(|option| option.text_of("value"));
-                self.evacuation_power_off = mark.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
-            }
-            "runtime.powerState" => self.power = words.and_then(decode::power),
-            "runtime.host" => self.host = value.and_then(Moref::read).and_then(|host| host.host()),
-            "runtime.question" => {
-                self.question = value.map(|value| text::for_people(value.text_of("text").unwrap_or("")));
-            }
-            "guest.toolsRunningStatus" => {
-                self.tools_running = words.map(|words| words == "guestToolsRunning");
-            }
-            "datastore" => self.datastores = datastores(value),
-            _ => {}
-        }
-    }
-
-    fn whole(&self, moref: &VmRef) -> Vm {
-        Vm {
-            moref: moref.clone(),
-            name: self.name.clone(),
-            uuid: self.uuid,
-            template: self.template,
-            power: self.power,
-            host: self.host.clone(),
-            tools_running: self.tools_running,
-            question: self.question.clone(),
-            datastores: self.datastores.clone(),
-            passthrough: self.passthrough.clone(),
-            evacuation_power_off: self.evacuation_power_off,
-        }
-    }
-}
-
-fn datastores(value: Option<Element<'_>>) -> Arc<BTreeSet<DatastoreRef>> {
-    let morefs = decode::morefs(value);
-    Arc::new(morefs.iter().filter_map(Moref::datastore).collect())
 }

@@ -2,6 +2,7 @@ use quick_xml::events::Event;
 use quick_xml::name::{QName, ResolveResult};
 use quick_xml::reader::NsReader;
 
+use super::read::space;
 use super::*;
 
 /// What may be declared, in the ways in which it may be written.
