@@ -21,6 +21,7 @@ pub mod relocate;
 pub mod session;
 pub mod soap;
 pub mod survey;
+pub mod task;
 pub mod text;
 pub mod tls;
 pub mod transport;

@@ -3,6 +3,9 @@
 #[cfg(test)]
 mod soap {
     mod captures;
+    mod history;
     mod hostile;
+    mod server;
     mod sessions;
+    mod tasks;
 }

@@ -1,126 +1,13 @@
-//! From values on the wire to plain data. A value of an unknown kind is unknown, never an error; a task without its
-//! mandatory parts is one.
+//! From values on the wire to plain data. A value of an unknown kind is unknown, never an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::fault::{self, Fault, FaultKind};
-use super::soap::{Moref, ReplyError};
+use super::soap::Moref;
 use super::text::for_people;
-use super::update::{Connection, Drs, DrsBehavior, DrsOverride, Passthrough, PciDevice, Power, TaskState};
+use super::update::{Connection, Drs, DrsBehavior, DrsOverride, Passthrough, PciDevice, Power};
 use super::xml::Element;
-use crate::ids::TaskRef;
-
-/// `TaskInfo`, as far as it matters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TaskInfo {
-    /// The task.
-    pub moref: TaskRef,
-    /// `name`, such as `EnterMaintenanceMode_Task`; unset for vCenter's internal tasks.
-    pub name: Option<String>,
-    /// `descriptionId`, such as `HostSystem.enterMaintenanceMode`.
-    pub description_id: String,
-    /// What it works on.
-    pub entity: Option<Moref>,
-    /// Where it stands.
-    pub state: TaskState,
-    /// `reason.userName`, where a user started it.
-    pub user: Option<String>,
-    /// `queueTime`.
-    pub queued_at: Timestamp,
-}
-
-impl TaskInfo {
-    /// Whether it is over.
-    pub fn has_ended(&self) -> bool {
-        match self.state {
-            TaskState::Queued | TaskState::Running => false,
-            TaskState::Success | TaskState::Error(_) => true,
-        }
-    }
-
-    /// Whether it puts a host into maintenance: by `descriptionId`, because names and messages differ by language and
-    /// by who started it (`proto-notes/property-collector.md`).
-    pub fn enters_maintenance(&self) -> bool {
-        self.description_id == "HostSystem.enterMaintenanceMode"
-    }
-}
-
-/// Reads a `TaskInfo`.
-///
-/// # Errors
-/// Where the reference, the description id, the state or the queue time is missing or ill-formed.
-pub fn task_info(info: Element<'_>) -> Result<TaskInfo, ReplyError> {
-    let missing = |what: &'static str, expected| ReplyError::value(what, expected);
-    let moref = info.child("task").and_then(Moref::read);
-    let moref = moref
-        .and_then(|moref| moref.task())
-        .ok_or_else(|| missing("TaskInfo.task", "a Task"))?;
-    let queued_at = info
-        .text_of("queueTime")
-        .and_then(timestamp)
-        .ok_or_else(|| missing("TaskInfo.queueTime", "a time"))?;
-    let reason = info.child("reason");
-    Ok(TaskInfo {
-        moref,
-        name: info.text_of("name").map(str::to_owned),
-        description_id: info
-            .text_of("descriptionId")
-            .ok_or_else(|| missing("TaskInfo.descriptionId", "a text"))?
-            .to_owned(),
-        entity: info.child("entity").and_then(Moref::read),
-        state: task_state(info)?,
-        user: reason
-            .and_then(|reason| reason.text_of("userName"))
-            .filter(|user| !user.is_empty())
-            .map(for_people),
-        queued_at,
-    })
-}
-
-fn task_state(info: Element<'_>) -> Result<TaskState, ReplyError> {
-    match info.text_of("state") {
-        Some("queued") => Ok(TaskState::Queued),
-        Some("running") => Ok(TaskState::Running),
-        Some("success") => Ok(match info.child("result").and_then(not_started) {
-            Some(fault) => TaskState::Error(fault),
-            None => TaskState::Success,
-        }),
-        Some("error") => Ok(TaskState::Error(match info.child("error") {
-            Some(error) => fault::read_localized(error),
-            None => Fault {
-                kind: FaultKind::Other("without a type".to_owned()),
-                said: "the task failed and does not say why".to_owned(),
-            },
-        })),
-        _ => Err(ReplyError::value(
-            "TaskInfo.state",
-            "queued, running, success or error",
-        )),
-    }
-}
-
-/// Why a `PowerOnMultiVM_Task` that ended well started nothing, if it did not.
-fn not_started(result: Element<'_>) -> Option<Fault> {
-    if result.xsi_type() != Some("ClusterPowerOnVmResult") {
-        return None;
-    }
-    if let Some(refused) = result.child("notAttempted") {
-        return Some(refused.child("fault").map_or_else(
-            || Fault {
-                kind: FaultKind::Other("without a type".to_owned()),
-                said: "DRS did not start the VM and does not say why".to_owned(),
-            },
-            fault::read_localized,
-        ));
-    }
-    let only_recommended = result.child("attempted").is_none() && result.child("recommendations").is_some();
-    only_recommended.then(|| Fault {
-        kind: FaultKind::OnlyRecommended,
-        said: "DRS only recommends where to start the VM: it is not fully automated".to_owned(),
-    })
-}
 
 /// Reads an `xsd:dateTime`.
 pub fn timestamp(text: &str) -> Option<Timestamp> {

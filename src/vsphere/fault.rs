@@ -57,6 +57,8 @@ pub enum FaultKind {
     /// `PowerOnMultiVM_Task` ended well and started nothing: DRS left a recommendation for a person to apply. Not a
     /// fault on the wire.
     OnlyRecommended,
+    /// A value that breaks a limit of this client. Not a fault on the wire.
+    Unreadable,
     /// Any other, by its name.
     Other(String),
 }
@@ -93,6 +95,7 @@ impl Fault {
             | FaultKind::Timedout
             | FaultKind::HostNotConnected
             | FaultKind::ToolsUnavailable
+            | FaultKind::Unreadable
             | FaultKind::Other(_) => Retry::Later,
             FaultKind::InvalidHostState
             | FaultKind::InsufficientResources
@@ -135,6 +138,7 @@ impl Fault {
             | FaultKind::HostNotConnected
             | FaultKind::InvalidArgument
             | FaultKind::OnlyRecommended
+            | FaultKind::Unreadable
             | FaultKind::Other(_) => false,
         }
     }

@@ -1,10 +1,11 @@
 //! Power: shut a guest down, cut a VM's power, switch it on. Each looks first, because starting twice is not starting once.
 
 use super::client::{Call, Error, Vcenter};
-use super::decode::{self, TaskInfo};
+use super::decode;
 use super::fault::{Fault, FaultKind};
 use super::property::{Object, Spec, Step, unreadable};
 use super::soap::{self, Moref, ReplyError};
+use super::task::{self, TaskInfo};
 use super::update::Power;
 use super::xml::write::Out;
 use crate::gate::Permit;
@@ -166,7 +167,7 @@ impl Vcenter {
                 "VirtualMachine",
                 &["runtime.powerState", "runtime.host", "resourcePool", "recentTask"],
             )
-            .read("Task", &["info"])
+            .read("Task", &[task::PATHS, &[task::NAME]].concat())
             .of(
                 &vm.into(),
                 vec![Step::new("VirtualMachine", "recentTask", Vec::new())],
@@ -270,10 +271,9 @@ pub(super) fn started(call: &Call, response: &super::xml::Part) -> Result<Starte
 }
 
 fn unfinished(objects: &[Object]) -> Result<Vec<TaskInfo>, ReplyError> {
-    let infos = objects.iter().filter(|object| object.moref.kind == "Task");
     let mut tasks = Vec::new();
-    for info in infos.filter_map(|object| object.get("info")) {
-        let task = decode::task_info(info)?;
+    for object in objects.iter().filter(|object| object.moref.kind == "Task") {
+        let task = task::read(object, None)?;
         if !task.has_ended() {
             tasks.push(task);
         }

@@ -5,7 +5,7 @@ use super::fault::{self, Fault, FaultKind};
 use super::session::Session;
 use super::soap::{Moref, ReplyError};
 use super::xml::write::Out;
-use super::xml::{Element, Part};
+use super::xml::{Breach, Element, Part};
 
 /// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
 const PAGE: u32 = 50;
@@ -119,7 +119,8 @@ impl Object {
     /// Path and value of all that was read; `None` where the property is unset.
     pub fn properties(&self) -> impl Iterator<Item = (&str, Option<Element<'_>>)> {
         let all = self.told.element().children();
-        all.filter(|child| child.name() == self.property).map(|property| {
+        let read = all.filter(|child| child.name() == self.property && child.breach().is_none());
+        read.map(|property| {
             let removed = matches!(property.text_of("op"), Some("remove" | "indirectRemove"));
             let value = property.children().find(|child| child.name() == "val");
             let path = property.text_of("name").unwrap_or_default();
@@ -141,6 +142,24 @@ pub struct Page {
     pub objects: Vec<Object>,
     /// Asks for the next page; absent on the last one.
     pub token: Option<String>,
+    /// Those that could not be read.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// An object of a reply that cannot be read. The others of the same reply can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Which, where that much could be read.
+    pub moref: Option<Moref>,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// All pages of one reading.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    pub(super) objects: Vec<Object>,
+    pub(super) unreadable: Vec<Unreadable>,
 }
 
 /// One answer of `WaitForUpdatesEx`.
@@ -152,6 +171,8 @@ pub struct UpdateSet {
     pub truncated: bool,
     /// What changed, in the order it was told.
     pub changes: Vec<Change>,
+    /// Changes that could not be read.
+    pub unreadable: Vec<Unreadable>,
 }
 
 /// What an update set says about one object.
@@ -163,32 +184,35 @@ pub enum Change {
     Gone(Moref),
 }
 
-/// Reads a response of `RetrievePropertiesEx` or `ContinueRetrievePropertiesEx`.
-///
-/// # Errors
-/// Where an object has no reference, or a property no name.
-pub fn read_page(response: &Part) -> Result<Page, ReplyError> {
+/// Reads a response of `RetrievePropertiesEx` or `ContinueRetrievePropertiesEx`. An object without a reference, or with a property
+/// without a name, is put aside.
+pub fn read_page(response: &Part) -> Page {
     let mut page = Page {
         objects: Vec::new(),
         token: None,
+        unreadable: Vec::new(),
     };
     let Some(value) = response.find(|child| child.name() == "returnval") else {
-        return Ok(page);
+        return page;
     };
     for child in value.children() {
         match child.element().name() {
             "token" => page.token = Some(child.element().text().to_owned()),
-            "objects" => page.objects.push(read_object(child, "propSet")?),
+            "objects" => match read_object(&child, "propSet") {
+                Ok(object) => page.objects.push(object),
+                Err(error) => page.unreadable.push(Unreadable::of(&child, &error)),
+            },
             _ => {}
         }
     }
-    Ok(page)
+    page
 }
 
-/// Reads a response of `WaitForUpdatesEx`; `None` is the server's "nothing happened".
+/// Reads a response of `WaitForUpdatesEx`; `None` is the server's "nothing happened". A change of an unknown kind, without a
+/// reference, or with a property without a name, is put aside.
 ///
 /// # Errors
-/// Where the version, an object's reference or a property's name is missing.
+/// Where the version is missing: what comes next cannot be asked for.
 pub fn read_update_set(response: &Part) -> Result<Option<UpdateSet>, ReplyError> {
     let Some(value) = response.find(|child| child.name() == "returnval") else {
         return Ok(None);
@@ -202,23 +226,28 @@ pub fn read_update_set(response: &Part) -> Result<Option<UpdateSet>, ReplyError>
         version,
         truncated: element.text_of("truncated") == Some("true"),
         changes: Vec::new(),
+        unreadable: Vec::new(),
     };
     for filter in value.children() {
         if filter.element().name() != "filterSet" {
             continue;
         }
         for child in filter.children() {
-            match child.element().name() {
-                "objectSet" => set.changes.push(read_change(child)?),
-                "missingObject" => set.changes.extend(read_missing_object(child.element())?),
-                _ => {}
+            let change = match child.element().name() {
+                "objectSet" => read_change(&child).map(Some),
+                "missingObject" => read_missing_object(child.element()),
+                _ => continue,
+            };
+            match change {
+                Ok(change) => set.changes.extend(change),
+                Err(error) => set.unreadable.push(Unreadable::of(&child, &error)),
             }
         }
     }
     Ok(Some(set))
 }
 
-fn read_change(update: Part) -> Result<Change, ReplyError> {
+fn read_change(update: &Part) -> Result<Change, ReplyError> {
     match update.element().text_of("kind") {
         Some("leave") => Ok(Change::Gone(object_ref(update.element())?)),
         Some("enter" | "modify") => Ok(Change::Upsert(read_object(update, "changeSet")?)),
@@ -234,6 +263,19 @@ fn read_missing_object(missing: Element<'_>) -> Result<Option<Change>, ReplyErro
     Ok(gone.then_some(Change::Gone(moref)))
 }
 
+impl Unreadable {
+    fn of(told: &Part, error: &ReplyError) -> Self {
+        let why = match told.element().breach() {
+            Some(breach) => format!("{error} (it has {breach})"),
+            None => error.to_string(),
+        };
+        Self {
+            moref: object_ref(told.element()).ok(),
+            why,
+        }
+    }
+}
+
 fn object_ref(element: Element<'_>) -> Result<Moref, ReplyError> {
     element
         .child("obj")
@@ -241,27 +283,45 @@ fn object_ref(element: Element<'_>) -> Result<Moref, ReplyError> {
         .ok_or_else(|| ReplyError::value("obj", "a managed object reference"))
 }
 
-fn read_object(told: Part, property: &'static str) -> Result<Object, ReplyError> {
-    let moref = object_ref(told.element())?;
-    let missing = told
-        .element()
-        .children()
-        .filter(|child| child.name() == "missingSet");
-    let missing = missing.filter_map(|missing| {
-        let path = missing.text_of("path").unwrap_or_default();
-        Some((path.to_owned(), fault::read_localized(missing.child("fault")?)))
+fn read_object(told: &Part, property: &'static str) -> Result<Object, ReplyError> {
+    let element = told.element();
+    let moref = object_ref(element)?;
+    let missing = element.children().filter_map(|child| {
+        let path = || child.text_of("path").unwrap_or_default().to_owned();
+        match child.breach() {
+            Some(breach) if child.name() == property => Some((
+                child.text_of("name").unwrap_or_default().to_owned(),
+                beyond(breach),
+            )),
+            Some(breach) if child.name() == "missingSet" => Some((path(), beyond(breach))),
+            None if child.name() == "missingSet" => {
+                Some((path(), fault::read_localized(child.child("fault")?)))
+            }
+            Some(_) | None => None,
+        }
     });
     let object = Object {
         missing: missing.collect(),
         moref,
-        told,
+        told: told.clone(),
         property,
     };
-    if object.properties().any(|(path, _)| path.is_empty()) {
+    let paths = object.properties().map(|(path, _)| path);
+    let mut paths = paths.chain(object.missing.iter().map(|(path, _)| path.as_str()));
+    if element.breach().is_some() || paths.any(str::is_empty) {
         let what = format!("a property name of {}", object.moref);
         return Err(ReplyError::value(what, "a path"));
     }
+    drop(paths);
     Ok(object)
+}
+
+/// Why a value is not known that breaks a limit of ours: for whoever asks it is as good as withheld.
+fn beyond(breach: Breach) -> Fault {
+    Fault {
+        kind: FaultKind::Unreadable,
+        said: format!("the value cannot be read: it has {breach}"),
+    }
 }
 
 /// Whether the reply is that of a dead session: reading needs no session (`System.Anonymous`), so it answers with every
@@ -296,9 +356,24 @@ impl Vcenter {
         self.retrieve_in(&session, spec).await
     }
 
-    /// Reads once, in this session, to the last page.
+    /// Reads once, in this session, to the last page. What cannot be read whole is an error: nobody is to decide by the rest.
     pub(super) async fn retrieve_in(&self, session: &Session, spec: Spec) -> Result<Vec<Object>, Error> {
-        self.retrieve_pages(session, spec, PAGE).await
+        let read = self.retrieve_pages(session, spec, PAGE).await?;
+        let Some(broken) = read.unreadable.into_iter().next() else {
+            return Ok(read.objects);
+        };
+        let call = Call::read("RetrievePropertiesEx", &session.content.property_collector);
+        let object = broken.moref.map_or_else(
+            || "an object without a reference".to_owned(),
+            |moref| moref.to_string(),
+        );
+        Err(unreadable(
+            &call,
+            ReplyError::Object {
+                object,
+                why: broken.why,
+            },
+        ))
     }
 
     /// As [`Self::retrieve_in`], with so many objects per page.
@@ -307,19 +382,20 @@ impl Vcenter {
         session: &Session,
         spec: Spec,
         page: u32,
-    ) -> Result<Vec<Object>, Error> {
+    ) -> Result<Read, Error> {
         let collector = &session.content.property_collector;
         let options = Out::new("options").with(Out::text("maxObjects", page.to_string()));
         let mut call = Call::read("RetrievePropertiesEx", collector)
             .with(spec.render("specSet"))
             .with(options);
-        let mut objects = Vec::new();
+        let mut read = Read::default();
         for _ in 0..MAX_PAGES {
             let response = self.call_in(session, &call).await?;
-            let page = read_page(&response).map_err(|source| unreadable(&call, source))?;
-            objects.extend(page.objects);
+            let page = read_page(&response);
+            read.objects.extend(page.objects);
+            read.unreadable.extend(page.unreadable);
             let Some(token) = page.token else {
-                return self.unless_dead(session, &call, objects);
+                return self.unless_dead(session, &call, read);
             };
             call = Call::read("ContinueRetrievePropertiesEx", collector).with(Out::text("token", token));
         }
@@ -329,14 +405,9 @@ impl Vcenter {
         ))
     }
 
-    fn unless_dead(
-        &self,
-        session: &Session,
-        call: &Call,
-        objects: Vec<Object>,
-    ) -> Result<Vec<Object>, Error> {
-        if !is_of_dead_session(&objects) {
-            return Ok(objects);
+    fn unless_dead(&self, session: &Session, call: &Call, read: Read) -> Result<Read, Error> {
+        if !is_of_dead_session(&read.objects) {
+            return Ok(read);
         }
         self.sessions.give_up(session.generation);
         Err(dead_session(call, WITHHELD))

@@ -34,12 +34,27 @@ pub(super) struct Session {
     pub(super) generation: u64,
     pub(super) transport: Transport,
     pub(super) soap_action: String,
+    /// The negotiated API version, number by number.
+    version: Vec<u32>,
     pub(super) cookie: HeaderValue,
     pub(super) content: Content,
     /// `UserSession.key`, by which vCenter is asked what this session may do. It is no secret: the cookie is.
     pub(super) key: Option<String>,
     /// `UserSession.userName`: how vCenter calls us where it tells who did what. It need not be what we logged in with.
     pub(super) user: Option<String>,
+}
+
+impl Session {
+    /// Whether what came with that API version may be sent.
+    pub(super) fn speaks(&self, version: &[u32]) -> bool {
+        self.version.as_slice() >= version
+    }
+}
+
+/// The numbers of an API version, `8.0.3.0`. What follows the first that is no number does not count.
+fn numbers(version: &str) -> Vec<u32> {
+    let numbers = version.split('.').map(str::parse);
+    numbers.map_while(Result::ok).collect()
 }
 
 /// The singletons of a vCenter, read from its `ServiceContent`, never guessed.
@@ -201,7 +216,8 @@ impl Sessions {
         }
         gate.renew_transport(&self.settings)?;
         let transport = gate.transport.clone();
-        let soap_action = format!("urn:vim25/{}", self.negotiate(&transport).await?);
+        let version = self.negotiate(&transport).await?;
+        let soap_action = format!("urn:vim25/{version}");
         let content = self.service_content(&transport, &soap_action).await?;
         let call = soap::method("Login", &content.session_manager)
             .with(Out::text("userName", credentials.user.clone()))
@@ -260,6 +276,7 @@ impl Sessions {
             generation: gate.generation,
             transport,
             soap_action,
+            version: numbers(&version),
             cookie,
             content,
             key,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::fault::{self, Fault};
 use super::update::Power;
 use super::xml::write::Out;
-use super::xml::{Element, Part, Space, XmlError};
+use super::xml::{Element, Part, Shape, Space, XmlError};
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef};
 
 /// A managed object reference with its type. The value is opaque.
@@ -140,6 +140,14 @@ pub enum ReplyError {
         /// What should be there.
         expected: &'static str,
     },
+    /// An object of the reply cannot be read.
+    #[error("{object} cannot be read: {why}")]
+    Object {
+        /// Which.
+        object: String,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 impl ReplyError {
@@ -173,6 +181,20 @@ pub fn envelope(call: &Out, operation_id: &str) -> String {
     text
 }
 
+/// Of a `TaskInfo` on a page of the history what [`super::task`] reads is kept: its `result` is of any type and of any size. Of an
+/// object the property that breaks a limit is given up, and of a page the task that does.
+const REPLY: Shape = Shape {
+    sparse: Some(("TaskInfo", super::task::KEPT)),
+    bulkheads: &[
+        "changeSet",
+        "propSet",
+        "missingSet",
+        "TaskInfo",
+        "objectSet",
+        "objects",
+    ],
+};
+
 /// Reads an answer to `method`.
 ///
 /// # Errors
@@ -180,7 +202,7 @@ pub fn envelope(call: &Out, operation_id: &str) -> String {
 pub fn read_answer(method: &str, body: impl Into<Vec<u8>>) -> Result<Answer, ReplyError> {
     let of_envelope =
         |element: Element<'_>, name| element.space() == Space::Envelope && element.name() == name;
-    let envelope = Part::parse(body)?;
+    let envelope = Part::parse_as(body, REPLY)?;
     if !of_envelope(envelope.element(), "Envelope") {
         return Err(not_soap(envelope.element(), "a SOAP 1.1 Envelope"));
     }

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::feed::{Feed, Poll, Remains};
+use self::feed::{Feed, Remains};
 use self::following::{Done, Following, Scope};
 use super::client::{Error, Settings, Vcenter};
 use super::property::UpdateSet;
@@ -26,6 +26,7 @@ use super::update::{Roster, Update};
 
 mod feed;
 mod following;
+mod history;
 mod lookup;
 pub mod shadow;
 
@@ -151,7 +152,7 @@ impl Stream {
         let reread = self.vcenter.settings.reread_every.max(Duration::from_millis(10));
         let mut tick = interval_at(Instant::now() + reread, reread);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut poll = following.poll(Poll::Objects);
+        let mut poll = following.poll();
         let mut history: Option<Work<Option<UpdateSet>>> = None;
         let mut history_due = Instant::now() + HISTORY_PAUSE;
         let mut work: Option<Work<Done>> = None;
@@ -172,12 +173,17 @@ impl Stream {
                 set = &mut poll => {
                     let updates = following.set(set?, &mut self.stood);
                     self.tell(updates).await?;
-                    poll = following.poll(Poll::Objects);
+                    poll = following.poll();
                 }
                 page = finish(&mut history) => {
-                    history = None;
                     history_due = Instant::now() + HISTORY_PAUSE;
-                    following.page(page?);
+                    history = match page {
+                        Ok(page) => {
+                            following.page(page);
+                            None
+                        }
+                        Err(error) => Some(following.history_again(error)?),
+                    };
                     let updates = following.beside_poll(self.stood);
                     self.tell(updates).await?;
                 }
@@ -200,7 +206,7 @@ impl Stream {
                     work = Some(self.begin(&mut following, Scope::New));
                 }
                 () = sleep_until(history_due), if self.stood && history.is_none() && !following.hosts_push => {
-                    history = Some(following.poll(Poll::History));
+                    history = Some(following.history_poll());
                 }
                 _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
                 () = std::future::ready(()), if idle && following.is_due() => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
-use self::read::{Growing, limit, malformed};
+use self::read::{Growing, malformed};
 
 mod read;
 #[cfg(test)]
@@ -81,6 +81,36 @@ struct Node {
     /// The first node after all that are within it.
     end: u32,
     space: Space,
+    /// Why a part of it was dropped.
+    breach: Option<Breach>,
+}
+
+/// What of a document is not kept, and what is given up where a limit is broken, so that one value without bounds does not cost
+/// all the others. What is dropped costs no memory beside its bytes, and no stack, however deep it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shape {
+    /// Elements of that name keep only the children of these names.
+    pub sparse: Option<(&'static str, &'static [&'static str])>,
+    /// Where a limit is broken, the child of the innermost of these elements in which that happens is dropped, and the element is
+    /// [marked](Element::breach). Without such an element around it the whole document is refused.
+    pub bulkheads: &'static [&'static str],
+}
+
+/// Which limit was broken within an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breach {
+    /// [`MAX_DEPTH`].
+    Depth,
+    /// [`MAX_ELEMENTS`].
+    Elements,
+    /// [`MAX_TEXT`].
+    Text,
+    /// [`MAX_ATTRIBUTES`].
+    Attributes,
+    /// [`MAX_DECLARED`].
+    Namespaces,
+    /// A character that XML does not allow, or an entity.
+    Reference,
 }
 
 /// The two attributes that carry meaning.
@@ -150,33 +180,73 @@ pub enum XmlError {
         what: &'static str,
     },
     /// It exceeds one of the limits.
-    #[error("it has more than {limit} {what}")]
-    TooMuch {
-        /// Of what.
-        what: &'static str,
-        /// How much is allowed.
-        limit: usize,
-    },
+    #[error("it has {0}")]
+    Beyond(Breach),
+}
+
+impl Breach {
+    fn limit(self) -> usize {
+        match self {
+            Self::Depth => MAX_DEPTH,
+            Self::Elements => MAX_ELEMENTS,
+            Self::Text => MAX_TEXT,
+            Self::Attributes => MAX_ATTRIBUTES,
+            Self::Namespaces => MAX_DECLARED,
+            Self::Reference => 0,
+        }
+    }
+
+    /// Refuses more than the limit.
+    fn unless(self, is: usize) -> Result<(), XmlError> {
+        if is > self.limit() {
+            return Err(XmlError::Beyond(self));
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Breach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self {
+            Self::Depth => "levels of nesting",
+            Self::Elements => "elements",
+            Self::Text => "bytes in one text or attribute",
+            Self::Attributes => "attributes on one element",
+            Self::Namespaces => "namespaces that hold in one place",
+            Self::Reference => return f.write_str("an entity of its own or an illegal character reference"),
+        };
+        write!(f, "more than {} {what}", self.limit())
+    }
 }
 
 impl Part {
-    /// Reads a document; the part is its root element.
+    /// Reads a document whole; the part is its root element.
     ///
     /// # Errors
     /// For everything that is not one well-formed element under the limits, without DOCTYPE, processing instruction
     /// or own entities.
     pub fn parse(bytes: impl Into<Vec<u8>>) -> Result<Self, XmlError> {
+        Self::parse_as(bytes, Shape::default())
+    }
+
+    /// As [`Part::parse`], without what `shape` leaves out.
+    ///
+    /// # Errors
+    /// As [`Part::parse`], less what a bulkhead of `shape` contains.
+    pub fn parse_as(bytes: impl Into<Vec<u8>>, shape: Shape) -> Result<Self, XmlError> {
         let text = String::from_utf8(bytes.into()).map_err(|error| XmlError::Encoding {
             at: error.utf8_error().valid_up_to(),
         })?;
-        limit(text.len(), MAX_BYTES, "bytes")?;
+        if text.len() > MAX_BYTES {
+            return Err(XmlError::Beyond(Breach::Text));
+        }
         // `find` on a text looks at many bytes at once, `position` on a slice at each.
         if let Some(at) = text.find('\0') {
             return Err(XmlError::Nul { at });
         }
         let mut reader = Reader::from_str(&text);
         reader.config_mut().expand_empty_elements = true;
-        let mut growing = Growing::of(&text);
+        let mut growing = Growing::of(&text, shape);
         loop {
             match &reader.read_event() {
                 Ok(Event::Eof) => break,
@@ -244,6 +314,11 @@ impl<'d> Element<'d> {
     /// Its local name.
     pub fn name(self) -> &'d str {
         self.words(self.node().name)
+    }
+
+    /// The limit that was broken within it: a part of it was dropped, so that its value is not known.
+    pub fn breach(self) -> Option<Breach> {
+        self.node().breach
     }
 
     /// The text, empty where there are children.

@@ -7,6 +7,7 @@ use haulout::vsphere::property::{
 };
 use haulout::vsphere::session::choose_version;
 use haulout::vsphere::soap::{Answer, Moref, read_answer, returned_moref};
+use haulout::vsphere::task::{self, TaskInfo};
 use haulout::vsphere::update::{ClaimedDevice, DrsBehavior, Passthrough, Power, TaskState, Update};
 use haulout::vsphere::updates::shadow::Shadow;
 use haulout::vsphere::{decode, survey};
@@ -19,7 +20,7 @@ macro_rules! capture {
 
 fn page(bytes: &[u8]) -> Page {
     match read_answer("RetrievePropertiesEx", bytes).unwrap() {
-        Answer::Returned(response) => read_page(&response).unwrap(),
+        Answer::Returned(response) => read_page(&response),
         Answer::Fault { fault, .. } => panic!("{fault}"),
     }
 }
@@ -38,9 +39,8 @@ fn fault(method: &str, bytes: &[u8]) -> (haulout::vsphere::fault::Fault, Option<
     }
 }
 
-fn task(bytes: &[u8]) -> decode::TaskInfo {
-    let objects = page(bytes).objects;
-    decode::task_info(objects[0].get("info").unwrap()).unwrap()
+fn task(bytes: &[u8]) -> TaskInfo {
+    task::read(&page(bytes).objects[0], None).unwrap()
 }
 
 fn vm(bytes: &[u8]) -> (Object, Update) {
@@ -154,7 +154,7 @@ fn a_host_is_entering_from_the_click_to_the_cancel() {
 /// The same click, told as ended well.
 fn ended_well() -> Vec<Change> {
     let running = String::from_utf8(capture!("entering").to_vec()).unwrap();
-    let ended = running.replace("<state>running</state>", "<state>success</state>");
+    let ended = running.replace(">running</val>", ">success</val>");
     assert_ne!(ended, running);
     let tasks = set(ended.as_bytes()).unwrap().changes.into_iter();
     tasks

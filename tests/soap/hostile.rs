@@ -1,7 +1,7 @@
 //! Replies that are broken, foreign or made to hurt: each is one clear error, soon.
 
 use haulout::vsphere::error::chain;
-use haulout::vsphere::property::{read_page, read_update_set};
+use haulout::vsphere::property::{Change, Object, UpdateSet, read_page, read_update_set};
 use haulout::vsphere::soap::{Answer, read_answer};
 use haulout::vsphere::xml::Part;
 
@@ -25,11 +25,6 @@ fn every_hostile_reply_is_one_clear_error() {
     let response = |inner: &str| {
         reply(&format!(
             r#"<WaitForUpdatesExResponse xmlns="urn:vim25"><returnval>{inner}</returnval></WaitForUpdatesExResponse>"#
-        ))
-    };
-    let object = |inner: &str| {
-        response(&format!(
-            "<version>1</version><filterSet><objectSet>{inner}</objectSet></filterSet>"
         ))
     };
     let attributes: String = (0..100_000).map(|n| format!(" a{n}=\"\"")).collect();
@@ -106,7 +101,7 @@ fn every_hostile_reply_is_one_clear_error() {
         (
             "long text",
             reply(&format!("<a>{long}</a>")).into(),
-            "bytes of text",
+            "bytes in one text",
         ),
         ("elements", reply(&"<a/>".repeat(600_000)).into(), "elements"),
         (
@@ -146,22 +141,6 @@ fn every_hostile_reply_is_one_clear_error() {
             "Y: vCenter gave no words",
         ),
         ("no version", response("<filterSet/>").into(), "version"),
-        (
-            "unknown kind",
-            object(r#"<kind>explode</kind><obj type="Task">t</obj>"#).into(),
-            "enter, modify or leave",
-        ),
-        ("no object", object("<kind>enter</kind>").into(), "obj is missing"),
-        (
-            "empty moref",
-            object(r#"<kind>leave</kind><obj type="Task"></obj>"#).into(),
-            "obj is missing",
-        ),
-        (
-            "no property name",
-            object(r#"<kind>enter</kind><obj type="Task">t</obj><changeSet><val>1</val></changeSet>"#).into(),
-            "property name",
-        ),
     ];
     for (name, bytes, words) in cases {
         let error = error_of(&bytes).unwrap_or_else(|| panic!("{name}: it was accepted"));
@@ -188,7 +167,7 @@ fn what_is_only_unknown_is_no_error() {
     let Answer::Returned(response) = read_answer("RetrievePropertiesEx", empty.as_bytes()).unwrap() else {
         panic!("a fault");
     };
-    assert!(read_page(&response).unwrap().objects.is_empty());
+    assert!(read_page(&response).objects.is_empty());
 }
 
 #[test]
@@ -217,5 +196,121 @@ fn no_damage_to_a_real_reply_makes_a_panic() {
         let mut damaged = whole.to_vec();
         damaged[at..at + 5].copy_from_slice(b"<&>\"=");
         let _ = error_of(&damaged);
+    }
+}
+
+fn update_set(objects: &str) -> UpdateSet {
+    let text = reply(&format!(
+        r#"<WaitForUpdatesExResponse xmlns="urn:vim25"><returnval><version>1</version><filterSet>{objects}</filterSet></returnval></WaitForUpdatesExResponse>"#
+    ));
+    match read_answer("WaitForUpdatesEx", text).unwrap() {
+        Answer::Returned(response) => read_update_set(&response).unwrap().unwrap(),
+        Answer::Fault { fault, .. } => panic!("{fault}"),
+    }
+}
+
+fn upserted(set: &UpdateSet) -> Vec<&Object> {
+    let mut objects = Vec::new();
+    for change in &set.changes {
+        match change {
+            Change::Upsert(object) => objects.push(object),
+            Change::Gone(_) => {}
+        }
+    }
+    objects
+}
+
+/// Contents that break one of the limits of the reader each.
+fn oversized() -> Vec<(&'static str, String)> {
+    vec![
+        ("1.5 MiB of text", "x".repeat(3 << 19)),
+        ("70 levels", format!("{}{}", "<a>".repeat(70), "</a>".repeat(70))),
+        (
+            "a million levels",
+            format!("{}{}", "<a>".repeat(1_000_000), "</a>".repeat(1_000_000)),
+        ),
+        ("600,000 elements", "<a/>".repeat(600_000)),
+        (
+            "100 attributes",
+            format!(
+                "<a{}/>",
+                (0..100).map(|n| format!(" a{n}=\"\"")).collect::<String>()
+            ),
+        ),
+        ("an illegal character reference", "<a>&#0;</a>".to_owned()),
+    ]
+}
+
+#[test]
+fn task_result_of_any_size_is_passed_over() {
+    for (what, result) in oversized() {
+        let task = |n, result: &str| {
+            format!(
+                r#"<TaskInfo><key>{n}</key><task type="Task">task-{n}</task><descriptionId>HostSystem.scan</descriptionId><state>success</state>
+                   <cancelled>false</cancelled><result i:type="xsd:string">{result}</result><queueTime>2026-11-21T09:57:02Z</queueTime></TaskInfo>"#
+            )
+        };
+        let set = update_set(&format!(
+            r#"<objectSet><kind>modify</kind><obj type="TaskHistoryCollector">session[1]2</obj><changeSet><name>latestPage</name><op>assign</op>
+               <val i:type="ArrayOfTaskInfo">{}{}</val></changeSet></objectSet>"#,
+            task(1, &result),
+            task(2, "ok"),
+        ));
+        let page = upserted(&set)[0].get("latestPage").unwrap();
+        let tasks: Vec<_> = page.children().map(haulout::vsphere::task::from_page).collect();
+        let tasks: Vec<_> = tasks
+            .into_iter()
+            .map(|task| task.unwrap().moref.to_string())
+            .collect();
+        assert_eq!(tasks, ["task-1", "task-2"], "{what}");
+    }
+}
+
+#[test]
+fn property_beyond_the_limits_is_unreadable_and_others_are_not() {
+    for (what, value) in oversized() {
+        let set = update_set(&format!(
+            r#"<objectSet><kind>modify</kind><obj type="HostSystem">host-1</obj><changeSet><name>name</name><op>assign</op><val>a</val></changeSet>
+               <changeSet><name>hardware.pciDevice</name><op>assign</op><val>{value}</val></changeSet>
+               <changeSet><name>parent</name><op>assign</op><val>b</val></changeSet></objectSet>
+               <objectSet><kind>modify</kind><obj type="HostSystem">host-2</obj><changeSet><name>name</name><op>assign</op><val>c</val></changeSet></objectSet>"#
+        ));
+        let objects = upserted(&set);
+        let names: Vec<_> = objects
+            .iter()
+            .map(|object| object.get("name").unwrap().text())
+            .collect();
+        assert_eq!(names, ["a", "c"], "{what}");
+        assert_eq!(objects[0].get("parent").unwrap().text(), "b", "{what}");
+        assert!(objects[0].get("hardware.pciDevice").is_none(), "{what}");
+        let denied = objects[0]
+            .denied("hardware.pciDevice")
+            .unwrap_or_else(|| panic!("{what}"));
+        assert!(denied.said.contains("cannot be read"), "{what}: {denied}");
+    }
+}
+
+#[test]
+fn object_that_cannot_be_read_costs_itself_alone() {
+    for (broken, words) in [
+        (
+            r#"<kind>explode</kind><obj type="Task">t</obj>"#,
+            "enter, modify or leave",
+        ),
+        ("<kind>enter</kind>", "obj is missing"),
+        (r#"<kind>leave</kind><obj type="Task"></obj>"#, "obj is missing"),
+        (
+            r#"<kind>enter</kind><obj type="Task">t</obj><changeSet><val>1</val></changeSet>"#,
+            "property name",
+        ),
+    ] {
+        let set = update_set(&format!(
+            r#"<objectSet>{broken}</objectSet><objectSet><kind>enter</kind><obj type="Task">task-2</obj></objectSet>"#
+        ));
+        assert_eq!(upserted(&set).len(), 1, "{broken}");
+        let [unreadable] = set.unreadable.as_slice() else {
+            panic!("{broken}: {:?}", set.unreadable);
+        };
+        assert!(unreadable.why.contains(words), "{broken}: {unreadable:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! Sessions against a server that is a script: how often is logged in, and what is sent when.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,17 +13,13 @@ use haulout::vsphere::client::{
 use haulout::vsphere::fault::FaultKind;
 use haulout::vsphere::update::{Roster, Update};
 use haulout::vsphere::updates;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-const VERSIONS: &[u8] = include_bytes!("../../proto-notes/captures/versions.xml");
-const CONTENT: &[u8] = include_bytes!("../../proto-notes/captures/service-content.xml");
-const LOGIN: &[u8] = include_bytes!("../../proto-notes/captures/login.xml");
+use super::server::{Answers, CONTENT, DEAD, LOGIN, Reply, Request, VERSIONS, serve, settings, someone};
+
 const REFUSED: &[u8] = include_bytes!("../../proto-notes/captures/login-refused.xml");
-const DEAD: &[u8] = include_bytes!("../../proto-notes/captures/dead-session-call.xml");
 
 fn permit() -> Permit {
     Gate::without_election().pass(Errand::Effect).unwrap()
@@ -42,7 +39,7 @@ struct Script {
 }
 
 impl Script {
-    fn answer(&self, head: &str, body: &str) -> (u16, String, Vec<u8>) {
+    fn reply(&self, head: &str, body: &str) -> (u16, String, Vec<u8>) {
         let cookie = |n: usize| format!("vmware_soap_session=\"s {n}\"");
         if head.starts_with("GET /sdk/vimServiceVersions.xml") {
             return (200, String::new(), VERSIONS.to_vec());
@@ -78,60 +75,25 @@ impl Script {
     }
 }
 
-async fn serve(mut stream: TcpStream, script: Arc<Script>) -> Option<()> {
-    let mut buffer = Vec::new();
-    loop {
-        let (head, length) = loop {
-            let text = String::from_utf8_lossy(&buffer).into_owned();
-            if let Some((head, _)) = text.split_once("\r\n\r\n") {
-                let lower = head.to_ascii_lowercase();
-                let length = lower
-                    .lines()
-                    .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
-                break (head.to_owned(), length.unwrap_or(0_usize));
-            }
-            (stream.read_buf(&mut buffer).await.ok()? > 0).then_some(())?;
-        };
-        let end = head.len() + 4 + length;
-        while buffer.len() < end {
-            (stream.read_buf(&mut buffer).await.ok()? > 0).then_some(())?;
-        }
-        let body = String::from_utf8_lossy(&buffer[head.len() + 4..end]).into_owned();
-        buffer.drain(..end);
-        let (status, headers, reply) = script.answer(&head, &body);
-        let head = format!(
-            "HTTP/1.1 {status} x\r\n{headers}Content-Length: {}\r\n\r\n",
-            reply.len()
-        );
-        stream.write_all(head.as_bytes()).await.ok()?;
-        stream.write_all(&reply).await.ok()?;
+impl Answers for Script {
+    fn answer(self: Arc<Self>, request: Request) -> Pin<Box<dyn Future<Output = Reply> + Send>> {
+        let (status, headers, body) = self.reply(&request.head, &request.body);
+        Box::pin(std::future::ready(Reply::Answer {
+            status,
+            headers,
+            body,
+        }))
     }
 }
 
 async fn start(script: Script, source: Option<CredentialSource>) -> (Vcenter, Arc<Script>, JoinSet<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = Endpoint::parse(&format!("http://{}/sdk", listener.local_addr().unwrap())).unwrap();
     let script = Arc::new(script);
-    let mut tasks = JoinSet::new();
-    let served = script.clone();
-    tasks.spawn(async move {
-        let mut connections = JoinSet::new();
-        while let Ok((stream, _)) = listener.accept().await {
-            connections.spawn(serve(stream, served.clone()));
-        }
-    });
-    let source = source.unwrap_or_else(someone);
-    let mut settings = Settings::new(endpoint, source, Trust::Nothing);
-    settings.call_deadline = Duration::from_secs(5);
-    settings.retry_min = Duration::from_millis(10);
-    (Vcenter::new(settings).unwrap(), script, tasks)
-}
-
-fn someone() -> CredentialSource {
-    CredentialSource {
-        user: CredentialPart::Given("someone".to_owned().into()),
-        password: CredentialPart::Given("hunter2".to_owned().into()),
+    let (endpoint, tasks) = serve(script.clone()).await;
+    let mut settings = settings(endpoint);
+    if let Some(source) = source {
+        settings.credentials = source;
     }
+    (Vcenter::new(settings).unwrap(), script, tasks)
 }
 
 #[tokio::test]

@@ -8,10 +8,12 @@ use tokio::sync::OnceCell;
 
 use super::super::client::{Call, Error, Vcenter};
 use super::super::poll_connection::PollConnection;
-use super::super::property::{self, Object, Spec, Step, UpdateSet, dead_session, unreadable};
+use super::super::property::{self, Read, Spec, Step, UpdateSet, dead_session, unreadable};
 use super::super::session::Session;
 use super::super::soap::{self, Moref};
+use super::super::task;
 use super::super::xml::write::Out;
+use crate::ids::TaskRef;
 
 /// Tearing down is a courtesy to vCenter, which would otherwise keep the objects until the session idles out.
 const TEAR_DOWN: Duration = Duration::from_secs(5);
@@ -21,13 +23,6 @@ const SET: u32 = 100;
 /// Objects per page of what is read again. It is a few small properties of each, so all hosts of the largest vCenter, the
 /// VMs of ours on them and their tasks go into one call.
 const AGAIN: u32 = 10_000;
-/// Tasks on the history's page: some 100 KiB. It is sent whole whenever any task of the vCenter begins or ends. A task is pushed
-/// off it unseen only where a hundred more begin between two looks, a second apart; it is then found in `recentTask`, of
-/// which the history is the second teller, or by the re-read.
-const HISTORY_PAGE: u32 = 100;
-/// How long a page of the history lies unread. A click is told by both polls at once, and the page, which is the larger and
-/// the second teller, must not be read first.
-const HISTORY_WAITS: Duration = Duration::from_millis(10);
 /// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
 pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
 
@@ -69,27 +64,22 @@ pub(super) struct Feed {
     vcenter: Vcenter,
     pub(super) session: Arc<Session>,
     collector: Moref,
-    /// Watches the task history, where vCenter lets us; made by the first poll that asks for it. It is another collector
-    /// with a poll of its own, because one collector answers only when all its filters are calculated, and a history is
-    /// slow to calculate.
-    history: OnceCell<Option<Moref>>,
     hosts: Moref,
     /// What is followed one by one: our VMs, the tasks that are awaited, and the hosts that could take a VM of ours. With its
     /// filter it is made when there is something to follow: a poll that waits hears of a filter that is made
     /// meanwhile (vSphere Web Services SDK Programming Guide, "Property Filters").
     list: OnceCell<Moref>,
-    /// Of each poll one of its own.
-    connections: [Arc<PollConnection>; 2],
+    connection: Arc<PollConnection>,
     remains: Remains,
 }
 
-/// Which of the feed's polls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Poll {
-    /// Hosts, our VMs, and the tasks of both.
-    Objects,
-    /// The task history.
-    History,
+/// A question of a long poll.
+pub(super) struct Poll<'a> {
+    pub(super) collector: &'a Moref,
+    pub(super) connection: &'a Arc<PollConnection>,
+    pub(super) version: &'a str,
+    /// How long the answer lies unread.
+    pub(super) unread_for: Duration,
 }
 
 /// What was made in a session and has to be destroyed in it, oldest first, each with the method that destroys it. Clones
@@ -140,13 +130,25 @@ impl Remains {
         }
     }
 
+    /// Destroys one of what was made, before all the others are.
+    pub(super) async fn unmake(&self, moref: &Moref) {
+        let method = {
+            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = made.iter().position(|(_, it)| it == moref);
+            at.map(|at| made.remove(at).0)
+        };
+        if let Some(method) = method {
+            self.attempt(&Call::act(method, moref)).await;
+        }
+    }
+
     async fn attempt(&self, call: &Call) {
         if let Err(error) = self.vcenter.call_within(&self.session, call, TEAR_DOWN).await {
             tracing::debug!(method = call.method, error = %error.chain(), "not torn down");
         }
     }
 
-    async fn make(&self, call: Call, destroy: &'static str) -> Result<Moref, Error> {
+    pub(super) async fn make(&self, call: Call, destroy: &'static str) -> Result<Moref, Error> {
         let response = self.vcenter.call_in(&self.session, &call).await?;
         let moref = soap::returned_moref(&response).map_err(|source| unreadable(&call, source))?;
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,31 +179,32 @@ impl Feed {
             vcenter,
             session: session.clone(),
             collector,
-            history: OnceCell::new(),
             hosts,
             list: OnceCell::new(),
-            connections: std::array::from_fn(|_| Arc::new(session.transport.poll_connection())),
+            connection: Arc::new(session.transport.poll_connection()),
             remains: remains.clone(),
         };
         // The first poll comes right after, over a connection that takes a handshake. A filter that is refused is told without it.
-        let [of_objects, _] = &feed.connections;
         tokio::try_join!(feed.filter(&feed.collector, feed.host_spec()), async {
-            of_objects.prepare().await;
+            feed.connection.prepare().await;
             Ok(())
         })?;
         Ok(feed)
     }
 
-    /// The next set; `None` when nothing happened for the length of the long poll. Without a history its poll never ends.
-    pub(super) async fn wait(&self, poll: Poll, version: &str) -> Result<Option<UpdateSet>, Error> {
-        let [of_objects, of_history] = &self.connections;
-        let (collector, connection) = match poll {
-            Poll::Objects => (&self.collector, of_objects),
-            Poll::History => match self.history.get_or_try_init(|| self.watch_history()).await? {
-                Some(history) => (history, of_history),
-                None => return std::future::pending().await,
-            },
+    /// The next set of hosts, our VMs, and the tasks of both; `None` when nothing happened for the length of the long poll.
+    pub(super) async fn wait(&self, version: &str) -> Result<Option<UpdateSet>, Error> {
+        let poll = Poll {
+            collector: &self.collector,
+            connection: &self.connection,
+            version,
+            unread_for: Duration::ZERO,
         };
+        self.poll(poll).await
+    }
+
+    /// Asks one of the collectors for what comes after a version of it.
+    pub(super) async fn poll(&self, poll: Poll<'_>) -> Result<Option<UpdateSet>, Error> {
         let settings = &self.vcenter.settings;
         let options = Out::new("options")
             .with(Out::text(
@@ -209,14 +212,11 @@ impl Feed {
                 settings.long_poll.as_secs().max(1).to_string(),
             ))
             .with(Out::text("maxObjectUpdates", SET.to_string()));
-        let call = Call::read("WaitForUpdatesEx", collector)
-            .with(Out::text("version", version))
+        let call = Call::read("WaitForUpdatesEx", poll.collector)
+            .with(Out::text("version", poll.version))
             .with(options)
-            .over(connection.clone())
-            .unread_for(match poll {
-                Poll::Objects => Duration::ZERO,
-                Poll::History => HISTORY_WAITS,
-            });
+            .over(poll.connection.clone())
+            .unread_for(poll.unread_for);
         // The server may answer late by as much as its calculation takes, as it may with every other call.
         let deadline = settings.long_poll + settings.call_deadline;
         let response = self.vcenter.call_within(&self.session, &call, deadline).await?;
@@ -259,19 +259,19 @@ impl Feed {
 
     /// Reads hosts, our VMs and their tasks once more, all pages. Where hosts are known and none is read, the view through which
     /// they were read is gone, and with it the session: a missing object is left out of what is read, without a fault.
-    pub(super) async fn read_again(&self, knows_hosts: bool) -> Result<Vec<Object>, Error> {
+    pub(super) async fn read_again(&self, knows_hosts: bool) -> Result<Read, Error> {
         let host = Step::new("HostSystem", "recentTask", Vec::new());
         let vm = Step::new("VirtualMachine", "recentTask", Vec::new());
         let mut spec = Spec::default()
             .read("HostSystem", HOST_AGAIN)
             .read("VirtualMachine", VM_AGAIN)
-            .read("Task", &["info"])
+            .read("Task", task::PATHS)
             .through(&self.hosts, vec![Step::new("ContainerView", "view", vec![host])]);
         if let Some(list) = self.list.get() {
             spec = spec.through(list, vec![Step::new("ListView", "view", vec![vm])]);
         }
-        let objects = self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await?;
-        if knows_hosts && !objects.iter().any(|object| object.moref.host().is_some()) {
+        let read = self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await?;
+        if knows_hosts && !read.objects.iter().any(|object| object.moref.host().is_some()) {
             self.vcenter.sessions.give_up(self.session.generation);
             let call = Call::read("RetrievePropertiesEx", &self.hosts);
             return Err(dead_session(
@@ -279,7 +279,26 @@ impl Feed {
                 "none of the hosts stands in our view any more",
             ));
         }
-        Ok(objects)
+        Ok(read)
+    }
+
+    /// Reads tasks of ours by themselves, with their results.
+    pub(super) async fn look_at(&self, tasks: &BTreeSet<TaskRef>) -> Result<Read, Error> {
+        let mut spec = Spec::default().read("Task", &[task::PATHS, &[task::RESULT]].concat());
+        for task in tasks {
+            spec = spec.of(&task.into(), Vec::new());
+        }
+        self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await
+    }
+
+    /// What was made in the session, to which more may be added.
+    pub(super) fn remains(&self) -> &Remains {
+        &self.remains
+    }
+
+    /// Whether there is a session: one that was found gone is given up.
+    pub(super) fn is_alive(&self) -> bool {
+        self.vcenter.sessions.live().is_some()
     }
 
     /// The client, for reads in the feed's session.
@@ -292,7 +311,7 @@ impl Feed {
         let of_host = vec![Step::new("HostSystem", "recentTask", Vec::new())];
         Spec::default()
             .read("HostSystem", HOST)
-            .read("Task", &["info"])
+            .read("Task", task::PATHS)
             .through(&self.hosts, vec![Step::new("ContainerView", "view", of_host)])
     }
 
@@ -306,7 +325,7 @@ impl Feed {
         ];
         Spec::default()
             .read("VirtualMachine", vm)
-            .read("Task", &["info"])
+            .read("Task", task::PATHS)
             .read("HostSystem", DEVICES)
             // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
             .read("ComputeResource", &["name", "configurationEx"])
@@ -327,7 +346,7 @@ impl Feed {
         Ok(list)
     }
 
-    async fn filter(&self, collector: &Moref, spec: Spec) -> Result<(), Error> {
+    pub(super) async fn filter(&self, collector: &Moref, spec: Spec) -> Result<(), Error> {
         let call = Call::act("CreateFilter", collector)
             .with(spec.render("spec"))
             .with(Out::text("partialUpdates", "false"));
@@ -335,40 +354,15 @@ impl Feed {
         Ok(())
     }
 
-    /// Watches the newest tasks of all the inventory, where vCenter lets us.
-    async fn watch_history(&self) -> Result<Option<Moref>, Error> {
-        let history = self.make_history().await;
-        Ok(self.optional("the task history", history)?.flatten())
-    }
-
-    async fn make_history(&self) -> Result<Option<Moref>, Error> {
-        let remains = &self.remains;
-        let content = &self.session.content;
-        let Some(tasks) = &content.task_manager else {
-            return Ok(None);
-        };
-        let entity = Out::new("entity")
-            .with(Out::moref("entity", &content.root_folder))
-            .with(Out::text("recursion", "all"));
-        let create = Call::act("CreateCollectorForTasks", tasks).with(Out::new("filter").with(entity));
-        let history = remains.make(create, "DestroyCollector").await?;
-        let size =
-            Call::act("SetCollectorPageSize", &history).with(Out::text("maxCount", HISTORY_PAGE.to_string()));
-        self.vcenter.call_in(&self.session, &size).await?;
-        let spec = Spec::default()
-            .read("TaskHistoryCollector", &["latestPage"])
-            .of(&history, Vec::new());
-        let collector = Call::act("CreatePropertyCollector", &content.property_collector);
-        let collector = remains.make(collector, "DestroyPropertyCollector").await?;
-        self.filter(&collector, spec).await?;
-        Ok(Some(collector))
-    }
-
     /// A refusal of something that the stream can do without is told and passed over.
-    fn optional<T>(&self, what: &'static str, result: Result<T, Error>) -> Result<Option<T>, Error> {
+    pub(super) fn optional<T>(
+        &self,
+        what: &'static str,
+        result: Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
         match result {
             Ok(made) => Ok(Some(made)),
-            Err(Error::Refused { source, .. }) if self.vcenter.sessions.live().is_some() => {
+            Err(Error::Refused { source, .. }) if self.is_alive() => {
                 tracing::info!(what, fault = %source, "vCenter does not provide it; the stream goes on without");
                 Ok(None)
             }

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::client::Error;
-use super::super::property::{Object, UpdateSet};
+use super::super::property::{Read, UpdateSet};
 use super::super::soap::Moref;
 use super::super::update::{Pressing, Roster, Update, Vm, VmKey};
-use super::feed::{Feed, Poll};
+use super::feed::Feed;
+use super::history::{self, History};
 use super::shadow::Shadow;
 use super::{Work, lookup};
-use crate::ids::{ComputeRef, HostRef, VmRef};
+use crate::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
 /// Keys that a re-read asks for although nothing new is known of them, in turn: 120 questions a minute at the most, in two
 /// byte orders each, whatever the number of nodes. None are asked while each node has its one VM and stays in service.
@@ -40,6 +41,8 @@ pub(super) struct Job {
     listed: BTreeSet<Moref>,
     /// Hosts whose devices are to be followed too.
     candidates: BTreeSet<HostRef>,
+    /// Tasks to be read by themselves.
+    tasks: BTreeSet<TaskRef>,
     /// vCenter has told of a host, and not that all are gone.
     knows_hosts: bool,
 }
@@ -50,7 +53,8 @@ pub(super) struct Done {
     pressing: BTreeMap<VmKey, Pressing>,
     found: Found,
     listed: BTreeSet<Moref>,
-    pub(super) read_again: Option<Vec<Object>>,
+    tasks: Read,
+    pub(super) read_again: Option<Read>,
 }
 
 impl Job {
@@ -72,6 +76,10 @@ impl Job {
             let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
             self.feed.change(add.iter(), std::iter::empty()).await?;
         }
+        let tasks = match self.tasks.is_empty() {
+            true => Read::default(),
+            false => self.feed.look_at(&self.tasks).await?,
+        };
         let read_again = match self.scope {
             Scope::All => Some(self.feed.read_again(self.knows_hosts).await?),
             Scope::New | Scope::Lookups => None,
@@ -81,6 +89,7 @@ impl Job {
             pressing: self.roster.pressing,
             found,
             listed: wanted,
+            tasks,
             read_again,
         })
     }
@@ -89,6 +98,7 @@ impl Job {
 /// A feed that is followed, and what it has told.
 pub(super) struct Following {
     feed: Arc<Feed>,
+    history: Arc<History>,
     version: String,
     history_version: String,
     shadow: Shadow,
@@ -140,17 +150,38 @@ impl Following {
             pressing: BTreeMap::new(),
             asked_last: None,
             hosts_push: false,
+            history: Arc::new(History::of(&feed)),
             feed,
         }
     }
 
-    pub(super) fn poll(&self, poll: Poll) -> Work<Option<UpdateSet>> {
-        let version = match poll {
-            Poll::Objects => self.version.clone(),
-            Poll::History => self.history_version.clone(),
-        };
-        let feed = self.feed.clone();
-        Box::pin(async move { feed.wait(poll, &version).await })
+    pub(super) fn poll(&self) -> Work<Option<UpdateSet>> {
+        let (feed, version) = (self.feed.clone(), self.version.clone());
+        Box::pin(async move { feed.wait(&version).await })
+    }
+
+    pub(super) fn history_poll(&self) -> Work<Option<UpdateSet>> {
+        let (history, version) = (self.history.clone(), self.history_version.clone());
+        Box::pin(async move { history.wait(&version).await })
+    }
+
+    /// Goes on without a page of the history that cannot be read, and makes another history later: asked again at once, this one
+    /// would give the same page.
+    pub(super) fn history_again(&mut self, error: Error) -> Result<Work<Option<UpdateSet>>, Error> {
+        if !history::costs_the_history_alone(&error) {
+            return Err(error);
+        }
+        tracing::warn!(
+            error = %error.chain(),
+            "the task history cannot be read; the stream goes on without it, and takes it up again later"
+        );
+        let old = std::mem::replace(&mut self.history, Arc::new(History::of(&self.feed)));
+        self.history_version = String::new();
+        let again = self.history_poll();
+        Ok(Box::pin(async move {
+            old.give_up().await;
+            again.await
+        }))
     }
 
     pub(super) fn job(&mut self, roster: Roster, scope: Scope) -> Job {
@@ -183,6 +214,7 @@ impl Following {
             found: self.found.clone(),
             listed: self.listed.clone(),
             candidates,
+            tasks: self.shadow.take_to_look_at(),
             knows_hosts: self.shadow.knows_hosts(),
         }
     }
@@ -225,6 +257,7 @@ impl Following {
             return Vec::new();
         };
         self.version = set.version;
+        self.shadow.note_unreadable(&set.unreadable);
         let tells_a_click = self.tells_a_click(|shadow| shadow.apply(set.changes));
         // What a first set tells stood there before and was not pushed.
         self.hosts_push |= *stood && tells_a_click;
@@ -261,7 +294,7 @@ impl Following {
 
     /// Whether something is to be done beside the polls at once.
     pub(super) fn is_due(&self) -> bool {
-        self.candidates_due || !self.doubtful.is_empty()
+        self.candidates_due || !self.doubtful.is_empty() || self.shadow.has_to_look()
     }
 
     /// A VM of ours that has come or moved, or a host that came into a cluster where one stands, may mean more candidates.
@@ -328,6 +361,7 @@ impl Following {
     pub(super) fn page(&mut self, set: Option<UpdateSet>) {
         if let Some(set) = set {
             self.history_version = set.version;
+            self.shadow.note_unreadable(&set.unreadable);
             self.hosts_push &= !self.tells_a_click(|shadow| shadow.apply(set.changes));
         }
     }
@@ -345,8 +379,11 @@ impl Following {
         self.found_is_news = done.found != self.told;
         self.found = done.found;
         self.listed = done.listed;
-        if let Some(objects) = done.read_again {
-            self.hosts_push &= !self.tells_a_click(|shadow| shadow.merge_reread(&objects));
+        self.shadow.note_unreadable(&done.tasks.unreadable);
+        self.shadow.look_at(&done.tasks.objects);
+        if let Some(read) = done.read_again {
+            self.shadow.note_unreadable(&read.unreadable);
+            self.hosts_push &= !self.tells_a_click(|shadow| shadow.merge_reread(&read.objects));
         }
     }
 

@@ -4,15 +4,19 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use self::complaints::Complaints;
 use self::facts::{ComputeFacts, HostFacts, VmFacts};
-use super::super::decode::{self, TaskInfo};
-use super::super::property::{Change, Object};
-use super::super::soap::Moref;
+use super::super::decode;
+use super::super::fault::FaultKind;
+use super::super::property::{Change, Object, Unreadable};
+use super::super::soap::{Moref, ReplyError};
+use super::super::task::{self, TaskInfo};
 use super::super::text;
 use super::super::update::{Compute, Entering, Host, Power, Signal, Task, TaskState, Update, Vm};
 use super::super::xml::Element;
 use crate::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
+mod complaints;
 mod facts;
 
 /// The shadow of one feed. It starts empty with each.
@@ -32,6 +36,10 @@ pub struct Shadow {
     entering: BTreeSet<TaskRef>,
     ours: BTreeSet<VmRef>,
     awaited: BTreeSet<TaskRef>,
+    /// Awaited tasks that are to be read by themselves: they succeeded, and what they did is in their result.
+    to_look_at: BTreeSet<TaskRef>,
+    /// Awaited tasks that were.
+    looked_at: BTreeSet<TaskRef>,
     /// Maintenance tasks that ended well while their host does not tell that it is in maintenance. The end of the task
     /// and the state of the host come on two ways, in either order; between the two the host must not look as if it had
     /// come out of maintenance, or its VMs would be powered on.
@@ -47,6 +55,7 @@ pub struct Shadow {
     /// that question may have been made earlier and still tell of it: a VM that is on must not look off for a moment, or
     /// its node would be waited for to boot once more.
     superseded: HashMap<VmRef, Whereabouts>,
+    complaints: Complaints,
     told: Told,
 }
 
@@ -211,7 +220,26 @@ impl Shadow {
 
     /// Says which tasks are awaited: before vCenter is asked for them, because its answer may come first.
     pub fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
+        self.looked_at.retain(|task| awaited.contains(task));
         self.awaited = awaited;
+    }
+
+    /// Whether there is a task that has to be read by itself.
+    pub fn has_to_look(&self) -> bool {
+        !self.to_look_at.is_empty()
+    }
+
+    /// Hands out the tasks that have to be read by themselves.
+    pub fn take_to_look_at(&mut self) -> BTreeSet<TaskRef> {
+        std::mem::take(&mut self.to_look_at)
+    }
+
+    /// Takes what was read of tasks by themselves, with their results.
+    pub fn look_at(&mut self, objects: &[Object]) {
+        for object in objects {
+            self.looked_at.extend(object.moref.task());
+            self.upsert(object);
+        }
     }
 
     /// Says which VMs are ours. One that is ours no more is told gone.
@@ -278,6 +306,14 @@ impl Shadow {
     }
 
     fn upsert(&mut self, object: &Object) {
+        let unreadable = object.missing.iter();
+        if let Some((path, fault)) = unreadable
+            .clone()
+            .find(|(_, fault)| fault.kind == FaultKind::Unreadable)
+        {
+            self.complaints
+                .note(Some(&object.moref), &format!("{path}: {}", fault.said));
+        }
         let unreadable = object.missing.iter().map(|(path, _)| (path.as_str(), None));
         let readable = object.properties();
         let moref = &object.moref;
@@ -304,13 +340,22 @@ impl Shadow {
             unreadable
                 .chain(readable)
                 .for_each(|(path, value)| facts.set(path, value));
-        } else if moref.kind == "Task" {
-            if let Some(task) = object.get("info").and_then(read_task) {
-                self.task(task);
+        } else if let Some(task) = moref.task() {
+            let known = self.tasks.get(&task);
+            // What changes of a task that was passed over is told without the rest.
+            if known.is_some() || object.properties().any(|(path, _)| path == "info.descriptionId") {
+                let read = task::read(object, known);
+                if let Some(task) = self.readable(moref, read) {
+                    self.task(task);
+                }
             }
         } else if moref.kind == "TaskHistoryCollector" {
             let page = object.get("latestPage").into_iter().flat_map(Element::children);
-            for task in page.filter_map(read_task) {
+            for info in page {
+                let of = info.child("task").and_then(Moref::read);
+                let Some(task) = self.readable(of.as_ref().unwrap_or(moref), task::from_page(info)) else {
+                    continue;
+                };
                 // The page lists the tasks of all VMs, and goes on listing what ended long ago.
                 let foreign = task
                     .entity
@@ -325,6 +370,19 @@ impl Shadow {
         self.changed.insert(moref.clone());
     }
 
+    /// Takes note of objects that could not be read. What is known of them stays as it was.
+    pub fn note_unreadable(&mut self, objects: &[Unreadable]) {
+        for object in objects {
+            self.complaints.note(object.moref.as_ref(), &object.why);
+        }
+    }
+
+    /// One task that cannot be read must not stop the stream of all others.
+    fn readable(&mut self, moref: &Moref, task: Result<TaskInfo, ReplyError>) -> Option<TaskInfo> {
+        task.inspect_err(|error| self.complaints.note(Some(moref), &error.to_string()))
+            .ok()
+    }
+
     fn task(&mut self, task: TaskInfo) {
         let of_vm = task
             .entity
@@ -334,6 +392,12 @@ impl Shadow {
         // A task that has ended stays so: two filters tell of it, and one may be behind.
         let known = self.tasks.get(&task.moref);
         if !matters || known.is_some_and(|known| known.has_ended() || *known == task) {
+            return;
+        }
+        // Its success alone does not say that anything was started; until the result is read it counts as what it was.
+        let is_done = task.state == TaskState::Success && self.awaited.contains(&task.moref);
+        if is_done && task.needs_result() && !self.looked_at.contains(&task.moref) {
+            self.to_look_at.insert(task.moref);
             return;
         }
         self.clicks += u64::from(known.is_none() && task.enters_maintenance());
@@ -450,15 +514,6 @@ impl Shadow {
         };
         tell(&mut self.told.tasks, task.clone(), whole).map(Update::Task)
     }
-}
-
-/// One task that cannot be read must not stop the stream of all others.
-fn read_task(info: Element<'_>) -> Option<TaskInfo> {
-    decode::task_info(info)
-        .inspect_err(|error| {
-            tracing::warn!(%error, "vCenter told of a task that cannot be read; it is passed over");
-        })
-        .ok()
 }
 
 /// Gives `whole` where it differs from what was told last.

@@ -7,8 +7,7 @@ use quick_xml::events::attributes::Attribute;
 use quick_xml::events::{BytesStart, Event};
 
 use super::{
-    ENVELOPE, MAX_ATTRIBUTES, MAX_DECLARED, MAX_DEPTH, MAX_ELEMENTS, MAX_TEXT, Node, Space, Span, Types,
-    VIM25, XSI, XmlError, narrow,
+    Breach, ENVELOPE, MAX_DEPTH, MAX_TEXT, Node, Shape, Space, Span, Types, VIM25, XSI, XmlError, narrow,
 };
 use crate::vsphere::text;
 
@@ -22,6 +21,11 @@ pub(super) struct Growing<'t> {
     types: Vec<Types>,
     open: Vec<usize>,
     scopes: Scopes,
+    shape: Shape,
+    /// How many elements stand open around the children of a sparse one that stands open.
+    sparse: Option<usize>,
+    /// How many elements stand open whose content is dropped.
+    dropped: usize,
 }
 
 /// Which namespaces the names of an element may be in. Few elements declare any, and nearly all names have no prefix, so the
@@ -75,7 +79,7 @@ const BYTES_AN_ELEMENT: usize = 32;
 const BYTES_A_TYPE: usize = 64;
 
 impl<'t> Growing<'t> {
-    pub(super) fn of(read: &'t str) -> Self {
+    pub(super) fn of(read: &'t str, shape: Shape) -> Self {
         let mut types = Vec::with_capacity(read.len() / BYTES_A_TYPE);
         types.push(Types::default());
         Self {
@@ -86,6 +90,9 @@ impl<'t> Growing<'t> {
             types,
             open: Vec::with_capacity(MAX_DEPTH),
             scopes: Scopes::default(),
+            shape,
+            sparse: None,
+            dropped: 0,
         }
     }
 
@@ -94,6 +101,69 @@ impl<'t> Growing<'t> {
     }
 
     pub(super) fn take(&mut self, event: &Event<'_>, at: u64) -> Result<(), XmlError> {
+        if self.dropped > 0 {
+            return self.drop_on(event);
+        }
+        match self.keep(event, at) {
+            Err(XmlError::Beyond(breach)) => self.contain(breach, matches!(event, Event::Start(_))),
+            kept => kept,
+        }
+    }
+
+    /// Passes over what is within a dropped element. It is still to be well-formed, which the reader sees to.
+    fn drop_on(&mut self, event: &Event<'_>) -> Result<(), XmlError> {
+        match event {
+            Event::Start(_) => self.dropped += 1,
+            Event::End(_) => self.dropped -= 1,
+            Event::DocType(_) | Event::PI(_) => return self.keep(event, 0),
+            Event::Empty(_)
+            | Event::Text(_)
+            | Event::CData(_)
+            | Event::GeneralRef(_)
+            | Event::Decl(_)
+            | Event::Comment(_)
+            | Event::Eof => {}
+        }
+        Ok(())
+    }
+
+    /// Drops what broke a limit, up to the innermost bulkhead; `begins` where it is an element that just began.
+    fn contain(&mut self, breach: Breach, begins: bool) -> Result<(), XmlError> {
+        let is_bulkhead = |at: &usize| {
+            let node = &self.nodes[*at];
+            node.space == Space::Vim
+                && self
+                    .shape
+                    .bulkheads
+                    .contains(&node.name.of(self.read, &self.meant))
+        };
+        let Some(level) = self.open.iter().rposition(is_bulkhead) else {
+            return Err(XmlError::Beyond(breach));
+        };
+        let bulkhead = self.open[level];
+        let within = level + 1;
+        let from = self.open.get(within).copied().unwrap_or(self.nodes.len());
+        // What the element declares that just began counts as if it stood open.
+        for depth in (within..=self.open.len()).rev() {
+            self.scopes.leave(depth);
+        }
+        self.dropped = self.open.len() - within + usize::from(begins);
+        self.open.truncate(within);
+        self.nodes.truncate(from);
+        self.nodes[bulkhead].breach = Some(breach);
+        self.nodes[bulkhead].text = Span::default();
+        self.sparse = self.sparse.filter(|depth| *depth <= within);
+        Ok(())
+    }
+
+    /// Whether a child of a sparse element is one that nobody reads.
+    fn is_left_out(&self, name: &str) -> bool {
+        let kept = self.shape.sparse.map_or(&[][..], |(_, kept)| kept);
+        let local = name.split_once(':').map_or(name, |(_, local)| local);
+        !kept.contains(&local)
+    }
+
+    fn keep(&mut self, event: &Event<'_>, at: u64) -> Result<(), XmlError> {
         match event {
             Event::Start(start) | Event::Empty(start) => self.start(start, at),
             Event::End(_) => {
@@ -111,9 +181,7 @@ impl<'t> Growing<'t> {
                 };
                 match character {
                     Some(character) => self.text(character.encode_utf8(&mut [0; 4]), at),
-                    None => Err(XmlError::Forbidden {
-                        what: "an entity of its own or an illegal character reference",
-                    }),
+                    None => Err(XmlError::Beyond(Breach::Reference)),
                 }
             }
             Event::DocType(_) => Err(XmlError::Forbidden { what: "a DOCTYPE" }),
@@ -132,8 +200,12 @@ impl<'t> Growing<'t> {
                 what: "a second root element".to_owned(),
             });
         }
-        limit(self.open.len() + 1, MAX_DEPTH, "levels of nesting")?;
-        limit(begins + 1, MAX_ELEMENTS, "elements")?;
+        if self.sparse == Some(self.open.len()) && self.is_left_out(start.name().as_ref()) {
+            self.dropped = 1;
+            return Ok(());
+        }
+        Breach::Depth.unless(self.open.len() + 1)?;
+        Breach::Elements.unless(begins + 1)?;
         let types = match start.attributes_raw() {
             "" => 0,
             _ => self.attributes(start, at)?,
@@ -150,8 +222,12 @@ impl<'t> Growing<'t> {
             types,
             end: narrow(begins + 1),
             space,
+            breach: None,
         });
         self.open.push(begins);
+        if self.sparse.is_none() && self.shape.sparse.is_some_and(|(of, _)| of == local) {
+            self.sparse = Some(self.open.len());
+        }
         Ok(())
     }
 
@@ -208,7 +284,7 @@ impl<'t> Growing<'t> {
     fn any_attributes(&mut self, start: &BytesStart<'_>, at: u64) -> Result<Types, XmlError> {
         // The check for duplicates compares each attribute with all before it; the limit comes first.
         for (index, attribute) in start.attributes().with_checks(false).enumerate() {
-            limit(index + 1, MAX_ATTRIBUTES, "attributes on one element")?;
+            Breach::Attributes.unless(index + 1)?;
             let attribute = attribute.map_err(|error| malformed(at, &error))?;
             let prefix = match attribute.key.as_ref().split_once(':') {
                 Some(("xmlns", prefix)) if !prefix.is_empty() => prefix,
@@ -233,8 +309,7 @@ impl<'t> Growing<'t> {
     }
 
     fn declare(&mut self, prefix: &str, name: &str) -> Result<(), XmlError> {
-        let declared = self.scopes.declared.len() + 1;
-        limit(declared, MAX_DECLARED, "namespaces that hold in one place")?;
+        Breach::Namespaces.unless(self.scopes.declared.len() + 1)?;
         let declared = Declared {
             depth: self.open.len(),
             prefix: self.say(prefix),
@@ -283,7 +358,7 @@ impl<'t> Growing<'t> {
             self.go_on(so_far, text)
         };
         self.nodes[innermost].text = text;
-        limit(text.len(), MAX_TEXT, "bytes of text in one element")
+        Breach::Text.unless(text.len())
     }
 
     /// Where `words` stand; they are written down where they do not stand in what was read.
@@ -320,6 +395,7 @@ impl<'t> Growing<'t> {
 
     fn end(&mut self) {
         let Some(ends) = self.open.pop() else { return };
+        self.sparse = self.sparse.filter(|depth| *depth <= self.open.len());
         self.scopes.leave(self.open.len());
         let end = self.nodes.len();
         let node = &mut self.nodes[ends];
@@ -364,7 +440,7 @@ fn normalized<'a>(attribute: &'a Attribute<'_>, at: u64) -> Result<Cow<'a, str>,
     let value = attribute
         .normalized_value(XmlVersion::Implicit1_0)
         .map_err(|error| malformed(at, &error))?;
-    limit(value.len(), MAX_TEXT, "bytes in one attribute")?;
+    Breach::Text.unless(value.len())?;
     Ok(value)
 }
 
@@ -377,13 +453,6 @@ fn predefined(name: &str) -> Option<char> {
         "apos" => Some('\''),
         _ => None,
     }
-}
-
-pub(super) fn limit(is: usize, limit: usize, what: &'static str) -> Result<(), XmlError> {
-    if is > limit {
-        return Err(XmlError::TooMuch { what, limit });
-    }
-    Ok(())
 }
 
 pub(super) fn malformed(at: u64, error: &dyn std::fmt::Display) -> XmlError {
