@@ -21,6 +21,7 @@ pub fn host(number: usize) -> Host {
         connection: Some(Connection::Connected),
         in_maintenance: Some(false),
         in_quarantine: Some(false),
+        last_end: None,
         entering: None,
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("datastore-1")])),
         passthrough: Some(Arc::new([PciDevice {

@@ -75,6 +75,7 @@ fn host(n: u8) -> Host {
         connection: Some(Connection::Connected),
         in_maintenance: Some(false),
         in_quarantine: Some(false),
+        last_end: None,
         entering: None,
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
         passthrough: Some(Arc::new([PciDevice {

@@ -93,6 +93,9 @@ pub struct Host {
     pub in_quarantine: Option<bool>,
     /// The latest `HostSystem.enterMaintenanceMode` task of this host that is queued or running.
     pub entering: Option<Entering>,
+    /// The newest such task that ended without success while this stream followed it. `None` once a newer one has begun, once the
+    /// host is in maintenance, and after the stream was rebuilt.
+    pub last_end: Option<MaintenanceEnd>,
     /// `datastore`.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.
@@ -111,6 +114,27 @@ pub struct Entering {
     pub user: Option<String>,
     /// What told of it first.
     pub signal: Signal,
+}
+
+/// An `EnterMaintenanceMode_Task` that ended without success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaintenanceEnd {
+    /// The task.
+    pub task: TaskRef,
+    /// How it ended.
+    pub outcome: EndOutcome,
+}
+
+/// How a task ended that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndOutcome {
+    /// Somebody cancelled it: `RequestCanceled`, or any error after `info.cancelled`.
+    Cancelled,
+    /// Anything else, such as its own timeout.
+    Failed {
+        /// The fault, with vCenter's words.
+        said: String,
+    },
 }
 
 /// What tells of a change.

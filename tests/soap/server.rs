@@ -235,6 +235,22 @@ impl Fake {
             .expect("the call did not come")
     }
 
+    /// Waits until so many calls of `method` came.
+    pub async fn counted(&self, method: &str, count: usize) {
+        let counted = async {
+            loop {
+                let happened = self.happened.notified();
+                if self.calls(method).len() >= count {
+                    return;
+                }
+                happened.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, counted)
+            .await
+            .expect("the calls did not come");
+    }
+
     async fn next_set(&self, collector: &str) -> String {
         loop {
             let happened = self.happened.notified();
@@ -375,4 +391,36 @@ pub fn told(path: &str, value: &str) -> String {
 /// A property whose value is a reference.
 pub fn told_ref(path: &str, kind: &str, value: &str) -> String {
     format!(r#"<changeSet><name>{path}</name><op>assign</op><val type="{kind}">{value}</val></changeSet>"#)
+}
+
+/// A property whose value is a list of tasks.
+pub fn recent(tasks: &[&str]) -> String {
+    let tasks: String = tasks
+        .iter()
+        .map(|task| format!(r#"<ManagedObjectReference type="Task">{task}</ManagedObjectReference>"#))
+        .collect();
+    told("recentTask", &tasks)
+}
+
+/// The `objectSet` of a maintenance task that runs on a host.
+pub fn entering(task: &str, host: &str, second: u32) -> String {
+    format!(
+        r#"<objectSet><kind>enter</kind><obj type="Task">{task}</obj>{}{}{}{}{}</objectSet>"#,
+        told("info.descriptionId", "HostSystem.enterMaintenanceMode"),
+        told_ref("info.entity", "HostSystem", host),
+        told("info.state", "running"),
+        told("info.cancelled", "false"),
+        told("info.queueTime", &format!("2026-11-21T09:57:{second:02}Z")),
+    )
+}
+
+/// The `objectSet` of a task that changed.
+pub fn task_changed(task: &str, properties: &str) -> String {
+    format!(r#"<objectSet><kind>modify</kind><obj type="Task">{task}</obj>{properties}</objectSet>"#)
+}
+
+/// The properties of a task that ended with a fault.
+pub fn failed(fault: &str) -> String {
+    let error = format!(r#"<fault i:type="{fault}"/><localizedMessage>no words</localizedMessage>"#);
+    [told("info.error", &error), told("info.state", "error")].concat()
 }

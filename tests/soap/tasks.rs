@@ -2,9 +2,11 @@
 
 use haulout::ids::TaskRef;
 use haulout::vsphere::fault::FaultKind;
-use haulout::vsphere::update::{Roster, TaskState, Update};
+use haulout::vsphere::update::{EndOutcome, Host, MaintenanceEnd, Roster, TaskState, Update};
 
-use super::server::{Fake, Reply, Request, follow, host, told, told_ref};
+use super::server::{
+    Fake, Reply, Request, entering, failed, follow, host, recent, task_changed, told, told_ref,
+};
 
 fn first_set() -> String {
     host(
@@ -71,5 +73,164 @@ async fn result_is_read_only_of_a_task_of_ours_that_needs_it() {
             .count(),
         1
     );
+    stream.stop().await;
+}
+
+/// The morefs that a call names in elements of that name.
+fn named(call: &Request, element: &str) -> Vec<String> {
+    let tag = format!("<{element} ");
+    let parts = call.body.split(&*tag).skip(1);
+    let value = |part: &str| Some(part.split_once('>')?.1.split_once('<')?.0.to_owned());
+    parts.filter_map(value).collect()
+}
+
+#[tokio::test]
+async fn cancel_is_heard_where_only_the_list_view_tells_of_it() {
+    let (fake, vcenter, _server) = Fake::start(|_| None).await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, Roster::default());
+    stream.settled().await;
+    fake.push(1, &entering("task-7", "host-1", 2));
+    stream.host(|host| host.entering.clone()).await;
+    let listed = fake.called(|call| call.method() == "ModifyListView").await;
+    assert_eq!(named(&listed, "add"), ["task-7"]);
+    let filters = fake.calls("CreateFilter");
+    assert!(
+        filters
+            .last()
+            .unwrap()
+            .body
+            .contains("<pathSet>info.state</pathSet>")
+    );
+
+    fake.push(1, &task_changed("task-7", &failed("RequestCanceled")));
+    stream.host(|host| host.entering.is_none().then_some(())).await;
+    let unlisted = fake.called(|call| !named(call, "remove").is_empty()).await;
+    assert_eq!(named(&unlisted, "remove"), ["task-7"]);
+    stream.stop().await;
+}
+
+#[tokio::test]
+async fn at_most_a_thousand_maintenance_tasks_are_followed() {
+    let (fake, vcenter, _server) = Fake::start(|_| None).await;
+    let tasks: String = (0..1_200)
+        .map(|n| entering(&format!("task-{n}"), &format!("host-{n}"), 2))
+        .collect();
+    fake.push(1, &format!("{}{tasks}", first_set()));
+    let mut stream = follow(&vcenter, Roster::default());
+    stream.settled().await;
+    let listed = fake.called(|call| call.method() == "ModifyListView").await;
+    assert_eq!(named(&listed, "add").len(), 1_000);
+    stream.stop().await;
+}
+
+/// A task that runs, told by the list view, is under way although its host does not list it.
+#[tokio::test]
+async fn maintenance_task_that_is_read_as_running_is_not_over() {
+    let (fake, vcenter, _server) = Fake::start_with(
+        |call: &Request| {
+            let is_reread = call.method() == "RetrievePropertiesEx" && call.body.contains("<path>view</path>");
+            is_reread.then(|| {
+                let objects = r#"<objects><obj type="HostSystem">host-1</obj><propSet><name>recentTask</name></propSet></objects>
+                    <objects><obj type="Task">task-7</obj><propSet><name>info.state</name><val>running</val></propSet></objects>"#;
+                Reply::of("RetrievePropertiesEx", &format!("<returnval>{objects}</returnval>"))
+            })
+        },
+        |settings| settings.reread_every = std::time::Duration::from_millis(50),
+    )
+    .await;
+    fake.push(1, &[first_set(), entering("task-7", "host-1", 2)].concat());
+    let mut stream = follow(&vcenter, Roster::default());
+    stream.settled().await;
+    for _ in 0..3 {
+        let count = fake.calls("RetrievePropertiesEx").len();
+        fake.counted("RetrievePropertiesEx", count + 1).await;
+    }
+    fake.push(1, &host("modify", "host-1", &told("name", "renamed")));
+    let under_way =
+        stream.host(|host| (host.name.as_deref() == Some("renamed")).then_some(host.entering.is_some()));
+    assert!(under_way.await);
+    stream.stop().await;
+}
+
+fn end_of(host: &Host) -> Option<MaintenanceEnd> {
+    host.last_end.clone()
+}
+
+#[tokio::test]
+async fn failed_maintenance_is_told_apart_from_a_cancelled_one() {
+    let cancelled = told("info.cancelled", "true");
+    for (end, outcome) in [
+        (failed("RequestCanceled"), EndOutcome::Cancelled),
+        ([cancelled, failed("SystemError")].concat(), EndOutcome::Cancelled),
+        (
+            failed("Timedout"),
+            EndOutcome::Failed {
+                said: "Timedout: no words".to_owned(),
+            },
+        ),
+    ] {
+        let (fake, vcenter, _server) = Fake::start(|_| None).await;
+        fake.push(1, &first_set());
+        let mut stream = follow(&vcenter, Roster::default());
+        stream.settled().await;
+        fake.push(1, &entering("task-7", "host-1", 2));
+        fake.push(1, &task_changed("task-7", &end));
+        let end = stream.host(end_of).await;
+        assert_eq!(
+            end,
+            MaintenanceEnd {
+                task: TaskRef::new("task-7"),
+                outcome
+            }
+        );
+
+        // What comes after it counts, not what was.
+        fake.push(1, &entering("task-8", "host-1", 3));
+        stream
+            .host(|host| (host.entering.is_some() && host.last_end.is_none()).then_some(()))
+            .await;
+        fake.push(1, &task_changed("task-8", &failed("Timedout")));
+        stream.host(end_of).await;
+        fake.push(
+            1,
+            &host("modify", "host-1", &told("runtime.inMaintenanceMode", "true")),
+        );
+        stream.host(|host| host.last_end.is_none().then_some(())).await;
+        stream.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn end_that_the_stream_did_not_follow_is_not_told() {
+    let (fake, vcenter, _server) = Fake::start(|_| None).await;
+    let ended = entering("task-7", "host-1", 2).replace(">running<", ">error<");
+    fake.push(1, &[first_set(), ended].concat());
+    let mut stream = follow(&vcenter, Roster::default());
+    let last_end = stream.host(|host| Some(host.last_end.clone())).await;
+    assert_eq!(last_end, None);
+    stream.settled().await;
+
+    // One that leaves the list of its host without a known end is neither.
+    fake.push(
+        1,
+        &[
+            entering("task-8", "host-1", 3),
+            host("modify", "host-1", &recent(&["task-8"])),
+        ]
+        .concat(),
+    );
+    stream.host(|host| host.entering.clone()).await;
+    fake.push(
+        1,
+        &[
+            r#"<objectSet><kind>leave</kind><obj type="Task">task-8</obj></objectSet>"#.to_owned(),
+            host("modify", "host-1", &told("name", "renamed")),
+        ]
+        .concat(),
+    );
+    let last_end =
+        stream.host(|host| (host.name.as_deref() == Some("renamed")).then(|| host.last_end.clone()));
+    assert_eq!(last_end.await, None);
     stream.stop().await;
 }

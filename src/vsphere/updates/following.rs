@@ -41,6 +41,8 @@ pub(super) struct Job {
     listed: BTreeSet<Moref>,
     /// Hosts whose devices are to be followed too.
     candidates: BTreeSet<HostRef>,
+    /// Maintenance tasks that are followed one by one.
+    followed: BTreeSet<TaskRef>,
     /// Tasks to be read by themselves.
     tasks: BTreeSet<TaskRef>,
     /// vCenter has told of a host, and not that all are gone.
@@ -63,7 +65,7 @@ impl Job {
         found.retain(|key, _| self.roster.vms.contains(key));
         found.extend(lookup::find(&self.feed, &self.keys).await?);
         let mut wanted: BTreeSet<_> = found.values().flatten().map(Moref::from).collect();
-        wanted.extend(self.roster.tasks.iter().map(Moref::from));
+        wanted.extend(self.roster.tasks.iter().chain(&self.followed).map(Moref::from));
         if wanted != self.listed {
             let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
             let absent = self.feed.change(add, remove).await?;
@@ -109,6 +111,8 @@ pub(super) struct Following {
     candidates: BTreeSet<HostRef>,
     /// There may be more of them.
     candidates_due: bool,
+    /// The maintenance tasks that are followed one by one.
+    followed: BTreeSet<TaskRef>,
     /// The clusters where VMs of ours stood when somebody looked last.
     computes: BTreeSet<ComputeRef>,
     /// A complete set of the objects has come in.
@@ -141,6 +145,7 @@ impl Following {
             listed: BTreeSet::new(),
             candidates: BTreeSet::new(),
             candidates_due: false,
+            followed: BTreeSet::new(),
             computes: BTreeSet::new(),
             is_heard: false,
             told: Found::new(),
@@ -206,6 +211,7 @@ impl Following {
         let candidates = wanted.difference(&self.candidates).cloned().collect();
         self.candidates.extend(wanted);
         self.pressing.clone_from(&roster.pressing);
+        self.followed = self.shadow.followed().cloned().collect();
         Job {
             feed: self.feed.clone(),
             roster,
@@ -214,6 +220,7 @@ impl Following {
             found: self.found.clone(),
             listed: self.listed.clone(),
             candidates,
+            followed: self.followed.clone(),
             tasks: self.shadow.take_to_look_at(),
             knows_hosts: self.shadow.knows_hosts(),
         }
@@ -294,7 +301,8 @@ impl Following {
 
     /// Whether something is to be done beside the polls at once.
     pub(super) fn is_due(&self) -> bool {
-        self.candidates_due || !self.doubtful.is_empty() || self.shadow.has_to_look()
+        let follows = self.shadow.followed().eq(&self.followed);
+        self.candidates_due || !self.doubtful.is_empty() || self.shadow.has_to_look() || !follows
     }
 
     /// A VM of ours that has come or moved, or a host that came into a cluster where one stands, may mean more candidates.

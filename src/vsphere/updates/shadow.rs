@@ -9,15 +9,15 @@ use self::facts::{ComputeFacts, HostFacts, VmFacts};
 use super::super::decode;
 use super::super::fault::FaultKind;
 use super::super::property::{Change, Object, Unreadable};
-use super::super::soap::{Moref, ReplyError};
-use super::super::task::{self, TaskInfo};
+use super::super::soap::Moref;
+use super::super::task::TaskInfo;
 use super::super::text;
-use super::super::update::{Compute, Entering, Host, Power, Signal, Task, TaskState, Update, Vm};
-use super::super::xml::Element;
+use super::super::update::{Compute, Entering, Host, Power, Signal, Task, Update, Vm};
 use crate::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
 mod complaints;
 mod facts;
+mod tasks;
 
 /// The shadow of one feed. It starts empty with each.
 ///
@@ -152,7 +152,8 @@ impl Shadow {
 
     /// Takes a complete re-read, less what the stream has told since it [began](Self::begin_reread).
     ///
-    /// A maintenance task that ran and that its host does not list is over, though nobody told how.
+    /// A maintenance task that ran is over where neither its host lists it nor the view in which it is followed, though nobody told
+    /// how.
     pub fn merge_reread(&mut self, objects: &[Object]) {
         for object in objects {
             if !self.fresher.has(&object.moref) {
@@ -166,80 +167,17 @@ impl Shadow {
                 }
             }
         }
+        let read: BTreeSet<_> = objects.iter().filter_map(|object| object.moref.task()).collect();
         for object in objects {
             let listed = object.properties().find(|(path, _)| *path == "recentTask");
             let Some((_, value)) = listed.filter(|_| !self.fresher.has(&object.moref)) else {
                 continue;
             };
             let listed: BTreeSet<_> = decode::morefs(value).iter().filter_map(Moref::task).collect();
-            let over: Vec<_> = self
-                .entering_tasks(&object.moref)
-                .map(|task| task.moref.clone())
-                .filter(|task| !listed.contains(task) && !self.fresher.has(&Moref::from(task)))
-                .collect();
-            for task in over {
-                self.tasks.remove(&task);
-                self.entering.remove(&task);
-                self.changed.insert(object.moref.clone());
-            }
-            self.settle_arrivals(&object.moref);
+            self.end_unlisted(&object.moref, &listed, &read);
         }
         self.forget_ended(objects);
         self.fresher = Fresher(None);
-    }
-
-    /// A re-read that began after a maintenance task had ended tells the host as it came to be: in maintenance, or out
-    /// of it again before anybody saw it in.
-    fn settle_arrivals(&mut self, host: &Moref) {
-        let (tasks, fresher) = (&self.tasks, &self.fresher);
-        let count = self.arriving.len();
-        self.arriving.retain(|task| {
-            let is_here = tasks
-                .get(task)
-                .is_none_or(|info| info.entity.as_ref() == Some(host));
-            !is_here || fresher.has(&Moref::from(task))
-        });
-        if self.arriving.len() != count {
-            self.changed.insert(host.clone());
-        }
-    }
-
-    /// Tasks that have ended and that nothing lists any more are of no use: without this they would pile up.
-    fn forget_ended(&mut self, objects: &[Object]) {
-        let lists = objects.iter().filter_map(|object| object.get("recentTask"));
-        let listed: BTreeSet<_> = lists.flat_map(|list| decode::morefs(Some(list))).collect();
-        let (awaited, fresher) = (&self.awaited, &self.fresher);
-        self.tasks.retain(|task, info| {
-            let moref = Moref::from(task);
-            !info.has_ended() || awaited.contains(task) || listed.contains(&moref) || fresher.has(&moref)
-        });
-        let tasks = &self.tasks;
-        self.reread.retain(|task| tasks.contains_key(task));
-        self.told.tasks.retain(|task, _| tasks.contains_key(task));
-    }
-
-    /// Says which tasks are awaited: before vCenter is asked for them, because its answer may come first.
-    pub fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
-        self.looked_at.retain(|task| awaited.contains(task));
-        self.awaited = awaited;
-    }
-
-    /// Whether there is a task that has to be read by itself.
-    pub fn has_to_look(&self) -> bool {
-        !self.to_look_at.is_empty()
-    }
-
-    /// Hands out the tasks that have to be read by themselves.
-    pub fn take_to_look_at(&mut self) -> BTreeSet<TaskRef> {
-        std::mem::take(&mut self.to_look_at)
-    }
-
-    /// Takes what was read of tasks by themselves, with their results.
-    pub fn look_at(&mut self, objects: &[Object]) {
-        for object in objects {
-            self.looked_at.extend(object.moref.task());
-            self.upsert(object);
-        }
     }
 
     /// Says which VMs are ours. One that is ours no more is told gone.
@@ -259,11 +197,6 @@ impl Shadow {
     /// Whether every VM of ours has been told of by vCenter.
     pub fn is_whole(&self) -> bool {
         self.ours.iter().all(|vm| self.vms.contains_key(vm))
-    }
-
-    /// How many maintenance tasks were heard of, each once, whoever told.
-    pub fn clicks(&self) -> u64 {
-        self.clicks
     }
 
     /// Whether there is any host.
@@ -323,12 +256,8 @@ impl Shadow {
                 .chain(readable)
                 .for_each(|(path, value)| facts.set(path, value));
             if facts.in_maintenance == Some(true) {
-                let tasks = &self.tasks;
-                self.arriving.retain(|task| {
-                    tasks
-                        .get(task)
-                        .is_some_and(|info| info.entity.as_ref() != Some(moref))
-                });
+                facts.last_end = None;
+                self.has_arrived(moref);
             }
         } else if let Some(vm) = moref.vm() {
             let facts = self.vms.entry(vm).or_default();
@@ -341,31 +270,9 @@ impl Shadow {
                 .chain(readable)
                 .for_each(|(path, value)| facts.set(path, value));
         } else if let Some(task) = moref.task() {
-            let known = self.tasks.get(&task);
-            // What changes of a task that was passed over is told without the rest.
-            if known.is_some() || object.properties().any(|(path, _)| path == "info.descriptionId") {
-                let read = task::read(object, known);
-                if let Some(task) = self.readable(moref, read) {
-                    self.task(task);
-                }
-            }
+            self.task_told(&task, object);
         } else if moref.kind == "TaskHistoryCollector" {
-            let page = object.get("latestPage").into_iter().flat_map(Element::children);
-            for info in page {
-                let of = info.child("task").and_then(Moref::read);
-                let Some(task) = self.readable(of.as_ref().unwrap_or(moref), task::from_page(info)) else {
-                    continue;
-                };
-                // The page lists the tasks of all VMs, and goes on listing what ended long ago.
-                let foreign = task
-                    .entity
-                    .as_ref()
-                    .and_then(Moref::vm)
-                    .is_some_and(|vm| !self.ours.contains(&vm));
-                if self.tasks.contains_key(&task.moref) || !(foreign || task.has_ended()) {
-                    self.task(task);
-                }
-            }
+            self.page(moref, object);
         }
         self.changed.insert(moref.clone());
     }
@@ -377,50 +284,6 @@ impl Shadow {
         }
     }
 
-    /// One task that cannot be read must not stop the stream of all others.
-    fn readable(&mut self, moref: &Moref, task: Result<TaskInfo, ReplyError>) -> Option<TaskInfo> {
-        task.inspect_err(|error| self.complaints.note(Some(moref), &error.to_string()))
-            .ok()
-    }
-
-    fn task(&mut self, task: TaskInfo) {
-        let of_vm = task
-            .entity
-            .as_ref()
-            .is_some_and(|entity| entity.kind == "VirtualMachine");
-        let matters = of_vm || task.enters_maintenance() || self.awaited.contains(&task.moref);
-        // A task that has ended stays so: two filters tell of it, and one may be behind.
-        let known = self.tasks.get(&task.moref);
-        if !matters || known.is_some_and(|known| known.has_ended() || *known == task) {
-            return;
-        }
-        // Its success alone does not say that anything was started; until the result is read it counts as what it was.
-        let is_done = task.state == TaskState::Success && self.awaited.contains(&task.moref);
-        if is_done && task.needs_result() && !self.looked_at.contains(&task.moref) {
-            self.to_look_at.insert(task.moref);
-            return;
-        }
-        self.clicks += u64::from(known.is_none() && task.enters_maintenance());
-        let was_running = known.is_some_and(|known| !known.has_ended());
-        if was_running && task.enters_maintenance() && task.state == TaskState::Success {
-            let host = task.entity.as_ref().and_then(Moref::host);
-            let in_maintenance = host.and_then(|host| self.hosts.get(&host)?.in_maintenance);
-            if in_maintenance != Some(true) {
-                self.arriving.insert(task.moref.clone());
-            }
-        }
-        if task.enters_maintenance() && !task.has_ended() {
-            self.entering.insert(task.moref.clone());
-        } else {
-            self.entering.remove(&task.moref);
-        }
-        let moref = Moref::from(&task.moref);
-        self.fresher.note(&moref);
-        self.changed.extend(task.entity.clone());
-        self.changed.insert(moref);
-        self.tasks.insert(task.moref.clone(), task);
-    }
-
     fn gone(&mut self, moref: Moref) {
         if let Some(host) = moref.host() {
             self.hosts.remove(&host);
@@ -429,25 +292,10 @@ impl Shadow {
         } else if let Some(compute) = moref.compute() {
             self.computes.remove(&compute);
         } else if let Some(task) = moref.task() {
-            // It left the list of recent tasks, which says nothing about its state. One that runs is judged by the
-            // next re-read.
-            if self
-                .tasks
-                .get(&task)
-                .is_some_and(|task| !task.enters_maintenance() || task.has_ended())
-            {
-                self.tasks.remove(&task);
-                self.told.tasks.remove(&task);
-            }
+            self.task_left(task);
             return;
         }
         self.changed.insert(moref);
-    }
-
-    fn entering_tasks(&self, host: &Moref) -> impl Iterator<Item = &TaskInfo> {
-        let under_way = self.entering.iter().chain(&self.arriving);
-        let under_way = under_way.filter_map(|task| self.tasks.get(task));
-        under_way.filter(move |task| task.entity.as_ref() == Some(host))
     }
 
     fn tell_host(&mut self, host: HostRef) -> Option<Update> {
@@ -492,27 +340,6 @@ impl Shadow {
             drs: facts.drs.clone(),
         };
         tell(&mut self.told.computes, compute, whole).map(Update::Compute)
-    }
-
-    /// Tasks of hosts are told as their host's `entering`.
-    fn tell_task(&mut self, task: &TaskRef) -> Option<Update> {
-        let info = self.tasks.get(task)?;
-        let vm = info.entity.as_ref().and_then(Moref::vm);
-        if !vm.as_ref().is_some_and(|vm| self.ours.contains(vm)) && !self.awaited.contains(task) {
-            return None;
-        }
-        let whole = Task {
-            moref: task.clone(),
-            vm,
-            description_id: text::for_people(&info.description_id),
-            state: info.state.clone(),
-            queued_at: info.queued_at,
-            by_us: match (&info.user, &self.user) {
-                (Some(by), Some(us)) => by.eq_ignore_ascii_case(us),
-                (Some(_) | None, Some(_) | None) => false,
-            },
-        };
-        tell(&mut self.told.tasks, task.clone(), whole).map(Update::Task)
     }
 }
 

@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::super::super::decode;
 use super::super::super::soap::Moref;
 use super::super::super::text;
-use super::super::super::update::{Connection, Drs, Entering, Host, Passthrough, PciDevice, Power, Vm};
+use super::super::super::update::{
+    Connection, Drs, Entering, Host, MaintenanceEnd, Passthrough, PciDevice, Power, Vm,
+};
 use super::super::super::xml::Element;
 use super::super::feed::EVACUATION;
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, VmRef, VmUuid};
@@ -23,6 +27,8 @@ pub(super) struct HostFacts {
     pub(super) devices: Option<Vec<PciDevice>>,
     /// What follows from the two.
     pub(super) passthrough: Option<Arc<[PciDevice]>>,
+    /// With the time at which the task was queued.
+    pub(super) last_end: Option<(Timestamp, MaintenanceEnd)>,
 }
 
 #[derive(Default)]
@@ -99,6 +105,7 @@ impl HostFacts {
             in_maintenance: self.in_maintenance,
             in_quarantine: self.in_quarantine,
             entering,
+            last_end: self.last_end.as_ref().map(|(_, end)| end.clone()),
             datastores: self.datastores.clone(),
             passthrough: self.passthrough.clone(),
         }
