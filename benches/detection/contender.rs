@@ -515,6 +515,7 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
                     | Update::Vm(_)
                     | Update::VmGone(_)
                     | Update::Task(_)
+                    | Update::TaskGone(_)
                     | Update::Found { .. }
                     | Update::Settled => {}
                 }

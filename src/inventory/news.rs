@@ -121,6 +121,9 @@ impl Inventory {
                 let ours = of_vm.chain(self.awaiting(&task.moref));
                 Some(News::Of(ours.cloned().collect()))
             }
+            Fact::Vsphere(vsphere::Update::TaskGone(task)) if is_heard => {
+                Some(News::Of(self.awaiting(task).cloned().collect()))
+            }
             // The same answer, given anew: whoever asked may be sure of it.
             Fact::Vsphere(vsphere::Update::Found { key, vms })
                 if is_heard && self.answers.get(key) == Some(vms) =>

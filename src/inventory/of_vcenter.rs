@@ -1,6 +1,7 @@
 //! Folds what vCenter tells.
 
 use super::Inventory;
+use crate::ids::TaskRef;
 use crate::maintenance::observed::Outcome;
 use crate::vsphere::update as vsphere;
 
@@ -52,8 +53,20 @@ impl Inventory {
                 }
                 self.answer(key, vms);
             }
+            Update::TaskGone(task) => self.lose_task(&task),
             Update::Settled => self.settle_vcenter(),
             Update::Lost { why } => self.vcenter.silent = Some(why),
+        }
+    }
+
+    /// vCenter knows a task no more, and how it ended is not to be had: what it did shows on the VM.
+    fn lose_task(&mut self, task: &TaskRef) {
+        self.tasks.remove(task);
+        let attempts = self.local.values_mut().flat_map(|local| local.attempts.values_mut());
+        for attempt in attempts {
+            if attempt.outcome == Outcome::Running(task.clone()) {
+                attempt.outcome = Outcome::Done;
+            }
         }
     }
 

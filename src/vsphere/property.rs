@@ -162,6 +162,15 @@ pub(super) struct Read {
     pub(super) unreadable: Vec<Unreadable>,
 }
 
+impl Read {
+    /// Whether the object exists: it was read, or could not be.
+    pub(super) fn tells_of(&self, moref: &Moref) -> bool {
+        let mut unreadable = self.unreadable.iter();
+        self.objects.iter().any(|object| object.moref == *moref)
+            || unreadable.any(|object| object.moref.as_ref() == Some(moref))
+    }
+}
+
 /// One answer of `WaitForUpdatesEx`.
 #[derive(Clone, Debug)]
 pub struct UpdateSet {

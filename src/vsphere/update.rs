@@ -30,6 +30,8 @@ pub enum Update {
     VmGone(VmRef),
     /// A task of one of our VMs, or one we started, appeared or changed.
     Task(Task),
+    /// A task that is [awaited](Roster::tasks) and that vCenter does not know any more: how it ended is not to be learnt.
+    TaskGone(TaskRef),
     /// Which VMs answer to a key of the [`Roster`]: none, one, or more than one.
     Found {
         /// What was asked for.

@@ -282,6 +282,14 @@ impl Fake {
     }
 }
 
+/// What a re-read finds where a script does not say otherwise: a host that does nothing.
+const REREAD: &str = r#"<returnval><objects><obj type="HostSystem">host-1</obj><propSet><name>recentTask</name></propSet></objects></returnval>"#;
+
+/// Whether it is the re-read, which goes through the views.
+pub fn is_reread(call: &Request) -> bool {
+    call.method() == "RetrievePropertiesEx" && call.body.contains("<path>view</path>")
+}
+
 impl Answers for Fake {
     fn answer(self: Arc<Self>, request: Request) -> Pin<Box<dyn Future<Output = Reply> + Send>> {
         Box::pin(async move {
@@ -310,6 +318,7 @@ impl Answers for Fake {
                     let collector = request.value("_this").unwrap().to_owned();
                     Reply::of(method, &self.next_set(&collector).await)
                 }
+                "RetrievePropertiesEx" if is_reread(&request) => Reply::of(method, REREAD),
                 _ => Reply::of(method, ""),
             }
         })

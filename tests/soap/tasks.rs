@@ -5,7 +5,7 @@ use haulout::vsphere::fault::FaultKind;
 use haulout::vsphere::update::{EndOutcome, Host, MaintenanceEnd, Roster, TaskState, Update};
 
 use super::server::{
-    Fake, Reply, Request, entering, failed, follow, host, recent, task_changed, told, told_ref,
+    Fake, Reply, Request, entering, failed, follow, host, is_reread, recent, task_changed, told, told_ref,
 };
 
 fn first_set() -> String {
@@ -129,8 +129,7 @@ async fn at_most_a_thousand_maintenance_tasks_are_followed() {
 async fn maintenance_task_that_is_read_as_running_is_not_over() {
     let (fake, vcenter, _server) = Fake::start_with(
         |call: &Request| {
-            let is_reread = call.method() == "RetrievePropertiesEx" && call.body.contains("<path>view</path>");
-            is_reread.then(|| {
+            is_reread(call).then(|| {
                 let objects = r#"<objects><obj type="HostSystem">host-1</obj><propSet><name>recentTask</name></propSet></objects>
                     <objects><obj type="Task">task-7</obj><propSet><name>info.state</name><val>running</val></propSet></objects>"#;
                 Reply::of("RetrievePropertiesEx", &format!("<returnval>{objects}</returnval>"))
@@ -232,5 +231,85 @@ async fn end_that_the_stream_did_not_follow_is_not_told() {
     let last_end =
         stream.host(|host| (host.name.as_deref() == Some("renamed")).then(|| host.last_end.clone()));
     assert_eq!(last_end.await, None);
+    stream.stop().await;
+}
+
+fn awaits(task: &str) -> Roster {
+    Roster {
+        tasks: [TaskRef::new(task)].into(),
+        ..Roster::default()
+    }
+}
+
+fn task_gone(update: &Update) -> Option<TaskRef> {
+    let Update::TaskGone(task) = update else {
+        return None;
+    };
+    Some(task.clone())
+}
+
+#[tokio::test]
+async fn awaited_task_that_the_list_view_does_not_resolve_is_told_gone_once() {
+    let (fake, vcenter, _server) = Fake::start_with(
+        |call: &Request| {
+            let unresolved = r#"<returnval type="Task">task-9</returnval>"#;
+            (call.method() == "ModifyListView").then(|| Reply::of("ModifyListView", unresolved))
+        },
+        |settings| settings.reread_every = std::time::Duration::from_millis(50),
+    )
+    .await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, awaits("task-9"));
+    assert_eq!(stream.until(task_gone).await, TaskRef::new("task-9"));
+    let reads = fake.calls("RetrievePropertiesEx").len();
+    fake.counted("RetrievePropertiesEx", reads + 3).await;
+    fake.push(1, &host("modify", "host-1", &told("name", "renamed")));
+    let next = stream.until(|update| {
+        task_gone(update).map(|_| true).or_else(|| {
+            let Update::Host(host) = update else { return None };
+            (host.name.as_deref() == Some("renamed")).then_some(false)
+        })
+    });
+    assert!(!next.await, "it was told twice");
+    assert_eq!(fake.calls("ModifyListView").len(), 1);
+    stream.stop().await;
+}
+
+#[tokio::test]
+async fn awaited_task_that_left_is_told_gone_only_if_it_is_not_found() {
+    for exists in [true, false] {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+            let looks = call.method() == "RetrievePropertiesEx" && call.body.contains("task-9");
+            let ended = r#"<returnval><objects><obj type="Task">task-9</obj><propSet><name>info.state</name><val>error</val></propSet></objects></returnval>"#;
+            looks.then(|| Reply::of("RetrievePropertiesEx", if exists { ended } else { "" }))
+        })
+        .await;
+        fake.push(1, &[first_set(), power_on_by_drs("running")].concat());
+        let mut stream = follow(&vcenter, awaits("task-9"));
+        stream.settled().await;
+        fake.push(
+            1,
+            r#"<objectSet><kind>leave</kind><obj type="Task">task-9</obj></objectSet>"#,
+        );
+        let gone = stream.until(|update| {
+            task_gone(update)
+                .map(|_| true)
+                .or_else(|| end_of_task(update).map(|_| false))
+        });
+        assert_eq!(gone.await, !exists);
+        stream.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn awaited_task_that_a_reread_does_not_find_is_told_gone() {
+    let (fake, vcenter, _server) = Fake::start_with(
+        |_| None,
+        |settings| settings.reread_every = std::time::Duration::from_millis(50),
+    )
+    .await;
+    fake.push(1, &[first_set(), power_on_by_drs("running")].concat());
+    let mut stream = follow(&vcenter, awaits("task-9"));
+    assert_eq!(stream.until(task_gone).await, TaskRef::new("task-9"));
     stream.stop().await;
 }

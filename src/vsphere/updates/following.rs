@@ -43,6 +43,8 @@ pub(super) struct Job {
     candidates: BTreeSet<HostRef>,
     /// Maintenance tasks that are followed one by one.
     followed: BTreeSet<TaskRef>,
+    /// Awaited tasks that vCenter does not know: to ask it to list them again would only say so again.
+    gone: BTreeSet<TaskRef>,
     /// Tasks to be read by themselves.
     tasks: BTreeSet<TaskRef>,
     /// vCenter has told of a host, and not that all are gone.
@@ -55,7 +57,10 @@ pub(super) struct Done {
     pressing: BTreeMap<VmKey, Pressing>,
     found: Found,
     listed: BTreeSet<Moref>,
-    tasks: Read,
+    /// What was read of tasks by themselves.
+    looked: Read,
+    /// Tasks that vCenter does not know.
+    gone: BTreeSet<TaskRef>,
     pub(super) read_again: Option<Read>,
 }
 
@@ -65,10 +70,12 @@ impl Job {
         found.retain(|key, _| self.roster.vms.contains(key));
         found.extend(lookup::find(&self.feed, &self.keys).await?);
         let mut wanted: BTreeSet<_> = found.values().flatten().map(Moref::from).collect();
-        wanted.extend(self.roster.tasks.iter().chain(&self.followed).map(Moref::from));
+        let awaited = self.roster.tasks.difference(&self.gone);
+        wanted.extend(awaited.chain(&self.followed).map(Moref::from));
+        let mut absent = BTreeSet::new();
         if wanted != self.listed {
             let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
-            let absent = self.feed.change(add, remove).await?;
+            absent = self.feed.change(add, remove).await?;
             wanted.retain(|moref| !absent.contains(moref));
             for vms in found.values_mut() {
                 vms.retain(|vm| !absent.contains(&vm.into()));
@@ -78,10 +85,16 @@ impl Job {
             let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
             self.feed.change(add.iter(), std::iter::empty()).await?;
         }
-        let tasks = match self.tasks.is_empty() {
+        let looked = match self.tasks.is_empty() {
             true => Read::default(),
             false => self.feed.look_at(&self.tasks).await?,
         };
+        let not_found = self
+            .tasks
+            .into_iter()
+            .filter(|task| !looked.tells_of(&task.into()));
+        let unresolved = absent.iter().filter_map(Moref::task);
+        let gone = not_found.chain(unresolved).collect();
         let read_again = match self.scope {
             Scope::All => Some(self.feed.read_again(self.knows_hosts).await?),
             Scope::New | Scope::Lookups => None,
@@ -91,7 +104,8 @@ impl Job {
             pressing: self.roster.pressing,
             found,
             listed: wanted,
-            tasks,
+            looked,
+            gone,
             read_again,
         })
     }
@@ -221,6 +235,7 @@ impl Following {
             listed: self.listed.clone(),
             candidates,
             followed: self.followed.clone(),
+            gone: self.shadow.gone_tasks(),
             tasks: self.shadow.take_to_look_at(),
             knows_hosts: self.shadow.knows_hosts(),
         }
@@ -322,6 +337,7 @@ impl Following {
             | Update::ComputeGone(_)
             | Update::VmGone(_)
             | Update::Task(_)
+            | Update::TaskGone(_)
             | Update::Found { .. }
             | Update::Settled
             | Update::Lost { .. } => false,
@@ -341,6 +357,7 @@ impl Following {
                 | Update::Compute(_)
                 | Update::ComputeGone(_)
                 | Update::Task(_)
+                | Update::TaskGone(_)
                 | Update::Found { .. }
                 | Update::Settled
                 | Update::Lost { .. } => continue,
@@ -387,8 +404,9 @@ impl Following {
         self.found_is_news = done.found != self.told;
         self.found = done.found;
         self.listed = done.listed;
-        self.shadow.note_unreadable(&done.tasks.unreadable);
-        self.shadow.look_at(&done.tasks.objects);
+        self.shadow.note_unreadable(&done.looked.unreadable);
+        self.shadow.look_at(&done.looked.objects);
+        self.shadow.vanished(done.gone);
         if let Some(read) = done.read_again {
             self.shadow.note_unreadable(&read.unreadable);
             self.hosts_push &= !self.tells_a_click(|shadow| shadow.merge_reread(&read.objects));

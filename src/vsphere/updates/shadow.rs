@@ -36,10 +36,13 @@ pub struct Shadow {
     entering: BTreeSet<TaskRef>,
     ours: BTreeSet<VmRef>,
     awaited: BTreeSet<TaskRef>,
-    /// Awaited tasks that are to be read by themselves: they succeeded, and what they did is in their result.
+    /// Awaited tasks that are to be read by themselves: they succeeded, and what they did is in their result; or they left all lists,
+    /// and may not exist any more.
     to_look_at: BTreeSet<TaskRef>,
     /// Awaited tasks that were.
     looked_at: BTreeSet<TaskRef>,
+    /// Awaited tasks that vCenter does not know any more.
+    gone: BTreeSet<TaskRef>,
     /// Maintenance tasks that ended well while their host does not tell that it is in maintenance. The end of the task
     /// and the state of the host come on two ways, in either order; between the two the host must not look as if it had
     /// come out of maintenance, or its VMs would be powered on.
@@ -89,6 +92,7 @@ struct Told {
     computes: HashMap<ComputeRef, Compute>,
     vms: HashMap<VmRef, Vm>,
     tasks: HashMap<TaskRef, Task>,
+    gone: BTreeSet<TaskRef>,
 }
 
 impl Shadow {
@@ -177,6 +181,7 @@ impl Shadow {
             self.end_unlisted(&object.moref, &listed, &read);
         }
         self.forget_ended(objects);
+        self.look_for(&read);
         self.fresher = Fresher(None);
     }
 

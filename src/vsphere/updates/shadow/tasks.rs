@@ -20,7 +20,14 @@ const FOLLOWED: usize = 1_000;
 impl Shadow {
     /// Says which tasks are awaited: before vCenter is asked for them, because its answer may come first.
     pub fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
-        self.looked_at.retain(|task| awaited.contains(task));
+        for tasks in [
+            &mut self.looked_at,
+            &mut self.to_look_at,
+            &mut self.gone,
+            &mut self.told.gone,
+        ] {
+            tasks.retain(|task| awaited.contains(task));
+        }
         self.awaited = awaited;
     }
 
@@ -39,6 +46,40 @@ impl Shadow {
         for object in objects {
             self.looked_at.extend(object.moref.task());
             self.upsert(object);
+        }
+    }
+
+    /// The awaited tasks that vCenter does not know any more.
+    pub fn gone_tasks(&self) -> BTreeSet<TaskRef> {
+        self.gone.clone()
+    }
+
+    /// Whether nobody waits for more than was told of the task: how it ended, or that this is not to be learnt.
+    fn is_settled(&self, task: &TaskRef) -> bool {
+        self.gone.contains(task) || self.tasks.get(task).is_some_and(TaskInfo::has_ended)
+    }
+
+    /// A re-read told of these tasks. What is awaited and was not told of is to be looked for.
+    pub(super) fn look_for(&mut self, read: &BTreeSet<TaskRef>) {
+        let missed: Vec<_> = self
+            .awaited
+            .difference(read)
+            .filter(|task| !self.is_settled(task))
+            .cloned()
+            .collect();
+        self.to_look_at.extend(missed);
+    }
+
+    /// vCenter does not know these tasks. Those that are awaited are told gone.
+    pub fn vanished(&mut self, tasks: BTreeSet<TaskRef>) {
+        for task in tasks.intersection(&self.awaited) {
+            if self.is_settled(task) {
+                continue;
+            }
+            self.tasks.remove(task);
+            self.told.tasks.remove(task);
+            self.gone.insert(task.clone());
+            self.changed.insert(task.into());
         }
     }
 
@@ -88,6 +129,12 @@ impl Shadow {
     /// minutes, and a maintenance task is followed beside that. One that runs is judged by the next re-read, which also forgets what
     /// ended.
     pub(super) fn task_left(&mut self, task: TaskRef) {
+        if self.awaited.contains(&task) {
+            if !self.is_settled(&task) {
+                self.to_look_at.insert(task);
+            }
+            return;
+        }
         let is_of_maintenance = self.tasks.get(&task).is_none_or(TaskInfo::enters_maintenance);
         if !is_of_maintenance {
             self.tasks.remove(&task);
@@ -245,6 +292,9 @@ impl Shadow {
 
     /// Tasks of hosts are told as their host's `entering`.
     pub(super) fn tell_task(&mut self, task: &TaskRef) -> Option<Update> {
+        if self.gone.contains(task) {
+            return (self.told.gone.insert(task.clone())).then(|| Update::TaskGone(task.clone()));
+        }
         let info = self.tasks.get(task)?;
         let vm = info.entity.as_ref().and_then(Moref::vm);
         if !vm.as_ref().is_some_and(|vm| self.ours.contains(vm)) && !self.awaited.contains(task) {
