@@ -13,6 +13,7 @@ pub mod decode;
 pub mod endpoint;
 pub mod error;
 pub mod fault;
+pub mod look;
 pub mod poll_connection;
 pub mod power;
 pub mod privileges;

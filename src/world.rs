@@ -25,7 +25,7 @@ use crate::keys::Keys;
 use crate::line::line;
 use crate::maintenance::clock::{Monotonic, Now, wall_after};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::effect::{Effect, Place};
+use crate::maintenance::effect::{self, Effect, Place};
 use crate::maintenance::episode::Record;
 use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound, Finding, Found};
 use crate::maintenance::observed::{
@@ -34,7 +34,7 @@ use crate::maintenance::observed::{
 use crate::maintenance::placement::{Held, Hold};
 use crate::maintenance::record;
 use crate::maintenance::trail::Last;
-use crate::vsphere::client::{Error, PowerOnBy, Started, Vcenter};
+use crate::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
 use crate::vsphere::update::{Claim, ClaimedDevice};
 
 /// How long one write to a Node may take. The kube-apiserver answers within milliseconds or is in trouble; its own
@@ -265,7 +265,9 @@ impl World {
             }
             Effect::Survey { hosts } => self.survey(name, hosts).await,
             Effect::ShutdownGuest { vm, .. } => shutdown_guest(&vcenter, permit, vm).await,
-            Effect::PowerOff { vm, .. } => outcome(vcenter.power_off(permit, vm).await),
+            Effect::PowerOff { vm, asked_by, .. } => {
+                outcome(vcenter.power_off(permit, vm, &on_whose_behalf(asked_by)).await)
+            }
             Effect::Relocate { vm, to } => outcome(vcenter.relocate(permit, vm, to).await),
             Effect::PowerOn { vm, place } => {
                 let by = match place {
@@ -400,6 +402,17 @@ impl World {
     }
 }
 
+/// What has to hold still in vCenter, as its client checks it.
+fn on_whose_behalf(asked_by: &effect::AskedBy) -> AskedBy {
+    match asked_by {
+        effect::AskedBy::Host { host, task } => AskedBy {
+            host: Some(host.clone()),
+            task: task.clone(),
+        },
+        effect::AskedBy::Request => AskedBy::default(),
+    }
+}
+
 fn not_recorded(shut: Shut) -> NotRecorded {
     NotRecorded::Refused(shut.to_string())
 }
@@ -417,8 +430,8 @@ fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Opt
 }
 
 async fn shutdown_guest(vcenter: &Vcenter, permit: &Permit, vm: &VmRef) -> Outcome {
-    match vcenter.shutdown_guest(permit, vm).await {
-        Ok(()) => Outcome::Asked,
+    match vcenter.shutdown_guest(permit, vm, &AskedBy::default()).await {
+        Ok(Asked::Sent | Asked::AlreadyOff) => Outcome::Asked,
         Err(error) => Outcome::Refused(refusal(&error)),
     }
 }

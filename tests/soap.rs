@@ -5,6 +5,7 @@ mod soap {
     mod captures;
     mod history;
     mod hostile;
+    mod power;
     mod server;
     mod sessions;
     mod tasks;

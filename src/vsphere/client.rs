@@ -9,8 +9,9 @@ use tokio::time::Instant;
 
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
+pub use super::look::AskedBy;
 use super::poll_connection::PollConnection;
-pub use super::power::{PowerOnBy, Started};
+pub use super::power::{Asked, PowerOnBy, Started};
 use super::session::{Session, Sessions};
 use super::soap::{self, Answer, Moref};
 use super::xml::Part;
@@ -163,7 +164,7 @@ pub struct Vcenter {
     subject: Arc<str>,
 }
 
-/// One call: what, on what, and whether doing it twice is the same as doing it once.
+/// One call: what, and on what. It is sent once; what only reads is asked again by [`Vcenter::retrieve`].
 #[derive(Clone)]
 pub(super) struct Call {
     pub(super) method: &'static str,
@@ -171,28 +172,18 @@ pub(super) struct Call {
     pub(super) body: Out,
     /// Of the leadership that permits it, for what changes something.
     epoch: Option<u64>,
-    repeatable: bool,
     unread_for: Duration,
     over: Option<Arc<PollConnection>>,
 }
 
 impl Call {
-    /// A call that only reads: it may be repeated.
-    pub(super) fn read(method: &'static str, on: &Moref) -> Self {
-        Self {
-            repeatable: true,
-            ..Self::act(method, on)
-        }
-    }
-
-    /// A call of ours alone, on what lives in our session: it is sent once.
-    pub(super) fn act(method: &'static str, on: &Moref) -> Self {
+    /// A call that reads, or that concerns nothing but what lives in our session.
+    pub(super) fn to(method: &'static str, on: &Moref) -> Self {
         Self {
             method,
             on: on.clone(),
             body: soap::method(method, on),
             epoch: None,
-            repeatable: false,
             unread_for: Duration::ZERO,
             over: None,
         }
@@ -202,7 +193,7 @@ impl Call {
     pub(super) fn under(permit: &Permit, method: &'static str, on: &Moref) -> Self {
         Self {
             epoch: Some(permit.epoch()),
-            ..Self::act(method, on)
+            ..Self::to(method, on)
         }
     }
 
@@ -263,23 +254,7 @@ impl Vcenter {
         self.sessions.logout().await;
     }
 
-    /// Calls in the live session. A session that turns out to be gone costs one login and one more try, because a call
-    /// refused for that reason was not performed; a broken connection costs one more try where the call only reads.
-    pub(super) async fn call(&self, call: &Call) -> Result<Part, Error> {
-        let session = self.sessions.get().await?;
-        match self.call_in(&session, call).await {
-            Err(Error::Refused { source, .. }) if source.ends_session(&call.on) => {}
-            Err(Error::Transport {
-                source: TransportError::Connection(_),
-                ..
-            }) if call.repeatable => {}
-            answer => return answer,
-        }
-        let session = self.sessions.get().await?;
-        self.call_in(&session, call).await
-    }
-
-    /// Calls in this session and no other. A fault that says the session is gone gives it up.
+    /// Calls in this session and no other, once. A fault that says the session is gone gives it up.
     pub(super) async fn call_in(&self, session: &Session, call: &Call) -> Result<Part, Error> {
         self.call_within(session, call, self.settings.call_deadline).await
     }

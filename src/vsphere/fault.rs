@@ -57,6 +57,8 @@ pub enum FaultKind {
     /// `PowerOnMultiVM_Task` ended well and started nothing: DRS left a recommendation for a person to apply. Not a
     /// fault on the wire.
     OnlyRecommended,
+    /// What asked for a VM's power to be cut does so no more, so nothing was sent. Not a fault on the wire.
+    NotLeaving,
     /// A value that breaks a limit of this client. Not a fault on the wire.
     Unreadable,
     /// Any other, by its name.
@@ -89,7 +91,8 @@ impl Fault {
             | FaultKind::InvalidState
             | FaultKind::InvalidPowerState
             | FaultKind::RequestCanceled
-            | FaultKind::InvalidCollectorVersion => Retry::LookAgain,
+            | FaultKind::InvalidCollectorVersion
+            | FaultKind::NotLeaving => Retry::LookAgain,
             FaultKind::TaskInProgress | FaultKind::ConcurrentAccess => Retry::Soon,
             FaultKind::MethodDisabled
             | FaultKind::Timedout
@@ -138,6 +141,7 @@ impl Fault {
             | FaultKind::HostNotConnected
             | FaultKind::InvalidArgument
             | FaultKind::OnlyRecommended
+            | FaultKind::NotLeaving
             | FaultKind::Unreadable
             | FaultKind::Other(_) => false,
         }

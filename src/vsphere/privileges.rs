@@ -89,7 +89,7 @@ impl Vcenter {
             Entity::Host(host) => host.into(),
             Entity::Vm(vm) => vm.into(),
         };
-        let mut call = Call::read(METHOD, manager);
+        let mut call = Call::to(METHOD, manager);
         for entity in entities {
             call = call.with(Out::moref("entity", &moref(entity)));
         }

@@ -1,5 +1,7 @@
 //! The PropertyCollector: what to ask for, how pages are read to their end, and what an update set says.
 
+use std::sync::Arc;
+
 use super::client::{Call, Error, Vcenter};
 use super::fault::{self, Fault, FaultKind};
 use super::session::Session;
@@ -350,8 +352,17 @@ pub fn is_of_dead_session<'a>(objects: impl IntoIterator<Item = &'a Object>) -> 
 }
 
 impl Vcenter {
-    /// Reads once, in whichever session lives, to the last page. A dead session costs one login and one more try.
+    /// Reads once, in whichever session lives, to the last page. A dead session costs one login and one more try, a broken
+    /// connection one more try: reading twice is as good as reading once.
     pub(super) async fn retrieve(&self, spec: Spec) -> Result<Vec<Object>, Error> {
+        Ok(self.retrieve_with_session(spec).await?.1)
+    }
+
+    /// The same, with the session in which it was read.
+    pub(super) async fn retrieve_with_session(
+        &self,
+        spec: Spec,
+    ) -> Result<(Arc<Session>, Vec<Object>), Error> {
         let session = self.sessions.get().await?;
         match self.retrieve_in(&session, spec.clone()).await {
             Err(Error::Refused { source, .. }) if source.kind == FaultKind::NotAuthenticated => {}
@@ -359,10 +370,12 @@ impl Vcenter {
                 source: super::error::TransportError::Connection(_),
                 ..
             }) => {}
-            answer => return answer,
+            Ok(objects) => return Ok((session, objects)),
+            Err(error) => return Err(error),
         }
         let session = self.sessions.get().await?;
-        self.retrieve_in(&session, spec).await
+        let objects = self.retrieve_in(&session, spec).await?;
+        Ok((session, objects))
     }
 
     /// Reads once, in this session, to the last page. What cannot be read whole is an error: nobody is to decide by the rest.
@@ -371,7 +384,7 @@ impl Vcenter {
         let Some(broken) = read.unreadable.into_iter().next() else {
             return Ok(read.objects);
         };
-        let call = Call::read("RetrievePropertiesEx", &session.content.property_collector);
+        let call = Call::to("RetrievePropertiesEx", &session.content.property_collector);
         let object = broken.moref.map_or_else(
             || "an object without a reference".to_owned(),
             |moref| moref.to_string(),
@@ -394,7 +407,7 @@ impl Vcenter {
     ) -> Result<Read, Error> {
         let collector = &session.content.property_collector;
         let options = Out::new("options").with(Out::text("maxObjects", page.to_string()));
-        let mut call = Call::read("RetrievePropertiesEx", collector)
+        let mut call = Call::to("RetrievePropertiesEx", collector)
             .with(spec.render("specSet"))
             .with(options);
         let mut read = Read::default();
@@ -406,7 +419,7 @@ impl Vcenter {
             let Some(token) = page.token else {
                 return self.unless_dead(session, &call, read);
             };
-            call = Call::read("ContinueRetrievePropertiesEx", collector).with(Out::text("token", token));
+            call = Call::to("ContinueRetrievePropertiesEx", collector).with(Out::text("token", token));
         }
         Err(unreadable(
             &call,

@@ -2,7 +2,8 @@
 
 use super::client::{Call, Error, Vcenter};
 use super::fault::{Fault, FaultKind};
-use super::power::{Started, TaskKind, started};
+use super::look::{AskedBy, TaskKind};
+use super::power::{Started, started};
 use super::property::{Spec, Step, unreadable};
 use super::soap::{Moref, ReplyError};
 use super::update::Power;
@@ -24,7 +25,7 @@ impl Vcenter {
     /// As [`Vcenter::power_off`], and [`FaultKind::InvalidPowerState`] without asking where the VM is not off: vCenter
     /// would try to move it while it runs.
     pub async fn relocate(&self, permit: &Permit, vm: &VmRef, to: &HostRef) -> Result<Started, Error> {
-        let look = self.look(METHOD, vm).await?;
+        let look = self.look(METHOD, vm, &AskedBy::default()).await?;
         if let Some(task) = look.at_work(METHOD, vm, &TaskKind::RELOCATE)? {
             return Ok(Started::Running(task));
         }
@@ -39,7 +40,7 @@ impl Vcenter {
             .with_all(pool.map(|pool| Out::moref("pool", &pool)))
             .with(Out::moref("host", &to.into()));
         let call = Call::under(permit, METHOD, &vm.into()).with(spec);
-        started(&call, &self.call(&call).await?)
+        started(&call, &self.call_in(&look.session, &call).await?)
     }
 
     /// The root pool of `to`'s compute resource, where `pool` belongs to another one.
@@ -59,7 +60,7 @@ impl Vcenter {
             object.get(path).and_then(Moref::read)
         };
         let unknown = |what: &str| {
-            let call = Call::read("RetrievePropertiesEx", &host);
+            let call = Call::to("RetrievePropertiesEx", &host);
             unreadable(&call, ReplyError::value(what, "visible to us"))
         };
         let compute = value(&host, "parent").ok_or_else(|| unknown("the destination's compute resource"))?;

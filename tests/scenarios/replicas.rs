@@ -8,7 +8,9 @@ use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use haulout::gate::{Errand, Gate as ElectionGate};
 use haulout::ids::VmRef;
-use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
+use haulout::vsphere::client::{
+    AskedBy, CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter,
+};
 use haulout_lab::gate::{Crossing, Gate, Moment, Side};
 use haulout_lab::kube::AuditEvent;
 use haulout_lab::stage::{ANNOTATIONS, Haulout, PATIENCE, Stage, boot_id, episode};
@@ -559,7 +561,7 @@ async fn power_off_as_haulout(stage: &Stage<'_>) -> anyhow::Result<()> {
     let vm = state.vm("gpu1").context("gpu1 is a VM")?;
     let permit = ElectionGate::without_election().pass(Errand::Effect)?;
     vcenter
-        .power_off(&permit, &VmRef::new(vm.reference.as_str()))
+        .power_off(&permit, &VmRef::new(vm.reference.as_str()), &AskedBy::default())
         .await?;
     vcenter.logout().await;
     let is_off = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.power == Power::PoweredOff);

@@ -55,6 +55,8 @@ pub enum Reply {
         headers: String,
         body: Vec<u8>,
     },
+    /// The request is read, and the connection closed.
+    Close,
 }
 
 impl Reply {
@@ -134,6 +136,7 @@ async fn converse(mut stream: TcpStream, answers: Arc<impl Answers>) -> Option<(
                 stream.write_all(head.as_bytes()).await.ok()?;
                 stream.write_all(&body).await.ok()?;
             }
+            Reply::Close => return None,
         }
     }
 }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use haulout::gate::{Errand, Gate, Permit};
-use haulout::ids::VmRef;
+use haulout::ids::{HostRef, VmRef};
 use haulout::vsphere::client::{
-    CredentialPart, CredentialSource, Endpoint, Error, LoginError, Settings, Trust, Vcenter,
+    AskedBy, CredentialPart, CredentialSource, Endpoint, Error, LoginError, Settings, Trust, Vcenter,
 };
 use haulout::vsphere::fault::FaultKind;
 use haulout::vsphere::update::{Roster, Update};
@@ -25,11 +25,13 @@ fn permit() -> Permit {
     Gate::without_election().pass(Errand::Effect).unwrap()
 }
 
-/// Answers `ShutdownGuest` in the session that was logged in last, and counts.
+/// Answers a reading of hosts and `ShutdownGuest` in the session that was logged in last, and counts.
 #[derive(Default)]
 struct Script {
     logins: AtomicUsize,
     calls: AtomicUsize,
+    /// Calls other than readings.
+    acts: AtomicUsize,
     refuse: bool,
     /// From this login on a session stands; before, it is dead as soon as it is made.
     stands_from: usize,
@@ -61,14 +63,17 @@ impl Script {
                 LOGIN.to_vec(),
             );
         }
-        if let Some(status) = self.status {
-            self.calls.fetch_add(1, Ordering::SeqCst);
+        let is_read = body.contains("<RetrievePropertiesEx");
+        if let Some(status) = self.status.filter(|_| !is_read) {
+            self.acts.fetch_add(1, Ordering::SeqCst);
             return (status, String::new(), Vec::new());
         }
         let logins = self.logins.load(Ordering::SeqCst);
-        if body.contains("<ShutdownGuest") && logins >= self.stands_from && head.contains(&cookie(logins)) {
+        if is_read && logins >= self.stands_from && head.contains(&cookie(logins)) {
             self.calls.fetch_add(1, Ordering::SeqCst);
-            let ok = r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/"><s:Body><ShutdownGuestResponse xmlns="urn:vim25"/></s:Body></s:Envelope>"#;
+            let ok = r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/"><s:Body><RetrievePropertiesExResponse xmlns="urn:vim25"><returnval><objects>
+                <obj type="VirtualMachine">vm-1</obj><propSet><name>runtime.powerState</name><val>poweredOn</val></propSet></objects></returnval>
+                </RetrievePropertiesExResponse></s:Body></s:Envelope>"#;
             return (200, String::new(), ok.into());
         }
         (500, String::new(), DEAD.to_vec())
@@ -102,11 +107,7 @@ async fn however_many_ask_one_login_is_made() {
     let mut calls = JoinSet::new();
     for n in 0..20 {
         let vcenter = vcenter.clone();
-        calls.spawn(async move {
-            vcenter
-                .shutdown_guest(&permit(), &VmRef::new(format!("vm-{n}")))
-                .await
-        });
+        calls.spawn(async move { vcenter.survey(&[HostRef::new(format!("host-{n}"))]).await });
     }
     while let Some(result) = calls.join_next().await {
         result.unwrap().unwrap();
@@ -125,11 +126,7 @@ async fn a_dead_session_costs_one_login_however_many_find_it_dead() {
     let mut calls = JoinSet::new();
     for n in 0..20 {
         let vcenter = vcenter.clone();
-        calls.spawn(async move {
-            vcenter
-                .shutdown_guest(&permit(), &VmRef::new(format!("vm-{n}")))
-                .await
-        });
+        calls.spawn(async move { vcenter.survey(&[HostRef::new(format!("host-{n}"))]).await });
     }
     while let Some(result) = calls.join_next().await {
         result.unwrap().unwrap();
@@ -145,10 +142,7 @@ async fn a_session_that_dies_at_once_again_is_an_error_and_no_loop() {
         ..Script::default()
     };
     let (vcenter, script, _tasks) = start(script, None).await;
-    let error = vcenter
-        .shutdown_guest(&permit(), &VmRef::new("vm-1"))
-        .await
-        .unwrap_err();
+    let error = vcenter.survey(&[HostRef::new("host-1")]).await.unwrap_err();
     assert_eq!(
         error.fault().map(|fault| &fault.kind),
         Some(&FaultKind::NotAuthenticated)
@@ -174,7 +168,7 @@ async fn refused_credentials_are_held_back_until_they_change() {
     let (vcenter, script, _tasks) = start(script, Some(source)).await;
     for _ in 0..3 {
         let error = vcenter
-            .shutdown_guest(&permit(), &VmRef::new("vm-1"))
+            .shutdown_guest(&permit(), &VmRef::new("vm-1"), &AskedBy::default())
             .await
             .unwrap_err();
         assert!(
@@ -187,7 +181,7 @@ async fn refused_credentials_are_held_back_until_they_change() {
     assert_eq!(script.logins.load(Ordering::SeqCst), 1);
     std::fs::write(&password, "other").unwrap();
     vcenter
-        .shutdown_guest(&permit(), &VmRef::new("vm-1"))
+        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &AskedBy::default())
         .await
         .unwrap_err();
     assert_eq!(script.logins.load(Ordering::SeqCst), 2);
@@ -202,11 +196,11 @@ async fn a_call_that_acts_is_sent_once_when_its_answer_is_useless() {
     };
     let (vcenter, script, _tasks) = start(script, None).await;
     let error = vcenter
-        .shutdown_guest(&permit(), &VmRef::new("vm-1"))
+        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &AskedBy::default())
         .await
         .unwrap_err();
     assert!(error.chain().contains("503"), "{}", error.chain());
-    assert_eq!(script.calls.load(Ordering::SeqCst), 1);
+    assert_eq!(script.acts.load(Ordering::SeqCst), 1);
     assert!(!format!("{vcenter:?}").contains("hunter2"));
 }
 

@@ -116,10 +116,10 @@ impl Remains {
                     return;
                 }
                 if *method == "DestroyPropertyCollector" {
-                    let cancel = Call::act("CancelWaitForUpdates", moref);
+                    let cancel = Call::to("CancelWaitForUpdates", moref);
                     self.attempt(&cancel).await;
                 }
-                self.attempt(&Call::act(method, moref)).await;
+                self.attempt(&Call::to(method, moref)).await;
             }
         };
         if tokio::time::timeout(TEAR_DOWN, work).await.is_err() {
@@ -138,7 +138,7 @@ impl Remains {
             at.map(|at| made.remove(at).0)
         };
         if let Some(method) = method {
-            self.attempt(&Call::act(method, moref)).await;
+            self.attempt(&Call::to(method, moref)).await;
         }
     }
 
@@ -168,12 +168,12 @@ impl Feed {
     pub(super) async fn build(remains: &Remains) -> Result<Self, Error> {
         let (vcenter, session) = (remains.vcenter.clone(), remains.session.clone());
         let content = &session.content;
-        let hosts = Call::act("CreateContainerView", &content.view_manager)
+        let hosts = Call::to("CreateContainerView", &content.view_manager)
             .with(Out::moref("container", &content.root_folder))
             .with(Out::text("type", "HostSystem"))
             .with(Out::text("recursive", "true"));
         let hosts = remains.make(hosts, "DestroyView").await?;
-        let collector = Call::act("CreatePropertyCollector", &content.property_collector);
+        let collector = Call::to("CreatePropertyCollector", &content.property_collector);
         let collector = remains.make(collector, "DestroyPropertyCollector").await?;
         let feed = Self {
             vcenter,
@@ -212,7 +212,7 @@ impl Feed {
                 settings.long_poll.as_secs().max(1).to_string(),
             ))
             .with(Out::text("maxObjectUpdates", SET.to_string()));
-        let call = Call::read("WaitForUpdatesEx", poll.collector)
+        let call = Call::to("WaitForUpdatesEx", poll.collector)
             .with(Out::text("version", poll.version))
             .with(options)
             .over(poll.connection.clone())
@@ -242,7 +242,7 @@ impl Feed {
         remove: impl Iterator<Item = &Moref> + Send,
     ) -> Result<BTreeSet<Moref>, Error> {
         let list = self.list.get_or_try_init(|| self.make_list()).await?;
-        let mut call = Call::act("ModifyListView", list);
+        let mut call = Call::to("ModifyListView", list);
         for moref in add {
             call = call.with(Out::moref("add", moref));
         }
@@ -273,7 +273,7 @@ impl Feed {
         let read = self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await?;
         if knows_hosts && !read.objects.iter().any(|object| object.moref.host().is_some()) {
             self.vcenter.sessions.give_up(self.session.generation);
-            let call = Call::read("RetrievePropertiesEx", &self.hosts);
+            let call = Call::to("RetrievePropertiesEx", &self.hosts);
             return Err(dead_session(
                 &call,
                 "none of the hosts stands in our view any more",
@@ -333,7 +333,7 @@ impl Feed {
     }
 
     async fn make_list(&self) -> Result<Moref, Error> {
-        let list = Call::act("CreateListView", &self.session.content.view_manager);
+        let list = Call::to("CreateListView", &self.session.content.view_manager);
         let list = self.remains.make(list, "DestroyView").await?;
         let marked: Vec<&str> = VM.iter().copied().chain([EVACUATION]).collect();
         let all = self
@@ -347,7 +347,7 @@ impl Feed {
     }
 
     pub(super) async fn filter(&self, collector: &Moref, spec: Spec) -> Result<(), Error> {
-        let call = Call::act("CreateFilter", collector)
+        let call = Call::to("CreateFilter", collector)
             .with(spec.render("spec"))
             .with(Out::text("partialUpdates", "false"));
         self.vcenter.call_in(&self.session, &call).await?;

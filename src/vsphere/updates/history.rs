@@ -84,12 +84,12 @@ impl History {
         };
         let history = self.make_collector(tasks).await?;
         let size =
-            Call::act("SetCollectorPageSize", &history).with(Out::text("maxCount", HISTORY_PAGE.to_string()));
+            Call::to("SetCollectorPageSize", &history).with(Out::text("maxCount", HISTORY_PAGE.to_string()));
         feed.vcenter().call_in(&feed.session, &size).await?;
         let spec = Spec::default()
             .read("TaskHistoryCollector", &["latestPage"])
             .of(&history, Vec::new());
-        let collector = Call::act("CreatePropertyCollector", &content.property_collector);
+        let collector = Call::to("CreatePropertyCollector", &content.property_collector);
         let collector = feed.remains().make(collector, "DestroyPropertyCollector").await?;
         feed.filter(&collector, spec).await?;
         Ok(Some(Made { history, collector }))
@@ -104,7 +104,7 @@ impl History {
         let filter = Out::new("filter").with(entity);
         if feed.session.speaks(LEAVES_RESULTS_OUT) {
             let no_results = Out::new("filterTaskResults").with(Out::text("removeAll", "true"));
-            let call = Call::act("CreateCollectorWithInfoFilterForTasks", tasks)
+            let call = Call::to("CreateCollectorWithInfoFilterForTasks", tasks)
                 .with(filter.clone())
                 .with(Out::new("infoFilter").with(no_results));
             match feed.remains().make(call, destroy).await {
@@ -114,7 +114,7 @@ impl History {
                 made => return made,
             }
         }
-        let call = Call::act("CreateCollectorForTasks", tasks).with(filter);
+        let call = Call::to("CreateCollectorForTasks", tasks).with(filter);
         feed.remains().make(call, destroy).await
     }
 }

@@ -47,7 +47,7 @@ pub(super) async fn find(
 async fn by_uuid(feed: &Feed, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), Error> {
     let mut vms = BTreeSet::new();
     for order in BTreeSet::from([uuid, uuid.swapped()]) {
-        let call = Call::read("FindAllByUuid", &feed.session.content.search_index)
+        let call = Call::to("FindAllByUuid", &feed.session.content.search_index)
             .with(Out::text("uuid", order.to_string()))
             .with(Out::text("vmSearch", "true"))
             .with(Out::text("instanceUuid", "false"));
@@ -64,7 +64,7 @@ async fn by_uuid(feed: &Feed, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), 
 /// The search index knows no inventory names, so all are read once, through a view that lives only for that.
 async fn by_name(feed: &Feed, names: BTreeSet<String>) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
     let content = &feed.session.content;
-    let create = Call::act("CreateContainerView", &content.view_manager)
+    let create = Call::to("CreateContainerView", &content.view_manager)
         .with(Out::moref("container", &content.root_folder))
         .with(Out::text("type", "VirtualMachine"))
         .with(Out::text("recursive", "true"));
@@ -74,7 +74,7 @@ async fn by_name(feed: &Feed, names: BTreeSet<String>) -> Result<BTreeMap<VmKey,
         .read("VirtualMachine", &["name"])
         .through(&view, vec![Step::new("ContainerView", "view", Vec::new())]);
     let objects = feed.vcenter().retrieve_in(&feed.session, spec).await;
-    let destroy = Call::act("DestroyView", &view);
+    let destroy = Call::to("DestroyView", &view);
     feed.vcenter().call_in(&feed.session, &destroy).await?;
     let mut found: BTreeMap<_, _> = names
         .iter()

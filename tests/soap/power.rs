@@ -1,0 +1,405 @@
+//! Calls that change something: what is looked at before, what is sent, and how often.
+
+use haulout::gate::{Errand, Gate, Permit};
+use haulout::ids::{HostRef, TaskRef, VmRef};
+use haulout::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
+use haulout::vsphere::fault::{FaultKind, Retry};
+
+use super::server::{DEAD, Fake, Reply, Request};
+
+fn permit() -> Permit {
+    Gate::without_election().pass(Errand::Effect).unwrap()
+}
+
+fn vm() -> VmRef {
+    VmRef::new("vm-7")
+}
+
+fn property(path: &str, value: &str) -> String {
+    format!("<propSet><name>{path}</name><val>{value}</val></propSet>")
+}
+
+fn reference(path: &str, kind: &str, value: &str) -> String {
+    format!(r#"<propSet><name>{path}</name><val type="{kind}">{value}</val></propSet>"#)
+}
+
+fn object(kind: &str, name: &str, properties: &str) -> String {
+    format!(r#"<objects><obj type="{kind}">{name}</obj>{properties}</objects>"#)
+}
+
+/// What a look finds of the VM, and beside it.
+fn seen(power: &str, beside: &str) -> Reply {
+    let properties = [
+        property("runtime.powerState", power),
+        reference("runtime.host", "HostSystem", "host-1"),
+        reference("resourcePool", "ResourcePool", "resgroup-8"),
+    ];
+    let vm = object("VirtualMachine", "vm-7", &properties.concat());
+    Reply::of(
+        "RetrievePropertiesEx",
+        &format!("<returnval>{vm}{beside}</returnval>"),
+    )
+}
+
+/// What is read to find the VM's datacenter, or the pool of the host that it is moved to.
+fn above() -> String {
+    [
+        object("Datacenter", "datacenter-1", &property("name", "DC0")),
+        object(
+            "HostSystem",
+            "host-2",
+            &reference("parent", "ClusterComputeResource", "domain-c9"),
+        ),
+        object(
+            "ResourcePool",
+            "resgroup-8",
+            &reference("owner", "ClusterComputeResource", "domain-c9"),
+        ),
+    ]
+    .concat()
+}
+
+fn looks(call: &Request) -> bool {
+    call.method() == "RetrievePropertiesEx"
+}
+
+/// The calls that change something, each with the power state in which it is sent.
+const ACTS: [(&str, &str); 5] = [
+    ("ShutdownGuest", "poweredOn"),
+    ("PowerOffVM_Task", "poweredOn"),
+    ("PowerOnVM_Task", "poweredOff"),
+    ("PowerOnMultiVM_Task", "poweredOff"),
+    ("RelocateVM_Task", "poweredOff"),
+];
+
+async fn act(vcenter: &Vcenter, method: &str) -> Result<(), Error> {
+    let (permit, vm, person) = (permit(), vm(), AskedBy::default());
+    match method {
+        "ShutdownGuest" => vcenter.shutdown_guest(&permit, &vm, &person).await.map(|_| ()),
+        "PowerOffVM_Task" => vcenter.power_off(&permit, &vm, &person).await.map(|_| ()),
+        "PowerOnVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Host).await.map(|_| ()),
+        "PowerOnMultiVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Drs).await.map(|_| ()),
+        "RelocateVM_Task" => vcenter
+            .relocate(&permit, &vm, &HostRef::new("host-2"))
+            .await
+            .map(|_| ()),
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn act_is_not_sent_again_in_another_session() {
+    for (method, power) in ACTS {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
+            it if it == method => Some(Reply::new(500, DEAD)),
+            _ => looks(call).then(|| seen(power, &above())),
+        })
+        .await;
+        let error = act(&vcenter, method).await.unwrap_err();
+        let fault = error.fault().unwrap();
+        assert_eq!(
+            (&fault.kind, fault.retry()),
+            (&FaultKind::NotAuthenticated, Retry::Relogin)
+        );
+        assert_eq!(fake.calls(method).len(), 1, "{method}");
+        assert_eq!(fake.calls("Login").len(), 1, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn act_is_sent_in_the_session_in_which_was_looked_or_not_at_all() {
+    for (method, power) in ACTS {
+        let mut logins = 0;
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
+            "Login" => {
+                logins += 1;
+                None
+            }
+            // The first session dies once the VM was looked at in it.
+            it if it == method && logins == 1 => Some(Reply::new(500, DEAD)),
+            _ => looks(call).then(|| seen(power, &above())),
+        })
+        .await;
+        act(&vcenter, method).await.unwrap_err();
+        let looked = fake.calls("RetrievePropertiesEx").len();
+        drop(act(&vcenter, method).await);
+        assert!(
+            fake.calls("RetrievePropertiesEx").len() > looked,
+            "{method}: it was not looked at anew"
+        );
+        assert_eq!(fake.calls(method).len(), 2, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn act_is_not_sent_again_over_another_connection() {
+    for (method, power) in ACTS {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
+            it if it == method => Some(Reply::Close),
+            _ => looks(call).then(|| seen(power, &above())),
+        })
+        .await;
+        let error = act(&vcenter, method).await.unwrap_err();
+        assert!(
+            matches!(error, Error::Transport { .. }),
+            "{method}: {}",
+            error.chain()
+        );
+        assert_eq!(error.retry(), Retry::LookAgain);
+        assert_eq!(fake.calls(method).len(), 1, "{method}");
+    }
+}
+
+fn kind_of<T: std::fmt::Debug>(answer: Result<T, Error>) -> FaultKind {
+    answer.unwrap_err().fault().unwrap().kind.clone()
+}
+
+/// A task that a look finds. The VM lists it where it is its own.
+fn task(name: &str, what: &str, entity: (&str, &str), state: &str) -> String {
+    let properties = [
+        property("info.descriptionId", what),
+        reference("info.entity", entity.0, entity.1),
+        property("info.state", state),
+        property("info.cancelled", "false"),
+        property("info.queueTime", "2026-11-21T09:57:02Z"),
+    ];
+    object("Task", name, &properties.concat())
+}
+
+/// A VM that lists a task of its own, and the task.
+fn seen_at_work(power: &str, what: &str, state: &str) -> Reply {
+    let own = r#"<ManagedObjectReference type="Task">task-3</ManagedObjectReference>"#;
+    let vm = [
+        property("runtime.powerState", power),
+        reference("runtime.host", "HostSystem", "host-1"),
+        property("recentTask", own),
+    ];
+    let vm = object("VirtualMachine", "vm-7", &vm.concat());
+    let task = task("task-3", what, ("VirtualMachine", "vm-7"), state);
+    Reply::of(
+        "RetrievePropertiesEx",
+        &format!("<returnval>{vm}{task}</returnval>"),
+    )
+}
+
+#[tokio::test]
+async fn nothing_is_sent_while_another_task_is_at_work_on_the_vm() {
+    for (method, power) in ACTS {
+        for (state, is_at_work) in [("running", true), ("queued", true), ("success", false)] {
+            let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
+                it if it == method => Some(Reply::fault("SystemError", "")),
+                _ => looks(call).then(|| seen_at_work(power, "VirtualMachine.createSnapshot", state)),
+            })
+            .await;
+            let answer = act(&vcenter, method).await;
+            if is_at_work {
+                assert_eq!(kind_of(answer), FaultKind::TaskInProgress, "{method}");
+            }
+            assert!(!is_at_work || fake.calls(method).is_empty(), "{method}, {state}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn task_of_the_same_kind_at_work_is_taken_for_ours() {
+    for (method, power, what) in [
+        ("PowerOffVM_Task", "poweredOn", "VirtualMachine.powerOff"),
+        ("PowerOnVM_Task", "poweredOff", "VirtualMachine.powerOn"),
+        ("RelocateVM_Task", "poweredOff", "VirtualMachine.relocate"),
+    ] {
+        let (fake, vcenter, _server) =
+            Fake::start(move |call: &Request| looks(call).then(|| seen_at_work(power, what, "running")))
+                .await;
+        let (permit, vm) = (permit(), vm());
+        let started = match method {
+            "PowerOffVM_Task" => vcenter.power_off(&permit, &vm, &AskedBy::default()).await,
+            "PowerOnVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Host).await,
+            _ => vcenter.relocate(&permit, &vm, &HostRef::new("host-2")).await,
+        };
+        assert_eq!(started.unwrap(), Started::Running(TaskRef::new("task-3")));
+        assert!(fake.calls(method).is_empty(), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn vm_that_is_on_is_not_relocated() {
+    for power in ["poweredOn", "suspended"] {
+        let (fake, vcenter, _server) =
+            Fake::start(move |call: &Request| looks(call).then(|| seen(power, &above()))).await;
+        let answer = vcenter.relocate(&permit(), &vm(), &HostRef::new("host-2")).await;
+        assert_eq!(kind_of(answer), FaultKind::InvalidPowerState);
+        assert!(fake.calls("RelocateVM_Task").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn guest_of_a_vm_that_is_off_is_not_asked() {
+    let (fake, vcenter, _server) =
+        Fake::start(|call: &Request| looks(call).then(|| seen("poweredOff", ""))).await;
+    let asked = vcenter
+        .shutdown_guest(&permit(), &vm(), &AskedBy::default())
+        .await;
+    assert_eq!(asked.unwrap(), Asked::AlreadyOff);
+    assert!(fake.calls("ShutdownGuest").is_empty());
+
+    // It went off between the look and the call.
+    let (_fake, vcenter, _server) = Fake::start(|call: &Request| match call.method() {
+        "ShutdownGuest" => Some(Reply::fault(
+            "InvalidPowerState",
+            "<existingState>poweredOff</existingState>",
+        )),
+        _ => looks(call).then(|| seen("poweredOn", "")),
+    })
+    .await;
+    let asked = vcenter
+        .shutdown_guest(&permit(), &vm(), &AskedBy::default())
+        .await;
+    assert_eq!(asked.unwrap(), Asked::AlreadyOff);
+}
+
+const ENTERS: &str = "HostSystem.enterMaintenanceMode";
+
+/// What a look finds of the host, and of a task that puts it into maintenance.
+fn host_seen(in_maintenance: &str, tasks: &[(&str, &str)]) -> String {
+    let host = [
+        property("name", "esx1"),
+        property("runtime.inMaintenanceMode", in_maintenance),
+        property("runtime.connectionState", "connected"),
+    ];
+    let tasks: String = tasks
+        .iter()
+        .map(|(name, state)| task(name, ENTERS, ("HostSystem", "host-1"), state))
+        .collect();
+    object("HostSystem", "host-1", &host.concat()) + &tasks
+}
+
+#[tokio::test]
+async fn power_is_cut_only_while_the_host_is_leaving() {
+    let by = |host: bool, task: bool| AskedBy {
+        host: host.then(|| HostRef::new("host-1")),
+        task: task.then(|| TaskRef::new("task-9")),
+    };
+    let cases = [
+        (by(false, false), host_seen("false", &[]), true, "a person asks"),
+        (by(true, true), host_seen("true", &[]), true, "in maintenance"),
+        (
+            by(true, true),
+            host_seen("true", &[("task-9", "error")]),
+            true,
+            "in maintenance, the task ended",
+        ),
+        (
+            by(true, true),
+            host_seen("false", &[("task-9", "queued")]),
+            true,
+            "queued",
+        ),
+        (
+            by(true, true),
+            host_seen("false", &[("task-9", "running")]),
+            true,
+            "running",
+        ),
+        (
+            by(true, true),
+            host_seen("false", &[("task-9", "error")]),
+            false,
+            "cancelled",
+        ),
+        (
+            by(true, true),
+            host_seen("false", &[("task-9", "success")]),
+            false,
+            "in and out again",
+        ),
+        (by(true, true), host_seen("false", &[]), false, "unknown task"),
+        (
+            by(true, true),
+            host_seen("false", &[("task-8", "error")]),
+            false,
+            "unknown task, another ended",
+        ),
+        (
+            by(true, true),
+            host_seen("false", &[("task-8", "running")]),
+            true,
+            "unknown task, another runs",
+        ),
+        (
+            by(true, false),
+            host_seen("false", &[("task-8", "running")]),
+            true,
+            "no task is known, one runs",
+        ),
+        (by(true, false), host_seen("false", &[]), false, "back in service"),
+        (by(true, true), String::new(), false, "the host is gone"),
+        (
+            by(false, true),
+            host_seen("false", &[("task-9", "running")]),
+            true,
+            "a task alone, running",
+        ),
+        (by(false, true), String::new(), false, "a task alone, unknown"),
+    ];
+    for (asked, beside, goes_on, what) in cases {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
+            "PowerOffVM_Task" => Some(Reply::of(
+                "PowerOffVM_Task",
+                r#"<returnval type="Task">task-1</returnval>"#,
+            )),
+            _ => looks(call).then(|| seen("poweredOn", &beside)),
+        })
+        .await;
+        let shut_down = vcenter.shutdown_guest(&permit(), &vm(), &asked).await;
+        let cut = vcenter.power_off(&permit(), &vm(), &asked).await;
+        let sent = (
+            fake.calls("ShutdownGuest").len(),
+            fake.calls("PowerOffVM_Task").len(),
+        );
+        if goes_on {
+            assert_eq!(shut_down.unwrap(), Asked::Sent, "{what}");
+            assert_eq!(cut.unwrap(), Started::Running(TaskRef::new("task-1")), "{what}");
+            assert_eq!(sent, (1, 1), "{what}");
+            continue;
+        }
+        let error = cut.unwrap_err();
+        assert_eq!(error.retry(), Retry::LookAgain, "{what}");
+        assert_eq!(kind_of(shut_down), FaultKind::NotLeaving, "{what}");
+        assert_eq!(kind_of::<()>(Err(error)), FaultKind::NotLeaving, "{what}");
+        assert_eq!(sent, (0, 0), "{what}");
+        // One reading each: between two the answer could change.
+        assert_eq!(fake.calls("RetrievePropertiesEx").len(), 2, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn refusal_names_the_host() {
+    let (_fake, vcenter, _server) =
+        Fake::start(|call: &Request| looks(call).then(|| seen("poweredOn", &host_seen("false", &[])))).await;
+    let asked = AskedBy {
+        host: Some(HostRef::new("host-1")),
+        task: None,
+    };
+    let error = vcenter.power_off(&permit(), &vm(), &asked).await.unwrap_err();
+    let words = error.fault().unwrap().to_string();
+    assert_eq!(
+        words,
+        "NotLeaving: host esx1 (connected) is not entering maintenance mode any more; nothing was sent"
+    );
+}
+
+#[tokio::test]
+async fn task_of_the_host_is_no_task_of_the_vm() {
+    let (_fake, vcenter, _server) = Fake::start(|call: &Request| {
+        looks(call).then(|| seen("poweredOn", &host_seen("false", &[("task-9", "running")])))
+    })
+    .await;
+    let asked = AskedBy {
+        host: Some(HostRef::new("host-1")),
+        task: Some(TaskRef::new("task-9")),
+    };
+    assert_eq!(
+        vcenter.shutdown_guest(&permit(), &vm(), &asked).await.unwrap(),
+        Asked::Sent
+    );
+}
