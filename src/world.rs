@@ -272,7 +272,7 @@ impl World {
             Effect::PowerOn { vm, place } => {
                 let by = match place {
                     Place::Drs => PowerOnBy::Drs,
-                    Place::Host(_) => PowerOnBy::Host,
+                    Place::Host(host) => PowerOnBy::Host(host.clone()),
                 };
                 outcome(vcenter.power_on(permit, vm, by).await)
             }

@@ -214,6 +214,19 @@ impl Look {
         ended.map_or(Ok(()), |fault| Err(refused(operation, vm, fault)))
     }
 
+    /// Whether the VM is registered on `host`, as far as is known.
+    ///
+    /// # Errors
+    /// Where it is registered on another one.
+    pub(super) fn is_on(&self, operation: &'static str, vm: &VmRef, host: &HostRef) -> Result<(), Error> {
+        let Some(other) = self.host.as_ref().filter(|other| *other != host) else {
+            return Ok(());
+        };
+        let kind = FaultKind::InvalidState;
+        let said = format!("the VM is registered on {other}, not on {host}; nothing was sent");
+        Err(refused(operation, vm, Fault { kind, said }))
+    }
+
     /// Whether nothing is at work on the VM.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use super::soap::{self, Moref, ReplyError};
 use super::update::Power;
 use super::xml::write::Out;
 use crate::gate::Permit;
-use crate::ids::{TaskRef, VmRef};
+use crate::ids::{HostRef, TaskRef, VmRef};
 
 /// What came of a call that starts a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +28,13 @@ pub enum Asked {
 }
 
 /// Who chooses the host on which a VM starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PowerOnBy {
-    /// Nobody: it starts where it is registered (`PowerOnVM_Task`).
-    Host,
+    /// Nobody: it starts on this host, on which it is registered (`PowerOnVM_Task` with its `host`).
+    Host(HostRef),
+    /// The cluster: `PowerOnVM_Task` without a host lets DRS place the VM also where it is only partially automated, and is the host on
+    /// which it is registered where DRS is off.
+    Registered,
     /// DRS (`PowerOnMultiVM_Task` on the VM's datacenter).
     Drs,
 }
@@ -89,10 +92,11 @@ impl Vcenter {
     /// task in [`super::update::Update::Task`] (`ClusterPowerOnVmResult` in the API reference).
     ///
     /// # Errors
-    /// As [`Vcenter::power_off`].
+    /// As [`Vcenter::power_off`], and [`super::fault::FaultKind::InvalidState`] where the VM is registered on another host than the
+    /// one that is named: vCenter takes a host that it finds incompatible for none (API reference, `PowerOnVM_Task`).
     pub async fn power_on(&self, permit: &Permit, vm: &VmRef, by: PowerOnBy) -> Result<Started, Error> {
         let method = match by {
-            PowerOnBy::Host => "PowerOnVM_Task",
+            PowerOnBy::Host(_) | PowerOnBy::Registered => "PowerOnVM_Task",
             PowerOnBy::Drs => "PowerOnMultiVM_Task",
         };
         let look = self.look(method, vm, &AskedBy::default()).await?;
@@ -103,7 +107,11 @@ impl Vcenter {
             return Ok(Started::Running(task));
         }
         let call = match by {
-            PowerOnBy::Host => Call::under(permit, method, &vm.into()),
+            PowerOnBy::Host(host) => {
+                look.is_on(method, vm, &host)?;
+                Call::under(permit, method, &vm.into()).with(Out::moref("host", &(&host).into()))
+            }
+            PowerOnBy::Registered => Call::under(permit, method, &vm.into()),
             PowerOnBy::Drs => {
                 let datacenter = self.datacenter(vm, &look).await?;
                 Call::under(permit, method, &datacenter).with(Out::moref("vm", &vm.into()))

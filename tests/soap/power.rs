@@ -77,7 +77,10 @@ async fn act(vcenter: &Vcenter, method: &str) -> Result<(), Error> {
     match method {
         "ShutdownGuest" => vcenter.shutdown_guest(&permit, &vm, &person).await.map(|_| ()),
         "PowerOffVM_Task" => vcenter.power_off(&permit, &vm, &person).await.map(|_| ()),
-        "PowerOnVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Host).await.map(|_| ()),
+        "PowerOnVM_Task" => vcenter
+            .power_on(&permit, &vm, PowerOnBy::Registered)
+            .await
+            .map(|_| ()),
         "PowerOnMultiVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Drs).await.map(|_| ()),
         "RelocateVM_Task" => vcenter
             .relocate(&permit, &vm, &HostRef::new("host-2"))
@@ -213,7 +216,7 @@ async fn task_of_the_same_kind_at_work_is_taken_for_ours() {
         let (permit, vm) = (permit(), vm());
         let started = match method {
             "PowerOffVM_Task" => vcenter.power_off(&permit, &vm, &AskedBy::default()).await,
-            "PowerOnVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Host).await,
+            "PowerOnVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Registered).await,
             _ => vcenter.relocate(&permit, &vm, &HostRef::new("host-2")).await,
         };
         assert_eq!(started.unwrap(), Started::Running(TaskRef::new("task-3")));
@@ -402,4 +405,38 @@ async fn task_of_the_host_is_no_task_of_the_vm() {
         vcenter.shutdown_guest(&permit(), &vm(), &asked).await.unwrap(),
         Asked::Sent
     );
+}
+
+#[tokio::test]
+async fn power_on_names_its_host_and_is_not_sent_for_another() {
+    let power_on = |to: &'static str| async move {
+        let (fake, vcenter, _server) = Fake::start(|call: &Request| match call.method() {
+            "PowerOnVM_Task" => Some(Reply::of(
+                "PowerOnVM_Task",
+                r#"<returnval type="Task">task-1</returnval>"#,
+            )),
+            _ => looks(call).then(|| seen("poweredOff", "")),
+        })
+        .await;
+        let by = PowerOnBy::Host(HostRef::new(to));
+        let answer = vcenter.power_on(&permit(), &vm(), by).await;
+        (answer, fake.calls("PowerOnVM_Task"))
+    };
+    let (answer, sent) = power_on("host-1").await;
+    assert_eq!(answer.unwrap(), Started::Running(TaskRef::new("task-1")));
+    assert!(
+        sent[0]
+            .body
+            .contains(r#"<_this type="VirtualMachine">vm-7</_this><host type="HostSystem">host-1</host></PowerOnVM_Task>"#),
+        "{}",
+        sent[0].body
+    );
+    let (answer, sent) = power_on("host-2").await;
+    let error = answer.unwrap_err();
+    assert_eq!(error.retry(), Retry::LookAgain);
+    assert_eq!(
+        error.fault().unwrap().to_string(),
+        "InvalidState: the VM is registered on host-1, not on host-2; nothing was sent"
+    );
+    assert!(sent.is_empty());
 }
