@@ -124,7 +124,15 @@ impl From<&Fault> for Refusal {
     fn from(fault: &Fault) -> Self {
         let advice = match (&fault.kind, fault.retry()) {
             (FaultKind::ToolsUnavailable, _) => Advice::NoTools,
-            (_, Retry::Relogin | Retry::LookAgain | Retry::Soon | Retry::Later) => Advice::Retry,
+            (
+                _,
+                Retry::Relogin
+                | Retry::LookAgain
+                | Retry::Soon
+                | Retry::Later
+                | Retry::Cluster
+                | Retry::Unknown,
+            ) => Advice::Retry,
             (_, Retry::OtherPlace) => Advice::OtherHost,
             (_, Retry::Person) => Advice::Person,
         };

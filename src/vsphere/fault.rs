@@ -5,6 +5,8 @@ use super::text::for_people;
 use super::update::Power;
 use super::xml::Element;
 
+mod families;
+
 /// A fault: its type on the wire, and what vCenter said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -41,8 +43,13 @@ pub enum FaultKind {
     InvalidCollectorVersion,
     MethodDisabled,
     Timedout,
-    /// The family of `InsufficientResourcesFault`.
+    /// The family of `InsufficientResourcesFault`, less what is of the whole cluster.
     InsufficientResources,
+    /// What every host of the cluster would answer: `InsufficientFailoverResourcesFault`, `InsufficientStandbyResource` and those that
+    /// extend it, `NoActiveHostInCluster`, `NotEnoughLicenses`.
+    ClusterWide,
+    /// The host is set aside for failover (`ClusterFailoverHostAdmissionControlPolicy`): nothing is powered on there.
+    DisallowedOperationOnFailoverHost,
     /// The family of `VmConfigFault`, by the names known of it.
     VmConfig,
     /// The family of `MigrationFault`, by the names known of it.
@@ -78,8 +85,12 @@ pub enum Retry {
     Later,
     /// Not on this host; on another one it may do.
     OtherPlace,
+    /// Not in this cluster as it is: every host of it would refuse.
+    Cluster,
     /// A person has to change something first: a privilege, a password, the VM's configuration.
     Person,
+    /// The fault is not known here: it may be about the host, the VM or a passing state.
+    Unknown,
 }
 
 impl Fault {
@@ -98,10 +109,12 @@ impl Fault {
             | FaultKind::Timedout
             | FaultKind::HostNotConnected
             | FaultKind::ToolsUnavailable
-            | FaultKind::Unreadable
-            | FaultKind::Other(_) => Retry::Later,
+            | FaultKind::Unreadable => Retry::Later,
+            FaultKind::ClusterWide => Retry::Cluster,
+            FaultKind::Other(_) => Retry::Unknown,
             FaultKind::InvalidHostState
             | FaultKind::InsufficientResources
+            | FaultKind::DisallowedOperationOnFailoverHost
             | FaultKind::VmConfig
             | FaultKind::Migration
             | FaultKind::NoCompatibleHost
@@ -133,6 +146,8 @@ impl Fault {
             | FaultKind::MethodDisabled
             | FaultKind::Timedout
             | FaultKind::InsufficientResources
+            | FaultKind::ClusterWide
+            | FaultKind::DisallowedOperationOnFailoverHost
             | FaultKind::VmConfig
             | FaultKind::Migration
             | FaultKind::NoCompatibleHost
@@ -249,7 +264,6 @@ fn kind(wire: &str) -> FaultKind {
         | "InvalidDatastoreState"
         | "CannotPowerOffVmInCluster"
         | "EncryptionKeyRequired"
-        | "NoActiveHostInCluster"
         | "VmPowerOnDisabled" => FaultKind::InvalidState,
         "TaskInProgress" | "VAppTaskInProgress" => FaultKind::TaskInProgress,
         "ToolsUnavailable" => FaultKind::ToolsUnavailable,
@@ -266,93 +280,44 @@ fn kind(wire: &str) -> FaultKind {
         "InvalidArgument" | "InvalidRequest" | "InvalidType" | "InvalidProperty" => {
             FaultKind::InvalidArgument
         }
-        name if name.starts_with("Insufficient") => FaultKind::InsufficientResources,
-        name if VM_CONFIG.contains(&name) => FaultKind::VmConfig,
-        name if MIGRATION.contains(&name) => FaultKind::Migration,
+        "DisallowedOperationOnFailoverHost" => FaultKind::DisallowedOperationOnFailoverHost,
+        name if families::CLUSTER.contains(&name) => FaultKind::ClusterWide,
+        name if name.starts_with("Insufficient") || families::INSUFFICIENT_RESOURCES.contains(&name) => {
+            FaultKind::InsufficientResources
+        }
+        name if families::VM_CONFIG.contains(&name) => FaultKind::VmConfig,
+        name if families::MIGRATION.contains(&name) => FaultKind::Migration,
         name => FaultKind::Other(for_people(name)),
     }
 }
 
-/// `VmConfigFault` and those of its subclasses that placing, relocating or starting a VM can meet, from govmomi's
-/// `vim25/types/types.go` (v0.56.0).
-const VM_CONFIG: &[&str] = &[
-    "VmConfigFault",
-    "CannotAccessFile",
-    "CannotAccessNetwork",
-    "CannotAccessVmComponent",
-    "CannotAccessVmConfig",
-    "CannotAccessVmDevice",
-    "CannotAccessVmDisk",
-    "CannotUseNetwork",
-    "CpuCompatibilityUnknown",
-    "CpuIncompatible",
-    "CpuIncompatible1ECX",
-    "CpuIncompatible81EDX",
-    "DVPortNotSupported",
-    "DestinationSwitchFull",
-    "DeviceBackingNotSupported",
-    "DeviceControllerNotSupported",
-    "DeviceHotPlugNotSupported",
-    "DeviceNotFound",
-    "DeviceNotSupported",
-    "DeviceUnsupportedForVmPlatform",
-    "DeviceUnsupportedForVmVersion",
-    "FeatureRequirementsNotMet",
-    "InvalidController",
-    "InvalidDeviceBacking",
-    "InvalidDeviceOperation",
-    "InvalidDeviceSpec",
-    "InvalidFormat",
-    "InvalidVmConfig",
-    "MemorySizeNotRecommended",
-    "MemorySizeNotSupported",
-    "MissingController",
-    "NoCompatibleHardAffinityHost",
-    "NoCompatibleSoftAffinityHost",
-    "NotEnoughCpus",
-    "NotEnoughLogicalCpus",
-    "NumVirtualCpusIncompatible",
-    "NumVirtualCpusNotSupported",
-    "RDMNotSupported",
-    "RDMNotSupportedOnDatastore",
-    "RawDiskNotSupported",
-    "RemoteDeviceNotSupported",
-    "RuleViolation",
-    "TooManyDevices",
-    "UnsupportedDatastore",
-    "UnsupportedGuest",
-    "VirtualHardwareCompatibilityIssue",
-    "VirtualHardwareVersionNotSupported",
-    "VmHostAffinityRuleViolation",
-];
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// `MigrationFault` and those of its subclasses that a cold relocate can meet, from the same source.
-const MIGRATION: &[&str] = &[
-    "MigrationFault",
-    "AffinityConfigured",
-    "CannotMoveVmWithDeltaDisk",
-    "CannotMoveVmWithNativeDeltaDisk",
-    "DatacenterMismatch",
-    "DisallowedMigrationDeviceAttached",
-    "DiskMoveTypeNotSupported",
-    "HAErrorsAtDest",
-    "IncompatibleDefaultDevice",
-    "MaintenanceModeFileMove",
-    "MigrationDisabled",
-    "MigrationFeatureNotSupported",
-    "MigrationNotReady",
-    "MismatchedNetworkPolicies",
-    "NetworksMayNotBeTheSame",
-    "RDMNotPreserved",
-    "ReadOnlyDisksWithLegacyDestination",
-    "SnapshotMoveNotSupported",
-    "SuspendedRelocateNotSupported",
-    "ToolsInstallationInProgress",
-    "UncommittedUndoableDisk",
-    "VMotionInterfaceIssue",
-    "VMotionNotConfigured",
-    "VMotionNotLicensed",
-    "VMotionNotSupported",
-    "WillLoseHAProtection",
-    "WillResetSnapshotDirectory",
-];
+    #[test]
+    fn fault_asks_what_its_family_asks() {
+        for (wire, retry) in [
+            // Thrown where a passthrough device does not come up: "Module 'DevicePowerOn' power on failed".
+            ("GenericVmConfigFault", Retry::OtherPlace),
+            ("QuarantineModeFault", Retry::OtherPlace),
+            ("VirtualEthernetCardNotSupported", Retry::OtherPlace),
+            ("VmHostAffinityRuleViolation", Retry::OtherPlace),
+            ("CannotAccessFile", Retry::OtherPlace),
+            ("DisallowedOperationOnFailoverHost", Retry::OtherPlace),
+            ("InsufficientMemoryResourcesFault", Retry::OtherPlace),
+            ("NumVirtualCpusExceedsLimit", Retry::OtherPlace),
+            ("VMotionLinkDown", Retry::OtherPlace),
+            ("InsufficientFailoverResourcesFault", Retry::Cluster),
+            ("InsufficientStandbyMemoryResource", Retry::Cluster),
+            ("NoActiveHostInCluster", Retry::Cluster),
+            ("NotEnoughLicenses", Retry::Cluster),
+            ("SystemError", Retry::Unknown),
+            ("NeverHeardOf", Retry::Unknown),
+        ] {
+            let fault = of_name(wire, "words", None);
+            assert_eq!(fault.retry(), retry, "{wire}: {fault}");
+            assert!(fault.to_string().contains(wire), "{wire}: {fault}");
+        }
+    }
+}
