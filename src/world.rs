@@ -347,7 +347,7 @@ impl World {
     async fn survey(&self, name: &NodeName, hosts: &[HostRef]) -> Outcome {
         match self.vcenter.survey(hosts).await {
             Ok(surveyed) => {
-                for claims in surveyed {
+                for claims in surveyed.whole() {
                     let holds = claims.held.into_iter().map(hold).collect();
                     self.found(
                         name,

@@ -8,5 +8,6 @@ mod soap {
     mod power;
     mod server;
     mod sessions;
+    mod survey;
     mod tasks;
 }

@@ -128,7 +128,7 @@ impl Picture {
         hosts.dedup();
         let claims = self.vcenter.survey(&hosts).await;
         let claims = claims.context("reading who holds the passthrough devices of other hosts")?;
-        for claims in claims {
+        for claims in claims.whole() {
             let Some(node) = names.first().cloned() else { break };
             let found = Found::Holds {
                 host: claims.host,

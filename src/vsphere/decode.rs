@@ -8,6 +8,7 @@ use super::soap::Moref;
 use super::text::for_people;
 use super::update::{Connection, Drs, DrsBehavior, DrsOverride, Passthrough, PciDevice, Power};
 use super::xml::Element;
+use crate::ids::VmRef;
 
 /// Reads an `xsd:dateTime`.
 pub fn timestamp(text: &str) -> Option<Timestamp> {
@@ -200,5 +201,67 @@ fn behavior(text: &str) -> Option<DrsBehavior> {
         "partiallyAutomated" => Some(DrsBehavior::PartiallyAutomated),
         "fullyAutomated" => Some(DrsBehavior::FullyAutomated),
         _ => None,
+    }
+}
+
+/// The VMs in `config.assignableHardwareBinding`, each with the addresses of the devices that it has been given. `None` where an instance
+/// id does not tell an address.
+pub fn bindings(value: Element<'_>) -> BTreeMap<VmRef, Option<BTreeSet<String>>> {
+    let mut all = BTreeMap::new();
+    for binding in value.children() {
+        let Some(vm) = binding.child("vm").and_then(Moref::read).and_then(|vm| vm.vm()) else {
+            continue;
+        };
+        let of_vm = all.entry(vm).or_insert_with(|| Some(BTreeSet::new()));
+        let address = binding.text_of("instanceId").and_then(address_within);
+        *of_vm = of_vm.take().zip(address).map(|(mut addresses, address)| {
+            addresses.insert(address);
+            addresses
+        });
+    }
+    all
+}
+
+/// The one PCI address within a text, whatever stands around it: `0000:3b:00.0` as it is, or behind a prefix.
+fn address_within(text: &str) -> Option<String> {
+    const FORM: &[u8] = b"hhhh:hh:hh.h";
+    let text = text.to_ascii_lowercase();
+    let bytes = text.as_bytes();
+    let fits = |at: usize| {
+        let window = &bytes[at..at + FORM.len()];
+        let alike = window.iter().zip(FORM).all(|(byte, form)| match form {
+            b'h' => byte.is_ascii_hexdigit(),
+            sign => byte == sign,
+        });
+        let around = [at.checked_sub(1), Some(at + FORM.len())];
+        let mut around = around.into_iter().flatten().filter_map(|at| bytes.get(at));
+        alike && around.all(|byte| !byte.is_ascii_alphanumeric())
+    };
+    let mut found = (0..(bytes.len() + 1).saturating_sub(FORM.len())).filter(|at| fits(*at));
+    let at = found.next().filter(|_| found.next().is_none())?;
+    text.get(at..at + FORM.len()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_is_found_within_an_instance_id() {
+        for (text, address) in [
+            ("0000:3b:00.0", Some("0000:3b:00.0")),
+            ("pcip:0000:3B:00.0", Some("0000:3b:00.0")),
+            ("vgpu-0000:3b:00.0/grid_a100-4c", Some("0000:3b:00.0")),
+            // More than one, none, or a longer number of which this is a part.
+            ("0000:3b:00.0 0000:3b:00.1", None),
+            ("00000:3b:00.0", None),
+            ("0000:3b:00.00", None),
+            ("3b:00.0", None),
+            ("52 f0 00", None),
+            ("\u{130}0000:3b:00", None),
+            ("", None),
+        ] {
+            assert_eq!(address_within(text).as_deref(), address, "{text}");
+        }
     }
 }

@@ -333,6 +333,24 @@ pub enum TaskState {
     Error(super::fault::Fault),
 }
 
+/// What a survey found: each host that was asked for is in one of the two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Surveyed {
+    /// What the VMs on a host hold.
+    pub claims: Vec<Claims>,
+    /// Hosts of which nothing is known.
+    pub not_surveyed: Vec<NotSurveyed>,
+}
+
+impl Surveyed {
+    /// Those hosts of which all VMs could be read.
+    pub fn whole(self) -> impl Iterator<Item = Claims> {
+        self.claims
+            .into_iter()
+            .filter(|claims| claims.unreadable.is_empty())
+    }
+}
+
 /// What the VMs on one host hold of its passthrough devices, read at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
@@ -340,6 +358,28 @@ pub struct Claims {
     pub host: HostRef,
     /// One entry for each passthrough device of each VM registered there, ours or not, powered on or off.
     pub held: Vec<Claim>,
+    /// VMs registered there of which it is not known what they hold.
+    pub unreadable: Vec<UnreadableVm>,
+}
+
+/// A VM whose devices cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableVm {
+    /// Its moref.
+    pub vm: VmRef,
+    /// Its name in the inventory, where that much can be read.
+    pub name: Option<String>,
+    /// Why its devices cannot be read, for people.
+    pub why: String,
+}
+
+/// A host of which it is not known which VMs are registered on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotSurveyed {
+    /// Its moref.
+    pub host: HostRef,
+    /// Why, for people.
+    pub why: String,
 }
 
 /// One VM's hold on one passthrough device of the host it is registered on.

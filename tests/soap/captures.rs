@@ -326,17 +326,18 @@ fn a_cluster_tells_its_drs_settings() {
 }
 
 #[test]
-fn a_survey_claims_what_is_held_and_leaves_out_what_cannot_be_read() {
+fn a_survey_claims_what_is_held_and_names_who_cannot_be_read() {
     let objects = page(capture!("survey")).objects;
     let host = objects.iter().find_map(|object| object.moref.host()).unwrap();
-    let claims = survey::claims(std::slice::from_ref(&host), &objects);
-    assert_eq!(claims[0].held.len(), 1);
+    let surveyed = survey::survey(std::slice::from_ref(&host), &objects);
+    assert_eq!(surveyed.claims[0].held.len(), 1);
     assert!(
-        matches!(&claims[0].held[0].device, ClaimedDevice::Address(address) if address.starts_with("0000:"))
+        matches!(&surveyed.claims[0].held[0].device, ClaimedDevice::Address(address) if address.starts_with("0000:"))
     );
     let text = std::str::from_utf8(capture!("survey")).unwrap();
     let withheld = text.replace("config.hardware.device", "config.hardware.memoryMB");
-    assert_eq!(survey::claims(&[host], &page(withheld.as_bytes()).objects), []);
+    let surveyed = survey::survey(&[host], &page(withheld.as_bytes()).objects);
+    assert_eq!(surveyed.claims[0].unreadable.len(), 1);
 }
 
 #[test]

@@ -1,0 +1,228 @@
+//! What a survey makes of hosts and VMs that cannot be read whole.
+
+use haulout::ids::{HostRef, VmRef};
+use haulout::vsphere::property::{Object, read_page};
+use haulout::vsphere::soap::{Answer, read_answer};
+use haulout::vsphere::survey;
+use haulout::vsphere::update::{ClaimedDevice, Claims, Surveyed};
+
+fn objects(content: &str) -> Vec<Object> {
+    let reply = format!(
+        r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><s:Body>
+           <RetrievePropertiesExResponse xmlns="urn:vim25"><returnval>{content}</returnval></RetrievePropertiesExResponse></s:Body></s:Envelope>"#
+    );
+    match read_answer("RetrievePropertiesEx", reply).unwrap() {
+        Answer::Returned(response) => read_page(&response).objects,
+        Answer::Fault { fault, .. } => panic!("{fault}"),
+    }
+}
+
+fn object(kind: &str, name: &str, properties: &str) -> String {
+    format!(r#"<objects><obj type="{kind}">{name}</obj>{properties}</objects>"#)
+}
+
+fn property(path: &str, value: &str) -> String {
+    format!("<propSet><name>{path}</name><val>{value}</val></propSet>")
+}
+
+fn on_host(host: &str) -> String {
+    format!(r#"<propSet><name>runtime.host</name><val type="HostSystem">{host}</val></propSet>"#)
+}
+
+fn denied(path: &str) -> String {
+    format!(
+        r#"<missingSet><path>{path}</path><fault><fault i:type="NoPermission"><privilegeId>System.Read</privilegeId></fault>
+           <localizedMessage>denied</localizedMessage></fault></missingSet>"#
+    )
+}
+
+fn vms(names: &[&str]) -> String {
+    let names: String = names
+        .iter()
+        .map(|name| {
+            format!(r#"<ManagedObjectReference type="VirtualMachine">{name}</ManagedObjectReference>"#)
+        })
+        .collect();
+    property("vm", &names)
+}
+
+fn bindings(of: &[(&str, &str)]) -> String {
+    let of: String = of
+        .iter()
+        .map(|(id, vm)| {
+            format!(
+                r#"<HostAssignableHardwareBinding><instanceId>{id}</instanceId><vm type="VirtualMachine">{vm}</vm></HostAssignableHardwareBinding>"#
+            )
+        })
+        .collect();
+    property("config.assignableHardwareBinding", &of)
+}
+
+fn host() -> HostRef {
+    HostRef::new("host-1")
+}
+
+/// A VM with a device that is chosen at power-on.
+fn readable(name: &str, power: &str) -> String {
+    let device = r#"<VirtualDevice i:type="VirtualPCIPassthrough"><backing i:type="VirtualPCIPassthroughDynamicBackingInfo">
+        <allowedDevice><vendorId>4318</vendorId><deviceId>8373</deviceId></allowedDevice></backing></VirtualDevice>"#;
+    let properties = [
+        property("name", name),
+        property("config.hardware.device", device),
+        property("runtime.powerState", power),
+        on_host("host-1"),
+    ];
+    object("VirtualMachine", name, &properties.concat())
+}
+
+fn survey(content: &str) -> Surveyed {
+    survey::survey(&[host()], &objects(content))
+}
+
+fn claims(content: &str) -> Claims {
+    let mut surveyed = survey(content);
+    assert!(surveyed.not_surveyed.is_empty(), "{surveyed:?}");
+    surveyed.claims.remove(0)
+}
+
+fn address(claims: &Claims, vm: &str) -> Vec<String> {
+    let of_vm = claims.held.iter().filter(|claim| claim.vm == VmRef::new(vm));
+    of_vm
+        .map(|claim| match &claim.device {
+            ClaimedDevice::Address(address) => address.clone(),
+            ClaimedDevice::AnyOf(ids) => panic!("{ids:?}"),
+        })
+        .collect()
+}
+
+#[test]
+fn host_that_cannot_be_read_says_why() {
+    for (content, why) in [
+        (String::new(), "vCenter does not show the host"),
+        (object("HostSystem", "host-1", &denied("vm")), "NoPermission"),
+    ] {
+        let surveyed = survey(&content);
+        assert!(surveyed.claims.is_empty());
+        let [host] = surveyed.not_surveyed.as_slice() else {
+            panic!("{surveyed:?}")
+        };
+        assert!(host.why.contains(why), "{}", host.why);
+    }
+}
+
+#[test]
+fn host_without_vms_holds_nothing() {
+    let claims = claims(&object("HostSystem", "host-1", &property("name", "esx1")));
+    assert!(claims.held.is_empty() && claims.unreadable.is_empty());
+}
+
+#[test]
+fn unreadable_vm_is_named_with_its_reason() {
+    let one_of_each = [
+        object("HostSystem", "host-1", &vms(&["vm-1", "vm-2", "vm-3", "vm-4"])),
+        readable("vm-1", "poweredOn"),
+        object(
+            "VirtualMachine",
+            "vm-2",
+            &[property("name", "vCLS-1"), denied("config.hardware.device")].concat(),
+        ),
+        object("VirtualMachine", "vm-3", &property("name", "lost%2ffound")),
+    ];
+    let claims = claims(&one_of_each.concat());
+    assert_eq!(claims.held.len(), 1);
+    let told: Vec<_> = claims
+        .unreadable
+        .iter()
+        .map(|vm| (vm.vm.to_string(), vm.name.clone()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("vm-2".to_owned(), Some("vCLS-1".to_owned())),
+            ("vm-3".to_owned(), Some("lost/found".to_owned())),
+            ("vm-4".to_owned(), None),
+        ]
+    );
+    assert!(claims.unreadable[0].why.contains("System.Read"), "{claims:?}");
+    assert!(claims.unreadable[1].why.contains("inaccessible"), "{claims:?}");
+    assert!(claims.unreadable[2].why.contains("does not show"), "{claims:?}");
+}
+
+#[test]
+fn binding_tells_what_an_unreadable_vm_holds() {
+    let hidden = |vm: &str| object("VirtualMachine", vm, &denied("config.hardware.device"));
+    let with = |of: &[(&str, &str)]| {
+        claims(
+            &[
+                object(
+                    "HostSystem",
+                    "host-1",
+                    &[vms(&["vm-1", "vm-2", "vm-3"]), bindings(of)].concat(),
+                ),
+                readable("vm-1", "poweredOn"),
+                hidden("vm-2"),
+                hidden("vm-3"),
+            ]
+            .concat(),
+        )
+    };
+    // Named with addresses: it holds these. Not named: it holds nothing.
+    let claims = with(&[("0000:af:00.0", "vm-2"), ("pcip:0000:3b:00.0", "vm-2")]);
+    assert_eq!(address(&claims, "vm-2"), ["0000:3b:00.0", "0000:af:00.0"]);
+    assert!(claims.unreadable.is_empty(), "{claims:?}");
+    assert!(claims.held.iter().all(|claim| claim.vm != VmRef::new("vm-3")));
+
+    // Named by what is no address: it holds something, and nobody knows what.
+    let claims = with(&[("0000:af:00.0", "vm-2"), ("vendor-group-7", "vm-2")]);
+    assert_eq!(claims.unreadable.len(), 1);
+    assert_eq!(claims.unreadable[0].vm, VmRef::new("vm-2"));
+    assert!(address(&claims, "vm-2").is_empty());
+}
+
+#[test]
+fn binding_says_nothing_of_a_vm_that_is_known_not_to_run() {
+    let hidden = |power: &str| {
+        let properties = [
+            denied("config.hardware.device"),
+            property("runtime.powerState", power),
+        ];
+        object("VirtualMachine", "vm-2", &properties.concat())
+    };
+    for (power, is_known) in [("poweredOn", true), ("poweredOff", false), ("suspended", false)] {
+        let host = [vms(&["vm-1", "vm-2"]), bindings(&[("0000:af:00.0", "vm-1")])].concat();
+        let claims = claims(
+            &[
+                object("HostSystem", "host-1", &host),
+                readable("vm-1", "poweredOn"),
+                hidden(power),
+            ]
+            .concat(),
+        );
+        assert_eq!(claims.unreadable.is_empty(), is_known, "{power}");
+    }
+}
+
+#[test]
+fn absent_or_denied_binding_says_nothing() {
+    for binding in [String::new(), denied("config.assignableHardwareBinding")] {
+        let host = [vms(&["vm-2"]), binding].concat();
+        let hidden = object("VirtualMachine", "vm-2", &denied("config.hardware.device"));
+        let claims = claims(&[object("HostSystem", "host-1", &host), hidden].concat());
+        assert_eq!(claims.unreadable.len(), 1);
+    }
+}
+
+#[test]
+fn vm_on_its_way_and_vm_that_is_off_hold_their_devices() {
+    // The host does not list it yet; the VM says itself where it is.
+    for power in ["poweredOn", "poweredOff"] {
+        let claims = claims(&[object("HostSystem", "host-1", &vms(&[])), readable("vm-1", power)].concat());
+        assert_eq!(claims.held.len(), 1, "{power}");
+    }
+    let template = readable("vm-1", "poweredOff").replace(
+        "<propSet><name>name</name>",
+        "<propSet><name>config.template</name><val>true</val></propSet><propSet><name>name</name>",
+    );
+    let claims = claims(&[object("HostSystem", "host-1", &vms(&["vm-1"])), template].concat());
+    assert!(claims.held.is_empty() && claims.unreadable.is_empty());
+}
