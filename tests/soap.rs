@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod soap {
+    mod bounds;
     mod captures;
     mod history;
     mod hostile;

@@ -140,6 +140,14 @@ pub enum ReplyError {
         /// What should be there.
         expected: &'static str,
     },
+    /// It goes on for longer than any reply of a vCenter does.
+    #[error("it has no end after {limit} {what}")]
+    Endless {
+        /// Of what.
+        what: &'static str,
+        /// How much is read.
+        limit: usize,
+    },
     /// An object of the reply cannot be read.
     #[error("{object} cannot be read: {why}")]
     Object {

@@ -28,6 +28,7 @@ mod feed;
 mod following;
 mod history;
 mod lookup;
+mod pace;
 pub mod shadow;
 
 /// How long a stop waits for what is under way, so that no login is torn in half and its session orphaned.
@@ -171,7 +172,7 @@ impl Stream {
                 () = &mut stopped => return Err(End::Stopped),
                 () = &mut unheard => return Err(End::Stopped),
                 set = &mut poll => {
-                    let updates = following.set(set?, &mut self.stood);
+                    let updates = following.set(set?, &mut self.stood)?;
                     self.tell(updates).await?;
                     poll = following.poll();
                 }
@@ -201,14 +202,18 @@ impl Stream {
                     self.tell(updates).await?;
                 }
                 () = replaced(&mut sessions, &session) => return Err(End::Replaced),
+                // Before the roster, which may change all the time: a re-read takes its changes along.
+                _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
                 changed = self.roster.changed(), if idle && roster_lives => {
                     roster_lives = changed.is_ok();
+                    work = Some(self.begin(&mut following, Scope::New));
+                }
+                () = until(following.next_keys()), if idle => {
                     work = Some(self.begin(&mut following, Scope::New));
                 }
                 () = sleep_until(history_due), if self.stood && history.is_none() && !following.hosts_push => {
                     history = Some(following.history_poll());
                 }
-                _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
                 () = std::future::ready(()), if idle && following.is_due() => {
                     work = Some(self.begin(&mut following, Scope::New));
                 }
@@ -270,6 +275,14 @@ async fn replaced(sessions: &mut watch::Receiver<Option<Arc<Session>>>, session:
             .is_some_and(|live| live.generation == session.generation)
     };
     drop(sessions.wait_for(|live| !stands(live)).await);
+}
+
+/// Ends at `time`; without one, never.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The result of work that is under way. Without any it never ends.

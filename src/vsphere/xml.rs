@@ -269,6 +269,11 @@ impl Part {
         }
     }
 
+    /// The bytes of the whole document.
+    pub fn size(&self) -> usize {
+        self.document.words.read.len()
+    }
+
     /// The first child for which `is` says so.
     pub fn find(&self, is: impl FnMut(&Element<'_>) -> bool) -> Option<Self> {
         let at = self.element().children().find(is)?.at;

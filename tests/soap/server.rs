@@ -57,6 +57,7 @@ pub enum Reply {
     },
     /// The request is read, and the connection closed.
     Close,
+    After(Duration, Box<Reply>),
 }
 
 impl Reply {
@@ -66,6 +67,11 @@ impl Reply {
             headers: String::new(),
             body: body.into(),
         }
+    }
+
+    /// The same, so much later.
+    pub fn after(self, pause: Duration) -> Self {
+        Self::After(pause, Box::new(self))
     }
 
     /// The response of `method` with that content.
@@ -123,7 +129,12 @@ async fn converse(mut stream: TcpStream, answers: Arc<impl Answers>) -> Option<(
         }
         let body = String::from_utf8_lossy(&buffer[head.len() + 4..end]).into_owned();
         buffer.drain(..end);
-        match answers.clone().answer(Request { head, body }).await {
+        let mut reply = answers.clone().answer(Request { head, body }).await;
+        while let Reply::After(pause, then) = reply {
+            tokio::time::sleep(pause).await;
+            reply = *then;
+        }
+        match reply {
             Reply::Answer {
                 status,
                 headers,
@@ -133,10 +144,11 @@ async fn converse(mut stream: TcpStream, answers: Arc<impl Answers>) -> Option<(
                     "HTTP/1.1 {status} x\r\n{headers}Content-Length: {}\r\n\r\n",
                     body.len()
                 );
-                stream.write_all(head.as_bytes()).await.ok()?;
-                stream.write_all(&body).await.ok()?;
+                // In one piece: else the second waits for the other side to acknowledge the first.
+                let reply = [head.as_bytes(), &body].concat();
+                stream.write_all(&reply).await.ok()?;
             }
-            Reply::Close => return None,
+            Reply::Close | Reply::After(..) => return None,
         }
     }
 }
@@ -240,10 +252,15 @@ impl Fake {
 
     /// Waits until so many calls of `method` came.
     pub async fn counted(&self, method: &str, count: usize) {
+        self.counted_where(|call| call.method() == method, count).await;
+    }
+
+    /// Waits until so many calls came of which `is` says so.
+    pub async fn counted_where(&self, is: impl Fn(&Request) -> bool, count: usize) {
         let counted = async {
             loop {
                 let happened = self.happened.notified();
-                if self.calls(method).len() >= count {
+                if self.calls.lock().unwrap().iter().filter(|call| is(call)).count() >= count {
                     return;
                 }
                 happened.await;
@@ -331,7 +348,7 @@ impl Answers for Fake {
 /// A stream that is followed.
 pub struct Followed {
     pub updates: mpsc::Receiver<Update>,
-    _roster: watch::Sender<Roster>,
+    pub roster: watch::Sender<Roster>,
     pub stop: CancellationToken,
     pub tasks: JoinSet<()>,
 }
@@ -344,7 +361,7 @@ pub fn follow(vcenter: &Vcenter, roster: Roster) -> Followed {
     tasks.spawn(updates::run(vcenter.clone(), roster, out, stop.clone()));
     Followed {
         updates,
-        _roster: sender,
+        roster: sender,
         stop,
         tasks,
     }
@@ -376,6 +393,21 @@ impl Followed {
             pick(host)
         })
         .await
+    }
+
+    /// Why the stream is lost, once it is.
+    pub async fn lost(&mut self) -> String {
+        let lost = async {
+            loop {
+                let update = self.updates.recv().await.expect("the stream ended");
+                if let Update::Lost { why } = update {
+                    return why;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, lost)
+            .await
+            .expect("the stream stands")
     }
 
     pub async fn settled(&mut self) {

@@ -8,9 +8,9 @@ use tokio::sync::OnceCell;
 
 use super::super::client::{Call, Error, Vcenter};
 use super::super::poll_connection::PollConnection;
-use super::super::property::{self, Read, Spec, Step, UpdateSet, dead_session, unreadable};
+use super::super::property::{self, MAX_OBJECTS, Read, Spec, Step, UpdateSet, dead_session, unreadable};
 use super::super::session::Session;
-use super::super::soap::{self, Moref};
+use super::super::soap::{self, Moref, ReplyError};
 use super::super::task;
 use super::super::xml::write::Out;
 use crate::ids::TaskRef;
@@ -20,6 +20,8 @@ const TEAR_DOWN: Duration = Duration::from_secs(5);
 /// Object updates per set: what a vCenter sends at the most, whatever is asked for. A set of so many hosts with all their
 /// PCI devices stays well under the parser's limits.
 const SET: u32 = 100;
+/// Most parts of one set: hosts, VMs and tasks of the largest vCenter are some hundred parts of [`SET`] objects.
+const SETS: usize = 1_000;
 /// Objects per page of what is read again. It is a few small properties of each, so all hosts of the largest vCenter, the
 /// VMs of ours on them and their tasks go into one call.
 const AGAIN: u32 = 10_000;
@@ -233,6 +235,19 @@ impl Feed {
             return Err(dead_session(&call, property::WITHHELD));
         }
         Ok(set)
+    }
+
+    /// Refuses to follow a set of so many parts, or more objects than a vCenter holds: what is told is kept.
+    pub(super) fn unless_endless(&self, sets: usize, objects: usize) -> Result<(), Error> {
+        let (what, limit) = if sets > SETS {
+            ("parts of one set", SETS)
+        } else if objects > MAX_OBJECTS {
+            ("objects", MAX_OBJECTS)
+        } else {
+            return Ok(());
+        };
+        let call = Call::to("WaitForUpdatesEx", &self.collector);
+        Err(unreadable(&call, ReplyError::Endless { what, limit }))
     }
 
     /// Changes what the list holds. Gives those of `add` that do not exist.

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::super::client::Error;
 use super::super::property::{Read, UpdateSet};
 use super::super::soap::Moref;
 use super::super::update::{Pressing, Roster, Update, Vm, VmKey};
 use super::feed::Feed;
 use super::history::{self, History};
+use super::pace::Pace;
 use super::shadow::Shadow;
 use super::{Work, lookup};
 use crate::ids::{ComputeRef, HostRef, TaskRef, VmRef};
@@ -144,6 +147,13 @@ pub(super) struct Following {
     pressing: BTreeMap<VmKey, Pressing>,
     /// Where the last re-read left off asking.
     asked_last: Option<VmKey>,
+    /// The same of keys that were never asked for.
+    last_new: Option<VmKey>,
+    pace: Pace,
+    /// There are keys that were never asked for, and more than may be asked for at once.
+    defers: bool,
+    /// The parts of a set that is not complete, and the objects in them.
+    parts: (usize, usize),
     /// A host told by itself of the newest maintenance task that began while we listened, as it need not. As long as that
     /// holds, the history has nothing to add, and asking for it would cost vCenter an answer for each task of anybody.
     pub(super) hosts_push: bool,
@@ -168,6 +178,10 @@ impl Following {
             doubtful: BTreeSet::new(),
             pressing: BTreeMap::new(),
             asked_last: None,
+            last_new: None,
+            pace: Pace::new(Instant::now()),
+            defers: false,
+            parts: (0, 0),
             hosts_push: false,
             history: Arc::new(History::of(&feed)),
             feed,
@@ -241,14 +255,34 @@ impl Following {
         }
     }
 
-    /// The keys that were never asked for, those in doubt, and those that have become more pressing.
-    fn unknown(&self, roster: &Roster) -> BTreeSet<VmKey> {
-        let is_unknown = |key: &&VmKey| {
-            !self.found.contains_key(*key)
-                || self.doubtful.contains(*key)
-                || roster.pressing.get(*key) > self.pressing.get(*key)
+    /// Those in doubt, those that have become more pressing, and as many as may be of those that were never asked for, in turn: a node
+    /// that tells a new key all the time must not keep the keys of others from being asked for.
+    fn unknown(&mut self, roster: &Roster) -> BTreeSet<VmKey> {
+        let (known, new): (Vec<&VmKey>, Vec<&VmKey>) =
+            roster.vms.iter().partition(|key| self.found.contains_key(*key));
+        let allowed = self.pace.take(new.len(), Instant::now());
+        self.defers = allowed < new.len();
+        let last = self.last_new.clone();
+        let after = |key: &&&VmKey| last.as_ref().is_none_or(|last| **key > last);
+        let turn: Vec<VmKey> = new
+            .iter()
+            .filter(after)
+            .chain(&new)
+            .take(allowed)
+            .map(|key| (*key).clone())
+            .collect();
+        self.last_new = turn.last().cloned();
+        let mut keys: BTreeSet<VmKey> = turn.into_iter().collect();
+        let is_unknown = |key: &&&VmKey| {
+            self.doubtful.contains(**key) || roster.pressing.get(**key) > self.pressing.get(**key)
         };
-        roster.vms.iter().filter(is_unknown).cloned().collect()
+        keys.extend(known.iter().filter(is_unknown).map(|key| (*key).clone()));
+        keys
+    }
+
+    /// When new keys may be asked for that had to wait; `None` where there are none.
+    pub(super) fn next_keys(&self) -> Option<Instant> {
+        self.defers.then(|| self.pace.next())
     }
 
     /// The next keys, in turn, whose answer may have changed without a word: those to which not exactly one VM answers, and the
@@ -273,18 +307,26 @@ impl Following {
     }
 
     /// Takes an answer of the long poll, and gives what is to be told: nothing before a set is complete.
-    pub(super) fn set(&mut self, set: Option<UpdateSet>, stood: &mut bool) -> Vec<Update> {
+    ///
+    /// # Errors
+    /// Where a set has no end, or vCenter tells of more objects than it can hold.
+    pub(super) fn set(&mut self, set: Option<UpdateSet>, stood: &mut bool) -> Result<Vec<Update>, Error> {
         let Some(set) = set else {
             self.shadow.caught_up();
-            return Vec::new();
+            return Ok(Vec::new());
         };
+        let (sets, objects) = self.parts;
+        let parts = (sets + 1, objects + set.changes.len() + set.unreadable.len());
         self.version = set.version;
         self.shadow.note_unreadable(&set.unreadable);
         let tells_a_click = self.tells_a_click(|shadow| shadow.apply(set.changes));
         // What a first set tells stood there before and was not pushed.
         self.hosts_push |= *stood && tells_a_click;
+        self.parts = if set.truncated { parts } else { (0, 0) };
+        self.feed
+            .unless_endless(parts.0, parts.1.max(self.shadow.size()))?;
         if set.truncated {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         self.shadow.caught_up();
         self.is_heard = true;
@@ -296,9 +338,9 @@ impl Following {
                 .is_subset(&self.candidates)
         {
             self.candidates_due = true;
-            return Vec::new();
+            return Ok(Vec::new());
         }
-        self.complete(stood)
+        Ok(self.complete(stood))
     }
 
     /// What is to be told of a set that is complete.

@@ -204,6 +204,11 @@ impl Shadow {
         self.ours.iter().all(|vm| self.vms.contains_key(vm))
     }
 
+    /// How many objects it holds.
+    pub fn size(&self) -> usize {
+        self.hosts.len() + self.computes.len() + self.vms.len() + self.tasks.len()
+    }
+
     /// Whether there is any host.
     pub fn knows_hosts(&self) -> bool {
         !self.hosts.is_empty()

@@ -1,0 +1,150 @@
+//! A server that goes on without an end, and a roster that changes without an end.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use haulout::ids::{HostRef, TaskRef, VmUuid};
+use haulout::vsphere::update::{Roster, Update, VmKey};
+use tokio::sync::watch;
+
+use super::server::{Fake, Reply, Request, follow, host, is_reread, told};
+
+fn first_set() -> String {
+    host("enter", "host-1", &told("name", "esx1"))
+}
+
+fn is_page(call: &Request) -> bool {
+    call.method().ends_with("RetrievePropertiesEx")
+}
+
+#[tokio::test]
+async fn reading_of_pages_without_an_end_is_given_up() {
+    let object = r#"<objects><obj type="VirtualMachine">vm-1</obj></objects>"#;
+    let page = format!(
+        "<returnval><token>more</token>{}</returnval>",
+        object.repeat(20_000)
+    );
+    let (fake, vcenter, _server) =
+        Fake::start(move |call: &Request| is_page(call).then(|| Reply::of(call.method(), &page))).await;
+    let error = vcenter.survey(&[HostRef::new("host-1")]).await.unwrap_err();
+    assert!(
+        error.chain().contains("no end after 200000 objects"),
+        "{}",
+        error.chain()
+    );
+    assert_eq!(fake.calls("ContinueRetrievePropertiesEx").len(), 10);
+}
+
+#[tokio::test]
+async fn reading_of_pages_has_a_deadline_as_a_whole() {
+    let mut readings = 0;
+    let (fake, vcenter, _server) = Fake::start_with(
+        move |call: &Request| {
+            readings += usize::from(call.method() == "RetrievePropertiesEx");
+            let page = "<returnval><token>more</token></returnval>";
+            let is_slow = is_page(call) && readings > 1;
+            is_slow.then(|| Reply::of(call.method(), page).after(Duration::from_millis(100)))
+        },
+        |settings| settings.call_deadline = Duration::from_millis(500),
+    )
+    .await;
+    vcenter.survey(&[HostRef::new("host-1")]).await.unwrap();
+    let error = vcenter.survey(&[HostRef::new("host-1")]).await.unwrap_err();
+    assert!(
+        error.chain().contains("no whole answer within 5 s"),
+        "{}",
+        error.chain()
+    );
+    let pages = fake.calls("ContinueRetrievePropertiesEx").len();
+    assert!((10..=50).contains(&pages), "{pages}");
+}
+
+#[tokio::test]
+async fn set_without_an_end_breaks_the_stream() {
+    for (objects, words) in [(1, "1000 parts of one set"), (1_000, "200000 objects")] {
+        let sent = AtomicUsize::new(0);
+        let (_fake, vcenter, _server) = Fake::start(move |call: &Request| {
+            (call.method() == "WaitForUpdatesEx").then(|| {
+                let n = sent.fetch_add(1, Ordering::SeqCst);
+                let hosts: String = (0..objects)
+                    .map(|i| host("enter", &format!("host-{n}-{i}"), ""))
+                    .collect();
+                let set = format!("<returnval><version>{n}</version><filterSet>{hosts}</filterSet><truncated>true</truncated></returnval>");
+                Reply::of("WaitForUpdatesEx", &set)
+            })
+        })
+        .await;
+        let mut stream = follow(&vcenter, Roster::default());
+        let why = stream.lost().await;
+        assert!(why.contains(words), "{why}");
+        stream.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn roster_that_changes_all_the_time_does_not_starve_the_reread() {
+    let roster: Arc<OnceLock<watch::Sender<Roster>>> = Arc::default();
+    let changing = roster.clone();
+    let mut count = 0;
+    let (fake, vcenter, _server) = Fake::start_with(
+        move |call: &Request| {
+            // As soon as one change is taken up the next one is there.
+            if call.method() == "ModifyListView"
+                && let Some(roster) = changing.get()
+            {
+                count += 1;
+                roster.send_modify(|roster| roster.tasks = [TaskRef::new(format!("task-{count}"))].into());
+            }
+            None
+        },
+        |settings| settings.reread_every = Duration::from_millis(50),
+    )
+    .await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, Roster::default());
+    stream.settled().await;
+    stream
+        .roster
+        .send_modify(|roster| roster.tasks = [TaskRef::new("task-0")].into());
+    roster.set(stream.roster.clone()).unwrap();
+    for rereads in 1..=3 {
+        fake.counted_where(is_reread, rereads).await;
+    }
+    stream.stop().await;
+}
+
+#[tokio::test]
+async fn new_keys_beyond_the_pace_are_asked_for_later() {
+    let asked = Arc::new(Mutex::new(BTreeSet::new()));
+    let asking = asked.clone();
+    let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+        if call.method() == "FindAllByUuid" {
+            asking
+                .lock()
+                .unwrap()
+                .insert(call.value("uuid").unwrap().to_owned());
+        }
+        None
+    })
+    .await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, Roster::default());
+    stream.settled().await;
+    let uuid = |n: u32| VmUuid::parse(&format!("42160000-0000-4000-8000-{n:012x}")).unwrap();
+    let keys: BTreeSet<VmKey> = (0..1_003).map(|n| VmKey::Uuid(uuid(n))).collect();
+    stream.roster.send_modify(|roster| roster.vms = keys.into());
+    let mut found = 0;
+    let is_found = |update: &Update| matches!(update, Update::Found { .. }).then_some(());
+    stream.until(is_found).await;
+    found += 1;
+    // What was not asked for at once is, some tenths of a second later.
+    assert!(asked.lock().unwrap().len() < 2 * 1_003);
+    while found < 1_003 {
+        stream.until(is_found).await;
+        found += 1;
+    }
+    assert_eq!(asked.lock().unwrap().len(), 2 * 1_003);
+    stream.stop().await;
+}
