@@ -6,6 +6,7 @@ mod soap {
     mod captures;
     mod history;
     mod hostile;
+    mod orphans;
     mod power;
     mod server;
     mod sessions;

@@ -249,7 +249,8 @@ impl Vcenter {
         }
     }
 
-    /// Ends the session, if there is one, within 5 s. A later call logs in again.
+    /// Ends the session, if there is one, within 10 s: a login that is under way has 5 s to end, and so has the logout. A later call
+    /// logs in again.
     pub async fn logout(&self) {
         self.sessions.logout().await;
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use reqwest::header::HeaderValue;
 use secrecy::ExposeSecret as _;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::client::{Came, Settings};
@@ -78,7 +79,13 @@ pub(super) struct Sessions {
     live: watch::Sender<Option<Arc<Session>>>,
     /// The one that was given up last: it may still stand on vCenter's side and count against its limit.
     given_up: Mutex<Option<Arc<Session>>>,
+    /// Logins that are under way, each in a task of its own: who asked for one may be dropped after vCenter has accepted it, and nobody
+    /// else would know of the session. They are waited for at the logout.
+    logins: Mutex<JoinSet<()>>,
 }
+
+/// Who waits for a session.
+type Caller = oneshot::Sender<Result<Arc<Session>, Error>>;
 
 /// What only the one that logs in touches.
 struct Gate {
@@ -109,28 +116,49 @@ impl Sessions {
             }),
             live: watch::Sender::new(None),
             given_up: Mutex::new(None),
+            logins: Mutex::default(),
         })
     }
 
-    /// The live session; logs in where there is none. However many ask at once, one login is made.
-    pub(super) async fn get(&self) -> Result<Arc<Session>, Error> {
+    /// The live session; logs in where there is none. However many ask at once, one login is made. A login that has begun is
+    /// finished, also when nobody waits for it any more.
+    pub(super) async fn get(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
         if let Some(session) = self.live() {
             return Ok(session);
         }
+        let (caller, answer) = oneshot::channel();
+        {
+            let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
+            while logins.try_join_next().is_some() {}
+            logins.spawn(Arc::clone(self).answer(caller));
+        }
+        let answer = answer.await;
+        answer.unwrap_or_else(|gone| Err(self.failed(step("Login", gone))))
+    }
+
+    async fn answer(self: Arc<Self>, mut caller: Caller) {
         let deadline = self.settings.call_deadline;
-        let Ok(mut gate) = tokio::time::timeout(deadline, self.gate.lock()).await else {
-            return Err(self.failed(step(
+        let gate = tokio::select! {
+            biased;
+            () = caller.closed() => return,
+            gate = tokio::time::timeout(deadline, self.gate.lock()) => gate,
+        };
+        let session = match gate {
+            Ok(mut gate) => self.session(&mut gate).await,
+            Err(_) => Err(step(
                 "waiting for another login",
                 TransportError::Deadline(deadline),
-            )));
+            )),
         };
+        // Who has gone meanwhile leaves the session to those who ask next.
+        drop(caller.send(session.map_err(|error| self.failed(error))));
+    }
+
+    async fn session(&self, gate: &mut Gate) -> Result<Arc<Session>, LoginError> {
         if let Some(session) = self.live() {
             return Ok(session);
         }
-        let session = match self.login(&mut gate).await {
-            Ok(session) => Arc::new(session),
-            Err(error) => return Err(self.failed(error)),
-        };
+        let session = Arc::new(self.login(gate).await?);
         self.live.send_replace(Some(session.clone()));
         Ok(session)
     }
@@ -165,8 +193,14 @@ impl Sessions {
         }
     }
 
-    /// Logs out where there is a session; what vCenter says to it changes nothing.
+    /// Logs out where there is a session, or where a login that is under way makes one in time; what vCenter says to it changes
+    /// nothing.
     pub(super) async fn logout(&self) {
+        let mut logins = std::mem::take(&mut *self.logins.lock().unwrap_or_else(PoisonError::into_inner));
+        let ended = async { while logins.join_next().await.is_some() {} };
+        if tokio::time::timeout(GOODBYE, ended).await.is_err() {
+            tracing::debug!("a login did not end in time; if vCenter accepts it, its session idles out");
+        }
         if let Some(session) = self.live.send_replace(None) {
             self.say_goodbye(&session).await;
         }
