@@ -251,7 +251,7 @@ pub fn read_update_set(response: &Part) -> Result<Option<UpdateSet>, ReplyError>
         for child in filter.children() {
             let change = match child.element().name() {
                 "objectSet" => read_change(&child).map(Some),
-                "missingObject" => read_missing_object(child.element()),
+                "missingSet" => read_missing_object(child.element()),
                 _ => continue,
             };
             match change {

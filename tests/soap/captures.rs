@@ -252,6 +252,32 @@ fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
     );
 }
 
+/// A re-read leaves out what is unset, and names what may not be read.
+#[test]
+fn recent_tasks_left_out_of_a_reread_are_none_unless_they_are_denied() {
+    let denied = r#"<missingSet><path>recentTask</path><fault><fault xsi:type="NoPermission"/><localizedMessage/></fault></missingSet>"#;
+    for (missing, is_over) in [("", true), (denied, false)] {
+        let mut shadow = Shadow::default();
+        shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
+        shadow.apply(set(capture!("entering")).unwrap().changes);
+        shadow.tell();
+        shadow.begin_reread();
+        let read = page(
+            format!(
+                r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"><s:Body>
+                   <RetrievePropertiesExResponse xmlns="urn:vim25"><returnval><objects><obj type="HostSystem">host-35</obj>
+                   <propSet><name>runtime.inMaintenanceMode</name><val>false</val></propSet>{missing}</objects></returnval>
+                   </RetrievePropertiesExResponse></s:Body></s:Envelope>"#
+            )
+            .as_bytes(),
+        );
+        shadow.merge_reread(&read.objects);
+        let told = shadow.tell();
+        let ended = matches!(told.as_slice(), [Update::Host(host)] if host.entering.is_none());
+        assert_eq!(ended, is_over, "{told:?}");
+    }
+}
+
 /// What is told of a VM of ours.
 fn vm_tells(power: &str) -> Object {
     tells(

@@ -314,3 +314,23 @@ fn object_that_cannot_be_read_costs_itself_alone() {
         assert!(unreadable.why.contains(words), "{broken}: {unreadable:?}");
     }
 }
+
+#[test]
+fn only_an_object_that_does_not_exist_is_gone() {
+    for (fault, is_gone) in [
+        ("ManagedObjectNotFound", true),
+        ("NoPermission", false),
+        ("SystemError", false),
+    ] {
+        let set = update_set(&format!(
+            r#"<filter type="PropertyFilter">f</filter><missingSet><obj type="HostSystem">host-1</obj><fault><fault i:type="{fault}"/>
+               <localizedMessage>no</localizedMessage></fault></missingSet>"#
+        ));
+        let gone = set
+            .changes
+            .iter()
+            .filter(|change| matches!(change, Change::Gone(_)));
+        assert_eq!(gone.count(), usize::from(is_gone), "{fault}");
+        assert_eq!(set.unreadable, [], "{fault}");
+    }
+}

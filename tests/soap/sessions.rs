@@ -17,7 +17,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::server::{Answers, CONTENT, DEAD, LOGIN, Reply, Request, VERSIONS, serve, settings, someone};
+use super::server::{
+    Answers, CONTENT, DEAD, Fake, LOGIN, Reply, Request, VERSIONS, follow, host, serve, settings, someone,
+    told,
+};
 
 const REFUSED: &[u8] = include_bytes!("../../proto-notes/captures/login-refused.xml");
 
@@ -249,4 +252,26 @@ async fn a_stream_that_cannot_stand_says_so_goes_on_trying_and_stops_when_told()
         .unwrap()
         .unwrap();
     assert_eq!(updates.recv().await, None);
+}
+
+#[tokio::test]
+async fn view_that_does_not_exist_any_more_ends_the_session() {
+    let (fake, vcenter, _server) = Fake::start(|_| None).await;
+    let first_set = host("enter", "host-1", &told("name", "esx1"));
+    fake.push(1, &first_set);
+    let mut stream = follow(&vcenter, Roster::default());
+    stream.settled().await;
+    fake.push(
+        1,
+        r#"<filter type="PropertyFilter">session[1]filter-1</filter><missingSet><obj type="ContainerView">session[1]hosts-1</obj>
+           <fault><fault i:type="ManagedObjectNotFound"/><localizedMessage>gone</localizedMessage></fault></missingSet>"#,
+    );
+    let why = stream.lost().await;
+    assert!(why.contains("does not exist any more"), "{why}");
+    // The second collector for objects, or the third where the first stream had come to its history.
+    fake.push(2, &first_set);
+    fake.push(3, &first_set);
+    stream.settled().await;
+    assert_eq!(fake.calls("Login").len(), 2);
+    stream.stop().await;
 }

@@ -223,16 +223,25 @@ impl Feed {
         let deadline = settings.long_poll + settings.call_deadline;
         let response = self.vcenter.call_within(&self.session, &call, deadline).await?;
         let set = property::read_update_set(&response).map_err(|source| unreadable(&call, source))?;
-        let objects = set
-            .iter()
-            .flat_map(|set| &set.changes)
-            .map_while(|change| match change {
-                property::Change::Upsert(object) => Some(object),
-                property::Change::Gone(_) => None,
-            });
-        if property::is_of_dead_session(objects) {
+        let changes = || set.iter().flat_map(|set| &set.changes);
+        let objects = changes().map_while(|change| match change {
+            property::Change::Upsert(object) => Some(object),
+            property::Change::Gone(_) => None,
+        });
+        let lost = changes().find_map(|change| match change {
+            property::Change::Gone(moref) if moref.is_of_session() => Some(moref),
+            property::Change::Gone(_) | property::Change::Upsert(_) => None,
+        });
+        let dead = match lost {
+            Some(lost) => Some(format!(
+                "{} {lost} of our session does not exist any more",
+                lost.kind
+            )),
+            None => property::is_of_dead_session(objects).then(|| property::WITHHELD.to_owned()),
+        };
+        if let Some(why) = dead {
             self.vcenter.sessions.give_up(self.session.generation);
-            return Err(dead_session(&call, property::WITHHELD));
+            return Err(dead_session(&call, &why));
         }
         Ok(set)
     }

@@ -173,11 +173,13 @@ impl Shadow {
         }
         let read: BTreeSet<_> = objects.iter().filter_map(|object| object.moref.task()).collect();
         for object in objects {
-            let listed = object.properties().find(|(path, _)| *path == "recentTask");
-            let Some((_, value)) = listed.filter(|_| !self.fresher.has(&object.moref)) else {
+            // A list that is unset is left out, and is empty; one that may not be read is named as missing.
+            let is_known = object.moref.host().is_some() && object.denied("recentTask").is_none();
+            if !is_known || self.fresher.has(&object.moref) {
                 continue;
-            };
-            let listed: BTreeSet<_> = decode::morefs(value).iter().filter_map(Moref::task).collect();
+            }
+            let listed = decode::morefs(object.get("recentTask"));
+            let listed: BTreeSet<_> = listed.iter().filter_map(Moref::task).collect();
             self.end_unlisted(&object.moref, &listed, &read);
         }
         self.forget_ended(objects);
