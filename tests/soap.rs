@@ -10,6 +10,7 @@ mod soap {
     mod power;
     mod server;
     mod sessions;
+    mod stream;
     mod survey;
     mod tasks;
 }

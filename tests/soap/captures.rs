@@ -151,6 +151,28 @@ fn a_host_is_entering_from_the_click_to_the_cancel() {
     assert_eq!(host.entering, None);
 }
 
+#[test]
+fn task_that_has_ended_does_not_run_again() {
+    let mut shadow = Shadow::default();
+    for bytes in [
+        capture!("hosts-first-set"),
+        capture!("entering"),
+        capture!("entering-cancelled"),
+    ] {
+        shadow.apply(set(bytes).unwrap().changes);
+    }
+    shadow.tell();
+    // Another filter is behind with what it tells.
+    shadow.apply(set(capture!("entering")).unwrap().changes);
+    let told = shadow.tell();
+    assert!(
+        !told
+            .iter()
+            .any(|update| matches!(update, Update::Host(host) if host.entering.is_some())),
+        "{told:?}"
+    );
+}
+
 /// The same click, told as ended well.
 fn ended_well() -> Vec<Change> {
     let running = String::from_utf8(capture!("entering").to_vec()).unwrap();

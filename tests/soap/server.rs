@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
@@ -57,6 +57,7 @@ pub enum Reply {
     },
     /// The request is read, and the connection closed.
     Close,
+    Never,
     After(Duration, Box<Reply>),
 }
 
@@ -149,6 +150,7 @@ async fn converse(mut stream: TcpStream, answers: Arc<impl Answers>) -> Option<(
                 stream.write_all(&reply).await.ok()?;
             }
             Reply::Close | Reply::After(..) => return None,
+            Reply::Never => std::future::pending().await,
         }
     }
 }
@@ -180,6 +182,7 @@ pub struct Fake {
     made: Mutex<usize>,
     versions: Mutex<usize>,
     happened: Notify,
+    address: OnceLock<String>,
 }
 
 impl Fake {
@@ -200,8 +203,10 @@ impl Fake {
             made: Mutex::default(),
             versions: Mutex::default(),
             happened: Notify::new(),
+            address: OnceLock::new(),
         });
         let (endpoint, tasks) = serve(fake.clone()).await;
+        fake.address.set(endpoint.to_string()).unwrap();
         let mut settings = settings(endpoint);
         set(&mut settings);
         (fake, Vcenter::new(settings).unwrap(), tasks)
@@ -222,6 +227,14 @@ impl Fake {
         queue.push_back(set);
         drop((versions, sets));
         self.happened.notify_waiters();
+    }
+
+    pub fn address(&self) -> String {
+        self.address.get().unwrap().clone()
+    }
+
+    pub fn all_calls(&self) -> Vec<Request> {
+        self.calls.lock().unwrap().clone()
     }
 
     pub fn calls(&self, method: &str) -> Vec<Request> {

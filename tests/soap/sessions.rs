@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{
-    Answers, CONTENT, DEAD, Fake, LOGIN, Reply, Request, VERSIONS, follow, host, serve, settings, someone,
-    told,
+    Answers, CONTENT, DEAD, Fake, LOGIN, PATIENCE, Reply, Request, VERSIONS, follow, host, serve, settings,
+    someone, told,
 };
 
 const REFUSED: &[u8] = include_bytes!("../../proto-notes/captures/login-refused.xml");
@@ -274,4 +274,106 @@ async fn view_that_does_not_exist_any_more_ends_the_session() {
     stream.settled().await;
     assert_eq!(fake.calls("Login").len(), 2);
     stream.stop().await;
+}
+
+/// A server that counts logins, and whose sessions are told apart by their cookies.
+fn login(number: usize) -> Reply {
+    Reply::Answer {
+        status: 200,
+        headers: format!("Set-Cookie: vmware_soap_session=\"{number}\"; Path=/; HttpOnly\r\n"),
+        body: LOGIN.to_vec(),
+    }
+}
+
+#[tokio::test]
+async fn late_word_of_a_session_that_was_given_up_does_not_end_the_next_one() {
+    let mut logins = 0;
+    let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+        if call.method() == "Login" {
+            logins += 1;
+            return Some(login(logins));
+        }
+        let is_read = call.method() == "RetrievePropertiesEx";
+        let is_dead = is_read && call.head.contains("vmware_soap_session=\"1\"");
+        is_dead.then(|| {
+            let pause = if call.body.contains("host-late") { 300 } else { 0 };
+            Reply::new(500, DEAD).after(Duration::from_millis(pause))
+        })
+    })
+    .await;
+    // The first session is there before it dies for both.
+    let (late, soon) = ([HostRef::new("host-late")], [HostRef::new("host-soon")]);
+    let (late, soon) = tokio::join!(vcenter.survey(&late), vcenter.survey(&soon));
+    late.unwrap();
+    soon.unwrap();
+    assert_eq!(fake.calls("Login").len(), 2);
+}
+
+#[tokio::test]
+async fn session_that_was_given_up_is_logged_out_before_the_next_login() {
+    let mut logins = 0;
+    let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+        if call.method() == "Login" {
+            logins += 1;
+            return Some(login(logins));
+        }
+        let is_dead = call.head.contains("vmware_soap_session=\"1\"") && call.method() != "Logout";
+        is_dead.then(|| Reply::new(500, DEAD))
+    })
+    .await;
+    vcenter.survey(&[HostRef::new("host-1")]).await.unwrap();
+    let goodbyes = fake.calls("Logout");
+    assert_eq!(goodbyes.len(), 1);
+    assert!(
+        goodbyes[0].head.contains("vmware_soap_session=\"1\""),
+        "{}",
+        goodbyes[0].head
+    );
+}
+
+#[tokio::test]
+async fn call_that_is_never_answered_ends_at_its_deadline() {
+    let (_fake, vcenter, _server) = Fake::start_with(
+        |call: &Request| (call.method() == "RetrievePropertiesEx").then_some(Reply::Never),
+        |settings| settings.call_deadline = Duration::from_secs(1),
+    )
+    .await;
+    let hosts = [HostRef::new("host-1")];
+    let ended = tokio::time::timeout(PATIENCE, vcenter.survey(&hosts)).await;
+    let error = ended.unwrap().unwrap_err();
+    assert!(
+        error.chain().contains("no whole answer within 1 s"),
+        "{}",
+        error.chain()
+    );
+}
+
+#[tokio::test]
+async fn answer_larger_than_any_that_is_asked_for_is_refused() {
+    let (fake, vcenter, _server) = Fake::start(|call: &Request| {
+        let large = || Reply::new(200, vec![b' '; 33 << 20]);
+        (call.method() == "RetrievePropertiesEx").then(large)
+    })
+    .await;
+    let error = vcenter.survey(&[HostRef::new("host-1")]).await.unwrap_err();
+    assert!(error.chain().contains("more than 32 MiB"), "{}", error.chain());
+    assert_eq!(fake.calls("RetrievePropertiesEx").len(), 1);
+}
+
+#[tokio::test]
+async fn redirect_is_not_followed() {
+    let (elsewhere, _, _other) = Fake::start(|_| None).await;
+    let to = elsewhere.address();
+    let (_fake, vcenter, _server) = Fake::start(move |call: &Request| {
+        let redirect = || Reply::Answer {
+            status: 307,
+            headers: format!("Location: {to}\r\n"),
+            body: Vec::new(),
+        };
+        (call.method() == "RetrievePropertiesEx").then(redirect)
+    })
+    .await;
+    let error = vcenter.survey(&[HostRef::new("host-1")]).await.unwrap_err();
+    assert!(error.chain().contains("HTTP status 307"), "{}", error.chain());
+    assert!(elsewhere.all_calls().is_empty());
 }

@@ -1,0 +1,279 @@
+//! How the stream begins, breaks, goes on and ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use haulout::ids::VmUuid;
+use haulout::vsphere::update::{Roster, Update, VmKey};
+use tokio::time::Instant;
+
+use super::server::{Fake, Reply, Request, follow, host, is_reread, told};
+
+fn first_set() -> String {
+    host("enter", "host-1", &told("name", "esx1"))
+}
+
+#[tokio::test]
+async fn nothing_is_told_between_the_parts_of_a_set() {
+    let (fake, vcenter, _server) = Fake::start(|_| None).await;
+    let part = |content: &str| format!("<filterSet>{content}</filterSet><truncated>true</truncated>");
+    fake.push_raw(1, &part(&first_set()));
+    fake.push(1, &host("enter", "host-2", &told("name", "esx2")));
+    let mut stream = follow(&vcenter, Roster::default());
+    let mut told_first = Vec::new();
+    loop {
+        let update = stream.until(|update| Some(update.clone())).await;
+        if update == Update::Settled {
+            break;
+        }
+        told_first.push(update);
+    }
+    assert_eq!(told_first.remove(0), Update::Reset);
+    assert!(
+        matches!(told_first.as_slice(), [Update::Host(one), Update::Host(two)]
+            if one.name.as_deref() == Some("esx1") && two.name.as_deref() == Some("esx2")),
+        "{told_first:?}"
+    );
+
+    // The same of a set that changes what was told: the first part alone says that the host is in maintenance.
+    let in_maintenance = |value: &str| host("modify", "host-1", &told("runtime.inMaintenanceMode", value));
+    fake.push_raw(1, &part(&in_maintenance("true")));
+    fake.push(1, &in_maintenance("false"));
+    let next = stream.host(|host| Some(host.in_maintenance)).await;
+    assert_eq!(next, Some(false));
+    stream.stop().await;
+}
+
+#[tokio::test]
+async fn pauses_between_attempts_grow() {
+    let (_fake, vcenter, _server) = Fake::start_with(
+        |call: &Request| (call.method() == "CreateContainerView").then(|| Reply::new(503, "")),
+        |settings| settings.retry_min = Duration::from_millis(50),
+    )
+    .await;
+    let mut stream = follow(&vcenter, Roster::default());
+    let mut pauses = Vec::new();
+    stream.lost().await;
+    for _ in 0..3 {
+        let began = Instant::now();
+        stream.lost().await;
+        pauses.push(began.elapsed());
+    }
+    for (pause, least) in pauses.iter().zip([50, 100, 200]) {
+        assert!(*pause >= Duration::from_millis(least), "{pauses:?}");
+    }
+    stream.stop().await;
+}
+
+#[tokio::test]
+async fn stream_that_vcenter_ends_is_rebuilt_at_once_but_not_twice_in_a_row() {
+    const PAUSE: Duration = Duration::from_millis(400);
+    let asked = AtomicUsize::new(0);
+    let (_fake, vcenter, _server) = Fake::start_with(
+        move |call: &Request| {
+            let polls = call.method() == "WaitForUpdatesEx";
+            // Each stream tells its first set, and is then ended by vCenter.
+            polls.then(|| match asked.fetch_add(1, Ordering::SeqCst) % 2 {
+                0 => {
+                    let set = format!(
+                        "<returnval><version>1</version><filterSet>{}</filterSet></returnval>",
+                        first_set()
+                    );
+                    Reply::of("WaitForUpdatesEx", &set)
+                }
+                _ => Reply::fault("RequestCanceled", ""),
+            })
+        },
+        |settings| settings.retry_min = PAUSE,
+    )
+    .await;
+    let mut stream = follow(&vcenter, Roster::default());
+    let mut took = Vec::new();
+    for _ in 0..2 {
+        stream.lost().await;
+        let began = Instant::now();
+        stream.settled().await;
+        took.push(began.elapsed());
+    }
+    assert!(took[0] < PAUSE && took[1] >= PAUSE, "{took:?}");
+    stream.stop().await;
+}
+
+#[tokio::test]
+async fn poll_that_is_never_answered_breaks_the_stream() {
+    let (_fake, vcenter, _server) = Fake::start_with(
+        |call: &Request| (call.method() == "WaitForUpdatesEx").then_some(Reply::Never),
+        |settings| {
+            settings.long_poll = Duration::from_secs(1);
+            settings.call_deadline = Duration::from_secs(1);
+        },
+    )
+    .await;
+    let mut stream = follow(&vcenter, Roster::default());
+    let why = stream.lost().await;
+    assert!(why.contains("no whole answer within 2 s"), "{why}");
+    stream.stop().await;
+}
+
+#[tokio::test]
+async fn reread_that_finds_no_host_ends_the_session() {
+    let (fake, vcenter, _server) = Fake::start_with(
+        |call: &Request| is_reread(call).then(|| Reply::of("RetrievePropertiesEx", "<returnval/>")),
+        |settings| settings.reread_every = Duration::from_millis(50),
+    )
+    .await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, Roster::default());
+    stream.settled().await;
+    let why = stream.lost().await;
+    assert!(why.contains("none of the hosts stands in our view"), "{why}");
+    fake.counted("Login", 2).await;
+    stream.stop().await;
+}
+
+/// What was made in the session, and what was destroyed.
+fn made_and_destroyed(fake: &Fake) -> [(usize, usize); 3] {
+    [
+        (
+            ["CreateContainerView", "CreateListView"].as_slice(),
+            "DestroyView",
+        ),
+        (&["CreatePropertyCollector"], "DestroyPropertyCollector"),
+        (
+            &["CreateCollectorForTasks", "CreateCollectorWithInfoFilterForTasks"],
+            "DestroyCollector",
+        ),
+    ]
+    .map(|(made, destroyed)| {
+        let made = made.iter().map(|method| fake.calls(method).len()).sum();
+        (made, fake.calls(destroyed).len())
+    })
+}
+
+#[tokio::test]
+async fn what_was_made_in_the_session_is_destroyed() {
+    let breaks = Arc::new(AtomicUsize::new(0));
+    let broken = breaks.clone();
+    let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+        let polls = call.method() == "WaitForUpdatesEx" && call.value("version") != Some("");
+        (polls && broken.load(Ordering::SeqCst) == 1).then(|| Reply::new(503, ""))
+    })
+    .await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, Roster::default());
+    stream.settled().await;
+    fake.called(|call| call.method() == "SetCollectorPageSize").await;
+    fake.called(|call| call.method() == "WaitForUpdatesEx" && call.value("_this") == Some("session[1]pc-2"))
+        .await;
+    // It breaks in a session that goes on.
+    breaks.store(1, Ordering::SeqCst);
+    fake.push(1, &host("modify", "host-1", &told("name", "renamed")));
+    stream.lost().await;
+    breaks.store(0, Ordering::SeqCst);
+    fake.push(3, &first_set());
+    stream.settled().await;
+    for (made, destroyed) in made_and_destroyed(&fake) {
+        assert!(
+            destroyed >= 1 && made > destroyed - 1,
+            "{:?}",
+            made_and_destroyed(&fake)
+        );
+    }
+    assert_eq!(fake.calls("Login").len(), 1);
+    stream.stop().await;
+    for (made, destroyed) in made_and_destroyed(&fake) {
+        assert_eq!(made, destroyed, "{:?}", made_and_destroyed(&fake));
+    }
+    assert_eq!(fake.calls("Logout").len(), 1);
+}
+
+const EVACUATION: &str = "maintenance.vm.evacuation.poweroff";
+
+fn one_node() -> Roster {
+    let uuid = VmUuid::parse("42160000-0000-4000-8000-0000000000a1").unwrap();
+    Roster {
+        vms: Arc::new([VmKey::Uuid(uuid)].into()),
+        ..Roster::default()
+    }
+}
+
+fn finds_the_vm(call: &Request) -> Option<Reply> {
+    let found = r#"<returnval type="VirtualMachine">vm-7</returnval>"#;
+    (call.method() == "FindAllByUuid").then(|| Reply::of("FindAllByUuid", found))
+}
+
+#[tokio::test]
+async fn mark_for_evacuation_by_power_off_is_read_where_vcenter_knows_it() {
+    for is_known in [true, false] {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+            let asks = call.method() == "CreateFilter" && call.body.contains(EVACUATION);
+            match asks && !is_known {
+                true => Some(Reply::fault("InvalidProperty", "<name>config.extraConfig</name>")),
+                false => finds_the_vm(call),
+            }
+        })
+        .await;
+        let mark = r#"<changeSet><name>config.extraConfig["maintenance.vm.evacuation.poweroff"]</name><op>assign</op>
+            <val i:type="OptionValue"><key>maintenance.vm.evacuation.poweroff</key><value>TRUE</value></val></changeSet>"#;
+        let mark = if is_known { mark } else { "" };
+        let vm = format!(
+            r#"<objectSet><kind>enter</kind><obj type="VirtualMachine">vm-7</obj>{}{mark}</objectSet>"#,
+            told("name", "gpu-1")
+        );
+        fake.push(1, &[first_set(), vm].concat());
+        let mut stream = follow(&vcenter, one_node());
+        let marked = stream.until(|update| {
+            let Update::Vm(vm) = update else { return None };
+            Some(vm.evacuation_power_off)
+        });
+        assert_eq!(marked.await, is_known);
+        let filters = fake.calls("CreateFilter");
+        let of_vms: Vec<bool> = filters
+            .iter()
+            .filter(|call| call.body.contains("<type>VirtualMachine</type><pathSet>"))
+            .map(|call| call.body.contains(EVACUATION))
+            .collect();
+        assert_eq!(of_vms, if is_known { vec![true] } else { vec![true, false] });
+        stream.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn uuid_is_asked_for_in_both_byte_orders() {
+    let (fake, vcenter, _server) = Fake::start(|call: &Request| {
+        let is_swapped = call.value("uuid") == Some("00001642-0000-0040-8000-0000000000a1");
+        finds_the_vm(call).filter(|_| is_swapped)
+    })
+    .await;
+    fake.push(
+        1,
+        &[
+            first_set(),
+            r#"<objectSet><kind>enter</kind><obj type="VirtualMachine">vm-7</obj></objectSet>"#.to_owned(),
+        ]
+        .concat(),
+    );
+    let mut stream = follow(&vcenter, one_node());
+    let found = stream.until(|update| {
+        let Update::Found { vms, .. } = update else {
+            return None;
+        };
+        Some(vms.len())
+    });
+    assert_eq!(found.await, 1);
+    let mut asked: Vec<_> = fake
+        .calls("FindAllByUuid")
+        .iter()
+        .map(|call| call.value("uuid").unwrap().to_owned())
+        .collect();
+    asked.sort();
+    assert_eq!(
+        asked,
+        [
+            "00001642-0000-0040-8000-0000000000a1",
+            "42160000-0000-4000-8000-0000000000a1"
+        ]
+    );
+    stream.stop().await;
+}
