@@ -302,7 +302,7 @@ impl House {
         );
         let scan = cluster::watch::scan::run(
             client.clone(),
-            config.gpu_node_label.clone(),
+            selection.clone(),
             standing,
             watching.clone(),
             cluster_sender.clone(),

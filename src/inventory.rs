@@ -6,6 +6,7 @@
 
 mod bind;
 mod findings;
+mod followed;
 mod forecast;
 mod fresh;
 mod holding;
@@ -37,7 +38,7 @@ use crate::maintenance::finding::Finding;
 use crate::maintenance::observed::{
     Attempt, DrainReport, Hearing, Interrupted, Lead, Outcome, Pictures, RecordSeen, Sight,
 };
-use crate::maintenance::placement::{Hold, Offer};
+use crate::maintenance::placement::{Offer, Reading};
 use crate::vsphere::update as vsphere;
 use news::News;
 use slots::Slot;
@@ -121,9 +122,13 @@ pub struct Inventory {
     /// The node that was first found to be this VM.
     owners: BTreeMap<VmRef, NodeName>,
     /// The hosts whose latest maintenance failed.
-    interrupted: BTreeMap<HostRef, Interrupted>,
+    interrupted: BTreeMap<HostRef, (TaskRef, Interrupted)>,
+    /// The Nodes of `nodes` that the label selector does not match.
+    followed: BTreeSet<NodeName>,
+    /// The episodes that the latest look through all Nodes found.
+    stranded: Vec<cluster::StrandedNode>,
     pressed: BTreeMap<vsphere::VmKey, fresh::Pressed>,
-    holds: BTreeMap<HostRef, Vec<Hold>>,
+    readings: BTreeMap<HostRef, Reading>,
     nodes: BTreeMap<NodeName, cluster::Node>,
     maintenances: requests::Objects,
     local: BTreeMap<NodeName, Local>,
@@ -273,6 +278,8 @@ impl Inventory {
             is_without_requests: false,
             owners: BTreeMap::new(),
             interrupted: BTreeMap::new(),
+            followed: BTreeSet::new(),
+            stranded: Vec::new(),
             vcenter: Side::unheard("vCenter"),
             kubernetes: Side::unheard("the kube-apiserver"),
             requests: if rules.node_maintenances {
@@ -288,7 +295,7 @@ impl Inventory {
             answers_to: BTreeMap::new(),
             askers: BTreeMap::new(),
             pressed: BTreeMap::new(),
-            holds: BTreeMap::new(),
+            readings: BTreeMap::new(),
             nodes: BTreeMap::new(),
             maintenances: requests::Objects::default(),
             local: BTreeMap::new(),
@@ -408,6 +415,7 @@ impl Inventory {
 
     /// The pictures that may be other ones than were drawn last.
     pub fn draw(&mut self) -> Pictures {
+        self.let_go();
         let names = self.in_the_news();
         let are_all = matches!(self.news, Some(News::OfAll));
         let are_alone = matches!(self.news, Some(News::OnlyOf(_)));

@@ -31,11 +31,11 @@ use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound, Findi
 use crate::maintenance::observed::{
     Advice, DrainReport, NodeSeen, Outcome, PodLeft, PodLeftBecause, Refusal,
 };
-use crate::maintenance::placement::{Held, Hold};
+use crate::maintenance::placement::{Held, Hold, Reading};
 use crate::maintenance::record;
 use crate::maintenance::trail::Last;
 use crate::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
-use crate::vsphere::update::{Claim, ClaimedDevice};
+use crate::vsphere::update::{Claim, ClaimedDevice, Surveyed, UnreadableVm};
 
 /// How long one write to a Node may take. The kube-apiserver answers within milliseconds or is in trouble; its own
 /// limit for a request is 60 s, after which the answer would be about another world.
@@ -264,7 +264,9 @@ impl World {
                     .await
             }
             Effect::Survey { hosts } => self.survey(name, hosts).await,
-            Effect::ShutdownGuest { vm, .. } => shutdown_guest(&vcenter, permit, vm).await,
+            Effect::ShutdownGuest { vm, asked_by, .. } => {
+                shutdown_guest(&vcenter, permit, vm, asked_by).await
+            }
             Effect::PowerOff { vm, asked_by, .. } => {
                 outcome(vcenter.power_off(permit, vm, &on_whose_behalf(asked_by)).await)
             }
@@ -347,16 +349,8 @@ impl World {
     async fn survey(&self, name: &NodeName, hosts: &[HostRef]) -> Outcome {
         match self.vcenter.survey(hosts).await {
             Ok(surveyed) => {
-                for claims in surveyed.whole() {
-                    let holds = claims.held.into_iter().map(hold).collect();
-                    self.found(
-                        name,
-                        Found::Holds {
-                            host: claims.host,
-                            holds,
-                        },
-                    )
-                    .await;
+                for (host, reading) in readings(surveyed) {
+                    self.found(name, Found::Surveyed { host, reading }).await;
                 }
                 Outcome::Done
             }
@@ -398,7 +392,7 @@ impl World {
     }
 
     async fn told(&self, node: Node) {
-        let _ = self.nodes.send(Update::Node(Box::new(node))).await;
+        let _ = self.nodes.send(Update::Answered(Box::new(node))).await;
     }
 }
 
@@ -429,8 +423,16 @@ fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Opt
     Some(record::write_last(&Last::of(before, transition, now)?))
 }
 
-async fn shutdown_guest(vcenter: &Vcenter, permit: &Permit, vm: &VmRef) -> Outcome {
-    match vcenter.shutdown_guest(permit, vm, &AskedBy::default()).await {
+async fn shutdown_guest(
+    vcenter: &Vcenter,
+    permit: &Permit,
+    vm: &VmRef,
+    asked_by: &effect::AskedBy,
+) -> Outcome {
+    match vcenter
+        .shutdown_guest(permit, vm, &on_whose_behalf(asked_by))
+        .await
+    {
         Ok(Asked::Sent | Asked::AlreadyOff) => Outcome::Asked,
         Err(error) => Outcome::Refused(refusal(&error)),
     }
@@ -457,8 +459,31 @@ fn refusal(error: &Error) -> Refusal {
     }
 }
 
-/// A claim as placement asks for it.
-pub(crate) fn hold(claim: Claim) -> Hold {
+/// A survey as placement asks for it.
+pub(crate) fn readings(surveyed: Surveyed) -> impl Iterator<Item = (HostRef, Reading)> {
+    let read = surveyed.claims.into_iter().map(|claims| {
+        let reading = match claims.unreadable.split_first() {
+            None => Reading::Held(claims.held.into_iter().map(hold).collect()),
+            Some((first, rest)) => Reading::Unreadable(unreadable(first, rest.len())),
+        };
+        (claims.host, reading)
+    });
+    let not_read = surveyed.not_surveyed.into_iter();
+    read.chain(not_read.map(|host| (host.host, Reading::Unreadable(host.why))))
+}
+
+/// Which VM may hold any device of its host, as people read it.
+fn unreadable(vm: &UnreadableVm, others: usize) -> String {
+    let name = vm.name.as_deref().unwrap_or_else(|| vm.vm.as_str());
+    let others = match others {
+        0 => String::new(),
+        1 => " (and of another VM)".to_owned(),
+        _ => format!(" (and of {others} other VMs)"),
+    };
+    format!("the devices of VM {name}{others} cannot be read: {}", vm.why)
+}
+
+fn hold(claim: Claim) -> Hold {
     let device = match claim.device {
         ClaimedDevice::Address(address) => Held::Address(address),
         ClaimedDevice::AnyOf(ids) => Held::AnyOf(ids),

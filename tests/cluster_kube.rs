@@ -421,14 +421,14 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
     tasks.spawn(watch::followed::run(
         scene.haulout.clone(),
         names,
-        selection,
+        selection.clone(),
         Settings::default(),
         out.clone(),
         stop.clone(),
     ));
     tasks.spawn(watch::scan::run(
         scene.haulout.clone(),
-        "gpu=true".to_owned(),
+        selection,
         standing,
         Settings::default(),
         out,
@@ -450,7 +450,7 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
                 panic!("{stranded:?}");
             };
             assert_eq!((&node.name, node.prefix.as_str()), (&scene.name, DEFAULT_PREFIX));
-            assert!(!node.is_selected);
+            assert!(node.is_ours && !node.is_selected);
             is_seen[2] = true;
         } else {
             panic!("{update:?}");

@@ -91,13 +91,15 @@ impl Health {
     }
 
     /// Takes that `part` does not work for this reason and the controller goes on without it, or, with `None`, that it
-    /// works again. `/readyz?verbose` shows it; the controller stays ready.
-    pub fn degraded(&self, part: Degraded, reason: Option<String>) {
+    /// works again. `/readyz?verbose` shows it; the controller stays ready. Gives whether that is news.
+    pub fn degraded(&self, part: Degraded, reason: Option<String>) -> bool {
         let degraded = &mut self.signs().degraded;
-        match reason {
+        let is_degraded = reason.is_some();
+        let was = match reason {
             Some(reason) => degraded.insert(part, reason),
             None => degraded.remove(&part),
         };
+        was.is_some() != is_degraded
     }
 
     /// Whether the controller lives: a restart would help where it does not. Whether vCenter answers is no part of it.
@@ -202,7 +204,11 @@ mod tests {
         let health = Health::of_a_beginner();
         health.kubernetes(Ok(()));
         health.vcenter(Ok(()));
-        health.degraded(Degraded::NodeMaintenances, Some("refused".to_owned()));
+        let degraded =
+            |reason: Option<&str>| health.degraded(Degraded::NodeMaintenances, reason.map(str::to_owned));
+        assert!(!degraded(None));
+        assert!(degraded(Some("gone")));
+        assert!(!degraded(Some("refused")), "another reason is no news");
         let checks = health.ready();
         assert!(failing(&checks).is_empty());
         let told = checks
@@ -210,7 +216,7 @@ mod tests {
             .find(|check| check.name == "node-maintenances")
             .unwrap();
         assert_eq!(told.says.as_deref(), Some("degraded: refused"));
-        health.degraded(Degraded::NodeMaintenances, None);
+        assert!(degraded(None));
         assert_eq!(health.ready().len(), 3);
     }
 }

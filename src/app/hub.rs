@@ -131,7 +131,8 @@ pub(super) async fn run<P: Perform>(
         }
         rests_until = None;
         set(&interest.roster, inventory.roster());
-        set(&interest.followed, BTreeSet::new());
+        set(&interest.followed, inventory.to_follow());
+        onlookers.degraded(&inventory);
         if inventory.is_amid_a_set() {
             // The rest of it is on its way, and half a set may show one of two clicks.
             let until = *amid_until.get_or_insert(begun + REST_OF_A_SET);

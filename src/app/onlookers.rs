@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tracing::{info, warn};
 
 use crate::admin::health::Health;
 use crate::admin::status::Status;
@@ -12,7 +13,7 @@ use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::observed::Pictures;
-use crate::telemetry::metrics::{Came, Metrics};
+use crate::telemetry::metrics::{Came, Degraded, Metrics};
 use crate::telemetry::objects::Objects;
 use crate::telemetry::trace::Traces;
 use crate::vsphere;
@@ -100,7 +101,11 @@ impl Onlookers {
                     objects.told(update);
                 }
             }
-            Fact::Cluster(cluster::Update::Node(node)) => {
+            Fact::Cluster(
+                cluster::Update::Node(node)
+                | cluster::Update::Answered(node)
+                | cluster::Update::Followed(node),
+            ) => {
                 if let (Some(traces), Some(last)) = (&self.traces, &node.marks.last_episode) {
                     traces.left_behind(&node.name, last);
                 }
@@ -142,6 +147,38 @@ impl Onlookers {
             status.show(pictures);
             if pictures.are_all {
                 status.show_hosts(inventory.hosts_of_ours());
+            }
+        }
+    }
+
+    /// Looks at what is missing, though nodes are served without it.
+    pub(super) fn degraded(&self, inventory: &Inventory) {
+        let without = inventory.without_requests().map(|why| {
+            format!(
+                "NodeMaintenance objects cannot be watched, so there are no requests and no second copies of records: {why}"
+            )
+        });
+        let mut elsewhere = inventory.under_other_prefixes();
+        let elsewhere = elsewhere.next().map(|first| {
+            let more = match elsewhere.count() {
+                0 => String::new(),
+                count => format!(", and {count} more"),
+            };
+            format!(
+                "an episode stands on node {} under the annotation prefix {}{more}; this Haulout does not go on with it",
+                first.name, first.prefix
+            )
+        });
+        for (part, reason) in [
+            (Degraded::NodeMaintenances, without),
+            (Degraded::OtherPrefix, elsewhere),
+        ] {
+            self.metrics.degraded(part, reason.is_some());
+            if self.health.degraded(part, reason.clone()) {
+                match reason {
+                    Some(reason) => warn!("{reason}"),
+                    None => info!("no longer degraded: {}", part.name()),
+                }
             }
         }
     }

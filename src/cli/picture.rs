@@ -128,12 +128,9 @@ impl Picture {
         hosts.dedup();
         let claims = self.vcenter.survey(&hosts).await;
         let claims = claims.context("reading who holds the passthrough devices of other hosts")?;
-        for claims in claims.whole() {
+        for (host, reading) in world::readings(claims) {
             let Some(node) = names.first().cloned() else { break };
-            let found = Found::Holds {
-                host: claims.host,
-                holds: claims.held.into_iter().map(world::hold).collect(),
-            };
+            let found = Found::Surveyed { host, reading };
             self.inventory.apply(Fact::Finding(Finding { node, found }));
         }
         Ok(self.inventory.forecast(names))

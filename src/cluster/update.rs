@@ -13,8 +13,10 @@ use crate::ids::{BootId, NodeName, NodeUid, RequestUid, VmUuid};
 pub enum Update {
     /// All Nodes told before are void. A complete list follows, closed by [`Update::Settled`].
     Reset,
-    /// A Node that the selector matches appeared or changed, or is the answer to our own PATCH or GET.
+    /// A Node that the selector matches appeared or changed.
     Node(Box<Node>),
+    /// A Node as the answer to our own PATCH or GET shows it. Whether the selector matches it is not said.
+    Answered(Box<Node>),
     /// A Node was deleted, or the selector matches it no longer.
     NodeGone {
         /// Its name.
@@ -70,6 +72,8 @@ pub struct StrandedNode {
     pub uid: NodeUid,
     /// The prefix of the annotation, without the slash.
     pub prefix: String,
+    /// It is the prefix that this program is configured with.
+    pub is_ours: bool,
     /// The label selector matches the Node.
     pub is_selected: bool,
 }

@@ -237,7 +237,8 @@ impl Inventory {
     fn interrupted(&self, vm: &Vm) -> Option<Interrupted> {
         let host = vm.host.as_ref()?;
         let is_out = self.host_state(Some(host)) == HostState::InService;
-        self.interrupted.get(host).filter(|_| is_out).cloned()
+        let (_, interrupted) = self.interrupted.get(host).filter(|_| is_out)?;
+        Some(interrupted.clone())
     }
 
     /// Whether a task that cuts the VM's power is under way.

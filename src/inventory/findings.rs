@@ -78,8 +78,8 @@ impl Inventory {
                 report.moved_at = report.moved_at.or(before);
                 local.drain = Some(report);
             }
-            Found::Holds { host, holds } => {
-                self.holds.insert(host, holds);
+            Found::Surveyed { host, reading } => {
+                self.readings.insert(host, reading);
             }
             Found::PaperRecord {
                 record,
@@ -124,21 +124,18 @@ impl From<&Fault> for Refusal {
     fn from(fault: &Fault) -> Self {
         let advice = match (&fault.kind, fault.retry()) {
             (FaultKind::ToolsUnavailable, _) => Advice::NoTools,
-            (
-                _,
-                Retry::Relogin
-                | Retry::LookAgain
-                | Retry::Soon
-                | Retry::Later
-                | Retry::Cluster
-                | Retry::Unknown,
-            ) => Advice::Retry,
+            (_, Retry::Relogin | Retry::LookAgain | Retry::Soon | Retry::Later) => Advice::Retry,
             (_, Retry::OtherPlace) => Advice::OtherHost,
+            (_, Retry::Cluster) => Advice::Cluster,
             (_, Retry::Person) => Advice::Person,
+            (_, Retry::Unknown) => Advice::Unknown,
         };
-        Self {
-            advice,
-            said: fault.said.clone(),
-        }
+        // The name of a fault that is not known here is what people can search for.
+        let said = if let FaultKind::Other(_) = &fault.kind {
+            fault.to_string()
+        } else {
+            fault.said.clone()
+        };
+        Self { advice, said }
     }
 }

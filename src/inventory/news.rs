@@ -37,7 +37,11 @@ impl Inventory {
         let of = |node: &NodeName| Some(News::Of(BTreeSet::from([node.clone()])));
         let only_of = |node: &NodeName| Some(News::OnlyOf(BTreeSet::from([node.clone()])));
         match fact {
-            Fact::Cluster(cluster::Update::Node(node)) => {
+            Fact::Cluster(
+                cluster::Update::Node(node)
+                | cluster::Update::Answered(node)
+                | cluster::Update::Followed(node),
+            ) => {
                 let Some(known) = self.nodes.get(&node.name) else {
                     return Some(News::OfAll);
                 };
@@ -70,13 +74,11 @@ impl Inventory {
                     None => Some(News::OfAll),
                 }
             }
-            // Nothing is made of these yet.
-            Fact::Cluster(
-                cluster::Update::Followed(_)
-                | cluster::Update::FollowedGone { .. }
-                | cluster::Update::FollowedAbsent { .. }
-                | cluster::Update::Scanned { .. },
-            ) => None,
+            Fact::Cluster(cluster::Update::FollowedAbsent { name }) if !self.followed.contains(name) => None,
+            // It changes who is to be looked for, and no picture.
+            Fact::Cluster(cluster::Update::Scanned { stranded }) => {
+                (self.stranded != *stranded).then(|| News::Of(BTreeSet::new()))
+            }
             // Whoever drains is awake.
             Fact::Cluster(cluster::Update::Budget { .. }) if is_heard => Some(News::Of(BTreeSet::new())),
             Fact::Finding(finding) if is_heard => match finding.found {
@@ -88,7 +90,7 @@ impl Inventory {
                     ..
                 } => only_of(&finding.node),
                 Found::Tried { .. }
-                | Found::Holds { .. }
+                | Found::Surveyed { .. }
                 | Found::PaperRecord { .. }
                 | Found::PaperEffect(_) => of(&finding.node),
             },

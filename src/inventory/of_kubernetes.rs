@@ -20,9 +20,23 @@ impl Inventory {
                 self.kubernetes.silent = Some("the kube-apiserver is listing the Nodes anew".to_owned());
                 self.kubernetes.told.clear();
             }
-            Update::Node(node) => self.apply_node(*node),
+            Update::Node(node) => {
+                self.followed.remove(&node.name);
+                self.apply_node(*node);
+            }
+            // One that is not known is gone again, and whoever watches it tells.
+            Update::Answered(node) => {
+                if self
+                    .nodes
+                    .get(&node.name)
+                    .is_some_and(|known| known.uid == node.uid)
+                {
+                    self.apply_node(*node);
+                }
+            }
             Update::NodeGone { name, uid } => {
-                if self.nodes.get(&name).is_some_and(|node| node.uid == uid) {
+                let is_it = self.nodes.get(&name).is_some_and(|node| node.uid == uid);
+                if is_it && !self.followed.contains(&name) {
                     self.forget_node(&name);
                 }
             }
@@ -32,7 +46,7 @@ impl Inventory {
                     let gone: Vec<NodeName> = self
                         .nodes
                         .keys()
-                        .filter(|name| !told.contains(name))
+                        .filter(|name| !told.contains(name) && !self.followed.contains(name))
                         .cloned()
                         .collect();
                     for name in gone {
@@ -47,15 +61,15 @@ impl Inventory {
                 }
             }
             Update::Budget { budget, stands } => self.apply_budget(budget, stands),
-            Update::Followed(_)
-            | Update::FollowedGone { .. }
-            | Update::FollowedAbsent { .. }
-            | Update::Scanned { .. } => {}
+            Update::Followed(node) => self.apply_followed(*node),
+            Update::FollowedGone { name, uid } => self.lose_followed(&name, Some(&uid)),
+            Update::FollowedAbsent { name } => self.lose_followed(&name, None),
+            Update::Scanned { stranded } => self.apply_scan(stranded),
             Update::Lost { why } => self.kubernetes.silent = Some(why),
         }
     }
 
-    fn apply_node(&mut self, mut node: cluster::Node) {
+    pub(super) fn apply_node(&mut self, mut node: cluster::Node) {
         let known = self.nodes.get(&node.name).filter(|known| known.uid == node.uid);
         // The watch tells an older view than the answer to our own PATCH did. Versions are compared within one list and what
         // follows it: where etcd was restored, they have gone back with the next list.
@@ -132,7 +146,7 @@ impl Inventory {
         }
     }
 
-    fn forget_node(&mut self, name: &NodeName) {
+    pub(super) fn forget_node(&mut self, name: &NodeName) {
         let Some(node) = self.nodes.remove(name) else {
             return;
         };

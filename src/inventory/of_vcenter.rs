@@ -2,8 +2,8 @@
 
 use super::Inventory;
 use crate::ids::TaskRef;
-use crate::maintenance::observed::Outcome;
-use crate::vsphere::update as vsphere;
+use crate::maintenance::observed::{Interrupted, Outcome};
+use crate::vsphere::update::{self as vsphere, EndOutcome};
 
 impl Inventory {
     pub(super) fn apply_vsphere(&mut self, update: vsphere::Update) {
@@ -16,11 +16,12 @@ impl Inventory {
             }
             Update::Host(host) => {
                 self.vcenter.told.insert(host.moref.to_string());
+                self.note_end(&host);
                 self.hosts.insert(host.moref.clone(), host);
             }
             Update::HostGone(host) => {
                 self.hosts.remove(&host);
-                self.holds.remove(&host);
+                self.readings.remove(&host);
                 self.interrupted.remove(&host);
                 self.last_of.remove(&host);
             }
@@ -59,10 +60,38 @@ impl Inventory {
         }
     }
 
+    /// Notes when a maintenance of `host` was seen to fail. It is forgotten when a later one begins or ends otherwise; a stream that
+    /// is built anew tells of none, and that is no news.
+    fn note_end(&mut self, host: &vsphere::Host) {
+        if host.entering.is_some() || host.in_maintenance == Some(true) {
+            self.interrupted.remove(&host.moref);
+        }
+        let Some(end) = &host.last_end else { return };
+        match &end.outcome {
+            EndOutcome::Cancelled => {
+                self.interrupted.remove(&host.moref);
+            }
+            EndOutcome::Failed { said } => {
+                let is_known = |(task, _): &(TaskRef, Interrupted)| *task == end.task;
+                if !self.interrupted.get(&host.moref).is_some_and(is_known) {
+                    let interrupted = Interrupted {
+                        at: self.now,
+                        said: said.clone(),
+                    };
+                    self.interrupted
+                        .insert(host.moref.clone(), (end.task.clone(), interrupted));
+                }
+            }
+        }
+    }
+
     /// vCenter knows a task no more, and how it ended is not to be had: what it did shows on the VM.
     fn lose_task(&mut self, task: &TaskRef) {
         self.tasks.remove(task);
-        let attempts = self.local.values_mut().flat_map(|local| local.attempts.values_mut());
+        let attempts = self
+            .local
+            .values_mut()
+            .flat_map(|local| local.attempts.values_mut());
         for attempt in attempts {
             if attempt.outcome == Outcome::Running(task.clone()) {
                 attempt.outcome = Outcome::Done;
@@ -78,10 +107,11 @@ impl Inventory {
         let told = std::mem::take(&mut self.vcenter.told);
         self.hosts.retain(|moref, _| told.contains(moref.as_str()));
         self.last_of.retain(|moref, _| told.contains(moref.as_str()));
+        self.interrupted.retain(|moref, _| told.contains(moref.as_str()));
         self.computes.retain(|moref, _| told.contains(moref.as_str()));
         self.vms.retain(|moref, _| told.contains(moref.as_str()));
         self.tasks.retain(|moref, _| told.contains(moref.as_str()));
-        self.holds.clear();
+        self.readings.clear();
         // A task that vCenter no longer knows tells nothing more: its effect is judged by the VM, and repeated if the
         // VM does not show it.
         for local in self.local.values_mut() {

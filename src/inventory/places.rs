@@ -8,7 +8,7 @@ use super::Inventory;
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
-use crate::maintenance::placement::{Device, HostView, Offer, Wanted, WantedDevices, look};
+use crate::maintenance::placement::{Device, HostView, Offer, Reading, Wanted, WantedDevices, look};
 use crate::maintenance::request::{Action, Request};
 use crate::vsphere::update::{Connection, Passthrough, PciDevice, Signal, Vm};
 
@@ -221,7 +221,10 @@ impl Inventory {
             .entry(compute.clone())
             .or_insert_with(|| self.hosts_of(compute));
         for host in hosts.iter_mut() {
-            let shown = |vm: &VmRef| host.held.iter().flatten().any(|hold| hold.vm == *vm);
+            let shown = |vm: &VmRef| {
+                let holds = host.reading.iter().flat_map(Reading::holds);
+                holds.into_iter().any(|hold| hold.vm == *vm)
+            };
             host.reserved = reservations
                 .iter()
                 .map(|(_, reservation)| reservation)
@@ -252,7 +255,7 @@ impl Inventory {
                     devices.iter().map(device).collect()
                 }),
                 reserved: Vec::new(),
-                held: self.holds.get(&host.moref).cloned(),
+                reading: self.readings.get(&host.moref).cloned(),
             })
             .collect()
     }

@@ -76,6 +76,10 @@ impl Inventory {
             Some(node) => self.record(node),
             None => self.record_of_gone(name)?,
         };
+        // No episode begins on a node that is not selected.
+        if record == Record::InService && self.followed.contains(name) {
+            return None;
+        }
         let mut vm = self.vm_of(name);
         let phase = record.phase().map(Phase::at_work);
         // Its power is cut next: of the one VM that answers at this time, not of the one that answered once. One that is off

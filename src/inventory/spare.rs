@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Inventory;
 use super::places::needs;
 use crate::ids::{ComputeRef, HostRef};
-use crate::maintenance::placement::Held;
+use crate::maintenance::placement::{Held, Reading};
 use crate::vsphere::update::{Host, Vm};
 
 impl Inventory {
@@ -55,8 +55,9 @@ impl Inventory {
             .iter()
             .flat_map(|devices| devices.iter())
             .filter(|device| ids.contains(&(device.vendor, device.device)));
-        let held = match self.holds.get(&host.moref) {
-            Some(holds) => {
+        let held = match self.readings.get(&host.moref) {
+            Some(Reading::Unreadable(_)) => return false,
+            Some(Reading::Held(holds)) => {
                 let is_fitting = |held: &Held| match held {
                     Held::Address(address) => fitting
                         .clone()

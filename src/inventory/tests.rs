@@ -11,6 +11,7 @@ use crate::maintenance::finding::Found;
 use crate::maintenance::observed::{
     Admission, Advice, Hearing, HostState, PodLeft, PodLeftBecause, Refusal, Sight, VmSeen,
 };
+use crate::maintenance::placement::{Held, Hold, Reading};
 use crate::maintenance::record::write;
 use crate::vsphere::fault::{Fault, FaultKind};
 use crate::vsphere::update::{
@@ -311,9 +312,9 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         Fact::Cluster(cluster::Update::PodsChanged(name(1))),
         finds(
             1,
-            Found::Holds {
+            Found::Surveyed {
                 host: HostRef::new("host-4"),
-                holds: Vec::new(),
+                reading: Reading::Held(Vec::new()),
             },
         ),
         tried(1, EffectKind::PowerOn, 3, Outcome::Asked),
@@ -754,9 +755,9 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
         sight(&mut inventory, 1).seen.offer.survey,
         [HostRef::new("host-3")]
     );
-    let holds = Found::Holds {
+    let holds = Found::Surveyed {
         host: HostRef::new("host-3"),
-        holds: Vec::new(),
+        reading: Reading::Held(Vec::new()),
     };
     inventory.apply(Fact::Finding(Finding {
         node: name(1),
@@ -970,9 +971,9 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
     let read = || {
         Fact::Finding(Finding {
             node: name(1),
-            found: Found::Holds {
+            found: Found::Surveyed {
                 host: HostRef::new("host-3"),
-                holds: Vec::new(),
+                reading: Reading::Held(Vec::new()),
             },
         })
     };
@@ -1085,12 +1086,12 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
 
     inventory.apply(Fact::Finding(Finding {
         node: name(1),
-        found: Found::Holds {
+        found: Found::Surveyed {
             host: HostRef::new("host-2"),
-            holds: vec![Hold {
+            reading: Reading::Held(vec![Hold {
                 vm: VmRef::new("vm-9"),
-                device: crate::maintenance::placement::Held::Address("0000:01:00.0".to_owned()),
-            }],
+                device: Held::Address("0000:01:00.0".to_owned()),
+            }]),
         },
     }));
     assert_eq!(free(&inventory), Some(1), "a foreign VM was seen there");

@@ -8,7 +8,7 @@ use super::clock::Now;
 use super::effect::{Effect, EffectKind};
 use super::episode::Record;
 use super::observed::{DrainReport, Outcome};
-use super::placement::Hold;
+use super::placement::Reading;
 use crate::ids::{HostRef, NodeName, RequestUid};
 
 /// Something found out on the way of performing an effect for one node.
@@ -39,11 +39,11 @@ pub enum Found {
     /// A drain round came to its end.
     Drain(DrainReport),
     /// A host was surveyed.
-    Holds {
+    Surveyed {
         /// Which.
         host: HostRef,
-        /// Who holds its devices.
-        holds: Vec<Hold>,
+        /// What was found there.
+        reading: Reading,
     },
     /// A dry run would have written this record.
     PaperRecord {

@@ -59,8 +59,8 @@ pub struct HostView {
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its devices that are active for passthrough; `None` while vCenter has not told them.
     pub devices: Option<Vec<Device>>,
-    /// Who holds devices there by a recent survey; `None` without one.
-    pub held: Option<Vec<Hold>>,
+    /// What a recent survey found there; `None` without one.
+    pub reading: Option<Reading>,
     /// What other episodes have reserved there, one list of acceptable ids for each device.
     pub reserved: Vec<Vec<(u16, u16)>>,
 }
@@ -72,6 +72,25 @@ pub struct Device {
     pub address: String,
     /// Vendor and device id.
     pub ids: (u16, u16),
+}
+
+/// What a survey found on a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Who holds its devices.
+    Held(Vec<Hold>),
+    /// That is not to be known, for this reason. A VM that cannot be read may hold any of them.
+    Unreadable(String),
+}
+
+impl Reading {
+    /// Who is known to hold devices there.
+    pub fn holds(&self) -> &[Hold] {
+        match self {
+            Self::Held(holds) => holds,
+            Self::Unreadable(_) => &[],
+        }
+    }
 }
 
 /// A VM's hold on a device.
@@ -106,9 +125,11 @@ pub struct Offer {
 impl Offer {
     /// Whether a host that might have a place has not been read, where none that has been read fits.
     pub fn has_unread(&self) -> bool {
-        let is_read =
-            |refused: &&Refused| matches!(refused.why, Why::DevicesTaken | Why::RefusedByVcenter(_));
-        let read = self.refused.iter().filter(is_read).count();
+        let read = self
+            .refused
+            .iter()
+            .filter(|refused| refused.why.may_change())
+            .count();
         let is_untold = |refused: &Refused| refused.why == Why::DevicesUntold;
         self.fits.is_none() && (self.survey.len() > read || self.refused.iter().any(is_untold))
     }
@@ -136,6 +157,8 @@ pub enum Why {
     NoMatchingDevice,
     /// Its matching devices are held by other VMs or reserved for other nodes.
     DevicesTaken,
+    /// Who holds its devices is not to be known, for this reason.
+    Unreadable(String),
     /// A device of the VM is bound to an address of its own host.
     StaticDevice,
     /// The VM's device is of a kind whose placement is not ours to judge.
@@ -146,6 +169,23 @@ pub enum Why {
     NotThere,
     /// vCenter refused the VM there a moment ago.
     RefusedByVcenter(String),
+}
+
+impl Why {
+    /// Whether the host has been read, and may be another one at the next reading.
+    fn may_change(&self) -> bool {
+        match self {
+            Self::DevicesTaken | Self::Unreadable(_) | Self::RefusedByVcenter(_) => true,
+            Self::State(_)
+            | Self::Datastore
+            | Self::DevicesUntold
+            | Self::NoMatchingDevice
+            | Self::StaticDevice
+            | Self::ForeignDevice(_)
+            | Self::UnknownDevice
+            | Self::NotThere => false,
+        }
+    }
 }
 
 impl fmt::Display for Refused {
@@ -162,6 +202,7 @@ impl fmt::Display for Why {
             Self::DevicesUntold => f.write_str("has not told its devices"),
             Self::NoMatchingDevice => f.write_str("has no matching passthrough device"),
             Self::DevicesTaken => f.write_str("has no matching device free"),
+            Self::Unreadable(why) => write!(f, "cannot be judged: {why}"),
             Self::StaticDevice => f.write_str("would need the VM's fixed device address re-pointed"),
             Self::ForeignDevice(backing) => write!(f, "cannot be judged for a {backing}"),
             Self::UnknownDevice => f.write_str("cannot be judged while the VM's devices are unreadable"),
@@ -215,7 +256,7 @@ pub fn look(
             Verdict::Survey => offer.survey.push(host.moref.clone()),
             Verdict::No(why) => {
                 // What other VMs hold, and what vCenter refuses, may be otherwise at the next reading.
-                if matches!(why, Why::DevicesTaken | Why::RefusedByVcenter(_)) {
+                if why.may_change() {
                     offer.survey.push(host.moref.clone());
                 }
                 offer.refused.push(Refused {
@@ -264,8 +305,10 @@ fn judge(wanted: &Wanted, host: &HostView, refused: &[(HostRef, String)]) -> Ver
     if !enough(&all, needs) {
         return Verdict::No(Why::NoMatchingDevice);
     }
-    let Some(held) = &host.held else {
-        return Verdict::Survey;
+    let held = match &host.reading {
+        None => return Verdict::Survey,
+        Some(Reading::Unreadable(why)) => return Verdict::No(Why::Unreadable(why.clone())),
+        Some(Reading::Held(held)) => held,
     };
     let others: Vec<&Held> = held
         .iter()
@@ -298,7 +341,7 @@ fn holds_address(held: &Held, device: &Device) -> bool {
 }
 
 fn spare(host: &HostView) -> usize {
-    let held = host.held.as_ref().map_or(0, Vec::len);
+    let held = host.reading.as_ref().map_or(0, |reading| reading.holds().len());
     let devices = host.devices.as_ref().map_or(0, Vec::len);
     devices.saturating_sub(held + host.reserved.len())
 }

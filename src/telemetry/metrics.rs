@@ -54,18 +54,24 @@ pub enum Came {
     Unreadable,
 }
 
-/// A part of the controller without which it goes on.
+/// A part of the controller, or of its nodes, without which it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Degraded {
     /// NodeMaintenance objects cannot be watched: no requests, and no second copies of records.
     NodeMaintenances,
+    /// An episode stands on a Node under another annotation prefix: nothing here goes on with it.
+    OtherPrefix,
 }
 
 impl Degraded {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::NodeMaintenances, Self::OtherPrefix];
+
     /// Its name on metrics and in the health checks.
     pub fn name(self) -> &'static str {
         match self {
             Self::NodeMaintenances => "node-maintenances",
+            Self::OtherPrefix => "other-prefix",
         }
     }
 }

@@ -342,15 +342,6 @@ pub struct Surveyed {
     pub not_surveyed: Vec<NotSurveyed>,
 }
 
-impl Surveyed {
-    /// Those hosts of which all VMs could be read.
-    pub fn whole(self) -> impl Iterator<Item = Claims> {
-        self.claims
-            .into_iter()
-            .filter(|claims| claims.unreadable.is_empty())
-    }
-}
-
 /// What the VMs on one host hold of its passthrough devices, read at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {

@@ -25,6 +25,8 @@ enum Happening {
     HomeEnters,
     HomeIsInMaintenance,
     HomeIsOut,
+    HomeMaintenanceFails,
+    HomeIsCancelledUntold,
     HomeIsUnreachable,
     SpareEnters,
     SpareIsOut,
@@ -45,6 +47,8 @@ enum Happening {
     NodeLosesGpus,
     KubeletIsMissed,
     NodeIsDeleted,
+    LabelIsRemoved,
+    LabelIsBack,
     AnnotationsAreWiped,
     DriverUncordons,
     PersonCordons,
@@ -83,6 +87,8 @@ const ALL: &[Happening] = &[
     HomeIsInMaintenance,
     HomeIsOut,
     HomeIsOut,
+    HomeMaintenanceFails,
+    HomeIsCancelledUntold,
     HomeIsUnreachable,
     SpareEnters,
     SpareIsOut,
@@ -110,6 +116,8 @@ const ALL: &[Happening] = &[
     NodeLosesGpus,
     KubeletIsMissed,
     NodeIsDeleted,
+    LabelIsRemoved,
+    LabelIsBack,
     AnnotationsAreWiped,
     DriverUncordons,
     PersonCordons,
@@ -157,6 +165,8 @@ fn do_it(world: &mut World, happening: Happening, index: usize) {
         HomeEnters => world.enter(index),
         HomeIsInMaintenance => world.try_to_enter(index),
         HomeIsOut => world.leave(index),
+        HomeMaintenanceFails => world.fail_entering(index),
+        HomeIsCancelledUntold => world.cancel_untold(index),
         HomeIsUnreachable => world.set_host(index, |host| host.is_unreachable = true),
         SpareEnters => {
             world.enter(spare);
@@ -186,6 +196,8 @@ fn do_it(world: &mut World, happening: Happening, index: usize) {
         NodeLosesGpus => world.kubelet_reports(index, false),
         KubeletIsMissed => world.kubelet_is_missed(index),
         NodeIsDeleted => world.delete_node(index),
+        LabelIsRemoved => world.select(index, false),
+        LabelIsBack => world.select(index, true),
         AnnotationsAreWiped => world.wipe_annotations(index),
         DriverUncordons => driver_uncordons(world, index),
         PersonCordons => world.cordon(index, true),
@@ -247,6 +259,7 @@ fn calm_down(world: &mut World, home_enters: bool) {
         world.set_host(2 + index, |host| host.refuses_power_on = None);
         happen(world, SpareIsOut, index);
         if home_enters {
+            happen(world, LabelIsBack, index);
             happen(world, HomeEnters, index);
         } else {
             happen(world, HomeIsOut, index);
@@ -380,6 +393,7 @@ proptest! {
         calm_down(&mut world, false);
         care(&mut world, false);
         world.person_powers_on(0);
+        happen(&mut world, LabelIsBack, 0);
         happen(&mut world, NodeComesUp, 0);
         if world.node(0).is_none() {
             return Ok(());

@@ -6,27 +6,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout::cluster::update::{self as kubernetes, Maintenance, Maintenances, Marks, Node, Ready, Role};
+use haulout::cluster::update::{
+    self as kubernetes, Maintenance, Maintenances, Marks, Node, Ready, Role, StrandedNode,
+};
 use haulout::ids::{
     BootId, ComputeRef, DatastoreRef, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef, VmUuid,
 };
 use haulout::inventory::{Fact, Inventory, MaxUnavailable, Rules};
 use haulout::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout::maintenance::decide::{Decision, Transition, decide};
-use haulout::maintenance::effect::{Effect, EffectKind, Place};
+use haulout::maintenance::effect::{AskedBy, Effect, EffectKind, Place};
 use haulout::maintenance::episode::{DrainEnd, Episode, Phase, Record};
 use haulout::maintenance::finding::{Finding, Found};
 use haulout::maintenance::observed::{
     Advice, DrainReport, Lead, Outcome, PodLeft, PodLeftBecause, Refusal, Sight,
 };
-use haulout::maintenance::placement::{Held, Hold};
+use haulout::maintenance::placement::{Held, Hold, Reading};
 use haulout::maintenance::policy::Policy;
 use haulout::maintenance::record::{self, write, write_last};
 use haulout::maintenance::trail::Last;
 use haulout::vsphere::fault::{Fault, FaultKind};
 use haulout::vsphere::update::{
-    self as vsphere, Compute, Connection, Entering, Host, Passthrough, PciDevice, Power, Signal, Task,
-    TaskState, Vm, VmKey,
+    self as vsphere, Compute, Connection, EndOutcome, Entering, Host, MaintenanceEnd, Passthrough, PciDevice,
+    Power, Signal, Task, TaskState, Vm, VmKey,
 };
 use jiff::Timestamp;
 
@@ -51,6 +53,8 @@ pub struct HostTruth {
     pub entering: Option<(TaskRef, Timestamp)>,
     pub in_maintenance: bool,
     pub is_unreachable: bool,
+    /// How the latest maintenance ended that did not take it there.
+    pub last_end: Option<MaintenanceEnd>,
     /// Whether its device is held by a VM that is nobody's here.
     pub is_taken: bool,
     /// It refuses to power VMs on, with this fault.
@@ -81,6 +85,8 @@ pub struct VmTruth {
     /// The guest was asked to shut down and has not done so.
     going_down: bool,
     running: Option<(TaskRef, Work)>,
+    /// The process asks which VM has its UUID.
+    is_asked_for: bool,
     tasks: Vec<Task>,
     /// Somebody powered it off outside of any episode, and it is to stay so.
     pub off_by_person: bool,
@@ -91,6 +97,8 @@ pub struct VmTruth {
 pub struct NodeTruth {
     pub object: Option<Node>,
     pub is_selected: bool,
+    /// The process watches it by name.
+    is_followed: bool,
     pub pods: u32,
     /// A person cordoned it, and no person has uncordoned it since.
     pub cordoned_by_person: bool,
@@ -108,6 +116,8 @@ struct Process {
 /// Everything.
 pub struct World {
     pub hosts: Vec<HostTruth>,
+    /// Hosts of which the process has not been told how they are.
+    untold: BTreeSet<usize>,
     pub vms: Vec<VmTruth>,
     pub nodes: Vec<NodeTruth>,
     pub requests: Vec<Maintenance>,
@@ -164,6 +174,7 @@ impl World {
         let began = Now::at(at(0), 0);
         let mut world = Self {
             hosts: vec![HostTruth::default(); HOSTS.len()],
+            untold: BTreeSet::new(),
             vms: Vec::new(),
             nodes: Vec::new(),
             requests: Vec::new(),
@@ -191,12 +202,14 @@ impl World {
                 boots: 1,
                 going_down: false,
                 running: None,
+                is_asked_for: false,
                 tasks: Vec::new(),
                 off_by_person: false,
             });
             world.nodes.push(NodeTruth {
                 object: None,
                 is_selected: true,
+                is_followed: false,
                 pods: 2,
                 cordoned_by_person: false,
                 registrations: 0,
@@ -349,6 +362,7 @@ impl World {
             }),
             in_maintenance: Some(truth.in_maintenance),
             in_quarantine: Some(false),
+            last_end: truth.last_end.clone(),
             entering: truth.entering.as_ref().map(|(task, queued_at)| Entering {
                 task: task.clone(),
                 queued_at: *queued_at,
@@ -399,8 +413,48 @@ impl World {
 
     fn node_fact(&self, index: usize) -> Option<Fact> {
         let truth = &self.nodes[index];
-        let node = truth.object.clone().filter(|_| truth.is_selected)?;
-        Some(Fact::Cluster(kubernetes::Update::Node(Box::new(node))))
+        let node = Box::new(truth.object.clone()?);
+        if truth.is_selected {
+            Some(Fact::Cluster(kubernetes::Update::Node(node)))
+        } else if truth.is_followed {
+            Some(Fact::Cluster(kubernetes::Update::Followed(node)))
+        } else {
+            None
+        }
+    }
+
+    /// Begins and ends to watch nodes by name, as the process asks for it.
+    fn follow(&mut self) {
+        let wanted = self.process.inventory.to_follow();
+        for index in 0..NODES {
+            let is_wanted = wanted.contains(&node_name(index));
+            if std::mem::replace(&mut self.nodes[index].is_followed, is_wanted) || !is_wanted {
+                continue;
+            }
+            match self.node_fact(index) {
+                Some(fact) => self.apply(fact),
+                None => self.apply(Fact::Cluster(kubernetes::Update::FollowedAbsent {
+                    name: node_name(index),
+                })),
+            }
+        }
+    }
+
+    /// A look through all Nodes, as the process makes one when it starts.
+    fn scan(&mut self) {
+        let stranded = (0..NODES).filter_map(|index| {
+            let node = self.node(index)?;
+            node.marks.episode.as_ref()?;
+            Some(StrandedNode {
+                name: node.name.clone(),
+                uid: node.uid.clone(),
+                prefix: "ours".to_owned(),
+                is_ours: true,
+                is_selected: self.nodes[index].is_selected,
+            })
+        });
+        let stranded = stranded.collect();
+        self.apply(Fact::Cluster(kubernetes::Update::Scanned { stranded }));
     }
 
     fn apply(&mut self, fact: Fact) {
@@ -443,6 +497,7 @@ impl World {
             self.tasks += 1;
             let task = (TaskRef::new(format!("enter-{}", self.tasks)), self.true_time());
             self.hosts[host].entering = Some(task);
+            self.hosts[host].last_end = None;
             self.tell_host(host);
         }
     }
@@ -456,15 +511,43 @@ impl World {
         if self.hosts[host].entering.is_some() && is_empty {
             self.hosts[host].entering = None;
             self.hosts[host].in_maintenance = true;
+            self.hosts[host].last_end = None;
             self.tell_host(host);
         }
     }
 
     pub fn leave(&mut self, host: usize) {
-        self.hosts[host].entering = None;
+        self.end_entering(host, EndOutcome::Cancelled);
         self.hosts[host].in_maintenance = false;
         self.hosts[host].is_unreachable = false;
         self.tell_host(host);
+    }
+
+    fn end_entering(&mut self, host: usize, outcome: EndOutcome) {
+        if let Some((task, _)) = self.hosts[host].entering.take() {
+            self.hosts[host].last_end = Some(MaintenanceEnd { task, outcome });
+        }
+    }
+
+    /// The maintenance fails by itself, which is not what a person's cancel is.
+    pub fn fail_entering(&mut self, host: usize) {
+        let said = "Timedout: Operation timed out.".to_owned();
+        self.end_entering(host, EndOutcome::Failed { said });
+        self.tell_host(host);
+    }
+
+    /// A cancel that vCenter has not told of yet.
+    pub fn cancel_untold(&mut self, host: usize) {
+        if self.hosts[host].entering.is_some() && !self.vcenter_is_lost {
+            self.end_entering(host, EndOutcome::Cancelled);
+            self.untold.insert(host);
+        }
+    }
+
+    fn tell_untold(&mut self) {
+        for host in std::mem::take(&mut self.untold) {
+            self.tell_host(host);
+        }
     }
 
     pub fn set_host(&mut self, host: usize, change: impl FnOnce(&mut HostTruth)) {
@@ -677,9 +760,11 @@ impl World {
         };
         self.nodes[index].pods = 0;
         self.nodes[index].cordoned_by_person = false;
-        self.apply(Fact::Cluster(kubernetes::Update::NodeGone {
-            name: node.name,
-            uid: node.uid,
+        let (name, uid) = (node.name, node.uid);
+        self.apply(Fact::Cluster(if self.nodes[index].is_selected {
+            kubernetes::Update::NodeGone { name, uid }
+        } else {
+            kubernetes::Update::FollowedGone { name, uid }
         }));
     }
 
@@ -701,6 +786,26 @@ impl World {
             node.unschedulable = false;
             node.cordoned_by = None;
         });
+    }
+
+    /// The label selector matches it no longer, or again.
+    pub fn select(&mut self, index: usize, is_selected: bool) {
+        if self.nodes[index].is_selected == is_selected {
+            return;
+        }
+        self.versions += 1;
+        let version = self.versions;
+        self.nodes[index].is_selected = is_selected;
+        let Some(node) = &mut self.nodes[index].object else {
+            return;
+        };
+        node.resource_version = version;
+        if is_selected {
+            self.tell_node(index);
+        } else {
+            let (name, uid) = (node.name.clone(), node.uid.clone());
+            self.apply(Fact::Cluster(kubernetes::Update::NodeGone { name, uid }));
+        }
     }
 
     pub fn wipe_annotations(&mut self, index: usize) {
@@ -788,6 +893,9 @@ impl World {
 
     pub fn vcenter_is_back(&mut self) {
         self.vcenter_is_lost = false;
+        // A stream that is built anew tells of no maintenance that is over.
+        self.hosts.iter_mut().for_each(|host| host.last_end = None);
+        self.untold.clear();
         self.tell_all();
     }
 
@@ -797,7 +905,12 @@ impl World {
         self.process.offset = offset;
         let now = self.now();
         self.process.inventory = new_process(now, rules());
+        self.nodes.iter_mut().for_each(|node| node.is_followed = false);
+        self.vms.iter_mut().for_each(|vm| vm.is_asked_for = false);
+        self.hosts.iter_mut().for_each(|host| host.last_end = None);
+        self.untold.clear();
         self.tell_all();
+        self.scan();
     }
 
     /// The process's wall clock is stepped.
@@ -810,6 +923,8 @@ impl World {
     /// Time passes, and the program looks whenever it wants to.
     pub fn pass(&mut self, span: Duration) {
         let end = self.elapsed + span;
+        self.settle();
+        self.tell_untold();
         loop {
             let recheck = self.settle();
             let next = recheck.map_or(end, |at| {
@@ -831,16 +946,9 @@ impl World {
             self.elapsed += Duration::from_millis(1);
             let now = self.now();
             self.process.inventory.tick(now);
-            let pressing = self.process.inventory.roster().pressing;
-            if !self.vcenter_is_lost {
-                for index in 0..NODES {
-                    if pressing.contains_key(&VmKey::Uuid(uuid(index))) {
-                        let answer = self.answer(index);
-                        self.apply(answer);
-                    }
-                }
-            }
+            self.answer_roster();
             self.process.inventory.roster();
+            self.follow();
             let sights = self.process.inventory.sights();
             let mut recheck: Option<Monotonic> = None;
             let mut has_done = false;
@@ -873,6 +981,23 @@ impl World {
         }
         let phases: Vec<Record> = (0..NODES).map(|index| self.record(index)).collect();
         panic!("no rest: {phases:#?}\n{}", self.told());
+    }
+
+    /// vCenter looks up the VMs that are new on the roster, and those that press.
+    fn answer_roster(&mut self) {
+        let roster = self.process.inventory.roster();
+        if self.vcenter_is_lost {
+            return;
+        }
+        for index in 0..NODES {
+            let key = VmKey::Uuid(uuid(index));
+            let is_asked = roster.vms.contains(&key);
+            let was_asked = std::mem::replace(&mut self.vms[index].is_asked_for, is_asked);
+            if roster.pressing.contains_key(&key) || (is_asked && !was_asked) {
+                let answer = self.answer(index);
+                self.apply(answer);
+            }
+        }
     }
 
     fn write(&mut self, index: usize, sight: &Sight, transition: &Transition) {
@@ -1052,15 +1177,20 @@ impl World {
                 for host in 0..HOSTS.len() {
                     if hosts.contains(&host_ref(host)) {
                         let holds = self.holds(host);
-                        let found = Found::Holds {
+                        let found = Found::Surveyed {
                             host: host_ref(host),
-                            holds,
+                            reading: Reading::Held(holds),
                         };
                         let node = node_name(index);
                         self.apply(Fact::Finding(Finding { node, found }));
                     }
                 }
                 Outcome::Done
+            }
+            Effect::ShutdownGuest { asked_by, .. } | Effect::PowerOff { asked_by, .. }
+                if !self.still_asks(asked_by) =>
+            {
+                refused(Advice::Retry, "it is not leaving any more")
             }
             Effect::ShutdownGuest { .. } => {
                 self.may_go_down(index, sight);
@@ -1111,6 +1241,17 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The last look before the act: what vCenter itself says, told or not.
+    fn still_asks(&self, asked_by: &AskedBy) -> bool {
+        let AskedBy::Host { host, task } = asked_by else {
+            return true;
+        };
+        let index = (0..HOSTS.len()).find(|index| host_ref(*index) == *host).unwrap();
+        let truth = &self.hosts[index];
+        let is_it = |entering: &(TaskRef, Timestamp)| task.as_ref().is_none_or(|task| *task == entering.0);
+        truth.in_maintenance || truth.entering.as_ref().is_some_and(is_it)
     }
 
     fn holds(&self, host: usize) -> Vec<Hold> {

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Backoff, Settings, tell};
+use super::{Backoff, Selection, Settings, tell};
 use crate::cluster::answer::{self, Refusal};
 use crate::cluster::lease::Standing;
 use crate::cluster::update::{StrandedNode, Update};
@@ -50,7 +50,7 @@ struct Versioned {
 /// `stop`.
 pub async fn run(
     client: kube::Client,
-    selector: String,
+    selection: Selection,
     mut standing: watch::Receiver<Standing>,
     settings: Settings,
     out: mpsc::Sender<Update>,
@@ -60,7 +60,7 @@ pub async fn run(
     let mut is_broken = false;
     loop {
         let led = epoch(&standing.borrow_and_update());
-        let scan = scan(&client, &selector);
+        let scan = scan(&client, &selection);
         let scanned = tokio::select! {
             biased;
             () = stop.cancelled() => return,
@@ -106,7 +106,7 @@ fn epoch(standing: &Standing) -> Option<u64> {
 }
 
 /// Reads the metadata of all Nodes, and gives the episodes on them.
-async fn scan(client: &kube::Client, selector: &str) -> Result<Vec<StrandedNode>, Refusal> {
+async fn scan(client: &kube::Client, selection: &Selection) -> Result<Vec<StrandedNode>, Refusal> {
     let mut stranded = Vec::new();
     let mut is_too_many = false;
     each_node(client, ListParams::default(), |metadata| {
@@ -120,6 +120,7 @@ async fn scan(client: &kube::Client, selector: &str) -> Result<Vec<StrandedNode>
             stranded.push(StrandedNode {
                 name: name.clone(),
                 uid: uid.clone(),
+                is_ours: selection.keys.episode == format!("{prefix}/{EPISODE}"),
                 prefix,
                 is_selected: false,
             });
@@ -133,7 +134,7 @@ async fn scan(client: &kube::Client, selector: &str) -> Result<Vec<StrandedNode>
         return Ok(stranded);
     }
     let mut selected = BTreeSet::new();
-    let params = ListParams::default().labels(selector);
+    let params = ListParams::default().labels(&selection.selector);
     each_node(client, params, |metadata| {
         selected.insert(metadata.uid.unwrap_or_default());
     })

@@ -62,6 +62,7 @@ pub(super) fn word(update: Update) -> String {
     match update {
         Update::Reset => "reset".to_owned(),
         Update::Node(node) => node.name.to_string(),
+        Update::Answered(node) => format!("answered {}", node.name),
         Update::NodeGone { uid, .. } => format!("gone {uid}"),
         Update::Settled => "settled".to_owned(),
         Update::Maintenances(update) => format!("{update:?}"),

@@ -41,7 +41,7 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
                 })
                 .collect(),
         ),
-        held: Some(Vec::new()),
+        reading: Some(Reading::Held(Vec::new())),
         reserved: Vec::new(),
     }
 }
@@ -79,30 +79,30 @@ fn a_device_of_another_vendor_does_not_match() {
 #[test]
 fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
     let mut taken = host("esx-2", &[A40; 11]);
-    taken.held = Some(
+    taken.reading = Some(Reading::Held(
         (0..11)
             .map(|slot| hold("vm-9", Held::Address(format!("0000:{slot:02X}:00.0"))))
             .collect(),
-    );
+    ));
     assert_eq!(why_not(&one_a40(), taken), Why::DevicesTaken);
 }
 
 #[test]
 fn a_hold_without_an_address_takes_one_device_of_its_kind() {
     let mut two = host("esx-2", &[A40, A40]);
-    two.held = Some(vec![hold("vm-9", Held::AnyOf(vec![A40]))]);
+    two.reading = Some(Reading::Held(vec![hold("vm-9", Held::AnyOf(vec![A40]))]));
     assert_eq!(fits(&one_a40(), &[two.clone()]), Some("esx-2".to_owned()));
-    two.held = Some(vec![
+    two.reading = Some(Reading::Held(vec![
         hold("vm-8", Held::AnyOf(vec![A40])),
         hold("vm-9", Held::AnyOf(vec![A40])),
-    ]);
+    ]));
     assert_eq!(why_not(&one_a40(), two), Why::DevicesTaken);
 }
 
 #[test]
 fn what_the_vm_itself_holds_does_not_stand_in_its_own_way() {
     let mut own = host("esx-2", &[A40]);
-    own.held = Some(vec![hold("vm-1", Held::AnyOf(vec![A40]))]);
+    own.reading = Some(Reading::Held(vec![hold("vm-1", Held::AnyOf(vec![A40]))]));
     assert_eq!(fits(&one_a40(), &[own]), Some("esx-2".to_owned()));
 }
 
@@ -197,11 +197,11 @@ fn a_host_that_does_not_see_every_datastore_of_the_vm_is_refused() {
 #[test]
 fn a_host_is_surveyed_before_it_is_offered_and_again_when_its_devices_were_taken() {
     let unsurveyed = HostView {
-        held: None,
+        reading: None,
         ..host("esx-2", &[A40])
     };
     let mut taken = host("esx-3", &[A40]);
-    taken.held = Some(vec![hold("vm-9", Held::AnyOf(vec![A40]))]);
+    taken.reading = Some(Reading::Held(vec![hold("vm-9", Held::AnyOf(vec![A40]))]));
     let offer = look(
         &one_a40(),
         &[unsurveyed, taken, host("esx-4", &[FLEX])],
@@ -215,11 +215,14 @@ fn a_host_is_surveyed_before_it_is_offered_and_again_when_its_devices_were_taken
 #[test]
 fn a_host_that_has_not_been_read_may_have_a_place_and_one_that_is_taken_or_unfit_has_none() {
     let unread = || HostView {
-        held: None,
+        reading: None,
         ..host("esx-2", &[A40])
     };
     let taken = || HostView {
-        held: Some(vec![hold("vm-9", Held::Address("0000:00:00.0".to_owned()))]),
+        reading: Some(Reading::Held(vec![hold(
+            "vm-9",
+            Held::Address("0000:00:00.0".to_owned()),
+        )])),
         ..host("esx-3", &[A40])
     };
     let unfit = || host("esx-4", &[]);
@@ -295,9 +298,9 @@ fn away_from_home(devices: WantedDevices) -> Wanted {
 #[test]
 fn the_own_host_comes_before_a_roomier_one_and_before_the_one_offered_last() {
     let mut home = host("host-home", &[A40]);
-    home.held = Some(vec![]);
+    home.reading = Some(Reading::Held(vec![]));
     let mut other = host("a-roomy", &[A40, A40, A40]);
-    other.held = Some(vec![]);
+    other.reading = Some(Reading::Held(vec![]));
     let kept = other.moref.clone();
     let away = away_from_home(WantedDevices::AnyOf(vec![vec![A40]]));
     let offer = look(&away, &[other.clone(), home.clone()], Some(&kept), &[]);
@@ -310,9 +313,9 @@ fn the_own_host_comes_before_a_roomier_one_and_before_the_one_offered_last() {
 #[test]
 fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
     let mut other = host("other", &[A40]);
-    other.held = Some(vec![]);
+    other.reading = Some(Reading::Held(vec![]));
     let mut home = host("host-home", &[A40]);
-    home.held = Some(vec![]);
+    home.reading = Some(Reading::Held(vec![]));
     let away = Wanted {
         home_only: true,
         ..away_from_home(WantedDevices::AnyOf(vec![vec![A40]]))
@@ -327,9 +330,9 @@ fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
 #[test]
 fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
     let mut other = host("other", &[A40]);
-    other.held = Some(vec![]);
+    other.reading = Some(Reading::Held(vec![]));
     let mut home = host("host-home", &[A40]);
-    home.held = Some(vec![]);
+    home.reading = Some(Reading::Held(vec![]));
     let offer = look(&away_from_home(WantedDevices::Static), &[other, home], None, &[]);
     assert_eq!(offer.fits.unwrap().1, "host-home");
     assert_eq!(offer.refused.len(), 1);

@@ -285,8 +285,9 @@ impl Families {
             let result = labels([("result", name_of(result))]);
             let _ = self.reconcile.get_or_create(&result);
         }
-        let degraded = super::Degraded::NodeMaintenances.name();
-        let _ = self.degraded.get_or_create(&labels([("reason", degraded)]));
+        for part in super::Degraded::ALL {
+            let _ = self.degraded.get_or_create(&labels([("reason", part.name())]));
+        }
         for reason in ["guest_deadline", "no_tools"] {
             let _ = self.forced_poweroffs.get_or_create(&labels([("reason", reason)]));
         }

@@ -8,6 +8,14 @@ fn node(name: &str, annotations: Value) -> Value {
     json!({"metadata": {"name": name, "uid": format!("uid-{name}"), "annotations": annotations}})
 }
 
+fn selection() -> Selection {
+    Selection {
+        selector: "gpu=true".to_owned(),
+        keys: crate::keys::Keys::under("one.example"),
+        gpu_resources: crate::cluster::facts::GpuResources::parse("nvidia.com/gpu").unwrap(),
+    }
+}
+
 fn page(nodes: &[Value], continue_token: &str) -> Reply {
     Reply::Json(
         200,
@@ -30,13 +38,14 @@ fn cluster(mut pages: Vec<Reply>, selected: Vec<Value>) -> (kube::Client, Log) {
     })
 }
 
-fn told(stranded: &[StrandedNode]) -> Vec<(&str, &str, &str, bool)> {
+fn told(stranded: &[StrandedNode]) -> Vec<(&str, &str, &str, bool, bool)> {
     let all = stranded.iter();
     all.map(|it| {
         (
             it.name.as_str(),
             it.uid.as_str(),
             it.prefix.as_str(),
+            it.is_ours,
             it.is_selected,
         )
     })
@@ -65,12 +74,12 @@ async fn episodes_are_found_on_every_page_and_under_every_prefix() {
         ],
         vec![node("c", json!(null))],
     );
-    let stranded = scan(&client, "gpu=true").await.unwrap();
+    let stranded = scan(&client, &selection()).await.unwrap();
     assert_eq!(
         told(&stranded),
         [
-            ("a", "uid-a", "one.example", false),
-            ("c", "uid-c", "two.example", true),
+            ("a", "uid-a", "one.example", true, false),
+            ("c", "uid-c", "two.example", false, true),
         ]
     );
     let asked = log.all();
@@ -85,7 +94,7 @@ async fn without_an_episode_nothing_more_is_asked() {
         vec![page(&[node("a", json!({"x/state": "draining"}))], "")],
         vec![],
     );
-    assert!(scan(&client, "gpu=true").await.unwrap().is_empty());
+    assert!(scan(&client, &selection()).await.unwrap().is_empty());
     assert_eq!(log.count(), 1);
 }
 
@@ -110,7 +119,7 @@ fn only_a_versioned_episode_of_bounded_size_counts() {
 #[tokio::test(start_paused = true)]
 async fn a_list_that_never_ends_is_given_up() {
     let (client, log) = server(|_| page(&[], "more"));
-    assert!(scan(&client, "gpu=true").await.is_err());
+    assert!(scan(&client, &selection()).await.is_err());
     assert_eq!(log.count(), PAGES_MAX);
 }
 
@@ -121,7 +130,7 @@ async fn no_more_episodes_are_told_than_the_limit() {
         .map(|number| node(&format!("n{number}"), open.clone()))
         .collect();
     let (client, _) = cluster(vec![page(&many, "")], vec![]);
-    assert_eq!(scan(&client, "gpu=true").await.unwrap().len(), STRANDED_MAX);
+    assert_eq!(scan(&client, &selection()).await.unwrap().len(), STRANDED_MAX);
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,7 +142,7 @@ async fn a_scan_follows_the_start_each_leadership_and_ten_minutes() {
     let stop = CancellationToken::new();
     let scanning = run(
         client,
-        "gpu=true".to_owned(),
+        selection(),
         standing,
         Settings::default(),
         out,
