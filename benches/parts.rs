@@ -242,6 +242,7 @@ fn folded(set: &UpdateSet) -> usize {
 
 fn inventory() -> Inventory {
     let rules = Rules {
+        releases: facts::releases(),
         concurrent_drains: 1,
         unavailable: MaxUnavailable::Unlimited,
         bind_by_name: false,

@@ -50,7 +50,7 @@ use crate::gate::{self, Gate};
 use crate::inventory::{self, Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::clock::{Monotonic, Now};
-use crate::maintenance::policy::{DrainTimeoutAction, Policy};
+use crate::maintenance::policy::{DrainTimeoutAction, Policy, Releases};
 use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
@@ -265,7 +265,7 @@ impl House {
             clock: clocks,
         };
         let supervisor = Supervisor::new(shared, &house.stop);
-        let inventory = Inventory::new(rules(config), clock());
+        let inventory = Inventory::new(rules(config, &client), clock());
         let inbox = hub::Inbox {
             vsphere: vsphere_updates,
             cluster: cluster_updates,
@@ -534,8 +534,6 @@ fn endpoint(config: &Config) -> Result<Endpoint, Misconfigured> {
 }
 
 fn policy(config: &Config, client: &kube::Client) -> Policy {
-    let leadership = &config.leadership;
-    let release = || format!("{}/{}", lease_namespace(config, client), leadership.lease_name);
     Policy {
         drain_timeout: config.drain_timeout,
         drain_timeout_action: match config.drain_timeout_action {
@@ -551,16 +549,25 @@ fn policy(config: &Config, client: &kube::Client) -> Policy {
         node_monitor_grace: config.node_monitor_grace,
         maintenance_retry_grace: config.maintenance_retry_grace,
         unanswered_for: config.vcenter_call_timeout + config.poll_interval * 2,
-        release: leadership.release.clone().unwrap_or_else(release).into(),
-        adopted_releases: Arc::new(leadership.adopt_releases.clone()),
+        releases: releases(config, client),
         require_approval: config.require_approval,
         retry_min: RETRY_MIN.min(config.retry_max),
         retry_max: config.retry_max,
     }
 }
 
-pub(crate) fn rules(config: &Config) -> Rules {
+fn releases(config: &Config, client: &kube::Client) -> Releases {
+    let leadership = &config.leadership;
+    let of_lease = || format!("{}/{}", lease_namespace(config, client), leadership.lease_name);
+    Releases {
+        own: leadership.release.clone().unwrap_or_else(of_lease).into(),
+        adopted: Arc::new(leadership.adopt_releases.clone()),
+    }
+}
+
+pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
     Rules {
+        releases: releases(config, client),
         concurrent_drains: config.max_concurrent_drains,
         unavailable: match config.max_unavailable {
             crate::config::MaxUnavailable::Unlimited => inventory::MaxUnavailable::Unlimited,

@@ -39,6 +39,7 @@ use crate::maintenance::observed::{
     Attempt, DrainReport, Hearing, Interrupted, Lead, Outcome, Pictures, RecordSeen, Sight,
 };
 use crate::maintenance::placement::{Offer, Reading};
+use crate::maintenance::policy::Releases;
 use crate::vsphere::update as vsphere;
 use news::News;
 use slots::Slot;
@@ -58,8 +59,10 @@ pub enum Fact {
 }
 
 /// The configured part of the fold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
+    /// Whose episodes these are.
+    pub releases: Releases,
     /// `MAX_CONCURRENT_DRAINS`.
     pub concurrent_drains: u32,
     /// `MAX_UNAVAILABLE`.
@@ -263,6 +266,11 @@ impl<Key> Side<Key> {
 impl Inventory {
     /// An inventory that knows nothing yet, of a process that began at `process_began`.
     pub fn new(rules: Rules, process_began: Timestamp) -> Self {
+        let requests = if rules.node_maintenances {
+            Side::unheard("the watch of NodeMaintenances")
+        } else {
+            Side::silent_by_choice()
+        };
         Self {
             rules,
             process_began,
@@ -282,11 +290,7 @@ impl Inventory {
             stranded: Vec::new(),
             vcenter: Side::unheard("vCenter"),
             kubernetes: Side::unheard("the kube-apiserver"),
-            requests: if rules.node_maintenances {
-                Side::unheard("the watch of NodeMaintenances")
-            } else {
-                Side::silent_by_choice()
-            },
+            requests,
             hosts: BTreeMap::new(),
             computes: BTreeMap::new(),
             vms: BTreeMap::new(),

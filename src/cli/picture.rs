@@ -43,7 +43,7 @@ pub(super) struct Picture {
 impl Picture {
     /// Reads both worlds. Nothing is changed in either but for the session in vCenter.
     pub(super) async fn read(config: &Config, client: kube::Client) -> anyhow::Result<Self> {
-        let mut inventory = Inventory::new(app::rules(config), app::clock());
+        let mut inventory = Inventory::new(app::rules(config, &client), app::clock());
         let nodes = look::nodes(&client, &config.gpu_node_label).await?;
         let gpus = GpuResources::parse(&config.gpu_resources).context("GPU_RESOURCES")?;
         let keys = Keys::under(&config.annotation_prefix);

@@ -55,11 +55,15 @@ impl Inventory {
         self.stranded = stranded;
     }
 
-    /// Lets go of the followed Nodes on which nothing is open any more.
+    /// Lets go of the followed Nodes on which no episode of this release is open any more.
     pub(super) fn let_go(&mut self) {
         let is_over = |name: &&NodeName| {
             let on_node = self.local.get(*name).and_then(|local| local.on_node.as_ref());
-            on_node == Some(&Record::InService) && self.copy(name).is_none()
+            match on_node {
+                Some(Record::InService) => self.copy(name).is_none(),
+                Some(Record::Episode(episode)) => !self.rules.releases.has(&episode.release),
+                Some(Record::Python(_) | Record::Unreadable { .. }) | None => false,
+            }
         };
         let over: Vec<NodeName> = self.followed.iter().filter(is_over).cloned().collect();
         for name in over {

@@ -6,7 +6,7 @@ use super::sight::record_of;
 use super::{Inventory, LastOf};
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
-use crate::maintenance::episode::{Phase, Record};
+use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::record;
 
 /// How often a Node may tell other UUIDs: a VM that is replaced under its Node's name tells them once.
@@ -152,9 +152,13 @@ impl Inventory {
         };
         self.asks(name, Some(&node), None);
         let local = self.local.entry(name.clone()).or_default();
+        let is_ours = |episode: &Episode| self.rules.releases.has(&episode.release);
         match local.on_node.take() {
-            Some(record @ (Record::Episode(_) | Record::Python(_))) => local.record_of_gone = Some(record),
-            Some(Record::InService | Record::Unreadable { .. }) | None => {
+            Some(Record::Episode(episode)) if is_ours(&episode) => {
+                local.record_of_gone = Some(Record::Episode(episode));
+            }
+            Some(record @ Record::Python(_)) => local.record_of_gone = Some(record),
+            Some(Record::InService | Record::Episode(_) | Record::Unreadable { .. }) | None => {
                 self.local.remove(name);
             }
         }

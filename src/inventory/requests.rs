@@ -159,7 +159,7 @@ impl Inventory {
             .local
             .get(name)
             .and_then(|local| local.record_of_gone.clone());
-        match (seen, self.copy(name)) {
+        match (seen, self.own_copy(name)) {
             (Some(Record::Episode(seen)), Some(copy)) if is_younger(&seen, copy) => {
                 Some(Record::Episode(seen))
             }
@@ -168,13 +168,18 @@ impl Inventory {
         }
     }
 
-    /// The nodes that only a copy tells of.
+    /// The same, where it is an episode of this release: without its Node nothing else says whose it is.
+    fn own_copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
+        self.copy(name)
+            .filter(|copy| self.rules.releases.has(&copy.release))
+    }
+
+    /// The nodes that only a copy of an episode of this release tells of.
     pub(super) fn only_copied(&self) -> BTreeSet<NodeName> {
-        let objects = self.maintenances.by_name.values().map(|it| &it.told);
-        objects
-            .filter(|it| !it.is_over && !self.nodes.contains_key(&it.node))
-            .filter(|it| matches!(it.role, Role::Episode { record: Some(_) }))
-            .map(|it| it.node.clone())
+        let copied = self.maintenances.of_node.keys();
+        copied
+            .filter(|name| !self.nodes.contains_key(*name) && self.own_copy(name).is_some())
+            .cloned()
             .collect()
     }
 }

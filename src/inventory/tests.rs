@@ -12,6 +12,7 @@ use crate::maintenance::observed::{
     Admission, Advice, Hearing, HostState, PodLeft, PodLeftBecause, Refusal, Sight, VmSeen,
 };
 use crate::maintenance::placement::{Held, Hold, Reading};
+use crate::maintenance::policy::Releases;
 use crate::maintenance::record::write;
 use crate::vsphere::fault::{Fault, FaultKind};
 use crate::vsphere::update::{
@@ -35,6 +36,10 @@ fn uuid(n: u8) -> VmUuid {
 
 fn rules() -> Rules {
     Rules {
+        releases: Releases {
+            own: "haulout/haulout".into(),
+            adopted: Default::default(),
+        },
         concurrent_drains: 1,
         unavailable: MaxUnavailable::Unlimited,
         bind_by_name: false,

@@ -140,7 +140,7 @@ fn numbered(mut decision: Decision, before: &Record) -> Decision {
 }
 
 fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> Decision {
-    if !policy.is_ours(&episode.release) {
+    if !policy.releases.has(&episode.release) {
         let release = episode.release.to_string();
         return wait(WaitingOn::OtherRelease { release });
     }
@@ -168,7 +168,7 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> 
 /// Whether another leader, or another release, wrote the record last. Epochs are compared for being others, not for being older:
 /// the Lease may have been deleted and made anew.
 fn is_to_be_taken_over(episode: &Episode, lead: Lead, policy: &Policy) -> bool {
-    (lead.epoch != 0 && lead.epoch != episode.epoch) || episode.release != policy.release
+    (lead.epoch != 0 && lead.epoch != episode.epoch) || episode.release != policy.releases.own
 }
 
 fn take_over(episode: &Episode, lead: Lead, policy: &Policy) -> Decision {
@@ -178,7 +178,7 @@ fn take_over(episode: &Episode, lead: Lead, policy: &Policy) -> Decision {
         } else {
             lead.epoch
         },
-        release: policy.release.clone(),
+        release: policy.releases.own.clone(),
         ..episode.clone()
     })
 }

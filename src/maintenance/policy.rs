@@ -31,16 +31,23 @@ pub struct Policy {
     /// How long after a power-off was requested without an answer it can still begin: the deadline of a call, and two looks
     /// at the VM's tasks.
     pub unanswered_for: Duration,
-    /// `RELEASE`: which release of Haulout this is. Episodes of another one are left alone.
-    pub release: Arc<str>,
-    /// `ADOPT_RELEASES`: the releases whose episodes this one takes over.
-    pub adopted_releases: Arc<BTreeSet<String>>,
+    /// Whose episodes these are.
+    pub releases: Releases,
     /// `REQUIRE_APPROVAL`: no drain begins on a Node that no person has approved.
     pub require_approval: bool,
     /// The first wait after a refusal; it doubles with each refusal in a row.
     pub retry_min: Duration,
     /// `RETRY_MAX_SECONDS`: the longest wait after a refusal, and the pace of everything that waits for a person.
     pub retry_max: Duration,
+}
+
+/// Which release of Haulout this is, of several that may serve one cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Releases {
+    /// `RELEASE`: this one. Episodes of another one are left alone.
+    pub own: Arc<str>,
+    /// `ADOPT_RELEASES`: the releases whose episodes this one takes over.
+    pub adopted: Arc<BTreeSet<String>>,
 }
 
 /// What happens when the drain timeout passes with pods left.
@@ -59,10 +66,12 @@ impl Policy {
         let doublings = refusals.saturating_sub(1).min(16);
         self.retry_min.saturating_mul(1 << doublings).min(self.retry_max)
     }
+}
 
+impl Releases {
     /// Whether an episode of `release` is for this one to go on with.
-    pub fn is_ours(&self, release: &str) -> bool {
+    pub fn has(&self, release: &str) -> bool {
         // Records from before releases were told apart name none.
-        release.is_empty() || release == &*self.release || self.adopted_releases.contains(release)
+        release.is_empty() || release == &*self.own || self.adopted.contains(release)
     }
 }

@@ -681,11 +681,11 @@ fn a_record_of_another_release_is_left_alone_unless_it_is_to_be_adopted() {
                 ),
                 "{decision:?}"
             );
-            policy.adopted_releases = std::sync::Arc::new(["gpu/haulout".to_owned()].into());
+            policy.releases.adopted = std::sync::Arc::new(["gpu/haulout".to_owned()].into());
             let Decision::Record(adopted) = decide(&theirs, &seen, &policy, moment(2)) else {
                 panic!("it is not adopted: {theirs:?}");
             };
-            assert_eq!(adopted.record.episode().unwrap().release, policy.release);
+            assert_eq!(adopted.record.episode().unwrap().release, policy.releases.own);
             assert!(adopted.is_bookkeeping(&theirs));
         }
     }

@@ -9,7 +9,7 @@ use haulout::maintenance::episode::{Cordon, Detection, Episode, HostMark, Phase,
 use haulout::maintenance::observed::{
     CordonedBy, HostState, NodeSeen, Observed, PowerSeen, RecordSeen, VmFacts, VmSeen,
 };
-use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout::maintenance::policy::{DrainTimeoutAction, Policy, Releases};
 use haulout::maintenance::request::{Action, Request, RequestMark};
 use jiff::{SignedDuration, Timestamp};
 
@@ -38,11 +38,17 @@ pub fn policy(drain_timeout_action: DrainTimeoutAction) -> Policy {
         node_monitor_grace: Duration::from_secs(60),
         maintenance_retry_grace: Duration::from_secs(10),
         unanswered_for: Duration::from_secs(90),
-        release: "haulout/haulout".into(),
-        adopted_releases: Default::default(),
+        releases: releases(),
         require_approval: false,
         retry_min: Duration::from_secs(1),
         retry_max: Duration::from_secs(30),
+    }
+}
+
+pub fn releases() -> Releases {
+    Releases {
+        own: "haulout/haulout".into(),
+        adopted: Default::default(),
     }
 }
 

@@ -160,6 +160,7 @@ fn new_process(began: Now, rules: Rules) -> Inventory {
 
 fn rules() -> Rules {
     Rules {
+        releases: crate::facts::releases(),
         concurrent_drains: 1,
         unavailable: MaxUnavailable::Unlimited,
         bind_by_name: false,

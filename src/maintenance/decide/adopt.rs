@@ -53,7 +53,7 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed, po
             .migrated_to_host
             .as_ref()
             .map(|name| by_name(name, vm.on_name == *name, vm.on.clone())),
-        release: policy.release.clone(),
+        release: policy.releases.own.clone(),
         epoch: seen.lead.epoch,
         ..Episode::new(node.uid.clone(), trigger, host, phase, python.since)
     })))

@@ -190,7 +190,7 @@ fn begun(node: &NodeSeen, vm: &VmFacts, trigger: Trigger, lead: Lead, policy: &P
         vm: Some(vm.moref.clone()),
         boot_before: node.boot_id.clone(),
         gpus_before: node.gpus.clone(),
-        release: policy.release.clone(),
+        release: policy.releases.own.clone(),
         epoch: lead.epoch,
         ..Episode::new(node.uid.clone(), trigger, stands_on(vm), Phase::Queued, now.wall)
     }

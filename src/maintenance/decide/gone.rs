@@ -122,7 +122,7 @@ pub(super) fn onto_another_node(
         node_uid: node.uid.clone(),
         cordon: cordon_on(episode, node, seen),
         drained_for: Elapsed::ZERO,
-        release: policy.release.clone(),
+        release: policy.releases.own.clone(),
         ..episode.enter(phase, now)
     };
     Decision::Record(Box::new(if queued { go(here) } else { cordoned(here, node) }))

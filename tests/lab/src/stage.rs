@@ -194,6 +194,8 @@ impl<'a> Stage<'a> {
             ("VCENTER_USER", self.vcenter.user()),
             ("VCENTER_PASSWORD", self.vcenter.password()),
             ("GPU_NODE_LABEL", &label(&self.name)),
+            // All stages stand on one kube-apiserver: without it, one would go on with what another has begun.
+            ("RELEASE", &self.name),
             ("POLL_INTERVAL_SECONDS", "1"),
             ("DRAIN_TIMEOUT_SECONDS", "120"),
             ("EVICTION_RETRY_SECONDS", "1"),
