@@ -38,25 +38,30 @@ async fn large_task_result_on_a_page_does_not_break_the_stream() {
 }
 
 #[tokio::test]
-async fn page_larger_than_a_reply_may_be_costs_the_history_alone() {
-    let (fake, vcenter, _server) = Fake::start(|call: &Request| {
-        let is_history = call.method() == "WaitForUpdatesEx" && call.value("_this") == Some("session[1]pc-2");
-        is_history.then(|| Reply::of("WaitForUpdatesEx", &" ".repeat(33 << 20)))
-    })
-    .await;
-    fake.push(1, &first_set());
-    let mut stream = follow(&vcenter, Default::default());
-    stream.settled().await;
-    fake.called(|call| call.method() == "DestroyCollector").await;
-    fake.push(
-        1,
-        &host("modify", "host-1", &told("runtime.inMaintenanceMode", "true")),
-    );
-    stream
-        .host(|host| (host.in_maintenance == Some(true)).then_some(()))
+async fn page_that_cannot_be_read_costs_the_history_alone() {
+    let too_large = Reply::of("WaitForUpdatesEx", &" ".repeat(33 << 20));
+    let without_version = Reply::of("WaitForUpdatesEx", "<returnval/>");
+    for reply in [too_large, without_version, Reply::new(200, "<html>")] {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+            let is_history =
+                call.method() == "WaitForUpdatesEx" && call.value("_this") == Some("session[1]pc-2");
+            is_history.then(|| reply.clone())
+        })
         .await;
-    assert_eq!(fake.calls("Login").len(), 1);
-    stream.stop().await;
+        fake.push(1, &first_set());
+        let mut stream = follow(&vcenter, Default::default());
+        stream.settled().await;
+        fake.called(|call| call.method() == "DestroyCollector").await;
+        fake.push(
+            1,
+            &host("modify", "host-1", &told("runtime.inMaintenanceMode", "true")),
+        );
+        stream
+            .host(|host| (host.in_maintenance == Some(true)).then_some(()))
+            .await;
+        assert_eq!(fake.calls("Login").len(), 1);
+        stream.stop().await;
+    }
 }
 
 #[tokio::test]

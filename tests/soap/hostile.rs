@@ -271,7 +271,7 @@ fn property_beyond_the_limits_is_unreadable_and_others_are_not() {
     for (what, value) in oversized() {
         let set = update_set(&format!(
             r#"<objectSet><kind>modify</kind><obj type="HostSystem">host-1</obj><changeSet><name>name</name><op>assign</op><val>a</val></changeSet>
-               <changeSet><name>hardware.pciDevice</name><op>assign</op><val>{value}</val></changeSet>
+               <changeSet><name>hardware.pciDevice</name><op>assign</op><val xmlns="urn:other" xmlns:p="urn:other">{value}</val></changeSet>
                <changeSet><name>parent</name><op>assign</op><val>b</val></changeSet></objectSet>
                <objectSet><kind>modify</kind><obj type="HostSystem">host-2</obj><changeSet><name>name</name><op>assign</op><val>c</val></changeSet></objectSet>"#
         ));

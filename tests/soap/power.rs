@@ -5,7 +5,7 @@ use haulout::ids::{HostRef, TaskRef, VmRef};
 use haulout::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
 use haulout::vsphere::fault::{FaultKind, Retry};
 
-use super::server::{DEAD, Fake, Reply, Request};
+use super::server::{DEAD, Fake, Reply, Request, login};
 
 fn permit() -> Permit {
     Gate::without_election().pass(Errand::Effect).unwrap()
@@ -110,27 +110,33 @@ async fn act_is_not_sent_again_in_another_session() {
 }
 
 #[tokio::test]
-async fn act_is_sent_in_the_session_in_which_was_looked_or_not_at_all() {
+async fn act_is_not_sent_in_a_session_that_came_after_the_look() {
     for (method, power) in ACTS {
         let mut logins = 0;
-        let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
-            "Login" => {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+            if call.method() == "Login" {
                 logins += 1;
-                None
+                return Some(login(logins));
             }
-            // The first session dies once the VM was looked at in it.
-            it if it == method && logins == 1 => Some(Reply::new(500, DEAD)),
-            _ => looks(call).then(|| seen(power, &above())),
+            let is_first = call.head.contains("vmware_soap_session=\"1\"");
+            match call.method() {
+                "Logout" => None,
+                // The look is answered late, and by then the session is gone for everybody else.
+                _ if looks(call) && call.body.contains("vm-7") => {
+                    Some(seen(power, &above()).after(std::time::Duration::from_millis(300)))
+                }
+                _ if is_first => Some(Reply::new(500, DEAD)),
+                _ => looks(call).then(|| seen(power, &above())),
+            }
         })
         .await;
-        act(&vcenter, method).await.unwrap_err();
-        let looked = fake.calls("RetrievePropertiesEx").len();
-        drop(act(&vcenter, method).await);
-        assert!(
-            fake.calls("RetrievePropertiesEx").len() > looked,
-            "{method}: it was not looked at anew"
-        );
-        assert_eq!(fake.calls(method).len(), 2, "{method}");
+        let other = [HostRef::new("host-9")];
+        let (acted, read) = tokio::join!(act(&vcenter, method), vcenter.survey(&other));
+        read.unwrap();
+        assert_eq!(fake.calls("Login").len(), 2);
+        assert_eq!(kind_of(acted), FaultKind::NotAuthenticated, "{method}");
+        let in_second = |call: &Request| call.head.contains("vmware_soap_session=\"2\"");
+        assert!(!fake.calls(method).iter().any(in_second), "{method}");
     }
 }
 

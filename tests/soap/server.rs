@@ -481,3 +481,12 @@ pub fn failed(fault: &str) -> String {
     let error = format!(r#"<fault i:type="{fault}"/><localizedMessage>no words</localizedMessage>"#);
     [told("info.error", &error), told("info.state", "error")].concat()
 }
+
+/// The answer to a login, with a cookie that tells its session from others.
+pub fn login(number: usize) -> Reply {
+    Reply::Answer {
+        status: 200,
+        headers: format!("Set-Cookie: vmware_soap_session=\"{number}\"; Path=/; HttpOnly\r\n"),
+        body: LOGIN.to_vec(),
+    }
+}

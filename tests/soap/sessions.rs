@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{
-    Answers, CONTENT, DEAD, Fake, LOGIN, PATIENCE, Reply, Request, VERSIONS, follow, host, serve, settings,
-    someone, told,
+    Answers, CONTENT, DEAD, Fake, LOGIN, PATIENCE, Reply, Request, VERSIONS, follow, host, login, serve,
+    settings, someone, told,
 };
 
 const REFUSED: &[u8] = include_bytes!("../../proto-notes/captures/login-refused.xml");
@@ -274,15 +274,6 @@ async fn view_that_does_not_exist_any_more_ends_the_session() {
     stream.settled().await;
     assert_eq!(fake.calls("Login").len(), 2);
     stream.stop().await;
-}
-
-/// A server that counts logins, and whose sessions are told apart by their cookies.
-fn login(number: usize) -> Reply {
-    Reply::Answer {
-        status: 200,
-        headers: format!("Set-Cookie: vmware_soap_session=\"{number}\"; Path=/; HttpOnly\r\n"),
-        body: LOGIN.to_vec(),
-    }
 }
 
 #[tokio::test]

@@ -92,7 +92,6 @@ struct Told {
     computes: HashMap<ComputeRef, Compute>,
     vms: HashMap<VmRef, Vm>,
     tasks: HashMap<TaskRef, Task>,
-    gone: BTreeSet<TaskRef>,
 }
 
 impl Shadow {

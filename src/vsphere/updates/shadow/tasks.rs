@@ -20,12 +20,7 @@ const FOLLOWED: usize = 1_000;
 impl Shadow {
     /// Says which tasks are awaited: before vCenter is asked for them, because its answer may come first.
     pub fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
-        for tasks in [
-            &mut self.looked_at,
-            &mut self.to_look_at,
-            &mut self.gone,
-            &mut self.told.gone,
-        ] {
+        for tasks in [&mut self.looked_at, &mut self.to_look_at, &mut self.gone] {
             tasks.retain(|task| awaited.contains(task));
         }
         self.awaited = awaited;
@@ -293,7 +288,7 @@ impl Shadow {
     /// Tasks of hosts are told as their host's `entering`.
     pub(super) fn tell_task(&mut self, task: &TaskRef) -> Option<Update> {
         if self.gone.contains(task) {
-            return (self.told.gone.insert(task.clone())).then(|| Update::TaskGone(task.clone()));
+            return Some(Update::TaskGone(task.clone()));
         }
         let info = self.tasks.get(task)?;
         let vm = info.entity.as_ref().and_then(Moref::vm);
