@@ -18,6 +18,7 @@ pub mod poll_connection;
 pub mod power;
 pub mod privileges;
 pub mod property;
+mod reading;
 pub mod relocate;
 pub mod session;
 pub mod soap;

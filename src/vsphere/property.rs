@@ -1,26 +1,13 @@
 //! The PropertyCollector: what to ask for, how pages are read to their end, and what an update set says.
 
-use std::sync::Arc;
-
-use super::client::{Call, Error, TransportError, Vcenter};
+use super::client::{Call, Error};
 use super::fault::{self, Fault, FaultKind};
-use super::session::Session;
 use super::soap::{Moref, ReplyError};
 use super::xml::write::Out;
 use super::xml::{Breach, Element, Part};
 
-/// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
-const PAGE: u32 = 50;
 /// How a dead session answers a reading.
 pub(super) const WITHHELD: &str = "every property was withheld for want of a session";
-/// Most pages of one reading, and most objects: a vCenter registers at most 45,000 VMs, and a page has [`PAGE`] of them at the most.
-const MAX_PAGES: usize = 10_000;
-pub(super) const MAX_OBJECTS: usize = 200_000;
-/// Most bytes of one reading: the largest is a survey of the 96 hosts of a cluster, with 80 VMs each and 16 KiB of devices of each VM.
-const MAX_READ: usize = 128 << 20;
-/// How many times the deadline of one call a whole reading may take. Every page may be as late as a call may be, and few are.
-const CALLS_A_READING: u32 = 10;
-
 /// A `PropertyFilterSpec`: which properties of which types, starting from which objects.
 #[derive(Clone, Default)]
 pub(super) struct Spec {
@@ -160,22 +147,6 @@ pub struct Unreadable {
     pub moref: Option<Moref>,
     /// What is wrong with it.
     pub why: String,
-}
-
-/// All pages of one reading.
-#[derive(Debug, Default)]
-pub(super) struct Read {
-    pub(super) objects: Vec<Object>,
-    pub(super) unreadable: Vec<Unreadable>,
-}
-
-impl Read {
-    /// Whether the object exists: it was read, or could not be.
-    pub(super) fn tells_of(&self, moref: &Moref) -> bool {
-        let mut unreadable = self.unreadable.iter();
-        self.objects.iter().any(|object| object.moref == *moref)
-            || unreadable.any(|object| object.moref.as_ref() == Some(moref))
-    }
 }
 
 /// One answer of `WaitForUpdatesEx`.
@@ -356,120 +327,6 @@ pub fn is_of_dead_session<'a>(objects: impl IntoIterator<Item = &'a Object>) -> 
     any && all
 }
 
-impl Vcenter {
-    /// Reads once, in whichever session lives, to the last page. A dead session costs one login and one more try, a broken
-    /// connection one more try: reading twice is as good as reading once.
-    pub(super) async fn retrieve(&self, spec: Spec) -> Result<Vec<Object>, Error> {
-        Ok(self.retrieve_with_session(spec).await?.1)
-    }
-
-    /// The same, with the session in which it was read.
-    pub(super) async fn retrieve_with_session(
-        &self,
-        spec: Spec,
-    ) -> Result<(Arc<Session>, Vec<Object>), Error> {
-        let session = self.sessions.get().await?;
-        match self.retrieve_in(&session, spec.clone()).await {
-            Err(Error::Refused { source, .. }) if source.kind == FaultKind::NotAuthenticated => {}
-            Err(Error::Transport {
-                source: TransportError::Connection(_),
-                ..
-            }) => {}
-            Ok(objects) => return Ok((session, objects)),
-            Err(error) => return Err(error),
-        }
-        let session = self.sessions.get().await?;
-        let objects = self.retrieve_in(&session, spec).await?;
-        Ok((session, objects))
-    }
-
-    /// Reads once, in this session, to the last page. What cannot be read whole is an error: nobody is to decide by the rest.
-    pub(super) async fn retrieve_in(&self, session: &Session, spec: Spec) -> Result<Vec<Object>, Error> {
-        let read = self.retrieve_pages(session, spec, PAGE).await?;
-        let Some(broken) = read.unreadable.into_iter().next() else {
-            return Ok(read.objects);
-        };
-        let call = Call::to("RetrievePropertiesEx", &session.content.property_collector);
-        let object = broken.moref.map_or_else(
-            || "an object without a reference".to_owned(),
-            |moref| moref.to_string(),
-        );
-        Err(unreadable(
-            &call,
-            ReplyError::Object {
-                object,
-                why: broken.why,
-            },
-        ))
-    }
-
-    /// As [`Self::retrieve_in`], with so many objects per page, and with what cannot be read put aside.
-    pub(super) async fn retrieve_pages(
-        &self,
-        session: &Session,
-        spec: Spec,
-        page: u32,
-    ) -> Result<Read, Error> {
-        let deadline = self.settings.call_deadline * CALLS_A_READING;
-        let pages = self.all_pages(session, spec, page);
-        tokio::time::timeout(deadline, pages).await.unwrap_or_else(|_| {
-            Err(Error::Transport {
-                operation: "RetrievePropertiesEx",
-                object: session.content.property_collector.to_string(),
-                source: TransportError::Deadline(deadline),
-            })
-        })
-    }
-
-    async fn all_pages(&self, session: &Session, spec: Spec, page: u32) -> Result<Read, Error> {
-        let collector = &session.content.property_collector;
-        let options = Out::new("options").with(Out::text("maxObjects", page.to_string()));
-        let mut call = Call::to("RetrievePropertiesEx", collector)
-            .with(spec.render("specSet"))
-            .with(options);
-        let mut read = Read::default();
-        let mut bytes = 0;
-        for _ in 0..MAX_PAGES {
-            let response = self.call_in(session, &call).await?;
-            bytes += response.size();
-            let page = read_page(&response);
-            read.objects.extend(page.objects);
-            read.unreadable.extend(page.unreadable);
-            let Some(token) = page.token else {
-                return self.unless_dead(session, &call, read);
-            };
-            let objects = read.objects.len() + read.unreadable.len();
-            endless(bytes, objects).map_err(|source| unreadable(&call, source))?;
-            call = Call::to("ContinueRetrievePropertiesEx", collector).with(Out::text("token", token));
-        }
-        let source = ReplyError::Endless {
-            what: "pages",
-            limit: MAX_PAGES,
-        };
-        Err(unreadable(&call, source))
-    }
-
-    fn unless_dead(&self, session: &Session, call: &Call, read: Read) -> Result<Read, Error> {
-        if !is_of_dead_session(&read.objects) {
-            return Ok(read);
-        }
-        self.sessions.give_up(session.generation);
-        Err(dead_session(call, WITHHELD))
-    }
-}
-
-/// Refuses to read on where there is more of a reading than fits into the limits.
-fn endless(bytes: usize, objects: usize) -> Result<(), ReplyError> {
-    let (what, limit) = if bytes > MAX_READ {
-        ("bytes", MAX_READ)
-    } else if objects > MAX_OBJECTS {
-        ("objects", MAX_OBJECTS)
-    } else {
-        return Ok(());
-    };
-    Err(ReplyError::Endless { what, limit })
-}
-
 /// The error for a reply that shows a dead session without a fault.
 pub(super) fn dead_session(call: &Call, said: &str) -> Error {
     Error::Refused {
@@ -489,19 +346,5 @@ pub(super) fn unreadable(call: &Call, source: ReplyError) -> Error {
         operation: call.method,
         object: call.on.to_string(),
         source,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reading_without_an_end_is_given_up() {
-        assert_eq!(endless(MAX_READ, MAX_OBJECTS), Ok(()));
-        for (bytes, objects, what) in [(MAX_READ + 1, 0, "bytes"), (0, MAX_OBJECTS + 1, "objects")] {
-            let error = endless(bytes, objects).unwrap_err();
-            assert!(error.to_string().ends_with(what), "{error}");
-        }
     }
 }

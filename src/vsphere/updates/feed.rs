@@ -8,7 +8,8 @@ use tokio::sync::OnceCell;
 
 use super::super::client::{Call, Error, Vcenter};
 use super::super::poll_connection::PollConnection;
-use super::super::property::{self, MAX_OBJECTS, Read, Spec, Step, UpdateSet, dead_session, unreadable};
+use super::super::property::{self, Spec, Step, UpdateSet, dead_session, unreadable};
+use super::super::reading::{MAX_OBJECTS, Read};
 use super::super::session::Session;
 use super::super::soap::{self, Moref, ReplyError};
 use super::super::task;
@@ -248,15 +249,8 @@ impl Feed {
 
     /// Refuses to follow a set of so many parts, or more objects than a vCenter holds: what is told is kept.
     pub(super) fn unless_endless(&self, sets: usize, objects: usize) -> Result<(), Error> {
-        let (what, limit) = if sets > SETS {
-            ("parts of one set", SETS)
-        } else if objects > MAX_OBJECTS {
-            ("objects", MAX_OBJECTS)
-        } else {
-            return Ok(());
-        };
         let call = Call::to("WaitForUpdatesEx", &self.collector);
-        Err(unreadable(&call, ReplyError::Endless { what, limit }))
+        endless(sets, objects).map_err(|source| unreadable(&call, source))
     }
 
     /// Changes what the list holds. Gives those of `add` that do not exist.
@@ -391,6 +385,32 @@ impl Feed {
                 Ok(None)
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether a set ends in time: by its parts so far, and the objects that it told or that are known all in all.
+fn endless(sets: usize, objects: usize) -> Result<(), ReplyError> {
+    let (what, limit) = if sets > SETS {
+        ("parts of one set", SETS)
+    } else if objects > MAX_OBJECTS {
+        ("objects", MAX_OBJECTS)
+    } else {
+        return Ok(());
+    };
+    Err(ReplyError::Endless { what, limit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_without_an_end_is_given_up() {
+        assert_eq!(endless(SETS, MAX_OBJECTS), Ok(()));
+        for (sets, objects, what) in [(SETS + 1, 0, "parts of one set"), (1, MAX_OBJECTS + 1, "objects")] {
+            let error = endless(sets, objects).unwrap_err();
+            assert!(error.to_string().ends_with(what), "{error}");
         }
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::client::Error;
-use super::super::property::{Read, UpdateSet};
+use super::super::property::UpdateSet;
+use super::super::reading::Read;
 use super::super::soap::Moref;
 use super::super::update::{Pressing, Roster, Update, Vm, VmKey};
 use super::feed::Feed;

@@ -1,0 +1,226 @@
+//! One reading of properties: all its pages, within limits, repeated where a session or a connection was gone.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{Call, Error, TransportError, Vcenter};
+use super::fault::FaultKind;
+use super::property::{
+    Object, Spec, Unreadable, WITHHELD, dead_session, is_of_dead_session, read_page, unreadable,
+};
+use super::session::Session;
+use super::soap::{Moref, ReplyError};
+use super::xml::Part;
+use super::xml::write::Out;
+
+/// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
+const PAGE: u32 = 50;
+/// Most pages of one reading, and most objects: a vCenter registers at most 45,000 VMs, and a page has [`PAGE`] of them at the most.
+const MAX_PAGES: usize = 10_000;
+pub(super) const MAX_OBJECTS: usize = 200_000;
+/// Most bytes of one reading: the largest is a survey of the 96 hosts of a cluster, with 80 VMs each and 16 KiB of devices of each VM.
+const MAX_READ: usize = 128 << 20;
+/// How many times the deadline of one call a whole reading may take. Every page may be as late as a call may be, and few are.
+const CALLS_A_READING: u32 = 10;
+
+/// All pages of one reading.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    pub(super) objects: Vec<Object>,
+    pub(super) unreadable: Vec<Unreadable>,
+}
+
+impl Read {
+    /// Whether the object exists: it was read, or could not be.
+    pub(super) fn tells_of(&self, moref: &Moref) -> bool {
+        let mut unreadable = self.unreadable.iter();
+        self.objects.iter().any(|object| object.moref == *moref)
+            || unreadable.any(|object| object.moref.as_ref() == Some(moref))
+    }
+}
+
+impl Vcenter {
+    /// Reads once, in whichever session lives, to the last page. A dead session costs one login and one more try, a broken
+    /// connection one more try: reading twice is as good as reading once.
+    pub(super) async fn retrieve(&self, spec: Spec) -> Result<Vec<Object>, Error> {
+        Ok(self.retrieve_with_session(spec).await?.1)
+    }
+
+    /// The same, with the session in which it was read.
+    pub(super) async fn retrieve_with_session(
+        &self,
+        spec: Spec,
+    ) -> Result<(Arc<Session>, Vec<Object>), Error> {
+        let session = self.sessions.get().await?;
+        match self.retrieve_in(&session, spec.clone()).await {
+            Err(Error::Refused { source, .. }) if source.kind == FaultKind::NotAuthenticated => {}
+            Err(Error::Transport {
+                source: TransportError::Connection(_),
+                ..
+            }) => {}
+            Ok(objects) => return Ok((session, objects)),
+            Err(error) => return Err(error),
+        }
+        let session = self.sessions.get().await?;
+        let objects = self.retrieve_in(&session, spec).await?;
+        Ok((session, objects))
+    }
+
+    /// Reads once, in this session, to the last page. What cannot be read whole is an error: nobody is to decide by the rest.
+    pub(super) async fn retrieve_in(&self, session: &Session, spec: Spec) -> Result<Vec<Object>, Error> {
+        let read = self.retrieve_pages(session, spec, PAGE).await?;
+        let Some(broken) = read.unreadable.into_iter().next() else {
+            return Ok(read.objects);
+        };
+        let call = Call::to("RetrievePropertiesEx", &session.content.property_collector);
+        let object = broken.moref.map_or_else(
+            || "an object without a reference".to_owned(),
+            |moref| moref.to_string(),
+        );
+        Err(unreadable(
+            &call,
+            ReplyError::Object {
+                object,
+                why: broken.why,
+            },
+        ))
+    }
+
+    /// As [`Self::retrieve_in`], with so many objects per page, and with what cannot be read put aside.
+    pub(super) async fn retrieve_pages(
+        &self,
+        session: &Session,
+        spec: Spec,
+        page: u32,
+    ) -> Result<Read, Error> {
+        let collector = &session.content.property_collector;
+        let options = Out::new("options").with(Out::text("maxObjects", page.to_string()));
+        let first = Call::to("RetrievePropertiesEx", collector)
+            .with(spec.render("specSet"))
+            .with(options);
+        let ask = |call: Call| -> Answer<'_> { Box::pin(async move { self.call_in(session, &call).await }) };
+        let read = within(self.settings.call_deadline, first.clone(), ask).await?;
+        self.unless_dead(session, &first, read)
+    }
+
+    fn unless_dead(&self, session: &Session, call: &Call, read: Read) -> Result<Read, Error> {
+        if !is_of_dead_session(&read.objects) {
+            return Ok(read);
+        }
+        self.sessions.give_up(session.generation);
+        Err(dead_session(call, WITHHELD))
+    }
+}
+
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<Part, Error>> + Send + 'a>>;
+
+/// Reads all pages, in some times the deadline of one call.
+async fn within<'a>(call: Duration, first: Call, ask: impl Fn(Call) -> Answer<'a>) -> Result<Read, Error> {
+    let deadline = call * CALLS_A_READING;
+    let (operation, object) = (first.method, first.on.to_string());
+    let read = tokio::time::timeout(deadline, all_pages(first, ask)).await;
+    read.unwrap_or_else(|_| {
+        Err(Error::Transport {
+            operation,
+            object,
+            source: TransportError::Deadline(deadline),
+        })
+    })
+}
+
+/// Asks for one page after the other, to the last one.
+async fn all_pages<'a>(first: Call, ask: impl Fn(Call) -> Answer<'a>) -> Result<Read, Error> {
+    let mut read = Read::default();
+    let mut bytes = 0;
+    let mut call = first;
+    for _ in 0..MAX_PAGES {
+        let response = ask(call.clone()).await?;
+        bytes += response.size();
+        let page = read_page(&response);
+        read.objects.extend(page.objects);
+        read.unreadable.extend(page.unreadable);
+        let Some(token) = page.token else {
+            return Ok(read);
+        };
+        let objects = read.objects.len() + read.unreadable.len();
+        endless(bytes, objects).map_err(|source| unreadable(&call, source))?;
+        call = Call::to("ContinueRetrievePropertiesEx", &call.on).with(Out::text("token", token));
+    }
+    let source = ReplyError::Endless {
+        what: "pages",
+        limit: MAX_PAGES,
+    };
+    Err(unreadable(&call, source))
+}
+
+/// Refuses to read on where there is more of a reading than fits into the limits.
+fn endless(bytes: usize, objects: usize) -> Result<(), ReplyError> {
+    let (what, limit) = if bytes > MAX_READ {
+        ("bytes", MAX_READ)
+    } else if objects > MAX_OBJECTS {
+        ("objects", MAX_OBJECTS)
+    } else {
+        return Ok(());
+    };
+    Err(ReplyError::Endless { what, limit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hands out a token with each page, for ever.
+    fn endless_pages(call: Call) -> Answer<'static> {
+        Box::pin(async move {
+            let page = format!(
+                "<{0}Response xmlns=\"urn:vim25\"><returnval><token>more</token></returnval></{0}Response>",
+                call.method
+            );
+            Ok(Part::parse(page).unwrap())
+        })
+    }
+
+    fn first_page() -> Call {
+        Call::to("RetrievePropertiesEx", &Moref::new("PropertyCollector", "pc"))
+    }
+
+    #[tokio::test]
+    async fn pages_without_an_end_are_given_up() {
+        let error = all_pages(first_page(), endless_pages).await.unwrap_err();
+        assert!(
+            error.chain().contains("no end after 10000 pages"),
+            "{}",
+            error.chain()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_pages_together_have_a_deadline() {
+        let slow = |call| -> Answer<'static> {
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_secs(29)).await;
+                endless_pages(call).await
+            })
+        };
+        let began = tokio::time::Instant::now();
+        let error = within(Duration::from_secs(30), first_page(), slow)
+            .await
+            .unwrap_err();
+        assert!(
+            error.chain().contains("no whole answer within 300 s"),
+            "{}",
+            error.chain()
+        );
+        assert_eq!(began.elapsed(), Duration::from_secs(300));
+    }
+
+    #[test]
+    fn reading_without_an_end_is_given_up() {
+        assert_eq!(endless(MAX_READ, MAX_OBJECTS), Ok(()));
+        for (bytes, objects, what) in [(MAX_READ + 1, 0, "bytes"), (0, MAX_OBJECTS + 1, "objects")] {
+            let error = endless(bytes, objects).unwrap_err();
+            assert!(error.to_string().ends_with(what), "{error}");
+        }
+    }
+}
