@@ -13,6 +13,9 @@ use super::text;
 use super::update::Power;
 use crate::ids::{HostRef, TaskRef, VmRef};
 
+/// Objects per page: a VM, a host, and the recent tasks of both, of which there are 200 at the most, and each is small.
+const PAGE: u32 = 500;
+
 /// What asks for a VM's power to be cut. It is looked at once more right before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AskedBy {
@@ -90,7 +93,7 @@ impl Vcenter {
         vm: &VmRef,
         asked: &AskedBy,
     ) -> Result<Look, Error> {
-        let (session, objects) = self.retrieve_with_session(asked.spec(vm)).await?;
+        let (session, objects) = self.retrieve_with_session(asked.spec(vm), PAGE).await?;
         let moref = Moref::from(vm);
         let Some(own) = objects.iter().find(|object| object.moref == moref) else {
             return Err(refused(
@@ -174,14 +177,20 @@ impl AskedBy {
         }
         let name = word("name").map(text::inventory_name);
         let name = name.or_else(|| self.host.as_ref().map(ToString::to_string));
-        let state = word("runtime.connectionState")
-            .map_or_else(String::new, |state| format!(" ({})", text::for_people(state)));
+        let name = name.unwrap_or_else(|| "unknown".to_owned());
+        let denied = host.and_then(|host| host.denied("runtime.inMaintenanceMode"));
+        let why = match (host, denied) {
+            (None, _) if self.host.is_some() => "is not shown by vCenter".to_owned(),
+            (_, Some(fault)) => format!("cannot be read ({fault})"),
+            (_, None) => {
+                let state = word("runtime.connectionState")
+                    .map_or_else(String::new, |state| format!("({}) ", text::for_people(state)));
+                format!("{state}is not entering maintenance mode any more")
+            }
+        };
         Some(Fault {
             kind: FaultKind::NotLeaving,
-            said: format!(
-                "host {}{state} is not entering maintenance mode any more; nothing was sent",
-                name.as_deref().unwrap_or("unknown")
-            ),
+            said: format!("host {name} {why}; nothing was sent"),
         })
     }
 }

@@ -44,16 +44,17 @@ impl Vcenter {
     /// Reads once, in whichever session lives, to the last page. A dead session costs one login and one more try, a broken
     /// connection one more try: reading twice is as good as reading once.
     pub(super) async fn retrieve(&self, spec: Spec) -> Result<Vec<Object>, Error> {
-        Ok(self.retrieve_with_session(spec).await?.1)
+        Ok(self.retrieve_with_session(spec, PAGE).await?.1)
     }
 
-    /// The same, with the session in which it was read.
+    /// The same with so many objects per page, and with the session in which it was read.
     pub(super) async fn retrieve_with_session(
         &self,
         spec: Spec,
+        page: u32,
     ) -> Result<(Arc<Session>, Vec<Object>), Error> {
         let session = self.sessions.get().await?;
-        match self.retrieve_in(&session, spec.clone()).await {
+        match self.read_whole(&session, spec.clone(), page).await {
             Err(Error::Refused { source, .. }) if source.kind == FaultKind::NotAuthenticated => {}
             Err(Error::Transport {
                 source: TransportError::Connection(_),
@@ -63,13 +64,17 @@ impl Vcenter {
             Err(error) => return Err(error),
         }
         let session = self.sessions.get().await?;
-        let objects = self.retrieve_in(&session, spec).await?;
+        let objects = self.read_whole(&session, spec, page).await?;
         Ok((session, objects))
     }
 
     /// Reads once, in this session, to the last page. What cannot be read whole is an error: nobody is to decide by the rest.
     pub(super) async fn retrieve_in(&self, session: &Session, spec: Spec) -> Result<Vec<Object>, Error> {
-        let read = self.retrieve_pages(session, spec, PAGE).await?;
+        self.read_whole(session, spec, PAGE).await
+    }
+
+    async fn read_whole(&self, session: &Session, spec: Spec, page: u32) -> Result<Vec<Object>, Error> {
+        let read = self.retrieve_pages(session, spec, page).await?;
         let Some(broken) = read.unreadable.into_iter().next() else {
             return Ok(read.objects);
         };

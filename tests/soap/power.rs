@@ -382,19 +382,32 @@ async fn power_is_cut_only_while_the_host_is_leaving() {
 }
 
 #[tokio::test]
-async fn refusal_names_the_host() {
-    let (_fake, vcenter, _server) =
-        Fake::start(|call: &Request| looks(call).then(|| seen("poweredOn", &host_seen("false", &[])))).await;
-    let asked = AskedBy {
-        host: Some(HostRef::new("host-1")),
-        task: None,
-    };
-    let error = vcenter.power_off(&permit(), &vm(), &asked).await.unwrap_err();
-    let words = error.fault().unwrap().to_string();
-    assert_eq!(
-        words,
-        "NotLeaving: host esx1 (connected) is not entering maintenance mode any more; nothing was sent"
-    );
+async fn refusal_names_the_host_and_why() {
+    let denied = r#"<missingSet><path>runtime.inMaintenanceMode</path><fault><fault i:type="NoPermission"/>
+        <localizedMessage>denied</localizedMessage></fault></missingSet>"#;
+    for (beside, words) in [
+        (
+            host_seen("false", &[]),
+            "host esx1 (connected) is not entering maintenance mode any more; nothing was sent",
+        ),
+        (
+            object("HostSystem", "host-1", denied),
+            "host host-1 cannot be read (NoPermission: denied); nothing was sent",
+        ),
+        (
+            String::new(),
+            "host host-1 is not shown by vCenter; nothing was sent",
+        ),
+    ] {
+        let (_fake, vcenter, _server) =
+            Fake::start(move |call: &Request| looks(call).then(|| seen("poweredOn", &beside))).await;
+        let asked = AskedBy {
+            host: Some(HostRef::new("host-1")),
+            task: None,
+        };
+        let error = vcenter.power_off(&permit(), &vm(), &asked).await.unwrap_err();
+        assert_eq!(error.fault().unwrap().said, words);
+    }
 }
 
 #[tokio::test]
