@@ -32,9 +32,6 @@ pub enum Asked {
 pub enum PowerOnBy {
     /// Nobody: it starts on this host, on which it is registered (`PowerOnVM_Task` with its `host`).
     Host(HostRef),
-    /// The cluster: `PowerOnVM_Task` without a host lets DRS place the VM also where it is only partially automated, and is the host on
-    /// which it is registered where DRS is off.
-    Registered,
     /// DRS (`PowerOnMultiVM_Task` on the VM's datacenter).
     Drs,
 }
@@ -96,7 +93,7 @@ impl Vcenter {
     /// one that is named: vCenter takes a host that it finds incompatible for none (API reference, `PowerOnVM_Task`).
     pub async fn power_on(&self, permit: &Permit, vm: &VmRef, by: PowerOnBy) -> Result<Started, Error> {
         let method = match by {
-            PowerOnBy::Host(_) | PowerOnBy::Registered => "PowerOnVM_Task",
+            PowerOnBy::Host(_) => "PowerOnVM_Task",
             PowerOnBy::Drs => "PowerOnMultiVM_Task",
         };
         let look = self.look(method, vm, &AskedBy::default()).await?;
@@ -111,7 +108,6 @@ impl Vcenter {
                 look.is_on(method, vm, &host)?;
                 Call::under(permit, method, &vm.into()).with(Out::moref("host", &(&host).into()))
             }
-            PowerOnBy::Registered => Call::under(permit, method, &vm.into()),
             PowerOnBy::Drs => {
                 let datacenter = self.datacenter(vm, &look).await?;
                 Call::under(permit, method, &datacenter).with(Out::moref("vm", &vm.into()))

@@ -78,7 +78,7 @@ async fn act(vcenter: &Vcenter, method: &str) -> Result<(), Error> {
         "ShutdownGuest" => vcenter.shutdown_guest(&permit, &vm, &person).await.map(|_| ()),
         "PowerOffVM_Task" => vcenter.power_off(&permit, &vm, &person).await.map(|_| ()),
         "PowerOnVM_Task" => vcenter
-            .power_on(&permit, &vm, PowerOnBy::Registered)
+            .power_on(&permit, &vm, PowerOnBy::Host(HostRef::new("host-1")))
             .await
             .map(|_| ()),
         "PowerOnMultiVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Drs).await.map(|_| ()),
@@ -222,7 +222,11 @@ async fn task_of_the_same_kind_at_work_is_taken_for_ours() {
         let (permit, vm) = (permit(), vm());
         let started = match method {
             "PowerOffVM_Task" => vcenter.power_off(&permit, &vm, &AskedBy::default()).await,
-            "PowerOnVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Registered).await,
+            "PowerOnVM_Task" => {
+                vcenter
+                    .power_on(&permit, &vm, PowerOnBy::Host(HostRef::new("host-1")))
+                    .await
+            }
             _ => vcenter.relocate(&permit, &vm, &HostRef::new("host-2")).await,
         };
         assert_eq!(started.unwrap(), Started::Running(TaskRef::new("task-3")));
