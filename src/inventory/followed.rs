@@ -55,13 +55,16 @@ impl Inventory {
         self.stranded = stranded;
     }
 
-    /// Lets go of the followed Nodes on which no episode of this release is open any more.
+    /// Lets go of the followed Nodes on which no episode of this release is open any more, nor may have to be made up for.
     pub(super) fn let_go(&mut self) {
         let is_over = |name: &&NodeName| {
             let on_node = self.local.get(*name).and_then(|local| local.on_node.as_ref());
             match on_node {
-                Some(Record::InService) => self.copy(name).is_none(),
-                Some(Record::Episode(episode)) => !self.rules.releases.has(&episode.release),
+                Some(Record::InService) => {
+                    let node = self.nodes.get(*name);
+                    self.copy(name).is_none() && !node.is_some_and(|node| self.may_be_stray(node))
+                }
+                Some(Record::Episode(episode)) => !self.rules.releases.names(&episode.release),
                 Some(Record::Python(_) | Record::Unreadable { .. }) | None => false,
             }
         };

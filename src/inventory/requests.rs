@@ -171,7 +171,7 @@ impl Inventory {
     /// The same, where it is an episode of this release: without its Node nothing else says whose it is.
     fn own_copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
         self.copy(name)
-            .filter(|copy| self.rules.releases.has(&copy.release))
+            .filter(|copy| self.rules.releases.names(&copy.release))
     }
 
     /// The nodes that only a copy of an episode of this release tells of.

@@ -76,10 +76,6 @@ impl Inventory {
             Some(node) => self.record(node),
             None => self.record_of_gone(name)?,
         };
-        // No episode begins on a node that is not selected.
-        if record == Record::InService && self.followed.contains(name) {
-            return None;
-        }
         let mut vm = self.vm_of(name);
         let phase = record.phase().map(Phase::at_work);
         // Its power is cut next: of the one VM that answers at this time, not of the one that answered once. One that is off
@@ -102,6 +98,10 @@ impl Inventory {
             }
             (_, _, _) => None,
         };
+        // No episode begins on a node that is not selected, but to make up for one that has ended.
+        if record == Record::InService && stray_of.is_none() && self.followed.contains(name) {
+            return None;
+        }
         let is_record_on_node = local.is_some_and(|local| {
             let on_node = local.on_node.as_ref().and_then(Record::episode);
             on_node.map(|it| &it.id) == record.episode().map(|it| &it.id)
@@ -184,6 +184,14 @@ impl Inventory {
             Some(_) | None => last.episode.in_flight.guest_shutdown.is_some() && is_recent(self.now.wall),
         };
         is_ours.then_some(last.episode.id)
+    }
+
+    /// Whether an episode of `node` has ended a short while ago whose guest may still shut down.
+    pub(super) fn may_be_stray(&self, node: &Node) -> bool {
+        let last = node.marks.last_episode.as_deref().and_then(record::read_last);
+        last.is_some_and(|last| {
+            !last.episode.in_flight.is_empty() && self.now.wall.duration_since(last.at).abs() <= STRAY
+        })
     }
 
     /// What is told of an episode that begins with `vm` where it stands.

@@ -236,6 +236,7 @@ fn start_draining(episode: &Episode, node: &NodeSeen, now: Now) -> Transition {
         Episode {
             recordoned: 0,
             drained_for: Elapsed::ZERO,
+            drained_boot: node.boot_id.clone(),
             ..episode.enter(Phase::Draining, now)
         },
         node,
@@ -245,7 +246,7 @@ fn start_draining(episode: &Episode, node: &NodeSeen, now: Now) -> Transition {
 /// Writes `episode`, and cordons the Node in the same PATCH unless it is cordoned already.
 fn cordoned(mut episode: Episode, node: &NodeSeen) -> Transition {
     episode.cordon = match (&episode.cordon, node.unschedulable) {
-        (Cordon::NotYet, true) => Cordon::Theirs,
+        (_, true) if is_anothers(&episode.cordon, node) => Cordon::Theirs,
         (standing, true) => standing.clone(),
         (_, false) => Cordon::Ours,
     };
@@ -255,6 +256,16 @@ fn cordoned(mut episode: Episode, node: &NodeSeen) -> Transition {
         ended: None,
         fulfilled: None,
     }
+}
+
+/// Whether the cordon that stands there is not the one that the episode is to take away: a person has made it theirs since.
+fn is_anothers(cordon: &Cordon, node: &NodeSeen) -> bool {
+    node.unschedulable
+        && match (cordon, &node.cordoned_by) {
+            (Cordon::NotYet, _) | (Cordon::Ours, CordonedBy::Other(_)) => true,
+            (Cordon::Adopted(manager), CordonedBy::Other(by)) => manager.as_ref() != Some(by),
+            (Cordon::Theirs | Cordon::Ours | Cordon::Adopted(_), _) => false,
+        }
 }
 
 fn in_episode(
@@ -504,12 +515,8 @@ impl Scene<'_> {
 
     /// The end of the episode. The Node is uncordoned if the cordon is ours and no person has made it theirs since.
     fn end(self, fulfilled: Option<RequestMark>) -> Step {
-        let person = match (&self.episode.cordon, &self.node.cordoned_by) {
-            (Cordon::Ours, CordonedBy::Other(_)) => true,
-            (Cordon::Adopted(manager), CordonedBy::Other(by)) => manager.as_ref() != Some(by),
-            (Cordon::Ours | Cordon::Adopted(_) | Cordon::NotYet | Cordon::Theirs, _) => false,
-        };
-        let uncordon = self.episode.cordon_is_ours() && !person && !self.node.keep_cordoned;
+        let is_anothers = is_anothers(&self.episode.cordon, self.node);
+        let uncordon = self.episode.cordon_is_ours() && !is_anothers && !self.node.keep_cordoned;
         Step::Go(Transition {
             record: Record::InService,
             unschedulable: (uncordon && self.node.unschedulable).then_some(false),

@@ -117,6 +117,9 @@ pub struct Episode {
     pub recordoned: u8,
     /// The boot before the power cycle: Ready counts only on another one.
     pub boot_before: Option<BootId>,
+    /// The boot that was drained last; a guest that is on another one has restarted instead of stopping.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained_boot: Option<BootId>,
     /// What the Node had allocatable of each GPU resource before.
     #[serde(default)]
     pub gpus_before: Arc<BTreeMap<String, u64>>,
@@ -486,6 +489,7 @@ impl Episode {
             cordon: Cordon::NotYet,
             recordoned: 0,
             boot_before: None,
+            drained_boot: None,
             gpus_before: Arc::default(),
             powered_off: false,
             moved_to: None,

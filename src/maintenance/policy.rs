@@ -72,6 +72,11 @@ impl Releases {
     /// Whether an episode of `release` is for this one to go on with.
     pub fn has(&self, release: &str) -> bool {
         // Records from before releases were told apart name none.
-        release.is_empty() || release == &*self.own || self.adopted.contains(release)
+        release.is_empty() || self.names(release)
+    }
+
+    /// Whether it is one of these by name: asked where nothing but the name says whose an episode is.
+    pub fn names(&self, release: &str) -> bool {
+        release == &*self.own || self.adopted.contains(release)
     }
 }

@@ -205,8 +205,7 @@ fn may_go_down(seen: &Observed, episode: &Episode, vm: &VmFacts, now: Now, law: 
     );
     let is_current = seen.drain.as_ref().is_some_and(|list| {
         let age = now.monotonic.since(list.listed_at);
-        list.listed_at >= seen.record_seen.phase_at
-            && age <= Duration::from_secs(10)
+        age <= Duration::from_secs(10)
             && list.pods_revision == seen.pods_revision
             && (list.left.is_empty() || *end == DrainEnd::TimedOut)
     });

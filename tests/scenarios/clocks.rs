@@ -8,7 +8,7 @@ use haulout_lab::clock::WallClock;
 use haulout_lab::stage::{Haulout, PATIENCE, Stage};
 use haulout_lab::vcenter::{Entry, GuestPatch};
 
-use crate::judge::{asked, clock, during, first_asked, now};
+use crate::judge::{asked, clock, during, first_asked, guest_on_record, now};
 use crate::story::{in_maintenance, one_node, run, tell};
 
 const HOUR: i64 = 3600;
@@ -62,8 +62,7 @@ async fn successor_in_shutdown(name: &str, ahead: i64) -> anyhow::Result<()> {
     let timeout = [("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "8")];
     let haulout = run_on(&stage, &wall, &timeout).await?;
     stage.vcenter.enter_maintenance("esx1").await?;
-    first_asked(&stage, "ShutdownGuest", "gpu1").await?;
-    stage.wait_said("the guest to shut down").await?;
+    guest_on_record(&stage, &stage.node_name("gpu1")).await?;
     haulout.kill().await?;
     wall.set(ahead)?;
     let haulout = run_on(&stage, &wall, &timeout).await?;

@@ -12,7 +12,8 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::judge::{
-    asked, brought_back, clock, during, first_asked, node_writes, none_asked, now, struck, went_off,
+    asked, brought_back, clock, during, first_asked, guest_on_record, node_writes, none_asked, now, struck,
+    went_off,
 };
 use crate::requests::copy_says;
 use crate::story::{in_maintenance, one_node, run, tell};
@@ -191,8 +192,7 @@ fn guest_without_tools_in_mid_shutdown_is_left_its_time_after_restart() {
         let haulout = run(&stage, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "20")]).await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
-        first_asked(&stage, "ShutdownGuest", "gpu1").await?;
-        stage.wait_said("the guest to shut down").await?;
+        guest_on_record(&stage, &stage.node_name("gpu1")).await?;
         haulout.kill().await?;
         let haulout = run(&stage, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "20")]).await?;
         ensure!(is_on(&stage).await?, "the guest was too quick for this scenario");

@@ -7,6 +7,7 @@ use haulout_lab::kube::AuditEvent;
 use haulout_lab::stage::{ANNOTATIONS, PATIENCE, Stage};
 use haulout_lab::vcenter::{Entry, EntryKind};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
 /// The wall clock, which the audit log and the journal go by.
@@ -40,6 +41,18 @@ pub async fn line(stage: &Stage<'_>, what: &str, wanted: impl Fn(&Entry) -> bool
 pub async fn first_asked(stage: &Stage<'_>, method: &str, object: &str) -> anyhow::Result<Entry> {
     let is_it = |it: &Entry| it.is_call(method) && it.object == object;
     line(stage, &format!("{method} on {object}"), is_it).await
+}
+
+/// Waits until the Node's record says that the guest was asked to shut down.
+pub async fn guest_on_record(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
+    let is_noted = |node: &Node| {
+        let record = haulout_lab::stage::episode(node).unwrap_or_default();
+        record.pointer("/inFlight/guestShutdown").is_some()
+    };
+    let seen = stage
+        .wait_node(node, "has it on record that the guest was asked", is_noted)
+        .await;
+    seen.map(|_| ()).with_context(|| stage.said())
 }
 
 /// Waits until the VM has gone off since the stage was set.

@@ -5,7 +5,7 @@ use super::{Transition, cordoned, go, stands_on};
 use crate::ids::HostRef;
 use crate::maintenance::clock::{Monotonic, whole_second};
 use crate::maintenance::effect::{Effect, EffectKind, Place};
-use crate::maintenance::episode::{Episode, HostMark, InFlight, Phase, RefusedMove};
+use crate::maintenance::episode::{Cordon, Episode, HostMark, InFlight, Phase, RefusedMove};
 use crate::maintenance::observed::{Advice, Attempt, Outcome, Refusal, Strategy};
 use crate::maintenance::request::{Action, Call, Request};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
@@ -41,11 +41,6 @@ impl<'a> Scene<'a> {
             in_flight: InFlight::default(),
             recordoned: 0,
             power_losses: losses,
-            boot_before: self
-                .node
-                .boot_id
-                .clone()
-                .or_else(|| self.episode.boot_before.clone()),
             ..on
         };
         Step::Go(cordoned(episode, self.node))
@@ -54,6 +49,13 @@ impl<'a> Scene<'a> {
     /// The Node was uncordoned while its VM is away or boots: cordoned again, so that nothing is scheduled there before its GPUs
     /// are back. Whose the cordon was stays as it was, and with it what is left at the end.
     pub(super) fn cordon_again(self) -> Option<Step> {
+        // Noted while it stands: it may be lifted by somebody whose cordon it is not.
+        if super::is_anothers(&self.episode.cordon, self.node) {
+            return Some(Step::Go(go(Episode {
+                cordon: Cordon::Theirs,
+                ..self.episode.clone()
+            })));
+        }
         if self.node.unschedulable || self.episode.recordoned >= RECORDONS_AWAY {
             return None;
         }
@@ -73,9 +75,13 @@ impl<'a> Scene<'a> {
             (Phase::PoweringOn { .. }, Some(request)) => Some(self.no_place_for(request).to_string()),
             _ => self.episode.gave_up.clone(),
         };
+        // The VM is off, so whatever boot the Node tells is one from before.
+        let told = self.node.boot_id.as_ref();
+        let before = told.or(self.episode.boot_before.as_ref());
         Episode {
             gave_up,
             kept_off_by: None,
+            boot_before: before.cloned(),
             ..self.enter(phase)
         }
     }
@@ -234,7 +240,13 @@ impl<'a> Scene<'a> {
             return self.no_place_for(request);
         }
         let home = &self.seen.home;
-        let (host, state) = (self.episode.host.name.to_string(), home.words());
+        // It may have been renamed since.
+        let host = if self.is_at_home() {
+            self.vm.on_name.clone()
+        } else {
+            self.episode.host.name.to_string()
+        };
+        let state = home.words();
         if home.is_leaving() || home.is_out() {
             WaitingOn::HostExit {
                 host,
@@ -375,10 +387,12 @@ impl<'a> Scene<'a> {
         let step = match (attempt.map(|attempt| &attempt.outcome), &to.moref) {
             (Some(Outcome::Running(_)), _) => Step::wait(WaitingOn::Task(EffectKind::Relocate)),
             // Another host may take it, or its own: choose again from the facts as they are.
-            (Some(Outcome::Refused(refusal)), Some(target)) => {
+            (Some(Outcome::Refused(refusal)), Some(target)) if refusal.advice.speaks_against_host() => {
                 self.choose_again(Some((target, RefusedMove::Relocate, refusal)))
             }
-            (Some(Outcome::Asked | Outcome::Done) | None, Some(target)) if self.is_still_to_go(to) => {
+            (Some(Outcome::Asked | Outcome::Done | Outcome::Refused(_)) | None, Some(target))
+                if self.is_still_to_go(to) =>
+            {
                 let effect = || {
                     Ok(Effect::Relocate {
                         vm: self.vm.moref.clone(),

@@ -60,12 +60,10 @@ impl Scene<'_> {
     /// The host it came back to is leaving as well, or leaves again, or a request asks for more than was done: the episode
     /// goes on with another drain.
     fn leave_again(self) -> Step {
-        let boot = self.node.boot_id.clone();
         self.drain_in_turn(Episode {
             host: stands_on(self.vm),
             moved_to: None,
             refusals: Vec::new(),
-            boot_before: boot.or_else(|| self.episode.boot_before.clone()),
             ..self.episode.clone()
         })
     }

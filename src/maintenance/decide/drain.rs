@@ -8,7 +8,7 @@ use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Timer};
 use crate::maintenance::effect::{AskedBy, Effect, EffectKind};
 use crate::maintenance::episode::{Cordon, DrainEnd, Episode, InFlight, Phase};
 use crate::maintenance::observed::{
-    Advice, Attempt, CordonedBy, DrainReport, Drained, HostState, Outcome, PodLeft, PodLeftBecause,
+    Advice, Attempt, DrainReport, Drained, HostState, Outcome, PodLeft, PodLeftBecause,
 };
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::request::Call;
@@ -267,26 +267,22 @@ impl Scene<'_> {
     /// The node has to be drained anew where what was drained is not what would be shut down.
     fn drain_anew(self) -> Option<Step> {
         // Another boot than the drained one: the guest restarted instead of stopping, and its pods with it.
-        let rebooted = match (&self.node.boot_id, &self.episode.boot_before) {
-            (Some(seen), Some(before)) => seen != before,
+        let drained = match &self.episode.drained_boot {
+            None if !self.episode.powered_off => self.episode.boot_before.as_ref(),
+            drained => drained.as_ref(),
+        };
+        let rebooted = match (&self.node.boot_id, drained) {
+            (Some(seen), Some(drained)) => seen != drained,
             (None, _) | (_, None) => false,
         };
         if rebooted {
-            let again = Episode {
-                boot_before: self.node.boot_id.clone(),
-                ..self.episode.clone()
-            };
-            return Some(Step::Go(start_draining(&again, self.node, self.now)));
+            return Some(Step::Go(start_draining(self.episode, self.node, self.now)));
         }
         if !self.node.unschedulable {
             return Some(self.uncordoned());
         }
         // Our cordon was lifted and somebody else's stands there: in between, pods may have come. Theirs is left at the end.
-        let is_anothers = matches!(
-            (&self.episode.cordon, &self.node.cordoned_by),
-            (Cordon::Ours, CordonedBy::Other(_))
-        );
-        is_anothers.then(|| {
+        super::is_anothers(&self.episode.cordon, self.node).then(|| {
             let again = Episode {
                 cordon: Cordon::Theirs,
                 ..self.episode.clone()
@@ -397,7 +393,8 @@ impl Scene<'_> {
 
     /// Proof that the node is drained at this moment, or what has to be done to get it.
     fn proof(self, end: &DrainEnd) -> Result<Drained, Box<Step>> {
-        let Some(list) = self.seen.round() else {
+        // That of the drain itself will do, as long as it is as young.
+        let Some(list) = &self.seen.drain else {
             return Err(Box::new(self.pursue_round(WaitingOn::DrainRound)));
         };
         let is_current = list.pods_revision == self.seen.pods_revision

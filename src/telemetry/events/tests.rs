@@ -148,7 +148,7 @@ fn each_change_of_phase_tells_at_most_one_event() {
     let rebooted = |record: Record| {
         let episode = record.episode().unwrap().clone();
         Record::Episode(Arc::new(Episode {
-            boot_before: Some(crate::ids::BootId::new("another")),
+            drained_boot: Some(crate::ids::BootId::new("another")),
             ..episode
         }))
     };

@@ -266,7 +266,7 @@ fn recorded(
                 .to_owned(),
         )),
         Phase::Draining
-            if matches!(from, Phase::ShuttingDown(_)) && episode.boot_before != was.boot_before =>
+            if matches!(from, Phase::ShuttingDown(_)) && episode.drained_boot != was.drained_boot =>
         {
             Some((
                 Reason::GuestRestarted,
