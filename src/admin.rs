@@ -109,8 +109,8 @@ async fn asks(ConnectInfo(stays): ConnectInfo<Stays>, request: Request, next: Ne
     next.run(request).await
 }
 
-/// Closes the connection after its answer: one that is kept open would hold a place, and those who ask here come once
-/// in many seconds.
+/// Closes the connection after its answer: one that is kept open would hold a place, and whoever asks comes again after
+/// many seconds, if at all.
 async fn close_after(request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
     let close = HeaderValue::from_static("close");

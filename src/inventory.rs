@@ -419,7 +419,6 @@ impl Inventory {
 
     /// The pictures that may be other ones than were drawn last.
     pub fn draw(&mut self) -> Pictures {
-        self.let_go();
         let names = self.in_the_news();
         let are_all = matches!(self.news, Some(News::OfAll));
         let are_alone = matches!(self.news, Some(News::OnlyOf(_)));

@@ -22,11 +22,8 @@ use tokio::time::{Instant, Sleep};
 /// need one each; the rest keeps others from being in their way, and costs 5 MiB at the most.
 pub(super) const PLACES: usize = 256;
 
-/// How long a connection may take to send its request head. A kubelet or Prometheus sends it in its first packet; half
-/// of the kubelet's timeout of 2 s is left for the answer.
-const HEAD: Duration = Duration::from_secs(1);
-
-/// How long a connection may be open in all, unless it is a stream: the time that Prometheus gives a scrape.
+/// How long a connection may be open in all, unless it is a stream: the time that Prometheus gives a scrape. One that says
+/// nothing keeps its place only while nobody else needs it.
 const STAY: Duration = Duration::from_secs(10);
 
 /// How old a connection without a request has to be before it is closed in favour of another. The request of a kubelet
@@ -85,8 +82,6 @@ struct Place {
 pub(super) struct Guest {
     stream: TcpStream,
     until: Pin<Box<Sleep>>,
-    /// `until` is not the deadline of the request head any more.
-    is_past_head: bool,
     /// A stream has something to send that the client does not read: `until` counts against it.
     is_held: bool,
     stays: Stays,
@@ -250,8 +245,7 @@ impl Listener for Doors {
         let place = self.open.admit(&connection).await;
         let guest = Guest {
             stream,
-            until: Box::pin(tokio::time::sleep(HEAD)),
-            is_past_head: false,
+            until: Box::pin(tokio::time::sleep(STAY)),
             is_held: false,
             stays: Stays(connection),
             _place: place,
@@ -275,14 +269,6 @@ impl Guest {
         if done.is_ready() || self.until.as_mut().poll(context).is_pending() {
             return done;
         }
-        if !self.is_past_head && connection.has_asked.load(Ordering::Relaxed) {
-            let until = connection.accepted + STAY;
-            self.is_past_head = true;
-            self.until.as_mut().reset(until);
-            if self.until.as_mut().poll(context).is_pending() {
-                return done;
-            }
-        }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
@@ -294,7 +280,6 @@ impl Guest {
     ) -> Poll<io::Result<T>> {
         if self.stays.is_listening() && done.is_pending() != self.is_held {
             self.is_held = done.is_pending();
-            self.is_past_head = true;
             self.until.as_mut().reset(Instant::now() + STAY);
         }
         self.in_time(done, context)
@@ -415,19 +400,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_head_has_one_second_and_an_answer_ten() {
-        let begin = Instant::now();
-        let (_outside, mut guest) = guest().await;
-        let silent = guest.read_u8().await;
-        assert_eq!(silent.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begin.elapsed(), HEAD);
-
-        let begin = Instant::now();
-        let (_outside, mut guest) = self::guest().await;
-        guest.stays.asks();
-        let slow = guest.read_u8().await;
-        assert_eq!(slow.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begin.elapsed(), STAY);
+    async fn a_connection_is_open_for_ten_seconds_at_most() {
+        for has_asked in [false, true] {
+            let begin = Instant::now();
+            let (_outside, mut guest) = guest().await;
+            guest.stays.0.has_asked.store(has_asked, Ordering::Relaxed);
+            let silent = guest.read_u8().await;
+            assert_eq!(silent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(begin.elapsed(), STAY);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -130,8 +130,8 @@ pub(super) async fn run<P: Perform>(
             continue;
         }
         rests_until = None;
-        set(&interest.roster, inventory.roster());
         set(&interest.followed, inventory.to_follow());
+        set(&interest.roster, inventory.roster());
         onlookers.degraded(&inventory);
         if inventory.is_amid_a_set() {
             // The rest of it is on its way, and half a set may show one of two clicks.

@@ -9,7 +9,9 @@ use crate::maintenance::episode::Record;
 
 impl Inventory {
     /// The nodes to be watched by name: those whose episode is open and whose Node the watch of selected Nodes does not tell of.
-    pub fn to_follow(&self) -> BTreeSet<NodeName> {
+    /// The others are forgotten, so it is asked for before anything else.
+    pub fn to_follow(&mut self) -> BTreeSet<NodeName> {
+        self.let_go();
         let gone = self
             .local
             .iter()
@@ -56,7 +58,7 @@ impl Inventory {
     }
 
     /// Lets go of the followed Nodes on which no episode of this release is open any more, nor may have to be made up for.
-    pub(super) fn let_go(&mut self) {
+    fn let_go(&mut self) {
         let is_over = |name: &&NodeName| {
             let on_node = self.local.get(*name).and_then(|local| local.on_node.as_ref());
             match on_node {
@@ -74,11 +76,122 @@ impl Inventory {
             self.followed.remove(&name);
             self.stranded.retain(|node| node.name != name);
             self.forget_node(&name);
+            self.local.remove(&name);
         }
     }
 
     /// Episodes that stand under another annotation prefix than ours: nobody here goes on with them.
     pub fn under_other_prefixes(&self) -> impl Iterator<Item = &StrandedNode> {
         self.stranded.iter().filter(|node| !node.is_ours)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::update::{self as cluster, Maintenances, Marks, Role};
+    use crate::ids::RequestUid;
+    use crate::inventory::Fact;
+    use crate::inventory::tests::{at, in_episode, name, node, sight, told, trio};
+    use crate::maintenance::episode::Phase;
+
+    const OURS: &str = "haulout/haulout";
+
+    fn found(n: u8, is_selected: bool) -> StrandedNode {
+        StrandedNode {
+            name: name(n),
+            uid: NodeUid::new(format!("uid-{n}")),
+            prefix: "haulout.dev".to_owned(),
+            is_ours: true,
+            is_selected,
+        }
+    }
+
+    fn scanned(stranded: Vec<StrandedNode>) -> Fact {
+        Fact::Cluster(cluster::Update::Scanned { stranded })
+    }
+
+    fn followed(node: Node) -> Fact {
+        Fact::Cluster(cluster::Update::Followed(Box::new(node)))
+    }
+
+    /// The NodeMaintenance object that keeps a copy of the episode on `of`.
+    fn copied(of: Node) -> Fact {
+        let seen = cluster::Maintenance {
+            name: format!("copy-of-{}", of.name),
+            uid: RequestUid::new("uid-of-copy"),
+            resource_version: 1,
+            generation: 1,
+            created_at: at(0),
+            node: of.name,
+            role: Role::Episode {
+                record: of.marks.episode,
+            },
+            is_over: false,
+            status: Box::default(),
+        };
+        Fact::Cluster(cluster::Update::Maintenances(Maintenances::Seen(Box::new(seen))))
+    }
+
+    #[test]
+    fn a_node_with_an_episode_is_followed_until_its_end() {
+        let mut inventory = told([scanned(vec![found(1, false), found(2, true)])]);
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+        inventory.apply(followed(in_episode(1, Phase::AwaitingHost, OURS)));
+        assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+        inventory.apply(followed(Node {
+            resource_version: 11,
+            ..node(1)
+        }));
+        assert!(inventory.to_follow().is_empty());
+        assert!(inventory.sights().is_empty());
+    }
+
+    #[test]
+    fn an_episode_of_another_release_is_not_followed() {
+        for release in ["other/other", ""] {
+            let theirs = in_episode(1, Phase::AwaitingHost, release);
+            let mut inventory = told([scanned(vec![found(1, false)]), followed(theirs.clone())]);
+            assert!(inventory.to_follow().is_empty(), "{release:?}");
+            assert!(inventory.sights().is_empty(), "{release:?}");
+            inventory.apply(copied(theirs));
+            assert!(inventory.to_follow().is_empty(), "{release:?}");
+            assert!(inventory.sights().is_empty(), "{release:?}");
+        }
+    }
+
+    #[test]
+    fn a_copy_of_ours_has_its_node_looked_for() {
+        let mut inventory = told([copied(in_episode(1, Phase::AwaitingHost, OURS))]);
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+        assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
+        assert_eq!(sight(&mut inventory, 1).seen.node, None);
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_looked_for_as_long_as_its_episode_is_open() {
+        let of = in_episode(1, Phase::AwaitingHost, OURS);
+        let mut inventory = told([scanned(vec![found(1, false)]), followed(of.clone())]);
+        inventory.apply(Fact::Cluster(cluster::Update::FollowedAbsent { name: name(1) }));
+        assert_eq!(sight(&mut inventory, 1).seen.node, None);
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+        // Another Node of the name has no part in it, and one that is gone takes nothing with it.
+        inventory.apply(Fact::Cluster(cluster::Update::FollowedGone {
+            name: name(1),
+            uid: NodeUid::new("uid-9"),
+        }));
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+    }
+
+    #[test]
+    fn no_episode_begins_on_a_node_that_is_only_followed() {
+        let mut inventory = told(trio(1));
+        assert_eq!(inventory.sights().len(), 1);
+        inventory.apply(followed(Node {
+            marks: Marks::default(),
+            ..node(2)
+        }));
+        assert_eq!(inventory.sights().len(), 1);
     }
 }

@@ -21,20 +21,20 @@ use crate::vsphere::update::{
 
 const A40: (u16, u16) = (0x10de, 0x2235);
 
-fn at(seconds: i64) -> Timestamp {
+pub(super) fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_795_000_000 + seconds)
 }
 
 /// The moment so many seconds after the beginning.
-fn moment(seconds: i64) -> Now {
+pub(super) fn moment(seconds: i64) -> Now {
     Now::at(at(seconds), u64::try_from(seconds).unwrap())
 }
 
-fn uuid(n: u8) -> VmUuid {
+pub(super) fn uuid(n: u8) -> VmUuid {
     VmUuid::parse(&format!("4215e1a2-7c3d-9e4f-0102-0304050607{n:02x}")).unwrap()
 }
 
-fn rules() -> Rules {
+pub(super) fn rules() -> Rules {
     Rules {
         releases: Releases {
             own: "haulout/haulout".into(),
@@ -49,11 +49,11 @@ fn rules() -> Rules {
     }
 }
 
-fn name(n: u8) -> NodeName {
+pub(super) fn name(n: u8) -> NodeName {
     NodeName::new(format!("gpu-{n}"))
 }
 
-fn node(n: u8) -> Node {
+pub(super) fn node(n: u8) -> Node {
     Node {
         name: name(n),
         uid: NodeUid::new(format!("uid-{n}")),
@@ -73,7 +73,7 @@ fn node(n: u8) -> Node {
     }
 }
 
-fn host(n: u8) -> Host {
+pub(super) fn host(n: u8) -> Host {
     Host {
         moref: HostRef::new(format!("host-{n}")),
         name: Some(format!("esx-{n}")),
@@ -105,7 +105,7 @@ fn entering(n: u8, clicked: i64) -> Host {
     }
 }
 
-fn vm(n: u8) -> Vm {
+pub(super) fn vm(n: u8) -> Vm {
     Vm {
         moref: VmRef::new(format!("vm-{n}")),
         name: Some(format!("gpu-{n}")),
@@ -121,7 +121,7 @@ fn vm(n: u8) -> Vm {
     }
 }
 
-fn vsphere(update: vsphere::Update) -> Fact {
+pub(super) fn vsphere(update: vsphere::Update) -> Fact {
     Fact::Vsphere(update)
 }
 
@@ -134,13 +134,13 @@ fn found(n: u8, vms: &[u8]) -> Fact {
 }
 
 /// An inventory that has been told all of this, on both sides.
-fn told(facts: impl IntoIterator<Item = Fact>) -> Inventory {
+pub(super) fn told(facts: impl IntoIterator<Item = Fact>) -> Inventory {
     let mut inventory = Inventory::new(rules(), at(0));
     tell(&mut inventory, facts);
     inventory
 }
 
-fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
+pub(super) fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
     inventory.apply(vsphere(vsphere::Update::Reset));
     inventory.apply(Fact::Cluster(cluster::Update::Reset));
     facts.into_iter().for_each(|fact| inventory.apply(fact));
@@ -149,7 +149,7 @@ fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
 }
 
 /// Node, VM and host of this number, all in service.
-fn trio(n: u8) -> Vec<Fact> {
+pub(super) fn trio(n: u8) -> Vec<Fact> {
     vec![
         Fact::Cluster(cluster::Update::Node(Box::new(node(n)))),
         vsphere(vsphere::Update::Host(host(n).into())),
@@ -158,7 +158,7 @@ fn trio(n: u8) -> Vec<Fact> {
     ]
 }
 
-fn sight(inventory: &mut Inventory, n: u8) -> Sight {
+pub(super) fn sight(inventory: &mut Inventory, n: u8) -> Sight {
     inventory.sights().remove(&name(n)).unwrap()
 }
 
@@ -198,6 +198,15 @@ fn awaiting(n: u8) -> Fact {
 }
 
 fn in_phase(n: u8, phase: Phase) -> Fact {
+    Fact::Cluster(cluster::Update::Node(Box::new(in_episode(
+        n,
+        phase,
+        "haulout/haulout",
+    ))))
+}
+
+/// A Node with an episode of `release`.
+pub(super) fn in_episode(n: u8, phase: Phase, release: &str) -> Node {
     let trigger = Trigger {
         task: None,
         clicked_at: at(i64::from(n)),
@@ -215,6 +224,7 @@ fn in_phase(n: u8, phase: Phase) -> Fact {
         vm_uuid: Some(uuid(n)),
         cordon: Cordon::Ours,
         powered_off: true,
+        release: release.into(),
         ..Episode::new(uid, trigger, host, phase, at(0))
     };
     let written = write(&Record::Episode(Arc::new(episode)), at(0));
@@ -222,11 +232,11 @@ fn in_phase(n: u8, phase: Phase) -> Fact {
         episode: written.episode,
         ..Marks::default()
     };
-    Fact::Cluster(cluster::Update::Node(Box::new(Node {
+    Node {
         marks,
         unschedulable: true,
         ..node(n)
-    })))
+    }
 }
 
 #[test]

@@ -33,6 +33,7 @@ enum Happening {
     SpareGetsFree,
     SpareGetsTaken,
     SpareRefusesPowerOn,
+    ClusterRefusesPowerOn,
     HomeRefusesPowerOn,
     PodGoes,
     PodComes,
@@ -96,6 +97,7 @@ const ALL: &[Happening] = &[
     SpareGetsFree,
     SpareGetsTaken,
     SpareRefusesPowerOn,
+    ClusterRefusesPowerOn,
     HomeRefusesPowerOn,
     PodGoes,
     PodGoes,
@@ -178,6 +180,10 @@ fn do_it(world: &mut World, happening: Happening, index: usize) {
         SpareRefusesPowerOn => world.set_host(spare, |host| {
             host.refuses_power_on = Some(FaultKind::Other("GenericVmConfigFault".to_owned()));
         }),
+        // Admission control looks at the cluster: with one host away, each of the others refuses.
+        ClusterRefusesPowerOn => world.set_host(spare, |host| {
+            host.refuses_power_on = Some(FaultKind::ClusterWide);
+        }),
         HomeRefusesPowerOn => world.set_host(index, |host| {
             host.refuses_power_on = Some(FaultKind::InsufficientResources);
         }),
@@ -256,9 +262,9 @@ fn calm_down(world: &mut World, home_enters: bool) {
             host.refuses_power_on = None;
             host.is_unreachable = false;
         });
-        world.set_host(2 + index, |host| host.refuses_power_on = None);
         happen(world, SpareIsOut, index);
         if home_enters {
+            world.set_host(2 + index, |host| host.refuses_power_on = None);
             happen(world, LabelIsBack, index);
             happen(world, HomeEnters, index);
         } else {

@@ -948,6 +948,7 @@ impl World {
             let now = self.now();
             self.process.inventory.tick(now);
             self.answer_roster();
+            self.process.inventory.to_follow();
             self.process.inventory.roster();
             self.follow();
             let sights = self.process.inventory.sights();

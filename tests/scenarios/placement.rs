@@ -128,51 +128,72 @@ fn third_host_is_tried_when_two_refuse_the_relocation() {
     });
 }
 
-/// `gpu1` on `esx1` is asked to move while a VM of `esx2` cannot be read; the host of `gpu2` enters maintenance.
-async fn beside_an_unreadable_vm(name: &str, readable: Readable) -> anyhow::Result<()> {
+/// `gpu1` on `esx1`, `gpu2` on `esx3`, and on `esx2` a VM of somebody else that cannot be read.
+async fn beside_an_unreadable_vm(name: &str, orphan: VmSpec) -> anyhow::Result<(Stage<'static>, String)> {
     let mut spec = cluster(name, &["esx1", "esx2", "esx3"], "esx1");
     spec.vms.push(gpu_vm(name, "gpu2", "esx3"));
     let stage = stage(name, &spec).await?;
-    let node = stage.node_name("gpu1");
     let orphan = VmSpec {
         name: "orphan".to_owned(),
         host: "esx2".to_owned(),
         gpu: Gpu::None,
-        readable,
-        ..VmSpec::default()
+        ..orphan
     };
     let orphan = stage.vcenter.add_vm(&orphan).await?;
-    let haulout = run(&stage, &[]).await?;
+    Ok((stage, orphan))
+}
 
-    ask_to_move(&stage, &node, None).await?;
-    let objects: Api<NodeMaintenance> = Api::all(stage.client());
-    let request = format!("{name}-move");
-    let seen = std::cell::RefCell::new(String::new());
-    until("the request to name the host and the VM", PATIENCE, async || {
-        let status = objects.get(&request).await?.status.unwrap_or_default();
-        let status = serde_json::to_string(&status)?;
-        seen.borrow_mut().clone_from(&status);
-        let names_vm = status.contains("orphan") || status.contains(&orphan);
-        Ok((status.contains("esx2") && names_vm).then_some(()))
-    })
-    .await
-    .with_context(|| format!("its status is {}; Haulout said:\n{}", seen.borrow(), stage.said()))?;
-
+/// The host of `gpu2` enters maintenance, and is not held up by what became of the request for `gpu1`.
+async fn another_node_is_served(stage: &Stage<'_>) -> anyhow::Result<()> {
     stage.vcenter.enter_maintenance("esx3").await?;
-    in_maintenance(&stage, "esx3")
+    in_maintenance(stage, "esx3")
         .await
-        .context("another node's maintenance was not served")?;
-    haulout.stop().await
+        .context("another node's maintenance was not served")
 }
 
 #[test]
 fn host_with_an_inaccessible_vm_is_named_and_holds_up_no_other_node() {
-    tell(beside_an_unreadable_vm("unreadable", Readable::NoConfig));
+    tell(async {
+        let inaccessible = VmSpec {
+            readable: Readable::NoConfig,
+            powered_on: false,
+            ..VmSpec::default()
+        };
+        let (stage, orphan) = beside_an_unreadable_vm("unreadable", inaccessible).await?;
+        let haulout = run(&stage, &[]).await?;
+
+        ask_to_move(&stage, &stage.node_name("gpu1"), None).await?;
+        let objects: Api<NodeMaintenance> = Api::all(stage.client());
+        let seen = std::cell::RefCell::new(String::new());
+        until("the request to name the host and the VM", PATIENCE, async || {
+            let status = objects.get("unreadable-move").await?.status.unwrap_or_default();
+            let status = serde_json::to_string(&status)?;
+            seen.borrow_mut().clone_from(&status);
+            let names_vm = status.contains("orphan") || status.contains(&orphan);
+            Ok((status.contains("esx2") && names_vm).then_some(()))
+        })
+        .await
+        .with_context(|| format!("its status is {}; Haulout said:\n{}", seen.borrow(), stage.said()))?;
+        another_node_is_served(&stage).await?;
+        haulout.stop().await
+    });
 }
 
 #[test]
-fn host_with_a_vm_outside_the_role_is_named_and_holds_up_no_other_node() {
-    tell(beside_an_unreadable_vm("denied", Readable::Denied));
+fn vm_outside_the_role_that_holds_no_device_does_not_block_its_host() {
+    tell(async {
+        let denied = VmSpec {
+            readable: Readable::Denied,
+            ..VmSpec::default()
+        };
+        let (stage, _) = beside_an_unreadable_vm("denied", denied).await?;
+        let haulout = run(&stage, &[]).await?;
+
+        ask_to_move(&stage, &stage.node_name("gpu1"), None).await?;
+        runs_on(&stage, "esx2").await?;
+        another_node_is_served(&stage).await?;
+        haulout.stop().await
+    });
 }
 
 #[test]

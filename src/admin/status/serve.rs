@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{Status, pages};
+use crate::admin::close_after;
 use crate::admin::doors::{Listening, Stays};
 use crate::ids::NodeName;
 
@@ -95,9 +96,7 @@ pub(super) fn router_with(status: Arc<Status>, renders: Arc<Semaphore>) -> Route
         .route("/api/v1/nodes/{name}", get(node_json))
         .route("/api/v1/episodes/{id}", get(episode_json))
         .route_layer(from_fn_with_state(renders, render_in_turn));
-    Router::new()
-        .merge(rendered)
-        .route("/events", get(events))
+    let whole = rendered
         .route(
             "/style.css",
             get(async || asset("text/css; charset=utf-8", pages::STYLE)),
@@ -106,6 +105,10 @@ pub(super) fn router_with(status: Arc<Status>, renders: Arc<Semaphore>) -> Route
             "/script.js",
             get(async || asset("text/javascript; charset=utf-8", pages::SCRIPT)),
         )
+        .route_layer(from_fn(close_after));
+    Router::new()
+        .merge(whole)
+        .route("/events", get(events))
         .fallback(async || missing("a page of this address"))
         .with_state(served)
         .layer(from_fn(guard))

@@ -304,10 +304,15 @@ impl<'a> Scene<'a> {
         self.vm.on.clone().map(Place::Host)
     }
 
-    /// Whether the VM can be powered on where it stands, as far as known.
+    /// Whether the VM is to be powered on where it stands, as far as known. Away from home it is not tried a second time once
+    /// its own host is back.
     fn may_stay(self) -> bool {
         let has_refused = |host| self.episode.refusal_of(host).is_some();
-        self.vm.host.takes_vms() && !self.vm.on.as_ref().is_some_and(has_refused)
+        let power_on = self.seen.attempts.get(&EffectKind::PowerOn);
+        let was_refused = power_on.is_some_and(|it| matches!(it.outcome, Outcome::Refused(_)));
+        self.vm.host.takes_vms()
+            && !self.vm.on.as_ref().is_some_and(has_refused)
+            && !(was_refused && self.is_home_back())
     }
 
     /// The next phase of a VM that is off, where there is one: powered on where it stands if its host takes VMs, else
