@@ -184,6 +184,8 @@ struct Local {
     on_node: Option<Record>,
     /// The record last seen on a Node that is gone since.
     record_of_gone: Option<Record>,
+    /// When the last episode asked the guest to shut down, where it ended before the guest did.
+    guest_asked_at: Option<Timestamp>,
     /// The record that stands there, and since when this process knows it.
     stands: Stands,
     /// Exactly one VM was found for it.

@@ -131,7 +131,12 @@ impl Inventory {
 
     /// Notes the episode that `node` tells to have ended, for the next one on its host.
     fn has_ended(&mut self, node: &cluster::Node) {
-        let Some(last) = node.marks.last_episode.as_deref().and_then(record::read_last) else {
+        let last = node.marks.last_episode.as_deref().and_then(record::read_last);
+        let asked = last
+            .as_ref()
+            .and_then(|last| last.episode.in_flight.guest_asked_at());
+        self.local.entry(node.name.clone()).or_default().guest_asked_at = asked;
+        let Some(last) = last else {
             return;
         };
         let Some(host) = last.episode.host.moref else {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::Inventory;
 use crate::cluster::update::Node;
@@ -10,18 +10,13 @@ use crate::ids::{EpisodeId, HostRef, NodeName, VmRef};
 use crate::keys::FIELD_MANAGER;
 use crate::maintenance::episode::{Phase, Record};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, RecordSeen, Sight, Strategy,
-    VmFacts, VmSeen, Wishes,
+    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, RecordSeen, STRAY, Sight,
+    Strategy, VmFacts, VmSeen, Wishes,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::record::{self, Annotations, read};
 use crate::maintenance::trail::Origin;
 use crate::vsphere::update::{Power, Vm};
-
-/// How long after an episode's end a VM that goes off is taken for its last: far longer than a request can be on its way, and
-/// about as long as vCenter keeps a task among a VM's recent ones. It is compared with the difference of two clocks, so it
-/// covers some minutes of that as well.
-const STRAY: SignedDuration = SignedDuration::from_mins(15);
 
 /// What stands on `node`.
 pub fn record_of(node: &Node) -> Record {
@@ -116,7 +111,10 @@ impl Inventory {
                 from_the_start: false,
             }),
             hearing: self.silent_for(name, &record).unwrap_or(Hearing::Both),
-            node: node.map(node_seen),
+            node: node.map(|node| NodeSeen {
+                guest_asked_at: local.and_then(|local| local.guest_asked_at),
+                ..node_seen(node)
+            }),
             has_copy: self
                 .copy(name)
                 .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
@@ -181,7 +179,7 @@ impl Inventory {
                 task.by_us && is_later && is_recent(task.queued_at)
             }
             // No task tells how it went off.
-            Some(_) | None => last.episode.in_flight.guest_shutdown.is_some() && is_recent(self.now.wall),
+            Some(_) | None => last.episode.in_flight.guest_asked_at().is_some() && is_recent(self.now.wall),
         };
         is_ours.then_some(last.episode.id)
     }
@@ -249,5 +247,6 @@ pub(super) fn node_seen(node: &Node) -> NodeSeen {
         heartbeat: node.ready.heartbeat,
         boot_id: node.boot_id.clone(),
         gpus: node.gpus.clone(),
+        guest_asked_at: None,
     }
 }

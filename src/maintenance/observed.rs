@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::clock::{Deadline, Monotonic, Now};
 use super::effect::EffectKind;
@@ -178,6 +178,8 @@ pub struct NodeSeen {
     pub boot_id: Option<BootId>,
     /// Allocatable GPUs by resource name.
     pub gpus: Arc<BTreeMap<String, u64>>,
+    /// When the last episode of this Node asked the guest to shut down, where it ended before the guest did.
+    pub guest_asked_at: Option<Timestamp>,
 }
 
 /// What a person writes on a Node, to be heeded whatever happens to it.
@@ -200,6 +202,11 @@ pub enum Strategy {
     /// `wait`: it waits for its own host.
     Wait,
 }
+
+/// How long after an episode's end a VM that goes off is taken for its last: far longer than a request can be on its way, and
+/// about as long as vCenter keeps a task among a VM's recent ones. It is compared with the difference of two clocks, so it
+/// covers some minutes of that as well.
+pub const STRAY: SignedDuration = SignedDuration::from_mins(15);
 
 /// Who owns `spec.unschedulable`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -72,10 +72,17 @@ fn in_flights(phase: &Phase) -> Vec<InFlight> {
     let of = |guest_shutdown, power_off| InFlight {
         guest_shutdown,
         power_off,
+        earlier_guest_shutdown: None,
     };
     let mut all = vec![InFlight::default()];
     if matches!(phase, Phase::ShuttingDown(_) | Phase::Rejoining) {
         all.extend([of(timer(10), None), of(timer(1000), timer(0))]);
+    }
+    if matches!(phase, Phase::Draining) {
+        all.push(InFlight {
+            earlier_guest_shutdown: Some(at(0)),
+            ..InFlight::default()
+        });
     }
     all
 }

@@ -304,15 +304,10 @@ impl<'a> Scene<'a> {
         self.vm.on.clone().map(Place::Host)
     }
 
-    /// Whether the VM is to be powered on where it stands, as far as known. Away from home it is not tried a second time once
-    /// its own host is back.
+    /// Whether the VM can be powered on where it stands, as far as known.
     fn may_stay(self) -> bool {
         let has_refused = |host| self.episode.refusal_of(host).is_some();
-        let power_on = self.seen.attempts.get(&EffectKind::PowerOn);
-        let was_refused = power_on.is_some_and(|it| matches!(it.outcome, Outcome::Refused(_)));
-        self.vm.host.takes_vms()
-            && !self.vm.on.as_ref().is_some_and(has_refused)
-            && !(was_refused && self.is_home_back())
+        self.vm.host.takes_vms() && !self.vm.on.as_ref().is_some_and(has_refused)
     }
 
     /// The next phase of a VM that is off, where there is one: powered on where it stands if its host takes VMs, else
@@ -425,11 +420,10 @@ impl<'a> Scene<'a> {
             && (is_asked_for || is_home || !self.is_home_back())
     }
 
-    /// Back to the choice of a host. What a host refused is noted, if it speaks against that host.
+    /// Back to the choice of a host. What a host refused is noted, so that it is not chosen again.
     fn choose_again(self, refused: Option<(&HostRef, RefusedMove, &Refusal)>) -> Step {
         let mut episode = self.enter(Phase::AwaitingHost);
         if let Some((host, what, refusal)) = refused
-            && refusal.advice.speaks_against_host()
             && (what == RefusedMove::PowerOn || self.home() != Some(host))
         {
             episode.refused(host, what, &refusal.said);
@@ -487,6 +481,7 @@ impl<'a> Scene<'a> {
             return is_hopeless
                 .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))));
         }
+        // One that speaks of the whole cluster is waited out, but not once its own host is back.
         let is_refused = refusal.advice.speaks_against_host();
         (is_refused || self.is_home_back())
             .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))))

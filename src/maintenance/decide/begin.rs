@@ -8,9 +8,9 @@ use super::{
 };
 use crate::ids::EpisodeId;
 use crate::maintenance::clock::Now;
-use crate::maintenance::episode::{Episode, Phase, Record, Trigger};
+use crate::maintenance::episode::{Episode, InFlight, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
+    Admission, HostState, Lead, NodeSeen, Observed, PowerSeen, STRAY, VmFacts, VmSeen,
 };
 use crate::maintenance::policy::Policy;
 use crate::maintenance::request::{Call, Request};
@@ -178,6 +178,7 @@ fn make_up_for(
     let episode = Episode {
         powered_off: true,
         phase: Phase::AwaitingHost,
+        in_flight: InFlight::default(),
         ..begun(node, vm, trigger, lead, policy, now)
     };
     Decision::Record(Box::new(cordoned(episode, node)))
@@ -185,11 +186,16 @@ fn make_up_for(
 
 /// A new episode, with all that has to be known of the time before it.
 fn begun(node: &NodeSeen, vm: &VmFacts, trigger: Trigger, lead: Lead, policy: &Policy, now: Now) -> Episode {
+    let asked = node.guest_asked_at;
     Episode {
         vm_uuid: vm.uuid,
         vm: Some(vm.moref.clone()),
         boot_before: node.boot_id.clone(),
         gpus_before: node.gpus.clone(),
+        in_flight: InFlight {
+            earlier_guest_shutdown: asked.filter(|at| now.wall.duration_since(*at).abs() <= STRAY),
+            ..InFlight::default()
+        },
         release: policy.releases.own.clone(),
         epoch: lead.epoch,
         ..Episode::new(node.uid.clone(), trigger, stands_on(vm), Phase::Queued, now.wall)

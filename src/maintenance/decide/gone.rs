@@ -46,6 +46,7 @@ pub(super) fn without_node(
         heartbeat: None,
         boot_id: None,
         gpus: Arc::default(),
+        guest_asked_at: None,
     };
     in_episode(episode, aged_by, &nobody, seen, policy, now)
 }

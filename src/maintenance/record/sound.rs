@@ -134,7 +134,13 @@ fn times(episode: &Episode) -> Vec<(&'static str, Timestamp)> {
         ("of the phase", episode.since),
     ];
     let requested = timers(episode).map(|timer| ("of a request to vCenter", timer.since));
-    own.into_iter().chain(resumed).chain(requested).collect()
+    let earlier = episode.in_flight.earlier_guest_shutdown;
+    let earlier = earlier.map(|at| ("of a request to vCenter", at));
+    own.into_iter()
+        .chain(resumed)
+        .chain(requested)
+        .chain(earlier)
+        .collect()
 }
 
 fn spans(episode: &Episode) -> Vec<(&'static str, Elapsed)> {
