@@ -245,7 +245,8 @@ fn the_charts_defaults_are_the_programs_but_for_the_log() {
     let differing: Vec<(&str, String)> = read(&args)
         .into_iter()
         .zip(read(&least))
-        .filter(|(ours, theirs)| ours != theirs && !ours.0.starts_with("LEA"))
+        // Which release it is stands in the chart; a program that runs elsewhere says so by its Lease.
+        .filter(|(ours, theirs)| ours != theirs && !ours.0.starts_with("LEA") && ours.0 != "RELEASE")
         .map(|(ours, _)| ours)
         .collect();
     assert_eq!(differing, [("LOG_FORMAT", "json".to_owned())]);
