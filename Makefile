@@ -58,6 +58,23 @@ test: ## build the lab, run every test
 	cd $(GO_VCENTER) && go test ./... && LAB_COLLECTOR=own go test ./...
 	cargo test --workspace --locked --no-fail-fast
 
+.PHONY: stories
+stories: export HAULOUT_STORIES ?= 20000
+stories: export RUST_BACKTRACE = 0
+stories: ## search for a random story that breaks an invariant, far longer than make test does (about an hour; HAULOUT_STORIES=n)
+	$(need_toolchains)
+	cargo test --locked --profile bench --test laws -- stories --nocapture
+
+# `cargo install cargo-mutants`. One fault takes about two minutes; SHARD=0/8 is the first eighth of them.
+MUTANTS := target/mutants
+.PHONY: mutants
+mutants: export HAULOUT_STORIES ?= 50
+mutants: export RUST_BACKTRACE = 0
+mutants: ## break the program in one place at a time, and list what no test notices (a night; SHARD=0/8 is a part of it)
+	$(need_toolchains)
+	@cargo mutants --version >/dev/null 2>&1 || { echo "cargo-mutants is missing: cargo install cargo-mutants --locked" >&2; exit 1; }
+	cargo mutants --package haulout --output $(MUTANTS) --baseline skip --timeout 600 $(if $(SHARD),--shard $(SHARD))
+
 # Every bench that Cargo.toml names; each keeps its table, and all of them go into one document.
 BENCHES := $(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml)
 FIGURES := $(CURDIR)/target/figures

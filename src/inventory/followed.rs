@@ -67,7 +67,9 @@ impl Inventory {
                     self.copy(name).is_none() && !node.is_some_and(|node| self.may_be_stray(node))
                 }
                 Some(Record::Episode(episode)) => !self.rules.releases.names(&episode.release),
-                Some(Record::Python(_) | Record::Unreadable { .. }) | None => false,
+                // It does not say whose it is.
+                Some(Record::Unreadable { .. }) => self.own_copy(name).is_none(),
+                Some(Record::Python(_)) | None => false,
             }
         };
         let over: Vec<NodeName> = self.followed.iter().filter(is_over).cloned().collect();
@@ -159,6 +161,17 @@ mod tests {
             assert!(inventory.to_follow().is_empty(), "{release:?}");
             assert!(inventory.sights().is_empty(), "{release:?}");
         }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_followed_only_with_a_copy_of_ours() {
+        let of = in_episode(1, Phase::AwaitingHost, OURS);
+        let mut unreadable = of.clone();
+        unreadable.marks.episode = Some("nonsense".to_owned());
+        let mut inventory = told([scanned(vec![found(1, false)]), followed(unreadable.clone())]);
+        assert!(inventory.to_follow().is_empty());
+        let mut inventory = told([copied(of), followed(unreadable)]);
+        assert_eq!(inventory.to_follow(), [name(1)].into());
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl Inventory {
     }
 
     /// The same, where it is an episode of this release: without its Node nothing else says whose it is.
-    fn own_copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
+    pub(super) fn own_copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
         self.copy(name)
             .filter(|copy| self.rules.releases.names(&copy.release))
     }

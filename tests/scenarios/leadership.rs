@@ -142,7 +142,8 @@ fn release<'a>(stage: &'a Stage<'_>, name: &'a str) -> Vec<(&'a str, &'a str)> {
         ("LEASE_NAME", name),
         ("LEASE_NAMESPACE", stage.name()),
         ("POD_NAME", name),
-        ("RELEASE", name),
+        // By its Lease.
+        ("RELEASE", ""),
     ];
     changes.extend(FAST);
     changes
