@@ -117,7 +117,7 @@ every replica where there is no election and the metric is absent. */}}
     severity: critical
   annotations:
     summary: Haulout does not hear Kubernetes
-    description: A watch of Nodes or NodeMaintenance objects does not stand. Nothing is decided for any node until it does.
+    description: A watch of Nodes or NodeMaintenance objects does not stand. The nodes that it concerns wait until it does.
 - alert: HauloutDegraded
   expr: max by (namespace, reason) (haulout_degraded{ {{- $of }}} {{ $leads }}) == 1
   for: 10m

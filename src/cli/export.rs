@@ -1,7 +1,8 @@
 //! What somebody who helps needs to see, as a directory of JSON files.
 //!
-//! Nothing is copied as it is: every file is made of data that this program understands and shows elsewhere. So what a
-//! stranger has written into an annotation, a pod or a Secret is not in it; Secrets are not even read.
+//! Every file is made of data that this program understands. Two texts are copied as they are: the reason that a person wrote
+//! into a NodeMaintenance, and the copy of a record in its status. Annotations of others and pods' specs are left out; Secrets
+//! are not read.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;

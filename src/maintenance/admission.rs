@@ -10,8 +10,9 @@ use super::observed::{Admission, Limit};
 use crate::ids::NodeName;
 
 /// How long a grant stands without the node's record showing that it is used. The record is written within milliseconds, or
-/// within a few tries; a node whose writes are refused must not keep the place for ever.
-pub const GRANT_LASTS: Duration = Duration::from_secs(60);
+/// within a few tries; a node whose writes are refused must not keep the place for ever. As long as the longest pause between
+/// two tries is by default.
+pub const GRANT_LASTS: Duration = Duration::from_secs(30);
 
 /// How long a node that did not use its grant stands behind all others.
 pub const DEFERRED_FOR: Duration = Duration::from_secs(300);
