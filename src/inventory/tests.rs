@@ -1210,3 +1210,26 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
     assert_eq!(stray(None, Power::Off, &late), None, "no episode ended");
     assert_eq!(stray(Some(&last), Power::On, &late), None, "it is on");
 }
+
+#[test]
+fn refusals_in_a_row_are_counted_and_a_success_ends_the_row() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let refused = || {
+        Outcome::Refused(Refusal {
+            advice: Advice::Retry,
+            said: "busy".to_owned(),
+        })
+    };
+    let mut counts = |outcome: Outcome| {
+        inventory.apply(tried(1, EffectKind::Survey, 5, outcome));
+        let attempts = sight(&mut inventory, 1).seen.attempts;
+        let attempt = &attempts[&EffectKind::Survey];
+        (attempt.refusals, attempt.tries)
+    };
+    assert_eq!([(); 3].map(|()| counts(refused())), [(1, 1), (2, 2), (3, 3)]);
+    let running = Outcome::Running(TaskRef::new("task-7"));
+    assert_eq!(counts(running), (3, 4), "it may still be refused");
+    assert_eq!(counts(refused()), (4, 5));
+    assert_eq!(counts(Outcome::Done), (0, 6));
+    assert_eq!(counts(refused()), (1, 7));
+}
