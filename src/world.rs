@@ -578,3 +578,6 @@ fn whole(error: &dyn StdError) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

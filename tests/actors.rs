@@ -38,6 +38,8 @@ struct Witness {
     asked: Asked,
     /// The node whose effects panic, as a bug would.
     bad: Option<&'static str>,
+    /// What every write is answered with, where none is accepted.
+    refuses: Option<NotRecorded>,
 }
 
 impl Perform for Witness {
@@ -53,6 +55,9 @@ impl Perform for Witness {
             .lock()
             .unwrap()
             .push(format!("{name} writes {}", transition.record.phase_name()));
+        if let Some(refusal) = &self.refuses {
+            return Err(refusal.clone());
+        }
         Ok(Recorded::OnNode {
             resource_version: node.unwrap().resource_version + 1,
         })
@@ -80,10 +85,15 @@ impl Tell for Silence {
 }
 
 fn house(bad: Option<&'static str>) -> (Supervisor<Witness>, Asked) {
+    house_of(bad, None)
+}
+
+fn house_of(bad: Option<&'static str>, refuses: Option<NotRecorded>) -> (Supervisor<Witness>, Asked) {
     let asked = Asked::default();
     let perform = Witness {
         asked: asked.clone(),
         bad,
+        refuses,
     };
     let shared = Shared {
         perform,
@@ -228,4 +238,32 @@ async fn with_nothing_to_do_nothing_is_done_for_hours() {
     house.show(named([("gpu-1", resting)]));
     pass(&mut house, Duration::from_secs(10 * 3600)).await;
     assert_eq!(drain(&asked), [""; 0]);
+}
+
+/// In which seconds a click is tried to be written whose every write is answered so.
+async fn tries(refusal: NotRecorded) -> Vec<u64> {
+    let (mut house, asked) = house_of(None, Some(refusal));
+    house.show(named([("gpu-1", leaving())]));
+    let mut seconds = Vec::new();
+    for second in 0..100 {
+        // The middle of a second, so that a try at its beginning is one of it.
+        let until = if second == 0 { 500 } else { 1000 };
+        pass(&mut house, Duration::from_millis(until)).await;
+        seconds.extend(drain(&asked).iter().map(|_| second));
+    }
+    seconds
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_refused_is_tried_again_after_growing_pauses() {
+    let forbidden = NotRecorded::Refused("403".to_owned());
+    assert_eq!(tries(forbidden).await, [0, 1, 3, 7, 15, 31, 61, 91]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_is_tried_again_at_once_and_then_after_growing_pauses() {
+    assert_eq!(
+        tries(NotRecorded::Outdated).await,
+        [0, 0, 1, 3, 7, 15, 31, 61, 91]
+    );
 }

@@ -249,3 +249,6 @@ impl Inventory {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

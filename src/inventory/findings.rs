@@ -52,7 +52,11 @@ impl Inventory {
             } => {
                 let before = local.attempts.get(&kind);
                 let refused = before.map_or(0, |attempt| attempt.refusals);
-                let refusals = refused.saturating_add(u32::from(matches!(outcome, Outcome::Refused(_))));
+                let refusals = match &outcome {
+                    Outcome::Refused(_) => refused.saturating_add(1),
+                    Outcome::Done => 0,
+                    Outcome::Asked | Outcome::Running(_) => refused,
+                };
                 let tries = before.map_or(0, |attempt| attempt.tries).saturating_add(1);
                 let task = match &outcome {
                     Outcome::Running(task) => Some(task.clone()),

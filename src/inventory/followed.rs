@@ -91,10 +91,9 @@ impl Inventory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::update::{self as cluster, Maintenances, Marks, Role};
-    use crate::ids::RequestUid;
+    use crate::cluster::update::{self as cluster, Marks};
     use crate::inventory::Fact;
-    use crate::inventory::tests::{at, in_episode, name, node, sight, told, trio};
+    use crate::inventory::tests::{copied, in_episode, name, node, sight, told, trio};
     use crate::maintenance::episode::Phase;
 
     const OURS: &str = "haulout/haulout";
@@ -115,24 +114,6 @@ mod tests {
 
     fn followed(node: Node) -> Fact {
         Fact::Cluster(cluster::Update::Followed(Box::new(node)))
-    }
-
-    /// The NodeMaintenance object that keeps a copy of the episode on `of`.
-    fn copied(of: Node) -> Fact {
-        let seen = cluster::Maintenance {
-            name: format!("copy-of-{}", of.name),
-            uid: RequestUid::new("uid-of-copy"),
-            resource_version: 1,
-            generation: 1,
-            created_at: at(0),
-            node: of.name,
-            role: Role::Episode {
-                record: of.marks.episode,
-            },
-            is_over: false,
-            status: Box::default(),
-        };
-        Fact::Cluster(cluster::Update::Maintenances(Maintenances::Seen(Box::new(seen))))
     }
 
     #[test]

@@ -122,3 +122,6 @@ impl Inventory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

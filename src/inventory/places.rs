@@ -300,3 +300,6 @@ pub(super) fn needs(vm: &Vm) -> Vec<Vec<(u16, u16)>> {
         WantedDevices::Unknown | WantedDevices::Static | WantedDevices::Foreign { .. } => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -230,3 +230,6 @@ impl Side<String> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -250,3 +250,6 @@ pub(super) fn node_seen(node: &Node) -> NodeSeen {
         guest_asked_at: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,3 +141,6 @@ impl Inventory {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::*;
 use crate::cluster::update::{Marks, Node, Ready};
 use crate::ids::{DatastoreRef, NodeUid, VmUuid};
-use crate::maintenance::episode::{Cordon, DrainEnd, Episode, HostMark, Phase, Trigger};
+use crate::maintenance::episode::{Cordon, Detection, DrainEnd, Episode, HostMark, Phase, Trigger};
 use crate::maintenance::finding::Found;
 use crate::maintenance::observed::{
     Admission, Advice, Hearing, HostState, PodLeft, PodLeftBecause, Refusal, Sight, VmSeen,
@@ -16,7 +16,8 @@ use crate::maintenance::policy::Releases;
 use crate::maintenance::record::write;
 use crate::vsphere::fault::{Fault, FaultKind};
 use crate::vsphere::update::{
-    Compute, Connection, Entering, Host, Passthrough, PciDevice, Power, Signal, Task, TaskState, Vm, VmKey,
+    Compute, Connection, EndOutcome, Entering, Host, MaintenanceEnd, Passthrough, PciDevice, Power, Signal,
+    Task, TaskState, Vm, VmKey,
 };
 
 const A40: (u16, u16) = (0x10de, 0x2235);
@@ -92,7 +93,7 @@ pub(super) fn host(n: u8) -> Host {
     }
 }
 
-fn entering(n: u8, clicked: i64) -> Host {
+pub(super) fn entering(n: u8, clicked: i64) -> Host {
     let task = TaskRef::new(format!("task-{n}"));
     Host {
         entering: Some(Entering {
@@ -125,7 +126,7 @@ pub(super) fn vsphere(update: vsphere::Update) -> Fact {
     Fact::Vsphere(update)
 }
 
-fn found(n: u8, vms: &[u8]) -> Fact {
+pub(super) fn found(n: u8, vms: &[u8]) -> Fact {
     let vms = vms.iter().map(|n| VmRef::new(format!("vm-{n}"))).collect();
     vsphere(vsphere::Update::Found {
         key: VmKey::Uuid(uuid(n)),
@@ -162,7 +163,7 @@ pub(super) fn sight(inventory: &mut Inventory, n: u8) -> Sight {
     inventory.sights().remove(&name(n)).unwrap()
 }
 
-fn tried(n: u8, kind: EffectKind, when: i64, outcome: Outcome) -> Fact {
+pub(super) fn tried(n: u8, kind: EffectKind, when: i64, outcome: Outcome) -> Fact {
     let found = Found::Tried {
         kind,
         at: moment(when),
@@ -193,11 +194,11 @@ fn fault() -> Fault {
 }
 
 /// The Node of this number in an episode that waits for a host.
-fn awaiting(n: u8) -> Fact {
+pub(super) fn awaiting(n: u8) -> Fact {
     in_phase(n, Phase::AwaitingHost)
 }
 
-fn in_phase(n: u8, phase: Phase) -> Fact {
+pub(super) fn in_phase(n: u8, phase: Phase) -> Fact {
     Fact::Cluster(cluster::Update::Node(Box::new(in_episode(
         n,
         phase,
@@ -207,6 +208,11 @@ fn in_phase(n: u8, phase: Phase) -> Fact {
 
 /// A Node with an episode of `release`.
 pub(super) fn in_episode(n: u8, phase: Phase, release: &str) -> Node {
+    with_episode(n, phase, |episode| episode.release = release.into())
+}
+
+/// A Node with an episode that has been changed so.
+pub(super) fn with_episode(n: u8, phase: Phase, change: impl FnOnce(&mut Episode)) -> Node {
     let trigger = Trigger {
         task: None,
         clicked_at: at(i64::from(n)),
@@ -220,13 +226,14 @@ pub(super) fn in_episode(n: u8, phase: Phase, release: &str) -> Node {
         moref: None,
         name: format!("esx-{n}").into(),
     };
-    let episode = Episode {
+    let mut episode = Episode {
         vm_uuid: Some(uuid(n)),
         cordon: Cordon::Ours,
         powered_off: true,
-        release: release.into(),
+        release: "haulout/haulout".into(),
         ..Episode::new(uid, trigger, host, phase, at(0))
     };
+    change(&mut episode);
     let written = write(&Record::Episode(Arc::new(episode)), at(0));
     let marks = Marks {
         episode: written.episode,
@@ -236,6 +243,69 @@ pub(super) fn in_episode(n: u8, phase: Phase, release: &str) -> Node {
         marks,
         unschedulable: true,
         ..node(n)
+    }
+}
+
+/// The NodeMaintenance object that keeps a copy of the episode on `of`.
+pub(super) fn copied(of: Node) -> Fact {
+    let role = cluster::Role::Episode {
+        record: of.marks.episode,
+    };
+    maintenance(format!("copy-of-{}", of.name), of.name, 0, role)
+}
+
+/// The NodeMaintenance object of this name, made at that time.
+pub(super) fn maintenance(name: String, node: NodeName, made: i64, role: cluster::Role) -> Fact {
+    let seen = cluster::Maintenance {
+        uid: crate::ids::RequestUid::new(format!("uid-of-{name}")),
+        name,
+        resource_version: 1,
+        generation: 1,
+        created_at: at(made),
+        node,
+        role,
+        is_over: false,
+        status: Box::default(),
+    };
+    let seen = cluster::Maintenances::Seen(Box::new(seen));
+    Fact::Cluster(cluster::Update::Maintenances(seen))
+}
+
+/// What a survey found on the host of this number.
+pub(super) fn surveyed(n: u8, reading: Reading) -> Fact {
+    let found = Found::Surveyed {
+        host: HostRef::new(format!("host-{n}")),
+        reading,
+    };
+    Fact::Finding(Finding { node: name(1), found })
+}
+
+/// VM, powered off, and host of this number, in maintenance.
+pub(super) fn switched_off(n: u8) -> [Fact; 3] {
+    let host = Host {
+        in_maintenance: Some(true),
+        ..host(n)
+    };
+    let vm = Vm {
+        power: Some(Power::Off),
+        ..vm(n)
+    };
+    [
+        vsphere(vsphere::Update::Host(host.into())),
+        vsphere(vsphere::Update::Vm(vm)),
+        found(n, &[n]),
+    ]
+}
+
+/// What a person asks for in so few words.
+pub(super) fn asked(action: cluster::AskedAction) -> cluster::Asked {
+    cluster::Asked {
+        reason: String::new(),
+        action,
+        target_host: None,
+        drain_timeout: None,
+        hold_on_drain_timeout: None,
+        guest_shutdown_timeout: None,
     }
 }
 
@@ -288,6 +358,12 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         of(vsphere::Update::Host(entering(2, 4).into())),
         of(vsphere::Update::Host(host(1).into())),
         host_is(1, |host| host.in_maintenance = Some(true)),
+        host_is(1, |host| {
+            host.last_end = Some(MaintenanceEnd {
+                task: TaskRef::new("task-1"),
+                outcome: EndOutcome::Failed { said: String::new() },
+            });
+        }),
         host_is(2, |host| host.in_quarantine = Some(true)),
         host_is(2, |host| host.name = Some("renamed".to_owned())),
         host_is(2, |host| host.compute = Some(ComputeRef::new("other"))),
@@ -333,21 +409,29 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
             },
         ),
         tried(1, EffectKind::PowerOn, 3, Outcome::Asked),
+        tried(
+            2,
+            EffectKind::PowerOn,
+            3,
+            Outcome::Running(TaskRef::new("task-9")),
+        ),
         tried(2, EffectKind::DrainRound, 4, Outcome::Asked),
         finds(1, Found::Drain(round)),
         copies(1, "uid-a", false),
         copies(1, "uid-a", true),
         copies(2, "uid-b", false),
-        task(TaskState::Running),
-        switched("VirtualMachine.powerOff", 3, true),
+        task(TaskState::Error(fault())),
+        of(vsphere::Update::TaskGone(TaskRef::new("task-9"))),
+        switching(TaskState::Running, "VirtualMachine.powerOff", 3, true),
     ];
-    let begin = || {
-        told(
-            [1, 2, 3]
-                .into_iter()
-                .flat_map(trio)
-                .chain([of(vsphere::Update::Host(host(4).into()))]),
-        )
+    let calm = || {
+        let fourth = of(vsphere::Update::Host(host(4).into()));
+        let trios = [1, 2, 3].into_iter().flat_map(trio);
+        trios.chain([fourth]).collect::<Vec<Fact>>()
+    };
+    let underway = || {
+        let cut = in_phase(1, Phase::ShuttingDown(DrainEnd::Complete));
+        calm().into_iter().chain([cut, awaiting(2)]).collect()
     };
     // That the kubelet of a node at rest lives, and that what was tried on it is forgotten with that, is drawn with whatever
     // happens to it next: nothing is decided on it before.
@@ -363,30 +447,39 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         sights
     };
     let mut cases = 0;
-    for first in &facts {
-        for second in &facts {
-            for third in &facts {
-                let (mut in_part, mut whole) = (begin(), begin());
-                in_part.roster();
-                let mut standing = in_part.draw().sights;
-                whole.sights();
-                for fact in [first, second, third] {
-                    cases += 1;
-                    in_part.apply(fact.clone());
-                    whole.apply(fact.clone());
-                    let said = || format!("{first:?}, {second:?}, {third:?}");
-                    whole.news = Some(News::OfAll);
-                    let roster = whole.roster();
-                    let all = whole.sights();
-                    if in_part.has_news() {
-                        assert_eq!(in_part.roster(), roster, "{}", said());
-                        let pictures = in_part.draw();
-                        standing.retain(|name, _| pictures.keeps(name));
-                        standing.extend(pictures.sights);
-                    }
-                    assert_eq!(at_sight(&standing), at_sight(&all), "{}", said());
-                    assert_eq!(in_part.draining(), whole.draining(), "{}", said());
-                }
+    let mut check = |begun: Vec<Fact>, steps: &[&[&Fact]]| {
+        let begin = || told(begun.clone());
+        let (mut in_part, mut whole) = (begin(), begin());
+        in_part.roster();
+        let mut standing = in_part.draw().sights;
+        whole.roster();
+        whole.sights();
+        for step in steps {
+            cases += 1;
+            for fact in *step {
+                in_part.apply((*fact).clone());
+                whole.apply((*fact).clone());
+            }
+            whole.news = Some(News::OfAll);
+            let roster = whole.roster();
+            let all = whole.sights();
+            if in_part.has_news() {
+                assert_eq!(in_part.roster(), roster, "{steps:?}");
+                let pictures = in_part.draw();
+                standing.retain(|name, _| pictures.keeps(name));
+                standing.extend(pictures.sights);
+            }
+            assert_eq!(at_sight(&standing), at_sight(&all), "{steps:?}");
+            assert_eq!(in_part.draining(), whole.draining(), "{steps:?}");
+        }
+    };
+    // All sequences of three would take most of a minute. In these, each fact comes right after each other at least once.
+    for (i, first) in facts.iter().enumerate() {
+        for (j, second) in facts.iter().enumerate() {
+            let third = &facts[(i + j) % facts.len()];
+            check(calm(), &[&[first], &[second]]);
+            if (i + j) % 2 == 0 {
+                check(underway(), &[&[first], &[second, third]]);
             }
         }
     }
@@ -496,7 +589,7 @@ fn claims(n: u8, of: u8, provider_id: bool) -> Node {
     }
 }
 
-fn seen_of(node: Node) -> Fact {
+pub(super) fn seen_of(node: Node) -> Fact {
     Fact::Cluster(cluster::Update::Node(Box::new(node)))
 }
 
@@ -721,7 +814,9 @@ fn a_task_that_vcenter_forgot_is_awaited_no_more() {
         Outcome::Running(TaskRef::new("task-9")),
     ));
     assert_eq!(inventory.roster().tasks, BTreeSet::from([TaskRef::new("task-9")]));
-    tell(&mut inventory, trio(1).into_iter().chain([awaiting(1)]));
+    // A Node without its episode would have it forgotten as well.
+    let still_there = trio(1).into_iter().skip(1).chain([awaiting(1)]);
+    tell(&mut inventory, still_there);
     assert_eq!(inventory.roster().tasks, BTreeSet::new());
     assert!(sight(&mut inventory, 1).seen.attempts.is_empty());
 }
@@ -953,27 +1048,9 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
 fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
     // A person asks for node 1 to be moved; node 2 is off already, and its own host is in maintenance. Host 3 has one
     // device free.
-    let asked = cluster::Maintenance {
-        name: "asked".to_owned(),
-        uid: crate::ids::RequestUid::new("uid-of-asked"),
-        resource_version: 1,
-        generation: 1,
-        created_at: at(0),
-        node: name(1),
-        role: cluster::Role::Request(cluster::Asked {
-            reason: String::new(),
-            action: cluster::AskedAction::Relocate,
-            target_host: None,
-            drain_timeout: None,
-            hold_on_drain_timeout: None,
-            guest_shutdown_timeout: None,
-        }),
-        is_over: false,
-        status: Box::default(),
-    };
     let asked = || {
-        let seen = cluster::Maintenances::Seen(Box::new(asked.clone()));
-        Fact::Cluster(cluster::Update::Maintenances(seen))
+        let role = cluster::Role::Request(asked(cluster::AskedAction::Relocate));
+        maintenance("asked".to_owned(), name(1), 0, role)
     };
     let off = vsphere(vsphere::Update::Vm(Vm {
         power: Some(Power::Off),
@@ -1122,11 +1199,16 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
 
 /// A task that changed the power of VM 1.
 fn switched(description_id: &str, when: i64, by_us: bool) -> Fact {
+    switching(TaskState::Success, description_id, when, by_us)
+}
+
+/// A task that changes the power of VM 1.
+fn switching(state: TaskState, description_id: &str, when: i64, by_us: bool) -> Fact {
     vsphere(vsphere::Update::Task(Task {
         moref: TaskRef::new(format!("task-{when}")),
         vm: Some(VmRef::new("vm-1")),
         description_id: description_id.to_owned(),
-        state: TaskState::Success,
+        state,
         queued_at: at(when),
         by_us,
     }))
@@ -1209,4 +1291,129 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
     let late = after(&[(off, END + 1, true)]);
     assert_eq!(stray(None, Power::Off, &late), None, "no episode ended");
     assert_eq!(stray(Some(&last), Power::On, &late), None, "it is on");
+}
+
+#[test]
+fn a_host_that_is_not_told_again_is_unknown() {
+    let mut inventory = told(trio(1));
+    assert_eq!(inventory.hosts_of_ours().len(), 1);
+    let but_its_host = |fact: &Fact| !matches!(fact, Fact::Vsphere(vsphere::Update::Host(_)));
+    tell(&mut inventory, trio(1).into_iter().filter(but_its_host));
+    let seen = sight(&mut inventory, 1).seen;
+    assert_eq!(seen.vm.found().unwrap().host, HostState::Unknown);
+    assert!(inventory.hosts_of_ours().is_empty());
+}
+
+#[test]
+fn a_click_from_before_a_leadership_was_met_at_its_start() {
+    let mut inventory = told(trio(1));
+    let heard_at = |inventory: &mut Inventory, clicked| {
+        inventory.apply(vsphere(vsphere::Update::Host(entering(1, clicked).into())));
+        let seen = sight(inventory, 1).seen;
+        let HostState::Entering { detection, .. } = &seen.vm.found().unwrap().host else {
+            panic!("{:?}", seen.vm);
+        };
+        *detection
+    };
+    assert_eq!(heard_at(&mut inventory, 50), Detection::Pushed);
+    inventory.tick(moment(100));
+    let lead = Lead {
+        epoch: 7,
+        acts_from: None,
+    };
+    inventory.leads(lead);
+    assert_eq!(heard_at(&mut inventory, 50), Detection::AtStartup);
+    assert_eq!(heard_at(&mut inventory, 100), Detection::Pushed);
+    let seen = sight(&mut inventory, 1).seen;
+    assert_eq!((seen.process_began, seen.lead), (at(100), lead));
+}
+
+#[test]
+fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
+    let mut inventory = told(trio(1));
+    inventory.leads(Lead::ALONE);
+    let from_the_start = |inventory: &mut Inventory| sight(inventory, 1).seen.record_seen.from_the_start;
+    assert!(!from_the_start(&mut inventory));
+    inventory.apply(in_phase(1, Phase::Draining));
+    assert!(from_the_start(&mut inventory), "this process saw the node before");
+    inventory.leads(Lead::ALONE);
+    assert!(!from_the_start(&mut inventory), "another may have led in between");
+}
+
+/// Node 1, being drained at the second 5, with a round that found no pod at the second 10.
+fn listed_empty() -> Inventory {
+    let mut inventory = told(trio(1));
+    inventory.tick(moment(5));
+    inventory.apply(in_phase(1, Phase::Draining));
+    inventory.sights();
+    let round = DrainReport {
+        listed_at: moment(10).monotonic,
+        pods_revision: 0,
+        left: Vec::new(),
+        moved_at: None,
+        listed: 0,
+        ignored: 0,
+        evicted: 0,
+    };
+    inventory.apply(Fact::Finding(Finding {
+        node: name(1),
+        found: Found::Drain(round),
+    }));
+    assert!(sight(&mut inventory, 1).seen.is_drained(Duration::ZERO));
+    inventory
+}
+
+#[test]
+fn a_change_of_its_pods_calls_for_another_look_at_a_drained_node() {
+    let mut inventory = listed_empty();
+    inventory.apply(Fact::Cluster(cluster::Update::PodsChanged(name(2))));
+    assert!(
+        sight(&mut inventory, 1).seen.is_drained(Duration::ZERO),
+        "another's"
+    );
+    inventory.apply(Fact::Cluster(cluster::Update::PodsChanged(name(1))));
+    assert!(inventory.has_news());
+    let seen = sight(&mut inventory, 1).seen;
+    assert_eq!(seen.pods_revision, 1);
+    assert!(!seen.is_drained(Duration::ZERO));
+}
+
+#[test]
+fn a_drain_round_from_before_an_uncordon_does_not_count() {
+    let mut inventory = listed_empty();
+    let cordon = |unschedulable, version| {
+        seen_of(Node {
+            unschedulable,
+            resource_version: version,
+            ..in_episode(1, Phase::Draining, "haulout/haulout")
+        })
+    };
+    inventory.apply(cordon(true, 11));
+    assert!(sight(&mut inventory, 1).seen.drain.is_some());
+    inventory.apply(cordon(false, 12));
+    inventory.apply(cordon(true, 13));
+    assert_eq!(sight(&mut inventory, 1).seen.drain, None);
+}
+
+#[test]
+fn refusals_in_a_row_are_counted_and_a_success_ends_the_row() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let refused = || {
+        Outcome::Refused(Refusal {
+            advice: Advice::Retry,
+            said: "busy".to_owned(),
+        })
+    };
+    let mut counts = |outcome: Outcome| {
+        inventory.apply(tried(1, EffectKind::Survey, 5, outcome));
+        let attempts = sight(&mut inventory, 1).seen.attempts;
+        let attempt = &attempts[&EffectKind::Survey];
+        (attempt.refusals, attempt.tries)
+    };
+    assert_eq!([(); 3].map(|()| counts(refused())), [(1, 1), (2, 2), (3, 3)]);
+    let running = Outcome::Running(TaskRef::new("task-7"));
+    assert_eq!(counts(running), (3, 4), "it may still be refused");
+    assert_eq!(counts(refused()), (4, 5));
+    assert_eq!(counts(Outcome::Done), (0, 6));
+    assert_eq!(counts(refused()), (1, 7));
 }

@@ -80,3 +80,63 @@ impl Releases {
         release == &*self.own || self.adopted.contains(release)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(retry_min: u64, retry_max: u64) -> Policy {
+        let some = Duration::from_secs(600);
+        Policy {
+            drain_timeout: some,
+            drain_timeout_action: DrainTimeoutAction::Hold,
+            eviction_retry: some,
+            guest_shutdown_timeout: some,
+            power_off_timeout: some,
+            relocate_timeout: some,
+            power_on_timeout: some,
+            survey_every: some,
+            node_monitor_grace: some,
+            maintenance_retry_grace: some,
+            unanswered_for: some,
+            releases: Releases {
+                own: "ops/haulout".into(),
+                adopted: Arc::new(["ops/former".to_owned()].into()),
+            },
+            require_approval: false,
+            retry_min: Duration::from_secs(retry_min),
+            retry_max: Duration::from_secs(retry_max),
+        }
+    }
+
+    #[test]
+    fn the_wait_doubles_with_each_refusal_in_a_row_up_to_its_limit() {
+        let waits = |policy: &Policy, refusals: &[u32]| -> Vec<u64> {
+            let wait = |refusals: &u32| policy.backoff(*refusals).as_secs();
+            refusals.iter().map(wait).collect()
+        };
+        let usual = policy(1, 30);
+        assert_eq!(
+            waits(&usual, &[0, 1, 2, 3, 4, 5, 6, 7]),
+            [1, 1, 2, 4, 8, 16, 30, 30]
+        );
+        assert_eq!(waits(&usual, &[17, 18, u32::MAX]), [30, 30, 30]);
+        let patient = policy(1, u64::MAX);
+        assert_eq!(waits(&patient, &[17, u32::MAX]), [65_536, 65_536]);
+        assert_eq!(
+            waits(&policy(60, 30), &[1]),
+            [30],
+            "never longer than the longest"
+        );
+    }
+
+    #[test]
+    fn an_episode_of_no_release_is_ours_only_where_a_node_says_so() {
+        let releases = policy(1, 1).releases;
+        let of = |release| (releases.has(release), releases.names(release));
+        assert_eq!(of("ops/haulout"), (true, true));
+        assert_eq!(of("ops/former"), (true, true));
+        assert_eq!(of("other/haulout"), (false, false));
+        assert_eq!(of(""), (true, false));
+    }
+}
