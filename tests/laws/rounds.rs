@@ -122,7 +122,9 @@ fn a_round_knows_how_long_its_drain_may_take() {
     for (request, seconds) in [
         (None, 600),
         (Some(asked(Action::PowerOff, None)), 600),
-        (Some(asked(Action::PowerOff, Some(60))), 60),
+        (Some(asked(Action::PowerOff, Some(60))), 600),
+        (Some(asked(Action::PowerOff, Some(7200))), 7200),
+        (Some(asked(Action::Drain, Some(60))), 600),
         (Some(asked(Action::Drain, Some(7200))), 7200),
     ] {
         let node = NodeSeen {

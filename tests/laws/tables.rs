@@ -896,6 +896,86 @@ fn asked_guest_holds_up_the_end_for_its_timeout_and_the_monitor_grace() {
     }
 }
 
+// What a request may ask for.
+
+#[test]
+fn request_gives_a_guest_more_time_than_the_setting_and_never_less() {
+    // The setting is 120 s.
+    for (asked, seconds) in [(None, 120), (Some(5), 120), (Some(120), 120), (Some(600), 600)] {
+        let mut seen = drained(HostState::InService);
+        seen.request = Some(Request {
+            guest_shutdown_timeout: asked.map(Duration::from_secs),
+            ..request(Action::PowerOff)
+        });
+        let after = |elapsed| Episode {
+            in_flight: InFlight {
+                guest_shutdown: asked_for(elapsed),
+                ..InFlight::default()
+            },
+            ..down(SHUTTING_DOWN)
+        };
+        let until = at(i64::try_from(seconds).unwrap());
+        assert_eq!(
+            waiting(decided(&after(0), &seen)),
+            WaitingOn::GuestShutdown { until },
+            "{asked:?}"
+        );
+        let waits = decided(&after(seconds - 3), &seen);
+        assert!(matches!(waits, Decision::Wait { .. }), "{asked:?} {waits:#?}");
+        let cut = written(decided(&after(seconds - 2), &seen));
+        assert!(cut.in_flight.power_off.is_some(), "{asked:?}");
+        // The same for one that was not asked, because it refused.
+        let refusal = attempt(1, 1, refused(Advice::Retry));
+        seen.attempts.insert(EffectKind::ShutdownGuest, refusal);
+        let unasked = |elapsed| Episode {
+            elapsed: lasted(elapsed),
+            ..down(SHUTTING_DOWN)
+        };
+        let waits = decided(&unasked(seconds - 3), &seen);
+        assert!(!matches!(waits, Decision::Record(_)), "{asked:?} {waits:#?}");
+        let cut = written(decided(&unasked(seconds - 2), &seen));
+        assert!(cut.in_flight.power_off.is_some(), "{asked:?}");
+    }
+}
+
+#[test]
+fn request_keeps_power_from_being_cut_on_pods_and_never_cuts_it() {
+    let (hold, power_off) = (DrainTimeoutAction::Hold, DrainTimeoutAction::PowerOff);
+    for (setting, asked, cuts) in [
+        (power_off, None, true),
+        (power_off, Some(power_off), true),
+        (power_off, Some(hold), false),
+        (hold, None, false),
+        (hold, Some(power_off), false),
+        (hold, Some(hold), false),
+    ] {
+        for host in [HostState::InService, entering()] {
+            let seen = Observed {
+                drain: Some(report(moment(1).monotonic, 0, vec![held()])),
+                are_budgets_heard: true,
+                request: Some(Request {
+                    drain_timeout_action: asked,
+                    ..request(Action::PowerOff)
+                }),
+                ..seen(PowerSeen::On, host)
+            };
+            let overdue = Episode {
+                elapsed: lasted(600),
+                ..down(Phase::Draining)
+            };
+            let decision = decided_by(&policy(setting), &overdue, &seen);
+            let told = format!("{setting:?}, asked for: {asked:?}");
+            if cuts {
+                let next = written(decision);
+                assert_eq!(next.phase, Phase::ShuttingDown(DrainEnd::TimedOut), "{told}");
+                assert_eq!(next.left_behind, ["ml/train"], "{told}");
+            } else {
+                assert_eq!(waiting(decision), WaitingOn::DrainHeld(vec![held()]), "{told}");
+            }
+        }
+    }
+}
+
 // Refusals.
 
 /// How long after a refusal the power-on is tried again, in seconds.
