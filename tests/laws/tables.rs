@@ -8,11 +8,12 @@ use haulout::maintenance::clock::{Elapsed, Timer};
 use haulout::maintenance::decide::{Decision, Transition, decide, wants_place};
 use haulout::maintenance::effect::{Effect, EffectKind, Place};
 use haulout::maintenance::episode::{
-    Cordon, DrainEnd, Ended, Episode, HostMark, InFlight, Phase, Record, RefusedMove,
+    Cordon, DrainEnd, Ended, Episode, HostMark, InFlight, Phase, PythonEpisode, PythonState, Record,
+    RefusedMove,
 };
 use haulout::maintenance::observed::{
-    Admission, Advice, Attempt, CordonedBy, HostState, Lead, Limit, NodeSeen, Observed, Outcome, PowerSeen,
-    RecordSeen, Strategy, VmFacts, VmSeen,
+    Admission, Advice, Attempt, CordonedBy, HostState, Interrupted, Lead, Limit, NodeSeen, Observed, Outcome,
+    PowerSeen, RecordSeen, Strategy, VmFacts, VmSeen,
 };
 use haulout::maintenance::placement::Offer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -488,7 +489,7 @@ fn drain_that_needs_approval_does_not_begin_without_it() {
 }
 
 #[test]
-fn cordon_from_before_the_drain_is_not_ours() {
+fn cordon_from_before_the_drain_counts_as_a_persons() {
     let by = |manager: &str| CordonedBy::Other(manager.to_owned());
     for (unschedulable, cordoned_by, cordon) in [
         (false, CordonedBy::Unknown, Cordon::Ours),
@@ -689,9 +690,9 @@ fn node_kept_drained_is_drained_again_when_a_pod_comes() {
 }
 
 #[test]
-fn second_uncordon_in_a_drain_is_a_wish() {
+fn drain_is_parked_when_the_node_is_uncordoned_twice() {
     for phase in [Phase::Draining, Phase::Drained, SHUTTING_DOWN] {
-        for (recordoned, is_wish) in [(0, false), (1, true), (2, true)] {
+        for (recordoned, is_left) in [(0, false), (1, true), (2, true)] {
             let mut seen = drained(entering());
             node_of(&mut seen).unschedulable = false;
             let before = Episode {
@@ -701,7 +702,7 @@ fn second_uncordon_in_a_drain_is_a_wish() {
             };
             let transition = transition(decided(&before, &seen));
             let after = transition.record.episode().unwrap();
-            if is_wish {
+            if is_left {
                 assert!(
                     matches!(
                         &after.phase,
@@ -723,14 +724,14 @@ fn second_uncordon_in_a_drain_is_a_wish() {
 }
 
 #[test]
-fn fourth_uncordon_with_the_vm_away_is_a_wish() {
+fn node_uncordoned_four_times_with_its_vm_away_stays_uncordoned() {
     let phases = [
         (Phase::AwaitingHost, PowerSeen::Off),
         (POWERING_ON, PowerSeen::Off),
         (Phase::Rejoining, PowerSeen::On),
     ];
     for (phase, power) in phases {
-        for (recordoned, is_wish) in [(0, false), (2, false), (3, true)] {
+        for (recordoned, is_left) in [(0, false), (2, false), (3, true)] {
             let mut seen = seen(power, HostState::InMaintenance);
             if phase != Phase::AwaitingHost {
                 vm_of(&mut seen).host = HostState::InService;
@@ -743,11 +744,11 @@ fn fourth_uncordon_with_the_vm_away_is_a_wish() {
             };
             match decided(&before, &seen) {
                 Decision::Record(transition) => {
-                    assert!(!is_wish, "{phase:?} {transition:#?}");
+                    assert!(!is_left, "{phase:?} {transition:#?}");
                     assert_eq!(transition.unschedulable, Some(true));
                     assert_eq!(transition.record.episode().unwrap().recordoned, recordoned + 1);
                 }
-                other => assert!(is_wish, "{phase:?} {other:#?}"),
+                other => assert!(is_left, "{phase:?} {other:#?}"),
             }
         }
     }
@@ -787,7 +788,7 @@ fn vm_with_a_question_is_neither_shut_down_nor_powered_on() {
 }
 
 #[test]
-fn guest_on_another_boot_than_the_drained_one_is_drained_again() {
+fn node_whose_guest_rebooted_in_the_shutdown_is_drained_again() {
     let (old, new) = (Some(old_boot()), Some(new_boot()));
     for (drained_boot, boot_before, powered_off, told, is_drained_again) in [
         (&old, &old, false, &old, false),
@@ -1127,8 +1128,8 @@ fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
         vm_of(&mut seen).drs = true;
         node_of(&mut seen).wishes.strategy = strategy;
         let placed = Phase::PoweringOn { by_drs: true };
-        let wentoff = written(decided(&down(SHUTTING_DOWN), &seen));
-        assert_eq!(wentoff.phase == placed, by_drs, "{strategy:?}");
+        let went_off = written(decided(&down(SHUTTING_DOWN), &seen));
+        assert_eq!(went_off.phase == placed, by_drs, "{strategy:?}");
         match decided(&away(Phase::AwaitingHost), &seen) {
             Decision::Record(next) => assert!(by_drs && next.record.phase() == Some(&placed)),
             other => {
@@ -1404,5 +1405,201 @@ fn node_is_uncordoned_at_the_end_only_if_the_cordon_is_to_go() {
             (Record::InService, Some(Ended::Succeeded))
         );
         assert_eq!(end.unschedulable, (!keep).then_some(false));
+    }
+}
+
+#[test]
+fn vm_that_keeps_going_off_is_powered_on_after_pauses_and_then_parked() {
+    let lost = |power_losses| Episode {
+        power_losses,
+        ..away(Phase::Rejoining)
+    };
+    let off = seen(PowerSeen::Off, HostState::InService);
+    for (losses, pause) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16)] {
+        let again = written(decided(&lost(losses), &off));
+        // With its host in service it would be powered on at once otherwise.
+        assert_eq!(
+            (&again.phase, again.power_losses),
+            (&Phase::AwaitingHost, losses + 1)
+        );
+        let mut off = off.clone();
+        off.record_seen.at = moment(2);
+        off.record_seen.phase_at = moment(2).monotonic;
+        match decided(&again, &off) {
+            Decision::Wait {
+                waiting_on: WaitingOn::PowerOnPause { .. },
+                recheck,
+            } => assert_eq!(recheck, Some(moment(2 + pause).monotonic), "after {losses}"),
+            other => panic!("after {losses}: {other:#?}"),
+        }
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        let on = decide(&record(&again), &off, &policy, moment(2 + pause));
+        assert_eq!(written(on).phase, POWERING_ON, "after {losses}");
+    }
+    let parked = written(decided(&lost(5), &off));
+    assert!(
+        matches!(
+            parked.phase,
+            Phase::Parked {
+                reason: ParkReason::PowerLost { losses: 6 },
+                ..
+            }
+        ),
+        "{parked:#?}"
+    );
+    // The first time it goes off is no loss: that is what was to be reached.
+    for episode in [down(SHUTTING_DOWN), down(Phase::Rejoining)] {
+        let next = written(decided(&episode, &off));
+        assert_eq!((next.phase, next.power_losses), (POWERING_ON, 0));
+    }
+}
+
+#[test]
+fn python_episode_is_adopted_with_what_the_vm_and_the_node_tell() {
+    let (on, off) = (PowerSeen::On, PowerSeen::Off);
+    for (state, power, phase, boot_before) in [
+        (PythonState::Draining, on, Phase::Draining, Some(old_boot())),
+        (PythonState::Draining, off, Phase::Draining, Some(old_boot())),
+        (
+            PythonState::PoweredOff,
+            off,
+            Phase::AwaitingHost,
+            Some(old_boot()),
+        ),
+        // It may have booted since, so the boot that the Node tells need not be the one before.
+        (PythonState::PoweredOff, on, Phase::AwaitingHost, None),
+        (PythonState::Migrated, off, Phase::Rejoining, Some(old_boot())),
+        (PythonState::Migrated, on, Phase::Rejoining, None),
+    ] {
+        for (cordoned_by, manager) in [
+            (CordonedBy::Other("python".to_owned()), Some("python".to_owned())),
+            (CordonedBy::Unknown, None),
+        ] {
+            let mut seen = seen(power, HostState::InMaintenance);
+            node_of(&mut seen).cordoned_by = cordoned_by;
+            let python = Record::Python(PythonEpisode {
+                state,
+                host: "esx-home".to_owned(),
+                migrated_to_host: None,
+                since: at(0),
+            });
+            let policy = policy(DrainTimeoutAction::PowerOff);
+            let adopted = transition(decide(&python, &seen, &policy, moment(2)));
+            assert_eq!(adopted.unschedulable, None);
+            let episode = adopted.record.episode().unwrap();
+            assert_eq!(
+                (&episode.phase, &episode.boot_before),
+                (&phase, &boot_before),
+                "{state:?} {power:?}"
+            );
+            assert_eq!(episode.cordon, Cordon::Adopted(manager));
+            assert_eq!(episode.powered_off, state != PythonState::Draining);
+            assert_eq!(episode.gpus_before, gpus(2).into());
+            assert_eq!(episode.host.moref, Some(home()));
+        }
+    }
+}
+
+#[test]
+fn failed_maintenance_leaves_the_node_as_it_is_for_the_grace() {
+    let in_phase = |phase: Phase| {
+        let power = if phase.vm_is_off() {
+            PowerSeen::Off
+        } else {
+            PowerSeen::On
+        };
+        let mut seen = seen(power, HostState::InService);
+        vm_of(&mut seen).interrupted = Some(Interrupted {
+            at: moment(0),
+            said: "a timeout".to_owned(),
+        });
+        (down(phase), seen)
+    };
+    for phase in [
+        Phase::Queued,
+        Phase::Draining,
+        Phase::Drained,
+        SHUTTING_DOWN,
+        Phase::AwaitingHost,
+    ] {
+        let (episode, mut seen) = in_phase(phase.clone());
+        match decided(&episode, &seen) {
+            Decision::Wait {
+                waiting_on: WaitingOn::MaintenanceRetry { said, until },
+                recheck,
+            } => {
+                assert_eq!((said.as_str(), until), ("a timeout", at(10)));
+                assert_eq!(recheck, Some(moment(10).monotonic));
+            }
+            other => panic!("{phase:?}: {other:#?}"),
+        }
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        let over = transition(decide(&record(&episode), &seen, &policy, moment(10)));
+        assert_ne!(over.record.phase(), Some(&phase), "it is taken for given up");
+        // A person who asks for it to be off does not wait for a maintenance.
+        seen.request = Some(request(Action::PowerOff));
+        let asked = decided(&episode, &seen);
+        assert!(
+            !matches!(
+                asked,
+                Decision::Wait {
+                    waiting_on: WaitingOn::MaintenanceRetry { .. },
+                    ..
+                }
+            ),
+            "{phase:?}"
+        );
+    }
+}
+
+#[test]
+fn guest_that_an_episode_before_asked_is_remembered_for_fifteen_minutes() {
+    for (asked, is_remembered) in [
+        (None, false),
+        (Some(at(0)), true),
+        (Some(at(2 - 900)), true),
+        (Some(at(2 - 901)), false),
+        // The clock of whoever wrote it was ahead.
+        (Some(at(2 + 900)), true),
+        (Some(at(2 + 901)), false),
+    ] {
+        let node = NodeSeen {
+            guest_asked_at: asked,
+            ..node()
+        };
+        let seen = observed(node, vm(PowerSeen::On, entering()));
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        let begun = written(decide(&Record::InService, &seen, &policy, moment(2)));
+        let remembered = begun.in_flight.earlier_guest_shutdown;
+        assert_eq!(remembered, asked.filter(|_| is_remembered));
+    }
+}
+
+#[test]
+fn move_that_is_asked_for_waits_for_three_readings_of_a_host_at_most() {
+    for (tries, gives_up) in [(1, false), (2, false), (3, true)] {
+        // A host that depends on a reading, and that none has told of.
+        let mut seen = observed(node(), vm(PowerSeen::On, HostState::InService));
+        seen.request = Some(request(Action::Relocate { to: None }));
+        seen.offer.survey = vec![spare()];
+        let read = Attempt {
+            tries,
+            ..attempt(1, 0, Outcome::Done)
+        };
+        seen.attempts.insert(EffectKind::Survey, read);
+        match decided(&episode(Phase::Queued, Cordon::NotYet, false), &seen) {
+            Decision::Record(next) => {
+                assert!(gives_up, "after {tries}");
+                let next = next.record.episode().unwrap();
+                assert!(next.gave_up.is_some() && next.phase == Phase::Queued);
+                let end = transition(decided(next, &seen));
+                assert_eq!((end.record, end.ended), (Record::InService, Some(Ended::Failed)));
+                assert!(end.fulfilled.is_some());
+            }
+            other => {
+                assert!(!gives_up, "after {tries}");
+                assert_eq!(waiting(other), WaitingOn::Survey);
+            }
+        }
     }
 }
