@@ -21,11 +21,11 @@ pub struct Request {
     pub asked_at: Timestamp,
     /// What is asked for.
     pub action: Action,
-    /// In the place of `DRAIN_TIMEOUT_SECONDS`.
+    /// In the place of `DRAIN_TIMEOUT_SECONDS`, where it is longer.
     pub drain_timeout: Option<Duration>,
-    /// In the place of `DRAIN_TIMEOUT_ACTION`.
+    /// In the place of `DRAIN_TIMEOUT_ACTION`, where it is to hold.
     pub drain_timeout_action: Option<DrainTimeoutAction>,
-    /// In the place of `GUEST_SHUTDOWN_TIMEOUT_SECONDS`.
+    /// In the place of `GUEST_SHUTDOWN_TIMEOUT_SECONDS`, where it is longer.
     pub guest_shutdown_timeout: Option<Duration>,
 }
 

@@ -15,4 +15,5 @@ mod enumerate;
 mod facts;
 mod rounds;
 mod stories;
+mod tables;
 mod world;

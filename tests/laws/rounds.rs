@@ -18,30 +18,46 @@ use crate::facts::*;
 /// How long after a round that began at second 100 the next one comes, in milliseconds: the budget let a pod go `moved`
 /// seconds before it, and nothing else happens but what is said.
 fn next_round_ms(moved: i64, is_heard: bool, has_changed: bool) -> i64 {
+    let held = PodLeftBecause::Budget {
+        said: String::new(),
+        names: vec!["b".to_owned()],
+    };
+    let seen = Observed {
+        are_budgets_heard: is_heard,
+        ..after_round(moved, vec![held], has_changed)
+    };
+    due_ms(seen)
+}
+
+/// What is known after a round that began at second 100 and left pods for these reasons.
+fn after_round(moved: i64, left: Vec<PodLeftBecause>, has_changed: bool) -> Observed {
     let began = moment(100).monotonic;
     let node = NodeSeen {
         unschedulable: true,
         ..node()
     };
+    let pod = |why| PodLeft {
+        name: "ml/train".to_owned(),
+        why,
+    };
     let mut seen = observed(node, vm(PowerSeen::On, entering()));
     seen.record_seen.at = moment(100);
-    seen.are_budgets_heard = is_heard;
     seen.pods_revision = u64::from(has_changed);
     seen.drain = Some(DrainReport {
         listed_at: began,
         pods_revision: 0,
-        left: vec![PodLeft {
-            name: "ml/train".to_owned(),
-            why: PodLeftBecause::Budget {
-                said: String::new(),
-                names: vec!["b".to_owned()],
-            },
-        }],
+        left: left.into_iter().map(pod).collect(),
         moved_at: Some(moment(100 - moved).monotonic),
         listed: 1,
         ignored: 0,
         evicted: 0,
     });
+    seen
+}
+
+/// When the next round comes after the one that began at second 100, in milliseconds.
+fn due_ms(seen: Observed) -> i64 {
+    let began = moment(100).monotonic;
     let record = Record::Episode(Arc::new(episode(Phase::Draining, Cordon::Ours, false)));
     let policy = policy(DrainTimeoutAction::Hold);
     let at_elapsed = |at: Monotonic| moment(100).after(at.since(began));
@@ -79,6 +95,25 @@ fn a_budget_that_is_heard_is_asked_at_its_word_and_otherwise_as_seldom_as_any_re
 }
 
 #[test]
+fn refused_eviction_is_tried_again_after_the_eviction_retry() {
+    let said = String::new;
+    let refused = || PodLeftBecause::Refused { said: said() };
+    let leaving = || PodLeftBecause::Leaving;
+    for (left, ms) in [
+        (vec![refused()], 5000),
+        (vec![PodLeftBecause::Migrating { said: said() }], 5000),
+        (vec![PodLeftBecause::NotReached], 5000),
+        (vec![leaving(), refused()], 5000),
+        // Pods that go by themselves are asked for no more, so a round only looks whether a change was missed.
+        (vec![leaving()], 30_000),
+        (vec![leaving(), leaving()], 30_000),
+    ] {
+        assert_eq!(due_ms(after_round(0, left.clone(), false)), ms, "{left:?}");
+        assert_eq!(due_ms(after_round(0, left.clone(), true)), 250, "{left:?}");
+    }
+}
+
+#[test]
 fn a_round_knows_how_long_its_drain_may_take() {
     let asked = |action, timeout: Option<u64>| Request {
         drain_timeout: timeout.map(Duration::from_secs),
@@ -87,7 +122,9 @@ fn a_round_knows_how_long_its_drain_may_take() {
     for (request, seconds) in [
         (None, 600),
         (Some(asked(Action::PowerOff, None)), 600),
-        (Some(asked(Action::PowerOff, Some(60))), 60),
+        (Some(asked(Action::PowerOff, Some(60))), 600),
+        (Some(asked(Action::PowerOff, Some(7200))), 7200),
+        (Some(asked(Action::Drain, Some(60))), 600),
         (Some(asked(Action::Drain, Some(7200))), 7200),
     ] {
         let node = NodeSeen {

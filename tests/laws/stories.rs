@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 
 use crate::facts::policy;
-use crate::world::{NODES, World};
+use crate::world::{NODES, World, host_ref};
 
 /// How many stories each property is tried with: `HAULOUT_STORIES` for a longer search.
 fn stories() -> u32 {
@@ -229,7 +229,10 @@ fn do_it(world: &mut World, happening: Happening, index: usize) {
         VcenterIsBack => world.vcenter_is_back(),
         ASecond => world.pass(Duration::from_secs(1)),
         AMinute => world.pass(Duration::from_secs(60)),
-        AnHour => world.pass(Duration::from_secs(3600)),
+        AnHour => {
+            world.pass(Duration::from_secs(3600));
+            world.guests_give_up();
+        }
     }
     world.settle();
 }
@@ -263,8 +266,14 @@ fn calm_down(world: &mut World, home_enters: bool) {
             host.is_unreachable = false;
         });
         happen(world, SpareIsOut, index);
-        if home_enters {
+        // Hosts elsewhere may go on refusing while the host that the episode is about is back.
+        let spare = host_ref(2 + index);
+        let home = world.episode(index).map(|episode| episode.host.moref);
+        let is_elsewhere = home.is_some_and(|home| home.as_ref() != Some(&spare));
+        if home_enters || !is_elsewhere {
             world.set_host(2 + index, |host| host.refuses_power_on = None);
+        }
+        if home_enters {
             happen(world, LabelIsBack, index);
             happen(world, HomeEnters, index);
         } else {
@@ -398,6 +407,8 @@ proptest! {
         // Whatever was asked for is over, and the node and its VM are in service.
         calm_down(&mut world, false);
         care(&mut world, false);
+        world.set_host(2, |host| host.refuses_power_on = None);
+        world.set_host(3, |host| host.refuses_power_on = None);
         world.person_powers_on(0);
         happen(&mut world, LabelIsBack, 0);
         happen(&mut world, NodeComesUp, 0);

@@ -573,6 +573,15 @@ impl World {
         self.tell_vm(index);
     }
 
+    /// What was asked of guests whose episodes have ended long ago is not made up for, and they do not stop any more.
+    pub fn guests_give_up(&mut self) {
+        for index in 0..self.vms.len() {
+            if !self.is_in_episode(index) {
+                self.vms[index].going_down = false;
+            }
+        }
+    }
+
     /// The guest that was asked to shut down does so.
     pub fn guest_stops(&mut self, index: usize) {
         if self.vms[index].power == Power::On && self.vms[index].going_down {

@@ -53,14 +53,14 @@ pub struct NodeMaintenanceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub target_host: Option<String>,
-    /// How long the drain may take, in the place of the controller's own setting.
+    /// How long the drain may take, in the place of the controller's own setting where that is shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 604800))]
     pub drain_timeout_seconds: Option<u32>,
-    /// What happens then, in the place of the controller's own setting. A request to drain, and no more, is held always.
+    /// What happens then: `Hold` goes before the controller's own setting. A request to drain, and no more, is held always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_timeout_action: Option<DrainTimeoutAction>,
-    /// How long the guest may take to shut down before its power is cut, in the place of the controller's own setting.
+    /// After how long the guest's power is cut, in the place of the controller's own setting where that is shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub guest_shutdown_timeout_seconds: Option<u32>,

@@ -87,11 +87,13 @@ impl Scene<'_> {
         self.episode.drained_for.plus(self.episode.elapsed.span())
     }
 
-    /// When the drain has taken as long as it may.
+    /// When the drain has taken as long as it may. A request may give it more time than the setting, and never less: whoever
+    /// may ask for a drain may not void the budgets of others by that.
     fn drain_deadline(self) -> Deadline {
         let request = self.seen.request.as_ref();
         let asked = request.and_then(|request| request.drain_timeout);
-        self.deadline(self.drain_elapsed(), asked.unwrap_or(self.policy.drain_timeout))
+        let timeout = self.policy.drain_timeout.max(asked.unwrap_or_default());
+        self.deadline(self.drain_elapsed(), timeout)
     }
 
     fn drain_timeout_action(self, call: Call<'_>) -> DrainTimeoutAction {
@@ -101,7 +103,14 @@ impl Scene<'_> {
             Call::Down | Call::Nothing | Call::Unclear | Call::Interrupted { .. } => {
                 let request = self.seen.request.as_ref();
                 let asked = request.and_then(|request| request.drain_timeout_action);
-                asked.unwrap_or(self.policy.drain_timeout_action)
+                match (asked, self.policy.drain_timeout_action) {
+                    (Some(DrainTimeoutAction::Hold), _) | (_, DrainTimeoutAction::Hold) => {
+                        DrainTimeoutAction::Hold
+                    }
+                    (Some(DrainTimeoutAction::PowerOff) | None, DrainTimeoutAction::PowerOff) => {
+                        DrainTimeoutAction::PowerOff
+                    }
+                }
             }
         }
     }
@@ -291,10 +300,11 @@ impl Scene<'_> {
         })
     }
 
+    /// A request may give the guest more time than the setting, and never less.
     fn guest_shutdown_timeout(self) -> Duration {
         let request = self.seen.request.as_ref();
         let asked = request.and_then(|request| request.guest_shutdown_timeout);
-        asked.unwrap_or(self.policy.guest_shutdown_timeout)
+        self.policy.guest_shutdown_timeout.max(asked.unwrap_or_default())
     }
 
     /// The guest was asked, once: the deadline of that request does the rest.

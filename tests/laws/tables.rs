@@ -1,0 +1,1605 @@
+//! Single situations with the decision that each calls for, where a law over all combinations would say too little.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haulout::ids::{BootId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
+use haulout::maintenance::clock::{Elapsed, Timer};
+use haulout::maintenance::decide::{Decision, Transition, decide, wants_place};
+use haulout::maintenance::effect::{Effect, EffectKind, Place};
+use haulout::maintenance::episode::{
+    Cordon, DrainEnd, Ended, Episode, HostMark, InFlight, Phase, PythonEpisode, PythonState, Record,
+    RefusedMove,
+};
+use haulout::maintenance::observed::{
+    Admission, Advice, Attempt, CordonedBy, HostState, Interrupted, Lead, Limit, NodeSeen, Observed, Outcome,
+    PowerSeen, RecordSeen, Strategy, VmFacts, VmSeen,
+};
+use haulout::maintenance::placement::Offer;
+use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout::maintenance::request::{Action, Request};
+use haulout::maintenance::waiting::{ParkReason, WaitingOn};
+
+use crate::cases::{held, parked, refused, report, uuid};
+use crate::facts::*;
+
+const SHUTTING_DOWN: Phase = Phase::ShuttingDown(DrainEnd::Complete);
+const POWERING_ON: Phase = Phase::PoweringOn { by_drs: false };
+
+fn new_boot() -> BootId {
+    BootId::new("boot-after")
+}
+
+fn to_spare() -> HostMark {
+    HostMark {
+        moref: Some(spare()),
+        name: "esx-spare".into(),
+    }
+}
+
+/// A node that Haulout has cordoned.
+fn cordoned() -> NodeSeen {
+    NodeSeen {
+        unschedulable: true,
+        cordoned_by: CordonedBy::Haulout,
+        ..node()
+    }
+}
+
+/// A cordoned node, whose VM is in this state on a host in that one.
+fn seen(power: PowerSeen, host: HostState) -> Observed {
+    observed(cordoned(), vm(power, host))
+}
+
+/// The same, and a list of this moment shows no pod.
+fn drained(host: HostState) -> Observed {
+    Observed {
+        drain: Some(report(moment(1).monotonic, 0, vec![])),
+        ..seen(PowerSeen::On, host)
+    }
+}
+
+fn vm_of(seen: &mut Observed) -> &mut VmFacts {
+    match &mut seen.vm {
+        VmSeen::Found(vm) => vm,
+        other => panic!("no VM: {other:?}"),
+    }
+}
+
+fn node_of(seen: &mut Observed) -> &mut NodeSeen {
+    seen.node.as_mut().expect("a Node")
+}
+
+/// Puts the VM on another host than the episode's.
+fn on_spare(mut seen: Observed, host: HostState, home: HostState) -> Observed {
+    let vm = vm_of(&mut seen);
+    vm.on = Some(spare());
+    vm.on_name = "esx-spare".to_owned();
+    vm.host = host;
+    Observed { home, ..seen }
+}
+
+fn attempt(seconds: i64, refusals: u32, outcome: Outcome) -> Attempt {
+    Attempt {
+        at: moment(seconds),
+        host: None,
+        task: None,
+        refusals,
+        tries: refusals.max(1),
+        outcome,
+    }
+}
+
+fn lasted(seconds: u64) -> Elapsed {
+    Elapsed::of(Duration::from_secs(seconds))
+}
+
+fn asked_for(seconds: u64) -> Option<Timer> {
+    Some(Timer {
+        since: at(0),
+        elapsed: lasted(seconds),
+    })
+}
+
+fn record(episode: &Episode) -> Record {
+    Record::Episode(Arc::new(episode.clone()))
+}
+
+/// An episode with our cordon, whose VM has not been off.
+fn down(phase: Phase) -> Episode {
+    episode(phase, Cordon::Ours, false)
+}
+
+/// An episode with our cordon, whose VM has been off.
+fn away(phase: Phase) -> Episode {
+    episode(phase, Cordon::Ours, true)
+}
+
+/// The decision for an open episode, two seconds after the beginning.
+fn decided(episode: &Episode, seen: &Observed) -> Decision {
+    decided_by(&policy(DrainTimeoutAction::PowerOff), episode, seen)
+}
+
+fn decided_by(policy: &Policy, episode: &Episode, seen: &Observed) -> Decision {
+    decide(&record(episode), seen, policy, moment(2))
+}
+
+fn transition(decision: Decision) -> Transition {
+    match decision {
+        Decision::Record(transition) => *transition,
+        other => panic!("nothing is written: {other:#?}"),
+    }
+}
+
+/// The episode that is written.
+fn written(decision: Decision) -> Episode {
+    let transition = transition(decision);
+    let episode = transition.record.episode();
+    episode.expect("an episode").clone()
+}
+
+fn effect(decision: Decision) -> Effect {
+    match decision {
+        Decision::Act { effect, .. } => effect,
+        other => panic!("nothing is done: {other:#?}"),
+    }
+}
+
+fn waiting(decision: Decision) -> WaitingOn {
+    match decision {
+        Decision::Wait { waiting_on, .. } => waiting_on,
+        other => panic!("it does not wait: {other:#?}"),
+    }
+}
+
+// Whose episode it is, and of which machine.
+
+#[test]
+fn record_with_another_epoch_is_taken_over_whether_higher_or_lower() {
+    // The Lease may have been deleted and made anew, and counts from the beginning then.
+    for (stands, leads, taken_over) in [(3, 7, true), (7, 3, true), (7, 7, false), (7, 0, false)] {
+        for has_node in [true, false] {
+            let mut seen = seen(PowerSeen::Off, HostState::InMaintenance);
+            seen.has_copy = true;
+            seen.lead = Lead {
+                epoch: leads,
+                ..Lead::ALONE
+            };
+            if !has_node {
+                seen.node = None;
+            }
+            let stands = Episode {
+                epoch: stands,
+                ..away(Phase::AwaitingHost)
+            };
+            let decision = decided(&stands, &seen);
+            let told = format!("epoch {leads} over {}, Node: {has_node}", stands.epoch);
+            if taken_over {
+                assert_eq!(written(decision).epoch, leads, "{told}");
+            } else {
+                assert!(matches!(waiting(decision), WaitingOn::HostExit { .. }), "{told}");
+            }
+        }
+    }
+}
+
+#[test]
+fn power_is_not_cut_while_the_node_object_is_gone() {
+    for phase in [
+        Phase::Queued,
+        Phase::Draining,
+        Phase::Drained,
+        SHUTTING_DOWN,
+        Phase::Rejoining,
+    ] {
+        for has_copy in [false, true] {
+            let mut seen = drained(entering());
+            seen.node = None;
+            seen.has_copy = has_copy;
+            let overdue = Episode {
+                in_flight: InFlight {
+                    guest_shutdown: asked_for(1000),
+                    power_off: asked_for(0),
+                    ..InFlight::default()
+                },
+                ..down(phase.clone())
+            };
+            assert_eq!(
+                waiting(decided(&overdue, &seen)),
+                WaitingOn::NodeObject,
+                "{phase:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_stands() {
+    let gone = |host| Observed {
+        node: None,
+        ..seen(PowerSeen::Off, host)
+    };
+    let power_on = Effect::PowerOn {
+        vm: VmRef::new("vm-1"),
+        place: Place::Host(home()),
+    };
+    for phase in [
+        Phase::Draining,
+        SHUTTING_DOWN,
+        Phase::AwaitingHost,
+        Phase::Rejoining,
+    ] {
+        let decision = decided(&away(phase), &gone(HostState::InService));
+        assert_eq!(effect(decision), power_on);
+    }
+    let stays_off = |episode: &Episode, seen: &Observed| {
+        assert_eq!(
+            waiting(decided(episode, seen)),
+            WaitingOn::NodeObject,
+            "{seen:#?}"
+        );
+    };
+    let waits = away(Phase::AwaitingHost);
+    for host in [
+        entering(),
+        HostState::InMaintenance,
+        HostState::Quarantined,
+        HostState::Unknown,
+    ] {
+        stays_off(&waits, &gone(host));
+    }
+    let asked = Observed {
+        request: Some(request(Action::PowerOff)),
+        ..gone(HostState::InService)
+    };
+    stays_off(&waits, &asked);
+    let kept_off = Episode {
+        kept_off_by: Some(request(Action::PowerOff).mark),
+        ..waits.clone()
+    };
+    stays_off(&kept_off, &gone(HostState::InService));
+    let mut another = gone(HostState::InService);
+    vm_of(&mut another).uuid = VmUuid::parse("4215e1a2-7c3d-9e4f-0102-0304050607ff");
+    let known = Episode {
+        vm_uuid: Some(uuid()),
+        ..waits.clone()
+    };
+    stays_off(&known, &another);
+    let mut tried = gone(HostState::InService);
+    let refusal = attempt(1, 3, refused(Advice::Retry));
+    tried.attempts.insert(EffectKind::PowerOn, refusal);
+    match decided(&waits, &tried) {
+        Decision::Wait { recheck, .. } => assert_eq!(recheck, Some(moment(5).monotonic)),
+        other => panic!("it is tried again at once: {other:#?}"),
+    }
+}
+
+/// A Node that was deleted and registered anew, not cordoned.
+fn registered_anew(power: PowerSeen) -> Observed {
+    let mut seen = observed(
+        NodeSeen {
+            uid: NodeUid::new("uid-2"),
+            ..node()
+        },
+        vm(power, entering()),
+    );
+    vm_of(&mut seen).uuid = Some(uuid());
+    seen
+}
+
+fn of_vm(episode: Episode) -> Episode {
+    Episode {
+        vm_uuid: Some(uuid()),
+        vm: Some(VmRef::new("vm-1")),
+        ..episode
+    }
+}
+
+#[test]
+fn episode_goes_on_on_a_node_registered_anew_only_if_the_vm_is_the_same() {
+    let other = VmUuid::parse("4215e1a2-7c3d-9e4f-0102-0304050607ff");
+    let same = Some(uuid());
+    let swapped = Some(uuid().swapped());
+    for (was, is, moref, powered_off, goes_on) in [
+        (same, same, "vm-1", false, true),
+        (same, swapped, "vm-1", false, true),
+        (same, other, "vm-1", false, false),
+        (same, other, "vm-1", true, false),
+        (same, None, "vm-1", false, false),
+        (None, same, "vm-1", false, false),
+        (None, None, "vm-1", false, false),
+        // Another VM under the same UUID while the first may still run, or the same one that was registered anew while it
+        // was off.
+        (same, same, "vm-2", false, false),
+        (same, same, "vm-2", true, true),
+    ] {
+        let mut seen = registered_anew(PowerSeen::On);
+        vm_of(&mut seen).uuid = is;
+        vm_of(&mut seen).moref = VmRef::new(moref);
+        let episode = Episode {
+            vm_uuid: was,
+            powered_off,
+            ..of_vm(down(Phase::Draining))
+        };
+        let decision = decided(&episode, &seen);
+        let told = format!("{was:?} {is:?} {moref} {powered_off}");
+        if goes_on {
+            assert_eq!(written(decision).node_uid, NodeUid::new("uid-2"), "{told}");
+        } else {
+            assert_eq!(
+                waiting(decision),
+                WaitingOn::Parked(ParkReason::AnotherNode),
+                "{told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn node_registered_anew_waits_until_its_vm_is_known() {
+    let another = WaitingOn::Parked(ParkReason::AnotherNode);
+    for (vm, waits_for) in [
+        (VmSeen::NotLookedUp, WaitingOn::VmLookup),
+        (VmSeen::Missing { was_known: true }, another.clone()),
+        (VmSeen::NoUuid, another.clone()),
+        (
+            VmSeen::Ambiguous([VmRef::new("vm-1"), VmRef::new("vm-2")].into()),
+            another.clone(),
+        ),
+        (VmSeen::Shared(vec![NodeName::new("other")]), another.clone()),
+    ] {
+        let seen = Observed {
+            vm,
+            ..registered_anew(PowerSeen::On)
+        };
+        let decision = decided(&of_vm(down(Phase::Draining)), &seen);
+        assert_eq!(waiting(decision), waits_for);
+    }
+}
+
+#[test]
+fn node_registered_anew_is_drained_again_before_its_power_is_cut() {
+    let (on, off) = (PowerSeen::On, PowerSeen::Off);
+    for (phase, power, next) in [
+        (Phase::Queued, on, Phase::Queued),
+        (Phase::Draining, on, Phase::Draining),
+        (Phase::Drained, on, Phase::Draining),
+        (SHUTTING_DOWN, on, Phase::Draining),
+        (Phase::ShuttingDown(DrainEnd::TimedOut), on, Phase::Draining),
+        (parked(&SHUTTING_DOWN), on, Phase::Draining),
+        (SHUTTING_DOWN, off, SHUTTING_DOWN),
+        (Phase::AwaitingHost, off, Phase::AwaitingHost),
+        (parked(&Phase::AwaitingHost), off, Phase::AwaitingHost),
+        (Phase::Rejoining, on, Phase::Rejoining),
+    ] {
+        let before = Episode {
+            drained_for: lasted(500),
+            elapsed: lasted(500),
+            ..of_vm(down(phase.clone()))
+        };
+        let transition = transition(decided(&before, &registered_anew(power)));
+        let after = transition.record.episode().unwrap();
+        assert_eq!(after.phase, next, "{phase:?}");
+        // Of what was scheduled there meanwhile nothing is known, so it has all its time.
+        assert_eq!((after.elapsed, after.drained_for), (Elapsed::ZERO, Elapsed::ZERO));
+        let is_cordoned = next != Phase::Queued;
+        assert_eq!(transition.unschedulable, is_cordoned.then_some(true), "{phase:?}");
+        let cordon = if is_cordoned { Cordon::Ours } else { Cordon::NotYet };
+        assert_eq!(after.cordon, cordon, "{phase:?}");
+    }
+}
+
+#[test]
+fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
+    let python = || Cordon::Adopted(Some("kubectl-replace".to_owned()));
+    let by_other = || CordonedBy::Other("kubectl-replace".to_owned());
+    for (before, is_put_back, by, after) in [
+        (Cordon::Ours, true, CordonedBy::Haulout, Cordon::Ours),
+        (Cordon::Ours, true, CordonedBy::Unknown, Cordon::Adopted(None)),
+        (Cordon::Ours, true, by_other(), python()),
+        (Cordon::Theirs, true, by_other(), Cordon::Theirs),
+        // Cordoned as it was registered: by whoever registered it.
+        (Cordon::Ours, false, by_other(), Cordon::Theirs),
+        (Cordon::Ours, false, CordonedBy::Haulout, Cordon::Theirs),
+    ] {
+        let mut seen = registered_anew(PowerSeen::On);
+        seen.is_record_on_node = is_put_back;
+        node_of(&mut seen).unschedulable = true;
+        node_of(&mut seen).cordoned_by = by.clone();
+        let episode = of_vm(episode(Phase::Draining, before.clone(), false));
+        let told = format!("{before:?} put back: {is_put_back} by {by:?}");
+        assert_eq!(written(decided(&episode, &seen)).cordon, after, "{told}");
+    }
+}
+
+// How it begins.
+
+#[test]
+fn node_that_may_not_drain_takes_no_place_in_the_queue() {
+    let place = |skip: bool, approved: bool, require_approval: bool| {
+        let mut node = node();
+        node.wishes.skip = skip;
+        node.wishes.approved = approved;
+        let vm = vm(PowerSeen::On, entering());
+        [Record::InService, record(&down(Phase::Queued))]
+            .map(|record| wants_place(&record, &node, &vm, None, require_approval))
+    };
+    assert_eq!(place(false, false, false), [Some(at(0)), Some(at(0))]);
+    assert_eq!(place(true, false, false), [None, None], "skip");
+    assert_eq!(place(false, false, true), [None, None], "not approved");
+    assert_eq!(place(false, true, true), [Some(at(0)), Some(at(0))], "approved");
+    assert_eq!(place(true, true, true), [None, None], "approved, and skip");
+}
+
+#[test]
+fn phases_that_are_about_to_drain_take_a_place_in_the_queue() {
+    let wants = |episode: &Episode, power, host, request: Option<Request>| {
+        let vm = vm(power, host);
+        wants_place(&record(episode), &cordoned(), &vm, request.as_ref(), false).is_some()
+    };
+    let (on, out) = (PowerSeen::On, HostState::InService);
+    for phase in [Phase::Queued, Phase::Drained, Phase::Rejoining] {
+        assert!(wants(&away(phase.clone()), on, entering(), None), "{phase:?}");
+        assert!(
+            !wants(&away(phase.clone()), PowerSeen::Off, entering(), None),
+            "{phase:?}"
+        );
+        assert!(!wants(&away(phase), on, out.clone(), None));
+    }
+    for phase in [Phase::Draining, SHUTTING_DOWN, Phase::AwaitingHost, POWERING_ON] {
+        assert!(!wants(&away(phase.clone()), on, entering(), None), "{phase:?}");
+    }
+    let keeps = Some(request(Action::Drain));
+    assert!(!wants(&down(Phase::Drained), on, out.clone(), keeps));
+    let asks = Some(request(Action::Reboot));
+    assert!(wants(&down(Phase::Drained), on, out.clone(), asks.clone()));
+    assert!(wants(&down(Phase::Rejoining), on, out.clone(), asks.clone()));
+    assert!(
+        !wants(&away(Phase::Rejoining), on, out, asks),
+        "it has been rebooted"
+    );
+}
+
+#[test]
+fn drain_that_needs_approval_does_not_begin_without_it() {
+    for (require_approval, approved, drains) in
+        [(false, false, true), (true, false, false), (true, true, true)]
+    {
+        let policy = Policy {
+            require_approval,
+            ..policy(DrainTimeoutAction::PowerOff)
+        };
+        let mut node = node();
+        node.wishes.approved = approved;
+        let seen = observed(node, vm(PowerSeen::On, entering()));
+        assert_eq!(seen.admission, Admission::Granted);
+        let begun = transition(decide(&Record::InService, &seen, &policy, moment(2)));
+        let phase = begun.record.phase();
+        let told = format!("required: {require_approval}, approved: {approved}");
+        assert_eq!(phase == Some(&Phase::Draining), drains, "{told}");
+        assert_eq!(phase == Some(&Phase::Queued), !drains, "{told}");
+        assert_eq!(begun.unschedulable, drains.then_some(true), "{told}");
+        let queued = decided_by(&policy, &episode(Phase::Queued, Cordon::NotYet, false), &seen);
+        if drains {
+            assert_eq!(written(queued).phase, Phase::Draining, "{told}");
+        } else {
+            assert_eq!(waiting(queued), WaitingOn::Approval, "{told}");
+        }
+    }
+}
+
+#[test]
+fn cordon_from_before_the_drain_counts_as_a_persons() {
+    let by = |manager: &str| CordonedBy::Other(manager.to_owned());
+    for (unschedulable, cordoned_by, cordon) in [
+        (false, CordonedBy::Unknown, Cordon::Ours),
+        (true, CordonedBy::Unknown, Cordon::Theirs),
+        (true, CordonedBy::Haulout, Cordon::Theirs),
+        (true, by("kubectl-cordon"), Cordon::Theirs),
+    ] {
+        let node = NodeSeen {
+            unschedulable,
+            cordoned_by,
+            ..node()
+        };
+        let seen = observed(node, vm(PowerSeen::On, entering()));
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        let queued = record(&episode(Phase::Queued, Cordon::NotYet, false));
+        for record in [Record::InService, queued] {
+            let begun = transition(decide(&record, &seen, &policy, moment(2)));
+            let episode = begun.record.episode().unwrap();
+            assert_eq!((&episode.phase, &episode.cordon), (&Phase::Draining, &cordon));
+            assert_eq!(begun.unschedulable, (!unschedulable).then_some(true));
+        }
+    }
+}
+
+// Parking, and what a phase has left of its time.
+
+#[test]
+fn drain_that_was_parked_has_its_whole_time_again() {
+    let waited = Episode {
+        elapsed: lasted(3600),
+        drained_for: lasted(500),
+        ..down(parked(&Phase::Draining))
+    };
+    let mut seen = seen(PowerSeen::On, entering());
+    let resumed = written(decided(&waited, &seen));
+    assert_eq!(resumed.phase, Phase::Draining);
+    assert_eq!(
+        (resumed.elapsed, resumed.drained_for),
+        (Elapsed::ZERO, Elapsed::ZERO)
+    );
+    assert_eq!(resumed.since, at(2));
+    seen.record_seen.at = moment(2);
+    seen.record_seen.phase_at = moment(2).monotonic;
+    match effect(decided(&resumed, &seen)) {
+        Effect::DrainRound { until, .. } => assert_eq!(until, moment(602).monotonic),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn parked_phase_stays_parked_while_its_reason_stands() {
+    let waits = down(parked(&Phase::Draining));
+    let of = |vm| Observed {
+        vm,
+        ..seen(PowerSeen::On, entering())
+    };
+    let missing = of(VmSeen::Missing { was_known: true });
+    assert_eq!(
+        waiting(decided(&waits, &missing)),
+        WaitingOn::Parked(ParkReason::VmMissing)
+    );
+    let Phase::Parked { reason, resume, .. } = written(decided(&waits, &of(VmSeen::NoUuid))).phase else {
+        panic!("it is not parked");
+    };
+    assert_eq!((reason, *resume), (ParkReason::NoUuid, Phase::Draining));
+}
+
+/// Episodes that wait for something with a deadline, each with that deadline in seconds.
+fn with_deadlines() -> Vec<(Episode, Observed, u64)> {
+    let to = to_spare();
+    let waits_for_ready = |mut seen: Observed| {
+        node_of(&mut seen).ready = false;
+        seen
+    };
+    let in_flight = |power_off| InFlight {
+        guest_shutdown: asked_for(1000),
+        power_off: asked_for(power_off),
+        ..InFlight::default()
+    };
+    let mut being_cut = seen(PowerSeen::On, HostState::InService);
+    vm_of(&mut being_cut).is_being_cut = true;
+    let mut refused_at_home = seen(PowerSeen::Off, HostState::InService);
+    let refusal = attempt(1, 1, refused(Advice::Cluster));
+    refused_at_home.attempts.insert(EffectKind::PowerOn, refusal);
+    refused_at_home.offer = Offer::default();
+    let refuses = HostMark {
+        moref: Some(home()),
+        name: "esx-home".into(),
+    };
+    let mut has_refused = away(Phase::AwaitingHost);
+    has_refused.refused(&home(), RefusedMove::PowerOn, "no");
+    has_refused.host = refuses;
+    vec![
+        (
+            away(Phase::Relocating { to }),
+            seen(PowerSeen::Off, HostState::InMaintenance),
+            600,
+        ),
+        (away(POWERING_ON), seen(PowerSeen::Off, HostState::InService), 300),
+        (
+            away(Phase::Rejoining),
+            waits_for_ready(seen(PowerSeen::On, HostState::InService)),
+            300,
+        ),
+        (has_refused, refused_at_home, 300),
+        (
+            Episode {
+                in_flight: in_flight(0),
+                ..down(SHUTTING_DOWN)
+            },
+            drained(entering()),
+            300,
+        ),
+        (
+            Episode {
+                in_flight: in_flight(0),
+                ..down(Phase::Rejoining)
+            },
+            being_cut,
+            300,
+        ),
+    ]
+}
+
+#[test]
+fn phase_that_is_overdue_is_parked_and_goes_on_trying() {
+    for (episode, seen, seconds) in with_deadlines() {
+        let after = |elapsed: u64| Episode {
+            elapsed: lasted(elapsed),
+            in_flight: InFlight {
+                power_off: episode.in_flight.power_off.and_then(|_| asked_for(elapsed)),
+                ..episode.in_flight
+            },
+            ..episode.clone()
+        };
+        let phase = episode.phase.name();
+        let before = decided(&after(seconds - 10), &seen);
+        assert!(
+            matches!(before, Decision::Act { .. } | Decision::Wait { .. }),
+            "{phase} is not overdue yet: {before:#?}"
+        );
+        let overdue = written(decided(&after(seconds), &seen));
+        let Phase::Parked { reason, resume, .. } = &overdue.phase else {
+            panic!("{phase} is not parked: {overdue:#?}");
+        };
+        assert!(
+            matches!(reason, ParkReason::Overdue { phase: overdue, .. } if overdue == phase),
+            "{phase}: {reason:?}"
+        );
+        assert_eq!(**resume, episode.phase);
+        let seen = Observed {
+            record_seen: RecordSeen {
+                at: moment(2),
+                ..seen.record_seen
+            },
+            ..seen
+        };
+        let still = decided(&overdue, &seen);
+        let is_tried = matches!(before, Decision::Act { .. });
+        match still {
+            Decision::Act { waiting_on, .. } => {
+                assert!(is_tried && matches!(waiting_on, WaitingOn::Parked(_)), "{phase}");
+            }
+            Decision::Wait { waiting_on, .. } => {
+                assert!(!is_tried && matches!(waiting_on, WaitingOn::Parked(_)), "{phase}");
+            }
+            other => panic!("{phase} does not stay parked: {other:#?}"),
+        }
+    }
+}
+
+// The drain and the shutdown.
+
+#[test]
+fn node_kept_drained_is_drained_again_when_a_pod_comes() {
+    let list = |revision, left| Some(report(moment(1).monotonic, revision, left));
+    for (drain, again) in [
+        (None, true),
+        (list(0, vec![]), true),
+        (list(0, vec![held()]), true),
+        (list(5, vec![held()]), true),
+        (list(5, vec![]), false),
+    ] {
+        let told = format!("{drain:?}");
+        let seen = Observed {
+            drain,
+            pods_revision: 5,
+            request: Some(request(Action::Drain)),
+            ..seen(PowerSeen::On, HostState::InService)
+        };
+        let decision = decided(&down(Phase::Drained), &seen);
+        if again {
+            assert_eq!(effect(decision).kind(), EffectKind::DrainRound, "{told}");
+        } else {
+            assert!(matches!(waiting(decision), WaitingOn::Request { .. }), "{told}");
+        }
+    }
+}
+
+#[test]
+fn drain_is_parked_when_the_node_is_uncordoned_twice() {
+    for phase in [Phase::Draining, Phase::Drained, SHUTTING_DOWN] {
+        for (recordoned, is_left) in [(0, false), (1, true), (2, true)] {
+            let mut seen = drained(entering());
+            node_of(&mut seen).unschedulable = false;
+            let before = Episode {
+                recordoned,
+                drained_for: lasted(500),
+                ..down(phase.clone())
+            };
+            let transition = transition(decided(&before, &seen));
+            let after = transition.record.episode().unwrap();
+            if is_left {
+                assert!(
+                    matches!(
+                        &after.phase,
+                        Phase::Parked {
+                            reason: ParkReason::Uncordoned,
+                            ..
+                        }
+                    ),
+                    "{after:#?}"
+                );
+                assert_eq!(transition.unschedulable, None);
+            } else {
+                assert_eq!(after.phase, Phase::Draining);
+                assert_eq!((after.recordoned, after.drained_for), (1, Elapsed::ZERO));
+                assert_eq!(transition.unschedulable, Some(true));
+            }
+        }
+    }
+}
+
+#[test]
+fn node_uncordoned_four_times_with_its_vm_away_stays_uncordoned() {
+    let phases = [
+        (Phase::AwaitingHost, PowerSeen::Off),
+        (POWERING_ON, PowerSeen::Off),
+        (Phase::Rejoining, PowerSeen::On),
+    ];
+    for (phase, power) in phases {
+        for (recordoned, is_left) in [(0, false), (2, false), (3, true)] {
+            let mut seen = seen(power, HostState::InMaintenance);
+            if phase != Phase::AwaitingHost {
+                vm_of(&mut seen).host = HostState::InService;
+            }
+            node_of(&mut seen).unschedulable = false;
+            node_of(&mut seen).ready = false;
+            let before = Episode {
+                recordoned,
+                ..away(phase.clone())
+            };
+            match decided(&before, &seen) {
+                Decision::Record(transition) => {
+                    assert!(!is_left, "{phase:?} {transition:#?}");
+                    assert_eq!(transition.unschedulable, Some(true));
+                    assert_eq!(transition.record.episode().unwrap().recordoned, recordoned + 1);
+                }
+                other => assert!(is_left, "{phase:?} {other:#?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn vm_with_a_question_is_neither_shut_down_nor_powered_on() {
+    let asked = Episode {
+        in_flight: InFlight {
+            guest_shutdown: asked_for(1000),
+            power_off: asked_for(0),
+            ..InFlight::default()
+        },
+        ..down(SHUTTING_DOWN)
+    };
+    for (episode, seen, kind) in [
+        (
+            down(SHUTTING_DOWN),
+            drained(entering()),
+            EffectKind::ShutdownGuest,
+        ),
+        (asked, drained(entering()), EffectKind::PowerOff),
+        (
+            away(POWERING_ON),
+            seen(PowerSeen::Off, HostState::InService),
+            EffectKind::PowerOn,
+        ),
+    ] {
+        assert_eq!(effect(decided(&episode, &seen)).kind(), kind);
+        let mut seen = seen;
+        vm_of(&mut seen).question = Some("copied or moved?".to_owned());
+        assert_eq!(
+            waiting(decided(&episode, &seen)),
+            WaitingOn::Question("copied or moved?".to_owned())
+        );
+    }
+}
+
+#[test]
+fn node_whose_guest_rebooted_in_the_shutdown_is_drained_again() {
+    let (old, new) = (Some(old_boot()), Some(new_boot()));
+    for (drained_boot, boot_before, powered_off, told, is_drained_again) in [
+        (&old, &old, false, &old, false),
+        (&old, &old, false, &new, true),
+        // Drained a second time in the episode, on the boot that it came back with.
+        (&new, &old, true, &new, false),
+        (&new, &old, true, &old, true),
+        // A record from before the drained boot was noted: the boot before is it, unless the VM was off since.
+        (&None, &old, false, &new, true),
+        (&None, &old, true, &new, false),
+        (&old, &old, false, &None, false),
+        (&None, &None, false, &new, false),
+    ] {
+        let mut seen = drained(entering());
+        node_of(&mut seen).boot_id.clone_from(told);
+        for in_flight in [None, asked_for(10), asked_for(1000)] {
+            let before = Episode {
+                drained_boot: drained_boot.clone(),
+                boot_before: boot_before.clone(),
+                drained_for: lasted(500),
+                in_flight: InFlight {
+                    guest_shutdown: in_flight,
+                    ..InFlight::default()
+                },
+                ..episode(SHUTTING_DOWN, Cordon::Ours, powered_off)
+            };
+            let decision = decided(&before, &seen);
+            let next = match &decision {
+                Decision::Record(transition) => transition.record.episode().cloned(),
+                _ => None,
+            };
+            let drains = next.filter(|next| next.phase == Phase::Draining);
+            let case = format!("drained {drained_boot:?}, tells {told:?}, off before: {powered_off}");
+            assert_eq!(drains.is_some(), is_drained_again, "{case}: {decision:#?}");
+            if let Some(next) = drains {
+                assert_eq!(
+                    (&next.drained_boot, next.drained_for),
+                    (told, Elapsed::ZERO),
+                    "{case}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn cancel_in_the_shutdown_ends_only_if_no_guest_was_asked() {
+    let asked = |outcome| Some(attempt(1, 1, outcome));
+    for (from_the_start, tried, noted, ends) in [
+        (true, None, None, true),
+        (true, asked(refused(Advice::Retry)), None, true),
+        (true, asked(refused(Advice::NoTools)), None, true),
+        (true, asked(Outcome::Asked), None, false),
+        (true, asked(Outcome::Done), None, false),
+        (true, asked(refused(Advice::Unanswered)), None, false),
+        // A process before this one may have asked, and has not come to write that down.
+        (false, None, None, false),
+        (true, None, asked_for(10), false),
+    ] {
+        let mut seen = drained(HostState::InService);
+        seen.record_seen.from_the_start = from_the_start;
+        let told = format!("from the start: {from_the_start}, {tried:?}, on record: {noted:?}");
+        seen.attempts
+            .extend(tried.map(|tried| (EffectKind::ShutdownGuest, tried)));
+        let before = Episode {
+            in_flight: InFlight {
+                guest_shutdown: noted,
+                ..InFlight::default()
+            },
+            ..down(SHUTTING_DOWN)
+        };
+        let transition = transition(decided(&before, &seen));
+        match transition.record.episode() {
+            None => {
+                assert!(ends, "{told}");
+                assert_eq!(transition.ended, Some(Ended::Cancelled));
+                assert_eq!(transition.unschedulable, Some(false));
+            }
+            Some(after) => {
+                assert!(!ends, "{told}");
+                assert_eq!(after.phase, Phase::Rejoining, "{told}");
+                assert!(after.in_flight.guest_shutdown.is_some(), "{told}");
+                assert_eq!(transition.unschedulable, None, "{told}");
+            }
+        }
+    }
+}
+
+#[test]
+fn asked_guest_holds_up_the_end_for_its_timeout_and_the_monitor_grace() {
+    for (elapsed, ends) in [(0, false), (119, false), (170, false), (180, true)] {
+        let before = Episode {
+            in_flight: InFlight {
+                guest_shutdown: asked_for(elapsed),
+                ..InFlight::default()
+            },
+            ..down(Phase::Rejoining)
+        };
+        let decision = decided(&before, &seen(PowerSeen::On, HostState::InService));
+        if ends {
+            assert_eq!(transition(decision).record, Record::InService);
+        } else {
+            let until = at(180 - i64::try_from(elapsed).unwrap());
+            assert_eq!(waiting(decision), WaitingOn::GuestShutdownAfterCancel { until });
+        }
+    }
+}
+
+// What a request may ask for.
+
+#[test]
+fn request_gives_a_guest_more_time_than_the_setting_and_never_less() {
+    // The setting is 120 s.
+    for (asked, seconds) in [(None, 120), (Some(5), 120), (Some(120), 120), (Some(600), 600)] {
+        let mut seen = drained(HostState::InService);
+        seen.request = Some(Request {
+            guest_shutdown_timeout: asked.map(Duration::from_secs),
+            ..request(Action::PowerOff)
+        });
+        let after = |elapsed| Episode {
+            in_flight: InFlight {
+                guest_shutdown: asked_for(elapsed),
+                ..InFlight::default()
+            },
+            ..down(SHUTTING_DOWN)
+        };
+        let until = at(i64::try_from(seconds).unwrap());
+        assert_eq!(
+            waiting(decided(&after(0), &seen)),
+            WaitingOn::GuestShutdown { until },
+            "{asked:?}"
+        );
+        let waits = decided(&after(seconds - 3), &seen);
+        assert!(matches!(waits, Decision::Wait { .. }), "{asked:?} {waits:#?}");
+        let cut = written(decided(&after(seconds - 2), &seen));
+        assert!(cut.in_flight.power_off.is_some(), "{asked:?}");
+        // The same for one that was not asked, because it refused.
+        let refusal = attempt(1, 1, refused(Advice::Retry));
+        seen.attempts.insert(EffectKind::ShutdownGuest, refusal);
+        let unasked = |elapsed| Episode {
+            elapsed: lasted(elapsed),
+            ..down(SHUTTING_DOWN)
+        };
+        let waits = decided(&unasked(seconds - 3), &seen);
+        assert!(!matches!(waits, Decision::Record(_)), "{asked:?} {waits:#?}");
+        let cut = written(decided(&unasked(seconds - 2), &seen));
+        assert!(cut.in_flight.power_off.is_some(), "{asked:?}");
+    }
+}
+
+#[test]
+fn request_keeps_power_from_being_cut_on_pods_and_never_cuts_it() {
+    let (hold, power_off) = (DrainTimeoutAction::Hold, DrainTimeoutAction::PowerOff);
+    for (setting, asked, cuts) in [
+        (power_off, None, true),
+        (power_off, Some(power_off), true),
+        (power_off, Some(hold), false),
+        (hold, None, false),
+        (hold, Some(power_off), false),
+        (hold, Some(hold), false),
+    ] {
+        for host in [HostState::InService, entering()] {
+            let seen = Observed {
+                drain: Some(report(moment(1).monotonic, 0, vec![held()])),
+                are_budgets_heard: true,
+                request: Some(Request {
+                    drain_timeout_action: asked,
+                    ..request(Action::PowerOff)
+                }),
+                ..seen(PowerSeen::On, host)
+            };
+            let overdue = Episode {
+                elapsed: lasted(600),
+                ..down(Phase::Draining)
+            };
+            let decision = decided_by(&policy(setting), &overdue, &seen);
+            let told = format!("{setting:?}, asked for: {asked:?}");
+            if cuts {
+                let next = written(decision);
+                assert_eq!(next.phase, Phase::ShuttingDown(DrainEnd::TimedOut), "{told}");
+                assert_eq!(next.left_behind, ["ml/train"], "{told}");
+            } else {
+                assert_eq!(waiting(decision), WaitingOn::DrainHeld(vec![held()]), "{told}");
+            }
+        }
+    }
+}
+
+// Refusals.
+
+/// How long after a refusal the power-on is tried again, in seconds.
+fn power_on_again_after(advice: Advice, refusals: u32) -> u64 {
+    let mut seen = seen(PowerSeen::Off, HostState::InService);
+    let refusal = attempt(1, refusals, refused(advice));
+    seen.attempts.insert(EffectKind::PowerOn, refusal);
+    let policy = policy(DrainTimeoutAction::PowerOff);
+    let episode = record(&away(POWERING_ON));
+    let due = match decide(&episode, &seen, &policy, moment(1)) {
+        Decision::Wait {
+            waiting_on: WaitingOn::Retry { .. },
+            recheck: Some(due),
+        } => due,
+        other => panic!("{advice:?}: {other:#?}"),
+    };
+    let pause = due.since(moment(1).monotonic);
+    let again = decide(&episode, &seen, &policy, moment(1).after(pause));
+    assert_eq!(effect(again).kind(), EffectKind::PowerOn, "{advice:?}");
+    pause.as_secs()
+}
+
+#[test]
+fn pause_after_a_refusal_doubles_up_to_the_longest() {
+    for advice in [Advice::Retry, Advice::Unanswered, Advice::Cluster] {
+        let pauses = [1, 2, 3, 4, 5, 6, 60].map(|refusals| power_on_again_after(advice, refusals));
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30], "{advice:?}");
+    }
+    let policy = policy(DrainTimeoutAction::PowerOff);
+    let pauses = [0, 1, 2, 3, u32::MAX].map(|refusals| policy.backoff(refusals).as_secs());
+    assert_eq!(pauses, [1, 1, 2, 4, 30]);
+}
+
+#[test]
+fn refusal_that_a_person_must_cure_is_tried_again_at_the_longest_pause() {
+    for refusals in [1, 2, 60] {
+        assert_eq!(power_on_again_after(Advice::Person, refusals), 30);
+    }
+}
+
+#[test]
+fn each_kind_of_effect_waits_after_a_refusal() {
+    let guest_gone = InFlight {
+        guest_shutdown: asked_for(1000),
+        power_off: asked_for(0),
+        ..InFlight::default()
+    };
+    let mut unread = seen(PowerSeen::Off, HostState::InMaintenance);
+    unread.offer.survey = vec![spare()];
+    let mut fits = unread.clone();
+    fits.offer.fits = Some((spare(), "esx-spare".to_owned()));
+    let read = attempt(1, 0, Outcome::Done);
+    fits.attempts.insert(EffectKind::Survey, read);
+    let cut = Episode {
+        in_flight: guest_gone,
+        ..down(SHUTTING_DOWN)
+    };
+    for (kind, episode, seen) in [
+        (
+            EffectKind::DrainRound,
+            down(Phase::Draining),
+            seen(PowerSeen::On, entering()),
+        ),
+        (
+            EffectKind::ShutdownGuest,
+            down(SHUTTING_DOWN),
+            drained(entering()),
+        ),
+        (EffectKind::PowerOff, cut, drained(entering())),
+        (EffectKind::Survey, away(Phase::AwaitingHost), unread),
+        (
+            EffectKind::Relocate,
+            away(Phase::Relocating { to: to_spare() }),
+            seen(PowerSeen::Off, HostState::InMaintenance),
+        ),
+        (
+            EffectKind::PowerOn,
+            away(POWERING_ON),
+            seen(PowerSeen::Off, HostState::InService),
+        ),
+    ] {
+        assert_eq!(effect(decided(&episode, &seen)).kind(), kind);
+        let mut tried = seen.clone();
+        let refusal = attempt(1, 3, refused(Advice::Retry));
+        tried.attempts.insert(kind, refusal);
+        let pause = decided(&episode, &tried);
+        match &pause {
+            Decision::Wait { recheck, .. } => {
+                assert!(recheck.is_some_and(|at| at <= moment(5).monotonic), "{kind:?}");
+            }
+            other => panic!("{kind:?}: {other:#?}"),
+        }
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        let again = decide(&record(&episode), &tried, &policy, moment(5));
+        assert_eq!(effect(again).kind(), kind);
+    }
+    // A host that has refused is not gone to from the wait for a host either, before its pause is over.
+    let policy = policy(DrainTimeoutAction::PowerOff);
+    let waits = away(Phase::AwaitingHost);
+    assert_eq!(
+        written(decided(&waits, &fits)).phase,
+        Phase::Relocating { to: to_spare() }
+    );
+    let refusal = attempt(1, 3, refused(Advice::Retry));
+    fits.attempts.insert(EffectKind::Relocate, refusal);
+    match decided(&waits, &fits) {
+        Decision::Wait { recheck, .. } => assert_eq!(recheck, Some(moment(5).monotonic)),
+        other => panic!("{other:#?}"),
+    }
+    let again = decide(&record(&waits), &fits, &policy, moment(5));
+    assert_eq!(written(again).phase, Phase::Relocating { to: to_spare() });
+}
+
+// With the VM off.
+
+#[test]
+fn boot_that_the_node_tells_when_its_vm_goes_off_is_the_one_before() {
+    for phase in [
+        Phase::Queued,
+        Phase::Draining,
+        Phase::Drained,
+        SHUTTING_DOWN,
+        Phase::Rejoining,
+    ] {
+        for (told, before) in [(Some(new_boot()), new_boot()), (None, old_boot())] {
+            for host in [HostState::InMaintenance, HostState::InService] {
+                let mut seen = seen(PowerSeen::Off, host);
+                node_of(&mut seen).boot_id.clone_from(&told);
+                let was = Episode {
+                    in_flight: InFlight {
+                        guest_shutdown: asked_for(10),
+                        ..InFlight::default()
+                    },
+                    ..down(phase.clone())
+                };
+                let off = written(decided(&was, &seen));
+                assert_eq!(off.boot_before, Some(before.clone()), "{phase:?} {told:?}");
+                assert!(off.powered_off && off.in_flight.is_empty(), "{phase:?}");
+                assert!(off.phase.vm_is_off(), "{phase:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
+    for (strategy, by_drs) in [(Strategy::Migrate, true), (Strategy::Wait, false)] {
+        let mut seen = seen(PowerSeen::Off, HostState::InMaintenance);
+        vm_of(&mut seen).drs = true;
+        node_of(&mut seen).wishes.strategy = strategy;
+        let placed = Phase::PoweringOn { by_drs: true };
+        let went_off = written(decided(&down(SHUTTING_DOWN), &seen));
+        assert_eq!(went_off.phase == placed, by_drs, "{strategy:?}");
+        match decided(&away(Phase::AwaitingHost), &seen) {
+            Decision::Record(next) => assert!(by_drs && next.record.phase() == Some(&placed)),
+            other => {
+                assert!(!by_drs, "{strategy:?}");
+                assert!(matches!(waiting(other), WaitingOn::HostExit { .. }));
+            }
+        }
+        // Said while DRS was about to be asked.
+        match decided(&away(placed), &seen) {
+            Decision::Act { effect, .. } => {
+                let place = Place::Drs;
+                let vm = VmRef::new("vm-1");
+                assert!(by_drs && effect == Effect::PowerOn { vm, place });
+            }
+            other => {
+                assert!(!by_drs, "{strategy:?}");
+                assert_eq!(written(other).phase, Phase::AwaitingHost);
+            }
+        }
+    }
+}
+
+#[test]
+fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
+    for (strategy, refusals, leaves) in [
+        (Strategy::Migrate, 3, false),
+        (Strategy::Migrate, 4, true),
+        (Strategy::Wait, 4, false),
+        (Strategy::Wait, 100, false),
+    ] {
+        let mut seen = seen(PowerSeen::Off, HostState::InService);
+        node_of(&mut seen).wishes.strategy = strategy;
+        let refusal = attempt(1, refusals, refused(Advice::OtherHost));
+        seen.attempts.insert(EffectKind::PowerOn, refusal);
+        match decided(&away(POWERING_ON), &seen) {
+            Decision::Record(next) => {
+                assert!(leaves, "{strategy:?} {refusals}");
+                let next = next.record.episode().unwrap();
+                assert_eq!(next.phase, Phase::AwaitingHost);
+                assert!(next.refusal_of(&home()).is_some());
+            }
+            other => assert!(!leaves, "{strategy:?} {refusals} {other:#?}"),
+        }
+    }
+}
+
+#[test]
+fn only_a_reading_made_during_the_wait_says_where_there_is_a_place() {
+    for (read_at, moves) in [(None, false), (Some(-5), false), (Some(1), true)] {
+        let mut seen = seen(PowerSeen::Off, HostState::InMaintenance);
+        seen.offer.fits = Some((spare(), "esx-spare".to_owned()));
+        seen.offer.survey = vec![spare()];
+        let read = read_at.map(|at| (EffectKind::Survey, attempt(at, 0, Outcome::Done)));
+        seen.attempts.extend(read);
+        let decision = decided(&away(Phase::AwaitingHost), &seen);
+        if moves {
+            assert_eq!(written(decision).phase, Phase::Relocating { to: to_spare() });
+        } else {
+            assert_eq!(effect(decision).kind(), EffectKind::Survey, "read at {read_at:?}");
+        }
+    }
+}
+
+#[test]
+fn move_is_given_up_when_the_own_host_is_back() {
+    let to = |host: HostRef| HostMark {
+        name: host.as_str().into(),
+        moref: Some(host),
+    };
+    let (out, away_from) = (HostState::InService, HostState::InMaintenance);
+    let at_home = |host| seen(PowerSeen::Off, host);
+    let at_spare = |host, home| on_spare(seen(PowerSeen::Off, away_from.clone()), host, home);
+    let asked = |seen| Observed {
+        request: Some(request(Action::Relocate { to: None })),
+        ..seen
+    };
+    let full = |seen| Observed {
+        target: entering(),
+        ..seen
+    };
+    let third = HostRef::new("host-third");
+    for (case, target, seen, moves) in [
+        ("home is away", spare(), at_home(away_from.clone()), true),
+        ("home is back", spare(), at_home(out.clone()), false),
+        ("asked for", spare(), asked(at_home(out.clone())), true),
+        (
+            "the target leaves",
+            spare(),
+            full(at_home(away_from.clone())),
+            false,
+        ),
+        (
+            "asked for, the target leaves",
+            spare(),
+            full(asked(at_home(out.clone()))),
+            false,
+        ),
+        (
+            "from another host that leaves, home is away",
+            third.clone(),
+            at_spare(away_from.clone(), away_from.clone()),
+            true,
+        ),
+        (
+            "from another host that leaves, home is back",
+            third,
+            at_spare(away_from.clone(), out.clone()),
+            false,
+        ),
+        ("home", home(), at_spare(away_from.clone(), out.clone()), true),
+        (
+            "home, and where it stands is free",
+            home(),
+            at_spare(out.clone(), out.clone()),
+            false,
+        ),
+    ] {
+        let phase = Phase::Relocating {
+            to: to(target.clone()),
+        };
+        let decision = decided(&away(phase), &seen);
+        if moves {
+            let relocate = Effect::Relocate {
+                vm: VmRef::new("vm-1"),
+                to: target,
+            };
+            assert_eq!(effect(decision), relocate, "{case}");
+        } else {
+            assert_eq!(written(decision).phase, Phase::AwaitingHost, "{case}");
+        }
+    }
+}
+
+// The way back.
+
+#[test]
+fn vm_found_running_on_another_host_counts_as_moved_there() {
+    for phase in [
+        Phase::AwaitingHost,
+        Phase::Relocating { to: to_spare() },
+        POWERING_ON,
+        Phase::PoweringOn { by_drs: true },
+    ] {
+        let at_home = seen(PowerSeen::On, HostState::InService);
+        let elsewhere = on_spare(at_home.clone(), HostState::InService, HostState::InMaintenance);
+        for (seen, moved_to) in [(at_home, None), (elsewhere, Some(to_spare()))] {
+            let before = Episode {
+                kept_off_by: Some(request(Action::PowerOff).mark),
+                ..away(phase.clone())
+            };
+            let after = written(decided(&before, &seen));
+            assert_eq!(
+                (after.phase, after.moved_to),
+                (Phase::Rejoining, moved_to),
+                "{phase:?}"
+            );
+            assert_eq!(after.kept_off_by, None, "{phase:?}");
+        }
+    }
+}
+
+#[test]
+fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
+    let came_back = Episode {
+        moved_to: Some(to_spare()),
+        recordoned: 2,
+        drained_for: lasted(500),
+        drained_boot: Some(old_boot()),
+        ..{
+            let mut episode = away(Phase::Rejoining);
+            episode.refused(&HostRef::new("host-third"), RefusedMove::Relocate, "no");
+            episode
+        }
+    };
+    let mut seen = on_spare(seen(PowerSeen::On, entering()), entering(), HostState::InService);
+    node_of(&mut seen).boot_id = Some(new_boot());
+    let again = written(decided(&came_back, &seen));
+    assert_eq!(again.phase, Phase::Draining);
+    assert_eq!((again.host, again.moved_to), (to_spare(), None));
+    assert_eq!(again.drained_boot, Some(new_boot()));
+    assert_eq!((again.recordoned, again.drained_for), (0, Elapsed::ZERO));
+    assert!(again.refusals.is_empty());
+    // It is back as it is, if it need not leave after all.
+    assert_eq!(again.boot_before, Some(old_boot()));
+    seen.admission = Admission::Behind {
+        ahead: vec![NodeName::new("other")],
+        limit: Limit::ConcurrentDrains(1),
+    };
+    assert!(matches!(
+        waiting(decided(&came_back, &seen)),
+        WaitingOn::Slot { .. }
+    ));
+}
+
+#[test]
+fn ready_of_an_unknown_boot_counts_after_the_monitor_grace() {
+    let (known, told) = (Some(old_boot()), Some(new_boot()));
+    for (boot_before, boot, elapsed, is_back) in [
+        (&known, &told, 0, true),
+        (&known, &known, 0, false),
+        (&known, &known, 1000, false),
+        (&known, &None, 1000, false),
+        // An episode of the Python controller, adopted with the VM on.
+        (&None, &told, 0, false),
+        (&None, &told, 50, false),
+        (&None, &told, 60, true),
+        (&None, &None, 60, false),
+    ] {
+        let mut seen = seen(PowerSeen::On, HostState::InService);
+        node_of(&mut seen).boot_id.clone_from(boot);
+        let before = Episode {
+            boot_before: boot_before.clone(),
+            elapsed: lasted(elapsed),
+            ..away(Phase::Rejoining)
+        };
+        let case = format!("before {boot_before:?}, tells {boot:?}, after {elapsed} s");
+        let decision = decided(&before, &seen);
+        match &decision {
+            Decision::Record(next) if next.record == Record::InService => assert!(is_back, "{case}"),
+            Decision::Wait {
+                waiting_on: WaitingOn::NodeReady { .. },
+                recheck,
+            } => {
+                assert!(!is_back, "{case}");
+                let grace = moment(60).monotonic;
+                assert!(elapsed > 0 || recheck.is_some_and(|at| at <= grace), "{case}");
+            }
+            Decision::Record(next) => {
+                let phase = next.record.phase();
+                assert!(
+                    !is_back && matches!(phase, Some(Phase::Parked { .. })),
+                    "{case}: {phase:?}"
+                );
+            }
+            other => panic!("{case}: {other:#?}"),
+        }
+    }
+}
+
+#[test]
+fn node_is_uncordoned_at_the_end_only_if_the_cordon_is_to_go() {
+    let python = || Cordon::Adopted(Some("python".to_owned()));
+    let by = |manager: &str| CordonedBy::Other(manager.to_owned());
+    for (cordon, cordoned_by, keep, uncordons) in [
+        (Cordon::Ours, CordonedBy::Haulout, false, true),
+        (Cordon::Ours, CordonedBy::Haulout, true, false),
+        (Cordon::Ours, CordonedBy::Unknown, false, true),
+        (Cordon::Ours, by("kubectl-cordon"), false, false),
+        (Cordon::Theirs, CordonedBy::Haulout, false, false),
+        (Cordon::NotYet, CordonedBy::Haulout, false, false),
+        (python(), by("python"), false, true),
+        (python(), by("python"), true, false),
+        (python(), by("kubectl-cordon"), false, false),
+    ] {
+        let mut seen = seen(PowerSeen::On, HostState::InService);
+        let node = node_of(&mut seen);
+        node.cordoned_by = cordoned_by.clone();
+        node.keep_cordoned = keep;
+        let case = format!("{cordon:?} by {cordoned_by:?}, to be kept: {keep}");
+        let cancelled = episode(Phase::Draining, cordon, false);
+        let end = transition(decided(&cancelled, &seen));
+        assert_eq!(end.record, Record::InService, "{case}");
+        assert_eq!(end.unschedulable, uncordons.then_some(false), "{case}");
+    }
+    for keep in [false, true] {
+        let mut seen = seen(PowerSeen::On, HostState::InService);
+        let node = node_of(&mut seen);
+        node.boot_id = Some(new_boot());
+        node.keep_cordoned = keep;
+        let end = transition(decided(&away(Phase::Rejoining), &seen));
+        assert_eq!(
+            (end.record, end.ended),
+            (Record::InService, Some(Ended::Succeeded))
+        );
+        assert_eq!(end.unschedulable, (!keep).then_some(false));
+    }
+}
+
+#[test]
+fn vm_that_keeps_going_off_is_powered_on_after_pauses_and_then_parked() {
+    let lost = |power_losses| Episode {
+        power_losses,
+        ..away(Phase::Rejoining)
+    };
+    let off = seen(PowerSeen::Off, HostState::InService);
+    for (losses, pause) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16)] {
+        let again = written(decided(&lost(losses), &off));
+        // With its host in service it would be powered on at once otherwise.
+        assert_eq!(
+            (&again.phase, again.power_losses),
+            (&Phase::AwaitingHost, losses + 1)
+        );
+        let mut off = off.clone();
+        off.record_seen.at = moment(2);
+        off.record_seen.phase_at = moment(2).monotonic;
+        match decided(&again, &off) {
+            Decision::Wait {
+                waiting_on: WaitingOn::PowerOnPause { .. },
+                recheck,
+            } => assert_eq!(recheck, Some(moment(2 + pause).monotonic), "after {losses}"),
+            other => panic!("after {losses}: {other:#?}"),
+        }
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        let on = decide(&record(&again), &off, &policy, moment(2 + pause));
+        assert_eq!(written(on).phase, POWERING_ON, "after {losses}");
+    }
+    let parked = written(decided(&lost(5), &off));
+    assert!(
+        matches!(
+            parked.phase,
+            Phase::Parked {
+                reason: ParkReason::PowerLost { losses: 6 },
+                ..
+            }
+        ),
+        "{parked:#?}"
+    );
+    // The first time it goes off is no loss: that is what was to be reached.
+    for episode in [down(SHUTTING_DOWN), down(Phase::Rejoining)] {
+        let next = written(decided(&episode, &off));
+        assert_eq!((next.phase, next.power_losses), (POWERING_ON, 0));
+    }
+}
+
+#[test]
+fn python_episode_is_adopted_with_what_the_vm_and_the_node_tell() {
+    let (on, off) = (PowerSeen::On, PowerSeen::Off);
+    for (state, power, phase, boot_before) in [
+        (PythonState::Draining, on, Phase::Draining, Some(old_boot())),
+        (PythonState::Draining, off, Phase::Draining, Some(old_boot())),
+        (
+            PythonState::PoweredOff,
+            off,
+            Phase::AwaitingHost,
+            Some(old_boot()),
+        ),
+        // It may have booted since, so the boot that the Node tells need not be the one before.
+        (PythonState::PoweredOff, on, Phase::AwaitingHost, None),
+        (PythonState::Migrated, off, Phase::Rejoining, Some(old_boot())),
+        (PythonState::Migrated, on, Phase::Rejoining, None),
+    ] {
+        for (cordoned_by, manager) in [
+            (CordonedBy::Other("python".to_owned()), Some("python".to_owned())),
+            (CordonedBy::Unknown, None),
+        ] {
+            let mut seen = seen(power, HostState::InMaintenance);
+            node_of(&mut seen).cordoned_by = cordoned_by;
+            let python = Record::Python(PythonEpisode {
+                state,
+                host: "esx-home".to_owned(),
+                migrated_to_host: None,
+                since: at(0),
+            });
+            let policy = policy(DrainTimeoutAction::PowerOff);
+            let adopted = transition(decide(&python, &seen, &policy, moment(2)));
+            assert_eq!(adopted.unschedulable, None);
+            let episode = adopted.record.episode().unwrap();
+            assert_eq!(
+                (&episode.phase, &episode.boot_before),
+                (&phase, &boot_before),
+                "{state:?} {power:?}"
+            );
+            assert_eq!(episode.cordon, Cordon::Adopted(manager));
+            assert_eq!(episode.powered_off, state != PythonState::Draining);
+            assert_eq!(episode.gpus_before, gpus(2).into());
+            assert_eq!(episode.host.moref, Some(home()));
+        }
+    }
+}
+
+#[test]
+fn failed_maintenance_leaves_the_node_as_it_is_for_the_grace() {
+    let in_phase = |phase: Phase| {
+        let power = if phase.vm_is_off() {
+            PowerSeen::Off
+        } else {
+            PowerSeen::On
+        };
+        let mut seen = seen(power, HostState::InService);
+        vm_of(&mut seen).interrupted = Some(Interrupted {
+            at: moment(0),
+            said: "a timeout".to_owned(),
+        });
+        (down(phase), seen)
+    };
+    for phase in [
+        Phase::Queued,
+        Phase::Draining,
+        Phase::Drained,
+        SHUTTING_DOWN,
+        Phase::AwaitingHost,
+    ] {
+        let (episode, mut seen) = in_phase(phase.clone());
+        match decided(&episode, &seen) {
+            Decision::Wait {
+                waiting_on: WaitingOn::MaintenanceRetry { said, until },
+                recheck,
+            } => {
+                assert_eq!((said.as_str(), until), ("a timeout", at(10)));
+                assert_eq!(recheck, Some(moment(10).monotonic));
+            }
+            other => panic!("{phase:?}: {other:#?}"),
+        }
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        let over = transition(decide(&record(&episode), &seen, &policy, moment(10)));
+        assert_ne!(over.record.phase(), Some(&phase), "it is taken for given up");
+        // A person who asks for it to be off does not wait for a maintenance.
+        seen.request = Some(request(Action::PowerOff));
+        let asked = decided(&episode, &seen);
+        assert!(
+            !matches!(
+                asked,
+                Decision::Wait {
+                    waiting_on: WaitingOn::MaintenanceRetry { .. },
+                    ..
+                }
+            ),
+            "{phase:?}"
+        );
+    }
+}
+
+#[test]
+fn guest_that_an_episode_before_asked_is_remembered_for_fifteen_minutes() {
+    for (asked, is_remembered) in [
+        (None, false),
+        (Some(at(0)), true),
+        (Some(at(2 - 900)), true),
+        (Some(at(2 - 901)), false),
+        // The clock of whoever wrote it was ahead.
+        (Some(at(2 + 900)), true),
+        (Some(at(2 + 901)), false),
+    ] {
+        let node = NodeSeen {
+            guest_asked_at: asked,
+            ..node()
+        };
+        let seen = observed(node, vm(PowerSeen::On, entering()));
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        let begun = written(decide(&Record::InService, &seen, &policy, moment(2)));
+        let remembered = begun.in_flight.earlier_guest_shutdown;
+        assert_eq!(remembered, asked.filter(|_| is_remembered));
+    }
+}
+
+#[test]
+fn move_that_is_asked_for_waits_for_three_readings_of_a_host_at_most() {
+    for (tries, gives_up) in [(1, false), (2, false), (3, true)] {
+        // A host that depends on a reading, and that none has told of.
+        let mut seen = observed(node(), vm(PowerSeen::On, HostState::InService));
+        seen.request = Some(request(Action::Relocate { to: None }));
+        seen.offer.survey = vec![spare()];
+        let read = Attempt {
+            tries,
+            ..attempt(1, 0, Outcome::Done)
+        };
+        seen.attempts.insert(EffectKind::Survey, read);
+        match decided(&episode(Phase::Queued, Cordon::NotYet, false), &seen) {
+            Decision::Record(next) => {
+                assert!(gives_up, "after {tries}");
+                let next = next.record.episode().unwrap();
+                assert!(next.gave_up.is_some() && next.phase == Phase::Queued);
+                let end = transition(decided(next, &seen));
+                assert_eq!((end.record, end.ended), (Record::InService, Some(Ended::Failed)));
+                assert!(end.fulfilled.is_some());
+            }
+            other => {
+                assert!(!gives_up, "after {tries}");
+                assert_eq!(waiting(other), WaitingOn::Survey);
+            }
+        }
+    }
+}
