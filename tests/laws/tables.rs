@@ -724,6 +724,47 @@ fn drain_is_parked_when_the_node_is_uncordoned_twice() {
 }
 
 #[test]
+fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
+    let python = || Cordon::Adopted(Some("python".to_owned()));
+    let by = |manager: &str| CordonedBy::Other(manager.to_owned());
+    for (cordon, cordoned_by, is_new) in [
+        (Cordon::Ours, CordonedBy::Haulout, false),
+        (Cordon::Ours, CordonedBy::Unknown, false),
+        (Cordon::Ours, by("kubectl-cordon"), true),
+        (Cordon::Theirs, by("kubectl-cordon"), false),
+        (python(), by("python"), false),
+        (python(), by("kubectl-cordon"), true),
+    ] {
+        let told = format!("{cordon:?} by {cordoned_by:?}");
+        let mut at_shutdown = drained(entering());
+        node_of(&mut at_shutdown).cordoned_by = cordoned_by.clone();
+        let decision = decided(&episode(SHUTTING_DOWN, cordon.clone(), false), &at_shutdown);
+        if is_new {
+            // Between the two cordons pods may have come.
+            let next = written(decision);
+            assert_eq!(
+                (next.phase, next.cordon),
+                (Phase::Draining, Cordon::Theirs),
+                "{told}"
+            );
+        } else {
+            assert_eq!(effect(decision).kind(), EffectKind::ShutdownGuest, "{told}");
+        }
+        // With the VM away there is nothing to drain, but it is noted, so that it stays at the end.
+        let mut off = seen(PowerSeen::Off, HostState::InMaintenance);
+        node_of(&mut off).cordoned_by = cordoned_by;
+        match decided(&episode(Phase::AwaitingHost, cordon, true), &off) {
+            Decision::Record(next) => {
+                let next = next.record.episode().unwrap();
+                assert!(is_new && next.phase == Phase::AwaitingHost, "{told}");
+                assert_eq!(next.cordon, Cordon::Theirs, "{told}");
+            }
+            other => assert!(!is_new, "{told}: {other:#?}"),
+        }
+    }
+}
+
+#[test]
 fn node_uncordoned_four_times_with_its_vm_away_stays_uncordoned() {
     let phases = [
         (Phase::AwaitingHost, PowerSeen::Off),
