@@ -248,8 +248,6 @@ fn cordoned(mut episode: Episode, node: &NodeSeen) -> Transition {
     episode.cordon = match (&episode.cordon, node.unschedulable) {
         (_, true) if is_anothers(&episode.cordon, node) => Cordon::Theirs,
         (standing, true) => standing.clone(),
-        // What boots uncordons nodes, and does not ask whose the cordon was.
-        (Cordon::Theirs, false) if episode.powered_off => Cordon::Theirs,
         (_, false) => Cordon::Ours,
     };
     Transition {

@@ -10,7 +10,8 @@ use haulout::cluster::update::{
     self as kubernetes, Maintenance, Maintenances, Marks, Node, Ready, Role, StrandedNode,
 };
 use haulout::ids::{
-    BootId, ComputeRef, DatastoreRef, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef, VmUuid,
+    BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
+    VmUuid,
 };
 use haulout::inventory::{Fact, Inventory, MaxUnavailable, Rules};
 use haulout::maintenance::clock::{Monotonic, Now, wall_after};
@@ -84,6 +85,8 @@ pub struct VmTruth {
     boots: u32,
     /// The guest was asked to shut down and has not done so.
     going_down: bool,
+    /// The episode in which its guest was asked last.
+    asked_in: Option<EpisodeId>,
     running: Option<(TaskRef, Work)>,
     /// The process asks which VM has its UUID.
     is_asked_for: bool,
@@ -202,6 +205,7 @@ impl World {
                 exists: true,
                 boots: 1,
                 going_down: false,
+                asked_in: None,
                 running: None,
                 is_asked_for: false,
                 tasks: Vec::new(),
@@ -1205,14 +1209,12 @@ impl World {
             }
             Effect::ShutdownGuest { .. } => {
                 self.may_go_down(index, sight);
-                assert!(
-                    !self.vms[index].going_down,
-                    "a guest on its way down is asked again\n{}",
-                    log(self)
-                );
-                if self.vms[index].power == Power::On {
-                    self.vms[index].going_down = true;
-                }
+                let episode = sight.record.episode().map(|episode| episode.id.clone());
+                let vm = &mut self.vms[index];
+                let is_again = vm.going_down && vm.asked_in == episode;
+                vm.asked_in = episode;
+                vm.going_down |= vm.power == Power::On;
+                assert!(!is_again, "a guest on its way down is asked again\n{}", log(self));
                 Outcome::Asked
             }
             Effect::PowerOff { .. } => {

@@ -506,6 +506,13 @@ impl<'a> Scene<'a> {
             moved_to: moved.then_some(here),
             ..self.enter(Phase::Rejoining)
         };
+        if self.episode.cordon == Cordon::Theirs {
+            // What boots uncordons nodes, and does not ask whose the cordon was.
+            return Step::Go(Transition {
+                unschedulable: (!self.node.unschedulable).then_some(true),
+                ..go(episode)
+            });
+        }
         Step::Go(cordoned(episode, self.node))
     }
 }
