@@ -109,7 +109,7 @@ async fn asks(ConnectInfo(stays): ConnectInfo<Stays>, request: Request, next: Ne
     next.run(request).await
 }
 
-/// Closes the connection after its answer: one that is kept open would hold a place, and whoever asks comes again after
+/// Closes the connection after its answer: one that is kept open would hold a place, and a client comes again after
 /// many seconds, if at all.
 async fn close_after(request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
