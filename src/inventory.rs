@@ -36,7 +36,7 @@ use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, InFlight, Phase, PythonState, Record};
 use crate::maintenance::finding::Finding;
 use crate::maintenance::observed::{
-    Attempt, DrainReport, Hearing, Interrupted, Lead, Outcome, Pictures, RecordSeen, Sight,
+    AskedGuest, Attempt, DrainReport, Hearing, Interrupted, Lead, Outcome, Pictures, RecordSeen, Sight,
 };
 use crate::maintenance::placement::{Offer, Reading};
 use crate::maintenance::policy::Releases;
@@ -184,8 +184,8 @@ struct Local {
     on_node: Option<Record>,
     /// The record last seen on a Node that is gone since.
     record_of_gone: Option<Record>,
-    /// When the last episode asked the guest to shut down, where it ended before the guest did.
-    guest_asked_at: Option<Timestamp>,
+    /// What the last episode asked of the guest, where it ended before the guest did.
+    asked_guest: Option<AskedGuest>,
     /// The record that stands there, and since when this process knows it.
     stands: Stands,
     /// Exactly one VM was found for it.

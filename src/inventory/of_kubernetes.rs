@@ -7,6 +7,7 @@ use super::{Inventory, LastOf};
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Phase, Record};
+use crate::maintenance::observed::AskedGuest;
 use crate::maintenance::record;
 
 /// How often a Node may tell other UUIDs: a VM that is replaced under its Node's name tells them once.
@@ -132,10 +133,14 @@ impl Inventory {
     /// Notes the episode that `node` tells to have ended, for the next one on its host.
     fn has_ended(&mut self, node: &cluster::Node) {
         let last = node.marks.last_episode.as_deref().and_then(record::read_last);
-        let asked = last
-            .as_ref()
-            .and_then(|last| last.episode.in_flight.guest_asked_at());
-        self.local.entry(node.name.clone()).or_default().guest_asked_at = asked;
+        let asked = last.as_ref().and_then(|last| {
+            let at = last.episode.in_flight.guest_asked_at()?;
+            Some(AskedGuest {
+                at,
+                ended_at: last.at,
+            })
+        });
+        self.local.entry(node.name.clone()).or_default().asked_guest = asked;
         let Some(last) = last else {
             return;
         };

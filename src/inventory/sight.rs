@@ -112,7 +112,7 @@ impl Inventory {
             }),
             hearing: self.silent_for(name, &record).unwrap_or(Hearing::Both),
             node: node.map(|node| NodeSeen {
-                guest_asked_at: local.and_then(|local| local.guest_asked_at),
+                asked_guest: local.and_then(|local| local.asked_guest),
                 ..node_seen(node)
             }),
             has_copy: self
@@ -247,7 +247,7 @@ pub(super) fn node_seen(node: &Node) -> NodeSeen {
         heartbeat: node.ready.heartbeat,
         boot_id: node.boot_id.clone(),
         gpus: node.gpus.clone(),
-        guest_asked_at: None,
+        asked_guest: None,
     }
 }
 

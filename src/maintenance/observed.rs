@@ -178,8 +178,17 @@ pub struct NodeSeen {
     pub boot_id: Option<BootId>,
     /// Allocatable GPUs by resource name.
     pub gpus: Arc<BTreeMap<String, u64>>,
-    /// When the last episode of this Node asked the guest to shut down, where it ended before the guest did.
-    pub guest_asked_at: Option<Timestamp>,
+    /// What the last episode of this Node asked of the guest, where it ended before the guest did.
+    pub asked_guest: Option<AskedGuest>,
+}
+
+/// A guest that was asked to shut down in an episode that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskedGuest {
+    /// When it was asked.
+    pub at: Timestamp,
+    /// When the episode ended.
+    pub ended_at: Timestamp,
 }
 
 /// What a person writes on a Node, to be heeded whatever happens to it.

@@ -24,7 +24,7 @@ pub(super) fn node() -> NodeSeen {
         heartbeat: None,
         boot_id: None,
         gpus: Default::default(),
-        guest_asked_at: None,
+        asked_guest: None,
     }
 }
 

@@ -89,7 +89,7 @@ pub fn node() -> NodeSeen {
         heartbeat: Some(at(0)),
         boot_id: Some(old_boot()),
         gpus: gpus(2).into(),
-        guest_asked_at: None,
+        asked_guest: None,
     }
 }
 

@@ -12,8 +12,8 @@ use haulout::maintenance::episode::{
     RefusedMove,
 };
 use haulout::maintenance::observed::{
-    Admission, Advice, Attempt, CordonedBy, HostState, Interrupted, Lead, Limit, NodeSeen, Observed, Outcome,
-    PowerSeen, RecordSeen, Strategy, VmFacts, VmSeen,
+    Admission, Advice, AskedGuest, Attempt, CordonedBy, HostState, Interrupted, Lead, Limit, NodeSeen,
+    Observed, Outcome, PowerSeen, RecordSeen, Strategy, VmFacts, VmSeen,
 };
 use haulout::maintenance::placement::Offer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -1595,24 +1595,28 @@ fn failed_maintenance_leaves_the_node_as_it_is_for_the_grace() {
 
 #[test]
 fn guest_that_an_episode_before_asked_is_remembered_for_fifteen_minutes() {
-    for (asked, is_remembered) in [
+    for (ended_at, is_remembered) in [
         (None, false),
         (Some(at(0)), true),
         (Some(at(2 - 900)), true),
         (Some(at(2 - 901)), false),
-        // The clock of whoever wrote it was ahead.
+        // The clock of the process that wrote it was ahead.
         (Some(at(2 + 900)), true),
         (Some(at(2 + 901)), false),
     ] {
+        let asked_guest = ended_at.map(|ended_at| AskedGuest {
+            at: at(-7200),
+            ended_at,
+        });
         let node = NodeSeen {
-            guest_asked_at: asked,
+            asked_guest,
             ..node()
         };
         let seen = observed(node, vm(PowerSeen::On, entering()));
         let policy = policy(DrainTimeoutAction::PowerOff);
         let begun = written(decide(&Record::InService, &seen, &policy, moment(2)));
         let remembered = begun.in_flight.earlier_guest_shutdown;
-        assert_eq!(remembered, asked.filter(|_| is_remembered));
+        assert_eq!(remembered, is_remembered.then_some(at(-7200)));
     }
 }
 

@@ -88,7 +88,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         heartbeat: None,
         boot_id: None,
         gpus: Default::default(),
-        guest_asked_at: None,
+        asked_guest: None,
     };
     let report = DrainReport {
         listed_at: Monotonic::since_boot(Duration::from_secs(2)),

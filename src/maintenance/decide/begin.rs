@@ -10,7 +10,7 @@ use crate::ids::EpisodeId;
 use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{Episode, InFlight, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, HostState, Lead, NodeSeen, Observed, PowerSeen, STRAY, VmFacts, VmSeen,
+    Admission, AskedGuest, HostState, Lead, NodeSeen, Observed, PowerSeen, STRAY, VmFacts, VmSeen,
 };
 use crate::maintenance::policy::Policy;
 use crate::maintenance::request::{Call, Request};
@@ -186,14 +186,15 @@ fn make_up_for(
 
 /// A new episode, with all that has to be known of the time before it.
 fn begun(node: &NodeSeen, vm: &VmFacts, trigger: Trigger, lead: Lead, policy: &Policy, now: Now) -> Episode {
-    let asked = node.guest_asked_at;
+    let is_recent = |asked: &AskedGuest| now.wall.duration_since(asked.ended_at).abs() <= STRAY;
+    let asked = node.asked_guest.filter(is_recent);
     Episode {
         vm_uuid: vm.uuid,
         vm: Some(vm.moref.clone()),
         boot_before: node.boot_id.clone(),
         gpus_before: node.gpus.clone(),
         in_flight: InFlight {
-            earlier_guest_shutdown: asked.filter(|at| now.wall.duration_since(*at).abs() <= STRAY),
+            earlier_guest_shutdown: asked.map(|asked| asked.at),
             ..InFlight::default()
         },
         release: policy.releases.own.clone(),

@@ -46,7 +46,7 @@ pub(super) fn without_node(
         heartbeat: None,
         boot_id: None,
         gpus: Arc::default(),
-        guest_asked_at: None,
+        asked_guest: None,
     };
     in_episode(episode, aged_by, &nobody, seen, policy, now)
 }
