@@ -34,7 +34,7 @@ use crate::up;
 /// How long one fact of the story may take to come true. None takes longer than a few seconds on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(45);
 /// How often latency is measured.
-const CLICKS: usize = 20;
+const CLICKS: usize = 10;
 /// For how long memory is watched.
 const MEMORY_WINDOW: Duration = Duration::from_secs(1);
 /// How often an eviction is refused before a person loosens the budget that refuses it.
