@@ -79,7 +79,10 @@ every replica where there is no election and the metric is absent. */}}
     summary: Node {{`{{ $labels.node }}`}} is not back after its VM was to power on
     description: The VM, the node's Ready on another boot, or its GPUs are missing. The node stays cordoned.
 - alert: HauloutNodeParked
-  expr: max by (namespace, node) (haulout_node_phase{ {{- $of }},phase=~"Parked|Adopting"}) == 1
+  expr: |
+    max by (namespace, node) (haulout_node_phase{ {{- $of }},phase=~"Parked|Adopting"}) == 1
+    or
+    max by (namespace, node) (haulout_waiting_on{ {{- $of }},kind=~"parked|other-release"}) == 1
   for: 10m
   labels:
     severity: warning

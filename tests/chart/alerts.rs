@@ -166,6 +166,24 @@ fn every_phase_has_an_alert() {
         let is_queue = *phase == "Queued" && about("haulout_queue_depth");
         assert!(is_named || is_queue, "no alert is about the phase {phase}");
     }
+    // Waits for a person that change no phase.
+    for kind in [
+        "approval",
+        "drain-held",
+        "node-object",
+        "other-release",
+        "parked",
+        "powered-on",
+        "question",
+        "skip",
+    ] {
+        let is_named = ["\"", "|"].iter().any(|before| {
+            ["\"", "|"]
+                .iter()
+                .any(|after| about(&format!("{before}{kind}{after}")))
+        });
+        assert!(is_named, "no alert is about the wait {kind}");
+    }
 }
 
 #[test]
