@@ -275,7 +275,7 @@ impl Families {
                 .episodes_started
                 .get_or_create(&labels([("trigger", trigger)]));
         }
-        for result in ["success", "cancelled"] {
+        for result in ["success", "cancelled", "failed"] {
             for placement in ["migrated", "returned", "none"] {
                 let both = labels([("result", result), ("placement", placement)]);
                 let _ = self.episodes_finished.get_or_create(&both);
