@@ -179,6 +179,18 @@ mod tests {
     }
 
     #[test]
+    fn an_episode_under_another_prefix_is_told_and_not_followed() {
+        let theirs = StrandedNode {
+            is_ours: false,
+            ..found(1, false)
+        };
+        let mut inventory = told([scanned(vec![theirs, found(2, false)])]);
+        assert_eq!(inventory.to_follow(), [name(2)].into());
+        let told: Vec<&NodeName> = inventory.under_other_prefixes().map(|node| &node.name).collect();
+        assert_eq!(told, [&name(1)]);
+    }
+
+    #[test]
     fn no_episode_begins_on_a_node_that_is_only_followed() {
         let mut inventory = told(trio(1));
         assert_eq!(inventory.sights().len(), 1);

@@ -59,6 +59,8 @@ impl Store {
             } else {
                 panic!("{}", seen.line)
             };
+            // What is found under another manager's name looks like the work of another.
+            assert!(seen.query.contains("fieldManager=haulout"), "{}", seen.query);
             if let Some(on_write) = &mut held.on_write {
                 on_write(&seen.body);
             }
