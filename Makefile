@@ -73,7 +73,7 @@ mutants: export RUST_BACKTRACE = 0
 mutants: ## break the program in one place at a time, and list what no test notices (a night; SHARD=0/8 is a part of it)
 	$(need_toolchains)
 	@cargo mutants --version >/dev/null 2>&1 || { echo "cargo-mutants is missing: cargo install cargo-mutants --locked" >&2; exit 1; }
-	cargo mutants --package haulout --output $(MUTANTS) --baseline skip --timeout 600 $(if $(SHARD),--shard $(SHARD))
+	cargo mutants --workspace --output $(MUTANTS) --baseline skip --timeout 600 $(if $(SHARD),--shard $(SHARD))
 
 # Every bench that Cargo.toml names; each keeps its table, and all of them go into one document.
 BENCHES := $(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml)

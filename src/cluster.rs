@@ -26,5 +26,5 @@ pub mod pods;
 pub mod rights;
 #[cfg(test)]
 mod stand_in;
-pub mod update;
+pub use haulout_core::facts::kubernetes as update;
 pub mod watch;

@@ -189,11 +189,6 @@ impl Gate {
 }
 
 impl Permit {
-    /// Of which leadership it is; 0 without an election.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
     /// Does `work` under this permit, and drops it where it stands when the term ends without having been prolonged.
     ///
     /// What a call sends leaves in its first moments, and the margin of [`Gate::pass`] is there for the connection to be
@@ -238,6 +233,12 @@ impl Permit {
                 }
             }
         }
+    }
+}
+
+impl haulout_vsphere::Permit for Permit {
+    fn epoch(&self) -> u64 {
+        self.epoch
     }
 }
 

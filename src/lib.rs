@@ -11,17 +11,14 @@
 //! by [`world`], the only place where effects run; what they bring about comes back as facts. The modules below stand in
 //! the order in which the data flows; `tests/architecture.rs` holds who may use whom.
 
-pub mod ids;
-pub mod keys;
+pub use haulout_core::{ids, inventory, keys, maintenance};
+pub use haulout_vsphere as vsphere;
+
 mod line;
 
 pub mod gate;
 
 pub mod cluster;
-pub mod vsphere;
-
-pub mod inventory;
-pub mod maintenance;
 
 pub mod actor;
 pub mod world;

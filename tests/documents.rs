@@ -324,7 +324,15 @@ fn the_readme_shows_waits_in_the_programs_own_words() {
 
 #[test]
 fn every_file_that_a_document_names_is_there() {
-    const PLACES: [&str; 6] = ["src/", "tests/", "docs/", "proto-notes/", ".ci/", ".github/"];
+    const PLACES: [&str; 7] = [
+        "src/",
+        "crates/",
+        "tests/",
+        "docs/",
+        "proto-notes/",
+        ".ci/",
+        ".github/",
+    ];
     let mut missing = Vec::new();
     for document in DOCUMENTS {
         let text = read(document);
@@ -347,7 +355,7 @@ fn every_file_that_a_document_names_is_there() {
 #[test]
 fn every_test_and_target_that_a_document_names_is_there() {
     let mut sources = String::new();
-    for folder in ["src", "tests"] {
+    for folder in ["src", "crates", "tests"] {
         append(&root().join(folder), &mut sources);
     }
     let makefile = read("Makefile");

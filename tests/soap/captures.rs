@@ -95,13 +95,16 @@ fn an_object_of_a_session_that_is_not_found_ends_the_session_and_a_vm_does_not()
         "ContainerView",
         "session[00000000-0000-0000-0000-000000000000]52f0",
     );
-    assert!(fault_of_view.ends_session(&view));
+    assert!(haulout::vsphere::fault::ends_session(&fault_of_view, &view));
     assert!(
         !fault_of_view.said.contains("session[0000"),
         "the key may be the cookie: {fault_of_view}"
     );
     let (fault_of_vm, _) = fault("PowerOffVM_Task", capture!("object-not-found"));
-    assert!(!fault_of_vm.ends_session(&Moref::new("VirtualMachine", "vm-99999")));
+    assert!(!haulout::vsphere::fault::ends_session(
+        &fault_of_vm,
+        &Moref::new("VirtualMachine", "vm-99999")
+    ));
     assert_eq!(fault_of_vm.retry(), Retry::LookAgain);
 }
 

@@ -191,7 +191,10 @@ fn a_phase_tells_how_it_ended_and_an_episode_ends_well_or_is_called_off() {
                 .next()
         })
         .collect();
-    assert_eq!(results.into_iter().collect::<Vec<_>>(), ["cancelled", "failed", "success"]);
+    assert_eq!(
+        results.into_iter().collect::<Vec<_>>(),
+        ["cancelled", "failed", "success"]
+    );
 }
 
 #[test]

@@ -1,0 +1,515 @@
+//! Folds what both worlds tell, and what effects found, into one [`Sight`] per node. Pure: no async, no clock, no I/O.
+//!
+//! Whatever comes in is a [`Fact`]; what goes out is the whole picture of each node, so that a missed or repeated fact
+//! is repaired by the next look. Half a set is never the world: between a `Reset` and its `Settled` a side counts as
+//! not heard, and what was not told again by then is forgotten.
+
+mod bind;
+mod findings;
+mod followed;
+mod forecast;
+mod fresh;
+mod holding;
+mod news;
+mod of_kubernetes;
+mod of_vcenter;
+mod paper;
+mod places;
+mod requests;
+mod shown;
+mod sight;
+mod slots;
+mod spare;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::facts::kubernetes as cluster;
+use crate::facts::vsphere;
+use crate::ids::EpisodeId;
+use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
+use crate::maintenance::admission::Ledger;
+use crate::maintenance::clock::{Elapsed, Monotonic, Now};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::{Episode, InFlight, Phase, PythonState, Record};
+use crate::maintenance::finding::Finding;
+use crate::maintenance::observed::{
+    AskedGuest, Attempt, DrainReport, Hearing, Interrupted, Lead, Outcome, Pictures, RecordSeen, Sight,
+};
+use crate::maintenance::placement::{Offer, Reading};
+use crate::maintenance::policy::Releases;
+use news::News;
+use slots::Slot;
+
+pub use forecast::{Forecast, Reach};
+pub use sight::record_of;
+
+/// One thing to fold in.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fact {
+    /// vCenter told it.
+    Vsphere(vsphere::Update),
+    /// Kubernetes told it.
+    Cluster(cluster::Update),
+    /// An effect found it.
+    Finding(Finding),
+}
+
+/// The configured part of the fold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Whose episodes these are.
+    pub releases: Releases,
+    /// `MAX_CONCURRENT_DRAINS`.
+    pub concurrent_drains: u32,
+    /// `MAX_UNAVAILABLE`.
+    pub unavailable: MaxUnavailable,
+    /// `BIND_BY_NAME`: look VMs up by name although a UUID is known.
+    pub bind_by_name: bool,
+    /// `REQUIRE_APPROVAL`.
+    pub require_approval: bool,
+    /// `NODE_MAINTENANCES`: NodeMaintenance objects are watched.
+    pub node_maintenances: bool,
+    /// `DRAIN_SLOT_SECONDS`: how long a node may hold a place among those being drained.
+    pub drain_slot: Duration,
+}
+
+/// How long NodeMaintenance objects may be out of reach before maintenance goes on without them: as long as a kube-apiserver
+/// takes to be restarted.
+const WITHOUT_REQUESTS_AFTER: Duration = Duration::from_secs(30);
+
+/// `MAX_UNAVAILABLE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxUnavailable {
+    /// No limit.
+    Unlimited,
+    /// This many nodes.
+    Nodes(u32),
+    /// This share of the nodes that the selector matches, rounded down, and at least one.
+    Percent(u8),
+}
+
+/// The fold.
+#[derive(Debug)]
+pub struct Inventory {
+    rules: Rules,
+    process_began: Timestamp,
+    lead: Lead,
+    /// The time by which everything counts that is folded in until the next [`Inventory::tick`].
+    now: Now,
+    /// This process acts: it leads, or is alone.
+    is_acting: bool,
+    /// Who held places when this process began to act is known.
+    has_taken_stock: bool,
+    /// When the next place lapses, or something else changes by the mere passing of time.
+    next_lapse: Option<Monotonic>,
+    vcenter: Side<String>,
+    kubernetes: Side<NodeName>,
+    requests: Side<String>,
+    /// Since when NodeMaintenance objects are out of reach.
+    requests_lost_at: Option<Monotonic>,
+    /// That has lasted for so long that maintenance goes on without them.
+    is_without_requests: bool,
+    hosts: BTreeMap<HostRef, Arc<vsphere::Host>>,
+    computes: BTreeMap<ComputeRef, vsphere::Compute>,
+    vms: BTreeMap<VmRef, vsphere::Vm>,
+    tasks: BTreeMap<TaskRef, vsphere::Task>,
+    answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
+    /// The keys to which this VM answers, alone or with others.
+    answers_to: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
+    /// The nodes that go by this key.
+    askers: BTreeMap<vsphere::VmKey, BTreeSet<NodeName>>,
+    /// The node that was first found to be this VM.
+    owners: BTreeMap<VmRef, NodeName>,
+    /// The hosts whose latest maintenance failed.
+    interrupted: BTreeMap<HostRef, (TaskRef, Interrupted)>,
+    /// The Nodes of `nodes` that the label selector does not match.
+    followed: BTreeSet<NodeName>,
+    /// The episodes that the latest look through all Nodes found.
+    stranded: Vec<cluster::StrandedNode>,
+    pressed: BTreeMap<vsphere::VmKey, fresh::Pressed>,
+    readings: BTreeMap<HostRef, Reading>,
+    nodes: BTreeMap<NodeName, cluster::Node>,
+    maintenances: requests::Objects,
+    local: BTreeMap<NodeName, Local>,
+    /// The episode of any node that was about this host and ended last.
+    last_of: BTreeMap<HostRef, LastOf>,
+    /// What was offered in the last pictures, to nodes that look for a host.
+    offers: BTreeMap<NodeName, Offer>,
+    /// The budgets whose watch stands.
+    heard_budgets: BTreeSet<cluster::Budget>,
+    ledger: Ledger,
+    /// What of all our nodes is asked of vCenter.
+    keys: Arc<BTreeSet<vsphere::VmKey>>,
+    /// What came in since the last pictures, where it can change one.
+    news: Option<News>,
+    /// The hosts that were told of since the last pictures.
+    told_hosts: BTreeSet<HostRef>,
+    /// In the last pictures every node was in service, and nobody asked otherwise.
+    is_calm: bool,
+    /// The nodes that were not at rest in the last pictures. Each may be another one with whatever comes in and is not some
+    /// node's own, because they wait for each other and look for places on the same hosts; one at rest only with a fact about
+    /// itself or its host.
+    awake: BTreeSet<NodeName>,
+}
+
+/// Whether one world is being heard, and what it has told since its last `Reset`.
+#[derive(Debug)]
+struct Side<Key> {
+    silent: Option<String>,
+    /// What was told since the last `Reset`.
+    told: BTreeSet<Key>,
+    /// Something was told since the last `Settled`.
+    is_open: bool,
+}
+
+/// An episode that has ended.
+#[derive(Debug)]
+struct LastOf {
+    at: Timestamp,
+    traceparent: Arc<str>,
+}
+
+/// What this process knows of a node beyond what the two worlds tell. Nothing here is needed after a restart.
+#[derive(Debug, Default)]
+struct Local {
+    attempts: BTreeMap<EffectKind, Attempt>,
+    drain: Option<DrainReport>,
+    pods_revision: u64,
+    offered: Option<HostRef>,
+    /// What stands on the Node, read when it was told: a picture is drawn far more often than a record is written.
+    on_node: Option<Record>,
+    /// The record last seen on a Node that is gone since.
+    record_of_gone: Option<Record>,
+    /// What the last episode asked of the guest, where it ended before the guest did.
+    asked_guest: Option<AskedGuest>,
+    /// The record that stands there, and since when this process knows it.
+    stands: Stands,
+    /// Exactly one VM was found for it.
+    has_known_vm: bool,
+    /// Its place among those being drained.
+    slot: Slot,
+    /// When its Node was last found to tell other UUIDs.
+    identity_changed_at: Option<Monotonic>,
+    paper: paper::Paper,
+}
+
+/// Since when this process knows what stands on a Node.
+#[derive(Debug, Default)]
+struct Stands {
+    /// Which stay in which phase of which episode; `None` for a node in service.
+    phase: Option<(EpisodeId, &'static str, Timestamp)>,
+    /// What the record says to have elapsed.
+    elapsed: (Elapsed, InFlight, Elapsed),
+    seen: Option<RecordSeen>,
+    /// What stood there before was seen while this process was acting.
+    is_watched: bool,
+}
+
+impl Stands {
+    /// Takes the record that stands there now.
+    fn take(&mut self, record: &Record, now: Now, is_acting: bool) {
+        let phase = record.episode().map(phase_of);
+        let elapsed = record.episode().map_or_else(Default::default, |episode| {
+            (episode.elapsed, episode.in_flight, episode.drained_for)
+        });
+        self.seen = Some(match self.seen {
+            Some(seen) if self.phase == phase && self.elapsed == elapsed => seen,
+            Some(seen) if self.phase == phase => RecordSeen { at: now, ..seen },
+            Some(_) | None => RecordSeen {
+                at: now,
+                phase_at: now.monotonic,
+                from_the_start: is_acting && self.is_watched,
+            },
+        });
+        self.phase = phase;
+        self.elapsed = elapsed;
+        self.is_watched = is_acting;
+    }
+
+    /// Another may have done whatever was done so far.
+    fn forget_who(&mut self) {
+        self.is_watched = false;
+        if let Some(seen) = &mut self.seen {
+            seen.from_the_start = false;
+        }
+    }
+}
+
+/// One stay of an episode in a phase. To be parked does not end it.
+fn phase_of(episode: &Episode) -> (EpisodeId, &'static str, Timestamp) {
+    let since = match &episode.phase {
+        Phase::Parked { resume_since, .. } => *resume_since,
+        Phase::Queued
+        | Phase::Draining
+        | Phase::Drained
+        | Phase::ShuttingDown(_)
+        | Phase::Relocating { .. }
+        | Phase::AwaitingHost
+        | Phase::PoweringOn { .. }
+        | Phase::Rejoining => episode.since,
+    };
+    (episode.id.clone(), episode.phase.at_work().name(), since)
+}
+
+impl<Key> Side<Key> {
+    fn unheard(who: &str) -> Self {
+        Self {
+            silent: Some(format!("{who} has not told its first complete set yet")),
+            told: BTreeSet::new(),
+            is_open: false,
+        }
+    }
+}
+
+impl Inventory {
+    /// An inventory that knows nothing yet, of a process that began at `process_began`.
+    pub fn new(rules: Rules, process_began: Timestamp) -> Self {
+        let requests = if rules.node_maintenances {
+            Side::unheard("the watch of NodeMaintenances")
+        } else {
+            Side::silent_by_choice()
+        };
+        Self {
+            rules,
+            process_began,
+            lead: Lead::ALONE,
+            now: Now {
+                wall: process_began,
+                monotonic: Monotonic::default(),
+            },
+            is_acting: false,
+            has_taken_stock: false,
+            next_lapse: None,
+            requests_lost_at: None,
+            is_without_requests: false,
+            owners: BTreeMap::new(),
+            interrupted: BTreeMap::new(),
+            followed: BTreeSet::new(),
+            stranded: Vec::new(),
+            vcenter: Side::unheard("vCenter"),
+            kubernetes: Side::unheard("the kube-apiserver"),
+            requests,
+            hosts: BTreeMap::new(),
+            computes: BTreeMap::new(),
+            vms: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            answers_to: BTreeMap::new(),
+            askers: BTreeMap::new(),
+            pressed: BTreeMap::new(),
+            readings: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            maintenances: requests::Objects::default(),
+            local: BTreeMap::new(),
+            last_of: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            heard_budgets: BTreeSet::new(),
+            ledger: Ledger::default(),
+            keys: Arc::default(),
+            news: Some(News::OfAll),
+            told_hosts: BTreeSet::new(),
+            is_calm: false,
+            awake: BTreeSet::new(),
+        }
+    }
+
+    /// Takes the time: what is folded in and drawn until the next call happens at `now`.
+    pub fn tick(&mut self, now: Now) {
+        self.now = now;
+        let lost_for = self.requests_lost_at.map(|at| now.monotonic.since(at));
+        let is_without = lost_for.is_some_and(|lost| lost >= WITHOUT_REQUESTS_AFTER);
+        if std::mem::replace(&mut self.is_without_requests, is_without) != is_without {
+            self.news = Some(News::OfAll);
+        }
+        if self.next_lapse.is_some_and(|lapse| now.monotonic >= lapse) {
+            self.next_lapse = None;
+            self.news = Some(News::OfAll);
+        }
+    }
+
+    /// Takes that this process leads from now on. What it saw before, another may have done.
+    pub fn leads(&mut self, lead: Lead) {
+        self.lead = lead;
+        self.process_began = self.now.wall;
+        self.is_acting = true;
+        self.has_taken_stock = false;
+        for local in self.local.values_mut() {
+            local.stands.forget_who();
+            local.slot = Slot::default();
+        }
+        self.news = Some(News::OfAll);
+    }
+
+    /// Folds one fact in.
+    pub fn apply(&mut self, fact: Fact) {
+        let news = self.news_in(&fact);
+        if let (Some(_), Fact::Vsphere(vsphere::Update::Host(host))) = (&news, &fact) {
+            self.told_hosts.insert(host.moref.clone());
+        }
+        self.news = match (self.news.take(), news) {
+            (standing, None) => standing,
+            (None, Some(news)) => Some(news),
+            (Some(standing), Some(news)) => Some(standing.and(news)),
+        };
+        match fact {
+            Fact::Vsphere(update) => self.apply_vsphere(update),
+            Fact::Cluster(update) => self.apply_cluster(update),
+            Fact::Finding(finding) => self.apply_finding(finding),
+        }
+    }
+
+    /// Whether a set of vCenter's has been told in part: what belongs to it follows at once, and is to be judged together.
+    /// Kubernetes tells each Node by itself, so there is nothing to wait for.
+    pub fn is_amid_a_set(&self) -> bool {
+        self.vcenter.silent.is_none() && self.vcenter.is_open
+    }
+
+    /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
+    pub fn roster(&mut self) -> vsphere::Roster {
+        if matches!(self.news, Some(News::OfAll)) {
+            let names = self.names();
+            let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.keys_of(name)).collect();
+            if *self.keys != keys {
+                self.keys = Arc::new(keys);
+                self.forget_unasked(&names);
+            }
+        }
+        let pressing = self.press();
+        let tasks = self
+            .local
+            .values()
+            .flat_map(|local| local.attempts.values())
+            .filter_map(|attempt| match &attempt.outcome {
+                Outcome::Running(task) => Some(task.clone()),
+                Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
+            });
+        vsphere::Roster {
+            vms: Arc::clone(&self.keys),
+            pressing,
+            tasks: tasks.collect(),
+        }
+    }
+
+    /// The nodes whose pods are to be watched: those being drained, and those kept so.
+    pub fn draining(&self) -> BTreeSet<NodeName> {
+        let awake = self.awake.iter().filter_map(|name| self.nodes.get(name));
+        let drained = awake.filter(|node| match self.record(node) {
+            Record::Episode(episode) => {
+                episode.phase.is_draining() || *episode.phase.at_work() == Phase::Drained
+            }
+            Record::Python(python) => python.state == PythonState::Draining,
+            Record::InService | Record::Unreadable { .. } => false,
+        });
+        drained.map(|node| node.name.clone()).collect()
+    }
+
+    /// Every node that anybody tells of.
+    fn names(&self) -> BTreeSet<NodeName> {
+        let known = self.nodes.keys().chain(self.local.keys()).cloned();
+        known.chain(self.only_copied()).collect()
+    }
+
+    /// The whole picture of each node.
+    pub fn sights(&mut self) -> BTreeMap<NodeName, Sight> {
+        self.news = Some(News::OfAll);
+        self.draw().sights
+    }
+
+    /// The pictures that may be other ones than were drawn last.
+    pub fn draw(&mut self) -> Pictures {
+        let names = self.in_the_news();
+        let are_all = matches!(self.news, Some(News::OfAll));
+        let are_alone = matches!(self.news, Some(News::OnlyOf(_)));
+        self.take_notes(&names);
+        if !are_alone {
+            self.update_ledger(&names);
+            self.offers = self.offers(&names);
+        }
+        if are_all {
+            self.awake.clear();
+        }
+        let mut sights = BTreeMap::new();
+        for name in names {
+            let offer = self.offers.get(&name).cloned().unwrap_or_default();
+            let sight = self.sight(&name, offer);
+            if sight.as_ref().is_none_or(Sight::is_at_rest) {
+                self.awake.remove(&name);
+            } else {
+                self.awake.insert(name.clone());
+            }
+            sights.extend(sight.map(|sight| (name, sight)));
+        }
+        self.news = None;
+        let told = std::mem::take(&mut self.told_hosts);
+        let told = told.into_iter().filter(|_| !are_all);
+        let hosts = told
+            .filter_map(|moref| self.hosts.get(&moref))
+            .map(|host| self.shown(host))
+            .collect();
+        let is_calm = |sight: &Sight| sight.record == Record::InService && sight.seen.request.is_none();
+        self.is_calm = sights.values().all(is_calm) && (self.is_calm || !are_alone);
+        Pictures {
+            sights,
+            are_all,
+            hosts,
+        }
+    }
+
+    /// Notes since when each record stands, which VM was found, and who it belongs to.
+    fn take_notes(&mut self, names: &BTreeSet<NodeName>) {
+        for name in names {
+            let record = match self.nodes.get(name) {
+                Some(node) => Some(self.record(node)),
+                None => self.record_of_gone(name),
+            };
+            let Some(record) = record else { continue };
+            self.claim(name);
+            let has_known_vm = self.vm_of(name).found().is_some();
+            let local = self.local.entry(name.clone()).or_default();
+            local.has_known_vm |= has_known_vm;
+            local.stands.take(&record, self.now, self.is_acting);
+        }
+    }
+
+    /// Why nothing may be done for any node, if one of the worlds is not heard. Without NodeMaintenance objects maintenance
+    /// goes on after a while.
+    fn silent(&self) -> Option<Hearing> {
+        let requests = self
+            .requests
+            .silent
+            .as_ref()
+            .filter(|_| !self.is_without_requests);
+        let kubernetes = self.kubernetes.silent.as_ref().or(requests);
+        match (&self.vcenter.silent, kubernetes) {
+            (None, None) => None,
+            (Some(why), _) => Some(Hearing::NoVcenter { why: why.clone() }),
+            (None, Some(why)) => Some(Hearing::NoKubernetes { why: why.clone() }),
+        }
+    }
+
+    /// Why NodeMaintenance objects are out of reach, where maintenance goes on without them.
+    pub fn without_requests(&self) -> Option<&str> {
+        let silent = self.requests.silent.as_deref()?;
+        self.is_without_requests.then_some(silent)
+    }
+
+    /// The same for one node. One that a request keeps out of service waits until it is known what became of that.
+    fn silent_for(&self, name: &NodeName, record: &Record) -> Option<Hearing> {
+        if let Some(hearing) = self.silent() {
+            return Some(hearing);
+        }
+        let why = self.without_requests()?;
+        let is_asked_for = record
+            .episode()
+            .is_some_and(|it| it.trigger.request.is_some() || it.kept_off_by.is_some());
+        let is_asked_for = is_asked_for || self.request(name, self.nodes.get(name)).is_some();
+        is_asked_for.then(|| Hearing::NoKubernetes { why: why.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! Which VM a Node is: by UUID in both byte orders, by name only where that is configured, and never on none or on more than
+//! one. Two Nodes that go by one VM are told apart: who was there first keeps it.
+
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+
+use super::Inventory;
+use crate::facts::kubernetes::Node;
+use crate::facts::vsphere::{Passthrough, Power, TaskState, Vm, VmKey};
+use crate::ids::{NodeName, VmRef};
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::{HostState, Interrupted, PowerSeen, VmFacts, VmSeen};
+
+impl Inventory {
+    /// What vCenter is asked about a node, whether its object is there or gone in mid-episode.
+    pub(super) fn keys_of(&self, name: &NodeName) -> BTreeSet<VmKey> {
+        if let Some(node) = self.nodes.get(name) {
+            return self.keys(node);
+        }
+        let gone = self.record_of_gone(name);
+        let uuid = gone.as_ref().and_then(Record::episode).and_then(|it| it.vm_uuid);
+        let key = match (gone, uuid) {
+            (Some(_), _) if self.rules.bind_by_name => Some(VmKey::Name(name.to_string())),
+            (Some(_), Some(uuid)) => Some(VmKey::Uuid(uuid)),
+            (Some(_) | None, _) => None,
+        };
+        key.into_iter().collect()
+    }
+
+    /// What vCenter is asked about `node`.
+    pub(super) fn keys(&self, node: &Node) -> BTreeSet<VmKey> {
+        let mut keys: BTreeSet<VmKey> = BTreeSet::new();
+        for uuid in [node.provider_uuid, node.system_uuid].into_iter().flatten() {
+            // The two usually name one machine in two byte orders; one question is enough then.
+            let known = keys.iter().any(|key| match key {
+                VmKey::Uuid(other) => uuid.same_machine(*other),
+                VmKey::Name(_) => false,
+            });
+            if !known {
+                keys.insert(VmKey::Uuid(uuid));
+            }
+        }
+        if self.rules.bind_by_name {
+            keys = BTreeSet::from([VmKey::Name(node.name.to_string())]);
+        }
+        keys
+    }
+
+    /// The VM of a node.
+    pub(super) fn vm_of(&self, name: &NodeName) -> VmSeen {
+        let moref = match self.found_for(name) {
+            Ok(moref) => moref,
+            Err(seen) => return *seen,
+        };
+        match self.owners.get(&moref) {
+            Some(owner) if owner == name => {}
+            Some(owner) if self.holds_vm(owner, &moref) => return VmSeen::Shared(vec![owner.clone()]),
+            Some(_) | None => {
+                let others = self.others_that_go_by(&moref, name);
+                if !others.is_empty() {
+                    return VmSeen::Shared(others);
+                }
+            }
+        }
+        match self.vms.get(&moref) {
+            Some(vm) => VmSeen::Found(self.facts(vm)),
+            // It answers to the key, and its properties have not been told yet, or it is on its way out.
+            None => VmSeen::NotLookedUp,
+        }
+    }
+
+    /// The one VM that answers to all keys of a node, whoever else goes by it.
+    fn found_for(&self, name: &NodeName) -> Result<VmRef, Box<VmSeen>> {
+        let keys = self.keys_of(name);
+        if keys.is_empty() {
+            return Err(Box::new(VmSeen::NoUuid));
+        }
+        let mut vms: BTreeSet<VmRef> = BTreeSet::new();
+        let mut all_answered = true;
+        for key in keys {
+            match self.answers.get(&key) {
+                Some(answer) => vms.extend(answer.iter().filter(|vm| self.may_run(vm)).cloned()),
+                None => all_answered = false,
+            }
+        }
+        if !all_answered {
+            return Err(Box::new(VmSeen::NotLookedUp));
+        }
+        if vms.len() > 1 {
+            return Err(Box::new(VmSeen::Ambiguous(vms)));
+        }
+        let was_known = self.local.get(name).is_some_and(|local| local.has_known_vm);
+        let missing = || Box::new(VmSeen::Missing { was_known });
+        vms.into_iter().next().ok_or_else(missing)
+    }
+
+    /// A template can carry the UUID of the VM it was made from, and never runs.
+    fn may_run(&self, vm: &VmRef) -> bool {
+        !self.vms.get(vm).is_some_and(|vm| vm.template)
+    }
+
+    /// The other nodes of which this VM alone is found.
+    fn others_that_go_by(&self, vm: &VmRef, name: &NodeName) -> Vec<NodeName> {
+        let names: BTreeSet<&NodeName> = self.nodes_of(vm).filter(|other| *other != name).collect();
+        let goes_by = |other: &&&NodeName| self.found_for(other).is_ok_and(|found| found == *vm);
+        names
+            .iter()
+            .filter(goes_by)
+            .map(|other| (*other).clone())
+            .collect()
+    }
+
+    /// Settles whose VM it is that is found for `name`: of several nodes that go by it, the one that did so first. When this
+    /// process begins it has seen nobody first; then the one whose record is on an object that no kubelet may write, then
+    /// one that a cloud provider has named, then the older one.
+    pub(super) fn claim(&mut self, name: &NodeName) {
+        let Ok(moref) = self.found_for(name) else { return };
+        let owner = self.owners.get(&moref);
+        if owner.is_some_and(|owner| self.holds_vm(owner, &moref)) {
+            return;
+        }
+        let mut claimants = self.others_that_go_by(&moref, name);
+        claimants.push(name.clone());
+        let rank = |name: &NodeName| {
+            let uuid = self.vms.get(&moref).and_then(|vm| vm.uuid);
+            let has_copy = self
+                .copy(name)
+                .is_some_and(|copy| copy.vm_uuid.is_some() && copy.vm_uuid == uuid);
+            let node = self.nodes.get(name);
+            let has_provider_id = node.is_some_and(|node| node.provider_uuid.is_some());
+            let created_at = node.map(|node| node.created_at);
+            (!has_copy, !has_provider_id, created_at, name.clone())
+        };
+        if let Some(owner) = claimants.into_iter().min_by_key(rank) {
+            self.owners.insert(moref, owner);
+        }
+    }
+
+    /// Whether this VM is still found for the node that it belongs to, also where only a record tells of that node.
+    fn holds_vm(&self, owner: &NodeName, vm: &VmRef) -> bool {
+        self.found_for(owner).is_ok_and(|found| found == *vm)
+    }
+
+    /// Drops what vCenter answered to keys that nobody asks for any more, and whose VMs were whose of nodes that are gone. A Node
+    /// that tells another UUID all the time would fill the memory otherwise.
+    pub(super) fn forget_unasked(&mut self, names: &BTreeSet<NodeName>) {
+        let unasked: Vec<VmKey> = self
+            .answers
+            .keys()
+            .filter(|key| !self.keys.contains(key))
+            .cloned()
+            .collect();
+        unasked.iter().for_each(|key| self.forget_answer(key));
+        self.owners.retain(|_, owner| names.contains(owner));
+    }
+
+    /// The nodes to one of whose keys this VM answers, alone or with others.
+    pub(super) fn nodes_of(&self, vm: &VmRef) -> impl Iterator<Item = &NodeName> {
+        let keys = self.answers_to.get(vm).into_iter().flatten();
+        keys.filter_map(|key| self.askers.get(key)).flatten()
+    }
+
+    /// Takes which VMs answer to `key`.
+    pub(super) fn answer(&mut self, key: VmKey, vms: BTreeSet<VmRef>) {
+        self.forget_answer(&key);
+        for vm in &vms {
+            self.answers_to.entry(vm.clone()).or_default().insert(key.clone());
+        }
+        self.answers.insert(key, vms);
+    }
+
+    fn forget_answer(&mut self, key: &VmKey) {
+        for vm in self.answers.remove(key).into_iter().flatten() {
+            if let Entry::Occupied(mut keys) = self.answers_to.entry(vm) {
+                keys.get_mut().remove(key);
+                if keys.get().is_empty() {
+                    keys.remove();
+                }
+            }
+        }
+    }
+
+    /// Takes that `name` asks for the keys of `after`, where it asked for those of `before`.
+    pub(super) fn asks(&mut self, name: &NodeName, before: Option<&Node>, after: Option<&Node>) {
+        let keys = |node: Option<&Node>| node.map(|node| self.keys(node)).unwrap_or_default();
+        let (before, after) = (keys(before), keys(after));
+        for key in before.difference(&after) {
+            if let Entry::Occupied(mut names) = self.askers.entry(key.clone()) {
+                names.get_mut().remove(name);
+                if names.get().is_empty() {
+                    names.remove();
+                }
+            }
+        }
+        for key in after.difference(&before) {
+            self.askers.entry(key.clone()).or_default().insert(name.clone());
+        }
+    }
+
+    fn facts(&self, vm: &Vm) -> VmFacts {
+        let host = vm.host.as_ref().and_then(|moref| self.hosts.get(moref));
+        let on_name = host
+            .and_then(|host| host.name.clone())
+            .or_else(|| vm.host.as_ref().map(ToString::to_string))
+            .unwrap_or_else(|| "(no host)".to_owned());
+        let drs = host
+            .and_then(|host| host.compute.as_ref())
+            .and_then(|compute| self.computes.get(compute)?.drs.as_ref())
+            .is_some_and(|drs| drs.fully_automated_for(&vm.moref));
+        // A device at a fixed address is on its own host only: DRS cannot place such a VM anywhere else.
+        let movable = vm.passthrough.as_ref().is_some_and(|devices| {
+            !devices
+                .iter()
+                .any(|device| matches!(device, Passthrough::Static { .. }))
+        });
+        VmFacts {
+            moref: vm.moref.clone(),
+            uuid: vm.uuid,
+            power: match vm.power {
+                None => PowerSeen::Unknown,
+                Some(Power::On) => PowerSeen::On,
+                Some(Power::Off) => PowerSeen::Off,
+                Some(Power::Suspended) => PowerSeen::Suspended,
+            },
+            on: vm.host.clone(),
+            on_name,
+            host: self.host_state(vm.host.as_ref()),
+            drs: drs && movable,
+            question: vm.question.clone(),
+            interrupted: self.interrupted(vm),
+            is_being_cut: self.is_being_cut(vm),
+            tools_running: vm.tools_running,
+        }
+    }
+
+    /// The maintenance of the VM's host that failed, where none came after it.
+    fn interrupted(&self, vm: &Vm) -> Option<Interrupted> {
+        let host = vm.host.as_ref()?;
+        let is_out = self.host_state(Some(host)) == HostState::InService;
+        let (_, interrupted) = self.interrupted.get(host).filter(|_| is_out)?;
+        Some(interrupted.clone())
+    }
+
+    /// Whether a task that cuts the VM's power is under way.
+    fn is_being_cut(&self, vm: &Vm) -> bool {
+        self.tasks.values().any(|task| {
+            let is_under_way = matches!(task.state, TaskState::Queued | TaskState::Running);
+            is_under_way && task.vm.as_ref() == Some(&vm.moref) && task.makes() == Some(Power::Off)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+use super::*;
+use crate::facts::vsphere::{self as vsphere, Compute, Drs, DrsBehavior};
+use crate::ids::ComputeRef;
+use crate::inventory::tests::{found, node, seen_of, sight, told, trio, uuid, vm, vsphere};
+
+#[test]
+fn a_node_is_bound_only_when_each_of_its_uuids_was_looked_up() {
+    let of_two_uuids = Node {
+        provider_uuid: Some(uuid(1)),
+        system_uuid: Some(uuid(2)),
+        ..node(1)
+    };
+    let mut inventory = told(trio(1).into_iter().chain([seen_of(of_two_uuids)]));
+    assert_eq!(inventory.roster().vms.len(), 2);
+    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::NotLookedUp);
+    inventory.apply(found(2, &[]));
+    assert!(matches!(sight(&mut inventory, 1).seen.vm, VmSeen::Found(_)));
+    inventory.apply(vsphere(vsphere::Update::Vm(vm(2))));
+    inventory.apply(found(2, &[2]));
+    let both = [1, 2].map(|n| VmRef::new(format!("vm-{n}")));
+    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::Ambiguous(both.into()));
+}
+
+#[test]
+fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
+    let cluster = vsphere(vsphere::Update::Compute(Compute {
+        moref: ComputeRef::new("c"),
+        name: None,
+        drs: Some(Drs {
+            enabled: true,
+            behavior: DrsBehavior::FullyAutomated,
+            overrides: Default::default(),
+        }),
+    }));
+    let mut inventory = told(trio(1).into_iter().chain([cluster]));
+    let mut drs = |devices: Option<Vec<Passthrough>>| {
+        inventory.apply(vsphere(vsphere::Update::Vm(Vm {
+            passthrough: devices,
+            ..vm(1)
+        })));
+        sight(&mut inventory, 1).seen.vm.found().unwrap().drs
+    };
+    let dynamic = || Passthrough::Dynamic {
+        allowed: vec![(1, 2)],
+    };
+    let fixed = || Passthrough::Static {
+        address: "0000:01:00.0".to_owned(),
+        vendor: 1,
+        device: Some(2),
+    };
+    assert!(drs(Some(vec![dynamic()])));
+    assert!(!drs(Some(vec![fixed()])));
+    assert!(!drs(Some(vec![dynamic(), fixed()])), "one of two is enough");
+    assert!(!drs(None), "nobody knows its devices");
+    assert!(drs(Some(Vec::new())));
+}

@@ -1,0 +1,145 @@
+//! What effects found: their tries, and how those ended.
+
+use std::collections::BTreeMap;
+
+use super::{Inventory, Local};
+use crate::facts::fault::{Fault, FaultKind, Retry};
+use crate::facts::vsphere::{Power, Task, TaskState};
+use crate::ids::{NodeName, TaskRef};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::observed::{Advice, Attempt, Outcome, Refusal};
+
+impl Inventory {
+    /// A power-on by DRS ends well whatever becomes of the VM; why it did not start stands on a task of the VM's own
+    /// (`ClusterPowerOnVmResult` in the API reference). Takes one that is told for the first time as failed.
+    pub(super) fn settle_drs_power_on(&mut self, task: &Task) {
+        let TaskState::Error(fault) = &task.state else {
+            return;
+        };
+        let was_failed = self
+            .tasks
+            .get(&task.moref)
+            .is_some_and(|known| matches!(known.state, TaskState::Error(_)));
+        let Some(vm) = task
+            .vm
+            .as_ref()
+            .filter(|_| !was_failed && task.makes() == Some(Power::On))
+        else {
+            return;
+        };
+        let nodes: Vec<NodeName> = self.nodes_of(vm).cloned().collect();
+        for node in nodes {
+            let attempts = self.local.get_mut(&node).map(|local| &mut local.attempts);
+            let Some(attempt) = attempts.and_then(|all| all.get_mut(&EffectKind::PowerOn)) else {
+                continue;
+            };
+            let is_by_drs = attempt.host.is_none() && attempt.task.as_ref() != Some(&task.moref);
+            if is_by_drs && !matches!(attempt.outcome, Outcome::Refused(_)) {
+                attempt.refuse(Refusal::from(fault));
+            }
+        }
+    }
+
+    pub(super) fn apply_finding(&mut self, finding: Finding) {
+        let local = self.local.entry(finding.node).or_default();
+        match finding.found {
+            Found::Tried {
+                kind,
+                at,
+                host,
+                outcome,
+            } => {
+                let before = local.attempts.get(&kind);
+                let refused = before.map_or(0, |attempt| attempt.refusals);
+                let refusals = match &outcome {
+                    Outcome::Refused(_) => refused.saturating_add(1),
+                    Outcome::Done => 0,
+                    Outcome::Asked | Outcome::Running(_) => refused,
+                };
+                let tries = before.map_or(0, |attempt| attempt.tries).saturating_add(1);
+                let task = match &outcome {
+                    Outcome::Running(task) => Some(task.clone()),
+                    Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
+                };
+                let attempt = Attempt {
+                    at,
+                    host,
+                    task: task.clone(),
+                    refusals,
+                    tries,
+                    outcome,
+                };
+                local.attempts.insert(kind, attempt);
+                if let Some(task) = task {
+                    // Its end may have been told before we learned its name.
+                    local.settle(&task, &self.tasks);
+                }
+            }
+            Found::Evictions(_) => {}
+            Found::Drain(mut report) => {
+                let before = local.drain.as_ref().and_then(|before| before.moved_at);
+                report.moved_at = report.moved_at.or(before);
+                local.drain = Some(report);
+            }
+            Found::Surveyed { host, reading } => {
+                self.readings.insert(host, reading);
+            }
+            Found::PaperRecord {
+                record,
+                unschedulable,
+                fulfilled,
+            } => local.paper.write(*record, unschedulable, fulfilled),
+            Found::PaperEffect(effect) => local.paper.perform(&effect),
+        }
+    }
+}
+
+impl Local {
+    /// Carries the end of `task` into the attempt that waits for it.
+    pub(super) fn settle(&mut self, task: &TaskRef, tasks: &BTreeMap<TaskRef, Task>) {
+        let Some(state) = tasks.get(task).map(|task| &task.state) else {
+            return;
+        };
+        for attempt in self.attempts.values_mut() {
+            if attempt.outcome != Outcome::Running(task.clone()) {
+                continue;
+            }
+            match state {
+                TaskState::Queued | TaskState::Running => {}
+                TaskState::Success => {
+                    attempt.outcome = Outcome::Done;
+                    attempt.refusals = 0;
+                }
+                TaskState::Error(fault) => attempt.refuse(Refusal::from(fault)),
+            }
+        }
+    }
+}
+
+impl Attempt {
+    fn refuse(&mut self, refusal: Refusal) {
+        self.outcome = Outcome::Refused(refusal);
+        self.refusals = self.refusals.saturating_add(1);
+    }
+}
+
+impl From<&Fault> for Refusal {
+    fn from(fault: &Fault) -> Self {
+        let advice = match (&fault.kind, fault.retry()) {
+            (FaultKind::ToolsUnavailable, _) => Advice::NoTools,
+            (_, Retry::Relogin | Retry::LookAgain | Retry::Soon | Retry::Later) => Advice::Retry,
+            (_, Retry::OtherPlace) => Advice::OtherHost,
+            (_, Retry::Cluster) => Advice::Cluster,
+            (_, Retry::Person) => Advice::Person,
+            (_, Retry::Unknown) => Advice::Unknown,
+        };
+        // The name of a fault that is not known here is what people can search for.
+        let said = if let FaultKind::Other(_) = &fault.kind {
+            fault.to_string()
+        } else {
+            fault.said.clone()
+        };
+        Self { advice, said }
+    }
+}

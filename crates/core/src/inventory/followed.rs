@@ -1,0 +1,203 @@
+//! Nodes with an open episode that the label selector does not match any more. Their episodes are gone on with; no other begins.
+
+use std::collections::BTreeSet;
+
+use super::{Inventory, News};
+use crate::facts::kubernetes::{Node, StrandedNode};
+use crate::ids::{NodeName, NodeUid};
+use crate::maintenance::episode::Record;
+
+impl Inventory {
+    /// The nodes to be watched by name: those whose episode is open and whose Node the watch of selected Nodes does not tell of.
+    /// The others are forgotten, so it is asked for before anything else.
+    pub fn to_follow(&mut self) -> BTreeSet<NodeName> {
+        self.let_go();
+        let gone = self
+            .local
+            .iter()
+            .filter(|(_, local)| local.record_of_gone.is_some())
+            .map(|(name, _)| name.clone());
+        let stranded = self
+            .stranded
+            .iter()
+            .filter(|node| node.is_ours && !node.is_selected);
+        let stranded = stranded
+            .map(|node| node.name.clone())
+            .filter(|name| !self.nodes.contains_key(name));
+        let known = self.followed.iter().cloned();
+        gone.chain(stranded)
+            .chain(known)
+            .chain(self.only_copied())
+            .collect()
+    }
+
+    /// Takes a Node that was looked for by name.
+    pub(super) fn apply_followed(&mut self, node: Node) {
+        let is_selected = self.nodes.contains_key(&node.name) && !self.followed.contains(&node.name);
+        if !is_selected {
+            self.followed.insert(node.name.clone());
+            self.apply_node(node);
+        }
+    }
+
+    /// Takes that there is no such Node: of this UID, or of the name at all.
+    pub(super) fn lose_followed(&mut self, name: &NodeName, uid: Option<&NodeUid>) {
+        let is_it = |node: &Node| uid.is_none_or(|uid| node.uid == *uid);
+        if self.followed.contains(name) && self.nodes.get(name).is_some_and(is_it) {
+            self.followed.remove(name);
+            self.forget_node(name);
+        }
+        if uid.is_none() {
+            self.stranded.retain(|node| node.name != *name);
+        }
+    }
+
+    /// Takes which episodes a look through all Nodes found.
+    pub(super) fn apply_scan(&mut self, stranded: Vec<StrandedNode>) {
+        self.stranded = stranded;
+    }
+
+    /// Lets go of the followed Nodes on which no episode of this release is open any more, nor may have to be made up for.
+    fn let_go(&mut self) {
+        let is_over = |name: &&NodeName| {
+            let on_node = self.local.get(*name).and_then(|local| local.on_node.as_ref());
+            match on_node {
+                Some(Record::InService) => {
+                    let node = self.nodes.get(*name);
+                    self.copy(name).is_none() && !node.is_some_and(|node| self.may_be_stray(node))
+                }
+                Some(Record::Episode(episode)) => !self.rules.releases.names(&episode.release),
+                // It does not say whose it is.
+                Some(Record::Unreadable { .. }) => self.own_copy(name).is_none(),
+                Some(Record::Python(_)) | None => false,
+            }
+        };
+        let over: Vec<NodeName> = self.followed.iter().filter(is_over).cloned().collect();
+        for name in over {
+            self.news = Some(News::OfAll);
+            self.followed.remove(&name);
+            self.stranded.retain(|node| node.name != name);
+            self.forget_node(&name);
+            self.local.remove(&name);
+        }
+    }
+
+    /// Episodes that stand under another annotation prefix than ours: nobody here goes on with them.
+    pub fn under_other_prefixes(&self) -> impl Iterator<Item = &StrandedNode> {
+        self.stranded.iter().filter(|node| !node.is_ours)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::kubernetes::{self as cluster, Marks};
+    use crate::inventory::Fact;
+    use crate::inventory::tests::{copied, in_episode, name, node, sight, told, trio};
+    use crate::maintenance::episode::Phase;
+
+    const OURS: &str = "haulout/haulout";
+
+    fn found(n: u8, is_selected: bool) -> StrandedNode {
+        StrandedNode {
+            name: name(n),
+            uid: NodeUid::new(format!("uid-{n}")),
+            prefix: "haulout.dev".to_owned(),
+            is_ours: true,
+            is_selected,
+        }
+    }
+
+    fn scanned(stranded: Vec<StrandedNode>) -> Fact {
+        Fact::Cluster(cluster::Update::Scanned { stranded })
+    }
+
+    fn followed(node: Node) -> Fact {
+        Fact::Cluster(cluster::Update::Followed(Box::new(node)))
+    }
+
+    #[test]
+    fn a_node_with_an_episode_is_followed_until_its_end() {
+        let mut inventory = told([scanned(vec![found(1, false), found(2, true)])]);
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+        inventory.apply(followed(in_episode(1, Phase::AwaitingHost, OURS)));
+        assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+        inventory.apply(followed(Node {
+            resource_version: 11,
+            ..node(1)
+        }));
+        assert!(inventory.to_follow().is_empty());
+        assert!(inventory.sights().is_empty());
+    }
+
+    #[test]
+    fn an_episode_of_another_release_is_not_followed() {
+        for release in ["other/other", ""] {
+            let theirs = in_episode(1, Phase::AwaitingHost, release);
+            let mut inventory = told([scanned(vec![found(1, false)]), followed(theirs.clone())]);
+            assert!(inventory.to_follow().is_empty(), "{release:?}");
+            assert!(inventory.sights().is_empty(), "{release:?}");
+            inventory.apply(copied(theirs));
+            assert!(inventory.to_follow().is_empty(), "{release:?}");
+            assert!(inventory.sights().is_empty(), "{release:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_followed_only_with_a_copy_of_ours() {
+        let of = in_episode(1, Phase::AwaitingHost, OURS);
+        let mut unreadable = of.clone();
+        unreadable.marks.episode = Some("nonsense".to_owned());
+        let mut inventory = told([scanned(vec![found(1, false)]), followed(unreadable.clone())]);
+        assert!(inventory.to_follow().is_empty());
+        let mut inventory = told([copied(of), followed(unreadable)]);
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+    }
+
+    #[test]
+    fn a_copy_of_ours_has_its_node_looked_for() {
+        let mut inventory = told([copied(in_episode(1, Phase::AwaitingHost, OURS))]);
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+        assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
+        assert_eq!(sight(&mut inventory, 1).seen.node, None);
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_looked_for_as_long_as_its_episode_is_open() {
+        let of = in_episode(1, Phase::AwaitingHost, OURS);
+        let mut inventory = told([scanned(vec![found(1, false)]), followed(of.clone())]);
+        inventory.apply(Fact::Cluster(cluster::Update::FollowedAbsent { name: name(1) }));
+        assert_eq!(sight(&mut inventory, 1).seen.node, None);
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+        // Another Node of the name has no part in it, and one that is gone takes nothing with it.
+        inventory.apply(Fact::Cluster(cluster::Update::FollowedGone {
+            name: name(1),
+            uid: NodeUid::new("uid-9"),
+        }));
+        assert_eq!(inventory.to_follow(), [name(1)].into());
+    }
+
+    #[test]
+    fn an_episode_under_another_prefix_is_told_and_not_followed() {
+        let theirs = StrandedNode {
+            is_ours: false,
+            ..found(1, false)
+        };
+        let mut inventory = told([scanned(vec![theirs, found(2, false)])]);
+        assert_eq!(inventory.to_follow(), [name(2)].into());
+        let told: Vec<&NodeName> = inventory.under_other_prefixes().map(|node| &node.name).collect();
+        assert_eq!(told, [&name(1)]);
+    }
+
+    #[test]
+    fn no_episode_begins_on_a_node_that_is_only_followed() {
+        let mut inventory = told(trio(1));
+        assert_eq!(inventory.sights().len(), 1);
+        inventory.apply(followed(Node {
+            marks: Marks::default(),
+            ..node(2)
+        }));
+        assert_eq!(inventory.sights().len(), 1);
+    }
+}

@@ -1,0 +1,89 @@
+//! Which answers have to be fresh: a VM may have been cloned since its node was bound, and of two VMs neither is touched.
+
+use std::collections::BTreeMap;
+
+use super::{Inventory, News};
+use crate::facts::kubernetes::Node;
+use crate::facts::vsphere::{Pressing, VmKey};
+use crate::ids::VmRef;
+use crate::maintenance::episode::{Phase, Record};
+
+/// A key for which an old answer could do harm.
+#[derive(Debug)]
+pub(super) struct Pressed {
+    how: Pressing,
+    /// An answer came in since.
+    pub(super) is_answered: bool,
+}
+
+impl Inventory {
+    /// Notes which keys are pressing by now, and gives them, so that vCenter is asked for them.
+    pub(super) fn press(&mut self) -> BTreeMap<VmKey, Pressing> {
+        if matches!(self.news, Some(News::OnlyOf(_))) {
+            // None of it moves a node to another phase or its VM to another host, and what presses of the others stands.
+            return self
+                .pressed
+                .iter()
+                .map(|(key, pressed)| (key.clone(), pressed.how))
+                .collect();
+        }
+        let mut pressing = BTreeMap::new();
+        // For a node at rest nothing is.
+        for node in self.in_the_news().iter().filter_map(|name| self.nodes.get(name)) {
+            let Some(how) = self.pressing(node) else {
+                continue;
+            };
+            for key in self.keys(node) {
+                let most = pressing.entry(key).or_insert(how);
+                *most = how.max(*most);
+            }
+        }
+        self.pressed
+            .retain(|key, pressed| pressing.get(key) == Some(&pressed.how));
+        for (key, how) in &pressing {
+            self.pressed.entry(key.clone()).or_insert(Pressed {
+                how: *how,
+                is_answered: false,
+            });
+        }
+        pressing
+    }
+
+    fn pressing(&self, node: &Node) -> Option<Pressing> {
+        let record = self.record(node);
+        match record.phase().map(Phase::at_work) {
+            Some(Phase::ShuttingDown(_)) => return Some(Pressing::PowerCut),
+            Some(
+                Phase::Queued
+                | Phase::Draining
+                | Phase::Drained
+                | Phase::Relocating { .. }
+                | Phase::AwaitingHost
+                | Phase::PoweringOn { .. }
+                | Phase::Rejoining
+                | Phase::Parked { .. },
+            )
+            | None => {}
+        }
+        let is_on_its_way = |vm: &VmRef| {
+            let vm = self.vms.get(vm);
+            vm.is_some_and(|vm| self.host_state(vm.host.as_ref()).is_leaving())
+        };
+        let is_leaving = || {
+            let keys = self.keys(node);
+            let mut vms = keys.iter().filter_map(|key| self.answers.get(key)).flatten();
+            vms.any(is_on_its_way)
+        };
+        (record != Record::InService || is_leaving()).then_some(Pressing::Maintenance)
+    }
+
+    /// Whether the node's power may be cut as far as the answers to its keys go: each was asked for since its drain has ended.
+    pub(super) fn is_surely(&self, node: &Node) -> bool {
+        let keys = self.keys(node);
+        keys.iter().all(|key| {
+            self.pressed
+                .get(key)
+                .is_some_and(|pressed| pressed.how == Pressing::PowerCut && pressed.is_answered)
+        })
+    }
+}

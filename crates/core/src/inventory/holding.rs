@@ -1,0 +1,76 @@
+//! Which PodDisruptionBudgets hold drains, and which of them tell by themselves when they allow the next eviction.
+
+use std::collections::BTreeSet;
+
+use super::Inventory;
+use crate::facts::kubernetes::{Budget, BudgetStands};
+use crate::maintenance::observed::{DrainReport, PodLeft, PodLeftBecause};
+
+/// The most budgets that are watched at once. Each is a request that stands; a fleet that is drained at once may be held by
+/// hundreds, and those beyond are asked from time to time.
+const WATCHED_MAX: usize = 64;
+
+impl Inventory {
+    /// The budgets that hold a drain, for the watch of budgets.
+    pub fn holding(&mut self) -> BTreeSet<Budget> {
+        let reports = self.local.values().filter_map(|local| local.drain.as_ref());
+        // One budget holds many pods, and takes one place.
+        let all: BTreeSet<Budget> = reports.flat_map(holding).collect();
+        let holding: BTreeSet<Budget> = all.into_iter().take(WATCHED_MAX).collect();
+        self.heard_budgets.retain(|budget| holding.contains(budget));
+        holding
+    }
+
+    /// Takes what is told of a budget: where it allows an eviction, the rounds of those that it held are out of date.
+    pub(super) fn apply_budget(&mut self, budget: Budget, stands: BudgetStands) {
+        if stands == BudgetStands::Allows {
+            for local in self.local.values_mut() {
+                if local.drain.iter().flat_map(holding).any(|held| held == budget) {
+                    local.pods_revision = local.pods_revision.wrapping_add(1);
+                }
+            }
+        }
+        match stands {
+            BudgetStands::Holds | BudgetStands::Allows => self.heard_budgets.insert(budget),
+            BudgetStands::Unheard => self.heard_budgets.remove(&budget),
+        };
+    }
+
+    /// Every budget that holds pods in this report tells by itself when it allows the next eviction.
+    pub(super) fn hears_budgets(&self, report: &DrainReport) -> bool {
+        let are_named = report.left.iter().all(|pod| {
+            names(pod).is_none_or(|names| !names.is_empty() && names.iter().all(|name| is_name(name)))
+        });
+        are_named && holding(report).all(|budget| self.heard_budgets.contains(&budget))
+    }
+}
+
+/// The budgets that hold pods in this report. Their names are read out of the words of a refusal; what cannot be the name
+/// of an object is left out.
+fn holding(report: &DrainReport) -> impl Iterator<Item = Budget> {
+    report.left.iter().flat_map(|pod| {
+        let namespace = pod.name.split_once('/').map_or("", |(namespace, _)| namespace);
+        let names = names(pod).unwrap_or_default().iter().filter(|name| is_name(name));
+        names.map(move |name| Budget {
+            namespace: namespace.to_owned(),
+            name: name.clone(),
+        })
+    })
+}
+
+/// The budgets that a refusal names, where a budget is why the pod is still there.
+fn names(pod: &PodLeft) -> Option<&[String]> {
+    match &pod.why {
+        PodLeftBecause::Budget { names, .. } => Some(names),
+        PodLeftBecause::Leaving
+        | PodLeftBecause::Migrating { .. }
+        | PodLeftBecause::Refused { .. }
+        | PodLeftBecause::NotReached => None,
+    }
+}
+
+/// Whether it can be the name of an object: a DNS subdomain.
+fn is_name(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    (1..=253).contains(&name.len()) && name.chars().all(is_allowed)
+}

@@ -1,0 +1,196 @@
+//! Which pictures a fact can change, so that only those are drawn anew.
+
+use std::collections::BTreeSet;
+
+use super::{Fact, Inventory};
+use crate::facts::kubernetes as cluster;
+use crate::facts::vsphere;
+use crate::ids::{HostRef, NodeName, TaskRef};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::Record;
+use crate::maintenance::finding::Found;
+use crate::maintenance::observed::{Attempt, Outcome};
+
+/// What has to be drawn anew.
+#[derive(Debug)]
+pub(super) enum News {
+    /// Every picture.
+    OfAll,
+    /// Those of these nodes, and of whoever is awake.
+    Of(BTreeSet<NodeName>),
+    /// Those of these nodes. What came in is their own: it changes nobody's place in a queue or on a host.
+    OnlyOf(BTreeSet<NodeName>),
+}
+
+impl Inventory {
+    /// Whether any picture can be another one than was drawn last.
+    pub fn has_news(&self) -> bool {
+        self.news.is_some()
+    }
+
+    /// Which pictures a fact can change. A vCenter may have thousands of hosts that change all the time and carry nothing of
+    /// ours: while no node is on its way out or back, they cost a look at where our VMs stand. One on its way may go to
+    /// any of them. And a thousand kubelets say several times a second that they live, each of a node at rest in a Node
+    /// that is another only by its version; what happens to the node next shows its latest.
+    pub(super) fn news_in(&self, fact: &Fact) -> Option<News> {
+        let is_heard = self.silent().is_none();
+        let of = |node: &NodeName| Some(News::Of(BTreeSet::from([node.clone()])));
+        let only_of = |node: &NodeName| Some(News::OnlyOf(BTreeSet::from([node.clone()])));
+        match fact {
+            Fact::Cluster(
+                cluster::Update::Node(node)
+                | cluster::Update::Answered(node)
+                | cluster::Update::Followed(node),
+            ) => {
+                let Some(known) = self.nodes.get(&node.name) else {
+                    return Some(News::OfAll);
+                };
+                if is_later_only(known, node) {
+                    let is_awake = self.awake.contains(&node.name);
+                    return is_awake.then(|| only_of(&node.name)).flatten();
+                }
+                // Who goes by the same keys is seen by those that share a VM.
+                let is_same_machine = known.uid == node.uid && self.keys(known) == self.keys(node);
+                if is_heard && is_same_machine {
+                    of(&node.name)
+                } else {
+                    Some(News::OfAll)
+                }
+            }
+            Fact::Cluster(cluster::Update::PodsChanged(node)) if is_heard => only_of(node),
+            Fact::Cluster(cluster::Update::Maintenances(cluster::Maintenances::Seen(seen)))
+                if is_heard && matches!(seen.role, cluster::Role::Episode { .. }) =>
+            {
+                let on_node = self
+                    .local
+                    .get(&seen.node)
+                    .and_then(|local| local.on_node.as_ref());
+                let before = self.maintenances.get(&seen.name).map(|before| &before.node);
+                match on_node {
+                    _ if before.is_some_and(|before| *before != seen.node) => Some(News::OfAll),
+                    // The record on the Node counts; the copy only has to say the same.
+                    Some(Record::Episode(_)) => only_of(&seen.node),
+                    Some(Record::InService | Record::Python(_) | Record::Unreadable { .. }) => of(&seen.node),
+                    None => Some(News::OfAll),
+                }
+            }
+            Fact::Cluster(cluster::Update::FollowedAbsent { name }) if !self.followed.contains(name) => None,
+            // It changes who is to be looked for, and no picture.
+            Fact::Cluster(cluster::Update::Scanned { stranded }) => {
+                (self.stranded != *stranded).then(|| News::Of(BTreeSet::new()))
+            }
+            // Whoever drains is awake.
+            Fact::Cluster(cluster::Update::Budget { .. }) if is_heard => Some(News::Of(BTreeSet::new())),
+            Fact::Finding(finding) if is_heard => match finding.found {
+                // It is for those who look on.
+                Found::Evictions(_) => None,
+                Found::Drain(_)
+                | Found::Tried {
+                    kind: EffectKind::DrainRound,
+                    ..
+                } => only_of(&finding.node),
+                Found::Tried { .. }
+                | Found::Surveyed { .. }
+                | Found::PaperRecord { .. }
+                | Found::PaperEffect(_) => of(&finding.node),
+            },
+            Fact::Vsphere(vsphere::Update::Host(host)) => {
+                let known = self.hosts.get(&host.moref);
+                if known == Some(host) {
+                    return None;
+                }
+                let ours = self.nodes_on(&host.moref);
+                if ours.is_empty() && self.is_calm {
+                    return None;
+                }
+                let stays = known.is_some_and(|known| known.compute == host.compute);
+                Some(if is_heard && stays {
+                    News::Of(ours)
+                } else {
+                    News::OfAll
+                })
+            }
+            // A template binds nobody; who stops being one, or begins to be, may bind others.
+            Fact::Vsphere(vsphere::Update::Vm(vm)) => match self.vms.get(&vm.moref) {
+                Some(known) if known == vm => None,
+                Some(known) if is_heard && known.template == vm.template => {
+                    Some(News::Of(self.nodes_of(&vm.moref).cloned().collect()))
+                }
+                Some(_) | None => Some(News::OfAll),
+            },
+            Fact::Vsphere(vsphere::Update::Task(task)) if is_heard => {
+                let of_vm = task.vm.iter().flat_map(|vm| self.nodes_of(vm));
+                let ours = of_vm.chain(self.awaiting(&task.moref));
+                Some(News::Of(ours.cloned().collect()))
+            }
+            Fact::Vsphere(vsphere::Update::TaskGone(task)) if is_heard => {
+                Some(News::Of(self.awaiting(task).cloned().collect()))
+            }
+            // The same answer, given anew: whoever asked may be sure of it.
+            Fact::Vsphere(vsphere::Update::Found { key, vms })
+                if is_heard && self.answers.get(key) == Some(vms) =>
+            {
+                Some(News::Of(self.askers.get(key).cloned().unwrap_or_default()))
+            }
+            Fact::Vsphere(vsphere::Update::Settled) => self.vcenter.silent.is_some().then_some(News::OfAll),
+            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => Some(News::OfAll),
+        }
+    }
+
+    /// The nodes whose VM stands on `host`.
+    fn nodes_on(&self, host: &HostRef) -> BTreeSet<NodeName> {
+        let vms = self.vms.values().filter(|vm| vm.host.as_ref() == Some(host));
+        vms.flat_map(|vm| self.nodes_of(&vm.moref)).cloned().collect()
+    }
+
+    /// The nodes for which a try of this process waits for `task`.
+    fn awaiting<'a>(&'a self, task: &'a TaskRef) -> impl Iterator<Item = &'a NodeName> {
+        let is_it = move |attempt: &Attempt| match &attempt.outcome {
+            Outcome::Running(running) => running == task,
+            Outcome::Asked | Outcome::Done | Outcome::Refused(_) => false,
+        };
+        let locals = self.local.iter();
+        locals.filter_map(move |(name, local)| local.attempts.values().any(is_it).then_some(name))
+    }
+
+    /// The nodes whose pictures may be other ones than were drawn last.
+    pub(super) fn in_the_news(&self) -> BTreeSet<NodeName> {
+        match &self.news {
+            None => self.awake.clone(),
+            Some(News::OfAll) => self.names(),
+            Some(News::Of(nodes)) => nodes.union(&self.awake).cloned().collect(),
+            Some(News::OnlyOf(nodes)) => nodes.clone(),
+        }
+    }
+}
+
+impl News {
+    /// Both of them.
+    pub(super) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::OfAll, _) | (_, Self::OfAll) => Self::OfAll,
+            (Self::OnlyOf(mut nodes), Self::OnlyOf(more)) => {
+                nodes.extend(more);
+                Self::OnlyOf(nodes)
+            }
+            (Self::Of(mut nodes) | Self::OnlyOf(mut nodes), Self::Of(more) | Self::OnlyOf(more)) => {
+                nodes.extend(more);
+                Self::Of(nodes)
+            }
+        }
+    }
+}
+
+/// Whether a Node shows nothing more than that its kubelet lives.
+fn is_later_only(known: &cluster::Node, node: &cluster::Node) -> bool {
+    let ready = cluster::Ready {
+        heartbeat: known.ready.heartbeat,
+        ..node.ready
+    };
+    let only_later = cluster::Node {
+        resource_version: known.resource_version,
+        ready,
+        ..node.clone()
+    };
+    *known == only_later
+}

@@ -1,0 +1,176 @@
+//! Folds what Kubernetes tells of Nodes.
+
+use std::time::Duration;
+
+use super::sight::record_of;
+use super::{Inventory, LastOf};
+use crate::facts::kubernetes as cluster;
+use crate::ids::NodeName;
+use crate::maintenance::episode::{Episode, Phase, Record};
+use crate::maintenance::observed::AskedGuest;
+use crate::maintenance::record;
+
+/// How often a Node may tell other UUIDs: a VM that is replaced under its Node's name tells them once.
+const IDENTITY_PACE: Duration = Duration::from_secs(10);
+
+impl Inventory {
+    pub(super) fn apply_cluster(&mut self, update: cluster::Update) {
+        use cluster::Update;
+        match update {
+            Update::Reset => {
+                self.kubernetes.silent = Some("the kube-apiserver is listing the Nodes anew".to_owned());
+                self.kubernetes.told.clear();
+            }
+            Update::Node(node) => {
+                self.followed.remove(&node.name);
+                self.apply_node(*node);
+            }
+            // One that is not known is gone again, and whoever watches it tells.
+            Update::Answered(node) => {
+                if self
+                    .nodes
+                    .get(&node.name)
+                    .is_some_and(|known| known.uid == node.uid)
+                {
+                    self.apply_node(*node);
+                }
+            }
+            Update::NodeGone { name, uid } => {
+                let is_it = self.nodes.get(&name).is_some_and(|node| node.uid == uid);
+                if is_it && !self.followed.contains(&name) {
+                    self.forget_node(&name);
+                }
+            }
+            Update::Settled => {
+                if self.kubernetes.silent.take().is_some() {
+                    let told = std::mem::take(&mut self.kubernetes.told);
+                    let gone: Vec<NodeName> = self
+                        .nodes
+                        .keys()
+                        .filter(|name| !told.contains(name) && !self.followed.contains(name))
+                        .cloned()
+                        .collect();
+                    for name in gone {
+                        self.forget_node(&name);
+                    }
+                }
+            }
+            Update::Maintenances(update) => self.apply_maintenances(update),
+            Update::PodsChanged(name) => {
+                if let Some(local) = self.local.get_mut(&name) {
+                    local.pods_revision = local.pods_revision.wrapping_add(1);
+                }
+            }
+            Update::Budget { budget, stands } => self.apply_budget(budget, stands),
+            Update::Followed(node) => self.apply_followed(*node),
+            Update::FollowedGone { name, uid } => self.lose_followed(&name, Some(&uid)),
+            Update::FollowedAbsent { name } => self.lose_followed(&name, None),
+            Update::Scanned { stranded } => self.apply_scan(stranded),
+            Update::Lost { why } => self.kubernetes.silent = Some(why),
+        }
+    }
+
+    pub(super) fn apply_node(&mut self, mut node: cluster::Node) {
+        let known = self.nodes.get(&node.name).filter(|known| known.uid == node.uid);
+        // The watch tells an older view than the answer to our own PATCH did. Versions are compared within one list and what
+        // follows it: where etcd was restored, they have gone back with the next list.
+        let is_of_this_list = self.kubernetes.told.contains(&node.name) || self.kubernetes.silent.is_none();
+        if is_of_this_list && known.is_some_and(|known| known.resource_version > node.resource_version) {
+            return;
+        }
+        if let Some(known) = known
+            && self.keys(known) != self.keys(&node)
+        {
+            self.pace_identity(&mut node);
+        }
+        if self.kubernetes.silent.is_some() {
+            self.kubernetes.told.insert(node.name.clone());
+        }
+        let local = self.local.entry(node.name.clone()).or_default();
+        local.record_of_gone = None;
+        let told = local.on_node.insert(record_of(&node));
+        let record = local.paper.record().unwrap_or(told);
+        match record.phase() {
+            Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
+            // Between episodes nothing of an earlier one counts.
+            Some(_) => local.drain = None,
+            None => {
+                local.drain = None;
+                local.attempts.clear();
+                local.offered = None;
+            }
+        }
+        if !node.unschedulable && !local.paper.is_cordoned() {
+            // A list made before the cordon was lifted says nothing about what was scheduled since.
+            local.drain = None;
+        }
+        let before = self.nodes.remove(&node.name);
+        let told_before = before
+            .as_ref()
+            .and_then(|before| before.marks.last_episode.as_ref());
+        if told_before != node.marks.last_episode.as_ref() {
+            self.has_ended(&node);
+        }
+        self.asks(&node.name, before.as_ref(), Some(&node));
+        self.nodes.insert(node.name.clone(), node);
+    }
+
+    /// Takes other UUIDs of a Node no more often than each [`IDENTITY_PACE`]: each costs searches in vCenter and a look at every
+    /// node. Until then it goes by those that it told before.
+    fn pace_identity(&mut self, node: &mut cluster::Node) {
+        let local = self.local.entry(node.name.clone()).or_default();
+        let changed_at = local.identity_changed_at;
+        if changed_at.is_some_and(|at| self.now.monotonic < at.after(IDENTITY_PACE)) {
+            if let Some(known) = self.nodes.get(&node.name) {
+                node.provider_uuid = known.provider_uuid;
+                node.system_uuid = known.system_uuid;
+            }
+        } else {
+            local.identity_changed_at = Some(self.now.monotonic);
+        }
+    }
+
+    /// Notes the episode that `node` tells to have ended, for the next one on its host.
+    fn has_ended(&mut self, node: &cluster::Node) {
+        let last = node.marks.last_episode.as_deref().and_then(record::read_last);
+        let asked = last.as_ref().and_then(|last| {
+            let at = last.episode.in_flight.guest_asked_at()?;
+            Some(AskedGuest {
+                at,
+                ended_at: last.at,
+            })
+        });
+        self.local.entry(node.name.clone()).or_default().asked_guest = asked;
+        let Some(last) = last else {
+            return;
+        };
+        let Some(host) = last.episode.host.moref else {
+            return;
+        };
+        let last = LastOf {
+            at: last.at,
+            traceparent: last.episode.traceparent,
+        };
+        if self.last_of.get(&host).is_none_or(|known| known.at < last.at) {
+            self.last_of.insert(host, last);
+        }
+    }
+
+    pub(super) fn forget_node(&mut self, name: &NodeName) {
+        let Some(node) = self.nodes.remove(name) else {
+            return;
+        };
+        self.asks(name, Some(&node), None);
+        let local = self.local.entry(name.clone()).or_default();
+        let is_ours = |episode: &Episode| self.rules.releases.has(&episode.release);
+        match local.on_node.take() {
+            Some(Record::Episode(episode)) if is_ours(&episode) => {
+                local.record_of_gone = Some(Record::Episode(episode));
+            }
+            Some(record @ Record::Python(_)) => local.record_of_gone = Some(record),
+            Some(Record::InService | Record::Episode(_) | Record::Unreadable { .. }) | None => {
+                self.local.remove(name);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Folds what vCenter tells.
+
+use super::Inventory;
+use crate::facts::vsphere::{self as vsphere, EndOutcome};
+use crate::ids::TaskRef;
+use crate::maintenance::observed::{Interrupted, Outcome};
+
+impl Inventory {
+    pub(super) fn apply_vsphere(&mut self, update: vsphere::Update) {
+        use vsphere::Update;
+        self.vcenter.is_open = !matches!(update, Update::Settled | Update::Lost { .. });
+        match update {
+            Update::Reset => {
+                self.vcenter.silent = Some("vCenter is telling its whole set anew".to_owned());
+                self.vcenter.told.clear();
+            }
+            Update::Host(host) => {
+                self.vcenter.told.insert(host.moref.to_string());
+                self.note_end(&host);
+                self.hosts.insert(host.moref.clone(), host);
+            }
+            Update::HostGone(host) => {
+                self.hosts.remove(&host);
+                self.readings.remove(&host);
+                self.interrupted.remove(&host);
+                self.last_of.remove(&host);
+            }
+            Update::Compute(compute) => {
+                self.vcenter.told.insert(compute.moref.to_string());
+                self.computes.insert(compute.moref.clone(), compute);
+            }
+            Update::ComputeGone(compute) => {
+                self.computes.remove(&compute);
+            }
+            Update::Vm(vm) => {
+                self.vcenter.told.insert(vm.moref.to_string());
+                self.vms.insert(vm.moref.clone(), vm);
+            }
+            Update::VmGone(vm) => {
+                self.vms.remove(&vm);
+            }
+            Update::Task(task) => {
+                self.vcenter.told.insert(task.moref.to_string());
+                let moref = task.moref.clone();
+                self.settle_drs_power_on(&task);
+                self.tasks.insert(moref.clone(), task);
+                for local in self.local.values_mut() {
+                    local.settle(&moref, &self.tasks);
+                }
+            }
+            Update::Found { key, vms } => {
+                if let Some(pressed) = self.pressed.get_mut(&key) {
+                    pressed.is_answered = true;
+                }
+                self.answer(key, vms);
+            }
+            Update::TaskGone(task) => self.lose_task(&task),
+            Update::Settled => self.settle_vcenter(),
+            Update::Lost { why } => self.vcenter.silent = Some(why),
+        }
+    }
+
+    /// Notes when a maintenance of `host` was seen to fail. It is forgotten when a later one begins or ends otherwise; a stream that
+    /// is built anew tells of none, and that is no news.
+    fn note_end(&mut self, host: &vsphere::Host) {
+        if host.entering.is_some() || host.in_maintenance == Some(true) {
+            self.interrupted.remove(&host.moref);
+        }
+        let Some(end) = &host.last_end else { return };
+        match &end.outcome {
+            EndOutcome::Cancelled => {
+                self.interrupted.remove(&host.moref);
+            }
+            EndOutcome::Failed { said } => {
+                let is_known = |(task, _): &(TaskRef, Interrupted)| *task == end.task;
+                if !self.interrupted.get(&host.moref).is_some_and(is_known) {
+                    let interrupted = Interrupted {
+                        at: self.now,
+                        said: said.clone(),
+                    };
+                    self.interrupted
+                        .insert(host.moref.clone(), (end.task.clone(), interrupted));
+                }
+            }
+        }
+    }
+
+    /// vCenter knows a task no more, and how it ended is not to be had: what it did shows on the VM.
+    fn lose_task(&mut self, task: &TaskRef) {
+        self.tasks.remove(task);
+        let attempts = self
+            .local
+            .values_mut()
+            .flat_map(|local| local.attempts.values_mut());
+        for attempt in attempts {
+            if attempt.outcome == Outcome::Running(task.clone()) {
+                attempt.outcome = Outcome::Done;
+            }
+        }
+    }
+
+    /// The set is complete: what was not told is not there.
+    fn settle_vcenter(&mut self) {
+        if self.vcenter.silent.take().is_none() {
+            return;
+        }
+        let told = std::mem::take(&mut self.vcenter.told);
+        self.hosts.retain(|moref, _| told.contains(moref.as_str()));
+        self.last_of.retain(|moref, _| told.contains(moref.as_str()));
+        self.interrupted.retain(|moref, _| told.contains(moref.as_str()));
+        self.computes.retain(|moref, _| told.contains(moref.as_str()));
+        self.vms.retain(|moref, _| told.contains(moref.as_str()));
+        self.tasks.retain(|moref, _| told.contains(moref.as_str()));
+        self.readings.clear();
+        // A task that vCenter no longer knows tells nothing more: its effect is judged by the VM, and repeated if the
+        // VM does not show it.
+        for local in self.local.values_mut() {
+            local.attempts.retain(|_, attempt| match &attempt.outcome {
+                Outcome::Running(task) => self.tasks.contains_key(task),
+                Outcome::Asked | Outcome::Done | Outcome::Refused(_) => true,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

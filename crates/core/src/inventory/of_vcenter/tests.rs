@@ -1,0 +1,159 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::*;
+use crate::facts::vsphere::{Host, MaintenanceEnd, Update};
+use crate::inventory::tests::{
+    awaiting, entering, host, in_phase, moment, sight, tell, told, tried, trio, vsphere,
+};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::Phase;
+use crate::maintenance::observed::Attempt;
+use crate::maintenance::request::Call;
+
+fn told_of(host: Host) -> crate::inventory::Fact {
+    vsphere(Update::Host(host.into()))
+}
+
+/// Host 1, in service, after this task has ended so.
+fn after(task: &str, outcome: EndOutcome) -> Host {
+    let task = TaskRef::new(task);
+    Host {
+        last_end: Some(MaintenanceEnd { task, outcome }),
+        ..host(1)
+    }
+}
+
+fn failed() -> EndOutcome {
+    let said = "timed out".to_owned();
+    EndOutcome::Failed { said }
+}
+
+fn interrupted(inventory: &mut Inventory) -> Option<Interrupted> {
+    let seen = sight(inventory, 1).seen;
+    seen.vm.found().unwrap().interrupted.clone()
+}
+
+/// Node 1 is drained, and its host is entering maintenance.
+fn draining() -> Inventory {
+    let facts = [in_phase(1, Phase::Draining), told_of(entering(1, 5))];
+    told(trio(1).into_iter().chain(facts))
+}
+
+#[test]
+fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
+    let mut inventory = draining();
+    assert_eq!(interrupted(&mut inventory), None);
+    inventory.tick(moment(100));
+    inventory.apply(told_of(after("task-1", failed())));
+    let at_100 = Interrupted {
+        at: moment(100),
+        said: "timed out".to_owned(),
+    };
+    assert_eq!(interrupted(&mut inventory), Some(at_100.clone()));
+    // The host tells of the same task with each change of its own.
+    inventory.tick(moment(105));
+    inventory.apply(told_of(Host {
+        name: Some("renamed".to_owned()),
+        ..after("task-1", failed())
+    }));
+    assert_eq!(interrupted(&mut inventory), Some(at_100));
+
+    let seen = sight(&mut inventory, 1).seen;
+    let vm = seen.vm.found().unwrap();
+    let call = |seconds| Call::of_underway(vm, None, Duration::from_secs(10), moment(seconds));
+    assert!(
+        matches!(
+            call(109),
+            Call::Interrupted {
+                said: "timed out",
+                ..
+            }
+        ),
+        "{:?}",
+        call(109)
+    );
+    assert_eq!(call(110), Call::Nothing);
+
+    inventory.tick(moment(200));
+    inventory.apply(told_of(after("task-2", failed())));
+    assert_eq!(
+        interrupted(&mut inventory).unwrap().at,
+        moment(200),
+        "a later one"
+    );
+}
+
+#[test]
+fn a_cancelled_maintenance_is_over_at_once() {
+    let mut inventory = draining();
+    inventory.apply(told_of(after("task-1", EndOutcome::Cancelled)));
+    assert_eq!(interrupted(&mut inventory), None);
+    inventory.apply(told_of(after("task-2", failed())));
+    assert!(interrupted(&mut inventory).is_some());
+    inventory.apply(told_of(after("task-3", EndOutcome::Cancelled)));
+    assert_eq!(interrupted(&mut inventory), None, "somebody gave up trying");
+}
+
+#[test]
+fn a_failed_maintenance_is_forgotten_when_the_next_one_begins() {
+    let next = [
+        entering(1, 9),
+        Host {
+            in_maintenance: Some(true),
+            ..host(1)
+        },
+    ];
+    for next in next {
+        let mut inventory = draining();
+        inventory.apply(told_of(after("task-1", failed())));
+        inventory.apply(told_of(next));
+        assert_eq!(interrupted(&mut inventory), None);
+        inventory.apply(told_of(host(1)));
+        assert_eq!(interrupted(&mut inventory), None, "it ended well, or was left");
+    }
+}
+
+#[test]
+fn a_failed_maintenance_is_remembered_when_the_stream_is_built_anew() {
+    let mut inventory = draining();
+    inventory.apply(told_of(after("task-1", failed())));
+    // A stream that is built anew tells of no task that ended before it.
+    let anew = || trio(1).into_iter().chain([in_phase(1, Phase::Draining)]);
+    tell(&mut inventory, anew());
+    assert!(interrupted(&mut inventory).is_some());
+    inventory.apply(vsphere(Update::HostGone(host(1).moref)));
+    inventory.apply(told_of(host(1)));
+    assert_eq!(interrupted(&mut inventory), None);
+}
+
+#[test]
+fn a_failed_maintenance_counts_only_on_a_host_in_service() {
+    let mut inventory = draining();
+    inventory.apply(told_of(Host {
+        in_quarantine: Some(true),
+        ..after("task-1", failed())
+    }));
+    assert_eq!(interrupted(&mut inventory), None);
+}
+
+fn power_on(inventory: &mut Inventory) -> Attempt {
+    let mut attempts = sight(inventory, 1).seen.attempts;
+    attempts.remove(&EffectKind::PowerOn).unwrap()
+}
+
+#[test]
+fn a_try_whose_task_vcenter_forgot_waits_for_it_no_longer() {
+    let forgotten = TaskRef::new("task-9");
+    let running = Outcome::Running(forgotten.clone());
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    inventory.apply(tried(1, EffectKind::PowerOn, 5, running.clone()));
+    assert_eq!(inventory.roster().tasks, BTreeSet::from([forgotten.clone()]));
+    inventory.sights();
+    inventory.apply(vsphere(Update::TaskGone(TaskRef::new("task-8"))));
+    assert_eq!(power_on(&mut inventory).outcome, running, "that of somebody else");
+    inventory.apply(vsphere(Update::TaskGone(forgotten)));
+    assert!(inventory.has_news(), "there is something to decide");
+    assert_eq!(power_on(&mut inventory).outcome, Outcome::Done);
+    assert_eq!(inventory.roster().tasks, BTreeSet::new());
+}

@@ -1,0 +1,305 @@
+//! Where VMs that are off could go: one offer per node that looks for a host, no place offered twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::Inventory;
+use crate::facts::vsphere::{Connection, Passthrough, PciDevice, Signal, Vm};
+use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
+use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
+use crate::maintenance::observed::HostState;
+use crate::maintenance::placement::{Device, HostView, Offer, Reading, Wanted, WantedDevices, look};
+use crate::maintenance::request::{Action, Request};
+
+/// A node that looks for a host.
+struct Seeker {
+    since: Timestamp,
+    node: NodeName,
+    wanted: Wanted,
+    /// The hosts that refused its VM in this episode.
+    refused: Vec<(HostRef, String)>,
+}
+
+/// A place on a host that an episode holds before vCenter shows it there.
+pub(super) struct Reservation {
+    pub(super) vm: VmRef,
+    pub(super) host: HostRef,
+    pub(super) needs: Vec<Vec<(u16, u16)>>,
+}
+
+/// The hosts of clusters, each cluster's drawn once for all VMs that look for a place there: of a drain of 200 nodes a profiler
+/// saw a quarter or more in pictures, and most of that in a drawing of the hosts for each VM.
+pub(super) type Drawn = BTreeMap<ComputeRef, Vec<HostView>>;
+
+impl Inventory {
+    /// The state of a host; unknown when vCenter does not tell of it.
+    pub(super) fn host_state(&self, host: Option<&HostRef>) -> HostState {
+        let Some(host) = host.and_then(|moref| self.hosts.get(moref)) else {
+            return HostState::Unknown;
+        };
+        match (host.connection, host.in_maintenance, &host.entering) {
+            (None, _, _) | (Some(Connection::Connected), None, _) => HostState::Unknown,
+            (Some(Connection::Disconnected | Connection::NotResponding), _, _) => HostState::Unreachable,
+            (Some(Connection::Connected), Some(true), _) => HostState::InMaintenance,
+            (Some(Connection::Connected), Some(false), Some(entering)) => HostState::Entering {
+                task: entering.task.clone(),
+                clicked_at: entering.queued_at,
+                user: entering.user.clone(),
+                detection: if entering.queued_at < self.process_began {
+                    Detection::AtStartup
+                } else {
+                    match entering.signal {
+                        Signal::Push => Detection::Pushed,
+                        Signal::Reread => Detection::Polled,
+                    }
+                },
+            },
+            (Some(Connection::Connected), Some(false), None) if host.in_quarantine == Some(true) => {
+                HostState::Quarantined
+            }
+            (Some(Connection::Connected), Some(false), None) => HostState::InService,
+        }
+    }
+
+    /// An offer for each node that looks for a host, first come first served. What is offered to one is reserved
+    /// against the others for as long as it keeps looking, so that two can never take one place.
+    pub(super) fn offers(&mut self, names: &BTreeSet<NodeName>) -> BTreeMap<NodeName, Offer> {
+        let (offers, _) = self.placed(names);
+        for name in names {
+            if let Some(local) = self.local.get_mut(name) {
+                local.offered = offers
+                    .get(name)
+                    .and_then(|offer| offer.fits.as_ref())
+                    .map(|(host, _)| host.clone());
+            }
+        }
+        offers
+    }
+
+    /// The offers, and all places that are reserved, theirs among them. A node at rest neither looks for one nor holds one,
+    /// so `names` need only be of those that are not.
+    pub(super) fn placed(
+        &self,
+        names: &BTreeSet<NodeName>,
+    ) -> (BTreeMap<NodeName, Offer>, Vec<(NodeName, Reservation)>) {
+        let mut reservations: Vec<(NodeName, Reservation)> = Vec::new();
+        let mut seekers: Vec<Seeker> = Vec::new();
+        let mut lookers: Vec<Seeker> = Vec::new();
+        for name in names {
+            let node = self.nodes.get(name);
+            let record = match node {
+                Some(node) => Some(self.record(node)),
+                None => self.record_of_gone(name),
+            };
+            let Some(Record::Episode(episode)) = &record else {
+                continue;
+            };
+            if let Some(host) = self.holds_place(episode) {
+                reservations.extend(self.reserved(name, episode, host));
+                continue;
+            }
+            let Some(vm) = self.bound_vm(name) else { continue };
+            let request = self.request(name, node);
+            let wanted = self.wanted(vm, request.as_ref(), Some(episode));
+            let seeker = wanted.map(|wanted| Seeker {
+                since: episode.trigger.clicked_at,
+                node: name.clone(),
+                wanted: Wanted {
+                    home_only: episode.refusals.len() >= MAX_REFUSALS
+                        || node.is_some_and(|node| node.marks.strategy.as_deref() == Some("wait")),
+                    ..wanted
+                },
+                refused: refused_hosts(episode),
+            });
+            let relocates = |request: &Request| matches!(request.action, Action::Relocate { .. });
+            match episode.phase.at_work() {
+                Phase::AwaitingHost => seekers.extend(seeker),
+                Phase::Queued | Phase::Draining if request.as_ref().is_some_and(relocates) => {
+                    lookers.extend(seeker);
+                }
+                Phase::Queued
+                | Phase::Draining
+                | Phase::Drained
+                | Phase::ShuttingDown(_)
+                | Phase::Relocating { .. }
+                | Phase::PoweringOn { .. }
+                | Phase::Rejoining
+                | Phase::Parked { .. } => {}
+            }
+        }
+        seekers.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
+        let mut offers = BTreeMap::new();
+        let mut drawn = Drawn::new();
+        for seeker in &seekers {
+            let kept = self
+                .local
+                .get(&seeker.node)
+                .and_then(|local| local.offered.clone());
+            let hosts = self.hosts_for(&seeker.wanted, &reservations, &mut drawn);
+            let offer = look(&seeker.wanted, hosts, kept.as_ref(), &seeker.refused);
+            if let Some((host, _)) = &offer.fits {
+                let needs = device_needs(&seeker.wanted);
+                let (vm, host) = (seeker.wanted.vm.clone(), host.clone());
+                reservations.push((seeker.node.clone(), Reservation { vm, host, needs }));
+            }
+            offers.insert(seeker.node.clone(), offer);
+        }
+        // They look before their VM is off, and what they see is kept for nobody.
+        for looker in lookers {
+            let hosts = self.hosts_for(&looker.wanted, &reservations, &mut drawn);
+            let offer = look(&looker.wanted, hosts, None, &looker.refused);
+            offers.insert(looker.node, offer);
+        }
+        (offers, reservations)
+    }
+
+    /// The host on which an episode holds a place before, and shortly after, its VM stands there.
+    fn holds_place(&self, episode: &Episode) -> Option<HostRef> {
+        match episode.phase.at_work() {
+            Phase::Relocating { to } => to.moref.clone(),
+            Phase::PoweringOn { .. } | Phase::Rejoining => episode.moved_to.as_ref()?.moref.clone(),
+            Phase::Queued
+            | Phase::Draining
+            | Phase::Drained
+            | Phase::ShuttingDown(_)
+            | Phase::AwaitingHost
+            | Phase::Parked { .. } => None,
+        }
+    }
+
+    /// What a move under way, or one that has just been made, takes of its host. It is known by the record, also while it is not
+    /// known which VM the node is.
+    fn reserved(&self, name: &NodeName, episode: &Episode, host: HostRef) -> Option<(NodeName, Reservation)> {
+        let vm = match (self.bound_vm(name), &episode.vm) {
+            (Some(vm), _) => Some(vm),
+            (None, Some(moref)) => self.vms.get(moref),
+            (None, None) => None,
+        }?;
+        let reservation = Reservation {
+            vm: vm.moref.clone(),
+            host,
+            needs: needs(vm),
+        };
+        Some((name.clone(), reservation))
+    }
+
+    pub(super) fn wanted(
+        &self,
+        vm: &Vm,
+        request: Option<&Request>,
+        episode: Option<&Episode>,
+    ) -> Option<Wanted> {
+        let from = vm.host.clone()?;
+        let compute = self.hosts.get(&from).and_then(|host| host.compute.clone());
+        Some(Wanted {
+            vm: vm.moref.clone(),
+            home: episode.map_or_else(|| Some(from.clone()), |episode| episode.host.moref.clone()),
+            home_only: false,
+            from,
+            compute,
+            datastores: vm.datastores.clone(),
+            devices: wanted_devices(vm),
+            only: request.and_then(|request| match &request.action {
+                Action::Relocate { to } => to.clone(),
+                Action::Drain | Action::PowerOff | Action::Reboot => None,
+            }),
+        })
+    }
+
+    /// The hosts to which a VM could go, with what others have reserved there.
+    pub(super) fn hosts_for<'a>(
+        &self,
+        wanted: &Wanted,
+        reservations: &[(NodeName, Reservation)],
+        drawn: &'a mut Drawn,
+    ) -> &'a [HostView] {
+        let Some(compute) = &wanted.compute else {
+            return &[];
+        };
+        let hosts = drawn
+            .entry(compute.clone())
+            .or_insert_with(|| self.hosts_of(compute));
+        for host in hosts.iter_mut() {
+            let shown = |vm: &VmRef| {
+                let holds = host.reading.iter().flat_map(Reading::holds);
+                holds.into_iter().any(|hold| hold.vm == *vm)
+            };
+            host.reserved = reservations
+                .iter()
+                .map(|(_, reservation)| reservation)
+                // A VM that the survey saw there holds its device already; it is not counted twice.
+                .filter(|it| it.host == host.moref && it.vm != wanted.vm && !shown(&it.vm))
+                .flat_map(|it| it.needs.iter().cloned())
+                .collect();
+        }
+        hosts
+    }
+
+    /// The hosts of a cluster, before anything is reserved there.
+    fn hosts_of(&self, compute: &ComputeRef) -> Vec<HostView> {
+        let hosts = self.hosts.values();
+        hosts
+            .filter(|host| host.compute.as_ref() == Some(compute))
+            .map(|host| HostView {
+                moref: host.moref.clone(),
+                name: host.name.clone().unwrap_or_else(|| host.moref.to_string()),
+                compute: host.compute.clone(),
+                state: self.host_state(Some(&host.moref)),
+                datastores: host.datastores.clone(),
+                devices: host.passthrough.as_ref().map(|devices| {
+                    let device = |it: &PciDevice| Device {
+                        address: it.address.clone(),
+                        ids: (it.vendor, it.device),
+                    };
+                    devices.iter().map(device).collect()
+                }),
+                reserved: Vec::new(),
+                reading: self.readings.get(&host.moref).cloned(),
+            })
+            .collect()
+    }
+}
+
+/// The hosts that refused the VM in this episode, but its own.
+fn refused_hosts(episode: &Episode) -> Vec<(HostRef, String)> {
+    let home = episode.host.moref.as_ref();
+    let refusals = episode.refusals.iter().filter(|it| Some(&it.host) != home);
+    refusals.map(|it| (it.host.clone(), it.said.clone())).collect()
+}
+
+fn wanted_devices(vm: &Vm) -> WantedDevices {
+    let Some(devices) = &vm.passthrough else {
+        return WantedDevices::Unknown;
+    };
+    let mut needs = Vec::new();
+    for device in devices {
+        match device {
+            Passthrough::Static { .. } => return WantedDevices::Static,
+            Passthrough::Other { backing } => {
+                return WantedDevices::Foreign {
+                    backing: backing.clone(),
+                };
+            }
+            Passthrough::Dynamic { allowed } => needs.push(allowed.clone()),
+        }
+    }
+    WantedDevices::AnyOf(needs)
+}
+
+pub(super) fn device_needs(wanted: &Wanted) -> Vec<Vec<(u16, u16)>> {
+    match &wanted.devices {
+        WantedDevices::AnyOf(needs) => needs.clone(),
+        WantedDevices::Unknown | WantedDevices::Static | WantedDevices::Foreign { .. } => Vec::new(),
+    }
+}
+
+pub(super) fn needs(vm: &Vm) -> Vec<Vec<(u16, u16)>> {
+    match wanted_devices(vm) {
+        WantedDevices::AnyOf(needs) => needs,
+        WantedDevices::Unknown | WantedDevices::Static | WantedDevices::Foreign { .. } => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+use super::*;
+use crate::facts::kubernetes::Node;
+use crate::facts::vsphere;
+use crate::inventory::Fact;
+use crate::inventory::tests::{
+    at, awaiting, host, seen_of, sight, surveyed, switched_off, tell, told, vsphere, with_episode,
+};
+use crate::maintenance::episode::{HostMark, HostRefusal, RefusedMove};
+use crate::maintenance::placement::{Held, Hold, Refused, Why};
+
+const MODEL: (u16, u16) = (0x10de, 0x2235);
+
+fn host_ref(n: u8) -> HostRef {
+    HostRef::new(format!("host-{n}"))
+}
+
+fn there(n: u8) -> Fact {
+    vsphere(vsphere::Update::Host(host(n).into()))
+}
+
+fn mark(n: u8) -> HostMark {
+    HostMark {
+        moref: Some(host_ref(n)),
+        name: format!("esx-{n}").into(),
+    }
+}
+
+/// VM `n` waits for a host and was called out of service at `clicked`.
+fn awaiting_since(n: u8, clicked: i64) -> Fact {
+    seen_of(with_episode(n, Phase::AwaitingHost, |episode| {
+        episode.trigger.clicked_at = at(clicked);
+    }))
+}
+
+fn offered(inventory: &mut Inventory, n: u8) -> Option<HostRef> {
+    let offer = sight(inventory, n).seen.offer;
+    offer.fits.map(|(host, _)| host)
+}
+
+fn why_not(inventory: &mut Inventory, n: u8) -> Vec<Refused> {
+    sight(inventory, n).seen.offer.refused
+}
+
+fn refused(n: u8, why: Why) -> Refused {
+    let host = format!("esx-{n}");
+    Refused { host, why }
+}
+
+fn empty() -> Reading {
+    Reading::Held(Vec::new())
+}
+
+#[test]
+fn the_node_that_was_called_out_first_is_offered_the_only_place() {
+    let waiting = [awaiting_since(1, 20), awaiting_since(2, 10), there(3)];
+    let facts = waiting.into_iter().chain(switched_off(1)).chain(switched_off(2));
+    let mut inventory = told(facts);
+    inventory.apply(surveyed(3, empty()));
+    assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
+    assert_eq!(offered(&mut inventory, 1), None);
+    assert!(why_not(&mut inventory, 1).contains(&refused(3, Why::DevicesTaken)));
+}
+
+#[test]
+fn the_place_of_a_vm_that_is_moved_or_was_just_moved_is_kept_for_it() {
+    let moves = |phase, moved_to: Option<HostMark>| {
+        let node = with_episode(1, phase, |episode| episode.moved_to = moved_to);
+        let facts = [seen_of(node), awaiting(2), there(3)].into_iter();
+        let mut inventory = told(facts.chain(switched_off(1)).chain(switched_off(2)));
+        inventory.apply(surveyed(3, empty()));
+        inventory
+    };
+    let powering_on = Phase::PoweringOn { by_drs: false };
+    let relocating = || Phase::Relocating { to: mark(3) };
+    for (phase, moved_to) in [
+        (relocating(), None),
+        (powering_on.clone(), Some(mark(3))),
+        (Phase::Rejoining, Some(mark(3))),
+    ] {
+        let mut inventory = moves(phase.clone(), moved_to);
+        assert_eq!(offered(&mut inventory, 2), None, "{phase:?}");
+        let why = why_not(&mut inventory, 2);
+        assert!(why.contains(&refused(3, Why::DevicesTaken)), "{phase:?}: {why:?}");
+    }
+    for (phase, moved_to) in [(powering_on, None), (Phase::Rejoining, Some(mark(4)))] {
+        let mut inventory = moves(phase.clone(), moved_to);
+        assert_eq!(
+            offered(&mut inventory, 2),
+            Some(host_ref(3)),
+            "{phase:?}: node 1 takes nothing there"
+        );
+    }
+    // As soon as a survey shows the VM there it holds its device, and is not counted twice.
+    let mut inventory = moves(relocating(), None);
+    let device = |address: &str| PciDevice {
+        address: address.to_owned(),
+        vendor: MODEL.0,
+        device: MODEL.1,
+    };
+    let two = vsphere::Host {
+        passthrough: Some([device("0000:01:00.0"), device("0000:02:00.0")].into()),
+        ..host(3)
+    };
+    inventory.apply(vsphere(vsphere::Update::Host(two.into())));
+    let hold = Hold {
+        vm: VmRef::new("vm-1"),
+        device: Held::AnyOf(vec![MODEL]),
+    };
+    inventory.apply(surveyed(3, Reading::Held(vec![hold])));
+    assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
+}
+
+/// Node 1 waits for a host, as its episode was changed; host 3 is there and has a device.
+fn waits(change: impl FnOnce(&mut Episode)) -> Vec<Fact> {
+    let node = with_episode(1, Phase::AwaitingHost, change);
+    let facts = [seen_of(node), there(3)].into_iter();
+    facts.chain(switched_off(1)).collect()
+}
+
+fn refusal(n: u8) -> HostRefusal {
+    HostRefusal {
+        host: host_ref(n),
+        what: RefusedMove::PowerOn,
+        said: "no power".to_owned(),
+    }
+}
+
+#[test]
+fn a_host_that_refused_the_vm_is_not_offered_again_in_its_episode() {
+    let mut inventory = told(waits(|episode| episode.refusals.push(refusal(3))));
+    for reading in ["the first", "the second"] {
+        inventory.apply(surveyed(3, empty()));
+        assert_eq!(offered(&mut inventory, 1), None, "{reading}");
+        let said = Why::RefusedByVcenter("no power".to_owned());
+        assert_eq!(why_not(&mut inventory, 1), [refused(3, said)], "{reading}");
+    }
+    let mut inventory = told(waits(|_| {}));
+    inventory.apply(surveyed(3, empty()));
+    assert_eq!(
+        offered(&mut inventory, 1),
+        Some(host_ref(3)),
+        "in another episode"
+    );
+}
+
+#[test]
+fn the_vms_own_host_is_offered_although_it_refused_the_vm() {
+    let mut facts = waits(|episode| {
+        episode.host = mark(3);
+        episode.refusals.push(refusal(3));
+    });
+    facts.push(there(4));
+    let mut inventory = told(facts);
+    inventory.apply(surveyed(3, empty()));
+    inventory.apply(surveyed(4, empty()));
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
+}
+
+#[test]
+fn a_node_told_to_wait_or_refused_too_often_is_offered_its_own_host_only() {
+    let told_to_wait = || {
+        let mut node = with_episode(1, Phase::AwaitingHost, |_| {});
+        node.marks.strategy = Some("wait".to_owned());
+        node
+    };
+    let refused_by = |count: usize| {
+        with_episode(1, Phase::AwaitingHost, |episode| {
+            let hosts = 10..10 + u8::try_from(count).unwrap();
+            episode.refusals = hosts.map(refusal).collect();
+        })
+    };
+    let offer = |node: Node| {
+        let mut inventory = told([there(3), seen_of(node)].into_iter().chain(switched_off(1)));
+        inventory.apply(surveyed(3, empty()));
+        offered(&mut inventory, 1)
+    };
+    assert_eq!(offer(told_to_wait()), None);
+    assert_eq!(offer(refused_by(MAX_REFUSALS - 1)), Some(host_ref(3)));
+    assert_eq!(offer(refused_by(MAX_REFUSALS)), None);
+}
+
+#[test]
+fn a_host_that_cannot_be_read_is_not_offered_and_says_why() {
+    let mut inventory = told(waits(|_| {}));
+    inventory.apply(surveyed(3, empty()));
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
+    let why = "the devices of VM secret cannot be read: no permission";
+    inventory.apply(surveyed(3, Reading::Unreadable(why.to_owned())));
+    let offer = sight(&mut inventory, 1).seen.offer;
+    assert_eq!(offer.fits, None);
+    assert_eq!(offer.refused, [refused(3, Why::Unreadable(why.to_owned()))]);
+    assert_eq!(offer.survey, [host_ref(3)], "it may be readable at the next look");
+    inventory.apply(surveyed(3, empty()));
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
+}
+
+#[test]
+fn a_survey_does_not_count_over_a_new_set_of_vcenter() {
+    let mut inventory = told(waits(|_| {}));
+    inventory.apply(surveyed(3, empty()));
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
+    tell(&mut inventory, waits(|_| {}));
+    assert_eq!(offered(&mut inventory, 1), None);
+    assert_eq!(sight(&mut inventory, 1).seen.offer.survey, [host_ref(3)]);
+}
+
+#[test]
+fn a_move_keeps_its_place_while_its_vm_is_looked_up() {
+    let node = with_episode(1, Phase::Relocating { to: mark(3) }, |episode| {
+        episode.vm = Some(VmRef::new("vm-1"));
+    });
+    // Nobody has answered yet who goes by the UUID of node 1.
+    let facts = [seen_of(node), awaiting(2), there(3)].into_iter();
+    let unanswered = switched_off(1).into_iter().take(2);
+    let mut inventory = told(facts.chain(unanswered).chain(switched_off(2)));
+    inventory.apply(surveyed(3, empty()));
+    assert_eq!(offered(&mut inventory, 2), None);
+}

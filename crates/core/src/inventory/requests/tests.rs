@@ -1,0 +1,93 @@
+use super::*;
+use crate::facts::kubernetes::Update;
+use crate::ids::NodeUid;
+use crate::inventory::Fact;
+use crate::inventory::tests::{
+    asked, at, copied, maintenance, name, node, seen_of, sight, told, trio, with_episode,
+};
+use crate::maintenance::episode::Phase;
+
+fn asks(object: &str, made: i64, action: AskedAction) -> Fact {
+    maintenance(object.to_owned(), name(1), made, Role::Request(asked(action)))
+}
+
+fn counts(inventory: &mut Inventory) -> Option<String> {
+    let request = sight(inventory, 1).seen.request;
+    request.map(|request| request.mark.name)
+}
+
+#[test]
+fn of_two_open_requests_for_a_node_the_older_counts() {
+    let older = || asks("z-older", 10, AskedAction::Reboot);
+    let younger = || asks("a-younger", 20, AskedAction::PowerOff);
+    for told_in_order in [[older(), younger()], [younger(), older()]] {
+        let mut inventory = told(trio(1).into_iter().chain(told_in_order));
+        assert_eq!(counts(&mut inventory).as_deref(), Some("z-older"));
+        let request = sight(&mut inventory, 1).seen.request.unwrap();
+        assert_eq!((request.action, request.asked_at), (Action::Reboot, at(10)));
+    }
+    // At one second their names decide, so that two replicas agree.
+    let same = [
+        asks("b", 10, AskedAction::Drain),
+        asks("a", 10, AskedAction::Reboot),
+    ];
+    let mut inventory = told(trio(1).into_iter().chain(same));
+    assert_eq!(counts(&mut inventory).as_deref(), Some("a"));
+}
+
+#[test]
+fn a_fulfilled_request_holds_the_next_back_until_its_status_says_so() {
+    let requests = [
+        asks("first", 10, AskedAction::Reboot),
+        asks("second", 20, AskedAction::Reboot),
+    ];
+    let mut node = node(1);
+    node.marks.fulfilled = Some("uid-of-first".to_owned());
+    let mut inventory = told(trio(1).into_iter().chain([seen_of(node)]).chain(requests));
+    assert_eq!(counts(&mut inventory), None);
+    let Fact::Cluster(Update::Maintenances(Maintenances::Seen(mut over))) =
+        asks("first", 10, AskedAction::Reboot)
+    else {
+        panic!("a request is expected");
+    };
+    (over.is_over, over.resource_version) = (true, 2);
+    inventory.apply(Fact::Cluster(Update::Maintenances(Maintenances::Seen(over))));
+    assert_eq!(counts(&mut inventory).as_deref(), Some("second"));
+}
+
+#[test]
+fn of_a_gone_nodes_record_and_its_copy_the_one_written_later_counts() {
+    let gone = || {
+        Fact::Cluster(Update::NodeGone {
+            name: name(1),
+            uid: NodeUid::new("uid-1"),
+        })
+    };
+    let record = |on_node: Node, copy: Node| {
+        let facts = [seen_of(on_node), copied(copy), gone()];
+        let seen = sight(&mut told(trio(1).into_iter().chain(facts)), 1);
+        assert_eq!(seen.seen.node, None);
+        seen.record.phase_name()
+    };
+    let written = |times, phase| with_episode(1, phase, |episode| episode.revision = times);
+    let (earlier, later) = (|| Phase::AwaitingHost, || Phase::Rejoining);
+    assert_eq!(record(written(7, later()), written(6, earlier())), "Rejoining");
+    assert_eq!(record(written(6, earlier()), written(7, later())), "Rejoining");
+    let begun = |when, phase| {
+        with_episode(1, phase, |episode| {
+            let Episode {
+                node_uid,
+                trigger,
+                host,
+                phase,
+                ..
+            } = episode.clone();
+            let of_then = Episode::new(node_uid, trigger, host, phase, at(when));
+            (episode.id, episode.traceparent) = (of_then.id, of_then.traceparent);
+            episode.begun_at = of_then.begun_at;
+        })
+    };
+    // Of two episodes the one that began later, however often each was written.
+    assert_eq!(record(begun(9, later()), begun(8, earlier())), "Rejoining");
+    assert_eq!(record(begun(8, earlier()), begun(9, later())), "Rejoining");
+}

@@ -1,0 +1,53 @@
+//! What people are shown beside the sights: the hosts that carry our nodes or could, and, in a replica that stands by, how
+//! the nodes look to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Inventory;
+use crate::facts::vsphere::Host;
+use crate::ids::{ComputeRef, HostRef, NodeName};
+use crate::maintenance::observed::{HostState, Sight};
+use crate::maintenance::placement::Offer;
+
+impl Inventory {
+    /// The picture of each node as [`Inventory::sights`] gives it, with no place granted and no host offered: a replica that
+    /// stands by shows it, and decides nothing from it.
+    pub fn looks(&self) -> BTreeMap<NodeName, Sight> {
+        let names = self.names().into_iter();
+        names
+            .filter_map(|name| {
+                let sight = self.sight(&name, Offer::default())?;
+                Some((name, sight))
+            })
+            .collect()
+    }
+
+    /// The hosts of each cluster that carries a VM of ours, with name and state.
+    pub fn hosts_of_ours(&self) -> BTreeMap<HostRef, (String, HostState)> {
+        let ours = self
+            .nodes
+            .keys()
+            .filter_map(|name| self.bound_vm(name)?.host.as_ref());
+        let ours: BTreeSet<&HostRef> = ours.collect();
+        let computes: BTreeSet<&ComputeRef> = ours
+            .iter()
+            .filter_map(|host| self.hosts.get(*host)?.compute.as_ref())
+            .collect();
+        let is_shown = |host: &&Arc<Host>| {
+            let is_near = |compute| computes.contains(compute);
+            ours.contains(&host.moref) || host.compute.as_ref().is_some_and(is_near)
+        };
+        self.hosts
+            .values()
+            .filter(is_shown)
+            .map(|host| self.shown(host))
+            .collect()
+    }
+
+    pub(super) fn shown(&self, host: &Host) -> (HostRef, (String, HostState)) {
+        let name = host.name.clone().unwrap_or_else(|| host.moref.to_string());
+        let state = self.host_state(Some(&host.moref));
+        (host.moref.clone(), (name, state))
+    }
+}

@@ -1,0 +1,255 @@
+//! The whole picture of one node, put together.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::Inventory;
+use crate::facts::kubernetes::Node;
+use crate::facts::vsphere::{Power, Vm};
+use crate::ids::{EpisodeId, HostRef, NodeName, VmRef};
+use crate::keys::FIELD_MANAGER;
+use crate::maintenance::episode::{Phase, Record};
+use crate::maintenance::observed::{
+    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, RecordSeen, STRAY, Sight,
+    Strategy, VmFacts, VmSeen, Wishes,
+};
+use crate::maintenance::placement::Offer;
+use crate::maintenance::record::{self, Annotations, read};
+use crate::maintenance::trail::Origin;
+
+/// What stands on `node`.
+pub fn record_of(node: &Node) -> Record {
+    let marks = node.marks.clone();
+    read(&Annotations {
+        state: marks.state,
+        host: marks.host,
+        migrated_to_host: marks.migrated_to_host,
+        transition_time: marks.transition_time,
+        episode: marks.episode,
+    })
+}
+
+impl Inventory {
+    /// The record that counts: what stands on the Node, or in a dry run what would stand there.
+    pub(super) fn record(&self, node: &Node) -> Record {
+        let local = self.local.get(&node.name);
+        let record = local.and_then(|local| local.paper.record().or(local.on_node.as_ref()));
+        let record = record.cloned().unwrap_or_else(|| record_of(node));
+        match record {
+            Record::InService => self.left_by_another(node).unwrap_or(Record::InService),
+            Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. } => record,
+        }
+    }
+
+    /// The episode that an object tells of and the Node does not: of a Node that was deleted, where this one is the same
+    /// machine registered again, or of one whose annotations were removed. An episode that its own Node has ended is told by
+    /// a copy that has not been closed yet, and that Node names it, or a younger one, as its last.
+    fn left_by_another(&self, node: &Node) -> Option<Record> {
+        let copy = self.copy(&node.name)?;
+        let VmSeen::Found(vm) = self.vm_of(&node.name) else {
+            return None;
+        };
+        let is_same_machine = vm.uuid.is_some() && vm.uuid == copy.vm_uuid;
+        let last = node.marks.last_episode.as_deref().and_then(record::read_last);
+        let is_over =
+            last.is_some_and(|last| last.episode.id == copy.id || last.episode.begun_at >= copy.begun_at);
+        let is_over = is_over && copy.node_uid == node.uid;
+        (!is_over && is_same_machine).then(|| Record::Episode(Arc::clone(copy)))
+    }
+
+    /// The VM of a node, where it is exactly one.
+    pub(super) fn bound_vm(&self, name: &NodeName) -> Option<&Vm> {
+        let seen = self.vm_of(name);
+        self.vms.get(&seen.found()?.moref)
+    }
+
+    pub(super) fn sight(&self, name: &NodeName, offer: Offer) -> Option<Sight> {
+        let local = self.local.get(name);
+        let node = self.nodes.get(name);
+        let record = match node {
+            Some(node) => self.record(node),
+            None => self.record_of_gone(name)?,
+        };
+        let mut vm = self.vm_of(name);
+        let phase = record.phase().map(Phase::at_work);
+        // Its power is cut next: of the one VM that answers at this time, not of the one that answered once. One that is off
+        // is in no danger, and has to be seen to be brought back.
+        if let (Some(Phase::ShuttingDown(_)), VmSeen::Found(facts)) = (phase, &vm)
+            && facts.power != PowerSeen::Off
+            && !node.is_some_and(|node| self.is_surely(node))
+        {
+            vm = VmSeen::NotLookedUp;
+        }
+        let home = record.episode().and_then(|episode| episode.host.moref.as_ref());
+        let home = self.host_state(home);
+        let target = match phase {
+            Some(Phase::Relocating { to }) => self.target(to.moref.as_ref(), vm.found()),
+            Some(_) | None => HostState::Unknown,
+        };
+        let stray_of = match (&record, vm.found(), node) {
+            (Record::InService, Some(facts), Some(node)) if facts.power == PowerSeen::Off => {
+                self.stray_of(node, &facts.moref)
+            }
+            (_, _, _) => None,
+        };
+        // No episode begins on a node that is not selected, but to make up for one that has ended.
+        if record == Record::InService && stray_of.is_none() && self.followed.contains(name) {
+            return None;
+        }
+        let is_record_on_node = local.is_some_and(|local| {
+            let on_node = local.on_node.as_ref().and_then(Record::episode);
+            on_node.map(|it| &it.id) == record.episode().map(|it| &it.id)
+        });
+        let mut seen = Observed {
+            stray_of,
+            process_began: self.process_began,
+            lead: self.lead,
+            record_seen: local.and_then(|local| local.stands.seen).unwrap_or(RecordSeen {
+                at: self.now,
+                phase_at: self.now.monotonic,
+                from_the_start: false,
+            }),
+            hearing: self.silent_for(name, &record).unwrap_or(Hearing::Both),
+            node: node.map(|node| NodeSeen {
+                asked_guest: local.and_then(|local| local.asked_guest),
+                ..node_seen(node)
+            }),
+            has_copy: self
+                .copy(name)
+                .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
+            is_record_on_node,
+            request: self.request(name, node),
+            vm,
+            behind: None,
+            origin: Origin::default(),
+            admission: Admission::Granted,
+            drain: local.and_then(|local| local.drain.clone()),
+            pods_revision: local.map_or(0, |local| local.pods_revision),
+            are_budgets_heard: local
+                .and_then(|local| local.drain.as_ref())
+                .is_some_and(|report| self.hears_budgets(report)),
+            attempts: local.map(|local| local.attempts.clone()).unwrap_or_default(),
+            offer,
+            target,
+            home,
+        };
+        if let Some(local) = local {
+            local.paper.overlay(&mut seen, |host| self.host_state(Some(host)));
+        }
+        let mut sight = Sight { record, seen };
+        // What others do is shown to those alone on whom something can be decided: so one at rest stays as it was drawn.
+        if !sight.is_at_rest() {
+            let admission = self.ledger.admission(name, self.limits());
+            sight.seen.behind = self.root_ahead(&admission);
+            sight.seen.admission = admission;
+            if let (VmSeen::Found(vm), None) = (&sight.seen.vm, sight.record.episode()) {
+                sight.seen.origin = self.origin(vm);
+            }
+        }
+        Some(sight)
+    }
+
+    /// The state of the host that the VM is on its way to; unknown where that is none of its cluster's.
+    fn target(&self, to: Option<&HostRef>, vm: Option<&VmFacts>) -> HostState {
+        let compute = |host: Option<&HostRef>| self.hosts.get(host?)?.compute.as_ref();
+        let from = vm.and_then(|vm| vm.on.as_ref());
+        if compute(to).is_some() && compute(to) == compute(from) {
+            self.host_state(to)
+        } else {
+            HostState::Unknown
+        }
+    }
+
+    /// The episode of `node` that ended a short while ago and is why `vm` is off, where it is: a power-off of ours arrived late,
+    /// or the guest that it had asked shut down after all. Whoever switched the VM on or off since is respected, as far as vCenter
+    /// tells: what a guest does by itself leaves no task.
+    fn stray_of(&self, node: &Node, vm: &VmRef) -> Option<EpisodeId> {
+        let last = record::read_last(node.marks.last_episode.as_deref()?)?;
+        let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
+        let switched = of_vm.filter(|task| task.made().is_some());
+        let was_on = switched.clone().any(|task| task.made() == Some(Power::On));
+        let latest = switched.max_by_key(|task| task.queued_at);
+        let is_recent = |at: Timestamp| at.duration_since(last.at).abs() <= STRAY;
+        let is_ours = match latest {
+            // It is not the one that the episode was about: a power-on came before it. Where that left no task, the clocks of
+            // vCenter and of this process have to tell.
+            Some(task) if task.made() == Some(Power::Off) => {
+                let is_later = was_on || task.queued_at > last.episode.since;
+                task.by_us && is_later && is_recent(task.queued_at)
+            }
+            // No task tells how it went off.
+            Some(_) | None => last.episode.in_flight.guest_asked_at().is_some() && is_recent(self.now.wall),
+        };
+        is_ours.then_some(last.episode.id)
+    }
+
+    /// Whether an episode of `node` has ended a short while ago whose guest may still shut down.
+    pub(super) fn may_be_stray(&self, node: &Node) -> bool {
+        let last = node.marks.last_episode.as_deref().and_then(record::read_last);
+        last.is_some_and(|last| {
+            !last.episode.in_flight.is_empty() && self.now.wall.duration_since(last.at).abs() <= STRAY
+        })
+    }
+
+    /// What is told of an episode that begins with `vm` where it stands.
+    fn origin(&self, vm: &VmFacts) -> Origin {
+        let host = vm.on.as_ref();
+        let compute = host.and_then(|host| self.hosts.get(host)?.compute.as_ref());
+        Origin {
+            cluster: compute.and_then(|compute| self.computes.get(compute)?.name.clone()),
+            vm: self.vms.get(&vm.moref).and_then(|vm| vm.name.clone()),
+            before: host.and_then(|host| Some(self.last_of.get(host)?.traceparent.to_string())),
+        }
+    }
+
+    /// The traceparent of the first episode among those ahead.
+    fn root_ahead(&self, admission: &Admission) -> Option<Arc<str>> {
+        match admission {
+            Admission::Granted => None,
+            Admission::Behind { ahead, .. } => ahead.iter().find_map(|name| {
+                let record = self.record(self.nodes.get(name)?);
+                record.episode().map(|episode| episode.traceparent.clone())
+            }),
+        }
+    }
+
+    pub(super) fn vm_with_paper(&self, node: &Node) -> VmSeen {
+        let mut vm = self.vm_of(&node.name);
+        if let (VmSeen::Found(facts), Some(local)) = (&mut vm, self.local.get(&node.name)) {
+            local.paper.overlay_vm(facts, |host| self.host_state(Some(host)));
+        }
+        vm
+    }
+}
+
+pub(super) fn node_seen(node: &Node) -> NodeSeen {
+    NodeSeen {
+        uid: node.uid.clone(),
+        resource_version: node.resource_version,
+        unschedulable: node.unschedulable,
+        cordoned_by: match node.cordoned_by.as_deref() {
+            None => CordonedBy::Unknown,
+            Some(FIELD_MANAGER) => CordonedBy::Haulout,
+            Some(other) => CordonedBy::Other(other.to_owned()),
+        },
+        keep_cordoned: node.marks.keep_cordoned.as_deref() == Some("true"),
+        wishes: Wishes {
+            skip: node.marks.skip.as_deref() == Some("true"),
+            approved: node.marks.approved.as_deref() == Some("true"),
+            strategy: match node.marks.strategy.as_deref() {
+                Some("wait") => Strategy::Wait,
+                // A word that we do not know is no wish.
+                Some(_) | None => Strategy::Migrate,
+            },
+        },
+        ready: node.ready.is_true,
+        heartbeat: node.ready.heartbeat,
+        boot_id: node.boot_id.clone(),
+        gpus: node.gpus.clone(),
+        asked_guest: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+use super::*;
+use crate::facts::vsphere;
+use crate::inventory::tests::{
+    copied, found, node, seen_of, sight, told, trio, uuid, vm, vsphere, with_episode,
+};
+
+#[test]
+fn a_new_node_of_the_name_with_another_vm_does_not_take_the_copy() {
+    let copy = || copied(with_episode(1, Phase::AwaitingHost, |_| {}));
+    let mut same = told(trio(1).into_iter().chain([copy()]));
+    assert_eq!(sight(&mut same, 1).record.phase_name(), "AwaitingHost");
+
+    let another = Node {
+        provider_uuid: Some(uuid(7)),
+        system_uuid: None,
+        ..node(1)
+    };
+    let its_vm = vsphere(vsphere::Update::Vm(vm(7)));
+    let facts = trio(1)
+        .into_iter()
+        .chain([seen_of(another), its_vm, found(7, &[7]), copy()]);
+    let mut another = told(facts);
+    assert!(sight(&mut another, 1).seen.vm.found().is_some());
+    assert_eq!(sight(&mut another, 1).record, Record::InService);
+}
+
+#[test]
+fn a_copy_without_a_vm_uuid_is_no_nodes_record() {
+    let copy = copied(with_episode(1, Phase::AwaitingHost, |episode| {
+        episode.vm_uuid = None;
+    }));
+    let nameless = Vm { uuid: None, ..vm(1) };
+    let nameless = vsphere(vsphere::Update::Vm(nameless));
+    let mut inventory = told(trio(1).into_iter().chain([nameless, copy]));
+    assert_eq!(sight(&mut inventory, 1).record, Record::InService);
+}
+
+#[test]
+fn a_word_that_is_not_known_on_an_annotation_is_no_wish() {
+    for (word, is_true) in [("true", true), ("false", false), ("yes", false), ("", false)] {
+        let mut node = node(1);
+        let word = Some(word.to_owned());
+        node.marks.keep_cordoned.clone_from(&word);
+        node.marks.skip.clone_from(&word);
+        node.marks.approved.clone_from(&word);
+        let seen = node_seen(&node);
+        let read = [seen.keep_cordoned, seen.wishes.skip, seen.wishes.approved];
+        assert_eq!(read, [is_true; 3], "{word:?}");
+    }
+    for (word, strategy) in [
+        (Some("wait"), Strategy::Wait),
+        (Some("migrate"), Strategy::Migrate),
+        (Some("later"), Strategy::Migrate),
+        (Some("Wait"), Strategy::Migrate),
+        (None, Strategy::Migrate),
+    ] {
+        let mut node = node(1);
+        node.marks.strategy = word.map(str::to_owned);
+        assert_eq!(node_seen(&node).wishes.strategy, strategy, "{word:?}");
+    }
+}

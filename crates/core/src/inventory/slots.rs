@@ -1,0 +1,146 @@
+//! Who holds a place under the limits, and for how long. What stands on a Node is written by whoever may write the Node, so a
+//! record alone gives no place: this process has granted it, or has met it when it began to act.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::{Inventory, MaxUnavailable};
+use crate::facts::kubernetes::Node;
+use crate::ids::NodeName;
+use crate::maintenance::admission::{Applicant, Ledger, Limits};
+use crate::maintenance::clock::Monotonic;
+use crate::maintenance::decide::{is_replaced, wants_place};
+use crate::maintenance::episode::{PythonState, Record};
+use crate::maintenance::observed::VmSeen;
+
+/// The place that a node holds among those being drained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Slot {
+    /// Since when it holds one, or held it until it was taken back.
+    since: Option<Monotonic>,
+    /// Since when something stands on it that is nobody's record.
+    unreadable_since: Option<Monotonic>,
+}
+
+impl Inventory {
+    pub(super) fn limits(&self) -> Limits {
+        let unavailable = match self.rules.unavailable {
+            MaxUnavailable::Unlimited => None,
+            MaxUnavailable::Nodes(nodes) => Some(nodes),
+            MaxUnavailable::Percent(percent) => {
+                let nodes = self.nodes.len().saturating_mul(usize::from(percent)) / 100;
+                Some(u32::try_from(nodes).unwrap_or(u32::MAX).max(1))
+            }
+        };
+        Limits {
+            concurrent_drains: self.rules.concurrent_drains,
+            unavailable,
+        }
+    }
+
+    /// Takes who holds places and who wants one. A node at rest does neither, so `names` need only be of those that are not.
+    pub(super) fn update_ledger(&mut self, names: &BTreeSet<NodeName>) {
+        let mut ledger = Ledger {
+            granted: std::mem::take(&mut self.ledger.granted),
+            deferred: std::mem::take(&mut self.ledger.deferred),
+            ..Ledger::default()
+        };
+        let is_told = self.silent().is_none();
+        let mut lapses: Vec<Monotonic> = Vec::new();
+        for name in names {
+            let Some(node) = self.nodes.get(name) else {
+                continue;
+            };
+            let record = self.record(node);
+            let (drains, unavailable) = self.takes_places(node, &record);
+            let applies = self.applies_since(node, &record);
+            let is_granted = ledger.granted.contains_key(name);
+            let slot = self.local.get(name).map(|local| local.slot).unwrap_or_default();
+            let slot = Slot {
+                since: match slot.since {
+                    _ if !drains => None,
+                    Some(since) => Some(since),
+                    None if is_granted || !self.has_taken_stock => Some(self.now.monotonic),
+                    None => None,
+                },
+                unreadable_since: matches!(record, Record::Unreadable { .. })
+                    .then(|| slot.unreadable_since.unwrap_or(self.now.monotonic)),
+            };
+            let is_standing = |since: &Monotonic| {
+                let lapse = since.after(self.rules.drain_slot);
+                let stands = self.now.monotonic < lapse;
+                (stands, lapse)
+            };
+            let holds = |since: Option<Monotonic>, lapses: &mut Vec<Monotonic>| {
+                let Some((stands, lapse)) = since.as_ref().map(is_standing) else {
+                    return false;
+                };
+                lapses.extend(stands.then_some(lapse));
+                stands
+            };
+            if holds(slot.since, &mut lapses) {
+                ledger.draining.insert(name.clone());
+            }
+            if unavailable || holds(slot.unreadable_since.filter(|_| node.unschedulable), &mut lapses) {
+                ledger.unavailable.insert(name.clone());
+            }
+            if let Some(clicked_at) = applies {
+                ledger.applicants.insert(Applicant {
+                    clicked_at,
+                    node: name.clone(),
+                });
+            }
+            if let Some(local) = self.local.get_mut(name) {
+                local.slot = slot;
+            }
+        }
+        // A place is granted on complete pictures only: half a set may hide who holds one.
+        if is_told {
+            self.has_taken_stock = true;
+            ledger.grant(self.limits(), self.now.monotonic);
+        }
+        self.next_lapse = lapses.into_iter().chain(ledger.next_lapse()).min();
+        self.ledger = ledger;
+    }
+
+    /// Whether a record says that its node is being drained, and that it is unavailable, where it is the node's own.
+    fn takes_places(&self, node: &Node, record: &Record) -> (bool, bool) {
+        match record {
+            Record::InService | Record::Unreadable { .. } => (false, false),
+            Record::Python(python) => (python.state == PythonState::Draining, true),
+            Record::Episode(episode) => {
+                let is_its_vm = match self.vm_of(&node.name) {
+                    VmSeen::Found(vm) => is_replaced(episode, &vm).is_none(),
+                    VmSeen::NotLookedUp => true,
+                    VmSeen::Missing { .. } | VmSeen::NoUuid | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => {
+                        false
+                    }
+                };
+                let is_its_own = episode.node_uid == node.uid;
+                let is_left_alone = node.marks.skip.as_deref() == Some("true");
+                let drains = is_its_own && is_its_vm && !is_left_alone && episode.phase.is_draining();
+                (drains, is_its_own && episode.phase.is_unavailable())
+            }
+        }
+    }
+
+    /// Since when `node` wants a place under the limits, if it does.
+    fn applies_since(&self, node: &Node, record: &Record) -> Option<Timestamp> {
+        let VmSeen::Found(vm) = self.vm_with_paper(node) else {
+            return None;
+        };
+        let request = self.request(&node.name, Some(node));
+        let approval = self.rules.require_approval;
+        wants_place(
+            record,
+            &super::sight::node_seen(node),
+            &vm,
+            request.as_ref(),
+            approval,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+use std::time::Duration;
+
+use super::*;
+use crate::facts::vsphere;
+use crate::inventory::tests::{
+    at, entering, in_phase, moment, name, node, rules, seen_of, sight, tell, told, trio, vsphere,
+};
+use crate::inventory::{Fact, Rules};
+use crate::maintenance::episode::Phase;
+use crate::maintenance::observed::{Admission, Limit};
+
+/// The hosts of nodes 1 and 2 are called out of service, that of node 1 first.
+fn both_leave() -> impl Iterator<Item = Fact> {
+    let leaves = |n, clicked| vsphere(vsphere::Update::Host(entering(n, clicked).into()));
+    let nodes = trio(1).into_iter().chain(trio(2));
+    nodes.chain([leaves(1, 10), leaves(2, 20)])
+}
+
+fn told_by(rules: Rules, facts: impl IntoIterator<Item = Fact>) -> Inventory {
+    let mut inventory = Inventory::new(rules, at(0));
+    tell(&mut inventory, facts);
+    inventory
+}
+
+fn granted(inventory: &mut Inventory) -> [bool; 2] {
+    [1, 2].map(|n| sight(inventory, n).seen.admission == Admission::Granted)
+}
+
+fn changed(n: u8, change: impl FnOnce(&mut Node)) -> Fact {
+    let mut node = node(n);
+    node.resource_version = 11;
+    change(&mut node);
+    seen_of(node)
+}
+
+#[test]
+fn a_node_with_skip_at_the_head_of_the_queue_holds_nobody_up() {
+    assert_eq!(granted(&mut told(both_leave())), [true, false]);
+    let skip = changed(1, |node| node.marks.skip = Some("true".to_owned()));
+    let mut inventory = told(both_leave().chain([skip]));
+    assert_eq!(granted(&mut inventory), [false, true]);
+}
+
+#[test]
+fn an_unapproved_node_at_the_head_of_the_queue_holds_nobody_up() {
+    let approved = |n| changed(n, |node| node.marks.approved = Some("true".to_owned()));
+    let asked_for = || Rules {
+        require_approval: true,
+        ..rules()
+    };
+    let mut inventory = told_by(asked_for(), both_leave());
+    assert_eq!(granted(&mut inventory), [false, false]);
+    inventory.apply(approved(2));
+    assert_eq!(granted(&mut inventory), [false, true]);
+    let mut both = told_by(asked_for(), both_leave().chain([approved(1), approved(2)]));
+    assert_eq!(granted(&mut both), [true, false]);
+}
+
+#[test]
+fn a_node_on_its_way_back_whose_host_leaves_again_waits_its_turn() {
+    let facts = both_leave().chain([in_phase(1, Phase::Rejoining), in_phase(2, Phase::Draining)]);
+    let mut inventory = told(facts);
+    let behind = Admission::Behind {
+        ahead: vec![name(2)],
+        limit: Limit::ConcurrentDrains(1),
+    };
+    assert_eq!(sight(&mut inventory, 1).seen.admission, behind);
+    inventory.apply(in_phase(2, Phase::AwaitingHost));
+    assert_eq!(sight(&mut inventory, 1).seen.admission, Admission::Granted);
+}
+
+#[test]
+fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
+    let unreadable = |unschedulable| {
+        changed(1, |node| {
+            node.unschedulable = unschedulable;
+            node.marks.episode = Some("{".to_owned());
+        })
+    };
+    let one_away = || Rules {
+        unavailable: MaxUnavailable::Nodes(1),
+        concurrent_drains: 9,
+        ..rules()
+    };
+    let mut inventory = told_by(one_away(), both_leave().chain([unreadable(true)]));
+    let behind = Admission::Behind {
+        ahead: vec![name(1)],
+        limit: Limit::Unavailable(1),
+    };
+    assert_eq!(sight(&mut inventory, 2).seen.admission, behind);
+    let slot = rules().drain_slot;
+    let at_the_end = |offset: i64| moment(i64::try_from(slot.as_secs()).unwrap() + offset);
+    inventory.tick(at_the_end(-1));
+    assert_eq!(sight(&mut inventory, 2).seen.admission, behind);
+    inventory.tick(at_the_end(0));
+    assert_eq!(sight(&mut inventory, 2).seen.admission, Admission::Granted);
+    assert!(slot > Duration::from_secs(1));
+    // One that takes pods is not out of service.
+    let mut inventory = told_by(one_away(), both_leave().chain([unreadable(false)]));
+    assert_eq!(sight(&mut inventory, 2).seen.admission, Admission::Granted);
+}
+
+#[test]
+fn nobody_is_granted_a_place_on_half_a_set() {
+    let leaves = |n, clicked| vsphere(vsphere::Update::Host(entering(n, clicked).into()));
+    let stands = |n| vsphere(vsphere::Update::Vm(crate::inventory::tests::vm(n)));
+    let mut inventory = told(trio(1).into_iter().chain(trio(2)));
+    inventory.apply(vsphere(vsphere::Update::Reset));
+    // The set happens to tell first of the host that was clicked last.
+    for fact in [stands(1), stands(2), leaves(1, 20)] {
+        inventory.apply(fact);
+    }
+    assert_eq!(granted(&mut inventory), [false, false]);
+    inventory.apply(leaves(2, 10));
+    assert_eq!(granted(&mut inventory), [false, false]);
+    inventory.apply(vsphere(vsphere::Update::Settled));
+    assert_eq!(granted(&mut inventory), [false, true]);
+}

@@ -1,0 +1,79 @@
+//! How many hosts could take one more of our VMs: shown to people, never decided by.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Inventory;
+use super::places::needs;
+use crate::facts::vsphere::{Host, Vm};
+use crate::ids::{ComputeRef, HostRef};
+use crate::maintenance::placement::{Held, Reading};
+
+impl Inventory {
+    /// By the name of each cluster that carries a VM of ours: its hosts in service with a device that fits one of those
+    /// VMs and that nobody is known to hold. What other VMs hold is known of hosts that an episode has surveyed since the
+    /// set was told, so there may be fewer, and never more. Empty while vCenter is not heard.
+    pub fn free_gpu_hosts(&self) -> BTreeMap<String, u32> {
+        if self.vcenter.silent.is_some() {
+            return BTreeMap::new();
+        }
+        let ours: Vec<&Vm> = self
+            .nodes
+            .values()
+            .filter_map(|node| self.bound_vm(&node.name))
+            .collect();
+        let mut fits: BTreeMap<&ComputeRef, BTreeSet<(u16, u16)>> = BTreeMap::new();
+        for vm in &ours {
+            let host = vm.host.as_ref().and_then(|host| self.hosts.get(host));
+            if let Some(compute) = host.and_then(|host| host.compute.as_ref()) {
+                let ids = fits.entry(compute).or_default();
+                ids.extend(needs(vm).into_iter().flatten());
+            }
+        }
+        let mut free = BTreeMap::new();
+        for (compute, ids) in fits {
+            let known = self
+                .computes
+                .get(compute)
+                .and_then(|compute| compute.name.clone());
+            let name = known.unwrap_or_else(|| compute.to_string());
+            let hosts = self.hosts.values().filter(|host| {
+                host.compute.as_ref() == Some(compute)
+                    && self.host_state(Some(&host.moref)).takes_vms()
+                    && self.has_spare(host, &ids, &ours)
+            });
+            let count = u32::try_from(hosts.count()).unwrap_or(u32::MAX);
+            let sum: &mut u32 = free.entry(name).or_default();
+            *sum = sum.saturating_add(count);
+        }
+        free
+    }
+
+    /// Whether `host` has more devices with these ids than are known to be held.
+    fn has_spare(&self, host: &Host, ids: &BTreeSet<(u16, u16)>, ours: &[&Vm]) -> bool {
+        let fitting = host
+            .passthrough
+            .iter()
+            .flat_map(|devices| devices.iter())
+            .filter(|device| ids.contains(&(device.vendor, device.device)));
+        let held = match self.readings.get(&host.moref) {
+            Some(Reading::Unreadable(_)) => return false,
+            Some(Reading::Held(holds)) => {
+                let is_fitting = |held: &Held| match held {
+                    Held::Address(address) => fitting
+                        .clone()
+                        .any(|device| device.address.eq_ignore_ascii_case(address)),
+                    Held::AnyOf(any) => any.iter().any(|id| ids.contains(id)),
+                };
+                holds.iter().filter(|hold| is_fitting(&hold.device)).count()
+            }
+            None => held_by_ours(&host.moref, ours),
+        };
+        fitting.count() > held
+    }
+}
+
+/// How many devices our own VMs want on this host; one that is off will want its device back.
+fn held_by_ours(host: &HostRef, ours: &[&Vm]) -> usize {
+    let there = ours.iter().filter(|vm| vm.host.as_ref() == Some(host));
+    there.map(|vm| needs(vm).len()).sum()
+}

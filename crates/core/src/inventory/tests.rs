@@ -1,0 +1,1419 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::*;
+use crate::facts::fault::{Fault, FaultKind};
+use crate::facts::kubernetes::{Marks, Node, Ready};
+use crate::facts::vsphere::{
+    Compute, Connection, EndOutcome, Entering, Host, MaintenanceEnd, Passthrough, PciDevice, Power, Signal,
+    Task, TaskState, Vm, VmKey,
+};
+use crate::ids::{DatastoreRef, NodeUid, VmUuid};
+use crate::maintenance::episode::{Cordon, Detection, DrainEnd, Episode, HostMark, Phase, Trigger};
+use crate::maintenance::finding::Found;
+use crate::maintenance::observed::{
+    Admission, Advice, Hearing, HostState, PodLeft, PodLeftBecause, Refusal, Sight, VmSeen,
+};
+use crate::maintenance::placement::{Held, Hold, Reading};
+use crate::maintenance::policy::Releases;
+use crate::maintenance::record::write;
+
+const A40: (u16, u16) = (0x10de, 0x2235);
+
+pub(super) fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_795_000_000 + seconds)
+}
+
+/// The moment so many seconds after the beginning.
+pub(super) fn moment(seconds: i64) -> Now {
+    Now::at(at(seconds), u64::try_from(seconds).unwrap())
+}
+
+pub(super) fn uuid(n: u8) -> VmUuid {
+    VmUuid::parse(&format!("4215e1a2-7c3d-9e4f-0102-0304050607{n:02x}")).unwrap()
+}
+
+pub(super) fn rules() -> Rules {
+    Rules {
+        releases: Releases {
+            own: "haulout/haulout".into(),
+            adopted: Default::default(),
+        },
+        concurrent_drains: 1,
+        unavailable: MaxUnavailable::Unlimited,
+        bind_by_name: false,
+        require_approval: false,
+        node_maintenances: false,
+        drain_slot: Duration::from_secs(1800),
+    }
+}
+
+pub(super) fn name(n: u8) -> NodeName {
+    NodeName::new(format!("gpu-{n}"))
+}
+
+pub(super) fn node(n: u8) -> Node {
+    Node {
+        name: name(n),
+        uid: NodeUid::new(format!("uid-{n}")),
+        resource_version: 10,
+        created_at: at(0),
+        provider_uuid: Some(uuid(n)),
+        system_uuid: Some(uuid(n).swapped()),
+        unschedulable: false,
+        cordoned_by: None,
+        ready: Ready {
+            is_true: true,
+            heartbeat: None,
+        },
+        boot_id: None,
+        gpus: Default::default(),
+        marks: Marks::default(),
+    }
+}
+
+pub(super) fn host(n: u8) -> Host {
+    Host {
+        moref: HostRef::new(format!("host-{n}")),
+        name: Some(format!("esx-{n}")),
+        compute: Some(ComputeRef::new("c")),
+        connection: Some(Connection::Connected),
+        in_maintenance: Some(false),
+        in_quarantine: Some(false),
+        last_end: None,
+        entering: None,
+        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+        passthrough: Some(Arc::new([PciDevice {
+            address: "0000:01:00.0".to_owned(),
+            vendor: A40.0,
+            device: A40.1,
+        }])),
+    }
+}
+
+pub(super) fn entering(n: u8, clicked: i64) -> Host {
+    let task = TaskRef::new(format!("task-{n}"));
+    Host {
+        entering: Some(Entering {
+            task,
+            queued_at: at(clicked),
+            user: None,
+            signal: Signal::Push,
+        }),
+        ..host(n)
+    }
+}
+
+pub(super) fn vm(n: u8) -> Vm {
+    Vm {
+        moref: VmRef::new(format!("vm-{n}")),
+        name: Some(format!("gpu-{n}")),
+        uuid: Some(uuid(n)),
+        template: false,
+        power: Some(Power::On),
+        host: Some(HostRef::new(format!("host-{n}"))),
+        tools_running: Some(true),
+        question: None,
+        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+        passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![A40] }]),
+        evacuation_power_off: false,
+    }
+}
+
+pub(super) fn vsphere(update: vsphere::Update) -> Fact {
+    Fact::Vsphere(update)
+}
+
+pub(super) fn found(n: u8, vms: &[u8]) -> Fact {
+    let vms = vms.iter().map(|n| VmRef::new(format!("vm-{n}"))).collect();
+    vsphere(vsphere::Update::Found {
+        key: VmKey::Uuid(uuid(n)),
+        vms,
+    })
+}
+
+/// An inventory that has been told all of this, on both sides.
+pub(super) fn told(facts: impl IntoIterator<Item = Fact>) -> Inventory {
+    let mut inventory = Inventory::new(rules(), at(0));
+    tell(&mut inventory, facts);
+    inventory
+}
+
+pub(super) fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
+    inventory.apply(vsphere(vsphere::Update::Reset));
+    inventory.apply(Fact::Cluster(cluster::Update::Reset));
+    facts.into_iter().for_each(|fact| inventory.apply(fact));
+    inventory.apply(vsphere(vsphere::Update::Settled));
+    inventory.apply(Fact::Cluster(cluster::Update::Settled));
+}
+
+/// Node, VM and host of this number, all in service.
+pub(super) fn trio(n: u8) -> Vec<Fact> {
+    vec![
+        Fact::Cluster(cluster::Update::Node(Box::new(node(n)))),
+        vsphere(vsphere::Update::Host(host(n).into())),
+        vsphere(vsphere::Update::Vm(vm(n))),
+        found(n, &[n]),
+    ]
+}
+
+pub(super) fn sight(inventory: &mut Inventory, n: u8) -> Sight {
+    inventory.sights().remove(&name(n)).unwrap()
+}
+
+pub(super) fn tried(n: u8, kind: EffectKind, when: i64, outcome: Outcome) -> Fact {
+    let found = Found::Tried {
+        kind,
+        at: moment(when),
+        host: None,
+        outcome,
+    };
+    Fact::Finding(Finding { node: name(n), found })
+}
+
+fn task(state: TaskState) -> Fact {
+    let moref = TaskRef::new("task-9");
+    let description_id = "VirtualMachine.powerOn".to_owned();
+    vsphere(vsphere::Update::Task(Task {
+        moref,
+        vm: None,
+        description_id,
+        state,
+        queued_at: at(0),
+        by_us: true,
+    }))
+}
+
+fn fault() -> Fault {
+    Fault {
+        kind: FaultKind::InsufficientResources,
+        said: "no device".to_owned(),
+    }
+}
+
+/// The Node of this number in an episode that waits for a host.
+pub(super) fn awaiting(n: u8) -> Fact {
+    in_phase(n, Phase::AwaitingHost)
+}
+
+pub(super) fn in_phase(n: u8, phase: Phase) -> Fact {
+    Fact::Cluster(cluster::Update::Node(Box::new(in_episode(
+        n,
+        phase,
+        "haulout/haulout",
+    ))))
+}
+
+/// A Node with an episode of `release`.
+pub(super) fn in_episode(n: u8, phase: Phase, release: &str) -> Node {
+    with_episode(n, phase, |episode| episode.release = release.into())
+}
+
+/// A Node with an episode that has been changed so.
+pub(super) fn with_episode(n: u8, phase: Phase, change: impl FnOnce(&mut Episode)) -> Node {
+    let trigger = Trigger {
+        task: None,
+        clicked_at: at(i64::from(n)),
+        user: None,
+        detection: None,
+        request: None,
+        stray_of: None,
+    };
+    let uid = NodeUid::new(format!("uid-{n}"));
+    let host = HostMark {
+        moref: None,
+        name: format!("esx-{n}").into(),
+    };
+    let mut episode = Episode {
+        vm_uuid: Some(uuid(n)),
+        cordon: Cordon::Ours,
+        powered_off: true,
+        release: "haulout/haulout".into(),
+        ..Episode::new(uid, trigger, host, phase, at(0))
+    };
+    change(&mut episode);
+    let written = write(&Record::Episode(Arc::new(episode)), at(0));
+    let marks = Marks {
+        episode: written.episode,
+        ..Marks::default()
+    };
+    Node {
+        marks,
+        unschedulable: true,
+        ..node(n)
+    }
+}
+
+/// The NodeMaintenance object that keeps a copy of the episode on `of`.
+pub(super) fn copied(of: Node) -> Fact {
+    let role = cluster::Role::Episode {
+        record: of.marks.episode,
+    };
+    maintenance(format!("copy-of-{}", of.name), of.name, 0, role)
+}
+
+/// The NodeMaintenance object of this name, made at that time.
+pub(super) fn maintenance(name: String, node: NodeName, made: i64, role: cluster::Role) -> Fact {
+    let seen = cluster::Maintenance {
+        uid: crate::ids::RequestUid::new(format!("uid-of-{name}")),
+        name,
+        resource_version: 1,
+        generation: 1,
+        created_at: at(made),
+        node,
+        role,
+        is_over: false,
+        status: Box::default(),
+    };
+    let seen = cluster::Maintenances::Seen(Box::new(seen));
+    Fact::Cluster(cluster::Update::Maintenances(seen))
+}
+
+/// What a survey found on the host of this number.
+pub(super) fn surveyed(n: u8, reading: Reading) -> Fact {
+    let found = Found::Surveyed {
+        host: HostRef::new(format!("host-{n}")),
+        reading,
+    };
+    Fact::Finding(Finding { node: name(1), found })
+}
+
+/// VM, powered off, and host of this number, in maintenance.
+pub(super) fn switched_off(n: u8) -> [Fact; 3] {
+    let host = Host {
+        in_maintenance: Some(true),
+        ..host(n)
+    };
+    let vm = Vm {
+        power: Some(Power::Off),
+        ..vm(n)
+    };
+    [
+        vsphere(vsphere::Update::Host(host.into())),
+        vsphere(vsphere::Update::Vm(vm)),
+        found(n, &[n]),
+    ]
+}
+
+/// What a person asks for in so few words.
+pub(super) fn asked(action: cluster::AskedAction) -> cluster::Asked {
+    cluster::Asked {
+        reason: String::new(),
+        action,
+        target_host: None,
+        drain_timeout: None,
+        hold_on_drain_timeout: None,
+        guest_shutdown_timeout: None,
+    }
+}
+
+#[test]
+fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
+    let of = |update| vsphere(update);
+    let host_is = |n: u8, change: fn(&mut Host)| {
+        let mut host = host(n);
+        change(&mut host);
+        of(vsphere::Update::Host(host.into()))
+    };
+    let node_is = |n: u8, change: fn(&mut Node)| {
+        let mut node = node(n);
+        node.resource_version = 20;
+        change(&mut node);
+        Fact::Cluster(cluster::Update::Node(Box::new(node)))
+    };
+    let finds = |n: u8, found| Fact::Finding(Finding { node: name(n), found });
+    let copies = |n: u8, uid: &str, is_over| {
+        let Fact::Cluster(cluster::Update::Node(node)) = in_phase(n, Phase::Draining) else {
+            panic!("no Node");
+        };
+        let seen = cluster::Maintenance {
+            name: format!("copy-{n}"),
+            uid: crate::ids::RequestUid::new(uid),
+            resource_version: 1,
+            generation: 1,
+            created_at: at(0),
+            node: name(n),
+            role: cluster::Role::Episode {
+                record: node.marks.episode,
+            },
+            is_over,
+            status: Box::default(),
+        };
+        let seen = cluster::Maintenances::Seen(Box::new(seen));
+        Fact::Cluster(cluster::Update::Maintenances(seen))
+    };
+    let round = DrainReport {
+        listed_at: moment(5).monotonic,
+        pods_revision: 0,
+        left: Vec::new(),
+        moved_at: None,
+        listed: 0,
+        ignored: 0,
+        evicted: 0,
+    };
+    let facts = [
+        of(vsphere::Update::Host(entering(1, 5).into())),
+        of(vsphere::Update::Host(entering(2, 4).into())),
+        of(vsphere::Update::Host(host(1).into())),
+        host_is(1, |host| host.in_maintenance = Some(true)),
+        host_is(1, |host| {
+            host.last_end = Some(MaintenanceEnd {
+                task: TaskRef::new("task-1"),
+                outcome: EndOutcome::Failed { said: String::new() },
+            });
+        }),
+        host_is(2, |host| host.in_quarantine = Some(true)),
+        host_is(2, |host| host.name = Some("renamed".to_owned())),
+        host_is(2, |host| host.compute = Some(ComputeRef::new("other"))),
+        host_is(4, |host| host.connection = Some(Connection::NotResponding)),
+        host_is(4, |host| host.passthrough = Some(Arc::new([]))),
+        of(vsphere::Update::HostGone(HostRef::new("host-4"))),
+        of(vsphere::Update::Vm(Vm {
+            host: Some(HostRef::new("host-4")),
+            ..vm(1)
+        })),
+        of(vsphere::Update::Vm(Vm {
+            power: Some(Power::Off),
+            ..vm(1)
+        })),
+        found(1, &[1]),
+        found(1, &[1, 2]),
+        of(vsphere::Update::Vm(Vm {
+            template: true,
+            ..vm(2)
+        })),
+        of(vsphere::Update::Lost {
+            why: "gone".to_owned(),
+        }),
+        of(vsphere::Update::Settled),
+        node_is(1, |node| node.ready.heartbeat = Some(at(9))),
+        node_is(1, |node| node.unschedulable = true),
+        node_is(2, |node| node.provider_uuid = Some(uuid(1))),
+        in_phase(1, Phase::Queued),
+        in_phase(1, Phase::Draining),
+        in_phase(1, Phase::ShuttingDown(DrainEnd::Complete)),
+        awaiting(1),
+        awaiting(2),
+        Fact::Cluster(cluster::Update::NodeGone {
+            name: name(1),
+            uid: NodeUid::new("uid-1"),
+        }),
+        Fact::Cluster(cluster::Update::PodsChanged(name(1))),
+        finds(
+            1,
+            Found::Surveyed {
+                host: HostRef::new("host-4"),
+                reading: Reading::Held(Vec::new()),
+            },
+        ),
+        tried(1, EffectKind::PowerOn, 3, Outcome::Asked),
+        tried(
+            2,
+            EffectKind::PowerOn,
+            3,
+            Outcome::Running(TaskRef::new("task-9")),
+        ),
+        tried(2, EffectKind::DrainRound, 4, Outcome::Asked),
+        finds(1, Found::Drain(round)),
+        copies(1, "uid-a", false),
+        copies(1, "uid-a", true),
+        copies(2, "uid-b", false),
+        task(TaskState::Error(fault())),
+        of(vsphere::Update::TaskGone(TaskRef::new("task-9"))),
+        switching(TaskState::Running, "VirtualMachine.powerOff", 3, true),
+    ];
+    let calm = || {
+        let fourth = of(vsphere::Update::Host(host(4).into()));
+        let trios = [1, 2, 3].into_iter().flat_map(trio);
+        trios.chain([fourth]).collect::<Vec<Fact>>()
+    };
+    let underway = || {
+        let cut = in_phase(1, Phase::ShuttingDown(DrainEnd::Complete));
+        calm().into_iter().chain([cut, awaiting(2)]).collect()
+    };
+    // That the kubelet of a node at rest lives, and that what was tried on it is forgotten with that, is drawn with whatever
+    // happens to it next: nothing is decided on it before.
+    let at_sight = |sights: &BTreeMap<NodeName, Sight>| {
+        let mut sights = sights.clone();
+        for sight in sights.values_mut().filter(|sight| sight.is_at_rest()) {
+            if let Some(node) = &mut sight.seen.node {
+                (node.resource_version, node.heartbeat) = (0, None);
+            }
+            sight.seen.attempts.clear();
+            (sight.seen.drain, sight.seen.are_budgets_heard) = (None, false);
+        }
+        sights
+    };
+    let mut cases = 0;
+    let mut check = |begun: Vec<Fact>, steps: &[&[&Fact]]| {
+        let begin = || told(begun.clone());
+        let (mut in_part, mut whole) = (begin(), begin());
+        in_part.roster();
+        let mut standing = in_part.draw().sights;
+        whole.roster();
+        whole.sights();
+        for step in steps {
+            cases += 1;
+            for fact in *step {
+                in_part.apply((*fact).clone());
+                whole.apply((*fact).clone());
+            }
+            whole.news = Some(News::OfAll);
+            let roster = whole.roster();
+            let all = whole.sights();
+            if in_part.has_news() {
+                assert_eq!(in_part.roster(), roster, "{steps:?}");
+                let pictures = in_part.draw();
+                standing.retain(|name, _| pictures.keeps(name));
+                standing.extend(pictures.sights);
+            }
+            assert_eq!(at_sight(&standing), at_sight(&all), "{steps:?}");
+            assert_eq!(in_part.draining(), whole.draining(), "{steps:?}");
+        }
+    };
+    // All sequences of three would take most of a minute. In these, each fact comes right after each other at least once.
+    for (i, first) in facts.iter().enumerate() {
+        for (j, second) in facts.iter().enumerate() {
+            let third = &facts[(i + j) % facts.len()];
+            check(calm(), &[&[first], &[second]]);
+            if (i + j) % 2 == 0 {
+                check(underway(), &[&[first], &[second, third]]);
+            }
+        }
+    }
+    println!("{cases} cases");
+}
+
+#[test]
+fn half_a_set_is_never_the_world() {
+    let mut inventory = told(trio(1));
+    assert_eq!(sight(&mut inventory, 1).seen.hearing, Hearing::Both);
+    inventory.apply(vsphere(vsphere::Update::Reset));
+    assert!(matches!(
+        sight(&mut inventory, 1).seen.hearing,
+        Hearing::NoVcenter { .. }
+    ));
+    inventory.apply(vsphere(vsphere::Update::Settled));
+    // Nothing was told again, so nothing is there: unknown, and not out of maintenance.
+    assert_eq!(sight(&mut inventory, 1).seen.hearing, Hearing::Both);
+    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::NotLookedUp);
+}
+
+#[test]
+fn a_host_that_is_gone_or_unreadable_is_unknown() {
+    let host_of = |inventory: &mut Inventory| {
+        let seen = sight(inventory, 1).seen;
+        seen.vm.found().unwrap().host.clone()
+    };
+    let mut inventory = told(trio(1));
+    assert_eq!(host_of(&mut inventory), HostState::InService);
+    for (change, state) in [
+        (
+            Host {
+                in_maintenance: None,
+                ..host(1)
+            },
+            HostState::Unknown,
+        ),
+        (
+            Host {
+                connection: None,
+                ..host(1)
+            },
+            HostState::Unknown,
+        ),
+        (
+            Host {
+                connection: Some(Connection::NotResponding),
+                in_maintenance: Some(true),
+                ..host(1)
+            },
+            HostState::Unreachable,
+        ),
+        (
+            Host {
+                in_quarantine: Some(true),
+                ..host(1)
+            },
+            HostState::Quarantined,
+        ),
+        (
+            Host {
+                in_maintenance: Some(true),
+                ..entering(1, 5)
+            },
+            HostState::InMaintenance,
+        ),
+    ] {
+        inventory.apply(vsphere(vsphere::Update::Host(change.into())));
+        assert_eq!(host_of(&mut inventory), state);
+    }
+    inventory.apply(vsphere(vsphere::Update::HostGone(HostRef::new("host-1"))));
+    assert_eq!(host_of(&mut inventory), HostState::Unknown);
+}
+
+#[test]
+fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
+    let vm_seen = |facts: Vec<Fact>| sight(&mut told(trio(1).into_iter().chain(facts)), 1).seen.vm;
+    assert!(matches!(vm_seen(vec![]), VmSeen::Found(_)));
+    assert_eq!(vm_seen(vec![found(1, &[])]), VmSeen::Missing { was_known: false });
+    let clone = vsphere(vsphere::Update::Vm(vm(2)));
+    assert!(matches!(vm_seen(vec![clone, found(1, &[1, 2])]), VmSeen::Ambiguous(vms) if vms.len() == 2));
+    let template = vsphere(vsphere::Update::Vm(Vm {
+        template: true,
+        ..vm(2)
+    }));
+    assert!(matches!(
+        vm_seen(vec![template, found(1, &[1, 2])]),
+        VmSeen::Found(_)
+    ));
+    let namesake = Node {
+        provider_uuid: Some(uuid(1)),
+        system_uuid: None,
+        ..node(2)
+    };
+    let namesake = Fact::Cluster(cluster::Update::Node(Box::new(namesake)));
+    let mut both = told(trio(1).into_iter().chain([namesake]));
+    assert!(matches!(sight(&mut both, 1).seen.vm, VmSeen::Found(_)));
+    assert_eq!(sight(&mut both, 2).seen.vm, VmSeen::Shared(vec![name(1)]));
+}
+
+/// A Node of this number that tells the UUID of another one's VM.
+fn claims(n: u8, of: u8, provider_id: bool) -> Node {
+    Node {
+        provider_uuid: provider_id.then(|| uuid(of)),
+        system_uuid: Some(uuid(of)),
+        ..node(n)
+    }
+}
+
+pub(super) fn seen_of(node: Node) -> Fact {
+    Fact::Cluster(cluster::Update::Node(Box::new(node)))
+}
+
+#[test]
+fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
+    let mut inventory = told(trio(2));
+    sight(&mut inventory, 2);
+    // The newcomer would be preferred by its name and by its age, and says it as loudly as it can.
+    let older = Node {
+        created_at: at(-1000),
+        ..claims(1, 2, true)
+    };
+    inventory.apply(seen_of(older));
+    assert!(matches!(sight(&mut inventory, 2).seen.vm, VmSeen::Found(_)));
+    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::Shared(vec![name(2)]));
+    // Also while the owner is gone from the kube-apiserver in the middle of an episode.
+    let mut inventory = told(trio(2).into_iter().chain([in_phase(2, Phase::AwaitingHost)]));
+    sight(&mut inventory, 2);
+    inventory.apply(Fact::Cluster(cluster::Update::NodeGone {
+        name: name(2),
+        uid: NodeUid::new("uid-2"),
+    }));
+    inventory.apply(seen_of(claims(1, 2, true)));
+    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::Shared(vec![name(2)]));
+    assert!(matches!(sight(&mut inventory, 2).seen.vm, VmSeen::Found(_)));
+}
+
+#[test]
+fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
+    let vm_of_one = |n, provider_id, created| Node {
+        created_at: at(created),
+        ..claims(n, 9, provider_id)
+    };
+    let facts = |a: Node, b: Node| {
+        let mut inventory = told([
+            vsphere(vsphere::Update::Host(host(9).into())),
+            vsphere(vsphere::Update::Vm(vm(9))),
+            found(9, &[9]),
+            seen_of(a),
+            seen_of(b),
+        ]);
+        [2, 3].map(|n| sight(&mut inventory, n).seen.vm.found().is_some())
+    };
+    assert_eq!(
+        facts(vm_of_one(2, false, 0), vm_of_one(3, true, 9)),
+        [false, true]
+    );
+    assert_eq!(
+        facts(vm_of_one(2, false, 9), vm_of_one(3, false, 0)),
+        [false, true],
+        "the older"
+    );
+    assert_eq!(
+        facts(vm_of_one(2, true, 5), vm_of_one(3, true, 5)),
+        [true, false],
+        "by name"
+    );
+}
+
+#[test]
+fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
+    let mut inventory = told(trio(1));
+    let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.roster().vms);
+    let tells = |inventory: &mut Inventory, seconds: i64, n: u8, version: u64| {
+        inventory.tick(moment(seconds));
+        inventory.apply(seen_of(Node {
+            resource_version: version,
+            ..claims(1, n, true)
+        }));
+        inventory.roster();
+        inventory.sights();
+    };
+    tells(&mut inventory, 100, 7, 11);
+    assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
+    for n in 8..40 {
+        tells(&mut inventory, 101, n, u64::from(n) + 11);
+    }
+    assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
+    tells(&mut inventory, 111, 40, 60);
+    assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(40))]));
+    assert!(
+        inventory.answers.is_empty(),
+        "answers to keys of nobody are kept: {:?}",
+        inventory.answers
+    );
+}
+
+/// The VM of this number, as a template.
+fn template(n: u8) -> Fact {
+    vsphere(vsphere::Update::Vm(Vm {
+        template: true,
+        ..vm(n)
+    }))
+}
+
+#[test]
+fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
+    let mut inventory = told(trio(1).into_iter().chain([template(2), found(1, &[1, 2])]));
+    inventory.sights();
+    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 5).into())));
+    assert!(inventory.has_news());
+    let drawn = inventory.draw().sights.remove(&name(1)).unwrap();
+    let VmSeen::Found(vm) = drawn.seen.vm else {
+        panic!("{:?}", drawn.seen.vm);
+    };
+    assert!(vm.host.is_leaving(), "{:?}", vm.host);
+}
+
+#[test]
+fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_template_too() {
+    let another = Node {
+        provider_uuid: Some(uuid(2)),
+        system_uuid: None,
+        ..node(3)
+    };
+    let another = Fact::Cluster(cluster::Update::Node(Box::new(another)));
+    let answers = [template(2), found(1, &[1, 2]), found(2, &[1])];
+    let mut inventory = told(trio(1).into_iter().chain([another]).chain(answers));
+    let seen = |inventory: &mut Inventory, n| sight(inventory, n).seen.vm;
+    assert!(matches!(seen(&mut inventory, 1), VmSeen::Found(_)));
+    assert_eq!(seen(&mut inventory, 3), VmSeen::Shared(vec![name(1)]));
+}
+
+#[test]
+fn what_is_news_of_one_node_alone_takes_nothing_from_what_vcenter_is_asked_about_the_others() {
+    let cut = |n| in_phase(n, Phase::ShuttingDown(DrainEnd::Complete));
+    let mut inventory = told(trio(1).into_iter().chain(trio(2)).chain([cut(1), cut(2)]));
+    let pressing = inventory.roster().pressing;
+    assert_eq!(pressing.len(), 2, "{pressing:?}");
+    inventory.apply(found(1, &[1]));
+    inventory.draw();
+    inventory.apply(Fact::Cluster(cluster::Update::PodsChanged(name(2))));
+    assert_eq!(inventory.roster().pressing, pressing);
+    inventory.draw();
+    let VmSeen::Found(_) = sight(&mut inventory, 1).seen.vm else {
+        panic!("the answer was given, and the power can be cut");
+    };
+}
+
+#[test]
+fn the_name_counts_only_where_it_is_configured() {
+    let keys = |inventory: &mut Inventory| BTreeSet::clone(&inventory.roster().vms);
+    let by_uuid = BTreeSet::from([VmKey::Uuid(uuid(1))]);
+    let by_name = BTreeSet::from([VmKey::Name("gpu-1".to_owned())]);
+    assert_eq!(
+        keys(&mut told(trio(1))),
+        by_uuid,
+        "both byte orders are one question"
+    );
+    let nameless = Node {
+        provider_uuid: None,
+        system_uuid: None,
+        ..node(1)
+    };
+    let mut nameless = told([seen_of(nameless)]);
+    assert_eq!(keys(&mut nameless), BTreeSet::new());
+    assert_eq!(sight(&mut nameless, 1).seen.vm, VmSeen::NoUuid);
+    let mut configured = Inventory::new(
+        Rules {
+            bind_by_name: true,
+            require_approval: false,
+            node_maintenances: false,
+            ..rules()
+        },
+        at(0),
+    );
+    tell(&mut configured, trio(1));
+    assert_eq!(keys(&mut configured), by_name);
+}
+
+#[test]
+fn an_older_view_of_a_node_does_not_undo_a_younger_one() {
+    let mut inventory = told(trio(1));
+    let version = |n| {
+        Fact::Cluster(cluster::Update::Node(Box::new(Node {
+            resource_version: n,
+            ..node(1)
+        })))
+    };
+    inventory.apply(version(12));
+    inventory.apply(version(11));
+    assert_eq!(sight(&mut inventory, 1).seen.node.unwrap().resource_version, 12);
+}
+
+#[test]
+fn the_end_of_a_task_reaches_the_attempt_that_waits_for_it_in_either_order() {
+    let running = || {
+        tried(
+            1,
+            EffectKind::PowerOn,
+            5,
+            Outcome::Running(TaskRef::new("task-9")),
+        )
+    };
+    let failed = || task(TaskState::Error(fault()));
+    for facts in [vec![running(), failed()], vec![failed(), running()]] {
+        let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+        facts.into_iter().for_each(|fact| inventory.apply(fact));
+        let attempt = sight(&mut inventory, 1)
+            .seen
+            .attempts
+            .remove(&EffectKind::PowerOn)
+            .unwrap();
+        let refusal = Refusal {
+            advice: Advice::OtherHost,
+            said: "no device".to_owned(),
+        };
+        assert_eq!(
+            (attempt.outcome, attempt.refusals),
+            (Outcome::Refused(refusal), 1)
+        );
+    }
+}
+
+#[test]
+fn a_task_that_vcenter_forgot_is_awaited_no_more() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    inventory.apply(tried(
+        1,
+        EffectKind::PowerOn,
+        5,
+        Outcome::Running(TaskRef::new("task-9")),
+    ));
+    assert_eq!(inventory.roster().tasks, BTreeSet::from([TaskRef::new("task-9")]));
+    // A Node without its episode would have it forgotten as well.
+    let still_there = trio(1).into_iter().skip(1).chain([awaiting(1)]);
+    tell(&mut inventory, still_there);
+    assert_eq!(inventory.roster().tasks, BTreeSet::new());
+    assert!(sight(&mut inventory, 1).seen.attempts.is_empty());
+}
+
+#[test]
+fn between_episodes_nothing_of_an_earlier_one_counts() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    inventory.apply(tried(1, EffectKind::PowerOn, 5, Outcome::Done));
+    let ended = Node {
+        resource_version: 20,
+        ..node(1)
+    };
+    inventory.apply(Fact::Cluster(cluster::Update::Node(Box::new(ended))));
+    assert!(sight(&mut inventory, 1).seen.attempts.is_empty());
+}
+
+#[test]
+fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
+    // Hosts 1 and 2 are in maintenance; host 3 has one device free.
+    let off = |n| {
+        vsphere(vsphere::Update::Vm(Vm {
+            power: Some(Power::Off),
+            ..vm(n)
+        }))
+    };
+    let away = |n| {
+        vsphere(vsphere::Update::Host(Arc::new(Host {
+            in_maintenance: Some(true),
+            ..host(n)
+        })))
+    };
+    let third = vsphere(vsphere::Update::Host(host(3).into()));
+    let facts = [
+        awaiting(1),
+        awaiting(2),
+        off(1),
+        off(2),
+        away(1),
+        away(2),
+        third,
+        found(1, &[1]),
+        found(2, &[2]),
+    ];
+    let mut inventory = told(facts);
+    assert_eq!(
+        sight(&mut inventory, 1).seen.offer.survey,
+        [HostRef::new("host-3")]
+    );
+    let holds = Found::Surveyed {
+        host: HostRef::new("host-3"),
+        reading: Reading::Held(Vec::new()),
+    };
+    inventory.apply(Fact::Finding(Finding {
+        node: name(1),
+        found: holds,
+    }));
+    let fits = |inventory: &mut Inventory, n| sight(inventory, n).seen.offer.fits.is_some();
+    assert_eq!(
+        (fits(&mut inventory, 1), fits(&mut inventory, 2)),
+        (true, false),
+        "first come, first served"
+    );
+    assert_eq!(
+        (fits(&mut inventory, 1), fits(&mut inventory, 2)),
+        (true, false),
+        "and it stays so"
+    );
+}
+
+#[test]
+fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one() {
+    let of = |host: Host| vsphere(vsphere::Update::Host(host.into()));
+    let own = || of(entering(1, 5));
+    let foreign = || of(entering(2, 5));
+    let same = || of(host(2));
+    let there = || trio(1).into_iter().chain([of(host(2))]);
+    let calm = || told(there());
+    let looking = || told(there().chain([awaiting(1)]));
+    let silent = || {
+        let mut inventory = calm();
+        inventory.apply(vsphere(vsphere::Update::Lost { why: "gone".into() }));
+        inventory
+    };
+    let settled = || vsphere(vsphere::Update::Settled);
+    for (what, mut inventory, fact, is_news) in [
+        ("a foreign host, all calm", calm(), foreign(), false),
+        ("our host", calm(), own(), true),
+        ("a foreign host, a node looks for one", looking(), foreign(), true),
+        ("what is known", looking(), same(), false),
+        ("the end of a set", calm(), settled(), false),
+        ("vCenter is heard again", silent(), settled(), true),
+    ] {
+        let before = inventory.sights();
+        assert!(!inventory.has_news(), "{what}: the pictures were just made");
+        inventory.apply(fact);
+        assert_eq!(inventory.has_news(), is_news, "{what}");
+        if !is_news {
+            assert_eq!(inventory.sights(), before, "{what}: no picture would be another");
+        }
+    }
+}
+
+#[test]
+fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_no_other() {
+    use crate::facts::kubernetes::BudgetStands;
+    let held_by = |n: u8, pods: &[(&str, &[&str])]| {
+        let left = pods.iter().map(|(name, budgets)| PodLeft {
+            name: (*name).to_owned(),
+            why: PodLeftBecause::Budget {
+                names: budgets.iter().map(|name| (*name).to_owned()).collect(),
+                said: String::new(),
+            },
+        });
+        let found = Found::Drain(DrainReport {
+            listed_at: moment(5).monotonic,
+            pods_revision: 0,
+            left: left.collect(),
+            moved_at: None,
+            listed: 3,
+            ignored: 0,
+            evicted: 0,
+        });
+        Fact::Finding(Finding { node: name(n), found })
+    };
+    let budget = |namespace: &str, name: &str| cluster::Budget {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let stands = |budget: &cluster::Budget, stands| {
+        Fact::Cluster(cluster::Update::Budget {
+            budget: budget.clone(),
+            stands,
+        })
+    };
+    let mut inventory = told(trio(1).into_iter().chain(trio(2)).chain(trio(3)));
+    inventory.apply(held_by(1, &[("shop/a", &["web"])]));
+    inventory.apply(held_by(2, &[("shop/b", &["web"]), ("ml/c", &["train"])]));
+    // Of its words no name could be read, or what is none.
+    inventory.apply(held_by(3, &[("ml/d", &[]), ("ml/e", &["a,metadata.name=b"])]));
+    let (web, train) = (budget("shop", "web"), budget("ml", "train"));
+    assert_eq!(inventory.holding(), BTreeSet::from([web.clone(), train.clone()]));
+    let look = |inventory: &mut Inventory| {
+        [1, 2, 3].map(|n| {
+            let seen = sight(inventory, n).seen;
+            (seen.are_budgets_heard, seen.pods_revision)
+        })
+    };
+    assert_eq!(look(&mut inventory), [(false, 0), (false, 0), (false, 0)]);
+    inventory.apply(stands(&web, BudgetStands::Holds));
+    assert_eq!(look(&mut inventory), [(true, 0), (false, 0), (false, 0)]);
+    inventory.apply(stands(&train, BudgetStands::Allows));
+    assert_eq!(look(&mut inventory), [(true, 0), (true, 1), (false, 0)]);
+    inventory.apply(stands(&web, BudgetStands::Allows));
+    assert_eq!(look(&mut inventory), [(true, 1), (true, 2), (false, 0)]);
+    inventory.apply(stands(&web, BudgetStands::Unheard));
+    assert_eq!(look(&mut inventory), [(false, 1), (false, 2), (false, 0)]);
+    // However many pods one budget holds, the other is watched too.
+    let crowd: Vec<String> = (0..100).map(|n| format!("shop/{n:03}")).collect();
+    let mut crowd: Vec<(&str, &[&str])> = crowd.iter().map(|name| (name.as_str(), &["web"][..])).collect();
+    crowd.push(("zoo/z", &["late"]));
+    inventory.apply(held_by(1, &crowd));
+    assert!(inventory.holding().contains(&budget("zoo", "late")));
+    inventory.apply(held_by(1, &[("shop/a", &["web"])]));
+    // Whoever is held by none any more has none watched.
+    inventory.apply(held_by(2, &[]));
+    assert_eq!(inventory.holding(), BTreeSet::from([web]));
+}
+
+#[test]
+fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided() {
+    let alive = || Node {
+        resource_version: 11,
+        ready: Ready {
+            is_true: true,
+            heartbeat: Some(at(9)),
+        },
+        ..node(1)
+    };
+    let seen = |node: Node| Fact::Cluster(cluster::Update::Node(Box::new(node)));
+    let leaving = || {
+        told(
+            trio(1)
+                .into_iter()
+                .chain([vsphere(vsphere::Update::Host(entering(1, 5).into()))]),
+        )
+    };
+    let cordoned = || Node {
+        unschedulable: true,
+        ..alive()
+    };
+    let not_ready = || Node {
+        ready: Ready {
+            is_true: false,
+            heartbeat: Some(at(9)),
+        },
+        ..alive()
+    };
+    let another = || Node {
+        uid: NodeUid::new("another"),
+        ..alive()
+    };
+    for (what, mut inventory, fact, is_news) in [
+        ("at rest", told(trio(1)), seen(alive()), false),
+        ("at rest, and cordoned", told(trio(1)), seen(cordoned()), true),
+        ("at rest, and not Ready", told(trio(1)), seen(not_ready()), true),
+        (
+            "at rest, another of its name",
+            told(trio(1)),
+            seen(another()),
+            true,
+        ),
+        ("its host is leaving", leaving(), seen(alive()), true),
+    ] {
+        inventory.sights();
+        inventory.apply(fact);
+        assert_eq!(inventory.has_news(), is_news, "{what}");
+        // What comes next is decided on the latest of the Node.
+        inventory.apply(vsphere(vsphere::Update::Host(entering(1, 7).into())));
+        assert!(inventory.has_news(), "{what}");
+        let version = sight(&mut inventory, 1)
+            .seen
+            .node
+            .map(|node| node.resource_version);
+        assert_eq!(version, Some(11), "{what}");
+    }
+}
+
+#[test]
+fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
+    // A person asks for node 1 to be moved; node 2 is off already, and its own host is in maintenance. Host 3 has one
+    // device free.
+    let asked = || {
+        let role = cluster::Role::Request(asked(cluster::AskedAction::Relocate));
+        maintenance("asked".to_owned(), name(1), 0, role)
+    };
+    let off = vsphere(vsphere::Update::Vm(Vm {
+        power: Some(Power::Off),
+        ..vm(2)
+    }));
+    let away = vsphere(vsphere::Update::Host(Arc::new(Host {
+        in_maintenance: Some(true),
+        ..host(2)
+    })));
+    let read = || {
+        Fact::Finding(Finding {
+            node: name(1),
+            found: Found::Surveyed {
+                host: HostRef::new("host-3"),
+                reading: Reading::Held(Vec::new()),
+            },
+        })
+    };
+    for phase in [Phase::Queued, Phase::Draining] {
+        let third = vsphere(vsphere::Update::Host(host(3).into()));
+        let looks = trio(1).into_iter().chain([in_phase(1, phase.clone()), third]);
+        let mut inventory = told(looks.chain([asked(), away.clone()]));
+        let fits = |inventory: &mut Inventory, n| sight(inventory, n).seen.offer.fits.is_some();
+        assert_eq!(
+            sight(&mut inventory, 1).seen.offer.survey,
+            [HostRef::new("host-3")],
+            "{phase:?}: it is to be read first"
+        );
+        inventory.apply(read());
+        assert!(fits(&mut inventory, 1), "{phase:?}: nobody else wants it");
+        for fact in [awaiting(2), off.clone(), found(2, &[2])] {
+            inventory.apply(fact);
+        }
+        assert!(
+            fits(&mut inventory, 2),
+            "{phase:?}: a VM that is off needs it more"
+        );
+        assert!(!fits(&mut inventory, 1), "{phase:?}: and it is kept for that one");
+    }
+    // Who asks for something else does not look.
+    let mut inventory = told(trio(1).into_iter().chain([in_phase(1, Phase::Draining)]));
+    assert_eq!(sight(&mut inventory, 1).seen.offer, Default::default());
+}
+
+#[test]
+fn of_two_clicks_in_one_set_the_earlier_is_served() {
+    let mut inventory = told(trio(1).into_iter().chain(trio(2)));
+    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 20).into())));
+    assert!(inventory.is_amid_a_set(), "the set is not told to its end");
+    inventory.apply(vsphere(vsphere::Update::Host(entering(2, 10).into())));
+    inventory.apply(vsphere(vsphere::Update::Settled));
+    assert!(!inventory.is_amid_a_set());
+    assert_eq!(sight(&mut inventory, 2).seen.admission, Admission::Granted);
+    assert!(matches!(
+        sight(&mut inventory, 1).seen.admission,
+        Admission::Behind { .. }
+    ));
+}
+
+#[test]
+fn a_share_of_the_nodes_is_rounded_down_and_never_to_none() {
+    for (percent, nodes, limit) in [(50, 4, 2), (50, 3, 1), (1, 3, 1), (100, 3, 3)] {
+        let mut inventory = Inventory::new(
+            Rules {
+                unavailable: MaxUnavailable::Percent(percent),
+                ..rules()
+            },
+            at(0),
+        );
+        tell(&mut inventory, (1..=nodes).flat_map(trio));
+        assert_eq!(
+            inventory.limits().unavailable,
+            Some(limit),
+            "{percent}% of {nodes}"
+        );
+    }
+}
+
+#[test]
+fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    inventory.apply(Fact::Cluster(cluster::Update::NodeGone {
+        name: name(1),
+        uid: NodeUid::new("uid-1"),
+    }));
+    let gone = sight(&mut inventory, 1);
+    assert_eq!(gone.seen.node, None);
+    assert!(gone.record.episode().is_some());
+    // A Node without an episode leaves nothing behind.
+    let mut inventory = told(trio(2));
+    inventory.apply(Fact::Cluster(cluster::Update::NodeGone {
+        name: name(2),
+        uid: NodeUid::new("uid-2"),
+    }));
+    assert!(inventory.sights().is_empty());
+}
+
+#[test]
+fn a_standalone_host_has_no_drs() {
+    let compute = Compute {
+        moref: ComputeRef::new("c"),
+        name: Some("c1".to_owned()),
+        drs: None,
+    };
+    let mut inventory = told(
+        trio(1)
+            .into_iter()
+            .chain([vsphere(vsphere::Update::Compute(compute))]),
+    );
+    assert!(matches!(sight(&mut inventory, 1).seen.vm, VmSeen::Found(vm) if !vm.drs));
+}
+
+#[test]
+fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device() {
+    let compute = Compute {
+        moref: ComputeRef::new("c"),
+        name: Some("train".to_owned()),
+        drs: None,
+    };
+    let cluster = vsphere(vsphere::Update::Compute(compute));
+    let empty = |n| vsphere(vsphere::Update::Host(host(n).into()));
+    let mut inventory = told(trio(1).into_iter().chain([cluster, empty(2), empty(3)]));
+    let free = |inventory: &Inventory| inventory.free_gpu_hosts().get("train").copied();
+    assert_eq!(free(&inventory), Some(2), "its own host holds its VM");
+
+    inventory.apply(Fact::Finding(Finding {
+        node: name(1),
+        found: Found::Surveyed {
+            host: HostRef::new("host-2"),
+            reading: Reading::Held(vec![Hold {
+                vm: VmRef::new("vm-9"),
+                device: Held::Address("0000:01:00.0".to_owned()),
+            }]),
+        },
+    }));
+    assert_eq!(free(&inventory), Some(1), "a foreign VM was seen there");
+    inventory.apply(vsphere(vsphere::Update::Host(entering(3, 5).into())));
+    assert_eq!(
+        free(&inventory),
+        Some(0),
+        "one that is entering maintenance takes no VM"
+    );
+    inventory.apply(vsphere(vsphere::Update::Lost { why: String::new() }));
+    assert!(inventory.free_gpu_hosts().is_empty(), "nobody knows");
+}
+
+/// A task that changed the power of VM 1.
+fn switched(description_id: &str, when: i64, by_us: bool) -> Fact {
+    switching(TaskState::Success, description_id, when, by_us)
+}
+
+/// A task that changes the power of VM 1.
+fn switching(state: TaskState, description_id: &str, when: i64, by_us: bool) -> Fact {
+    vsphere(vsphere::Update::Task(Task {
+        moref: TaskRef::new(format!("task-{when}")),
+        vm: Some(VmRef::new("vm-1")),
+        description_id: description_id.to_owned(),
+        state,
+        queued_at: at(when),
+        by_us,
+    }))
+}
+
+#[test]
+fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
+    const END: i64 = 1000;
+    let Fact::Cluster(cluster::Update::Node(away)) = awaiting(1) else {
+        panic!("a Node is expected");
+    };
+    let Record::Episode(episode) = super::sight::record_of(&away) else {
+        panic!("an episode is expected");
+    };
+    let id = episode.id.clone();
+    let last = crate::maintenance::trail::Last {
+        ended: None,
+        at: at(END),
+        uncordoned: true,
+        episode: Episode {
+            phase: Phase::Rejoining,
+            since: at(END - 50),
+            ..Episode::clone(&episode)
+        },
+    };
+    let last = crate::maintenance::record::write_last(&last);
+    let stray = |mark: Option<&String>, power: Power, tasks: &[(&str, i64, bool)]| {
+        let marks = Marks {
+            last_episode: mark.cloned(),
+            ..Marks::default()
+        };
+        let mut facts = trio(1);
+        facts.push(Fact::Cluster(cluster::Update::Node(Box::new(Node {
+            marks,
+            ..node(1)
+        }))));
+        facts.push(vsphere(vsphere::Update::Vm(Vm {
+            power: Some(power),
+            ..vm(1)
+        })));
+        facts.extend(
+            tasks
+                .iter()
+                .map(|(what, when, by_us)| switched(what, *when, *by_us)),
+        );
+        sight(&mut told(facts), 1).seen.stray_of
+    };
+    let (off, on) = ("VirtualMachine.powerOff", "VirtualMachine.powerOn");
+    let own = [(off, END - 200, true), (on, END - 100, true)];
+    let after = |more: &[(&'static str, i64, bool)]| [&own[..], more].concat();
+    let is_off = |tasks: &[(&str, i64, bool)]| stray(Some(&last), Power::Off, tasks);
+
+    assert_eq!(is_off(&after(&[(off, END + 1, true)])), Some(id.clone()));
+    assert_eq!(
+        is_off(&after(&[(off, END + 900, true)])),
+        Some(id),
+        "the last moment"
+    );
+    assert_eq!(
+        is_off(&after(&[(off, END + 901, true)])),
+        None,
+        "too late to be its"
+    );
+    assert_eq!(is_off(&after(&[(off, END + 1, false)])), None, "a person's");
+    // vCenter's clock is behind ours by more than the last phase took.
+    let behind = [
+        (off, END - 400, true),
+        (on, END - 300, true),
+        (off, END - 200, true),
+    ];
+    assert!(is_off(&behind).is_some(), "later than the episode's own power-on");
+    assert_eq!(is_off(&own), None, "its guest shut itself down");
+    assert_eq!(
+        is_off(&own[..1]),
+        None,
+        "whoever powered it on left no task of the VM"
+    );
+    let person_since = after(&[(off, END + 1, true), (on, END + 2, false), (off, END + 3, false)]);
+    assert_eq!(is_off(&person_since), None, "a person has switched it since");
+    let late = after(&[(off, END + 1, true)]);
+    assert_eq!(stray(None, Power::Off, &late), None, "no episode ended");
+    assert_eq!(stray(Some(&last), Power::On, &late), None, "it is on");
+}
+
+#[test]
+fn a_host_that_is_not_told_again_is_unknown() {
+    let mut inventory = told(trio(1));
+    assert_eq!(inventory.hosts_of_ours().len(), 1);
+    let but_its_host = |fact: &Fact| !matches!(fact, Fact::Vsphere(vsphere::Update::Host(_)));
+    tell(&mut inventory, trio(1).into_iter().filter(but_its_host));
+    let seen = sight(&mut inventory, 1).seen;
+    assert_eq!(seen.vm.found().unwrap().host, HostState::Unknown);
+    assert!(inventory.hosts_of_ours().is_empty());
+}
+
+#[test]
+fn a_click_from_before_a_leadership_was_met_at_its_start() {
+    let mut inventory = told(trio(1));
+    let heard_at = |inventory: &mut Inventory, clicked| {
+        inventory.apply(vsphere(vsphere::Update::Host(entering(1, clicked).into())));
+        let seen = sight(inventory, 1).seen;
+        let HostState::Entering { detection, .. } = &seen.vm.found().unwrap().host else {
+            panic!("{:?}", seen.vm);
+        };
+        *detection
+    };
+    assert_eq!(heard_at(&mut inventory, 50), Detection::Pushed);
+    inventory.tick(moment(100));
+    let lead = Lead {
+        epoch: 7,
+        acts_from: None,
+    };
+    inventory.leads(lead);
+    assert_eq!(heard_at(&mut inventory, 50), Detection::AtStartup);
+    assert_eq!(heard_at(&mut inventory, 100), Detection::Pushed);
+    let seen = sight(&mut inventory, 1).seen;
+    assert_eq!((seen.process_began, seen.lead), (at(100), lead));
+}
+
+#[test]
+fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
+    let mut inventory = told(trio(1));
+    inventory.leads(Lead::ALONE);
+    let from_the_start = |inventory: &mut Inventory| sight(inventory, 1).seen.record_seen.from_the_start;
+    assert!(!from_the_start(&mut inventory));
+    inventory.apply(in_phase(1, Phase::Draining));
+    assert!(from_the_start(&mut inventory), "this process saw the node before");
+    inventory.leads(Lead::ALONE);
+    assert!(!from_the_start(&mut inventory), "another may have led in between");
+}
+
+/// Node 1, being drained at the second 5, with a round that found no pod at the second 10.
+fn listed_empty() -> Inventory {
+    let mut inventory = told(trio(1));
+    inventory.tick(moment(5));
+    inventory.apply(in_phase(1, Phase::Draining));
+    inventory.sights();
+    let round = DrainReport {
+        listed_at: moment(10).monotonic,
+        pods_revision: 0,
+        left: Vec::new(),
+        moved_at: None,
+        listed: 0,
+        ignored: 0,
+        evicted: 0,
+    };
+    inventory.apply(Fact::Finding(Finding {
+        node: name(1),
+        found: Found::Drain(round),
+    }));
+    assert!(sight(&mut inventory, 1).seen.is_drained(Duration::ZERO));
+    inventory
+}
+
+#[test]
+fn a_change_of_its_pods_calls_for_another_look_at_a_drained_node() {
+    let mut inventory = listed_empty();
+    inventory.apply(Fact::Cluster(cluster::Update::PodsChanged(name(2))));
+    assert!(
+        sight(&mut inventory, 1).seen.is_drained(Duration::ZERO),
+        "another's"
+    );
+    inventory.apply(Fact::Cluster(cluster::Update::PodsChanged(name(1))));
+    assert!(inventory.has_news());
+    let seen = sight(&mut inventory, 1).seen;
+    assert_eq!(seen.pods_revision, 1);
+    assert!(!seen.is_drained(Duration::ZERO));
+}
+
+#[test]
+fn a_drain_round_from_before_an_uncordon_does_not_count() {
+    let mut inventory = listed_empty();
+    let cordon = |unschedulable, version| {
+        seen_of(Node {
+            unschedulable,
+            resource_version: version,
+            ..in_episode(1, Phase::Draining, "haulout/haulout")
+        })
+    };
+    inventory.apply(cordon(true, 11));
+    assert!(sight(&mut inventory, 1).seen.drain.is_some());
+    inventory.apply(cordon(false, 12));
+    inventory.apply(cordon(true, 13));
+    assert_eq!(sight(&mut inventory, 1).seen.drain, None);
+}
+
+#[test]
+fn refusals_in_a_row_are_counted_and_a_success_ends_the_row() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let refused = || {
+        Outcome::Refused(Refusal {
+            advice: Advice::Retry,
+            said: "busy".to_owned(),
+        })
+    };
+    let mut counts = |outcome: Outcome| {
+        inventory.apply(tried(1, EffectKind::Survey, 5, outcome));
+        let attempts = sight(&mut inventory, 1).seen.attempts;
+        let attempt = &attempts[&EffectKind::Survey];
+        (attempt.refusals, attempt.tries)
+    };
+    assert_eq!([(); 3].map(|()| counts(refused())), [(1, 1), (2, 2), (3, 3)]);
+    let running = Outcome::Running(TaskRef::new("task-7"));
+    assert_eq!(counts(running), (3, 4), "it may still be refused");
+    assert_eq!(counts(refused()), (4, 5));
+    assert_eq!(counts(Outcome::Done), (0, 6));
+    assert_eq!(counts(refused()), (1, 7));
+}

@@ -1,0 +1,10 @@
+//! The pure part of Haulout: the facts of vCenter and Kubernetes, the inventory that folds them into one snapshot per node, and the
+//! decision what to do next.
+//!
+//! Nothing here reads a clock, opens a connection or writes a log.
+
+pub mod facts;
+pub mod ids;
+pub mod inventory;
+pub mod keys;
+pub mod maintenance;

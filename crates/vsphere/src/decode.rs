@@ -1,0 +1,267 @@
+//! From values on the wire to plain data. A value of an unknown kind is unknown, never an error.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::soap::Moref;
+use super::text::for_people;
+use super::update::{Connection, Drs, DrsBehavior, DrsOverride, Passthrough, PciDevice, Power};
+use super::xml::Element;
+use haulout_core::ids::VmRef;
+
+/// Reads an `xsd:dateTime`.
+pub fn timestamp(text: &str) -> Option<Timestamp> {
+    text.parse().ok()
+}
+
+/// Reads a `VirtualMachinePowerState`.
+pub fn power(text: &str) -> Option<Power> {
+    match text {
+        "poweredOn" => Some(Power::On),
+        "poweredOff" => Some(Power::Off),
+        "suspended" => Some(Power::Suspended),
+        _ => None,
+    }
+}
+
+/// Reads a `HostSystemConnectionState`.
+pub fn connection(text: &str) -> Option<Connection> {
+    match text {
+        "connected" => Some(Connection::Connected),
+        "disconnected" => Some(Connection::Disconnected),
+        "notResponding" => Some(Connection::NotResponding),
+        _ => None,
+    }
+}
+
+/// Reads an `xsd:boolean`.
+pub fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "true" | "1" => Some(true),
+        "false" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// Reads an `ArrayOfManagedObjectReference`; an unset one is empty.
+pub fn morefs(value: Option<Element<'_>>) -> Vec<Moref> {
+    value.map_or_else(Vec::new, |value| {
+        value.children().filter_map(Moref::read).collect()
+    })
+}
+
+/// A passthrough device of a VM, with the address it was given at power-on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What it is.
+    pub what: Passthrough,
+    /// `assignedId` of a dynamic backing, set while the VM runs.
+    pub assigned: Option<String>,
+}
+
+/// The passthrough devices in `config.hardware.device`.
+pub fn passthrough(devices: Element<'_>) -> Vec<Device> {
+    let passthrough = |device: &Element<'_>| device.xsi_type() == Some("VirtualPCIPassthrough");
+    devices.children().filter(passthrough).map(device).collect()
+}
+
+fn device(device: Element<'_>) -> Device {
+    let Some(backing) = device.child("backing") else {
+        return Device {
+            what: Passthrough::Other {
+                backing: "none".to_owned(),
+            },
+            assigned: None,
+        };
+    };
+    let kind = backing.xsi_type().unwrap_or("without a type");
+    let text = |name: &str| backing.text_of(name).filter(|text| !text.is_empty());
+    let what = match kind {
+        "VirtualPCIPassthroughDeviceBackingInfo" => match text("id") {
+            Some(address) => Passthrough::Static {
+                address: pci_address(address),
+                vendor: text("vendorId").and_then(pci_id).unwrap_or_default(),
+                device: text("deviceId").and_then(backing_device_id),
+            },
+            None => Passthrough::Other {
+                backing: kind.to_owned(),
+            },
+        },
+        "VirtualPCIPassthroughDynamicBackingInfo" => Passthrough::Dynamic {
+            allowed: backing
+                .children_named("allowedDevice")
+                .filter_map(allowed)
+                .collect(),
+        },
+        other => Passthrough::Other {
+            backing: for_people(other),
+        },
+    };
+    Device {
+        what,
+        assigned: text("assignedId").map(pci_address),
+    }
+}
+
+fn allowed(device: Element<'_>) -> Option<(u16, u16)> {
+    Some((
+        pci_id(device.text_of("vendorId")?)?,
+        pci_id(device.text_of("deviceId")?)?,
+    ))
+}
+
+/// A PCI id. The wire has it as a signed short on hosts and as an int in VMs: both are masked to 16 bits.
+fn pci_id(text: &str) -> Option<u16> {
+    let wide = text.parse::<i32>().ok()?;
+    u16::try_from(wide & 0xffff).ok()
+}
+
+/// The device id of a static backing, a text whose writers disagree: hex with `0x` or without, decimal and signed. It is
+/// read only where no other reading is possible.
+fn backing_device_id(text: &str) -> Option<u16> {
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u16::from_str_radix(hex, 16).ok();
+    }
+    if text.starts_with('-') || (text.len() > 4 && text.bytes().all(|byte| byte.is_ascii_digit())) {
+        return pci_id(text);
+    }
+    let hex_only = text.bytes().any(|byte| byte.is_ascii_alphabetic());
+    hex_only.then(|| u16::from_str_radix(text, 16).ok()).flatten()
+}
+
+/// A PCI address in one notation: lower case, with the domain.
+fn pci_address(text: &str) -> String {
+    let text = for_people(text).to_ascii_lowercase();
+    match text.matches(':').count() {
+        1 => format!("0000:{text}"),
+        _ => text,
+    }
+}
+
+/// The addresses in `config.pciPassthruInfo` for which passthrough is active: enabled, and the host rebooted since.
+pub fn active_addresses(info: Element<'_>) -> BTreeSet<String> {
+    let active = info
+        .children()
+        .filter(|device| device.text_of("passthruActive") == Some("true"));
+    active
+        .filter_map(|device| device.text_of("id"))
+        .map(pci_address)
+        .collect()
+}
+
+/// The devices in `hardware.pciDevice`.
+pub fn pci_devices(devices: Element<'_>) -> Vec<PciDevice> {
+    let device = |device: Element<'_>| {
+        Some(PciDevice {
+            address: pci_address(device.text_of("id")?),
+            vendor: pci_id(device.text_of("vendorId")?)?,
+            device: pci_id(device.text_of("deviceId")?)?,
+        })
+    };
+    devices.children().filter_map(device).collect()
+}
+
+/// The DRS settings in `configurationEx`; `None` for a standalone host's compute resource, which has none.
+///
+/// Unset is what the API reference gives as default: DRS off, fully automated, overrides allowed.
+pub fn drs(configuration: Element<'_>) -> Option<Drs> {
+    if configuration.xsi_type() != Some("ClusterConfigInfoEx") {
+        return None;
+    }
+    let config = configuration.child("drsConfig")?;
+    let flag = |element: Element<'_>, name: &str| element.text_of(name).and_then(boolean);
+    let mut overrides = BTreeMap::new();
+    if flag(config, "enableVmBehaviorOverrides").unwrap_or(true) {
+        for vm in configuration.children_named("drsVmConfig") {
+            let Some(key) = vm.child("key").and_then(Moref::read).and_then(|key| key.vm()) else {
+                continue;
+            };
+            let own = DrsOverride {
+                enabled: flag(vm, "enabled").unwrap_or(true),
+                behavior: vm.text_of("behavior").and_then(behavior),
+            };
+            overrides.insert(key, own);
+        }
+    }
+    Some(Drs {
+        enabled: flag(config, "enabled").unwrap_or(false),
+        behavior: match config.text_of("defaultVmBehavior") {
+            None => DrsBehavior::FullyAutomated,
+            // An automation level that is not known here must not be taken for one that acts by itself.
+            Some(text) => behavior(text).unwrap_or(DrsBehavior::Manual),
+        },
+        overrides,
+    })
+}
+
+fn behavior(text: &str) -> Option<DrsBehavior> {
+    match text {
+        "manual" => Some(DrsBehavior::Manual),
+        "partiallyAutomated" => Some(DrsBehavior::PartiallyAutomated),
+        "fullyAutomated" => Some(DrsBehavior::FullyAutomated),
+        _ => None,
+    }
+}
+
+/// The VMs in `config.assignableHardwareBinding`, each with the addresses of the devices that it has been given. `None` where an instance
+/// id does not tell an address.
+pub fn bindings(value: Element<'_>) -> BTreeMap<VmRef, Option<BTreeSet<String>>> {
+    let mut all = BTreeMap::new();
+    for binding in value.children() {
+        let Some(vm) = binding.child("vm").and_then(Moref::read).and_then(|vm| vm.vm()) else {
+            continue;
+        };
+        let of_vm = all.entry(vm).or_insert_with(|| Some(BTreeSet::new()));
+        let address = binding.text_of("instanceId").and_then(address_within);
+        *of_vm = of_vm.take().zip(address).map(|(mut addresses, address)| {
+            addresses.insert(address);
+            addresses
+        });
+    }
+    all
+}
+
+/// The one PCI address within a text, whatever stands around it: `0000:3b:00.0` as it is, or behind a prefix.
+fn address_within(text: &str) -> Option<String> {
+    const FORM: &[u8] = b"hhhh:hh:hh.h";
+    let text = text.to_ascii_lowercase();
+    let bytes = text.as_bytes();
+    let fits = |at: usize| {
+        let window = &bytes[at..at + FORM.len()];
+        let alike = window.iter().zip(FORM).all(|(byte, form)| match form {
+            b'h' => byte.is_ascii_hexdigit(),
+            sign => byte == sign,
+        });
+        let around = [at.checked_sub(1), Some(at + FORM.len())];
+        let mut around = around.into_iter().flatten().filter_map(|at| bytes.get(at));
+        alike && around.all(|byte| !byte.is_ascii_alphanumeric())
+    };
+    let mut found = (0..(bytes.len() + 1).saturating_sub(FORM.len())).filter(|at| fits(*at));
+    let at = found.next().filter(|_| found.next().is_none())?;
+    text.get(at..at + FORM.len()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_is_found_within_an_instance_id() {
+        for (text, address) in [
+            ("0000:3b:00.0", Some("0000:3b:00.0")),
+            ("pcip:0000:3B:00.0", Some("0000:3b:00.0")),
+            ("vgpu-0000:3b:00.0/grid_a100-4c", Some("0000:3b:00.0")),
+            // More than one, none, or a longer number of which this is a part.
+            ("0000:3b:00.0 0000:3b:00.1", None),
+            ("00000:3b:00.0", None),
+            ("0000:3b:00.00", None),
+            ("3b:00.0", None),
+            ("52 f0 00", None),
+            ("\u{130}0000:3b:00", None),
+            ("", None),
+        ] {
+            assert_eq!(address_within(text).as_deref(), address, "{text}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Which privileges the user that is logged in has on which objects, as vCenter itself tells.
+
+use super::client::{Call, Error, Vcenter};
+use super::property::unreadable;
+use super::soap::{Moref, ReplyError};
+use super::xml::Element;
+use super::xml::write::Out;
+use haulout_core::ids::{HostRef, VmRef};
+
+/// A privilege that Haulout needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Privilege {
+    /// Its id, such as `VirtualMachine.Interact.PowerOn`.
+    pub id: &'static str,
+    /// On what it is needed.
+    pub on: On,
+    /// What it is needed for.
+    pub why: &'static str,
+}
+
+/// On what a privilege is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// The root folder of the inventory.
+    Root,
+    /// Each VM that is a node.
+    Vms,
+    /// Each host of a cluster in which such a VM stands.
+    Hosts,
+}
+
+/// What the README's table says, as vCenter can be asked for it.
+pub const NEEDED: [Privilege; 6] = [
+    privilege(
+        "System.View",
+        On::Root,
+        "following hosts, VMs, clusters and tasks",
+    ),
+    privilege("System.Read", On::Root, "looking a VM up by UUID"),
+    privilege(
+        "VirtualMachine.Interact.PowerOff",
+        On::Vms,
+        "shutting the guest down, cutting the power",
+    ),
+    privilege("VirtualMachine.Interact.PowerOn", On::Vms, "powering on"),
+    privilege(
+        "Resource.ColdMigrate",
+        On::Vms,
+        "moving a VM that is off to another host",
+    ),
+    privilege(
+        "Resource.ColdMigrate",
+        On::Hosts,
+        "moving a VM that is off to another host",
+    ),
+];
+
+const METHOD: &str = "HasPrivilegeOnEntities";
+
+const fn privilege(id: &'static str, on: On, why: &'static str) -> Privilege {
+    Privilege { id, on, why }
+}
+
+/// An object of the inventory on which a privilege may be had.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Entity {
+    /// The root folder.
+    Root,
+    /// A host.
+    Host(HostRef),
+    /// A VM.
+    Vm(VmRef),
+}
+
+impl Vcenter {
+    /// Those of `entities` on which this session lacks the privilege `id` (`AuthorizationManager.HasPrivilegeOnEntities`,
+    /// which every session may ask about itself). `None` where the server cannot be asked.
+    ///
+    /// # Errors
+    /// Those of a call.
+    pub async fn lacks(&self, id: &str, entities: &[Entity]) -> Result<Option<Vec<Entity>>, Error> {
+        let session = self.sessions.get().await?;
+        let (Some(manager), Some(key)) = (&session.content.authorization_manager, &session.key) else {
+            return Ok(None);
+        };
+        let mut lacking = Vec::new();
+        let moref = |entity: &Entity| match entity {
+            Entity::Root => session.content.root_folder.clone(),
+            Entity::Host(host) => host.into(),
+            Entity::Vm(vm) => vm.into(),
+        };
+        let mut call = Call::to(METHOD, manager);
+        for entity in entities {
+            call = call.with(Out::moref("entity", &moref(entity)));
+        }
+        call = call
+            .with(Out::text("sessionId", key.clone()))
+            .with(Out::text("privId", id));
+        if entities.is_empty() {
+            return Ok(Some(lacking));
+        }
+        let response = self.call_in(&session, &call).await?;
+        for entity in entities {
+            let granted = response
+                .element()
+                .children_named("returnval")
+                .find(|it| it.child("entity").and_then(Moref::read) == Some(moref(entity)))
+                .and_then(|it| is_granted(it, id));
+            match granted {
+                Some(true) => {}
+                Some(false) => lacking.push(entity.clone()),
+                None => {
+                    let what = format!("the answer about {id} on {}", moref(entity));
+                    return Err(unreadable(&call, ReplyError::value(what, "an EntityPrivilege")));
+                }
+            }
+        }
+        Ok(Some(lacking))
+    }
+}
+
+fn is_granted(entity: Element<'_>, id: &str) -> Option<bool> {
+    let about = entity
+        .children_named("privAvailability")
+        .find(|it| it.text_of("privId") == Some(id))?;
+    super::decode::boolean(about.text_of("isGranted")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_privilege_counts_as_had_only_where_vcenter_says_so() {
+        let said = br#"<returnval xmlns="urn:vim25"><entity type="VirtualMachine">vm-71</entity>
+            <privAvailability><privId>System.Read</privId><isGranted>true</isGranted></privAvailability>
+            <privAvailability><privId>Resource.ColdMigrate</privId><isGranted>false</isGranted></privAvailability>
+            </returnval>"#;
+        let said = super::super::xml::Part::parse(said).unwrap();
+        assert_eq!(is_granted(said.element(), "System.Read"), Some(true));
+        assert_eq!(is_granted(said.element(), "Resource.ColdMigrate"), Some(false));
+        assert_eq!(is_granted(said.element(), "System.View"), None);
+    }
+}

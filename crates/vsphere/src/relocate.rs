@@ -1,0 +1,87 @@
+//! Relocate: move a VM that is off to another host, with its disks where they are.
+
+use super::client::{Call, Error, Vcenter};
+use super::fault::{Fault, FaultKind};
+use super::look::{AskedBy, TaskKind};
+use super::power::{Started, started};
+use super::property::{Spec, Step, unreadable};
+use super::soap::{Moref, ReplyError};
+use super::update::Power;
+use super::xml::write::Out;
+use crate::Permit;
+use haulout_core::ids::{HostRef, VmRef};
+
+const METHOD: &str = "RelocateVM_Task";
+
+impl Vcenter {
+    /// Moves `vm` to `to` (`RelocateVM_Task`), after a look: one that is there is already there, a relocate at work is
+    /// taken for this one, wherever it goes; where it ends shows in the VM's host.
+    ///
+    /// The specification names the host, and the resource pool only where the VM's own belongs to another compute
+    /// resource. It never names a datastore or a device: the disks have to be reachable from the destination, and
+    /// vCenter ignores passthrough devices in it (`VirtualMachineRelocateSpec.deviceChange` in the API reference).
+    ///
+    /// # Errors
+    /// As [`Vcenter::power_off`], and [`FaultKind::InvalidPowerState`] without asking where the VM is not off: vCenter
+    /// would try to move it while it runs.
+    pub async fn relocate(&self, permit: &impl Permit, vm: &VmRef, to: &HostRef) -> Result<Started, Error> {
+        let look = self.look(METHOD, vm, &AskedBy::default()).await?;
+        if let Some(task) = look.at_work(METHOD, vm, &TaskKind::RELOCATE)? {
+            return Ok(Started::Running(task));
+        }
+        if look.host.as_ref() == Some(to) {
+            return Ok(Started::AlreadyThere);
+        }
+        if look.power != Some(Power::Off) {
+            return Err(not_off(vm, look.power));
+        }
+        let pool = self.other_pool(look.pool.as_ref(), to).await?;
+        let spec = Out::new("spec")
+            .with_all(pool.map(|pool| Out::moref("pool", &pool)))
+            .with(Out::moref("host", &to.into()));
+        let call = Call::under(permit, METHOD, &vm.into()).with(spec);
+        started(&call, &self.call_in(&look.session, &call).await?)
+    }
+
+    /// The root pool of `to`'s compute resource, where `pool` belongs to another one.
+    async fn other_pool(&self, pool: Option<&Moref>, to: &HostRef) -> Result<Option<Moref>, Error> {
+        let host = Moref::from(to);
+        let mut spec = Spec::default()
+            .read("ComputeResource", &["resourcePool"])
+            .read("HostSystem", &["parent"])
+            .read("ResourcePool", &["owner"])
+            .of(&host, vec![Step::new("HostSystem", "parent", Vec::new())]);
+        if let Some(pool) = pool {
+            spec = spec.of(pool, Vec::new());
+        }
+        let objects = self.retrieve(spec).await?;
+        let value = |of: &Moref, path: &str| {
+            let object = objects.iter().find(|object| object.moref == *of)?;
+            object.get(path).and_then(Moref::read)
+        };
+        let unknown = |what: &str| {
+            let call = Call::to("RetrievePropertiesEx", &host);
+            unreadable(&call, ReplyError::value(what, "visible to us"))
+        };
+        let compute = value(&host, "parent").ok_or_else(|| unknown("the destination's compute resource"))?;
+        if pool.and_then(|pool| value(pool, "owner")).as_ref() == Some(&compute) {
+            return Ok(None);
+        }
+        let root = value(&compute, "resourcePool");
+        Ok(Some(
+            root.ok_or_else(|| unknown("the destination's resource pool"))?,
+        ))
+    }
+}
+
+fn not_off(vm: &VmRef, existing: Option<Power>) -> Error {
+    Error::Refused {
+        operation: METHOD,
+        object: Moref::from(vm).to_string(),
+        source: Fault {
+            kind: FaultKind::InvalidPowerState,
+            said: "only a VM that is off is moved, and this one is not".to_owned(),
+        },
+        existing,
+    }
+}

@@ -1,0 +1,92 @@
+//! Who answers to a key: by UUID through the search index, by name through one reading of all names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+
+use super::super::client::{Call, Error};
+use super::super::property::{Spec, Step, unreadable};
+use super::super::soap::{self, Moref};
+use super::super::text::unescaped;
+use super::super::update::VmKey;
+use super::super::xml::write::Out;
+use super::feed::Feed;
+use haulout_core::ids::{VmRef, VmUuid};
+
+/// Searches at once: enough to hide the round trip, few enough to leave vCenter's connections to others.
+const AT_ONCE: usize = 4;
+
+/// Which VMs answer to each of `keys`, as of this moment.
+pub(super) async fn find(
+    feed: &Feed,
+    keys: &BTreeSet<VmKey>,
+) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
+    let mut uuids = Vec::new();
+    let mut names = BTreeSet::new();
+    for key in keys {
+        match key {
+            VmKey::Uuid(uuid) => uuids.push(*uuid),
+            VmKey::Name(name) => {
+                names.insert(name.clone());
+            }
+        }
+    }
+    let searches = uuids.into_iter().map(|uuid| by_uuid(feed, uuid));
+    let mut found: BTreeMap<_, _> = stream::iter(searches)
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await?;
+    if !names.is_empty() {
+        found.extend(by_name(feed, names).await?);
+    }
+    Ok(found)
+}
+
+/// A guest reads its UUID in one byte order or the other, so both are searched. `FindAllByUuid`, not `FindByUuid`, which
+/// hides clones.
+async fn by_uuid(feed: &Feed, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), Error> {
+    let mut vms = BTreeSet::new();
+    for order in BTreeSet::from([uuid, uuid.swapped()]) {
+        let call = Call::to("FindAllByUuid", &feed.session.content.search_index)
+            .with(Out::text("uuid", order.to_string()))
+            .with(Out::text("vmSearch", "true"))
+            .with(Out::text("instanceUuid", "false"));
+        let response = feed.vcenter().call_in(&feed.session, &call).await?;
+        let found = response
+            .element()
+            .children_named("returnval")
+            .filter_map(Moref::read);
+        vms.extend(found.filter_map(|moref| moref.vm()));
+    }
+    Ok((VmKey::Uuid(uuid), vms))
+}
+
+/// The search index knows no inventory names, so all are read once, through a view that lives only for that.
+async fn by_name(feed: &Feed, names: BTreeSet<String>) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
+    let content = &feed.session.content;
+    let create = Call::to("CreateContainerView", &content.view_manager)
+        .with(Out::moref("container", &content.root_folder))
+        .with(Out::text("type", "VirtualMachine"))
+        .with(Out::text("recursive", "true"));
+    let response = feed.vcenter().call_in(&feed.session, &create).await?;
+    let view = soap::returned_moref(&response).map_err(|source| unreadable(&create, source))?;
+    let spec = Spec::default()
+        .read("VirtualMachine", &["name"])
+        .through(&view, vec![Step::new("ContainerView", "view", Vec::new())]);
+    let objects = feed.vcenter().retrieve_in(&feed.session, spec).await;
+    let destroy = Call::to("DestroyView", &view);
+    feed.vcenter().call_in(&feed.session, &destroy).await?;
+    let mut found: BTreeMap<_, _> = names
+        .iter()
+        .map(|name| (VmKey::Name(name.clone()), BTreeSet::new()))
+        .collect();
+    for object in objects? {
+        let (Some(vm), Some(raw)) = (object.moref.vm(), object.get("name")) else {
+            continue;
+        };
+        if let Some(vms) = found.get_mut(&VmKey::Name(unescaped(raw.text()))) {
+            vms.insert(vm);
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,166 @@
+//! What is known of one host, cluster or VM, property by property.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::super::super::decode;
+use super::super::super::soap::Moref;
+use super::super::super::text;
+use super::super::super::update::{
+    Connection, Drs, Entering, Host, MaintenanceEnd, Passthrough, PciDevice, Power, Vm,
+};
+use super::super::super::xml::Element;
+use super::super::feed::EVACUATION;
+use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, VmRef, VmUuid};
+
+#[derive(Default)]
+pub(super) struct HostFacts {
+    pub(super) name: Option<String>,
+    pub(super) compute: Option<ComputeRef>,
+    pub(super) connection: Option<Connection>,
+    pub(super) in_maintenance: Option<bool>,
+    pub(super) in_quarantine: Option<bool>,
+    pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
+    pub(super) active: Option<BTreeSet<String>>,
+    pub(super) devices: Option<Vec<PciDevice>>,
+    /// What follows from the two.
+    pub(super) passthrough: Option<Arc<[PciDevice]>>,
+    /// With the time at which the task was queued.
+    pub(super) last_end: Option<(Timestamp, MaintenanceEnd)>,
+}
+
+#[derive(Default)]
+pub(super) struct ComputeFacts {
+    pub(super) name: Option<String>,
+    pub(super) drs: Option<Drs>,
+}
+
+#[derive(Default)]
+pub(super) struct VmFacts {
+    pub(super) name: Option<String>,
+    pub(super) uuid: Option<VmUuid>,
+    pub(super) template: bool,
+    pub(super) power: Option<Power>,
+    pub(super) host: Option<HostRef>,
+    pub(super) tools_running: Option<bool>,
+    pub(super) question: Option<String>,
+    pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
+    pub(super) passthrough: Option<Vec<Passthrough>>,
+    pub(super) evacuation_power_off: bool,
+}
+
+impl ComputeFacts {
+    /// Takes one property; `None` is unset or unreadable.
+    pub(super) fn set(&mut self, path: &str, value: Option<Element<'_>>) {
+        match path {
+            "name" => self.name = value.map(|value| text::inventory_name(value.text())),
+            "configurationEx" => self.drs = value.and_then(decode::drs),
+            // A path that nobody asked for.
+            _ => {}
+        }
+    }
+}
+
+impl HostFacts {
+    /// Takes one property; `None` is unset or unreadable.
+    pub(super) fn set(&mut self, path: &str, value: Option<Element<'_>>) {
+        let words = value.map(Element::text);
+        match path {
+            "name" => self.name = words.map(text::inventory_name),
+            "parent" => self.compute = value.and_then(Moref::read).and_then(|parent| parent.compute()),
+            "runtime.connectionState" => self.connection = words.and_then(decode::connection),
+            "runtime.inMaintenanceMode" => self.in_maintenance = words.and_then(decode::boolean),
+            "runtime.inQuarantineMode" => self.in_quarantine = words.and_then(decode::boolean),
+            "datastore" => self.datastores = datastores(value),
+            "config.pciPassthruInfo" => {
+                self.active = value.map(decode::active_addresses);
+                self.passthrough = self.passthrough();
+            }
+            "hardware.pciDevice" => {
+                self.devices = value.map(decode::pci_devices);
+                self.passthrough = self.passthrough();
+            }
+            _ => {}
+        }
+    }
+
+    /// A host has devices in any case. One that tells nothing of passthrough has none that is active for it.
+    fn passthrough(&self) -> Option<Arc<[PciDevice]>> {
+        let is_active = |device: &&PciDevice| {
+            let active = self.active.as_ref();
+            active.is_some_and(|active| active.contains(&device.address))
+        };
+        let devices = self.devices.as_ref()?;
+        Some(devices.iter().filter(is_active).cloned().collect())
+    }
+
+    pub(super) fn whole(&self, moref: &HostRef, entering: Option<Entering>) -> Host {
+        Host {
+            moref: moref.clone(),
+            name: self.name.clone(),
+            compute: self.compute.clone(),
+            connection: self.connection,
+            in_maintenance: self.in_maintenance,
+            in_quarantine: self.in_quarantine,
+            entering,
+            last_end: self.last_end.as_ref().map(|(_, end)| end.clone()),
+            datastores: self.datastores.clone(),
+            passthrough: self.passthrough.clone(),
+        }
+    }
+}
+
+impl VmFacts {
+    /// Takes one property; `None` is unset or unreadable.
+    pub(super) fn set(&mut self, path: &str, value: Option<Element<'_>>) {
+        let words = value.map(Element::text);
+        match path {
+            "name" => self.name = words.map(text::inventory_name),
+            "config.uuid" => self.uuid = words.and_then(VmUuid::parse),
+            "config.template" => self.template = words.and_then(decode::boolean).unwrap_or(false),
+            "config.hardware.device" => {
+                self.passthrough = value.map(|devices| {
+                    let devices = decode::passthrough(devices).into_iter();
+                    devices.map(|device| device.what).collect()
+                });
+            }
+            EVACUATION => {
+                let mark = value.and_then(|option| option.text_of("value"));
+                self.evacuation_power_off = mark.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
+            }
+            "runtime.powerState" => self.power = words.and_then(decode::power),
+            "runtime.host" => self.host = value.and_then(Moref::read).and_then(|host| host.host()),
+            "runtime.question" => {
+                self.question = value.map(|value| text::for_people(value.text_of("text").unwrap_or("")));
+            }
+            "guest.toolsRunningStatus" => {
+                self.tools_running = words.map(|words| words == "guestToolsRunning");
+            }
+            "datastore" => self.datastores = datastores(value),
+            _ => {}
+        }
+    }
+
+    pub(super) fn whole(&self, moref: &VmRef) -> Vm {
+        Vm {
+            moref: moref.clone(),
+            name: self.name.clone(),
+            uuid: self.uuid,
+            template: self.template,
+            power: self.power,
+            host: self.host.clone(),
+            tools_running: self.tools_running,
+            question: self.question.clone(),
+            datastores: self.datastores.clone(),
+            passthrough: self.passthrough.clone(),
+            evacuation_power_off: self.evacuation_power_off,
+        }
+    }
+}
+
+fn datastores(value: Option<Element<'_>>) -> Arc<BTreeSet<DatastoreRef>> {
+    let morefs = decode::morefs(value);
+    Arc::new(morefs.iter().filter_map(Moref::datastore).collect())
+}
