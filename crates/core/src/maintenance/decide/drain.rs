@@ -87,8 +87,8 @@ impl Scene<'_> {
         self.episode.drained_for.plus(self.episode.elapsed.span())
     }
 
-    /// When the drain has taken as long as it may. A request may give it more time than the setting, and never less: whoever
-    /// may ask for a drain may not void the budgets of others by that.
+    /// When the drain has taken as long as it may. A request may give it more time than the setting, and never less: the
+    /// right to ask for a drain is not the right to void the budgets of others.
     fn drain_deadline(self) -> Deadline {
         let request = self.seen.request.as_ref();
         let asked = request.and_then(|request| request.drain_timeout);
