@@ -398,7 +398,7 @@ fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
         (Cordon::Ours, true, CordonedBy::Unknown, Cordon::Adopted(None)),
         (Cordon::Ours, true, by_other(), python()),
         (Cordon::Theirs, true, by_other(), Cordon::Theirs),
-        // Cordoned as it was registered: by whoever registered it.
+        // Cordoned already when it was registered, by somebody else.
         (Cordon::Ours, false, by_other(), Cordon::Theirs),
         (Cordon::Ours, false, CordonedBy::Haulout, Cordon::Theirs),
     ] {

@@ -25,7 +25,7 @@ impl Inventory {
                 self.followed.remove(&node.name);
                 self.apply_node(*node);
             }
-            // One that is not known is gone again, and whoever watches it tells.
+            // One that is not known is gone again, and its watch says so.
             Update::Answered(node) => {
                 if self
                     .nodes
