@@ -61,6 +61,13 @@ impl Store {
             };
             // What is found under another manager's name looks like the work of another.
             assert!(seen.query.contains("fieldManager=haulout"), "{}", seen.query);
+            // As the kube-apiserver demands of a body.
+            let metadata = &seen.body["metadata"];
+            assert_eq!(
+                (&metadata["name"], &metadata["namespace"]),
+                (&json!(name), &json!("ops"))
+            );
+            assert!(metadata["managedFields"].is_null(), "{metadata}");
             if let Some(on_write) = &mut held.on_write {
                 on_write(&seen.body);
             }
@@ -70,6 +77,7 @@ impl Store {
             held.version += 1;
             let mut lease = seen.body.clone();
             lease["metadata"]["resourceVersion"] = json!(held.version.to_string());
+            lease["metadata"]["managedFields"] = json!([{"manager": "haulout"}]);
             held.lease = Some(lease.clone());
             Reply::Late(held.slow_by, 200, lease)
         })
