@@ -37,9 +37,12 @@ fn a_persons_cordon_set_during_the_episode_stays() {
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
-        // A cordon on a cordoned node changes nothing that could be seen, so it takes both.
+        // A cordon of a cordoned node changes nothing that the API shows, so it takes both writes; and Haulout cordons again between
+        // them unless it stands still.
+        haulout.freeze()?;
         stage.person_cordons(&node, false).await?;
         stage.person_cordons(&node, true).await?;
+        haulout.thaw()?;
         stage.vcenter.exit_maintenance("esx1").await?;
         let back = stage
             .wait_node(&node, "has no episode and is Ready", |node| {
