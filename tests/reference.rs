@@ -311,7 +311,7 @@ Served on `HEALTH_ADDRESS` (port 8081). `?verbose` names each check; a check tha
 | `/readyz` | so, and vCenter and the watch of Nodes are connected and have sent their complete set. Whether this replica leads, and which part it goes on without, is told by `?verbose` and is no part of it | `readinessProbe` |
 
 A connection serves one request and lasts ten seconds at most; event streams of the status page last 15 minutes. At most 256
-connections are open at once, and one that has not sent its request head within 250 ms (`/metrics`: 2 s) is closed, so that
+connections are open at once, and one that has not sent its request head within 400 ms (`/metrics`: 2 s) is closed, so that
 clients that connect and send nothing do not keep the kubelet from its answer.
 ";
 

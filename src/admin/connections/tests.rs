@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-const HEAD: Duration = Duration::from_millis(250);
+const HEAD: Duration = Duration::from_millis(400);
 const STREAM: Duration = Duration::from_secs(60);
 
 /// More than the system keeps for a client that does not read.
