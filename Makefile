@@ -31,6 +31,10 @@ chart: ## write chart/README.md anew from the chart's values
 
 GO_VCENTER := tests/lab/go/vcenter
 
+.PHONY: docs
+docs: ## write docs/reference anew from the program
+	HAULOUT_WRITE_REFERENCE=1 cargo test --quiet --locked --test reference
+
 .PHONY: check
 check: ## formatting, clippy and go vet
 	$(need_toolchains)

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use criterion::{Criterion, Throughput};
-use haulout::inventory::{Fact, Inventory, MaxUnavailable, Rules};
+use haulout::inventory::{Fact, Inventory, Rules};
 use haulout::maintenance::decide::decide;
 use haulout::maintenance::episode::{Cordon, Phase, Record};
 use haulout::maintenance::observed::{HostState, PowerSeen};
-use haulout::maintenance::policy::DrainTimeoutAction;
+use haulout::maintenance::policy::{DrainTimeoutAction, MaxUnavailable};
 use haulout::maintenance::record;
 use haulout::vsphere::property::{UpdateSet, read_update_set};
 use haulout::vsphere::soap::{Answer, read_answer};

@@ -47,10 +47,10 @@ use crate::cluster::watch::Selection;
 use crate::config::{Config, Credential, LeaderElection, Listen, without_password};
 use crate::gate::watchdog::{self, Watchdog};
 use crate::gate::{self, Gate};
-use crate::inventory::{self, Inventory, Rules};
+use crate::inventory::{Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::clock::{Monotonic, Now};
-use crate::maintenance::policy::{DrainTimeoutAction, Policy, Releases};
+use crate::maintenance::policy::{Policy, Releases};
 use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
@@ -98,9 +98,11 @@ pub struct Misconfigured {
 pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
     // Listened for from the beginning, so that a stop during the start is an orderly one as well.
     let terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    for (name, value) in config.describe() {
-        info!("{name:<34} {value}");
-    }
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        settings = %config.line(),
+        "starting"
+    );
     let worlds = Worlds::prepare(&config).await?;
     if config.dry_run {
         warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
@@ -511,7 +513,7 @@ fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -
 
 pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
     let endpoint = endpoint(config)?;
-    let trust = match (&config.vcenter_ca_bundle, config.vcenter_tls_verify) {
+    let trust = match (&config.vcenter_ca_bundle, config.verifies_tls()) {
         // A CA that is written down is used even where verification is switched off beside it, as the Python
         // controller does.
         (Some(bundle), _) => Trust::CaBundle(bundle.clone()),
@@ -536,10 +538,7 @@ fn endpoint(config: &Config) -> Result<Endpoint, Misconfigured> {
 fn policy(config: &Config, client: &kube::Client) -> Policy {
     Policy {
         drain_timeout: config.drain_timeout,
-        drain_timeout_action: match config.drain_timeout_action {
-            crate::config::DrainTimeoutAction::PowerOff => DrainTimeoutAction::PowerOff,
-            crate::config::DrainTimeoutAction::Hold => DrainTimeoutAction::Hold,
-        },
+        drain_timeout_action: config.drain_timeout_action,
         eviction_retry: config.eviction_retry,
         guest_shutdown_timeout: config.guest_shutdown_timeout,
         relocate_timeout: config.relocate_timeout,
@@ -561,7 +560,7 @@ fn releases(config: &Config, client: &kube::Client) -> Releases {
     let of_lease = || format!("{}/{}", lease_namespace(config, client), leadership.lease_name);
     Releases {
         own: leadership.release.clone().unwrap_or_else(of_lease).into(),
-        adopted: Arc::new(leadership.adopt_releases.clone()),
+        adopted: Arc::new(leadership.adopted()),
     }
 }
 
@@ -569,11 +568,7 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
     Rules {
         releases: releases(config, client),
         concurrent_drains: config.max_concurrent_drains,
-        unavailable: match config.max_unavailable {
-            crate::config::MaxUnavailable::Unlimited => inventory::MaxUnavailable::Unlimited,
-            crate::config::MaxUnavailable::Nodes(nodes) => inventory::MaxUnavailable::Nodes(nodes),
-            crate::config::MaxUnavailable::Percent(percent) => inventory::MaxUnavailable::Percent(percent),
-        },
+        unavailable: config.max_unavailable,
         bind_by_name: config.bind_by_name,
         require_approval: config.require_approval,
         node_maintenances: config.node_maintenances,
@@ -683,12 +678,12 @@ fn traces(
 }
 
 fn credentials(config: &Config) -> CredentialSource {
-    let part = |credential: &Credential| match credential {
-        Credential::Value(value) => vsphere::client::CredentialPart::Given(value.clone()),
-        Credential::File(path) => vsphere::client::CredentialPart::File(path.clone()),
+    let part = |credential| match credential {
+        Credential::Value(value) => vsphere::client::CredentialPart::Given(value),
+        Credential::File(path) => vsphere::client::CredentialPart::File(path),
     };
     CredentialSource {
-        user: part(&config.vcenter_user),
-        password: part(&config.vcenter_password),
+        user: part(config.vcenter_user()),
+        password: part(config.vcenter_password()),
     }
 }

@@ -28,7 +28,7 @@ use kube::CustomResourceExt as _;
 
 use crate::cluster::client::Access;
 use crate::cluster::maintenances::kind::{MaintenanceAction, NodeMaintenance};
-use crate::config::Args;
+use crate::config::{self, Config, ConfigError};
 use crate::keys;
 
 pub use verbs::perform;
@@ -65,7 +65,7 @@ pub enum Command {
     /// KUBECONFIG, or from inside the cluster. A wrong value ends the program with exit code 2 and names what would be
     /// right.
     // Boxed, both: settings and what else can be typed are many, and each is read once.
-    Run(Box<Args>),
+    Run(Box<Config>),
     /// A verb for people.
     #[command(flatten)]
     Verb(Box<Verb>),
@@ -213,7 +213,7 @@ pub struct PlanArgs {
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
-    settings: Args,
+    settings: Config,
 }
 
 /// `drain`.
@@ -283,7 +283,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
-    settings: Args,
+    settings: Config,
 }
 
 /// `export`.
@@ -295,7 +295,7 @@ pub struct ExportArgs {
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
-    settings: Args,
+    settings: Config,
 }
 
 /// `version`.
@@ -305,13 +305,61 @@ pub struct VersionArgs {
     output: OutputArgs,
 }
 
+/// A command line that cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// By clap, which also says so when only its help or the version is asked for.
+    #[error(transparent)]
+    CommandLine(#[from] clap::Error),
+    /// For the values of settings.
+    #[error(transparent)]
+    Settings(#[from] ConfigError),
+}
+
 impl Cli {
     /// Reads the command line as clap does; under the name of the plugin, help and completion say `kubectl haulout`.
-    pub fn read(words: impl IntoIterator<Item = OsString>) -> Self {
+    ///
+    /// # Errors
+    /// For a command line that cannot be followed.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Refused> {
         let words: Vec<OsString> = words.into_iter().collect();
         let command = command_as(is_plugin(words.first()));
-        let matches = command.get_matches_from(words);
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        let (matches, mut wrong) = config::read(&command, words)?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        if let (Some(settings), Some((name, matches))) = (cli.settings(), matches.subcommand()) {
+            if let Some(subcommand) = command.find_subcommand(name) {
+                settings.keep_effective(subcommand, matches);
+            }
+            let missing = |found: &config::Wrong| wrong.iter().all(|known| known.name != found.name);
+            let found: Vec<_> = settings.check().into_iter().filter(missing).collect();
+            wrong.extend(found);
+        }
+        if wrong.is_empty() {
+            Ok(cli)
+        } else {
+            Err(ConfigError { wrong }.into())
+        }
+    }
+
+    /// The settings of the controller, where the subcommand takes them.
+    fn settings(&mut self) -> Option<&mut Config> {
+        match &mut self.command {
+            Command::Run(settings) => Some(settings),
+            Command::Verb(verb) => match &mut **verb {
+                Verb::Plan(args) => Some(&mut args.settings),
+                Verb::Check(args) => Some(&mut args.settings),
+                Verb::Export(args) => Some(&mut args.settings),
+                Verb::List(_)
+                | Verb::Status(_)
+                | Verb::Drain(_)
+                | Verb::Resume(_)
+                | Verb::Approve(_)
+                | Verb::Trace(_)
+                | Verb::Crd
+                | Verb::Completion { .. }
+                | Verb::Version(_) => None,
+            },
+        }
     }
 }
 

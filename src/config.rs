@@ -1,193 +1,264 @@
-//! What Haulout was told to do: the arguments as they were typed become a configuration that is true throughout.
+//! The settings. clap reads each of them from its flag or its variable and parses it; what depends on several settings is
+//! checked afterwards.
 //!
 //! Every setting has one name: `POLL_INTERVAL_SECONDS` in the environment is `--poll-interval-seconds` on the command
-//! line, which goes first. A variable that is set to nothing counts as not set, as charts like to render them.
+//! line, which takes precedence.
 
-mod args;
-mod credential;
 mod leadership;
 mod listen;
+mod parse;
+mod read;
 mod selector;
-mod setting;
 
-use std::fmt;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ArgAction;
 use secrecy::SecretString;
 
-pub use args::Args;
-pub use credential::Credential;
+pub use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable};
 pub use leadership::{LeaderElection, Leadership};
 pub use listen::Listen;
-pub use setting::{ConfigError, EXIT_CODE, Wrong};
+pub use parse::log_level;
+pub use read::{ConfigError, Wrong, read};
 
 use crate::keys;
-use listen::Address;
-use setting::{Choice, Found, Range, Seconds};
+use listen::listen;
+use parse::{
+    annotation_prefix, boolean, count, drain_timeout_action, max_unavailable, node_label, path, seconds,
+    secret, text, trace_ui,
+};
+
+/// The exit code for a wrong configuration, as clap's for a wrong command line.
+pub const EXIT_CODE: u8 = 2;
 
 /// The GPU resources unless others are configured: those of the three vendors' device plugins.
 pub const DEFAULT_GPU_RESOURCES: &str = "nvidia.com/*,amd.com/*,gpu.intel.com/*";
 
-/// What a trace's id takes the place of in `TRACE_UI_URL_TEMPLATE`.
+/// The placeholder for the id of a trace in `TRACE_UI_URL_TEMPLATE`.
 pub const TRACE_ID: &str = "{trace_id}";
 
-// Upper bounds keep typing errors out, as milliseconds for seconds; they lie well above what anybody has asked for.
-const POLL_INTERVAL: Seconds = Seconds::new("POLL_INTERVAL_SECONDS", 30, 3_600);
-const DRAIN_TIMEOUT: Seconds = Seconds::new("DRAIN_TIMEOUT_SECONDS", 600, 604_800);
-const EVICTION_RETRY: Seconds = Seconds::new("EVICTION_RETRY_SECONDS", 5, 600);
-const GUEST_SHUTDOWN_TIMEOUT: Seconds = Seconds::new("GUEST_SHUTDOWN_TIMEOUT_SECONDS", 120, 86_400);
-const RELOCATE_TIMEOUT: Seconds = Seconds::new("RELOCATE_TIMEOUT_SECONDS", 600, 604_800);
-const POWER_ON_TIMEOUT: Seconds = Seconds::new("POWER_ON_TIMEOUT_SECONDS", 300, 86_400);
-const POWER_OFF_TIMEOUT: Seconds = Seconds::new("POWER_OFF_TIMEOUT_SECONDS", 300, 86_400);
-const MAINTENANCE_RETRY_GRACE: Seconds = Seconds::new("MAINTENANCE_RETRY_GRACE_SECONDS", 10, 86_400);
-// kube-controller-manager shows a Node as not Ready after 50 s without its kubelet (`--node-monitor-grace-period`).
-const NODE_MONITOR_GRACE: Seconds = Seconds::new("NODE_MONITOR_GRACE_SECONDS", 60, 3_600);
-const DRAIN_SLOT: Seconds = Seconds::new("DRAIN_SLOT_SECONDS", 1_800, 604_800);
-const RETRY_MAX: Seconds = Seconds::new("RETRY_MAX_SECONDS", 30, 3_600);
-const VCENTER_CALL_TIMEOUT: Seconds = Seconds::new("VCENTER_CALL_TIMEOUT_SECONDS", 30, 600);
-// vCenter ends a session that is idle for 30 minutes; a poll must end well before. Proxies end a call that is silent for
-// longer than some minutes. At two minutes the two polls of an idle Haulout are one call a minute.
-const VCENTER_LONG_POLL: Seconds = Seconds::new("VCENTER_LONG_POLL_SECONDS", 120, 1_200);
-const MAX_CONCURRENT_DRAINS: Range = Range::new("MAX_CONCURRENT_DRAINS", "nodes", 1, 1_000);
-// A NodeMaintenance is some kilobytes; a thousand of each of a hundred nodes would be half of what etcd likes to hold.
-const NODE_MAINTENANCE_HISTORY: Range = Range::new("NODE_MAINTENANCE_HISTORY", "objects", 0, 1_000);
-const DRAIN_TIMEOUT_ACTION: Choice<DrainTimeoutAction> = Choice::new(
-    "DRAIN_TIMEOUT_ACTION",
-    &[
-        ("power-off", DrainTimeoutAction::PowerOff),
-        ("hold", DrainTimeoutAction::Hold),
-    ],
-);
-const LOG_FORMAT: Choice<LogFormat> = Choice::new(
-    "LOG_FORMAT",
-    &[("text", LogFormat::Text), ("json", LogFormat::Json)],
-);
+const VCENTER: &str = "vCenter";
+const NODES: &str = "Nodes";
+const PACE: &str = "How many nodes at once";
+const PERIODS: &str = "Periods and deadlines";
+const OPERATION: &str = "Operation";
 
-const NODE_CONDITIONS: Choice<NodeConditions> = Choice::new(
-    "NODE_CONDITIONS",
-    &[
-        ("well-known", NodeConditions::WellKnown),
-        ("off", NodeConditions::Off),
-    ],
-);
-// The ports that controllers have by habit: a ServiceMonitor and a probe copied from another one fit.
-const METRICS_ADDRESS: Address = Address::new("METRICS_ADDRESS", 8080);
-const HEALTH_ADDRESS: Address = Address::new("HEALTH_ADDRESS", 8081);
-const STATUS_ADDRESS: Address = Address::off("STATUS_ADDRESS", 8082);
-
-/// The whole configuration. `Debug` and [`Config::describe`] mask the secrets.
-#[derive(Clone, Debug)]
+// The first paragraph of a comment is the help; it ends with the permitted values in parentheses. `make docs` writes
+// docs/reference/configuration.md from it. Upper bounds catch typing errors, such as milliseconds for seconds.
+/// The settings of the controller. [`Config::describe`] and [`Config::line`] show no secret.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Config {
-    /// The vCenter as it was given: a name, `name:port` or a URL. The vSphere half reads it.
+    /// The vCenter, required (a name, name:port or URL)
+    #[arg(long, env, value_name = "HOST", help_heading = VCENTER, value_parser = text, default_value = "",
+          hide_default_value = true)]
     pub vcenter_host: String,
-    /// Who logs in.
-    pub vcenter_user: Credential,
-    /// The password.
-    pub vcenter_password: Credential,
-    /// PEM file with certificate authorities to trust for the vCenter.
+    /// The user who logs in to the vCenter, required unless VCENTER_USER_FILE is set
+    #[arg(long, env, value_name = "NAME", help_heading = VCENTER, value_parser = text)]
+    vcenter_user: Option<String>,
+    /// File with the user name, read again at each login
+    #[arg(long, env, value_name = "FILE", help_heading = VCENTER, value_parser = path)]
+    vcenter_user_file: Option<PathBuf>,
+    /// The password, required unless VCENTER_PASSWORD_FILE is set
+    ///
+    /// Given as a flag, other users of the machine can see it.
+    #[arg(long, env, value_name = "PASSWORD", help_heading = VCENTER, hide_env_values = true, value_parser = secret)]
+    vcenter_password: Option<SecretString>,
+    /// File with the password, read again at each login
+    ///
+    /// A rotated secret needs no restart.
+    #[arg(long, env, value_name = "FILE", help_heading = VCENTER, value_parser = path)]
+    vcenter_password_file: Option<PathBuf>,
+    /// PEM file with certificate authorities to trust for the vCenter, besides the system's own
+    #[arg(long, env, value_name = "FILE", help_heading = VCENTER, value_parser = path)]
     pub vcenter_ca_bundle: Option<PathBuf>,
-    /// Whether the vCenter's certificate is verified. Always true with a CA bundle, which goes first.
-    pub vcenter_tls_verify: bool,
-    /// The longest wait for the answer to one call.
+    /// Verify the vCenter's certificate (true, false)
+    ///
+    /// With false, any certificate is accepted, and the log warns of it. Ignored with VCENTER_CA_BUNDLE.
+    #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    vcenter_tls_verify: bool,
+    /// The longest wait for the answer to one call (1 to 600)
+    #[arg(long = "vcenter-call-timeout-seconds", env = "VCENTER_CALL_TIMEOUT_SECONDS", value_name = "SECONDS",
+          help_heading = VCENTER, value_parser = seconds(600), default_value = "30")]
     pub vcenter_call_timeout: Duration,
-    /// How long the vCenter may let a question for updates stand open.
+    // vCenter ends a session that is idle for 30 minutes, and proxies end a silent call after some minutes. At two minutes
+    // the two polls of an idle controller are one call a minute.
+    /// How long the vCenter may keep a question for updates open (1 to 1200)
+    #[arg(long = "vcenter-long-poll-seconds", env = "VCENTER_LONG_POLL_SECONDS", value_name = "SECONDS",
+          help_heading = VCENTER, value_parser = seconds(1_200), default_value = "120")]
     pub vcenter_long_poll: Duration,
-    /// Label selector of the nodes that are taken through maintenance.
+
+    /// The nodes that are taken through maintenance (a label selector)
+    #[arg(long, env, value_name = "SELECTOR", help_heading = NODES, value_parser = node_label,
+          default_value = keys::DEFAULT_NODE_SELECTOR)]
     pub gpu_node_label: String,
-    /// Which resources are GPUs, as it was given. The Kubernetes half reads it.
+    /// The resources that must be allocatable again before a node is back (separated by commas)
+    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = text,
+          default_value = DEFAULT_GPU_RESOURCES)]
     pub gpu_resources: String,
-    /// Prefix of the annotations, without the slash.
+    /// Prefix of the annotations that Haulout keeps on a node (a DNS name)
+    #[arg(long, env, value_name = "DNS NAME", help_heading = NODES, value_parser = annotation_prefix,
+          default_value = keys::DEFAULT_PREFIX)]
     pub annotation_prefix: String,
-    /// Whether a VM may be bound to a node by its name alone.
+    /// Bind each node to the VM of the same name, whatever UUID it reports (true, false)
+    #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub bind_by_name: bool,
-    /// Whether NodeMaintenance objects are watched and written.
+    /// Watch NodeMaintenance objects, and keep one of each episode (true, false)
+    ///
+    /// They are the requests of people, and the second copy of each record. Where the kind is not installed there are none.
+    #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "true",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub node_maintenances: bool,
-    /// How many ended episodes of a node are kept as NodeMaintenance objects.
+    // A NodeMaintenance is some kilobytes; a thousand of each of a hundred nodes would be half of what etcd is made for.
+    /// How many ended episodes of a node are kept as NodeMaintenance objects (0 to 1000)
+    #[arg(long, env, value_name = "OBJECTS", help_heading = NODES, value_parser = count("objects", 0, 1_000),
+          default_value = "20")]
     pub node_maintenance_history: u32,
-    /// Whether a drain begins only on a node that a person has approved.
+
+    /// Begin no drain on a node before it is annotated with haulout.dev/approved=true (true, false)
+    #[arg(long, env, value_name = "BOOL", help_heading = PACE, value_parser = boolean, default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub require_approval: bool,
-    /// How often everything is read again, in case the push was lost.
-    pub poll_interval: Duration,
-    /// The longest drain.
-    pub drain_timeout: Duration,
-    /// What happens to a node whose drain takes longer.
-    pub drain_timeout_action: DrainTimeoutAction,
-    /// When a refused eviction is tried again.
-    pub eviction_retry: Duration,
-    /// The longest wait for the guest to shut down before its power is cut.
-    pub guest_shutdown_timeout: Duration,
-    /// The longest cold relocate.
-    pub relocate_timeout: Duration,
-    /// The longest wait from power-on until the node is back with its GPUs.
-    pub power_on_timeout: Duration,
-    /// The longest hard power-off.
-    pub power_off_timeout: Duration,
-    /// How long a node stays as it is after the maintenance of its host failed.
-    pub maintenance_retry_grace: Duration,
-    /// How long a Node may be shown as Ready after its kubelet has stopped.
-    pub node_monitor_grace: Duration,
-    /// How long a drain may hold its place.
-    pub drain_slot: Duration,
-    /// The longest wait between two tries of anything that failed.
-    pub retry_max: Duration,
-    /// How many nodes may be between cordon and power-off at once.
+    /// How many nodes may be between cordon and power-off at once (1 to 1000)
+    #[arg(long, env, value_name = "NODES", help_heading = PACE, value_parser = count("nodes", 1, 1_000),
+          default_value = "1")]
     pub max_concurrent_drains: u32,
-    /// How many nodes may be out of service at once.
+    /// How many nodes may be between cordon and being back at once (1 to 10000, 1% to 100%, unlimited)
+    #[arg(long, env, value_name = "NODES", help_heading = PACE, value_parser = max_unavailable,
+          default_value = "unlimited")]
     pub max_unavailable: MaxUnavailable,
+
+    /// How often everything is read again, in case an update was lost (1 to 3600)
+    #[arg(long = "poll-interval-seconds", env = "POLL_INTERVAL_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(3_600), default_value = "30")]
+    pub poll_interval: Duration,
+    /// The longest drain (1 to 604800)
+    ///
+    /// Counted from the cordon, across restarts. Time in which no replica runs does not count.
+    #[arg(long = "drain-timeout-seconds", env = "DRAIN_TIMEOUT_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(604_800), default_value = "600")]
+    pub drain_timeout: Duration,
+    /// What happens after the longest drain
+    ///
+    /// power-off shuts the VM down with the pods that are left. hold waits for them.
+    #[arg(long, env, value_name = "ACTION", help_heading = PERIODS, value_parser = drain_timeout_action(),
+          ignore_case = true, default_value = DrainTimeoutAction::PowerOff.name())]
+    pub drain_timeout_action: DrainTimeoutAction,
+    /// When a refused eviction is tried again (1 to 600)
+    ///
+    /// For one that a PodDisruptionBudget holds, the longest wait: it is tried as soon as the budget allows it.
+    #[arg(long = "eviction-retry-seconds", env = "EVICTION_RETRY_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(600), default_value = "5")]
+    pub eviction_retry: Duration,
+    /// The longest guest shutdown before the power is cut (1 to 86400)
+    ///
+    /// Counted from the request to the guest.
+    #[arg(long = "guest-shutdown-timeout-seconds", env = "GUEST_SHUTDOWN_TIMEOUT_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(86_400), default_value = "120")]
+    pub guest_shutdown_timeout: Duration,
+    /// The longest hard power-off before the node is parked as overdue (1 to 86400)
+    ///
+    /// It is still tried afterwards.
+    #[arg(long = "power-off-timeout-seconds", env = "POWER_OFF_TIMEOUT_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(86_400), default_value = "300")]
+    pub power_off_timeout: Duration,
+    /// The longest move to another host before the node is parked as overdue (1 to 604800)
+    #[arg(long = "relocate-timeout-seconds", env = "RELOCATE_TIMEOUT_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(604_800), default_value = "600")]
+    pub relocate_timeout: Duration,
+    /// The longest power-on, and again the longest wait for node and GPUs, before the node is parked as overdue (1 to 86400)
+    #[arg(long = "power-on-timeout-seconds", env = "POWER_ON_TIMEOUT_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(86_400), default_value = "300")]
+    pub power_on_timeout: Duration,
+    /// How long a node stays cordoned after the maintenance of its host failed (1 to 86400)
+    ///
+    /// A failed maintenance is not a cancelled one: it may be tried again. Set this to the retry delay of a remediation.
+    #[arg(long = "maintenance-retry-grace-seconds", env = "MAINTENANCE_RETRY_GRACE_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(86_400), default_value = "10")]
+    pub maintenance_retry_grace: Duration,
+    // kube-controller-manager shows a Node as not Ready after 50 s without its kubelet.
+    /// How long a Node may still be shown as Ready after its kubelet has stopped (1 to 3600)
+    ///
+    /// After a cancel, a guest that was asked to shut down is waited for so much longer than its timeout. Set this to at
+    /// least the kube-controller-manager's --node-monitor-grace-period.
+    #[arg(long = "node-monitor-grace-seconds", env = "NODE_MONITOR_GRACE_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(3_600), default_value = "60")]
+    pub node_monitor_grace: Duration,
+    /// After how long a drain that is held up gives its slot to the next one (1 to 604800)
+    ///
+    /// Its node stays cordoned, and the drain goes on.
+    #[arg(long = "drain-slot-seconds", env = "DRAIN_SLOT_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(604_800), default_value = "1800")]
+    pub drain_slot: Duration,
+    /// The longest wait between two tries of anything that failed (1 to 3600)
+    #[arg(long = "retry-max-seconds", env = "RETRY_MAX_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(3_600), default_value = "30")]
+    pub retry_max: Duration,
+
     /// Whether and how several replicas take turns.
+    #[command(flatten)]
     pub leadership: Leadership,
-    /// Whether an episode also shows in conditions of its Node.
+
+    /// Show an episode in conditions of its Node as well
+    ///
+    /// well-known sets those of KEP-5683: MaintenancePlanned, DrainInProgress, Drained and MaintenanceInProgress. They cost a
+    /// second PATCH for most changes of phase, and the right to write nodes/status.
+    #[arg(long, env, value_name = "WHICH", help_heading = OPERATION, value_enum, ignore_case = true,
+          default_value_t = NodeConditions::Off)]
     pub node_conditions: NodeConditions,
-    /// How the log is written.
+    /// How the log is written
+    #[arg(long, env, value_name = "FORMAT", help_heading = OPERATION, value_enum, ignore_case = true,
+          default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// What is logged: a level, or a list of `target=level`.
+    /// What is logged (off, error, warn, info, debug, trace, or a list such as info,kube=debug)
+    #[arg(long, env, value_name = "LEVEL", help_heading = OPERATION, value_parser = log_level, default_value = "info")]
     pub log_level: String,
-    /// The file that goes before it while it is there, and is read again while the program runs.
+    /// File with a level that takes precedence over LOG_LEVEL while it is there
+    ///
+    /// It is looked at every other second: mount a ConfigMap, and the level changes without a restart.
+    #[arg(long, env, value_name = "FILE", help_heading = OPERATION, value_parser = path)]
     pub log_level_file: Option<PathBuf>,
-    /// Where metrics are served.
+    // The ports are those that controllers have by habit: a ServiceMonitor and a probe copied from another one fit.
+    /// Where /metrics is served (IP:PORT, or off)
+    #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8080),
+          default_value = "0.0.0.0:8080")]
     pub metrics_address: Listen,
-    /// Where the health checks are served.
+    /// Where /livez and /readyz are served (IP:PORT, or off)
+    #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8081),
+          default_value = "0.0.0.0:8081")]
     pub health_address: Listen,
-    /// Where the status page is served.
+    /// Where the status page for people is served (IP:PORT, or off)
+    #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8082),
+          default_value = "off")]
     pub status_address: Listen,
-    /// The address of a trace in the tracing UI, with [`TRACE_ID`] in the place of its id.
+    /// Address of a trace in the tracing UI (a URL with {trace_id} in it)
+    ///
+    /// The log, the Events, the conditions and the status page link to it.
+    #[arg(long, env, value_name = "URL", help_heading = OPERATION, value_parser = trace_ui)]
     pub trace_ui_url_template: Option<String>,
-    /// Whether everything is decided and nothing done.
+    /// Decide and log every step, and change nothing, neither in vCenter nor in Kubernetes (true, false)
+    #[arg(long, env, value_name = "BOOL", help_heading = OPERATION, value_parser = boolean, default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub dry_run: bool,
-}
 
-/// What happens to a node whose drain takes too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DrainTimeoutAction {
-    /// Its VM is shut down with the pods that are left, which are named.
-    PowerOff,
-    /// It waits for the pods, for ever if need be.
-    Hold,
-}
-
-/// How many nodes may be out of service at once, from cordon until they are back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MaxUnavailable {
-    /// As many as there are.
-    Unlimited,
-    /// This many.
-    Nodes(u32),
-    /// This part of the nodes that the selector matches, in percent.
-    Percent(u8),
+    #[arg(skip)]
+    effective: Vec<(String, String)>,
 }
 
 /// Whether an episode also shows in conditions of its Node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum NodeConditions {
     /// In those of KEP-5683, while it lasts.
     WellKnown,
-    /// In none: they cost a second PATCH for most changes of phase, and a right that nothing else needs.
+    /// In none.
     Off,
 }
 
 /// How the log is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// For people.
     Text,
@@ -195,354 +266,123 @@ pub enum LogFormat {
     Json,
 }
 
+/// A part of the login: given itself, or as a file that is read again whenever it is needed.
+#[derive(Clone, Debug)]
+pub enum Credential {
+    /// Itself.
+    Value(SecretString),
+    /// The file that holds it.
+    File(PathBuf),
+}
+
 impl Config {
-    /// Reads what was typed. All that is wrong is told at once.
-    pub fn from_args(args: Args) -> Result<Self, ConfigError> {
-        let Args {
-            vcenter_host,
-            vcenter_user,
-            vcenter_user_file,
-            vcenter_password,
-            vcenter_password_file,
-            vcenter_ca_bundle,
-            vcenter_tls_verify,
-            vcenter_call_timeout_seconds,
-            vcenter_long_poll_seconds,
-            gpu_node_label,
-            gpu_resources,
-            annotation_prefix,
-            bind_by_name,
-            node_maintenances,
-            node_maintenance_history,
-            require_approval,
-            poll_interval_seconds,
-            drain_timeout_seconds,
-            drain_timeout_action,
-            eviction_retry_seconds,
-            guest_shutdown_timeout_seconds,
-            relocate_timeout_seconds,
-            power_on_timeout_seconds,
-            power_off_timeout_seconds,
-            maintenance_retry_grace_seconds,
-            node_monitor_grace_seconds,
-            drain_slot_seconds,
-            retry_max_seconds,
-            max_concurrent_drains,
-            max_unavailable,
-            leader_election,
-            lease_name,
-            lease_namespace,
-            release,
-            adopt_releases,
-            lease_duration_seconds,
-            lease_renew_deadline_seconds,
-            lease_retry_period_seconds,
-            node_conditions,
-            log_format,
-            log_level,
-            log_level_file,
-            metrics_address,
-            health_address,
-            status_address,
-            trace_ui_url_template,
-            dry_run,
-        } = args;
-        let found = &mut Found::default();
-        let user = vcenter_user.map(SecretString::from);
-        let ca_bundle = setting::given(vcenter_ca_bundle).map(PathBuf::from);
-        let verify = setting::boolean("VCENTER_TLS_VERIFY", vcenter_tls_verify, true, found);
-        let config = Self {
-            vcenter_host: host(vcenter_host, found),
-            vcenter_user: Credential::read_args("VCENTER_USER", user, vcenter_user_file, found),
-            vcenter_password: Credential::read_args(
-                "VCENTER_PASSWORD",
-                vcenter_password,
-                vcenter_password_file,
-                found,
-            ),
-            vcenter_tls_verify: verify || ca_bundle.is_some(),
-            vcenter_ca_bundle: ca_bundle,
-            vcenter_call_timeout: VCENTER_CALL_TIMEOUT.read(vcenter_call_timeout_seconds, found),
-            vcenter_long_poll: VCENTER_LONG_POLL.read(vcenter_long_poll_seconds, found),
-            gpu_node_label: node_label(gpu_node_label, found),
-            gpu_resources: setting::given(gpu_resources).unwrap_or_else(|| DEFAULT_GPU_RESOURCES.to_owned()),
-            annotation_prefix: prefix(annotation_prefix, found),
-            bind_by_name: setting::boolean("BIND_BY_NAME", bind_by_name, false, found),
-            node_maintenances: setting::boolean("NODE_MAINTENANCES", node_maintenances, true, found),
-            node_maintenance_history: NODE_MAINTENANCE_HISTORY.read(node_maintenance_history, 20, found),
-            require_approval: setting::boolean("REQUIRE_APPROVAL", require_approval, false, found),
-            poll_interval: POLL_INTERVAL.read(poll_interval_seconds, found),
-            drain_timeout: DRAIN_TIMEOUT.read(drain_timeout_seconds, found),
-            drain_timeout_action: DRAIN_TIMEOUT_ACTION.read(
-                drain_timeout_action,
-                DrainTimeoutAction::PowerOff,
-                found,
-            ),
-            eviction_retry: EVICTION_RETRY.read(eviction_retry_seconds, found),
-            guest_shutdown_timeout: GUEST_SHUTDOWN_TIMEOUT.read(guest_shutdown_timeout_seconds, found),
-            relocate_timeout: RELOCATE_TIMEOUT.read(relocate_timeout_seconds, found),
-            power_on_timeout: POWER_ON_TIMEOUT.read(power_on_timeout_seconds, found),
-            power_off_timeout: POWER_OFF_TIMEOUT.read(power_off_timeout_seconds, found),
-            maintenance_retry_grace: MAINTENANCE_RETRY_GRACE.read(maintenance_retry_grace_seconds, found),
-            node_monitor_grace: NODE_MONITOR_GRACE.read(node_monitor_grace_seconds, found),
-            drain_slot: DRAIN_SLOT.read(drain_slot_seconds, found),
-            retry_max: RETRY_MAX.read(retry_max_seconds, found),
-            max_concurrent_drains: MAX_CONCURRENT_DRAINS.read(max_concurrent_drains, 1, found),
-            max_unavailable: unavailable(max_unavailable, found),
-            leadership: Leadership::read(
-                leadership::Typed {
-                    election: leader_election,
-                    name: lease_name,
-                    namespace: lease_namespace,
-                    release,
-                    adopt_releases,
-                    duration: lease_duration_seconds,
-                    renew_deadline: lease_renew_deadline_seconds,
-                    retry_period: lease_retry_period_seconds,
-                },
-                found,
-            ),
-            node_conditions: NODE_CONDITIONS.read(node_conditions, NodeConditions::Off, found),
-            log_format: LOG_FORMAT.read(log_format, LogFormat::Text, found),
-            log_level: level(log_level, found),
-            log_level_file: setting::given(log_level_file).map(PathBuf::from),
-            metrics_address: METRICS_ADDRESS.read(metrics_address, found),
-            health_address: HEALTH_ADDRESS.read(health_address, found),
-            status_address: STATUS_ADDRESS.read(status_address, found),
-            trace_ui_url_template: trace_ui(trace_ui_url_template, found),
-            dry_run: setting::boolean("DRY_RUN", dry_run, false, found),
-        };
-        std::mem::take(found).into_result(config)
+    /// The user who logs in.
+    pub fn vcenter_user(&self) -> Credential {
+        let user = self.vcenter_user.clone().map(SecretString::from);
+        credential(user, self.vcenter_user_file.as_ref())
     }
 
-    /// The effective configuration by the settings' names, without the password.
-    pub fn describe(&self) -> Vec<(&'static str, String)> {
-        let seconds = |duration: Duration| duration.as_secs().to_string();
-        let Self {
-            vcenter_host,
-            vcenter_user,
-            vcenter_password,
-            vcenter_ca_bundle,
-            vcenter_tls_verify,
-            vcenter_call_timeout,
-            vcenter_long_poll,
-            gpu_node_label,
-            gpu_resources,
-            annotation_prefix,
-            bind_by_name,
-            node_maintenances,
-            node_maintenance_history,
-            require_approval,
-            poll_interval,
-            drain_timeout,
-            drain_timeout_action,
-            eviction_retry,
-            guest_shutdown_timeout,
-            relocate_timeout,
-            power_on_timeout,
-            power_off_timeout,
-            maintenance_retry_grace,
-            node_monitor_grace,
-            drain_slot,
-            retry_max,
-            max_concurrent_drains,
-            max_unavailable,
-            leadership,
-            node_conditions,
-            log_format,
-            log_level,
-            log_level_file,
-            metrics_address,
-            health_address,
-            status_address,
-            trace_ui_url_template,
-            dry_run,
-        } = self;
-        let path = |path: &Option<PathBuf>| {
-            let path = path.as_ref().map(|path| path.display().to_string());
-            path.unwrap_or_default()
-        };
-        let mut described = vec![
-            ("VCENTER_HOST", without_password(vcenter_host)),
-            ("VCENTER_USER", vcenter_user.describe(|user| user.to_owned())),
-            (
-                "VCENTER_PASSWORD",
-                vcenter_password.describe(|_| "***".to_owned()),
-            ),
-            ("VCENTER_CA_BUNDLE", path(vcenter_ca_bundle)),
-            ("VCENTER_TLS_VERIFY", vcenter_tls_verify.to_string()),
-            (VCENTER_CALL_TIMEOUT.name(), seconds(*vcenter_call_timeout)),
-            (VCENTER_LONG_POLL.name(), seconds(*vcenter_long_poll)),
-            ("GPU_NODE_LABEL", gpu_node_label.clone()),
-            ("GPU_RESOURCES", gpu_resources.clone()),
-            ("ANNOTATION_PREFIX", annotation_prefix.clone()),
-            ("BIND_BY_NAME", bind_by_name.to_string()),
-            ("NODE_MAINTENANCES", node_maintenances.to_string()),
-            (
-                NODE_MAINTENANCE_HISTORY.name(),
-                node_maintenance_history.to_string(),
-            ),
-            ("REQUIRE_APPROVAL", require_approval.to_string()),
-            (POLL_INTERVAL.name(), seconds(*poll_interval)),
-            (DRAIN_TIMEOUT.name(), seconds(*drain_timeout)),
-            (
-                DRAIN_TIMEOUT_ACTION.name(),
-                DRAIN_TIMEOUT_ACTION.word(*drain_timeout_action),
-            ),
-            (EVICTION_RETRY.name(), seconds(*eviction_retry)),
-            (GUEST_SHUTDOWN_TIMEOUT.name(), seconds(*guest_shutdown_timeout)),
-            (RELOCATE_TIMEOUT.name(), seconds(*relocate_timeout)),
-            (POWER_ON_TIMEOUT.name(), seconds(*power_on_timeout)),
-            (POWER_OFF_TIMEOUT.name(), seconds(*power_off_timeout)),
-            (MAINTENANCE_RETRY_GRACE.name(), seconds(*maintenance_retry_grace)),
-            (NODE_MONITOR_GRACE.name(), seconds(*node_monitor_grace)),
-            (DRAIN_SLOT.name(), seconds(*drain_slot)),
-            (RETRY_MAX.name(), seconds(*retry_max)),
-            (MAX_CONCURRENT_DRAINS.name(), max_concurrent_drains.to_string()),
-            ("MAX_UNAVAILABLE", max_unavailable.to_string()),
-        ];
-        described.extend(leadership.describe());
-        described.extend([
-            (NODE_CONDITIONS.name(), NODE_CONDITIONS.word(*node_conditions)),
-            (LOG_FORMAT.name(), LOG_FORMAT.word(*log_format)),
-            ("LOG_LEVEL", log_level.clone()),
-            ("LOG_LEVEL_FILE", path(log_level_file)),
-            (METRICS_ADDRESS.name(), metrics_address.to_string()),
-            (HEALTH_ADDRESS.name(), health_address.to_string()),
-            (STATUS_ADDRESS.name(), status_address.to_string()),
-            (
-                "TRACE_UI_URL_TEMPLATE",
-                trace_ui_url_template.clone().unwrap_or_default(),
-            ),
-            ("DRY_RUN", dry_run.to_string()),
-        ]);
-        described
+    /// The password.
+    pub fn vcenter_password(&self) -> Credential {
+        credential(self.vcenter_password.clone(), self.vcenter_password_file.as_ref())
     }
-}
 
-impl fmt::Display for MaxUnavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unlimited => f.write_str("unlimited"),
-            Self::Nodes(nodes) => write!(f, "{nodes}"),
-            Self::Percent(percent) => write!(f, "{percent}%"),
+    /// Whether the vCenter's certificate is verified. A CA bundle takes precedence.
+    pub fn verifies_tls(&self) -> bool {
+        self.vcenter_tls_verify || self.vcenter_ca_bundle.is_some()
+    }
+
+    /// The effective configuration by the settings' names, without secrets.
+    pub fn describe(&self) -> &[(String, String)] {
+        &self.effective
+    }
+
+    /// The settings that have a value, in one line.
+    pub fn line(&self) -> String {
+        let mut line = String::new();
+        for (name, value) in self.effective.iter().filter(|(_, value)| !value.is_empty()) {
+            let space = if line.is_empty() { "" } else { " " };
+            let written = if value.contains(char::is_whitespace) {
+                write!(line, "{space}{name}={value:?}")
+            } else {
+                write!(line, "{space}{name}={value}")
+            };
+            // Writing to a String cannot fail.
+            let _ = written;
         }
+        line
+    }
+
+    /// Keeps the values that `matches` holds, as they were given, for [`Self::describe`].
+    pub(crate) fn keep_effective(&mut self, command: &clap::Command, matches: &clap::ArgMatches) {
+        let values = command.get_arguments().filter_map(|arg| {
+            let name = arg.get_env()?.to_str()?;
+            let value = matches
+                .get_raw(arg.get_id().as_str())
+                .and_then(|mut values| values.next());
+            let value = value.unwrap_or_default().to_string_lossy().trim().to_owned();
+            Some((name.to_owned(), shown(name, value)))
+        });
+        self.effective = values.collect();
+    }
+
+    /// What is wrong with settings beside each other.
+    pub(crate) fn check(&self) -> Vec<Wrong> {
+        let mut wrong = Vec::new();
+        if self.vcenter_host.is_empty() {
+            let expected = "the vCenter's name, name:port or URL is expected";
+            wrong.push(Wrong::missing("VCENTER_HOST", expected.to_owned()));
+        }
+        let given = [
+            (
+                "VCENTER_USER",
+                self.vcenter_user.is_some(),
+                &self.vcenter_user_file,
+            ),
+            (
+                "VCENTER_PASSWORD",
+                self.vcenter_password.is_some(),
+                &self.vcenter_password_file,
+            ),
+        ];
+        for (name, has_value, file) in given {
+            match (has_value, file) {
+                (true, None) | (false, Some(_)) => {}
+                (true, Some(path)) => {
+                    let path = path.display();
+                    let expected = format!("it stands beside {name}_FILE={path}; one of the two is expected");
+                    wrong.push(Wrong::new(name, "***", expected));
+                }
+                (false, None) => wrong.push(Wrong::missing(name, format!("it or {name}_FILE is expected"))),
+            }
+        }
+        wrong.extend(self.leadership.check());
+        wrong
     }
 }
 
-fn host(host: Option<String>, found: &mut Found) -> String {
-    setting::given(host).unwrap_or_else(|| {
-        found.missing(
-            "VCENTER_HOST",
-            "the vCenter's name, name:port or URL is expected".to_owned(),
-        );
-        String::new()
-    })
+/// One of the two is there, which [`Config::check`] has seen to.
+fn credential(value: Option<SecretString>, file: Option<&PathBuf>) -> Credential {
+    value.map_or_else(
+        || Credential::File(file.cloned().unwrap_or_default()),
+        Credential::Value,
+    )
 }
 
-/// A host as it was given, but for credentials that someone wrote into the URL: for whatever shows it to people.
+/// The value of a setting as it may be shown to people.
+fn shown(name: &str, value: String) -> String {
+    match name {
+        "VCENTER_PASSWORD" if !value.is_empty() => "***".to_owned(),
+        "VCENTER_HOST" => without_password(&value),
+        _ => value,
+    }
+}
+
+/// A host as it was given, without credentials that somebody wrote into the URL.
 pub fn without_password(host: &str) -> String {
     match host.rsplit_once('@') {
         Some((_, host)) => format!("***@{host}"),
         None => host.to_owned(),
-    }
-}
-
-fn node_label(label: Option<String>, found: &mut Found) -> String {
-    let label = setting::given(label).unwrap_or_else(|| keys::DEFAULT_NODE_SELECTOR.to_owned());
-    if !selector::is_selector(&label) {
-        found.wrong(
-            "GPU_NODE_LABEL",
-            &label,
-            "a label selector is expected, such as key=value, key, !key or key in (a,b), joined by commas"
-                .to_owned(),
-        );
-    }
-    label
-}
-
-fn prefix(prefix: Option<String>, found: &mut Found) -> String {
-    let given = setting::given(prefix).unwrap_or_else(|| keys::DEFAULT_PREFIX.to_owned());
-    let prefix = given.trim_end_matches('/');
-    if !selector::is_dns_subdomain(prefix) {
-        found.wrong(
-            "ANNOTATION_PREFIX",
-            &given,
-            "a DNS name of 1 to 253 lower-case letters, digits, hyphens and dots is expected".to_owned(),
-        );
-    }
-    prefix.to_owned()
-}
-
-fn unavailable(given: Option<String>, found: &mut Found) -> MaxUnavailable {
-    let Some(text) = setting::given(given) else {
-        return MaxUnavailable::Unlimited;
-    };
-    let read = match text.strip_suffix('%') {
-        Some(percent) => percent
-            .parse::<u8>()
-            .ok()
-            .filter(|percent| (1..=100).contains(percent))
-            .map(MaxUnavailable::Percent),
-        None => text
-            .parse::<u32>()
-            .ok()
-            .filter(|nodes| (1..=10_000).contains(nodes))
-            .map(MaxUnavailable::Nodes),
-    };
-    read.unwrap_or_else(|| {
-        found.wrong(
-            "MAX_UNAVAILABLE",
-            &text,
-            "1 to 10000 nodes or 1% to 100% is expected, or nothing for no limit".to_owned(),
-        );
-        MaxUnavailable::Unlimited
-    })
-}
-
-fn trace_ui(given: Option<String>, found: &mut Found) -> Option<String> {
-    let template = setting::given(given)?;
-    let is_address = template.starts_with("https://") || template.starts_with("http://");
-    if !is_address || !template.contains(TRACE_ID) {
-        found.wrong(
-            "TRACE_UI_URL_TEMPLATE",
-            &template,
-            format!("an http or https address with {TRACE_ID} in it is expected"),
-        );
-    }
-    Some(template)
-}
-
-fn level(given: Option<String>, found: &mut Found) -> String {
-    let text = setting::given(given).unwrap_or_else(|| "info".to_owned());
-    log_level(&text).unwrap_or_else(|expected| {
-        found.wrong("LOG_LEVEL", &text, expected);
-        text
-    })
-}
-
-/// What is logged, read from `text`.
-///
-/// # Errors
-/// What is expected in the place of something else.
-pub fn log_level(text: &str) -> Result<String, String> {
-    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    let text = text.trim().to_lowercase();
-    let is_directive = |entry: &str| {
-        let (target, level) = entry.rsplit_once('=').unwrap_or(("haulout", entry));
-        LEVELS.contains(&level)
-            && !target.is_empty()
-            && target
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
-    };
-    if text.split(',').all(is_directive) {
-        Ok(text)
-    } else {
-        Err(format!(
-            "one of {} is expected, or a list as info,kube=debug",
-            LEVELS.join(", ")
-        ))
     }
 }
 

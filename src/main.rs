@@ -4,20 +4,19 @@ use std::io;
 use std::process::ExitCode;
 
 use haulout::app;
-use haulout::cli::{self, Cli, Command, Verb};
-use haulout::config::{self, Config, ConfigError};
+use haulout::cli::{self, Cli, Command, Refused, Verb};
+use haulout::config::{self, Config};
 use haulout::telemetry;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 fn main() -> ExitCode {
     // First, because the arguments may carry the password.
     let sealed = seal_memory();
-    match Cli::read(std::env::args_os()).command {
-        Command::Verb(verb) => perform(*verb),
-        Command::Run(args) => match Config::from_args(*args) {
-            Ok(config) => run(config, sealed),
-            Err(error) => complain(&error.to_string(), config::EXIT_CODE),
-        },
+    match Cli::read(std::env::args_os()).map(|cli| cli.command) {
+        Ok(Command::Verb(verb)) => perform(*verb),
+        Ok(Command::Run(config)) => run(*config, sealed),
+        Err(Refused::CommandLine(error)) => error.exit(),
+        Err(Refused::Settings(error)) => complain(&error.to_string(), config::EXIT_CODE),
     }
 }
 
@@ -69,7 +68,7 @@ fn install_crypto() {
 
 /// A wrong setting has an exit code of its own.
 fn code(error: &anyhow::Error) -> u8 {
-    if error.is::<app::Misconfigured>() || error.is::<ConfigError>() {
+    if error.is::<app::Misconfigured>() {
         config::EXIT_CODE
     } else {
         1

@@ -34,7 +34,7 @@ const TABLE: &[Rights] = &[
     // Plain types: what both sides tell, and no way to call them.
     rights("facts", &["ids"]),
     // What changes something shows the permit; the Lease opens the gate.
-    rights("cluster", &["ids", "keys", "gate"]),
+    rights("cluster", &["ids", "keys", "gate", "maintenance::policy"]),
     // The decision knows no side, so that it can be shown every combination of facts.
     rights("maintenance", &["ids", "keys"]),
     // It folds what the two tell into what the decision looks at.
@@ -55,7 +55,7 @@ const TABLE: &[Rights] = &[
             "cluster",
         ],
     ),
-    rights("config", &["keys"]),
+    rights("config", &["keys", "maintenance::policy"]),
     // It renders what actors tell, and decides nothing. What it renders for Kubernetes has that half's plain types.
     rights(
         "telemetry",

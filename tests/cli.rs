@@ -118,3 +118,59 @@ fn the_help_names_every_setting_of_the_python_controller() {
         assert!(help.contains(name), "{name}");
     }
 }
+
+#[test]
+fn a_blank_variable_counts_as_not_set() {
+    let output = run(&[
+        ("VCENTER_HOST", "vc.example.com"),
+        ("VCENTER_USER", "someone"),
+        ("VCENTER_USER_FILE", ""),
+        ("VCENTER_PASSWORD", ""),
+        ("VCENTER_PASSWORD_FILE", "/run/password"),
+        ("POLL_INTERVAL_SECONDS", ""),
+        ("DRAIN_TIMEOUT_ACTION", " "),
+        ("MAX_UNAVAILABLE", ""),
+        ("LEASE_NAMESPACE", ""),
+        ("DRY_RUN", "\n"),
+        // Ends the program.
+        ("LOG_FORMAT", "xml"),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(
+        said.contains("LOG_FORMAT (--log-format) is \"xml\": text or json is expected"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_flag_takes_precedence_over_its_variable() {
+    let output = Command::new(env!("CARGO_BIN_EXE_haulout"))
+        .args(["run", "--poll-interval-seconds", "0"])
+        .env_clear()
+        .env("POLL_INTERVAL_SECONDS", "30")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("POLL_INTERVAL_SECONDS (--poll-interval-seconds) is \"0\""),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_wrong_setting_is_told_the_same_way_by_every_subcommand() {
+    for words in [&["plan", "esx-1"][..], &["check"], &["export"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_haulout"))
+            .args(words)
+            .env_clear()
+            .env("POLL_INTERVAL_SECONDS", "0")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        for name in ["POLL_INTERVAL_SECONDS", "VCENTER_HOST", "VCENTER_USER"] {
+            assert!(said.contains(name), "{words:?}: {name} is missing in {said}");
+        }
+    }
+}

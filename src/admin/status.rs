@@ -13,11 +13,13 @@ mod words;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
+use super::connections::Limits;
 use super::{NoPort, Server, bind};
 use crate::actor::tell::{Tell, Told};
 use crate::cluster::update::{Maintenance, Role};
@@ -28,8 +30,12 @@ use crate::telemetry::objects::Objects;
 use known::Known;
 use view::{EpisodePage, Leadership, NodePage, Overview};
 
-/// How many connections stand at once: the listeners, and half as many who ask meanwhile.
-const PLACES: usize = serve::LISTENERS + serve::LISTENERS / 2;
+/// Room for the listeners, and for half as many who ask meanwhile.
+const LIMITS: Limits = Limits {
+    connections: serve::LISTENERS + serve::LISTENERS / 2,
+    head: Duration::from_secs(2),
+    stream: serve::LISTENING_MAX,
+};
 
 /// How many ended episodes are looked through for a page. At the default history that is all of fifty nodes.
 const HISTORY: usize = 1000;
@@ -210,7 +216,7 @@ pub async fn server(
     address: SocketAddr,
     status: Arc<Status>,
 ) -> Result<Server, NoPort> {
-    bind("the status page", setting, address, serve::router(status), PLACES).await
+    bind("the status page", setting, address, serve::router(status), LIMITS).await
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl Section {
 
 /// `check`.
 pub(super) async fn perform(args: CheckArgs, out: Out) -> anyhow::Result<u8> {
-    let config = Config::from_args(args.settings)?;
+    let config = args.settings;
     let (checks, picture) = match connect_by(&(&args.access).into()).await {
         Ok(client) => all(&config, client).await,
         Err(error) => {
@@ -225,7 +225,7 @@ async fn definition(client: &kube::Client, section: &mut Section) {
 async fn vcenter(config: &Config, client: kube::Client) -> (Vec<Check>, Option<Picture>) {
     let mut section = Section::new("vCenter");
     let name = without_password(&config.vcenter_host);
-    if !config.vcenter_tls_verify {
+    if !config.verifies_tls() {
         section.warn(
             "its certificate is not verified: anybody in between can take the password",
             "set VCENTER_CA_BUNDLE and take VCENTER_TLS_VERIFY=false away",
@@ -241,7 +241,7 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<Check>, Option<P
             return (section.checks, None);
         }
     };
-    if config.vcenter_tls_verify {
+    if config.verifies_tls() {
         section.good(format!("{name} shows a certificate that is believed"));
     }
     section.good(format!("{name} has opened a session and told its set"));

@@ -22,7 +22,6 @@ use crate::cluster::budgets::full_name;
 use crate::cluster::client::connect_by;
 use crate::cluster::look;
 use crate::cluster::maintenances::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
-use crate::config::Config;
 
 /// A NodeMaintenance without what others may have written on it.
 #[derive(Serialize)]
@@ -35,7 +34,7 @@ struct Object<'a> {
 
 /// `export`.
 pub(super) async fn perform(args: ExportArgs, out: Out) -> anyhow::Result<u8> {
-    let config = Config::from_args(args.settings)?;
+    let config = args.settings;
     let client = connect_by(&(&args.access).into()).await?;
     // Only the one who made it may read it: it names hosts, nodes and pods.
     DirBuilder::new()
@@ -49,8 +48,8 @@ pub(super) async fn perform(args: ExportArgs, out: Out) -> anyhow::Result<u8> {
 
     let settings: Map<String, Value> = config
         .describe()
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .iter()
+        .map(|(name, value)| (name.clone(), json!(value)))
         .collect();
     file(&args.to, "settings", &settings)?;
     let kubernetes = look::version(&client).await.ok();

@@ -17,7 +17,6 @@ use super::{check, definition, export, request, status};
 use crate::app::clock;
 use crate::cluster::answer::plain;
 use crate::cluster::client::connect_by;
-use crate::config::Config;
 use crate::ids::NodeName;
 
 /// How often `status --watch` looks. A person sees no more in a second, and one request a second is nothing.
@@ -29,7 +28,7 @@ pub(super) const SEE_TO_IT: u8 = 4;
 /// Performs `verb`, and gives the exit code.
 ///
 /// # Errors
-/// Whatever kept it from an answer; that is exit code 1, or 2 for a [`ConfigError`](crate::config::ConfigError).
+/// Whatever kept it from an answer; that is exit code 1, or 2 for a setting that its user alone could judge.
 pub async fn perform(verb: Verb) -> anyhow::Result<u8> {
     let out = Out::new();
     match verb {
@@ -126,7 +125,7 @@ fn print_status(args: &Status, out: Out, state: &NodeState, is_news: bool) -> an
 }
 
 async fn show_plan(args: PlanArgs, out: Out) -> anyhow::Result<u8> {
-    let config = Config::from_args(args.settings)?;
+    let config = args.settings;
     let client = connect_by(&(&args.access).into()).await?;
     let mut picture = Picture::read(&config, client).await?;
     let plan = make_plan(&mut picture, &args.name).await;

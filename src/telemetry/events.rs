@@ -4,6 +4,7 @@
 //! happened, in words made from the same values as the log's. What is told again within [`REPEAT_AFTER`] is not sent.
 
 mod conditions;
+mod meanings;
 mod parts;
 mod words;
 

@@ -27,6 +27,7 @@
 //! yet (`pods`), the second halves of phases whose middle only the dead process saw (the phase is told whole), a root
 //! where nobody starts within [`RECENT`] of the end (another replica that runs already does not look), and what a collector refuses or is too slow to take, which is counted.
 
+pub mod catalogue;
 pub mod export;
 mod pods;
 pub mod receipts;

@@ -45,7 +45,7 @@ fn assert_known(place: &str, text: &str) {
     let unknown: Vec<&String> = used.difference(&known).collect();
     assert!(
         unknown.is_empty(),
-        "{place} asks for {unknown:?}, which docs/metrics.md does not have"
+        "{place} asks for {unknown:?}, which docs/reference/metrics.md does not have"
     );
     assert!(!used.is_empty(), "{place} asks for nothing");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use clap::CommandFactory as _;
-use haulout::cli::Cli;
+use haulout::cli::{Cli, Command};
 use haulout_lab::kube::{Options, User};
 use haulout_lab::run_dir::RunDir;
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -212,11 +212,7 @@ fn every_setting_of_the_program_is_a_value() {
 fn the_charts_defaults_are_the_programs_but_for_the_log() {
     let objects = rendered(&chart().join("ci/default-values.yaml"), &[]);
     let settings = object(&objects, "ConfigMap")["data"].as_object().unwrap().clone();
-    let mut args = vec![
-        "haulout".to_owned(),
-        "run".to_owned(),
-        "--vcenter-host=v".to_owned(),
-    ];
+    let mut args = ["haulout", "run", "--vcenter-host=v"].map(str::to_owned).to_vec();
     let known: BTreeSet<String> = Cli::command()
         .find_subcommand("run")
         .unwrap()
@@ -230,10 +226,11 @@ fn the_charts_defaults_are_the_programs_but_for_the_log() {
         }
     }
     let read = |args: &[String]| {
-        let matches = Cli::command().try_get_matches_from(args).unwrap();
-        let run = matches.subcommand_matches("run").unwrap();
-        let args = <haulout::config::Args as clap::FromArgMatches>::from_arg_matches(run).unwrap();
-        haulout::config::Config::from_args(args).unwrap().describe()
+        let words = args.iter().map(std::ffi::OsString::from);
+        match Cli::read(words).unwrap().command {
+            Command::Run(config) => config.describe().to_vec(),
+            Command::Verb(_) => panic!("run is run"),
+        }
     };
     let least = args
         .iter()
@@ -242,14 +239,14 @@ fn the_charts_defaults_are_the_programs_but_for_the_log() {
         })
         .cloned()
         .collect::<Vec<_>>();
-    let differing: Vec<(&str, String)> = read(&args)
+    let differing: Vec<(String, String)> = read(&args)
         .into_iter()
         .zip(read(&least))
         // Which release it is stands in the chart; a program that runs elsewhere says so by its Lease.
         .filter(|(ours, theirs)| ours != theirs && !ours.0.starts_with("LEA") && ours.0 != "RELEASE")
         .map(|(ours, _)| ours)
         .collect();
-    assert_eq!(differing, [("LOG_FORMAT", "json".to_owned())]);
+    assert_eq!(differing, [("LOG_FORMAT".to_owned(), "json".to_owned())]);
 }
 
 /// The tests of the program run with the lab's rules, which the README shows.

@@ -13,7 +13,7 @@ use haulout::ids::{
     BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
     VmUuid,
 };
-use haulout::inventory::{Fact, Inventory, MaxUnavailable, Rules};
+use haulout::inventory::{Fact, Inventory, Rules};
 use haulout::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout::maintenance::decide::{Decision, Transition, decide};
 use haulout::maintenance::effect::{AskedBy, Effect, EffectKind, Place};
@@ -23,7 +23,7 @@ use haulout::maintenance::observed::{
     Advice, DrainReport, Lead, Outcome, PodLeft, PodLeftBecause, Refusal, Sight,
 };
 use haulout::maintenance::placement::{Held, Hold, Reading};
-use haulout::maintenance::policy::Policy;
+use haulout::maintenance::policy::{MaxUnavailable, Policy};
 use haulout::maintenance::record::{self, write, write_last};
 use haulout::maintenance::trail::Last;
 use haulout::vsphere::fault::{Fault, FaultKind};

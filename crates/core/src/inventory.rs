@@ -40,7 +40,7 @@ use crate::maintenance::observed::{
     AskedGuest, Attempt, DrainReport, Hearing, Interrupted, Lead, Outcome, Pictures, RecordSeen, Sight,
 };
 use crate::maintenance::placement::{Offer, Reading};
-use crate::maintenance::policy::Releases;
+use crate::maintenance::policy::{MaxUnavailable, Releases};
 use news::News;
 use slots::Slot;
 
@@ -80,17 +80,6 @@ pub struct Rules {
 /// How long NodeMaintenance objects may be out of reach before maintenance goes on without them: as long as a kube-apiserver
 /// takes to be restarted.
 const WITHOUT_REQUESTS_AFTER: Duration = Duration::from_secs(30);
-
-/// `MAX_UNAVAILABLE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MaxUnavailable {
-    /// No limit.
-    Unlimited,
-    /// This many nodes.
-    Nodes(u32),
-    /// This share of the nodes that the selector matches, rounded down, and at least one.
-    Percent(u8),
-}
 
 /// The fold.
 #[derive(Debug)]

@@ -52,6 +52,61 @@ pub struct Keys {
 }
 
 impl Keys {
+    /// Each annotation on a Node with its meaning, those of Haulout first.
+    pub fn described(&self) -> Vec<(&str, &'static str)> {
+        // By name, so that a key that is added is missed here.
+        let Self {
+            state,
+            host,
+            migrated_to_host,
+            transition_time,
+            episode,
+            last_episode,
+            keep_cordoned,
+            fulfilled,
+        } = self;
+        vec![
+            (
+                state,
+                "`draining`, `powered-off` or `migrated`; absent while queued",
+            ),
+            (host, "the ESXi host whose maintenance it is about"),
+            (migrated_to_host, "the host the VM was moved to, with `migrated`"),
+            (transition_time, "when that began, ISO 8601"),
+            (
+                episode,
+                "the record that a restart goes on from, as versioned JSON: the exact phase and since when, who clicked, whose \
+                 the cordon is, UUID and moref of the VM, boot id and GPU count before, what was requested of vCenter, which \
+                 hosts refused the VM, pods left behind",
+            ),
+            (
+                fulfilled,
+                "the UID of the last NodeMaintenance that was fulfilled on this node; it stays",
+            ),
+            (
+                last_episode,
+                "the episode that ended last, until the next one begins; by it a VM that goes off too late is brought back",
+            ),
+            (
+                keep_cordoned,
+                "yours: `true` keeps the node cordoned at the end of the episode",
+            ),
+            (
+                SKIP,
+                "yours: while it is `true`, Haulout leaves the node alone, and says so",
+            ),
+            (
+                APPROVED,
+                "yours: `true` lets the next drain begin where `REQUIRE_APPROVAL` is set; it is removed at the end, so it \
+                 approves one",
+            ),
+            (
+                STRATEGY,
+                "yours: `migrate` (the default) moves the VM where another host can take it, `wait` keeps it for its own host",
+            ),
+        ]
+    }
+
     /// The keys under `prefix`, which may carry its trailing slash or not.
     pub fn under(prefix: &str) -> Self {
         let prefix = prefix.trim_end_matches('/');

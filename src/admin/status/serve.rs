@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -18,8 +18,6 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{Status, pages};
-use crate::admin::close_after;
-use crate::admin::doors::{Listening, Stays};
 use crate::ids::NodeName;
 
 /// How many pages are told of changes at once: a hundred, and room for those that are being closed. Any other is told to
@@ -34,7 +32,7 @@ const GATHER: Duration = Duration::from_secs(1);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
 
 /// How long one page is told of changes; it then asks again by itself. So nobody keeps a place whose network has gone.
-const LISTENING_MAX: Duration = Duration::from_secs(900);
+pub(super) const LISTENING_MAX: Duration = Duration::from_secs(900);
 
 /// When a page that is told nothing more asks again.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
@@ -96,7 +94,7 @@ pub(super) fn router_with(status: Arc<Status>, renders: Arc<Semaphore>) -> Route
         .route("/api/v1/nodes/{name}", get(node_json))
         .route("/api/v1/episodes/{id}", get(episode_json))
         .route_layer(from_fn_with_state(renders, render_in_turn));
-    let whole = rendered
+    rendered
         .route(
             "/style.css",
             get(async || asset("text/css; charset=utf-8", pages::STYLE)),
@@ -105,9 +103,6 @@ pub(super) fn router_with(status: Arc<Status>, renders: Arc<Semaphore>) -> Route
             "/script.js",
             get(async || asset("text/javascript; charset=utf-8", pages::SCRIPT)),
         )
-        .route_layer(from_fn(close_after));
-    Router::new()
-        .merge(whole)
         .route("/events", get(events))
         .fallback(async || missing("a page of this address"))
         .with_state(served)
@@ -175,7 +170,7 @@ async fn episode_json(State(served): State<Served>, Path(id): Path<String>) -> R
 }
 
 /// Tells of changes: that there is one, not which, so that however many listen, nothing is kept for any of them.
-async fn events(State(served): State<Served>, ConnectInfo(stays): ConnectInfo<Stays>) -> Response {
+async fn events(State(served): State<Served>) -> Response {
     let Ok(place) = Arc::clone(&served.listeners).try_acquire_owned() else {
         let refusal = format!("{LISTENERS} pages listen already; this one has to ask by itself\n");
         let wait = [(header::RETRY_AFTER, "60")];
@@ -186,7 +181,6 @@ async fn events(State(served): State<Served>, ConnectInfo(stays): ConnectInfo<St
         until: Instant::now() + LISTENING_MAX,
         told: None,
         _place: place,
-        _listening: stays.listens(),
     };
     let told = stream::unfold(listener, |mut listener| async move {
         let event = listener.next().await?;
@@ -202,9 +196,7 @@ struct Listener {
     until: Instant,
     /// When it was told something last.
     told: Option<Instant>,
-    // Both are given back with it.
     _place: OwnedSemaphorePermit,
-    _listening: Listening,
 }
 
 impl Listener {

@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::connect_info::MockConnectInfo;
 use axum::http::{Method, Request, StatusCode, header};
 use futures::StreamExt as _;
 use jiff::SignedDuration;
@@ -12,7 +11,6 @@ use tower::ServiceExt as _;
 
 use super::view::{Span, State, Timeline, TimelineRow};
 use super::*;
-use crate::admin::doors::Stays;
 use crate::ids::{NodeUid, TaskRef, VmRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Cordon, Detection, Ended, Episode, HostMark, Phase, Record, Trigger};
@@ -151,7 +149,7 @@ async fn ask(
     method: Method,
     path: &str,
 ) -> (StatusCode, axum::http::HeaderMap, String) {
-    let router = serve::router(Arc::clone(status)).layer(MockConnectInfo(Stays::default()));
+    let router = serve::router(Arc::clone(status));
     let request = Request::builder().method(method).uri(path).body(Body::empty());
     let answer = router.oneshot(request.unwrap()).await.unwrap();
     let (parts, body) = answer.into_parts();
@@ -284,7 +282,7 @@ async fn banners_say_what_the_reader_has_to_know_first() {
 #[tokio::test(start_paused = true)]
 async fn a_listener_is_told_of_each_change_and_of_many_at_once_only_once() {
     let status = status();
-    let router = serve::router(Arc::clone(&status)).layer(MockConnectInfo(Stays::default()));
+    let router = serve::router(Arc::clone(&status));
     let request = Request::get("/events").body(Body::empty()).unwrap();
     let answer = router.oneshot(request).await.unwrap();
     assert_eq!(answer.headers()[header::CONTENT_TYPE], "text/event-stream");
@@ -305,7 +303,7 @@ async fn a_listener_is_told_of_each_change_and_of_many_at_once_only_once() {
 #[tokio::test]
 async fn only_so_many_listen() {
     let status = status();
-    let router = serve::router(Arc::clone(&status)).layer(MockConnectInfo(Stays::default()));
+    let router = serve::router(Arc::clone(&status));
     let mut listening = Vec::new();
     for _ in 0..serve::LISTENERS {
         let request = Request::get("/events").body(Body::empty()).unwrap();

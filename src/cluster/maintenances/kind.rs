@@ -1,5 +1,6 @@
 //! The kind `NodeMaintenance`: what people write in it, and what they read there.
 
+pub use crate::maintenance::policy::DrainTimeoutAction;
 pub use haulout_core::facts::node_maintenance::*;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -87,15 +88,6 @@ pub enum MaintenanceAction {
     Reboot,
     /// What its host's maintenance needs; only the record of an episode says so.
     HostMaintenance,
-}
-
-/// What happens when a drain takes too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum DrainTimeoutAction {
-    /// The VM is shut down with the pods that are left.
-    PowerOff,
-    /// The pods are waited for.
-    Hold,
 }
 
 /// Who made an object, and for what.

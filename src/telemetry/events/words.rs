@@ -22,10 +22,7 @@ const BUDGET: &str = "The disruption budget ";
 
 /// What happened, as one word. People filter by it, so a word that is there stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    missing_docs,
-    reason = "the words say it, and the README's table explains each"
-)]
+#[expect(missing_docs, reason = "`Reason::meaning` explains each")]
 pub enum Reason {
     HostMaintenanceDetected,
     MaintenanceQueued,

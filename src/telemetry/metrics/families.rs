@@ -64,11 +64,14 @@ pub struct Descriptor {
     stem: &'static str,
     is_seconds: bool,
     is_foreign: bool,
+    /// Whether its name, type and labels stay as they are until the next major version.
+    pub is_stable: bool,
     /// Its type.
     pub kind: Kind,
     /// Its labels.
     pub labels: &'static [&'static str],
-    pub(super) help: &'static str,
+    /// What it means.
+    pub help: &'static str,
 }
 
 impl Descriptor {
@@ -100,6 +103,7 @@ impl Descriptor {
             stem,
             is_seconds: false,
             is_foreign: false,
+            is_stable: true,
             kind,
             labels,
             help,
@@ -110,6 +114,14 @@ impl Descriptor {
     const fn of_all_controllers(self) -> Self {
         Self {
             is_foreign: true,
+            ..self
+        }
+    }
+
+    /// It may change with any version.
+    const fn alpha(self) -> Self {
+        Self {
+            is_stable: false,
             ..self
         }
     }
@@ -134,9 +146,9 @@ impl fmt::Display for Kind {
 
 /// Declares each metric as a constant, and all of them as a list that cannot miss one.
 macro_rules! metrics {
-    ($($constant:ident: $kind:ident, $stem:literal, [$($label:literal),*], $help:literal $(, $seconds:ident)?;)*) => {
+    ($($constant:ident: $kind:ident, $stem:literal, [$($label:literal),*], $help:literal $(, $mark:ident)*;)*) => {
         $(pub(super) const $constant: Descriptor =
-            Descriptor::new(Kind::$kind, $stem, &[$($label),*], $help)$(.$seconds())?;)*
+            Descriptor::new(Kind::$kind, $stem, &[$($label),*], $help)$(.$mark())*;)*
 
         /// Every metric, by topic.
         pub const ALL: &[Descriptor] = &[$($constant),*];
@@ -147,39 +159,47 @@ metrics! {
     BUILD_INFO: Gauge, "build_info", ["version", "revision"],
         "1, with the version and the commit it was built from";
     LEADER: Gauge, "leader_election_master_status", ["name"],
-        "1 while this replica leads by the Lease of that name, 0 while it does not", of_all_controllers;
+        "1 while this replica leads by the Lease of that name, 0 while it does not; absent without leader election", of_all_controllers;
     DETECTION_LATENCY: Histogram, "detection_latency", ["source"],
-        "From the click, on vCenter's clock, until the episode stands on its Node, on ours", in_seconds;
+        "From the click, on vCenter's clock, until the episode stands on its Node, on ours; below zero counts as 0. The source is \
+         property_collector for a push, poll for the re-read every POLL_INTERVAL_SECONDS, startup for a click that is older \
+         than the process", in_seconds;
     EPISODES_STARTED: Counter, "episodes_started", ["trigger"],
-        "Episodes that began";
+        "Episodes that began, by what set them off: a task that was seen, host_state for a host in maintenance without one, \
+         request for a NodeMaintenance, adopted from the Python controller, stray for a VM that went off after its episode \
+         had ended";
     EPISODES_FINISHED: Counter, "episodes_finished", ["result", "placement"],
-        "Episodes that ended, and where the VM was then";
+        "Episodes that ended: with success, cancelled, or failed where the node is back and what was asked for could not be had. \
+         The VM migrated, returned to its host, or none where it was never off";
     EPISODES_ACTIVE: Gauge, "episodes_active", ["phase"],
         "Nodes that are in each phase of an episode";
     EPISODE_DURATION: Histogram, "episode_duration", ["result"],
         "From the first record of an episode until its end, its wait in the queue included", in_seconds;
     PHASE_DURATION: Histogram, "phase_duration", ["phase", "result"],
-        "How long a phase took that has ended, and how it ended", in_seconds;
+        "How long a phase took that has ended: with success, cancelled, timeout where the drain timed out or the phase was parked \
+         as overdue, failed where it was parked for another reason or ended an episode that failed", in_seconds;
     NODE_PHASE: Gauge, "node_phase", ["node", "phase"],
-        "1 for the phase that the node is in, 0 for the others";
+        "1 for the phase that the node is in, 0 for the others; InService without an episode";
     NODE_PHASE_START: Gauge, "node_phase_start_timestamp", ["node"],
         "When the phase of the node's episode began; absent without an episode", in_seconds;
     WAITING_ON: Gauge, "waiting_on", ["node", "kind"],
-        "1 for what the node waits for";
+        "1 for what the node waits for, as waiting_on in the log; absent where it waits for nothing", alpha;
     QUEUE_DEPTH: Gauge, "queue_depth", [],
-        "Nodes that wait for their turn under the limits";
+        "Nodes in the phase Queued: they wait for a slot under MAX_CONCURRENT_DRAINS and MAX_UNAVAILABLE, for an approval, or for \
+         a place that a relocation needs";
     QUEUE_WAIT: Histogram, "queue_wait", [],
         "From the first record of an episode until its drain began; 0 where it began at once", in_seconds;
     DRAIN_PODS_PENDING: Gauge, "drain_pods_pending", ["node", "reason"],
-        "Pods that the latest drain round of a draining node left";
+        "Pods that the latest drain round of a draining node left: held by a pdb, terminating, or other";
     DRAIN_PODS_LEFT_BEHIND: Counter, "drain_pods_left_behind", [],
         "Pods that were still there when a drain timed out and the VM was shut down with them";
     EVICTION_REQUESTS: Counter, "eviction_requests", ["code"],
-        "Evictions asked for, by the HTTP status of the answer; 0 where there was none";
+        "Evictions asked for, by the HTTP status of the answer: 201 is accepted, 0 where there was none. Counted at the end of a round";
     FORCED_POWEROFFS: Counter, "forced_poweroffs", ["reason"],
-        "Times the power of a VM was cut because its guest did not shut down";
+        "Times the power of a VM was cut because its guest did not shut down: at the guest_deadline, or because it has no_tools to \
+         be asked by";
     VCENTER_REQUESTS: Counter, "vcenter_requests", ["operation", "code"],
-        "Calls to vCenter, and what came of them";
+        "Calls to vCenter, and what came of them: ok, fault, no_answer, unreadable";
     VCENTER_REQUEST_DURATION: Histogram, "vcenter_request_duration", ["operation", "code"],
         "How long calls to vCenter took; WaitForUpdatesEx is the long poll, which waits by design", in_seconds;
     VCENTER_SESSION_UP: Gauge, "vcenter_session_up", ["vcenter"],
@@ -187,21 +207,25 @@ metrics! {
     VCENTER_LAST_UPDATE: Gauge, "vcenter_last_update_timestamp", ["vcenter"],
         "When vCenter last answered the question for updates", in_seconds;
     HOST_MAINTENANCE_STATE: Gauge, "host_maintenance_state", ["host", "state"],
-        "1 for the state of a host that carries a VM of ours, 0 for the others";
+        "1 for the state of a host that carries a VM of ours, 0 for the others: normal, entering, in, or unknown";
     NODE_HOST: Gauge, "node_host_info", ["node", "host"],
-        "1 for the host on which the node's VM stands, also while it is off";
+        "1 for the host on which the node's VM stands, also while it is off: joins metrics of nodes with those of hosts", alpha;
     FREE_GPU_HOSTS: Gauge, "free_gpu_hosts", ["compute_cluster"],
-        "Hosts in service with a device that fits a VM of ours in that vSphere cluster and that nobody is known to hold";
+        "Hosts in service with a device that fits a VM of ours in that vSphere cluster and that nobody is known to hold. \
+         What foreign VMs hold is seen only while an episode looks for a host, so there may be fewer", alpha;
     DECISIONS: Counter, "decisions", ["decision"],
-        "What actors decided: records and effects each time, waits when they change";
+        "What was decided: record, record_refused, or an effect each time, wait when what is waited for changes", alpha;
     RECONCILE: Counter, "reconcile", ["result"],
-        "Turns of actors, in each of which one looked at its node, decided, and did at most one thing";
+        "Turns of actors, in each of which one looked at its node, decided, and did at most one thing: it recorded, acted, waited \
+         or rested; outdated where the Node had changed meanwhile, refused where the kube-apiserver did not take a change", alpha;
     RECONCILE_DURATION: Histogram, "reconcile_duration", ["result"],
-        "How long turns of actors took, the one thing that was done included", in_seconds;
+        "How long turns of actors took, the PATCH of a record or the calls of an effect included", in_seconds, alpha;
     DEGRADED: Gauge, "degraded", ["reason"],
-        "1 while a part of the controller does not work and it goes on without";
+        "1 while a part of the controller does not work and it goes on without: node-maintenances where NodeMaintenance objects \
+         cannot be watched, other-prefix where an episode stands on a Node under another annotation prefix", alpha;
     NODE_MAINTENANCE_WRITES_REFUSED: Counter, "node_maintenance_writes_refused", [],
-        "Writes of NodeMaintenance objects that were refused or not answered; each is tried again";
+        "Writes of NodeMaintenance objects that were refused or not answered; each is tried again, after 1 s at first and every \
+         five minutes at last";
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
         "Spans that no collector took: it was down, too slow, or refused them";
 }

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::catalogue::unknown;
 use super::receipts::Receipts;
 use super::spans::{Moment, Span};
 
@@ -260,6 +261,7 @@ impl Complaints {
 }
 
 fn data(span: Span) -> SpanData {
+    debug_assert_eq!(unknown(&span), None, "add it to the lists in catalogue.rs");
     let mut links = SpanLinks::default();
     links
         .links

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{Inventory, MaxUnavailable};
+use super::Inventory;
 use crate::facts::kubernetes::Node;
 use crate::ids::NodeName;
 use crate::maintenance::admission::{Applicant, Ledger, Limits};
@@ -13,6 +13,7 @@ use crate::maintenance::clock::Monotonic;
 use crate::maintenance::decide::{is_replaced, wants_place};
 use crate::maintenance::episode::{PythonState, Record};
 use crate::maintenance::observed::VmSeen;
+use crate::maintenance::policy::MaxUnavailable;
 
 /// The place that a node holds among those being drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,12 @@
 //! What the owner of the cluster has decided beforehand.
 
 use std::collections::BTreeSet;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The configured part of every decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,13 +54,72 @@ pub struct Releases {
     pub adopted: Arc<BTreeSet<String>>,
 }
 
-/// What happens when the drain timeout passes with pods left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happens when a drain takes too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DrainTimeoutAction {
-    /// Go on and cut the power; the pods left behind are named.
+    /// The VM is shut down with the pods that are left.
     PowerOff,
-    /// Never cut the power on pods: wait on, visibly.
+    /// The pods are waited for.
     Hold,
+}
+
+/// How many nodes may be out of service at once, from cordon until they are back: `MAX_UNAVAILABLE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxUnavailable {
+    /// No limit.
+    Unlimited,
+    /// This many nodes.
+    Nodes(u32),
+    /// This share of the nodes that the selector matches, rounded down, and at least one.
+    Percent(u8),
+}
+
+/// A text that names no value of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not one of the permitted values")]
+pub struct NotPermitted;
+
+impl DrainTimeoutAction {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::PowerOff, Self::Hold];
+
+    /// Its name in the settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PowerOff => "power-off",
+            Self::Hold => "hold",
+        }
+    }
+}
+
+impl FromStr for DrainTimeoutAction {
+    type Err = NotPermitted;
+
+    fn from_str(text: &str) -> Result<Self, NotPermitted> {
+        let named = |action: &Self| action.name().eq_ignore_ascii_case(text);
+        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
+    }
+}
+
+impl FromStr for MaxUnavailable {
+    type Err = NotPermitted;
+
+    fn from_str(text: &str) -> Result<Self, NotPermitted> {
+        if text.eq_ignore_ascii_case("unlimited") {
+            return Ok(Self::Unlimited);
+        }
+        let limit = match text.strip_suffix('%') {
+            Some(percent) => {
+                let percent = percent.parse().ok().filter(|percent| (1..=100).contains(percent));
+                percent.map(Self::Percent)
+            }
+            None => {
+                let nodes = text.parse().ok().filter(|nodes| (1..=10_000).contains(nodes));
+                nodes.map(Self::Nodes)
+            }
+        };
+        limit.ok_or(NotPermitted)
+    }
 }
 
 impl Policy {

@@ -1,0 +1,169 @@
+//! What clap parses a setting with: each gives the value, or says what is expected.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use secrecy::SecretString;
+
+use super::{DrainTimeoutAction, MaxUnavailable, TRACE_ID, selector};
+
+/// The longest name of a release: it stands in each record. The Lease's namespace and name take less.
+const RELEASE_CHARS_MAX: usize = 400;
+
+pub(super) fn text(text: &str) -> Result<String, Infallible> {
+    Ok(text.trim().to_owned())
+}
+
+pub(super) fn path(text: &str) -> Result<PathBuf, Infallible> {
+    Ok(PathBuf::from(text.trim()))
+}
+
+/// Takes a secret out of the reach of `Debug` at the first moment. Spaces may be part of it.
+pub(super) fn secret(text: &str) -> Result<SecretString, Infallible> {
+    Ok(SecretString::from(text))
+}
+
+/// A period in whole seconds, at least one.
+pub(super) fn seconds(max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let seconds = text
+            .trim()
+            .parse()
+            .ok()
+            .filter(|seconds| (1..=max).contains(seconds));
+        let expected = || format!("a whole number of seconds from 1 to {max} is expected");
+        seconds.map(Duration::from_secs).ok_or_else(expected)
+    }
+}
+
+/// A period in seconds that may have a fraction.
+pub(super) fn fraction(min: f64, max: f64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let seconds = text
+            .trim()
+            .parse()
+            .ok()
+            .filter(|seconds| (min..=max).contains(seconds));
+        let expected = || format!("{min} to {max} seconds are expected");
+        seconds.map(Duration::from_secs_f64).ok_or_else(expected)
+    }
+}
+
+/// A number of things.
+pub(super) fn count(
+    things: &'static str,
+    min: u32,
+    max: u32,
+) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| {
+        let number = text
+            .trim()
+            .parse()
+            .ok()
+            .filter(|number| (min..=max).contains(number));
+        number.ok_or_else(|| format!("{min} to {max} {things} are expected"))
+    }
+}
+
+/// Yes or no, in the words that charts, shells and people use.
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text.trim().to_lowercase().as_str() {
+        "true" | "1" | "yes" => Ok(true),
+        "false" | "0" | "no" => Ok(false),
+        _ => Err("true or false is expected (or 1, 0, yes, no)".to_owned()),
+    }
+}
+
+pub(super) fn max_unavailable(text: &str) -> Result<MaxUnavailable, String> {
+    let expected = "1 to 10000 nodes or 1% to 100% is expected, or unlimited";
+    text.trim().parse().map_err(|_| expected.to_owned())
+}
+
+pub(super) fn drain_timeout_action() -> impl TypedValueParser<Value = DrainTimeoutAction> {
+    let names = DrainTimeoutAction::ALL.map(DrainTimeoutAction::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<DrainTimeoutAction>())
+}
+
+pub(super) fn node_label(text: &str) -> Result<String, String> {
+    let label = text.trim();
+    if selector::is_selector(label) {
+        Ok(label.to_owned())
+    } else {
+        Err(
+            "a label selector is expected, such as key=value, key, !key or key in (a,b), joined by commas"
+                .to_owned(),
+        )
+    }
+}
+
+pub(super) fn annotation_prefix(text: &str) -> Result<String, String> {
+    let prefix = text.trim().trim_end_matches('/');
+    if selector::is_dns_subdomain(prefix) {
+        Ok(prefix.to_owned())
+    } else {
+        Err("a DNS name of 1 to 253 lower-case letters, digits, hyphens and dots is expected".to_owned())
+    }
+}
+
+/// The name of an object of Kubernetes, of at most `max` characters.
+pub(super) fn object_name(max: usize) -> impl Fn(&str) -> Result<String, String> + Clone {
+    move |text| {
+        let name = text.trim();
+        if selector::is_dns_subdomain(name) && name.len() <= max {
+            Ok(name.to_owned())
+        } else {
+            Err(format!(
+                "a name of 1 to {max} lower-case letters, digits, hyphens and dots is expected"
+            ))
+        }
+    }
+}
+
+/// A release as it is written into records: what the Lease's namespace and name are made of.
+pub(super) fn release(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    if name.split('/').all(selector::is_dns_subdomain) && name.len() <= RELEASE_CHARS_MAX {
+        Ok(name.to_owned())
+    } else {
+        Err(format!(
+            "names of lower-case letters, digits, hyphens and dots are expected, with slashes between them, in at most \
+             {RELEASE_CHARS_MAX} characters"
+        ))
+    }
+}
+
+pub(super) fn trace_ui(text: &str) -> Result<String, String> {
+    let template = text.trim();
+    let is_address = template.starts_with("https://") || template.starts_with("http://");
+    if is_address && template.contains(TRACE_ID) {
+        Ok(template.to_owned())
+    } else {
+        Err(format!(
+            "an http or https address with {TRACE_ID} in it is expected"
+        ))
+    }
+}
+
+/// What is logged.
+///
+/// # Errors
+/// For a text that is neither a level nor a list of them; it says what is expected.
+pub fn log_level(text: &str) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let text = text.trim().to_lowercase();
+    let is_directive = |entry: &str| {
+        let (target, level) = entry.rsplit_once('=').unwrap_or(("haulout", entry));
+        let is_of_target = |c: char| c.is_ascii_alphanumeric() || "_:".contains(c);
+        LEVELS.contains(&level) && !target.is_empty() && target.chars().all(is_of_target)
+    };
+    if text.split(',').all(is_directive) {
+        Ok(text)
+    } else {
+        let levels = LEVELS.join(", ");
+        Err(format!(
+            "one of {levels} is expected, or a list as info,kube=debug"
+        ))
+    }
+}

@@ -1,0 +1,353 @@
+//! Writes `docs/reference/` from the program's own tables, and fails where the committed files differ: run `make docs`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a test fails by panicking"
+)]
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::{Arg, Args as _, Command, CommandFactory as _};
+use haulout::cli::{AccessArgs, Cli, OutputArgs};
+use haulout::keys::{DEFAULT_PREFIX, Keys};
+use haulout::telemetry::events::Reason;
+use haulout::telemetry::metrics::ALL;
+use haulout::telemetry::trace::catalogue;
+
+/// If set, the files are written in place of being compared.
+const WRITE: &str = "HAULOUT_WRITE_REFERENCE";
+
+/// How wide the help of a subcommand is written.
+const WIDTH: usize = 100;
+
+#[test]
+fn docs_reference_is_what_the_program_says() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference");
+    let pages = [
+        ("configuration.md", configuration()),
+        ("cli.md", cli()),
+        ("metrics.md", metrics()),
+        ("events.md", events()),
+        ("annotations.md", annotations()),
+        ("tracing.md", tracing()),
+    ];
+    let mut differing = Vec::new();
+    for (name, page) in pages {
+        let path = folder.join(name);
+        let page = page.trim_start();
+        if std::env::var_os(WRITE).is_some() {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(path, page).unwrap();
+        } else if std::fs::read_to_string(path).unwrap_or_default() != page {
+            differing.push(name);
+        }
+    }
+    assert!(
+        differing.is_empty(),
+        "{differing:?} in docs/reference differ: run `make docs`"
+    );
+}
+
+/// A heading, the note that the page is generated, and what comes before its tables.
+fn page(title: &str, intro: &str) -> String {
+    format!("# {title}\n\n<!-- Written by `make docs` from the program. Do not edit. -->\n{intro}\n")
+}
+
+fn row(cells: &[&str]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
+fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = row(header);
+    let _ = writeln!(table, "|{}", "---|".repeat(header.len()));
+    for cells in rows {
+        table += &row(&cells.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    table + "\n"
+}
+
+fn code(text: &str) -> String {
+    format!("`{text}`")
+}
+
+/// A list of names with their meanings.
+fn meanings(header: &[&str], list: &[(&str, &str)]) -> String {
+    table(
+        header,
+        list.iter()
+            .map(|(name, meaning)| vec![code(name), (*meaning).to_owned()]),
+    )
+}
+
+fn configuration() -> String {
+    let mut text = page("Configuration", CONFIGURATION);
+    let command = Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    let mut headings: Vec<&str> = run.get_arguments().filter_map(Arg::get_help_heading).collect();
+    headings.dedup();
+    for heading in headings {
+        let _ = writeln!(text, "## {heading}\n");
+        let settings = run
+            .get_arguments()
+            .filter(|arg| arg.get_help_heading() == Some(heading));
+        text += &table(
+            &["variable", "flag", "default", "values", "meaning"],
+            settings.map(setting),
+        );
+    }
+    text
+}
+
+/// The row of a setting. Its help ends with the permitted values in parentheses, unless clap lists them.
+fn setting(arg: &Arg) -> Vec<String> {
+    let help = arg.get_help().unwrap().to_string();
+    let (meaning, values) = match help.strip_suffix(')').and_then(|help| help.rsplit_once(" (")) {
+        Some((meaning, values)) => (meaning, values.to_owned()),
+        None => {
+            let names: Vec<String> = arg
+                .get_possible_values()
+                .iter()
+                .map(|value| code(value.get_name()))
+                .collect();
+            let name = arg.get_value_names().unwrap()[0].to_lowercase();
+            (
+                help.as_str(),
+                if names.is_empty() { name } else { names.join(", ") },
+            )
+        }
+    };
+    let details = arg
+        .get_long_help()
+        .map(|long| long.to_string())
+        .unwrap_or_default();
+    let details = details.split_once("\n\n").map_or("", |(_, details)| details);
+    let default = match arg.get_default_values() {
+        _ if meaning.contains(", required") => "required".to_owned(),
+        [] => "unset".to_owned(),
+        [value, ..] => code(value.to_str().unwrap()),
+    };
+    vec![
+        code(arg.get_env().unwrap().to_str().unwrap()),
+        code(&format!("--{}", arg.get_long().unwrap())),
+        default,
+        values,
+        format!("{meaning}. {details}").trim_end().to_owned(),
+    ]
+}
+
+fn cli() -> String {
+    let mut text = page("Command line", CLI);
+    let common = AccessArgs::augment_args(OutputArgs::augment_args(Command::new("common")));
+    let is_common =
+        |arg: &Arg| arg.get_id() == "help" || common.get_arguments().any(|it| it.get_id() == arg.get_id());
+    // The settings have a page of their own, and their values are those of the environment in which this runs.
+    let is_setting = |arg: &Arg| arg.get_env().is_some();
+    let mut command = Cli::command().term_width(WIDTH).mut_subcommands(|subcommand| {
+        subcommand.disable_help_flag(true).mut_args(|arg| {
+            let hide = is_setting(&arg) || is_common(&arg);
+            arg.hide(hide)
+        })
+    });
+    command.build();
+    for subcommand in command.get_subcommands_mut() {
+        let help = long_help(subcommand.clone());
+        let name = subcommand.get_name();
+        let _ = writeln!(text, "## haulout {name}\n\n```text\n{help}\n```\n");
+        let settings: Vec<String> = subcommand
+            .get_arguments()
+            .filter_map(|arg| Some(code(arg.get_env()?.to_str()?)))
+            .collect();
+        match settings.len() {
+            0 => {}
+            1..10 => {
+                let settings = settings.join(", ");
+                let _ = writeln!(text, "Of the [settings](configuration.md) it takes {settings}.\n");
+            }
+            _ => text += "It takes all [settings of the controller](configuration.md).\n\n",
+        }
+    }
+    let help = long_help(common.clone().term_width(WIDTH).disable_help_flag(true));
+    let options = help.split_once("Options:").expect("there are options").1;
+    let _ = writeln!(text, "## Common options\n\n```text\nOptions:{options}\n```");
+    text
+}
+
+fn long_help(mut command: Command) -> String {
+    let help = command.render_long_help().to_string();
+    let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+    lines.join("\n")
+}
+
+fn metrics() -> String {
+    let mut text = page("Metrics and health", METRICS);
+    let metrics = ALL.iter().map(|metric| {
+        let labels: Vec<String> = metric.labels.iter().map(|label| code(label)).collect();
+        vec![
+            code(&metric.name()),
+            metric.kind.to_string(),
+            if labels.is_empty() {
+                "none".to_owned()
+            } else {
+                labels.join(", ")
+            },
+            metric.help.to_owned(),
+            (if metric.is_stable { "stable" } else { "alpha" }).to_owned(),
+        ]
+    });
+    text += &table(&["name", "type", "labels", "meaning", "stability"], metrics);
+    text + AFTER_METRICS.trim_start()
+}
+
+fn events() -> String {
+    let mut text = page("Events", EVENTS);
+    let reasons = Reason::ALL.iter().map(|reason| {
+        vec![
+            code(reason.name()),
+            reason.severity().word().to_owned(),
+            reason.action().to_owned(),
+            reason.meaning().to_owned(),
+        ]
+    });
+    text += &table(&["reason", "type", "action", "when"], reasons);
+    text + AFTER_EVENTS.trim_start()
+}
+
+fn annotations() -> String {
+    let keys = Keys::under(DEFAULT_PREFIX);
+    page("Annotations", ANNOTATIONS) + &meanings(&["annotation", "value"], &keys.described())
+}
+
+fn tracing() -> String {
+    let mut text = page("Traces", TRACING);
+    text += "## Spans\n\n";
+    text += &meanings(&["span", "what it is"], catalogue::SPANS);
+    text += "## Attributes\n\n";
+    text += &meanings(&["attribute", "meaning"], catalogue::ATTRIBUTES);
+    text += "## Events of spans\n\n";
+    text + &meanings(&["event", "meaning"], catalogue::EVENTS)
+}
+
+const CONFIGURATION: &str = "
+Every setting is an environment variable and a flag. The flag takes precedence. A variable that is set to nothing counts as
+not set. A wrong value stops the program with exit code 2; the message names every wrong setting and what is expected.
+
+`KUBECONFIG`, `POD_NAMESPACE` and `POD_NAME` are read from the environment only. `POD_NAME`, or else the name of the machine,
+reports the Events and is the first half of the holder's name in the Lease. For `OTEL_*` see [Traces](tracing.md).
+";
+
+const CLI: &str = "
+The program is called `haulout`. Under the name `kubectl-haulout` on the PATH it is `kubectl haulout`.
+
+Exit code 0 is success, 1 an error that stderr explains, and 2 a command line or setting that is wrong; other codes stand
+with their subcommand. Results go to stdout, progress goes to stderr. Subcommands that print a result or read Kubernetes take
+the [common options](#common-options).
+";
+
+const METRICS: &str = "
+Metrics are served on `METRICS_ADDRESS` (port 8080) under `/metrics`: as OpenMetrics 1.0 to clients that accept
+`application/openmetrics-text`, as Prometheus does, and otherwise in the text format of Prometheus 0.0.4. There is no
+authentication, and no secret is shown.
+
+In OpenMetrics, the buckets of the histograms about episodes carry an exemplar: `trace_id`, the id of the episode that was
+counted there last. It is the id in the log and in the record on the Node. To keep exemplars, Prometheus needs
+`--enable-feature=exemplar-storage`.
+
+Labels take their values from closed lists. The names of nodes are those that `GPU_NODE_LABEL` selects, the names of hosts
+those that carry one of their VMs. The series of a node end with the node, unless an episode of it is still open. Counters
+begin at 0 with the process. A dry run counts what it would have recorded.
+
+*Stable* metrics keep name, type and labels until the next major version; label values may be added. *Alpha* ones may change
+with any version.
+";
+
+const AFTER_METRICS: &str = "
+## What a node waits for
+
+The values of `kind` of `haulout_waiting_on`. Each stands for one sentence in the log, in the Event or the status.
+
+| kind | the node waits for |
+|---|---|
+| `vcenter`, `kubernetes` | the connection to vCenter; the watch of Nodes, or of NodeMaintenance objects where one concerns the node |
+| `takeover` | the time in which an effect of the leader before may still arrive |
+| `write-pace` | its next write: its state changes too often, and another controller may be writing to the Node |
+| `other-release` | the release of Haulout whose episode it is, which is another one |
+| `slot`, `approval`, `skip` | its turn; `haulout.dev/approved`; the removal of `haulout.dev/skip` |
+| `node-object` | the Node, which was deleted |
+| `vm-lookup`, `power-state`, `question` | which VM it is; whether that is on; an answer to vCenter's question about the VM |
+| `drain-round`, `pods`, `disruption-budget`, `drain-held` | a list of its pods; pods that end; a PodDisruptionBudget; pods after the drain timeout with `hold` |
+| `maintenance-retry` | the maintenance of its host, which failed, to be tried again |
+| `guest-shutdown`, `guest-shutdown-after-cancel` | the guest that was asked to shut down, also after a cancel |
+| `task`, `retry` | a task of vCenter; the next try after a refusal |
+| `host-visible`, `host-exit` | its host to be connected; its host to leave maintenance |
+| `survey`, `place` | a reading of other hosts; a host that can take the VM, which a NodeMaintenance asks to be moved |
+| `power-on-pause` | the next power-on of a VM that keeps going off |
+| `node-ready`, `gpus` | Ready on another boot; the GPUs |
+| `request`, `powered-on`, `already-there` | a person to delete a NodeMaintenance; a VM that is off to be powered on first; a NodeMaintenance that is met already |
+| `parked` | a person or a change, see [HauloutNodeParked](../runbooks/HauloutNodeParked.md) |
+
+## Queries
+
+```
+time() - haulout_node_phase_start_timestamp_seconds > 3600                 # which node has not moved for an hour
+haulout_waiting_on                                                         # and what it waits for
+haulout_free_gpu_hosts == 0                                                # where a node would have to wait for its own host
+haulout_node_phase{phase=\"Parked\"} == 1                                    # which needs a person
+time() - haulout_vcenter_last_update_timestamp_seconds > 180               # vCenter does not answer
+increase(haulout_forced_poweroffs_total[1d]) > 0                           # power was cut
+```
+
+## Health
+
+Served on `HEALTH_ADDRESS` (port 8081). `?verbose` names each check; a check that fails is named in any case.
+
+| path | 200 when | for |
+|---|---|---|
+| `/livez`, `/healthz` | the event loop, through which every fact and every decision passes, has turned within 30 s. vCenter and Kubernetes are no part of it: a restart brings neither back | `livenessProbe` |
+| `/readyz` | so, and vCenter and the watch of Nodes are connected and have sent their complete set. Whether this replica leads, and which part it goes on without, is told by `?verbose` and is no part of it | `readinessProbe` |
+
+A connection serves one request and lasts ten seconds at most; event streams of the status page last 15 minutes. At most 256
+connections are open at once, and one that has not sent its request head within 400 ms (`/metrics`: 2 s) is closed, so that
+clients that connect and send nothing do not keep the kubelet from its answer.
+";
+
+const EVENTS: &str = "
+A change of phase is one Event on the Node, and so is a wait that somebody has to know of. What is repeated within ten
+minutes is not sent again. Cordon and uncordon are part of the write that begins the drain or ends the episode, so they stand
+in its Event. An evicted pod gets one of its own, `Evicted`. Events are written from bounded queues, each once and with a
+deadline: a kube-apiserver that does not take them costs the Events and nothing else. A dry run sends none.
+";
+
+const AFTER_EVENTS: &str = "
+## Conditions
+
+With `NODE_CONDITIONS=well-known` an episode also shows in the Node conditions of
+[KEP-5683](https://github.com/kubernetes/enhancements/issues/5683): `MaintenancePlanned`, `DrainInProgress`, `Drained` and
+`MaintenanceInProgress`, which kube-state-metrics exports by itself. They are removed at its end.
+";
+
+const ANNOTATIONS: &str = "
+What stands on the Node of an episode. Haulout's own annotations are removed when the node is back in service, except
+`fulfilled-request` and `last-episode`. Their prefix is `ANNOTATION_PREFIX`; those of `haulout.dev` have a fixed one.
+";
+
+const TRACING: &str = "
+Each episode is one trace, from the click in vCenter to the uncordon, over restarts too. It is sent by OTLP where an endpoint
+is set:
+
+```
+OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318     # http/protobuf, or with OTEL_EXPORTER_OTLP_PROTOCOL=grpc: 4317
+```
+
+The standard variables are understood: endpoint, protocol, headers, timeout and certificate of `OTEL_EXPORTER_OTLP_*` and
+`OTEL_EXPORTER_OTLP_TRACES_*`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_EXPORTER=none`,
+`OTEL_SDK_DISABLED`. Every episode is traced, so samplers are not asked. A dry run sends nothing.
+
+Search for `haulout.episode`, `k8s.node.name` or `vcenter.host.name`, which stand on every span: the root comes last. Trace
+id and episode id are the same, and each line of the log carries it as `trace_id`. Calls to the kube-apiserver that are made
+for an episode carry its `traceparent`.
+";
