@@ -1,158 +1,21 @@
 //! The client: settings, and one way to call vCenter that logs in, repeats what may be repeated, and names its errors.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use super::commands::{Asked, AskedBy, PowerOnBy, Started};
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
-pub use super::look::AskedBy;
-use super::poll_connection::PollConnection;
-pub use super::power::{Asked, PowerOnBy, Started};
 use super::session::{Session, Sessions};
+pub use super::settings::{Came, OnAnswer, Settings, TakesTurns, Turns, Waiting};
 use super::soap::{self, Answer, Moref};
+use super::transport::Line;
 use super::xml::Part;
 use super::xml::write::Out;
 use crate::Permit;
-
-/// Where vCenter is and how it is spoken to.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Its SOAP service.
-    pub endpoint: Endpoint,
-    /// Who we are.
-    pub credentials: CredentialSource,
-    /// Whose certificates are believed.
-    pub trust: Trust,
-    /// Longest time for one call other than the long poll, 30 s.
-    pub call_deadline: Duration,
-    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, 120 s: below the idle limit of every proxy, often enough
-    /// to keep the session warm, and seldom enough that the two polls of an idle stream are one call a minute.
-    pub long_poll: Duration,
-    /// How often hosts and lookups are read again although nothing was pushed: `POLL_INTERVAL_SECONDS`.
-    pub reread_every: Duration,
-    /// First pause after the stream broke, 1 s.
-    pub retry_min: Duration,
-    /// Longest pause between attempts to rebuild the stream, 30 s.
-    pub retry_max: Duration,
-    /// How long credentials that vCenter refused are not tried again, 180 s: repeated failures lock the account.
-    /// Changed credentials are tried at once.
-    pub bad_login_hold: Duration,
-    /// Who is told of each call, nobody unless asked for.
-    pub on_answer: OnAnswer,
-    /// Who we are among several of us; it stands in vCenter's list of sessions. Empty where nobody needs to know.
-    pub instance: String,
-    /// Whose turn it is to log in, always ours unless somebody else says otherwise.
-    pub turns: Turns,
-}
-
-/// Several processes with one account take turns to log in, so that together they try wrong credentials no more often than
-/// one.
-#[derive(Clone, Default)]
-pub struct Turns(Option<Arc<dyn TakesTurns>>);
-
-/// Says whose turn it is to log in.
-pub trait TakesTurns: Send + Sync {
-    /// Takes the turn, for `longest` at most; why not, where it is somebody else's.
-    fn take(&self, longest: Duration) -> Waiting<'_, Result<(), String>>;
-
-    /// Ends it. After a refusal nobody else is to try for `hold`.
-    fn end(&self, hold: Option<Duration>) -> Waiting<'_, ()>;
-}
-
-/// Something that is waited for.
-pub type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-impl Turns {
-    /// As `turns` says.
-    pub fn by(turns: impl TakesTurns + 'static) -> Self {
-        Self(Some(Arc::new(turns)))
-    }
-
-    pub(super) fn are_taken(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(super) async fn take(&self, longest: Duration) -> Result<(), String> {
-        match &self.0 {
-            Some(turns) => turns.take(longest).await,
-            None => Ok(()),
-        }
-    }
-
-    pub(super) async fn end(&self, hold: Option<Duration>) {
-        if let Some(turns) = &self.0 {
-            turns.end(hold).await;
-        }
-    }
-}
-
-impl std::fmt::Debug for Turns {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Turns").field(&self.0.is_some()).finish()
-    }
-}
-
-/// Is told of each call that was made: which method, what came of it, and how long it took.
-#[derive(Clone, Default)]
-pub struct OnAnswer(Option<Arc<Listener>>);
-
-type Listener = dyn Fn(&'static str, Came, Duration) + Send + Sync;
-
-/// What came of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Came {
-    /// The answer.
-    Returned,
-    /// A fault.
-    Fault,
-    /// Nothing: no connection, or no answer in time.
-    Nothing,
-    /// Something that cannot be read.
-    Unreadable,
-}
-
-impl OnAnswer {
-    /// Tells `listener`, which must not wait.
-    pub fn tell(listener: impl Fn(&'static str, Came, Duration) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(listener)))
-    }
-
-    pub(super) fn note(&self, method: &'static str, came: Came, began: Instant) {
-        if let Some(listener) = &self.0 {
-            listener(method, came, began.elapsed());
-        }
-    }
-}
-
-impl std::fmt::Debug for OnAnswer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("OnAnswer").field(&self.0.is_some()).finish()
-    }
-}
-
-impl Settings {
-    /// The settings with the defaults above and a re-read every 30 s.
-    pub fn new(endpoint: Endpoint, credentials: CredentialSource, trust: Trust) -> Self {
-        Self {
-            endpoint,
-            credentials,
-            trust,
-            call_deadline: Duration::from_secs(30),
-            long_poll: Duration::from_secs(120),
-            reread_every: Duration::from_secs(30),
-            retry_min: Duration::from_secs(1),
-            retry_max: Duration::from_secs(30),
-            bad_login_hold: Duration::from_secs(180),
-            on_answer: OnAnswer::default(),
-            instance: String::new(),
-            turns: Turns::default(),
-        }
-    }
-}
 
 /// vCenter, with one session that all clones share.
 #[derive(Clone)]
@@ -172,8 +35,7 @@ pub(super) struct Call {
     pub(super) body: Out,
     /// Of the leadership that permits it, for what changes something.
     epoch: Option<u64>,
-    unread_for: Duration,
-    over: Option<Arc<PollConnection>>,
+    line: Line,
 }
 
 impl Call {
@@ -184,8 +46,7 @@ impl Call {
             on: on.clone(),
             body: soap::method(method, on),
             epoch: None,
-            unread_for: Duration::ZERO,
-            over: None,
+            line: Line::Call,
         }
     }
 
@@ -197,15 +58,9 @@ impl Call {
         }
     }
 
-    /// Leaves the answer unread for so long, so that reading it holds up nothing that comes in at the same moment.
-    pub(super) fn unread_for(mut self, time: Duration) -> Self {
-        self.unread_for = time;
-        self
-    }
-
-    /// Goes over a connection of its own, where nothing stands before it.
-    pub(super) fn over(mut self, connection: Arc<PollConnection>) -> Self {
-        self.over = Some(connection);
+    /// Waits for its answer on a connection that no other call takes.
+    pub(super) fn long_poll(mut self) -> Self {
+        self.line = Line::Poll;
         self
     }
 
@@ -288,18 +143,14 @@ impl Vcenter {
             cookie,
             ..
         } = session;
-        let reply = match &call.over {
-            Some(own) => transport.post_over(own, action, cookie, envelope, deadline).await,
-            None => transport.post(action, Some(cookie), envelope, deadline).await,
-        };
+        let reply = transport
+            .post(call.line, action, Some(cookie), envelope, deadline)
+            .await;
         let reply = reply.map_err(|source| Error::Transport {
             operation,
             object: object.clone(),
             source,
         })?;
-        if !call.unread_for.is_zero() {
-            tokio::time::sleep(call.unread_for).await;
-        }
         match soap::read_answer(operation, reply.body) {
             Ok(Answer::Returned(response)) => Ok(response),
             Ok(Answer::Fault { fault, existing }) => {

@@ -9,18 +9,19 @@
 //! What is known of the wire, with captures, is in `proto-notes/`.
 
 pub mod client;
+mod commands;
 pub mod decode;
 pub mod endpoint;
 pub mod error;
 pub mod fault;
 pub mod look;
-pub mod poll_connection;
 pub mod power;
 pub mod privileges;
 pub mod property;
 mod reading;
 pub mod relocate;
 pub mod session;
+pub mod settings;
 pub mod soap;
 pub mod survey;
 pub mod task;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::client::{Error, Vcenter};
+use super::commands::AskedBy;
 use super::decode;
 use super::fault::{Fault, FaultKind};
 use super::property::{Object, Spec, Step};
@@ -15,16 +16,6 @@ use haulout_core::ids::{HostRef, TaskRef, VmRef};
 
 /// Objects per page: a VM, a host, and the recent tasks of both, of which there are 200 at the most, and each is small.
 const PAGE: u32 = 500;
-
-/// What asks for a VM's power to be cut. It is looked at once more right before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AskedBy {
-    /// The host that is on its way into maintenance, or there. Without a host and a task a person asks, and there is nothing
-    /// to look at.
-    pub host: Option<HostRef>,
-    /// The task that puts it there.
-    pub task: Option<TaskRef>,
-}
 
 /// A VM as it is right before something is started on it.
 #[derive(Clone, Debug)]

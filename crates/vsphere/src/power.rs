@@ -1,40 +1,14 @@
 //! Power: shut a guest down, cut a VM's power, switch it on. Each looks first, because starting twice is not starting once.
 
 use super::client::{Call, Error, Vcenter};
-use super::look::{AskedBy, Look, TaskKind};
+use super::commands::{Asked, AskedBy, PowerOnBy, Started};
+use super::look::{Look, TaskKind};
 use super::property::{Spec, Step, unreadable};
 use super::soap::{self, Moref, ReplyError};
 use super::update::Power;
 use super::xml::write::Out;
 use crate::Permit;
-use haulout_core::ids::{HostRef, TaskRef, VmRef};
-
-/// What came of a call that starts a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Started {
-    /// Nothing was to do: the VM is in the wanted state.
-    AlreadyThere,
-    /// This task does it, started by this call or found at work. It ends in [`super::update::Update::Task`].
-    Running(TaskRef),
-}
-
-/// What came of asking a guest to shut down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// The guest was asked. The end shows in the VM's power state, or never.
-    Sent,
-    /// The VM is off; nothing was sent.
-    AlreadyOff,
-}
-
-/// Who chooses the host on which a VM starts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PowerOnBy {
-    /// Nobody: it starts on this host, on which it is registered (`PowerOnVM_Task` with its `host`).
-    Host(HostRef),
-    /// DRS (`PowerOnMultiVM_Task` on the VM's datacenter).
-    Drs,
-}
+use haulout_core::ids::VmRef;
 
 impl Vcenter {
     /// Asks the guest of `vm` to shut down (`ShutdownGuest`; API reference, `VirtualMachine`), after a look at the VM and at what asks

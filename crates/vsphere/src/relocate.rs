@@ -1,9 +1,10 @@
 //! Relocate: move a VM that is off to another host, with its disks where they are.
 
 use super::client::{Call, Error, Vcenter};
+use super::commands::{AskedBy, Started};
 use super::fault::{Fault, FaultKind};
-use super::look::{AskedBy, TaskKind};
-use super::power::{Started, started};
+use super::look::TaskKind;
+use super::power::started;
 use super::property::{Spec, Step, unreadable};
 use super::soap::{Moref, ReplyError};
 use super::update::Power;

@@ -10,13 +10,13 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::client::{Came, Settings};
 use super::endpoint::{Credentials, Trust};
 use super::error::{ConnectError, Error, LoginError, TransportError};
 use super::fault::{Fault, FaultKind};
+use super::settings::{Came, Settings};
 use super::soap::{self, Answer, Moref, ReplyError};
 use super::tls;
-use super::transport::Transport;
+use super::transport::{Line, Transport};
 use super::xml::write::Out;
 use super::xml::{Element, Part};
 
@@ -211,7 +211,13 @@ impl Sessions {
         let envelope = soap::envelope(&call, "haulout-logout");
         let sent = session
             .transport
-            .post(&session.soap_action, Some(&session.cookie), envelope, GOODBYE)
+            .post(
+                Line::Call,
+                &session.soap_action,
+                Some(&session.cookie),
+                envelope,
+                GOODBYE,
+            )
             .await;
         match sent {
             Ok(_) => tracing::debug!(generation = session.generation, "logged out of vCenter"),
@@ -352,7 +358,13 @@ impl Sessions {
         let envelope = soap::envelope(call, "haulout-login");
         let began = tokio::time::Instant::now();
         let reply = transport
-            .post(soap_action, None, envelope, self.settings.call_deadline)
+            .post(
+                Line::Call,
+                soap_action,
+                None,
+                envelope,
+                self.settings.call_deadline,
+            )
             .await;
         let read = reply
             .map_err(|error| (Came::Nothing, step(method, error)))

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use super::super::client::{Call, Error, Vcenter};
-use super::super::poll_connection::PollConnection;
 use super::super::property::{self, Spec, Step, UpdateSet, dead_session, unreadable};
 use super::super::reading::{MAX_OBJECTS, Read};
 use super::super::session::Session;
@@ -72,17 +71,7 @@ pub(super) struct Feed {
     /// filter it is made when there is something to follow: a poll that waits hears of a filter that is made
     /// meanwhile (vSphere Web Services SDK Programming Guide, "Property Filters").
     list: OnceCell<Moref>,
-    connection: Arc<PollConnection>,
     remains: Remains,
-}
-
-/// A question of a long poll.
-pub(super) struct Poll<'a> {
-    pub(super) collector: &'a Moref,
-    pub(super) connection: &'a Arc<PollConnection>,
-    pub(super) version: &'a str,
-    /// How long the answer lies unread.
-    pub(super) unread_for: Duration,
 }
 
 /// What was made in a session and has to be destroyed in it, oldest first, each with the method that destroys it. Clones
@@ -184,30 +173,19 @@ impl Feed {
             collector,
             hosts,
             list: OnceCell::new(),
-            connection: Arc::new(session.transport.poll_connection()),
             remains: remains.clone(),
         };
-        // The first poll comes right after, over a connection that takes a handshake. A filter that is refused is told without it.
-        tokio::try_join!(feed.filter(&feed.collector, feed.host_spec()), async {
-            feed.connection.prepare().await;
-            Ok(())
-        })?;
+        feed.filter(&feed.collector, feed.host_spec()).await?;
         Ok(feed)
     }
 
     /// The next set of hosts, our VMs, and the tasks of both; `None` when nothing happened for the length of the long poll.
     pub(super) async fn wait(&self, version: &str) -> Result<Option<UpdateSet>, Error> {
-        let poll = Poll {
-            collector: &self.collector,
-            connection: &self.connection,
-            version,
-            unread_for: Duration::ZERO,
-        };
-        self.poll(poll).await
+        self.poll(&self.collector, version).await
     }
 
     /// Asks one of the collectors for what comes after a version of it.
-    pub(super) async fn poll(&self, poll: Poll<'_>) -> Result<Option<UpdateSet>, Error> {
+    pub(super) async fn poll(&self, collector: &Moref, version: &str) -> Result<Option<UpdateSet>, Error> {
         let settings = &self.vcenter.settings;
         let options = Out::new("options")
             .with(Out::text(
@@ -215,11 +193,10 @@ impl Feed {
                 settings.long_poll.as_secs().max(1).to_string(),
             ))
             .with(Out::text("maxObjectUpdates", SET.to_string()));
-        let call = Call::to("WaitForUpdatesEx", poll.collector)
-            .with(Out::text("version", poll.version))
+        let call = Call::to("WaitForUpdatesEx", collector)
+            .with(Out::text("version", version))
             .with(options)
-            .over(poll.connection.clone())
-            .unread_for(poll.unread_for);
+            .long_poll();
         // The server may answer late by as much as its calculation takes, as it may with every other call.
         let deadline = settings.long_poll + settings.call_deadline;
         let response = self.vcenter.call_within(&self.session, &call, deadline).await?;
