@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::call::Call;
 pub use super::commands::{Asked, AskedBy, PowerOnBy, Started};
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
 use super::session::{Session, Sessions};
 pub use super::settings::{Came, OnAnswer, Settings, TakesTurns, Turns, Waiting};
-use super::soap::{self, Answer, Moref};
-use super::transport::Line;
-use super::xml::Part;
-use super::xml::write::Out;
-use crate::Permit;
+use super::soap::{self, Answer, ReplyError};
+use super::xml::Element;
 
 /// vCenter, with one session that all clones share.
 #[derive(Clone)]
@@ -25,50 +23,6 @@ pub struct Vcenter {
     calls: Arc<AtomicU64>,
     /// Which node what is asked for is about.
     subject: Arc<str>,
-}
-
-/// One call: what, and on what. It is sent once; what only reads is asked again by [`Vcenter::retrieve`].
-#[derive(Clone)]
-pub(super) struct Call {
-    pub(super) method: &'static str,
-    pub(super) on: Moref,
-    pub(super) body: Out,
-    /// Of the leadership that permits it, for what changes something.
-    epoch: Option<u64>,
-    line: Line,
-}
-
-impl Call {
-    /// A call that reads, or that concerns nothing but what lives in our session.
-    pub(super) fn to(method: &'static str, on: &Moref) -> Self {
-        Self {
-            method,
-            on: on.clone(),
-            body: soap::method(method, on),
-            epoch: None,
-            line: Line::Call,
-        }
-    }
-
-    /// A call that changes something for others, which `permit` permits.
-    pub(super) fn under(permit: &impl Permit, method: &'static str, on: &Moref) -> Self {
-        Self {
-            epoch: Some(permit.epoch()),
-            ..Self::to(method, on)
-        }
-    }
-
-    /// Waits for its answer on a connection that no other call takes.
-    pub(super) fn long_poll(mut self) -> Self {
-        self.line = Line::Poll;
-        self
-    }
-
-    /// With one more argument, in the schema's order.
-    pub(super) fn with(mut self, argument: Out) -> Self {
-        self.body = self.body.with(argument);
-        self
-    }
 }
 
 impl Vcenter {
@@ -110,20 +64,28 @@ impl Vcenter {
         self.sessions.logout().await;
     }
 
-    /// Calls in this session and no other, once. A fault that says the session is gone gives it up.
-    pub(super) async fn call_in(&self, session: &Session, call: &Call) -> Result<Part, Error> {
-        self.call_within(session, call, self.settings.call_deadline).await
+    /// Calls in this session and no other, once, and reads the response with `read`. A fault that says the session is gone gives
+    /// it up.
+    pub(super) async fn call_in<T>(
+        &self,
+        session: &Session,
+        call: &Call,
+        read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
+    ) -> Result<T, Error> {
+        let deadline = self.settings.call_deadline;
+        self.call_within(session, call, deadline, read).await
     }
 
     /// As [`Vcenter::call_in`], with a deadline of its own.
-    pub(super) async fn call_within(
+    pub(super) async fn call_within<T>(
         &self,
         session: &Session,
         call: &Call,
         deadline: Duration,
-    ) -> Result<Part, Error> {
+        read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
+    ) -> Result<T, Error> {
         let began = Instant::now();
-        let answer = self.exchange(session, call, deadline).await;
+        let answer = self.exchange(session, call, deadline, read).await;
         let came = match &answer {
             Ok(_) => Came::Returned,
             Err(Error::Refused { .. }) => Came::Fault,
@@ -134,7 +96,13 @@ impl Vcenter {
         answer
     }
 
-    async fn exchange(&self, session: &Session, call: &Call, deadline: Duration) -> Result<Part, Error> {
+    async fn exchange<T>(
+        &self,
+        session: &Session,
+        call: &Call,
+        deadline: Duration,
+        read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
+    ) -> Result<T, Error> {
         let (operation, object) = (call.method, call.on.to_string());
         let envelope = soap::envelope(&call.body, &self.operation_id(call));
         let Session {
@@ -151,7 +119,7 @@ impl Vcenter {
             object: object.clone(),
             source,
         })?;
-        match soap::read_answer(operation, reply.body) {
+        match soap::read_answer(operation, &reply.body, read) {
             Ok(Answer::Returned(response)) => Ok(response),
             Ok(Answer::Fault { fault, existing }) => {
                 if super::fault::ends_session(&fault, &call.on) {

@@ -1,11 +1,15 @@
 //! Power: shut a guest down, cut a VM's power, switch it on. Each looks first, because starting twice is not starting once.
 
-use super::client::{Call, Error, Vcenter};
+use super::call::Call;
+use super::client::Vcenter;
 use super::commands::{Asked, AskedBy, PowerOnBy, Started};
+use super::error::Error;
 use super::look::{Look, TaskKind};
-use super::property::{Spec, Step, unreadable};
-use super::soap::{self, Moref, ReplyError};
+use super::moref::Moref;
+use super::property::{Spec, Step};
+use super::soap::{self, ReplyError};
 use super::update::Power;
+use super::xml::Element;
 use super::xml::write::Out;
 use crate::Permit;
 use haulout_core::ids::VmRef;
@@ -32,8 +36,8 @@ impl Vcenter {
         look.still_asked(METHOD, vm)?;
         look.is_free(METHOD, vm)?;
         let call = Call::under(permit, METHOD, &vm.into());
-        match self.call_in(&look.session, &call).await {
-            Ok(_) => Ok(Asked::Sent),
+        match self.call_in(&look.session, &call, soap::nothing).await {
+            Ok(()) => Ok(Asked::Sent),
             Err(Error::Refused {
                 existing: Some(Power::Off),
                 ..
@@ -102,8 +106,8 @@ impl Vcenter {
 
     /// Sends a call that starts a task, in the session of the look. A VM that turns out to be in the wanted state is already there.
     async fn start(&self, look: &Look, call: &Call, wanted: Power) -> Result<Started, Error> {
-        match self.call_in(&look.session, call).await {
-            Ok(response) => started(call, &response),
+        match self.call_in(&look.session, call, read_started).await {
+            Ok(started) => Ok(started),
             Err(Error::Refused {
                 existing: Some(power),
                 ..
@@ -125,19 +129,17 @@ impl Vcenter {
             .find(|moref| moref.kind == "Datacenter")
             .ok_or_else(|| {
                 let call = Call::to("RetrievePropertiesEx", &start);
-                unreadable(
-                    &call,
-                    ReplyError::value(format!("the datacenter above {start}"), "visible to us"),
-                )
+                call.unreadable(ReplyError::value(
+                    format!("the datacenter above {start}"),
+                    "visible to us",
+                ))
             })
     }
 }
 
-/// The task that `call` returned.
-pub(super) fn started(call: &Call, response: &super::xml::Part) -> Result<Started, Error> {
-    let moref = soap::returned_moref(response).map_err(|source| unreadable(call, source))?;
-    let task = moref
-        .task()
-        .ok_or_else(|| unreadable(call, ReplyError::value("returnval", "a Task")))?;
-    Ok(Started::Running(task))
+/// Reads the task that a method returns.
+pub(super) fn read_started(response: &Element<'_>) -> Result<Started, ReplyError> {
+    let task = soap::returned_moref(response)?.task();
+    task.map(Started::Running)
+        .ok_or_else(|| ReplyError::value("returnval", "a Task"))
 }

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::super::client::{Call, Error, Vcenter};
-use super::super::property::{self, Spec, Step, UpdateSet, dead_session, unreadable};
-use super::super::reading::{MAX_OBJECTS, Read};
-use super::super::session::Session;
-use super::super::soap::{self, Moref, ReplyError};
-use super::super::task;
-use super::super::xml::write::Out;
+use crate::call::Call;
+use crate::client::{Error, Vcenter};
+use crate::moref::Moref;
+use crate::property::{self, EVACUATION, Spec, Step, UpdateSet};
+use crate::reading::{MAX_OBJECTS, Read};
+use crate::session::Session;
+use crate::soap::{self, ReplyError};
+use crate::task;
+use crate::xml::write::Out;
 use haulout_core::ids::TaskRef;
 
 /// Tearing down is a courtesy to vCenter, which would otherwise keep the objects until the session idles out.
@@ -25,8 +27,6 @@ const SETS: usize = 1_000;
 /// Objects per page of what is read again. It is a few small properties of each, so all hosts of the largest vCenter, the
 /// VMs of ours on them and their tasks go into one call.
 const AGAIN: u32 = 10_000;
-/// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
-pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
 
 /// Read of every host when it appears; what changes during its life is small.
 const HOST: &[&str] = &[
@@ -135,14 +135,19 @@ impl Remains {
     }
 
     async fn attempt(&self, call: &Call) {
-        if let Err(error) = self.vcenter.call_within(&self.session, call, TEAR_DOWN).await {
+        let call_within = self
+            .vcenter
+            .call_within(&self.session, call, TEAR_DOWN, soap::nothing);
+        if let Err(error) = call_within.await {
             tracing::debug!(method = call.method, error = %error.chain(), "not torn down");
         }
     }
 
     pub(super) async fn make(&self, call: Call, destroy: &'static str) -> Result<Moref, Error> {
-        let response = self.vcenter.call_in(&self.session, &call).await?;
-        let moref = soap::returned_moref(&response).map_err(|source| unreadable(&call, source))?;
+        let moref = self
+            .vcenter
+            .call_in(&self.session, &call, soap::returned_moref)
+            .await?;
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.push((destroy, moref.clone()));
         Ok(moref)
@@ -199,8 +204,11 @@ impl Feed {
             .long_poll();
         // The server may answer late by as much as its calculation takes, as it may with every other call.
         let deadline = settings.long_poll + settings.call_deadline;
-        let response = self.vcenter.call_within(&self.session, &call, deadline).await?;
-        let set = property::read_update_set(&response).map_err(|source| unreadable(&call, source))?;
+        let read = property::read_update_set;
+        let set = self
+            .vcenter
+            .call_within(&self.session, &call, deadline, read)
+            .await?;
         let changes = || set.iter().flat_map(|set| &set.changes);
         let objects = changes().map_while(|change| match change {
             property::Change::Upsert(object) => Some(object),
@@ -219,7 +227,7 @@ impl Feed {
         };
         if let Some(why) = dead {
             self.vcenter.sessions.give_up(self.session.generation);
-            return Err(dead_session(&call, &why));
+            return Err(call.dead_session(&why));
         }
         Ok(set)
     }
@@ -227,7 +235,7 @@ impl Feed {
     /// Refuses to follow a set of so many parts, or more objects than a vCenter holds: what is told is kept.
     pub(super) fn unless_endless(&self, sets: usize, objects: usize) -> Result<(), Error> {
         let call = Call::to("WaitForUpdatesEx", &self.collector);
-        endless(sets, objects).map_err(|source| unreadable(&call, source))
+        endless(sets, objects).map_err(|source| call.unreadable(source))
     }
 
     /// Changes what the list holds. Gives those of `add` that do not exist.
@@ -244,12 +252,8 @@ impl Feed {
         for moref in remove {
             call = call.with(Out::moref("remove", moref));
         }
-        let response = self.vcenter.call_in(&self.session, &call).await?;
-        let unresolved = response
-            .element()
-            .children_named("returnval")
-            .filter_map(Moref::read);
-        Ok(unresolved.collect())
+        let unresolved = self.vcenter.call_in(&self.session, &call, soap::returned_morefs);
+        Ok(unresolved.await?.into_iter().collect())
     }
 
     /// Reads hosts, our VMs and their tasks once more, all pages. Where hosts are known and none is read, the view through which
@@ -269,10 +273,7 @@ impl Feed {
         if knows_hosts && !read.objects.iter().any(|object| object.moref.host().is_some()) {
             self.vcenter.sessions.give_up(self.session.generation);
             let call = Call::to("RetrievePropertiesEx", &self.hosts);
-            return Err(dead_session(
-                &call,
-                "none of the hosts stands in our view any more",
-            ));
+            return Err(call.dead_session("none of the hosts stands in our view any more"));
         }
         Ok(read)
     }
@@ -345,8 +346,7 @@ impl Feed {
         let call = Call::to("CreateFilter", collector)
             .with(spec.render("spec"))
             .with(Out::text("partialUpdates", "false"));
-        self.vcenter.call_in(&self.session, &call).await?;
-        Ok(())
+        self.vcenter.call_in(&self.session, &call, soap::nothing).await
     }
 
     /// A refusal of something that the stream can do without is told and passed over.

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::super::client::{Call, Error, TransportError};
-use super::super::property::{Spec, UpdateSet};
-use super::super::soap::Moref;
-use super::super::xml::write::Out;
 use super::feed::Feed;
+use crate::call::Call;
+use crate::error::{Error, TransportError};
+use crate::moref::Moref;
+use crate::property::{Spec, UpdateSet};
+use crate::soap;
+use crate::xml::write::Out;
 
 /// Tasks on the history's page: some 100 KiB. It is sent whole whenever any task of the vCenter begins or ends. A task is pushed
 /// off it unseen only where a hundred more begin between two looks, a second apart; it is then found in `recentTask`, of
@@ -78,7 +80,9 @@ impl History {
         let history = self.make_collector(tasks).await?;
         let size =
             Call::to("SetCollectorPageSize", &history).with(Out::text("maxCount", HISTORY_PAGE.to_string()));
-        feed.vcenter().call_in(&feed.session, &size).await?;
+        feed.vcenter()
+            .call_in(&feed.session, &size, soap::nothing)
+            .await?;
         let spec = Spec::default()
             .read("TaskHistoryCollector", &["latestPage"])
             .of(&history, Vec::new());
