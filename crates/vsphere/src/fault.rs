@@ -12,7 +12,7 @@ mod families;
 
 /// Whether it says that the session is no more (`proto-notes/session.md`): directly, or by denying one of the
 /// objects that live in the session.
-pub fn ends_session(fault: &Fault, about: &Moref) -> bool {
+pub(crate) fn ends_session(fault: &Fault, about: &Moref) -> bool {
     match &fault.kind {
         FaultKind::NotAuthenticated => true,
         FaultKind::ManagedObjectNotFound => about.is_of_session(),

@@ -1,11 +1,14 @@
 //! Readers of what a server sends, without a server: for the targets in `crates/vsphere/fuzz/`, for the tests that run the same
 //! over captures, and for benches.
 
+use quick_xml::events::Event;
+use quick_xml::reader::NsReader;
+
 use super::property::{Change, Object, UpdateSet, is_of_dead_session, read_page, read_update_set};
 use super::soap::{self, Answer, ReplyError, read_answer};
 use super::update::Update;
 use super::updates::shadow::Shadow;
-use super::xml::{self, Element, Shape};
+use super::xml::{self, Element, Shape, Space};
 use super::{session, survey};
 
 /// Reads `body` as any of the answers that are asked for, and does with it what the program does.
@@ -38,14 +41,49 @@ pub fn reply(body: &[u8]) {
 /// Reads `document` as XML.
 ///
 /// # Panics
-/// Where more was read than the limits allow.
+/// Where more was read than the limits allow, or a name belongs elsewhere than quick-xml's own reader of namespaces finds.
 pub fn xml(document: &[u8]) {
     if let Ok(root) = xml::parse(document, Shape::default()) {
+        let mut names = Vec::new();
+        list_names(&root, &mut names);
+        assert_eq!(names, names_by_ns_reader(document));
         let (elements, depth) = measured(&root);
         assert!(
             elements <= xml::MAX_ELEMENTS && depth <= xml::MAX_DEPTH,
             "{elements} elements, {depth} deep"
         );
+    }
+}
+
+fn list_names(element: &Element<'_>, names: &mut Vec<(Space, String)>) {
+    names.push((element.space(), element.name().to_owned()));
+    element.children().for_each(|child| list_names(child, names));
+}
+
+/// Where quick-xml finds that the names of a well-formed document belong.
+fn names_by_ns_reader(document: &[u8]) -> Vec<(Space, String)> {
+    let mut reader = NsReader::from_reader(document);
+    let (mut names, mut buffer) = (Vec::new(), Vec::new());
+    loop {
+        let Ok(event) = reader.read_event_into(&mut buffer) else {
+            return names;
+        };
+        match &event {
+            Event::Eof => return names,
+            Event::Start(start) | Event::Empty(start) => {
+                let (namespace, local) = reader.resolver().resolve_element(start.name());
+                names.push((Space::of(&namespace), local.into_inner().to_owned()));
+            }
+            Event::End(_)
+            | Event::Text(_)
+            | Event::CData(_)
+            | Event::Comment(_)
+            | Event::Decl(_)
+            | Event::PI(_)
+            | Event::DocType(_)
+            | Event::GeneralRef(_) => {}
+        }
+        buffer.clear();
     }
 }
 

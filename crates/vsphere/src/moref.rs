@@ -8,11 +8,11 @@ use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef};
 
 /// A managed object reference with its type. The value is opaque.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moref {
+pub(crate) struct Moref {
     /// The managed object type, `HostSystem`.
-    pub kind: Cow<'static, str>,
+    pub(crate) kind: Cow<'static, str>,
     /// The value, `host-21`; brackets appear in the references of session objects.
-    pub value: Arc<str>,
+    pub(crate) value: Arc<str>,
 }
 
 /// The types that nearly all references have, so that these need no text of their own.
@@ -27,7 +27,7 @@ const KINDS: &[&str] = &[
 
 impl Moref {
     /// From its two parts.
-    pub fn new(kind: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
+    pub(crate) fn new(kind: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
         Self {
             kind: kind.into(),
             value: value.into(),
@@ -45,33 +45,33 @@ impl Moref {
     }
 
     /// As a host, if it is one.
-    pub fn host(&self) -> Option<HostRef> {
+    pub(crate) fn host(&self) -> Option<HostRef> {
         (self.kind == "HostSystem").then(|| HostRef::new(Arc::clone(&self.value)))
     }
 
     /// As a VM, if it is one.
-    pub fn vm(&self) -> Option<VmRef> {
+    pub(crate) fn vm(&self) -> Option<VmRef> {
         (self.kind == "VirtualMachine").then(|| VmRef::new(Arc::clone(&self.value)))
     }
 
     /// As a task, if it is one.
-    pub fn task(&self) -> Option<TaskRef> {
+    pub(crate) fn task(&self) -> Option<TaskRef> {
         (self.kind == "Task").then(|| TaskRef::new(Arc::clone(&self.value)))
     }
 
     /// As a compute resource, if it is one.
-    pub fn compute(&self) -> Option<ComputeRef> {
+    pub(crate) fn compute(&self) -> Option<ComputeRef> {
         matches!(&*self.kind, "ClusterComputeResource" | "ComputeResource")
             .then(|| ComputeRef::new(Arc::clone(&self.value)))
     }
 
     /// As a datastore, if it is one.
-    pub fn datastore(&self) -> Option<DatastoreRef> {
+    pub(crate) fn datastore(&self) -> Option<DatastoreRef> {
         (self.kind == "Datastore").then(|| DatastoreRef::new(Arc::clone(&self.value)))
     }
 
     /// Whether it lives in a session and dies with it (`proto-notes/session.md`).
-    pub fn is_of_session(&self) -> bool {
+    pub(crate) fn is_of_session(&self) -> bool {
         self.value.starts_with("session[")
     }
 }

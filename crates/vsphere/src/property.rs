@@ -192,18 +192,8 @@ impl Value {
     }
 
     pub(crate) fn morefs(&self) -> &[Moref] {
-        match self {
-            Self::Morefs(morefs) => morefs,
-            Self::Text(_)
-            | Self::Moref(_)
-            | Self::Devices(_)
-            | Self::Addresses(_)
-            | Self::PciDevices(_)
-            | Self::Bindings(_)
-            | Self::Drs(_)
-            | Self::Fault(_)
-            | Self::Tasks(_) => &[],
-        }
+        let Self::Morefs(morefs) = self else { return &[] };
+        morefs
     }
 }
 

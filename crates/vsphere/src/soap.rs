@@ -104,9 +104,13 @@ pub(crate) const TASK_INFO: &[&str] = &[
     "queueTime",
 ];
 
-/// Of an object the property that exceeds a limit is given up, and of a page the task that does.
+/// What is kept of the elements that replies have thousands of. Of an object the property that exceeds a limit is given up, and of a page the task that does.
 const REPLY: Shape = Shape {
-    sparse: Some(("TaskInfo", TASK_INFO)),
+    sparse: &[
+        ("TaskInfo", TASK_INFO),
+        ("HostPciDevice", &["id", "vendorId", "deviceId"]),
+        ("HostPciPassthruInfo", &["id", "passthruActive"]),
+    ],
     bulkheads: &[
         "changeSet",
         "propSet",

@@ -67,7 +67,7 @@ enum Content<'t> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shape {
     /// Elements of that name keep only the children of these names.
-    pub(crate) sparse: Option<(&'static str, &'static [&'static str])>,
+    pub(crate) sparse: &'static [(&'static str, &'static [&'static str])],
     /// Where a limit is exceeded, the innermost of these elements loses the child in which that happens, and is
     /// [marked](Element::breach). Without such an element around it the whole document is refused.
     pub(crate) bulkheads: &'static [&'static str],

@@ -92,7 +92,7 @@ fn captures_whole_and_damaged_make_no_panic() {
     for capture in &captures {
         fuzz::reply(capture);
         fuzz::xml(capture);
-        for _ in 0..150 {
+        for _ in 0..60 {
             let damaged = damaged(capture, &captures, &mut numbers);
             fuzz::reply(&damaged);
             fuzz::xml(&damaged);

@@ -25,6 +25,16 @@ pub(super) struct Builder<'t> {
     bulkheads: usize,
 }
 
+impl Space {
+    pub(crate) fn of(namespace: &ResolveResult<'_>) -> Self {
+        match namespace {
+            ResolveResult::Bound(Namespace(VIM25)) => Self::Vim,
+            ResolveResult::Bound(Namespace(ENVELOPE)) => Self::Envelope,
+            ResolveResult::Bound(_) | ResolveResult::Unbound | ResolveResult::Unknown(_) => Self::Other,
+        }
+    }
+}
+
 impl<'t> Builder<'t> {
     pub(super) fn new(text: &'t str, shape: Shape) -> Self {
         let mut reader = Reader::from_str(text);
@@ -113,11 +123,7 @@ impl<'t> Builder<'t> {
             _ => self.attributes(start)?,
         };
         let (namespace, local) = self.namespaces.resolve_element(start.name());
-        let space = match namespace {
-            ResolveResult::Bound(Namespace(VIM25)) => Space::Vim,
-            ResolveResult::Bound(Namespace(ENVELOPE)) => Space::Envelope,
-            ResolveResult::Bound(_) | ResolveResult::Unbound | ResolveResult::Unknown(_) => Space::Other,
-        };
+        let space = Space::of(&namespace);
         Ok(Element {
             name: self.lent(local.into_inner()),
             space,
@@ -131,7 +137,7 @@ impl<'t> Builder<'t> {
     fn content(&mut self, element: &mut Element<'t>) -> Result<(), XmlError> {
         let is_bulkhead = element.space == Space::Vim && self.shape.bulkheads.contains(&&*element.name);
         self.bulkheads += usize::from(is_bulkhead);
-        let sparse = self.shape.sparse.filter(|(of, _)| *of == element.name);
+        let sparse = self.shape.sparse.iter().find(|(of, _)| *of == element.name);
         loop {
             let elements = self.elements;
             let read = match self.event(Some(&element.name))? {

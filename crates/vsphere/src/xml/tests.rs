@@ -1,7 +1,7 @@
 use super::*;
 
 const SHAPE: Shape = Shape {
-    sparse: Some(("sparse", &["kept"])),
+    sparse: &[("sparse", &["kept"])],
     bulkheads: &["hold"],
 };
 
