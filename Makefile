@@ -88,9 +88,11 @@ fuzz: ## feed the readers of what vCenter sends with damaged replies (4 minutes;
 			-max_total_time=$(FUZZ_SECONDS) -dict=fuzz/xml.dict -timeout=10 || exit 1; \
 	done
 
-# Every bench that Cargo.toml names; each keeps its table, and all of them go into one document.
+# Every bench that Cargo.toml names; each keeps its table, and all of them go into one directory of benches/results.
 BENCHES := $(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml)
 FIGURES := $(CURDIR)/target/figures
+RESULTS = benches/results/$(shell date -u +%F)-$(shell nproc)-cores$(if $(QUICK),-quick)
+MEASURED = commit $(shell git describe --always --dirty), $(shell nproc) cores, $(shell sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 # Built as the release is, with link-time optimisation, which takes minutes more: a tenth of a millisecond counts there.
 AS_SHIPPED := detection_latency
 as_shipped = HAULOUT_BENCH_PROFILE=release cargo bench --locked --profile release
@@ -99,9 +101,9 @@ bench_of = $(if $(filter $(1),$(AS_SHIPPED)),$(as_shipped),cargo bench --locked)
 .PHONY: bench
 bench: export RUST_BACKTRACE = 0
 bench: export HAULOUT_FIGURES = $(FIGURES)
-bench: ## measure everything and write the table (more than an hour; QUICK=1 is the smallest run)
+bench: ## measure everything and write it to benches/results (more than an hour; QUICK=1 is the smallest run)
 	$(need_toolchains)
 	cargo run --quiet --locked -p haulout-lab --bin lab -- build
 	rm -rf $(FIGURES)
 	$(foreach bench,$(BENCHES),$(call bench_of,$(bench)) &&) true
-	cargo run --quiet --locked -p haulout-lab --bin lab -- figures $(FIGURES) --document benches/README.md --json benches/figures.json
+	cargo run --quiet --locked -p haulout-lab --bin lab -- figures $(FIGURES) --into $(RESULTS) --about "$(MEASURED)"
