@@ -79,6 +79,19 @@ mutants: ## break the program in one place at a time, and list what no test noti
 	@cargo mutants --version >/dev/null 2>&1 || { echo "cargo-mutants is missing: cargo install cargo-mutants --locked" >&2; exit 1; }
 	cargo mutants --workspace --output $(MUTANTS) --baseline skip --timeout 600 $(if $(SHARD),--shard $(SHARD) --sharding round-robin)
 
+# `crates/vsphere/fuzz/README.md`. FUZZ_SECONDS is for each target.
+FUZZ_SECONDS ?= 120
+.PHONY: fuzz
+fuzz: ## feed the readers of what vCenter sends with damaged replies (4 minutes; FUZZ_SECONDS=n is for each of the two targets)
+	$(need_toolchains)
+	@cargo fuzz --version >/dev/null 2>&1 || { echo "cargo-fuzz is missing: cargo install cargo-fuzz --locked" >&2; exit 1; }
+	@cargo +nightly --version >/dev/null 2>&1 || { echo "a nightly toolchain is missing: rustup toolchain install nightly --profile minimal" >&2; exit 1; }
+	cd crates/vsphere && for target in reply xml; do \
+		mkdir -p fuzz/corpus/$$target && \
+		cargo +nightly fuzz run $$target fuzz/corpus/$$target $(CURDIR)/proto-notes/captures -- \
+			-max_total_time=$(FUZZ_SECONDS) -dict=fuzz/xml.dict -timeout=10 || exit 1; \
+	done
+
 # Every bench that Cargo.toml names; each keeps its table, and all of them go into one directory of benches/results.
 BENCHES := $(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml)
 FIGURES := $(CURDIR)/target/figures

@@ -21,10 +21,8 @@ use haulout::maintenance::episode::{Cordon, Phase, Record};
 use haulout::maintenance::observed::{HostState, PowerSeen};
 use haulout::maintenance::policy::{DrainTimeoutAction, MaxUnavailable};
 use haulout::maintenance::record;
-use haulout::vsphere::property::{UpdateSet, read_update_set};
-use haulout::vsphere::soap::{Answer, read_answer};
+use haulout::vsphere::fuzz::{Decoded, update_set};
 use haulout::vsphere::update::Update;
-use haulout::vsphere::updates::shadow::Shadow;
 use haulout_lab::figures::{Samples, Table, is_quick};
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -222,18 +220,13 @@ fn walk_resolved(text: &str) -> usize {
     }
 }
 
-fn decoded(text: &str) -> anyhow::Result<UpdateSet> {
-    match read_answer("WaitForUpdatesEx", text.as_bytes())? {
-        Answer::Returned(response) => read_update_set(&response)?.context("nothing happened in it"),
-        Answer::Fault { fault, .. } => anyhow::bail!("{fault}"),
-    }
+fn decoded(text: &str) -> anyhow::Result<Decoded> {
+    update_set(text.as_bytes())?.context("nothing happened in it")
 }
 
-fn folded(set: &UpdateSet) -> usize {
-    let mut shadow = Shadow::default();
-    shadow.apply(set.changes.clone());
+fn folded(set: &Decoded) -> usize {
     let mut inventory = inventory();
-    for update in shadow.tell() {
+    for update in set.updates() {
         inventory.apply(Fact::Vsphere(update));
     }
     inventory.apply(Fact::Vsphere(Update::Settled));

@@ -1,16 +1,13 @@
-//! What a vCenter answers, well-formed and hostile, and what the client makes of it.
+//! The client against a server that answers what the test says.
 
 #[cfg(test)]
 mod soap {
     mod bounds;
-    mod captures;
     mod history;
-    mod hostile;
     mod orphans;
     mod power;
     mod server;
     mod sessions;
     mod stream;
-    mod survey;
     mod tasks;
 }

@@ -3,6 +3,8 @@
 //!
 //! Nothing here reads a clock, opens a connection or writes a log.
 
+#![deny(unreachable_pub)]
+
 pub mod facts;
 pub mod ids;
 pub mod inventory;

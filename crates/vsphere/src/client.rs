@@ -1,158 +1,19 @@
 //! The client: settings, and one way to call vCenter that logs in, repeats what may be repeated, and names its errors.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::call::Call;
+pub use super::commands::{Asked, AskedBy, PowerOnBy, Started};
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
-pub use super::look::AskedBy;
-use super::poll_connection::PollConnection;
-pub use super::power::{Asked, PowerOnBy, Started};
 use super::session::{Session, Sessions};
-use super::soap::{self, Answer, Moref};
-use super::xml::Part;
-use super::xml::write::Out;
-use crate::Permit;
-
-/// Where vCenter is and how it is spoken to.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Its SOAP service.
-    pub endpoint: Endpoint,
-    /// Who we are.
-    pub credentials: CredentialSource,
-    /// Whose certificates are believed.
-    pub trust: Trust,
-    /// Longest time for one call other than the long poll, 30 s.
-    pub call_deadline: Duration,
-    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, 120 s: below the idle limit of every proxy, often enough
-    /// to keep the session warm, and seldom enough that the two polls of an idle stream are one call a minute.
-    pub long_poll: Duration,
-    /// How often hosts and lookups are read again although nothing was pushed: `POLL_INTERVAL_SECONDS`.
-    pub reread_every: Duration,
-    /// First pause after the stream broke, 1 s.
-    pub retry_min: Duration,
-    /// Longest pause between attempts to rebuild the stream, 30 s.
-    pub retry_max: Duration,
-    /// How long credentials that vCenter refused are not tried again, 180 s: repeated failures lock the account.
-    /// Changed credentials are tried at once.
-    pub bad_login_hold: Duration,
-    /// Who is told of each call, nobody unless asked for.
-    pub on_answer: OnAnswer,
-    /// Who we are among several of us; it stands in vCenter's list of sessions. Empty where nobody needs to know.
-    pub instance: String,
-    /// Whose turn it is to log in, always ours unless somebody else says otherwise.
-    pub turns: Turns,
-}
-
-/// Several processes with one account take turns to log in, so that together they try wrong credentials no more often than
-/// one.
-#[derive(Clone, Default)]
-pub struct Turns(Option<Arc<dyn TakesTurns>>);
-
-/// Says whose turn it is to log in.
-pub trait TakesTurns: Send + Sync {
-    /// Takes the turn, for `longest` at most; why not, where it is somebody else's.
-    fn take(&self, longest: Duration) -> Waiting<'_, Result<(), String>>;
-
-    /// Ends it. After a refusal nobody else is to try for `hold`.
-    fn end(&self, hold: Option<Duration>) -> Waiting<'_, ()>;
-}
-
-/// Something that is waited for.
-pub type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-impl Turns {
-    /// As `turns` says.
-    pub fn by(turns: impl TakesTurns + 'static) -> Self {
-        Self(Some(Arc::new(turns)))
-    }
-
-    pub(super) fn are_taken(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(super) async fn take(&self, longest: Duration) -> Result<(), String> {
-        match &self.0 {
-            Some(turns) => turns.take(longest).await,
-            None => Ok(()),
-        }
-    }
-
-    pub(super) async fn end(&self, hold: Option<Duration>) {
-        if let Some(turns) = &self.0 {
-            turns.end(hold).await;
-        }
-    }
-}
-
-impl std::fmt::Debug for Turns {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Turns").field(&self.0.is_some()).finish()
-    }
-}
-
-/// Is told of each call that was made: which method, what came of it, and how long it took.
-#[derive(Clone, Default)]
-pub struct OnAnswer(Option<Arc<Listener>>);
-
-type Listener = dyn Fn(&'static str, Came, Duration) + Send + Sync;
-
-/// What came of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Came {
-    /// The answer.
-    Returned,
-    /// A fault.
-    Fault,
-    /// Nothing: no connection, or no answer in time.
-    Nothing,
-    /// Something that cannot be read.
-    Unreadable,
-}
-
-impl OnAnswer {
-    /// Tells `listener`, which must not wait.
-    pub fn tell(listener: impl Fn(&'static str, Came, Duration) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(listener)))
-    }
-
-    pub(super) fn note(&self, method: &'static str, came: Came, began: Instant) {
-        if let Some(listener) = &self.0 {
-            listener(method, came, began.elapsed());
-        }
-    }
-}
-
-impl std::fmt::Debug for OnAnswer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("OnAnswer").field(&self.0.is_some()).finish()
-    }
-}
-
-impl Settings {
-    /// The settings with the defaults above and a re-read every 30 s.
-    pub fn new(endpoint: Endpoint, credentials: CredentialSource, trust: Trust) -> Self {
-        Self {
-            endpoint,
-            credentials,
-            trust,
-            call_deadline: Duration::from_secs(30),
-            long_poll: Duration::from_secs(120),
-            reread_every: Duration::from_secs(30),
-            retry_min: Duration::from_secs(1),
-            retry_max: Duration::from_secs(30),
-            bad_login_hold: Duration::from_secs(180),
-            on_answer: OnAnswer::default(),
-            instance: String::new(),
-            turns: Turns::default(),
-        }
-    }
-}
+pub use super::settings::{Came, OnAnswer, Settings, TakesTurns, Turns, Waiting};
+use super::soap::{self, Answer, ReplyError};
+use super::xml::Element;
 
 /// vCenter, with one session that all clones share.
 #[derive(Clone)]
@@ -162,58 +23,6 @@ pub struct Vcenter {
     calls: Arc<AtomicU64>,
     /// Which node what is asked for is about.
     subject: Arc<str>,
-}
-
-/// One call: what, and on what. It is sent once; what only reads is asked again by [`Vcenter::retrieve`].
-#[derive(Clone)]
-pub(super) struct Call {
-    pub(super) method: &'static str,
-    pub(super) on: Moref,
-    pub(super) body: Out,
-    /// Of the leadership that permits it, for what changes something.
-    epoch: Option<u64>,
-    unread_for: Duration,
-    over: Option<Arc<PollConnection>>,
-}
-
-impl Call {
-    /// A call that reads, or that concerns nothing but what lives in our session.
-    pub(super) fn to(method: &'static str, on: &Moref) -> Self {
-        Self {
-            method,
-            on: on.clone(),
-            body: soap::method(method, on),
-            epoch: None,
-            unread_for: Duration::ZERO,
-            over: None,
-        }
-    }
-
-    /// A call that changes something for others, which `permit` permits.
-    pub(super) fn under(permit: &impl Permit, method: &'static str, on: &Moref) -> Self {
-        Self {
-            epoch: Some(permit.epoch()),
-            ..Self::to(method, on)
-        }
-    }
-
-    /// Leaves the answer unread for so long, so that reading it holds up nothing that comes in at the same moment.
-    pub(super) fn unread_for(mut self, time: Duration) -> Self {
-        self.unread_for = time;
-        self
-    }
-
-    /// Goes over a connection of its own, where nothing stands before it.
-    pub(super) fn over(mut self, connection: Arc<PollConnection>) -> Self {
-        self.over = Some(connection);
-        self
-    }
-
-    /// With one more argument, in the schema's order.
-    pub(super) fn with(mut self, argument: Out) -> Self {
-        self.body = self.body.with(argument);
-        self
-    }
 }
 
 impl Vcenter {
@@ -255,20 +64,28 @@ impl Vcenter {
         self.sessions.logout().await;
     }
 
-    /// Calls in this session and no other, once. A fault that says the session is gone gives it up.
-    pub(super) async fn call_in(&self, session: &Session, call: &Call) -> Result<Part, Error> {
-        self.call_within(session, call, self.settings.call_deadline).await
+    /// Calls in this session and no other, once, and reads the response with `read`. A fault that says the session is gone gives
+    /// it up.
+    pub(super) async fn call_in<T>(
+        &self,
+        session: &Session,
+        call: &Call,
+        read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
+    ) -> Result<T, Error> {
+        let deadline = self.settings.call_deadline;
+        self.call_within(session, call, deadline, read).await
     }
 
     /// As [`Vcenter::call_in`], with a deadline of its own.
-    pub(super) async fn call_within(
+    pub(super) async fn call_within<T>(
         &self,
         session: &Session,
         call: &Call,
         deadline: Duration,
-    ) -> Result<Part, Error> {
+        read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
+    ) -> Result<T, Error> {
         let began = Instant::now();
-        let answer = self.exchange(session, call, deadline).await;
+        let answer = self.exchange(session, call, deadline, read).await;
         let came = match &answer {
             Ok(_) => Came::Returned,
             Err(Error::Refused { .. }) => Came::Fault,
@@ -279,7 +96,13 @@ impl Vcenter {
         answer
     }
 
-    async fn exchange(&self, session: &Session, call: &Call, deadline: Duration) -> Result<Part, Error> {
+    async fn exchange<T>(
+        &self,
+        session: &Session,
+        call: &Call,
+        deadline: Duration,
+        read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
+    ) -> Result<T, Error> {
         let (operation, object) = (call.method, call.on.to_string());
         let envelope = soap::envelope(&call.body, &self.operation_id(call));
         let Session {
@@ -288,19 +111,15 @@ impl Vcenter {
             cookie,
             ..
         } = session;
-        let reply = match &call.over {
-            Some(own) => transport.post_over(own, action, cookie, envelope, deadline).await,
-            None => transport.post(action, Some(cookie), envelope, deadline).await,
-        };
+        let reply = transport
+            .post(call.line, action, Some(cookie), envelope, deadline)
+            .await;
         let reply = reply.map_err(|source| Error::Transport {
             operation,
             object: object.clone(),
             source,
         })?;
-        if !call.unread_for.is_zero() {
-            tokio::time::sleep(call.unread_for).await;
-        }
-        match soap::read_answer(operation, reply.body) {
+        match soap::read_answer(operation, &reply.body, read) {
             Ok(Answer::Returned(response)) => Ok(response),
             Ok(Answer::Fault { fault, existing }) => {
                 if super::fault::ends_session(&fault, &call.on) {

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::soap::Moref;
+use super::moref::Moref;
 use super::text::for_people;
 use super::update::{Connection, Drs, DrsBehavior, DrsOverride, Passthrough, PciDevice, Power};
 use super::xml::Element;
 use haulout_core::ids::VmRef;
 
 /// Reads an `xsd:dateTime`.
-pub fn timestamp(text: &str) -> Option<Timestamp> {
+pub(crate) fn timestamp(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
 /// Reads a `VirtualMachinePowerState`.
-pub fn power(text: &str) -> Option<Power> {
+pub(crate) fn power(text: &str) -> Option<Power> {
     match text {
         "poweredOn" => Some(Power::On),
         "poweredOff" => Some(Power::Off),
@@ -26,7 +26,7 @@ pub fn power(text: &str) -> Option<Power> {
 }
 
 /// Reads a `HostSystemConnectionState`.
-pub fn connection(text: &str) -> Option<Connection> {
+pub(crate) fn connection(text: &str) -> Option<Connection> {
     match text {
         "connected" => Some(Connection::Connected),
         "disconnected" => Some(Connection::Disconnected),
@@ -36,7 +36,7 @@ pub fn connection(text: &str) -> Option<Connection> {
 }
 
 /// Reads an `xsd:boolean`.
-pub fn boolean(text: &str) -> Option<bool> {
+pub(crate) fn boolean(text: &str) -> Option<bool> {
     match text {
         "true" | "1" => Some(true),
         "false" | "0" => Some(false),
@@ -44,16 +44,14 @@ pub fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Reads an `ArrayOfManagedObjectReference`; an unset one is empty.
-pub fn morefs(value: Option<Element<'_>>) -> Vec<Moref> {
-    value.map_or_else(Vec::new, |value| {
-        value.children().filter_map(Moref::read).collect()
-    })
+/// Reads an `ArrayOfManagedObjectReference`.
+pub(crate) fn morefs(value: &Element<'_>) -> Vec<Moref> {
+    value.children().filter_map(Element::moref).collect()
 }
 
 /// A passthrough device of a VM, with the address it was given at power-on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub(crate) struct Device {
     /// What it is.
     pub what: Passthrough,
     /// `assignedId` of a dynamic backing, set while the VM runs.
@@ -61,12 +59,12 @@ pub struct Device {
 }
 
 /// The passthrough devices in `config.hardware.device`.
-pub fn passthrough(devices: Element<'_>) -> Vec<Device> {
-    let passthrough = |device: &Element<'_>| device.xsi_type() == Some("VirtualPCIPassthrough");
+pub(crate) fn passthrough(devices: &Element<'_>) -> Vec<Device> {
+    let passthrough = |device: &&Element<'_>| device.xsi_type() == Some("VirtualPCIPassthrough");
     devices.children().filter(passthrough).map(device).collect()
 }
 
-fn device(device: Element<'_>) -> Device {
+fn device(device: &Element<'_>) -> Device {
     let Some(backing) = device.child("backing") else {
         return Device {
             what: Passthrough::Other {
@@ -104,7 +102,7 @@ fn device(device: Element<'_>) -> Device {
     }
 }
 
-fn allowed(device: Element<'_>) -> Option<(u16, u16)> {
+fn allowed(device: &Element<'_>) -> Option<(u16, u16)> {
     Some((
         pci_id(device.text_of("vendorId")?)?,
         pci_id(device.text_of("deviceId")?)?,
@@ -140,7 +138,7 @@ fn pci_address(text: &str) -> String {
 }
 
 /// The addresses in `config.pciPassthruInfo` for which passthrough is active: enabled, and the host rebooted since.
-pub fn active_addresses(info: Element<'_>) -> BTreeSet<String> {
+pub(crate) fn active_addresses(info: &Element<'_>) -> BTreeSet<String> {
     let active = info
         .children()
         .filter(|device| device.text_of("passthruActive") == Some("true"));
@@ -151,8 +149,8 @@ pub fn active_addresses(info: Element<'_>) -> BTreeSet<String> {
 }
 
 /// The devices in `hardware.pciDevice`.
-pub fn pci_devices(devices: Element<'_>) -> Vec<PciDevice> {
-    let device = |device: Element<'_>| {
+pub(crate) fn pci_devices(devices: &Element<'_>) -> Vec<PciDevice> {
+    let device = |device: &Element<'_>| {
         Some(PciDevice {
             address: pci_address(device.text_of("id")?),
             vendor: pci_id(device.text_of("vendorId")?)?,
@@ -165,16 +163,16 @@ pub fn pci_devices(devices: Element<'_>) -> Vec<PciDevice> {
 /// The DRS settings in `configurationEx`; `None` for a standalone host's compute resource, which has none.
 ///
 /// Unset is what the API reference gives as default: DRS off, fully automated, overrides allowed.
-pub fn drs(configuration: Element<'_>) -> Option<Drs> {
+pub(crate) fn drs(configuration: &Element<'_>) -> Option<Drs> {
     if configuration.xsi_type() != Some("ClusterConfigInfoEx") {
         return None;
     }
     let config = configuration.child("drsConfig")?;
-    let flag = |element: Element<'_>, name: &str| element.text_of(name).and_then(boolean);
+    let flag = |element: &Element<'_>, name: &str| element.text_of(name).and_then(boolean);
     let mut overrides = BTreeMap::new();
     if flag(config, "enableVmBehaviorOverrides").unwrap_or(true) {
         for vm in configuration.children_named("drsVmConfig") {
-            let Some(key) = vm.child("key").and_then(Moref::read).and_then(|key| key.vm()) else {
+            let Some(key) = vm.child("key").and_then(Element::moref).and_then(|key| key.vm()) else {
                 continue;
             };
             let own = DrsOverride {
@@ -206,10 +204,14 @@ fn behavior(text: &str) -> Option<DrsBehavior> {
 
 /// The VMs in `config.assignableHardwareBinding`, each with the addresses of the devices that it has been given. `None` where an instance
 /// id does not tell an address.
-pub fn bindings(value: Element<'_>) -> BTreeMap<VmRef, Option<BTreeSet<String>>> {
+pub(crate) fn bindings(value: &Element<'_>) -> BTreeMap<VmRef, Option<BTreeSet<String>>> {
     let mut all = BTreeMap::new();
     for binding in value.children() {
-        let Some(vm) = binding.child("vm").and_then(Moref::read).and_then(|vm| vm.vm()) else {
+        let Some(vm) = binding
+            .child("vm")
+            .and_then(Element::moref)
+            .and_then(|vm| vm.vm())
+        else {
             continue;
         };
         let of_vm = all.entry(vm).or_insert_with(|| Some(BTreeSet::new()));

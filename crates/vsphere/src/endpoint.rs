@@ -12,8 +12,6 @@ use super::error::LoginError;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     url: reqwest::Url,
-    /// The same, as hyper has it.
-    uri: hyper::Uri,
 }
 
 /// Why an address is not usable.
@@ -95,21 +93,12 @@ impl Endpoint {
                 });
             }
         }
-        let uri = url.as_str().parse();
-        let uri = uri.map_err(|error: hyper::http::uri::InvalidUri| EndpointError::Malformed {
-            why: error.to_string(),
-        })?;
-        Ok(Self { url, uri })
+        Ok(Self { url })
     }
 
     /// The SOAP service.
     pub(super) fn sdk(&self) -> reqwest::Url {
         self.url.clone()
-    }
-
-    /// The same for hyper.
-    pub(super) fn sdk_uri(&self) -> hyper::Uri {
-        self.uri.clone()
     }
 
     /// The document that lists the API versions the server knows.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::fault::{Fault, Retry};
+use super::fault::Fault;
 use super::soap::ReplyError;
 use super::update::Power;
 
@@ -162,22 +162,6 @@ impl Error {
         }
     }
 
-    /// What it asks of the caller.
-    pub fn retry(&self) -> Retry {
-        match self {
-            Self::Refused { source, .. } => source.retry(),
-            Self::Transport { .. } | Self::Reply { .. } => Retry::LookAgain,
-            Self::Login { source, .. } => match source {
-                LoginError::Credentials { .. } => Retry::Person,
-                LoginError::File { .. }
-                | LoginError::Blank { .. }
-                | LoginError::Turn(_)
-                | LoginError::Connect(_)
-                | LoginError::Step { .. } => Retry::Later,
-            },
-        }
-    }
-
     /// The error and all its causes in one line, for people.
     pub fn chain(&self) -> String {
         chain(self)
@@ -185,7 +169,7 @@ impl Error {
 }
 
 /// An error and all its causes in one line.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     std::iter::successors(Some(error), |error| error.source())
         .map(ToString::to_string)
         .collect::<Vec<_>>()

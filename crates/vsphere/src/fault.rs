@@ -4,7 +4,7 @@ use haulout_core::facts::vsphere::Power;
 
 pub use haulout_core::facts::fault::{Fault, FaultKind, Retry};
 
-use super::soap::Moref;
+use super::moref::Moref;
 use super::text::for_people;
 use super::xml::Element;
 
@@ -12,7 +12,7 @@ mod families;
 
 /// Whether it says that the session is no more (`proto-notes/session.md`): directly, or by denying one of the
 /// objects that live in the session.
-pub fn ends_session(fault: &Fault, about: &Moref) -> bool {
+pub(crate) fn ends_session(fault: &Fault, about: &Moref) -> bool {
     match &fault.kind {
         FaultKind::NotAuthenticated => true,
         FaultKind::ManagedObjectNotFound => about.is_of_session(),
@@ -49,11 +49,11 @@ pub fn ends_session(fault: &Fault, about: &Moref) -> bool {
 ///
 /// The type is `xsi:type` of the only child of `detail`; without it, that child's name less `Fault`; without a detail,
 /// nothing but the words are known.
-pub fn read_soap(fault: Element<'_>) -> (Fault, Option<Power>) {
+pub(crate) fn read_soap(fault: &Element<'_>) -> (Fault, Option<Power>) {
     // `faultstring` and `detail` belong to no namespace in SOAP 1.1, but some servers let them inherit one.
-    let part = |name: &str| fault.children().find(|child| child.name() == name);
-    let words = part("faultstring").map_or("", Element::text);
-    let Some(detail) = part("detail").and_then(|detail| detail.children().next()) else {
+    let words = fault.child_of_any_space("faultstring").map_or("", Element::text);
+    let detail = fault.child_of_any_space("detail");
+    let Some(detail) = detail.and_then(|detail| detail.children().next()) else {
         return (of_name("without a type", words, None), None);
     };
     let name = detail
@@ -64,14 +64,35 @@ pub fn read_soap(fault: Element<'_>) -> (Fault, Option<Power>) {
 }
 
 /// Reads a `LocalizedMethodFault`: a task's `error`, a property's `fault`, one of a placement's refusals.
-pub fn read_localized(fault: Element<'_>) -> Fault {
+pub(crate) fn read_localized(fault: &Element<'_>) -> Fault {
     let detail = fault.child("fault");
     let name = detail.and_then(Element::xsi_type).unwrap_or("without a type");
     of_name(name, fault.text_of("localizedMessage").unwrap_or(""), detail)
 }
 
+/// Why a `PowerOnMultiVM_Task` that ended well started nothing, if it did not.
+pub(crate) fn not_started(result: &Element<'_>) -> Option<Fault> {
+    if result.xsi_type() != Some("ClusterPowerOnVmResult") {
+        return None;
+    }
+    if let Some(refused) = result.child("notAttempted") {
+        return Some(refused.child("fault").map_or_else(
+            || Fault {
+                kind: FaultKind::Other("without a type".to_owned()),
+                said: "DRS did not start the VM and does not say why".to_owned(),
+            },
+            read_localized,
+        ));
+    }
+    let only_recommended = result.child("attempted").is_none() && result.child("recommendations").is_some();
+    only_recommended.then(|| Fault {
+        kind: FaultKind::OnlyRecommended,
+        said: "DRS only recommends where to start the VM: it is not fully automated".to_owned(),
+    })
+}
+
 /// A fault by its type's name on the wire, with all the words that were said about it.
-fn of_name(wire: &str, words: &str, detail: Option<Element<'_>>) -> Fault {
+fn of_name(wire: &str, words: &str, detail: Option<&Element<'_>>) -> Fault {
     let kind = kind(wire);
     let mut said = Vec::new();
     if !matches!(&kind, FaultKind::Other(_)) && format!("{kind:?}") != wire {
@@ -93,7 +114,7 @@ fn of_name(wire: &str, words: &str, detail: Option<Element<'_>>) -> Fault {
 }
 
 /// What a fault's own fields say: the messages, the missing privilege, the object, the states, the reason.
-fn about(detail: Element<'_>, said: &mut Vec<String>) {
+fn about(detail: &Element<'_>, said: &mut Vec<String>) {
     for message in detail.children_named("faultMessage") {
         said.push(for_people(message.text_of("message").unwrap_or("")));
     }

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use super::client::{Error, Vcenter};
+use super::client::Vcenter;
+use super::commands::AskedBy;
 use super::decode;
+use super::error::Error;
 use super::fault::{Fault, FaultKind};
+use super::moref::Moref;
 use super::property::{Object, Spec, Step};
 use super::session::Session;
-use super::soap::{Moref, ReplyError};
+use super::soap::ReplyError;
 use super::task::{self, TaskInfo};
 use super::text;
 use super::update::Power;
@@ -15,16 +18,6 @@ use haulout_core::ids::{HostRef, TaskRef, VmRef};
 
 /// Objects per page: a VM, a host, and the recent tasks of both, of which there are 200 at the most, and each is small.
 const PAGE: u32 = 500;
-
-/// What asks for a VM's power to be cut. It is looked at once more right before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AskedBy {
-    /// The host that is on its way into maintenance, or there. Without a host and a task a person asks, and there is nothing
-    /// to look at.
-    pub host: Option<HostRef>,
-    /// The task that puts it there.
-    pub task: Option<TaskRef>,
-}
 
 /// A VM as it is right before something is started on it.
 #[derive(Clone, Debug)]
@@ -110,14 +103,9 @@ impl Vcenter {
         }
         Ok(Look {
             session,
-            power: own
-                .get("runtime.powerState")
-                .and_then(|state| decode::power(state.text())),
-            host: own
-                .get("runtime.host")
-                .and_then(Moref::read)
-                .and_then(|host| host.host()),
-            pool: own.get("resourcePool").and_then(Moref::read),
+            power: own.text("runtime.powerState").and_then(decode::power),
+            host: own.moref("runtime.host").and_then(Moref::host),
+            pool: own.moref("resourcePool").cloned(),
             unfinished: unfinished(own, &objects).map_err(|source| Error::Reply {
                 operation,
                 object: moref.to_string(),
@@ -157,7 +145,7 @@ impl AskedBy {
     fn ended(&self, objects: &[Object]) -> Option<Fault> {
         let of = |moref: Moref| objects.iter().find(move |object| object.moref == moref);
         let host = self.host.as_ref().and_then(|host| of(host.into()));
-        let word = |path: &str| Some(host?.get(path)?.text());
+        let word = |path: &str| host?.text(path);
         let is_in_maintenance = word("runtime.inMaintenanceMode").and_then(decode::boolean);
         if is_in_maintenance == Some(true) || (self.host.is_none() && self.task.is_none()) {
             return None;
@@ -266,7 +254,7 @@ fn refused(operation: &'static str, vm: &VmRef, source: Fault) -> Error {
 
 /// The tasks of the VM that have not ended. What is read beside are its host's.
 fn unfinished(vm: &Object, objects: &[Object]) -> Result<Vec<TaskInfo>, ReplyError> {
-    let own = decode::morefs(vm.get("recentTask"));
+    let own = vm.morefs("recentTask");
     let mut tasks = Vec::new();
     for object in objects.iter().filter(|object| own.contains(&object.moref)) {
         let task = task::read(object, None)?;

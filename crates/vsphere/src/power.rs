@@ -1,40 +1,18 @@
 //! Power: shut a guest down, cut a VM's power, switch it on. Each looks first, because starting twice is not starting once.
 
-use super::client::{Call, Error, Vcenter};
-use super::look::{AskedBy, Look, TaskKind};
-use super::property::{Spec, Step, unreadable};
-use super::soap::{self, Moref, ReplyError};
+use super::call::Call;
+use super::client::Vcenter;
+use super::commands::{Asked, AskedBy, PowerOnBy, Started};
+use super::error::Error;
+use super::look::{Look, TaskKind};
+use super::moref::Moref;
+use super::property::{Spec, Step};
+use super::soap::{self, ReplyError};
 use super::update::Power;
+use super::xml::Element;
 use super::xml::write::Out;
 use crate::Permit;
-use haulout_core::ids::{HostRef, TaskRef, VmRef};
-
-/// What came of a call that starts a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Started {
-    /// Nothing was to do: the VM is in the wanted state.
-    AlreadyThere,
-    /// This task does it, started by this call or found at work. It ends in [`super::update::Update::Task`].
-    Running(TaskRef),
-}
-
-/// What came of asking a guest to shut down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// The guest was asked. The end shows in the VM's power state, or never.
-    Sent,
-    /// The VM is off; nothing was sent.
-    AlreadyOff,
-}
-
-/// Who chooses the host on which a VM starts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PowerOnBy {
-    /// Nobody: it starts on this host, on which it is registered (`PowerOnVM_Task` with its `host`).
-    Host(HostRef),
-    /// DRS (`PowerOnMultiVM_Task` on the VM's datacenter).
-    Drs,
-}
+use haulout_core::ids::VmRef;
 
 impl Vcenter {
     /// Asks the guest of `vm` to shut down (`ShutdownGuest`; API reference, `VirtualMachine`), after a look at the VM and at what asks
@@ -58,8 +36,8 @@ impl Vcenter {
         look.still_asked(METHOD, vm)?;
         look.is_free(METHOD, vm)?;
         let call = Call::under(permit, METHOD, &vm.into());
-        match self.call_in(&look.session, &call).await {
-            Ok(_) => Ok(Asked::Sent),
+        match self.call_in(&look.session, &call, soap::nothing).await {
+            Ok(()) => Ok(Asked::Sent),
             Err(Error::Refused {
                 existing: Some(Power::Off),
                 ..
@@ -128,8 +106,8 @@ impl Vcenter {
 
     /// Sends a call that starts a task, in the session of the look. A VM that turns out to be in the wanted state is already there.
     async fn start(&self, look: &Look, call: &Call, wanted: Power) -> Result<Started, Error> {
-        match self.call_in(&look.session, call).await {
-            Ok(response) => started(call, &response),
+        match self.call_in(&look.session, call, read_started).await {
+            Ok(started) => Ok(started),
             Err(Error::Refused {
                 existing: Some(power),
                 ..
@@ -151,19 +129,17 @@ impl Vcenter {
             .find(|moref| moref.kind == "Datacenter")
             .ok_or_else(|| {
                 let call = Call::to("RetrievePropertiesEx", &start);
-                unreadable(
-                    &call,
-                    ReplyError::value(format!("the datacenter above {start}"), "visible to us"),
-                )
+                call.unreadable(ReplyError::value(
+                    format!("the datacenter above {start}"),
+                    "visible to us",
+                ))
             })
     }
 }
 
-/// The task that `call` returned.
-pub(super) fn started(call: &Call, response: &super::xml::Part) -> Result<Started, Error> {
-    let moref = soap::returned_moref(response).map_err(|source| unreadable(call, source))?;
-    let task = moref
-        .task()
-        .ok_or_else(|| unreadable(call, ReplyError::value("returnval", "a Task")))?;
-    Ok(Started::Running(task))
+/// Reads the task that a method returns.
+pub(super) fn read_started(response: &Element<'_>) -> Result<Started, ReplyError> {
+    let task = soap::returned_moref(response)?.task();
+    task.map(Started::Running)
+        .ok_or_else(|| ReplyError::value("returnval", "a Task"))
 }

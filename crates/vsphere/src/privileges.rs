@@ -1,8 +1,13 @@
 //! Which privileges the user that is logged in has on which objects, as vCenter itself tells.
 
-use super::client::{Call, Error, Vcenter};
-use super::property::unreadable;
-use super::soap::{Moref, ReplyError};
+use std::collections::BTreeMap;
+
+use super::call::Call;
+use super::client::Vcenter;
+use super::decode;
+use super::error::Error;
+use super::moref::Moref;
+use super::soap::ReplyError;
 use super::xml::Element;
 use super::xml::write::Out;
 use haulout_core::ids::{HostRef, VmRef};
@@ -99,19 +104,15 @@ impl Vcenter {
         if entities.is_empty() {
             return Ok(Some(lacking));
         }
-        let response = self.call_in(&session, &call).await?;
+        let granted = self.call_in(&session, &call, |response| Ok(read_granted(response, id)));
+        let granted = granted.await?;
         for entity in entities {
-            let granted = response
-                .element()
-                .children_named("returnval")
-                .find(|it| it.child("entity").and_then(Moref::read) == Some(moref(entity)))
-                .and_then(|it| is_granted(it, id));
-            match granted {
+            match granted.get(&moref(entity)) {
                 Some(true) => {}
                 Some(false) => lacking.push(entity.clone()),
                 None => {
                     let what = format!("the answer about {id} on {}", moref(entity));
-                    return Err(unreadable(&call, ReplyError::value(what, "an EntityPrivilege")));
+                    return Err(call.unreadable(ReplyError::value(what, "an EntityPrivilege")));
                 }
             }
         }
@@ -119,26 +120,36 @@ impl Vcenter {
     }
 }
 
-fn is_granted(entity: Element<'_>, id: &str) -> Option<bool> {
-    let about = entity
-        .children_named("privAvailability")
-        .find(|it| it.text_of("privId") == Some(id))?;
-    super::decode::boolean(about.text_of("isGranted")?)
+/// On which entities the privilege `id` is granted, of those that the response tells of.
+fn read_granted(response: &Element<'_>, id: &str) -> BTreeMap<Moref, bool> {
+    let granted = |entity: &Element<'_>| {
+        let mut all = entity.children_named("privAvailability");
+        let about = all.find(|it| it.text_of("privId") == Some(id))?;
+        let is_granted = decode::boolean(about.text_of("isGranted")?)?;
+        Some((entity.child("entity")?.moref()?, is_granted))
+    };
+    response.children_named("returnval").filter_map(granted).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::xml;
 
     #[test]
     fn a_privilege_counts_as_had_only_where_vcenter_says_so() {
-        let said = br#"<returnval xmlns="urn:vim25"><entity type="VirtualMachine">vm-71</entity>
+        let said = br#"<r xmlns="urn:vim25"><returnval><entity type="VirtualMachine">vm-71</entity>
             <privAvailability><privId>System.Read</privId><isGranted>true</isGranted></privAvailability>
             <privAvailability><privId>Resource.ColdMigrate</privId><isGranted>false</isGranted></privAvailability>
-            </returnval>"#;
-        let said = super::super::xml::Part::parse(said).unwrap();
-        assert_eq!(is_granted(said.element(), "System.Read"), Some(true));
-        assert_eq!(is_granted(said.element(), "Resource.ColdMigrate"), Some(false));
-        assert_eq!(is_granted(said.element(), "System.View"), None);
+            </returnval></r>"#;
+        let said = xml::parse(said, xml::Shape::default()).unwrap();
+        let vm = Moref::new("VirtualMachine", "vm-71");
+        for (id, granted) in [
+            ("System.Read", Some(true)),
+            ("Resource.ColdMigrate", Some(false)),
+            ("System.View", None),
+        ] {
+            assert_eq!(read_granted(&said, id).get(&vm).copied(), granted, "{id}");
+        }
     }
 }

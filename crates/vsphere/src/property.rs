@@ -1,13 +1,21 @@
 //! The PropertyCollector: what to ask for, how pages are read to their end, and what an update set says.
 
-use super::client::{Call, Error};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::decode::{self, Device};
 use super::fault::{self, Fault, FaultKind};
-use super::soap::{Moref, ReplyError};
+use super::moref::Moref;
+use super::soap::{ReplyError, TASK_INFO};
+use super::update::{Drs, PciDevice};
 use super::xml::write::Out;
-use super::xml::{Breach, Element, Part};
+use super::xml::{Breach, Element};
+use haulout_core::ids::VmRef;
 
 /// How a dead session answers a reading.
 pub(super) const WITHHELD: &str = "every property was withheld for want of a session";
+/// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
+pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
+
 /// A `PropertyFilterSpec`: which properties of which types, starting from which objects.
 #[derive(Clone, Default)]
 pub(super) struct Spec {
@@ -94,77 +102,163 @@ impl Step {
 
 /// An object with the properties that were read.
 #[derive(Clone, Debug)]
-pub struct Object {
+pub(crate) struct Object {
     /// Which.
-    pub moref: Moref,
+    pub(crate) moref: Moref,
     /// Paths that could not be read, and why.
-    pub missing: Vec<(String, Fault)>,
-    told: Part,
-    /// The name of those of its elements that are properties.
-    property: &'static str,
+    pub(crate) missing: Vec<(String, Fault)>,
+    /// Path and value of what was read; `None` where the property is unset.
+    pub(crate) properties: Vec<(String, Option<Value>)>,
+}
+
+/// The value of a property, of which only what is used is kept.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    /// A name, a number, a state, a time.
+    Text(String),
+    Moref(Moref),
+    Morefs(Vec<Moref>),
+    /// The passthrough devices among a VM's devices.
+    Devices(Vec<Device>),
+    /// The addresses of a host's devices for which passthrough is active.
+    Addresses(BTreeSet<String>),
+    PciDevices(Vec<PciDevice>),
+    /// Which VM of a host was given which devices.
+    Bindings(BTreeMap<VmRef, Option<BTreeSet<String>>>),
+    Drs(Drs),
+    /// Why a task failed, or started nothing.
+    Fault(Fault),
+    /// A page of the task history, each task with the properties that a `Task` would have.
+    Tasks(Vec<Result<Object, Unreadable>>),
 }
 
 impl Object {
     /// The value at `path`, where it is set and readable.
-    pub fn get(&self, path: &str) -> Option<Element<'_>> {
-        self.properties().find(|(name, _)| *name == path)?.1
+    pub(crate) fn get(&self, path: &str) -> Option<&Value> {
+        self.properties.iter().find(|(name, _)| name == path)?.1.as_ref()
     }
 
-    /// Path and value of all that was read; `None` where the property is unset.
-    pub fn properties(&self) -> impl Iterator<Item = (&str, Option<Element<'_>>)> {
-        let all = self.told.element().children();
-        let read = all.filter(|child| child.name() == self.property && child.breach().is_none());
-        read.map(|property| {
-            let removed = matches!(property.text_of("op"), Some("remove" | "indirectRemove"));
-            let value = property.children().find(|child| child.name() == "val");
-            let path = property.text_of("name").unwrap_or_default();
-            (path, value.filter(|_| !removed))
-        })
+    /// The text at `path`.
+    pub(crate) fn text(&self, path: &str) -> Option<&str> {
+        self.get(path).and_then(Value::text)
+    }
+
+    /// The reference at `path`.
+    pub(crate) fn moref(&self, path: &str) -> Option<&Moref> {
+        self.get(path).and_then(Value::moref)
+    }
+
+    /// The references at `path`; an unset list is empty.
+    pub(crate) fn morefs(&self, path: &str) -> &[Moref] {
+        self.get(path).map_or(&[], Value::morefs)
     }
 
     /// The fault for `path`, where it could not be read.
-    pub fn denied(&self, path: &str) -> Option<&Fault> {
+    pub(crate) fn denied(&self, path: &str) -> Option<&Fault> {
         let found = self.missing.iter().find(|(name, _)| name == path)?;
         Some(&found.1)
     }
+
+    /// Whether any property is named by nothing.
+    fn has_nameless(&self) -> bool {
+        let read = self.properties.iter().map(|(path, _)| path);
+        read.chain(self.missing.iter().map(|(path, _)| path))
+            .any(String::is_empty)
+    }
+}
+
+impl Value {
+    /// Reads the value of the property at `path`; `None` where it says nothing.
+    fn read(path: &str, value: &Element<'_>) -> Option<Self> {
+        let text = |text: Option<&str>| Some(Self::Text(text.unwrap_or_default().to_owned()));
+        match path {
+            "parent" | "owner" | "resourcePool" | "runtime.host" | "info.entity" => {
+                value.moref().map(Self::Moref)
+            }
+            "datastore" | "recentTask" | "vm" => Some(Self::Morefs(decode::morefs(value))),
+            "config.hardware.device" => Some(Self::Devices(decode::passthrough(value))),
+            "config.pciPassthruInfo" => Some(Self::Addresses(decode::active_addresses(value))),
+            "hardware.pciDevice" => Some(Self::PciDevices(decode::pci_devices(value))),
+            "config.assignableHardwareBinding" => Some(Self::Bindings(decode::bindings(value))),
+            "configurationEx" => decode::drs(value).map(Self::Drs),
+            "info.error" => Some(Self::Fault(fault::read_localized(value))),
+            "info.result" => fault::not_started(value).map(Self::Fault),
+            "info.reason" => text(value.text_of("userName")),
+            "runtime.question" => text(value.text_of("text")),
+            "latestPage" => Some(Self::Tasks(value.children().map(read_listed_task).collect())),
+            EVACUATION => text(value.text_of("value")),
+            _ => text(Some(value.text())),
+        }
+    }
+
+    pub(crate) fn morefs(&self) -> &[Moref] {
+        let Self::Morefs(morefs) = self else { return &[] };
+        morefs
+    }
+}
+
+/// What a value of that kind holds.
+macro_rules! held {
+    ($($name:ident: $kind:ident -> $held:ty;)*) => {
+        impl Value {
+            $(pub(crate) fn $name(&self) -> Option<&$held> {
+                let Self::$kind(held) = self else { return None };
+                Some(held)
+            })*
+        }
+    };
+}
+
+held! {
+    text: Text -> str;
+    moref: Moref -> Moref;
+    devices: Devices -> [Device];
+    addresses: Addresses -> BTreeSet<String>;
+    pci_devices: PciDevices -> [PciDevice];
+    bindings: Bindings -> BTreeMap<VmRef, Option<BTreeSet<String>>>;
+    drs: Drs -> Drs;
+    fault: Fault -> Fault;
+    tasks: Tasks -> [Result<Object, Unreadable>];
 }
 
 /// One page of `RetrievePropertiesEx`.
-#[derive(Clone, Debug)]
-pub struct Page {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Page {
     /// The objects on it.
-    pub objects: Vec<Object>,
+    pub(crate) objects: Vec<Object>,
     /// Asks for the next page; absent on the last one.
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
     /// Those that could not be read.
-    pub unreadable: Vec<Unreadable>,
+    pub(crate) unreadable: Vec<Unreadable>,
+    /// Its bytes.
+    pub(crate) size: usize,
 }
 
 /// An object of a reply that cannot be read. The others of the same reply can.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
+pub(crate) struct Unreadable {
     /// Which, where that much could be read.
-    pub moref: Option<Moref>,
+    pub(crate) moref: Option<Moref>,
     /// What is wrong with it.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 /// One answer of `WaitForUpdatesEx`.
 #[derive(Clone, Debug)]
-pub struct UpdateSet {
+pub(crate) struct UpdateSet {
     /// Asks for what comes after it.
-    pub version: String,
+    pub(crate) version: String,
     /// It is only a part: the rest comes at once, and nothing is complete before.
-    pub truncated: bool,
+    pub(crate) truncated: bool,
     /// What changed, in the order it was told.
-    pub changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
     /// Changes that could not be read.
-    pub unreadable: Vec<Unreadable>,
+    pub(crate) unreadable: Vec<Unreadable>,
 }
 
 /// What an update set says about one object.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub(crate) enum Change {
     /// It is selected, or properties of it changed.
     Upsert(Object),
     /// It is not selected any more, or it does not exist.
@@ -173,26 +267,23 @@ pub enum Change {
 
 /// Reads a response of `RetrievePropertiesEx` or `ContinueRetrievePropertiesEx`. An object without a reference, or with a property
 /// without a name, is put aside.
-pub fn read_page(response: &Part) -> Page {
+pub(crate) fn read_page(response: &Element<'_>) -> Result<Page, ReplyError> {
     let mut page = Page {
-        objects: Vec::new(),
-        token: None,
-        unreadable: Vec::new(),
+        size: response.size(),
+        ..Page::default()
     };
-    let Some(value) = response.find(|child| child.name() == "returnval") else {
-        return page;
-    };
-    for child in value.children() {
-        match child.element().name() {
-            "token" => page.token = Some(child.element().text().to_owned()),
-            "objects" => match read_object(&child, "propSet") {
+    let value = response.child_of_any_space("returnval");
+    for child in value.into_iter().flat_map(Element::children) {
+        match child.name() {
+            "token" => page.token = Some(child.text().to_owned()),
+            "objects" => match read_object(child, "propSet") {
                 Ok(object) => page.objects.push(object),
-                Err(error) => page.unreadable.push(Unreadable::of(&child, &error)),
+                Err(error) => page.unreadable.push(Unreadable::of(child, &error)),
             },
             _ => {}
         }
     }
-    page
+    Ok(page)
 }
 
 /// Reads a response of `WaitForUpdatesEx`; `None` is the server's "nothing happened". A change of an unknown kind, without a
@@ -200,50 +291,45 @@ pub fn read_page(response: &Part) -> Page {
 ///
 /// # Errors
 /// Where the version is missing: what comes next cannot be asked for.
-pub fn read_update_set(response: &Part) -> Result<Option<UpdateSet>, ReplyError> {
-    let Some(value) = response.find(|child| child.name() == "returnval") else {
+pub(crate) fn read_update_set(response: &Element<'_>) -> Result<Option<UpdateSet>, ReplyError> {
+    let Some(value) = response.child_of_any_space("returnval") else {
         return Ok(None);
     };
-    let element = value.element();
-    let version = element.text_of("version").unwrap_or_default().to_owned();
+    let version = value.text_of("version").unwrap_or_default().to_owned();
     if version.is_empty() {
         return Err(ReplyError::value("UpdateSet.version", "a version"));
     }
     let mut set = UpdateSet {
         version,
-        truncated: element.text_of("truncated") == Some("true"),
+        truncated: value.text_of("truncated") == Some("true"),
         changes: Vec::new(),
         unreadable: Vec::new(),
     };
-    for filter in value.children() {
-        if filter.element().name() != "filterSet" {
-            continue;
-        }
-        for child in filter.children() {
-            let change = match child.element().name() {
-                "objectSet" => read_change(&child).map(Some),
-                "missingSet" => read_missing_object(child.element()),
-                _ => continue,
-            };
-            match change {
-                Ok(change) => set.changes.extend(change),
-                Err(error) => set.unreadable.push(Unreadable::of(&child, &error)),
-            }
+    let filters = value.children().filter(|child| child.name() == "filterSet");
+    for child in filters.flat_map(Element::children) {
+        let change = match child.name() {
+            "objectSet" => read_change(child).map(Some),
+            "missingSet" => read_missing_object(child),
+            _ => continue,
+        };
+        match change {
+            Ok(change) => set.changes.extend(change),
+            Err(error) => set.unreadable.push(Unreadable::of(child, &error)),
         }
     }
     Ok(Some(set))
 }
 
-fn read_change(update: &Part) -> Result<Change, ReplyError> {
-    match update.element().text_of("kind") {
-        Some("leave") => Ok(Change::Gone(object_ref(update.element())?)),
+fn read_change(update: &Element<'_>) -> Result<Change, ReplyError> {
+    match update.text_of("kind") {
+        Some("leave") => Ok(Change::Gone(object_ref(update)?)),
         Some("enter" | "modify") => Ok(Change::Upsert(read_object(update, "changeSet")?)),
         _ => Err(ReplyError::value("ObjectUpdate.kind", "enter, modify or leave")),
     }
 }
 
 /// Only an object that does not exist is gone; one that is denied for another reason stays what it was, unknown.
-fn read_missing_object(missing: Element<'_>) -> Result<Option<Change>, ReplyError> {
+fn read_missing_object(missing: &Element<'_>) -> Result<Option<Change>, ReplyError> {
     let moref = object_ref(missing)?;
     let fault = missing.child("fault").map(fault::read_localized);
     let gone = fault.is_some_and(|fault| fault.kind == FaultKind::ManagedObjectNotFound);
@@ -251,59 +337,91 @@ fn read_missing_object(missing: Element<'_>) -> Result<Option<Change>, ReplyErro
 }
 
 impl Unreadable {
-    fn of(told: &Part, error: &ReplyError) -> Self {
-        let why = match told.element().breach() {
+    fn of(told: &Element<'_>, error: &ReplyError) -> Self {
+        let why = match told.breach() {
             Some(breach) => format!("{error} (it has {breach})"),
             None => error.to_string(),
         };
         Self {
-            moref: object_ref(told.element()).ok(),
+            moref: object_ref(told).ok(),
             why,
         }
     }
 }
 
-fn object_ref(element: Element<'_>) -> Result<Moref, ReplyError> {
+fn object_ref(element: &Element<'_>) -> Result<Moref, ReplyError> {
     element
         .child("obj")
-        .and_then(Moref::read)
+        .and_then(Element::moref)
         .ok_or_else(|| ReplyError::value("obj", "a managed object reference"))
 }
 
-fn read_object(told: &Part, property: &'static str) -> Result<Object, ReplyError> {
-    let element = told.element();
-    let moref = object_ref(element)?;
-    let missing = element.children().filter_map(|child| {
-        let path = || child.text_of("path").unwrap_or_default().to_owned();
-        match child.breach() {
-            Some(breach) if child.name() == property => Some((
-                child.text_of("name").unwrap_or_default().to_owned(),
-                beyond(breach),
-            )),
-            Some(breach) if child.name() == "missingSet" => Some((path(), beyond(breach))),
-            None if child.name() == "missingSet" => {
-                Some((path(), fault::read_localized(child.child("fault")?)))
-            }
-            Some(_) | None => None,
-        }
-    });
-    let object = Object {
-        missing: missing.collect(),
-        moref,
-        told: told.clone(),
-        property,
+/// Reads an object whose properties are the elements called `property`.
+fn read_object(told: &Element<'_>, property: &str) -> Result<Object, ReplyError> {
+    let mut object = Object {
+        moref: object_ref(told)?,
+        missing: Vec::new(),
+        properties: Vec::new(),
     };
-    let paths = object.properties().map(|(path, _)| path);
-    let mut paths = paths.chain(object.missing.iter().map(|(path, _)| path.as_str()));
-    if element.breach().is_some() || paths.any(str::is_empty) {
+    for child in told.children() {
+        let named = |name: &str| child.text_of(name).unwrap_or_default().to_owned();
+        let (path, fault) = match child.name() {
+            name if name == property => (named("name"), None),
+            "missingSet" => (named("path"), child.child("fault")),
+            _ => continue,
+        };
+        match (child.breach(), fault) {
+            (Some(breach), _) => object.missing.push((path, beyond(breach))),
+            (None, Some(fault)) => object.missing.push((path, fault::read_localized(fault))),
+            (None, None) if child.name() == property => {
+                let value = read_property(&path, child);
+                object.properties.push((path, value));
+            }
+            (None, None) => {}
+        }
+    }
+    if told.breach().is_some() || object.has_nameless() {
         let what = format!("a property name of {}", object.moref);
         return Err(ReplyError::value(what, "a path"));
     }
-    drop(paths);
     Ok(object)
 }
 
-/// Why a value is not known that breaks a limit of ours: for whoever asks it is as good as withheld.
+fn read_property(path: &str, property: &Element<'_>) -> Option<Value> {
+    let is_removed = matches!(property.text_of("op"), Some("remove" | "indirectRemove"));
+    let value = property.child_of_any_space("val").filter(|_| !is_removed)?;
+    Value::read(path, value)
+}
+
+/// Reads a `TaskInfo` as if its fields were told as properties of the task.
+fn read_listed_task(info: &Element<'_>) -> Result<Object, Unreadable> {
+    let moref = info.child("task").and_then(Element::moref);
+    let unreadable = |why: String| Unreadable {
+        moref: moref.clone(),
+        why,
+    };
+    if let Some(breach) = info.breach() {
+        return Err(unreadable(format!("it has {breach}")));
+    }
+    let Some(task) = moref.clone() else {
+        return Err(unreadable(
+            ReplyError::value("TaskInfo.task", "a Task").to_string(),
+        ));
+    };
+    let fields = info.children().filter(|field| TASK_INFO.contains(&field.name()));
+    let properties = fields.map(|field| {
+        let path = format!("info.{}", field.name());
+        let value = Value::read(&path, field);
+        (path, value)
+    });
+    Ok(Object {
+        moref: task,
+        missing: Vec::new(),
+        properties: properties.collect(),
+    })
+}
+
+/// Why a value is not known that exceeds a limit of ours: it is as good as withheld.
 fn beyond(breach: Breach) -> Fault {
     Fault {
         kind: FaultKind::Unreadable,
@@ -313,38 +431,13 @@ fn beyond(breach: Breach) -> Fault {
 
 /// Whether the reply is that of a dead session: reading needs no session (`System.Anonymous`), so it answers with every
 /// property missing for want of one.
-pub fn is_of_dead_session<'a>(objects: impl IntoIterator<Item = &'a Object>) -> bool {
-    let mut any = false;
-    let all = objects.into_iter().all(|object| {
-        any = true;
-        object.properties().next().is_none()
+pub(crate) fn is_of_dead_session<'a>(objects: impl IntoIterator<Item = &'a Object>) -> bool {
+    let is_withheld = |object: &Object| {
+        let mut missing = object.missing.iter();
+        object.properties.is_empty()
             && !object.missing.is_empty()
-            && object
-                .missing
-                .iter()
-                .all(|(_, fault)| fault.kind == FaultKind::NotAuthenticated)
-    });
-    any && all
-}
-
-/// The error for a reply that shows a dead session without a fault.
-pub(super) fn dead_session(call: &Call, said: &str) -> Error {
-    Error::Refused {
-        operation: call.method,
-        object: call.on.to_string(),
-        source: Fault {
-            kind: FaultKind::NotAuthenticated,
-            said: said.to_owned(),
-        },
-        existing: None,
-    }
-}
-
-/// The error for an answer to `call` that cannot be understood.
-pub(super) fn unreadable(call: &Call, source: ReplyError) -> Error {
-    Error::Reply {
-        operation: call.method,
-        object: call.on.to_string(),
-        source,
-    }
+            && missing.all(|(_, fault)| fault.kind == FaultKind::NotAuthenticated)
+    };
+    let mut objects = objects.into_iter().peekable();
+    objects.peek().is_some() && objects.all(is_withheld)
 }

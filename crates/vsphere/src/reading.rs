@@ -4,14 +4,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{Call, Error, TransportError, Vcenter};
+use super::call::Call;
+use super::client::Vcenter;
+use super::error::{Error, TransportError};
 use super::fault::FaultKind;
-use super::property::{
-    Object, Spec, Unreadable, WITHHELD, dead_session, is_of_dead_session, read_page, unreadable,
-};
+use super::moref::Moref;
+use super::property::{Object, Page, Spec, Unreadable, WITHHELD, is_of_dead_session, read_page};
 use super::session::Session;
-use super::soap::{Moref, ReplyError};
-use super::xml::Part;
+use super::soap::ReplyError;
 use super::xml::write::Out;
 
 /// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
@@ -83,13 +83,8 @@ impl Vcenter {
             || "an object without a reference".to_owned(),
             |moref| moref.to_string(),
         );
-        Err(unreadable(
-            &call,
-            ReplyError::Object {
-                object,
-                why: broken.why,
-            },
-        ))
+        let why = broken.why;
+        Err(call.unreadable(ReplyError::Object { object, why }))
     }
 
     /// As [`Self::retrieve_in`], with so many objects per page, and with what cannot be read put aside.
@@ -104,7 +99,9 @@ impl Vcenter {
         let first = Call::to("RetrievePropertiesEx", collector)
             .with(spec.render("specSet"))
             .with(options);
-        let ask = |call: Call| -> Answer<'_> { Box::pin(async move { self.call_in(session, &call).await }) };
+        let ask = |call: Call| -> Answer<'_> {
+            Box::pin(async move { self.call_in(session, &call, read_page).await })
+        };
         let read = within(self.settings.call_deadline, first.clone(), ask).await?;
         self.unless_dead(session, &first, read)
     }
@@ -114,11 +111,11 @@ impl Vcenter {
             return Ok(read);
         }
         self.sessions.give_up(session.generation);
-        Err(dead_session(call, WITHHELD))
+        Err(call.dead_session(WITHHELD))
     }
 }
 
-type Answer<'a> = Pin<Box<dyn Future<Output = Result<Part, Error>> + Send + 'a>>;
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<Page, Error>> + Send + 'a>>;
 
 /// Reads all pages, in some times the deadline of one call.
 async fn within<'a>(call: Duration, first: Call, ask: impl Fn(Call) -> Answer<'a>) -> Result<Read, Error> {
@@ -140,23 +137,22 @@ async fn all_pages<'a>(first: Call, ask: impl Fn(Call) -> Answer<'a>) -> Result<
     let mut bytes = 0;
     let mut call = first;
     for _ in 0..MAX_PAGES {
-        let response = ask(call.clone()).await?;
-        bytes += response.size();
-        let page = read_page(&response);
+        let page = ask(call.clone()).await?;
+        bytes += page.size;
         read.objects.extend(page.objects);
         read.unreadable.extend(page.unreadable);
         let Some(token) = page.token else {
             return Ok(read);
         };
         let objects = read.objects.len() + read.unreadable.len();
-        endless(bytes, objects).map_err(|source| unreadable(&call, source))?;
+        endless(bytes, objects).map_err(|source| call.unreadable(source))?;
         call = Call::to("ContinueRetrievePropertiesEx", &call.on).with(Out::text("token", token));
     }
     let source = ReplyError::Endless {
         what: "pages",
         limit: MAX_PAGES,
     };
-    Err(unreadable(&call, source))
+    Err(call.unreadable(source))
 }
 
 /// Refuses to read on where there is more of a reading than fits into the limits.
@@ -176,14 +172,12 @@ mod tests {
     use super::*;
 
     /// Hands out a token with each page, for ever.
-    fn endless_pages(call: Call) -> Answer<'static> {
-        Box::pin(async move {
-            let page = format!(
-                "<{0}Response xmlns=\"urn:vim25\"><returnval><token>more</token></returnval></{0}Response>",
-                call.method
-            );
-            Ok(Part::parse(page).unwrap())
-        })
+    fn endless_pages(_: Call) -> Answer<'static> {
+        let token = Some("more".to_owned());
+        Box::pin(std::future::ready(Ok(Page {
+            token,
+            ..Page::default()
+        })))
     }
 
     fn first_page() -> Call {

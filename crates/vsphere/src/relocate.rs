@@ -1,11 +1,15 @@
 //! Relocate: move a VM that is off to another host, with its disks where they are.
 
-use super::client::{Call, Error, Vcenter};
+use super::call::Call;
+use super::client::Vcenter;
+use super::commands::{AskedBy, Started};
+use super::error::Error;
 use super::fault::{Fault, FaultKind};
-use super::look::{AskedBy, TaskKind};
-use super::power::{Started, started};
-use super::property::{Spec, Step, unreadable};
-use super::soap::{Moref, ReplyError};
+use super::look::TaskKind;
+use super::moref::Moref;
+use super::power::read_started;
+use super::property::{Spec, Step};
+use super::soap::ReplyError;
 use super::update::Power;
 use super::xml::write::Out;
 use crate::Permit;
@@ -40,7 +44,7 @@ impl Vcenter {
             .with_all(pool.map(|pool| Out::moref("pool", &pool)))
             .with(Out::moref("host", &to.into()));
         let call = Call::under(permit, METHOD, &vm.into()).with(spec);
-        started(&call, &self.call_in(&look.session, &call).await?)
+        self.call_in(&look.session, &call, read_started).await
     }
 
     /// The root pool of `to`'s compute resource, where `pool` belongs to another one.
@@ -57,11 +61,11 @@ impl Vcenter {
         let objects = self.retrieve(spec).await?;
         let value = |of: &Moref, path: &str| {
             let object = objects.iter().find(|object| object.moref == *of)?;
-            object.get(path).and_then(Moref::read)
+            object.moref(path).cloned()
         };
         let unknown = |what: &str| {
             let call = Call::to("RetrievePropertiesEx", &host);
-            unreadable(&call, ReplyError::value(what, "visible to us"))
+            call.unreadable(ReplyError::value(what, "visible to us"))
         };
         let compute = value(&host, "parent").ok_or_else(|| unknown("the destination's compute resource"))?;
         if pool.and_then(|pool| value(pool, "owner")).as_ref() == Some(&compute) {

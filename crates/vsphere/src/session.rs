@@ -10,15 +10,16 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::client::{Came, Settings};
 use super::endpoint::{Credentials, Trust};
 use super::error::{ConnectError, Error, LoginError, TransportError};
 use super::fault::{Fault, FaultKind};
-use super::soap::{self, Answer, Moref, ReplyError};
+use super::moref::Moref;
+use super::settings::{Came, Settings};
+use super::soap::{self, Answer, ReplyError};
 use super::tls;
-use super::transport::Transport;
+use super::transport::{Line, Transport};
 use super::xml::write::Out;
-use super::xml::{Element, Part};
+use super::xml::{self, Element, Shape};
 
 /// The API versions this client was written against, newest first. A newer server lists those it still speaks, and a
 /// modest version keeps it from sending what is not known here.
@@ -211,7 +212,13 @@ impl Sessions {
         let envelope = soap::envelope(&call, "haulout-logout");
         let sent = session
             .transport
-            .post(&session.soap_action, Some(&session.cookie), envelope, GOODBYE)
+            .post(
+                Line::Call,
+                &session.soap_action,
+                Some(&session.cookie),
+                envelope,
+                GOODBYE,
+            )
             .await;
         match sent {
             Ok(_) => tracing::debug!(generation = session.generation, "logged out of vCenter"),
@@ -261,7 +268,9 @@ impl Sessions {
             .take(self.settings.call_deadline + TURN_MARGIN)
             .await
             .map_err(LoginError::Turn)?;
-        let asked = self.ask(&transport, &soap_action, "Login", &call).await;
+        let asked = self
+            .ask(&transport, &soap_action, "Login", &call, read_user)
+            .await;
         let is_refused = matches!(
             &asked,
             Ok((Answer::Fault { fault, .. }, _)) if fault.kind == FaultKind::InvalidLogin
@@ -271,10 +280,7 @@ impl Sessions {
             .await;
         let (answer, cookie) = asked?;
         let (key, user) = match answer {
-            Answer::Returned(response) => {
-                let text = |name: &str| Some(response.element().at(&["returnval", name])?.text().to_owned());
-                (text("key"), text("userName"))
-            }
+            Answer::Returned(user) => user,
             Answer::Fault { fault, .. } if fault.kind == FaultKind::InvalidLogin => {
                 // Those who share the account may have other credentials by then: they come first.
                 let others_first = if turns.are_taken() {
@@ -331,33 +337,38 @@ impl Sessions {
         let instance = Moref::new("ServiceInstance", "ServiceInstance");
         let call = soap::method("RetrieveServiceContent", &instance);
         let (answer, _) = self
-            .ask(transport, action, "RetrieveServiceContent", &call)
+            .ask(transport, action, "RetrieveServiceContent", &call, read_content)
             .await?;
         match answer {
-            Answer::Returned(response) => {
-                read_content(response.element()).map_err(|error| step("RetrieveServiceContent", error))
-            }
+            Answer::Returned(content) => Ok(content),
             Answer::Fault { fault, .. } => Err(step("RetrieveServiceContent", fault)),
         }
     }
 
     /// A call outside of any session: without a cookie, because vCenter refuses a login on a session that has one.
-    async fn ask(
+    async fn ask<T>(
         &self,
         transport: &Transport,
         soap_action: &str,
         method: &'static str,
         call: &Out,
-    ) -> Result<(Answer, Option<HeaderValue>), LoginError> {
+        read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
+    ) -> Result<(Answer<T>, Option<HeaderValue>), LoginError> {
         let envelope = soap::envelope(call, "haulout-login");
         let began = tokio::time::Instant::now();
         let reply = transport
-            .post(soap_action, None, envelope, self.settings.call_deadline)
+            .post(
+                Line::Call,
+                soap_action,
+                None,
+                envelope,
+                self.settings.call_deadline,
+            )
             .await;
         let read = reply
             .map_err(|error| (Came::Nothing, step(method, error)))
             .and_then(|reply| {
-                let answer = soap::read_answer(method, reply.body);
+                let answer = soap::read_answer(method, &reply.body, read);
                 let answer = answer.map_err(|error| (Came::Unreadable, step(method, error)))?;
                 Ok((answer, reply.cookie))
             });
@@ -416,16 +427,15 @@ fn digest(credentials: &Credentials) -> [u8; 32] {
 ///
 /// # Errors
 /// Where the document names no version of `urn:vim25`.
-pub fn choose_version(document: &[u8]) -> Result<String, ReplyError> {
-    let document = Part::parse(document)?;
-    let texts = |element: Element<'_>, name: &str| -> Vec<String> {
+pub(crate) fn choose_version(document: &[u8]) -> Result<String, ReplyError> {
+    let document = xml::parse(document, Shape::default())?;
+    let texts = |element: &Element<'_>, name: &str| -> Vec<String> {
         let named = element.children().filter(|child| child.name() == name);
         named.map(|child| child.text().to_owned()).collect()
     };
     let vim = document
-        .element()
         .children()
-        .find(|space| texts(*space, "name") == [super::xml::VIM25])
+        .find(|space| texts(space, "name") == [xml::VIM25])
         .ok_or_else(|| ReplyError::value("namespace urn:vim25", "listed"))?;
     let mut offered = texts(vim, "version");
     let own = offered.first().cloned();
@@ -442,14 +452,21 @@ pub fn choose_version(document: &[u8]) -> Result<String, ReplyError> {
         .ok_or_else(|| ReplyError::value("version", "an API version"))
 }
 
-fn read_content(response: Element<'_>) -> Result<Content, ReplyError> {
+/// `key` and `userName` of a `UserSession`.
+fn read_user(response: &Element<'_>) -> Result<(Option<String>, Option<String>), ReplyError> {
+    let session = response.child("returnval");
+    let text = |name: &str| Some(session?.text_of(name)?.to_owned());
+    Ok((text("key"), text("userName")))
+}
+
+fn read_content(response: &Element<'_>) -> Result<Content, ReplyError> {
     let content = response
         .child("returnval")
         .ok_or_else(|| ReplyError::value("returnval", "a ServiceContent"))?;
     let moref = |name: &str| {
         content
             .child(name)
-            .and_then(Moref::read)
+            .and_then(Element::moref)
             .ok_or_else(|| ReplyError::value(name, "a managed object reference"))
     };
     Ok(Content {

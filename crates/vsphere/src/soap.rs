@@ -1,114 +1,17 @@
-//! SOAP 1.1 as vCenter speaks it: the envelope out, the answer in, and managed object references.
-
-use std::borrow::Cow;
-use std::sync::Arc;
+//! SOAP 1.1 as vCenter speaks it: the envelope out, the answer in.
 
 use super::fault::{self, Fault};
+use super::moref::Moref;
+use super::text::for_people;
 use super::update::Power;
 use super::xml::write::Out;
-use super::xml::{Element, Part, Shape, Space, XmlError};
-use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef};
-
-/// A managed object reference with its type. The value is opaque.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moref {
-    /// The managed object type, `HostSystem`.
-    pub kind: Cow<'static, str>,
-    /// The value, `host-21`; brackets appear in the references of session objects.
-    pub value: Arc<str>,
-}
-
-/// The types that nearly all references have, so that these need no text of their own.
-const KINDS: &[&str] = &[
-    "HostSystem",
-    "Task",
-    "VirtualMachine",
-    "Datastore",
-    "ClusterComputeResource",
-    "ComputeResource",
-];
-
-impl Moref {
-    /// From its two parts.
-    pub fn new(kind: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
-        Self {
-            kind: kind.into(),
-            value: value.into(),
-        }
-    }
-
-    /// Reads `<x type="HostSystem">host-21</x>`; `None` where type or value is missing.
-    pub fn read(element: Element<'_>) -> Option<Self> {
-        let (kind, value) = (element.type_attr()?, element.text());
-        if kind.is_empty() || value.is_empty() {
-            return None;
-        }
-        let known = KINDS.iter().find(|known| **known == kind);
-        let kind = known.map_or_else(|| Cow::Owned(kind.to_owned()), |known| Cow::Borrowed(*known));
-        Some(Self::new(kind, value))
-    }
-
-    /// As a host, if it is one.
-    pub fn host(&self) -> Option<HostRef> {
-        (self.kind == "HostSystem").then(|| HostRef::new(Arc::clone(&self.value)))
-    }
-
-    /// As a VM, if it is one.
-    pub fn vm(&self) -> Option<VmRef> {
-        (self.kind == "VirtualMachine").then(|| VmRef::new(Arc::clone(&self.value)))
-    }
-
-    /// As a task, if it is one.
-    pub fn task(&self) -> Option<TaskRef> {
-        (self.kind == "Task").then(|| TaskRef::new(Arc::clone(&self.value)))
-    }
-
-    /// As a compute resource, if it is one.
-    pub fn compute(&self) -> Option<ComputeRef> {
-        matches!(&*self.kind, "ClusterComputeResource" | "ComputeResource")
-            .then(|| ComputeRef::new(Arc::clone(&self.value)))
-    }
-
-    /// As a datastore, if it is one.
-    pub fn datastore(&self) -> Option<DatastoreRef> {
-        (self.kind == "Datastore").then(|| DatastoreRef::new(Arc::clone(&self.value)))
-    }
-
-    /// Whether it lives in a session and dies with it (`proto-notes/session.md`).
-    pub fn is_of_session(&self) -> bool {
-        self.value.starts_with("session[")
-    }
-}
-
-impl std::fmt::Display for Moref {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&super::text::for_people(&self.value))
-    }
-}
-
-impl From<&HostRef> for Moref {
-    fn from(host: &HostRef) -> Self {
-        Self::new("HostSystem", host.shared())
-    }
-}
-
-impl From<&VmRef> for Moref {
-    fn from(vm: &VmRef) -> Self {
-        Self::new("VirtualMachine", vm.shared())
-    }
-}
-
-impl From<&TaskRef> for Moref {
-    fn from(task: &TaskRef) -> Self {
-        Self::new("Task", task.shared())
-    }
-}
+use super::xml::{self, Element, Shape, Space, XmlError};
 
 /// What vCenter answered.
 #[derive(Clone, Debug)]
-pub enum Answer {
-    /// The method's response element.
-    Returned(Part),
+pub(crate) enum Answer<T> {
+    /// What the method's response says.
+    Returned(T),
     /// A fault.
     Fault {
         /// The fault.
@@ -162,25 +65,25 @@ impl ReplyError {
     /// A missing or ill-typed value.
     pub fn value(what: impl Into<String>, expected: &'static str) -> Self {
         Self::Value {
-            what: super::text::for_people(&what.into()),
+            what: for_people(&what.into()),
             expected,
         }
     }
 }
 
 /// A request of `method` on `this`, without arguments yet.
-pub fn method(method: &'static str, this: &Moref) -> Out {
+pub(crate) fn method(method: &'static str, this: &Moref) -> Out {
     Out::new(method)
-        .attribute("xmlns", super::xml::VIM25)
+        .attribute("xmlns", xml::VIM25)
         .with(Out::moref("_this", this))
 }
 
 /// The whole request. `operation_id` is logged by vCenter's `vpxd`, which makes one call findable on both sides.
-pub fn envelope(call: &Out, operation_id: &str) -> String {
+pub(crate) fn envelope(call: &Out, operation_id: &str) -> String {
     let mut text = String::with_capacity(1_024);
     text.push_str(r#"<?xml version="1.0" encoding="UTF-8"?>"#);
     Out::new("soapenv:Envelope")
-        .attribute("xmlns:soapenv", super::xml::ENVELOPE)
+        .attribute("xmlns:soapenv", xml::ENVELOPE)
         .attribute("xmlns:xsd", "http://www.w3.org/2001/XMLSchema")
         .attribute("xmlns:xsi", "http://www.w3.org/2001/XMLSchema-instance")
         .with(Out::new("soapenv:Header").with(Out::text("operationID", operation_id)))
@@ -189,10 +92,25 @@ pub fn envelope(call: &Out, operation_id: &str) -> String {
     text
 }
 
-/// Of a `TaskInfo` on a page of the history what [`super::task`] reads is kept: its `result` is of any type and of any size. Of an
-/// object the property that breaks a limit is given up, and of a page the task that does.
+/// What is kept of a `TaskInfo` on a page of the task history: its `result` is of any type and of any size.
+pub(crate) const TASK_INFO: &[&str] = &[
+    "task",
+    "descriptionId",
+    "entity",
+    "state",
+    "cancelled",
+    "error",
+    "reason",
+    "queueTime",
+];
+
+/// What is kept of the elements that replies have thousands of. Of an object the property that exceeds a limit is given up, and of a page the task that does.
 const REPLY: Shape = Shape {
-    sparse: Some(("TaskInfo", super::task::KEPT)),
+    sparse: &[
+        ("TaskInfo", TASK_INFO),
+        ("HostPciDevice", &["id", "vendorId", "deviceId"]),
+        ("HostPciPassthruInfo", &["id", "passthruActive"]),
+    ],
     bulkheads: &[
         "changeSet",
         "propSet",
@@ -203,47 +121,68 @@ const REPLY: Shape = Shape {
     ],
 };
 
-/// Reads an answer to `method`.
+/// Reads an answer to `method`, whose response is read by `read`.
 ///
 /// # Errors
-/// Where it is no XML, no SOAP, or the answer to something else.
-pub fn read_answer(method: &str, body: impl Into<Vec<u8>>) -> Result<Answer, ReplyError> {
+/// Where it is no XML, no SOAP, the answer to something else, or `read` cannot read it.
+pub(crate) fn read_answer<T>(
+    method: &str,
+    body: &[u8],
+    read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
+) -> Result<Answer<T>, ReplyError> {
     let of_envelope =
-        |element: Element<'_>, name| element.space() == Space::Envelope && element.name() == name;
-    let envelope = Part::parse_as(body, REPLY)?;
-    if !of_envelope(envelope.element(), "Envelope") {
-        return Err(not_soap(envelope.element(), "a SOAP 1.1 Envelope"));
+        |element: &Element<'_>, name| element.space() == Space::Envelope && element.name() == name;
+    let envelope = xml::parse(body, REPLY)?;
+    if !of_envelope(&envelope, "Envelope") {
+        return Err(not_soap(&envelope, "a SOAP 1.1 Envelope"));
     }
-    let content = envelope
-        .find(|child| of_envelope(*child, "Body"))
-        .and_then(|body| body.find(|_| true))
+    let body = envelope.children().find(|child| of_envelope(child, "Body"));
+    let content = body
+        .and_then(|body| body.children().next())
         .ok_or_else(|| ReplyError::value("Body", "an element with the answer"))?;
-    let element = content.element();
-    if of_envelope(element, "Fault") {
-        let (fault, existing) = fault::read_soap(element);
+    if of_envelope(content, "Fault") {
+        let (fault, existing) = fault::read_soap(content);
         return Ok(Answer::Fault { fault, existing });
     }
-    if element.space() != Space::Vim || element.name().strip_suffix("Response") != Some(method) {
-        return Err(not_soap(element, "the method's response in urn:vim25"));
+    if content.space() != Space::Vim || content.name().strip_suffix("Response") != Some(method) {
+        return Err(not_soap(content, "the method's response in urn:vim25"));
     }
-    Ok(Answer::Returned(content))
+    read(content).map(Answer::Returned)
 }
 
-/// The returned reference of a method that gives one.
+/// Reads the response of a method that returns nothing, or nothing of interest.
+///
+/// # Errors
+/// Never.
+pub(crate) fn nothing(_: &Element<'_>) -> Result<(), ReplyError> {
+    Ok(())
+}
+
+/// Reads the reference that a method returns.
 ///
 /// # Errors
 /// Where the response has none.
-pub fn returned_moref(response: &Part) -> Result<Moref, ReplyError> {
+pub(crate) fn returned_moref(response: &Element<'_>) -> Result<Moref, ReplyError> {
     response
-        .element()
         .child("returnval")
-        .and_then(Moref::read)
+        .and_then(Element::moref)
         .ok_or_else(|| ReplyError::value("returnval", "a managed object reference"))
 }
 
-fn not_soap(found: Element<'_>, expected: &'static str) -> ReplyError {
+/// Reads the references that a method returns.
+///
+/// # Errors
+/// Never: none is an answer too.
+pub(crate) fn returned_morefs(response: &Element<'_>) -> Result<Vec<Moref>, ReplyError> {
+    Ok(response
+        .children_named("returnval")
+        .filter_map(Element::moref)
+        .collect())
+}
+
+fn not_soap(found: &Element<'_>, expected: &'static str) -> ReplyError {
     ReplyError::NotSoap {
-        found: super::text::for_people(found.name()),
+        found: for_people(found.name()),
         expected,
     }
 }

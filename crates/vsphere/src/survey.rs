@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::client::{Error, Vcenter};
 use super::decode::{self, Device};
-use super::property::{Object, Spec, Step};
-use super::soap::Moref;
+use super::moref::Moref;
+use super::property::{Object, Spec, Step, Value};
 use super::text;
 use super::update::{Claim, ClaimedDevice, Claims, NotSurveyed, Passthrough, Power, Surveyed, UnreadableVm};
 use haulout_core::ids::{HostRef, VmRef};
@@ -50,14 +50,13 @@ impl Vcenter {
 /// (`proto-notes/relocate.md`): a VM that it names by addresses holds exactly these. One that it does not name holds nothing, unless the
 /// VM is known not to run: what is bound is what runs. A host that tells no binding may have none, or be too old for it, so there
 /// the VM stays unreadable.
-pub fn survey(hosts: &[HostRef], objects: &[Object]) -> Surveyed {
+pub(crate) fn survey(hosts: &[HostRef], objects: &[Object]) -> Surveyed {
     let mut vms = BTreeMap::new();
     let mut registered: BTreeMap<HostRef, BTreeSet<VmRef>> = BTreeMap::new();
     for object in objects {
         if let Some(vm) = object.moref.vm() {
             // During a relocate the host's list and the VM's own word differ: it counts on both.
-            let host = object.get("runtime.host").and_then(Moref::read);
-            if let Some(host) = host.and_then(|host| host.host()) {
+            if let Some(host) = object.moref("runtime.host").and_then(Moref::host) {
                 registered.entry(host).or_default().insert(vm.clone());
             }
             vms.insert(vm, object);
@@ -86,7 +85,7 @@ fn of_host(
     here: &BTreeSet<VmRef>,
     vms: &BTreeMap<VmRef, &Object>,
 ) -> Claims {
-    let bindings = object.get(BINDING).map(decode::bindings);
+    let bindings = object.get(BINDING).and_then(Value::bindings);
     let mut claims = Claims {
         host: host.clone(),
         held: Vec::new(),
@@ -105,17 +104,17 @@ fn of_host(
             Err(why) => why,
         };
         let runs = vms.get(vm).is_none_or(|vm| may_run(vm));
-        match bindings.as_ref().map(|all| all.get(vm)) {
+        match bindings.map(|all| all.get(vm)) {
             Some(Some(Some(addresses))) => {
                 let addresses = addresses.iter().cloned().map(ClaimedDevice::Address);
                 claims.held.extend(addresses.map(claim));
             }
             Some(None) if runs => {}
             Some(None | Some(None)) | None => {
-                let name = vms.get(vm).and_then(|vm| vm.get("name"));
+                let name = vms.get(vm).and_then(|vm| vm.text("name"));
                 claims.unreadable.push(UnreadableVm {
                     vm: vm.clone(),
-                    name: name.map(|name| text::inventory_name(name.text())),
+                    name: name.map(text::inventory_name),
                     why,
                 });
             }
@@ -133,17 +132,14 @@ fn listed<'a>(host: &HostRef, objects: &'a [Object]) -> Result<(Vec<VmRef>, &'a 
         return Err(format!("its list of VMs cannot be read: {fault}"));
     }
     // An unset list is an empty one: what may not be read is told as missing.
-    let listed = decode::morefs(object.get("vm"));
-    Ok((listed.iter().filter_map(Moref::vm).collect(), object))
+    let listed = object.morefs("vm").iter().filter_map(Moref::vm);
+    Ok((listed.collect(), object))
 }
 
 /// What a VM holds; or why that is not known.
 fn devices(vm: Option<&Object>) -> Result<Vec<ClaimedDevice>, String> {
     let vm = vm.ok_or("vCenter does not show the VM: this user may not see it, or it was just removed")?;
-    if vm
-        .get("config.template")
-        .is_some_and(|flag| flag.text() == "true")
-    {
+    if vm.text("config.template") == Some("true") {
         return Ok(Vec::new());
     }
     if let Some(fault) = vm.denied(DEVICES) {
@@ -151,17 +147,17 @@ fn devices(vm: Option<&Object>) -> Result<Vec<ClaimedDevice>, String> {
     }
     let devices = vm
         .get(DEVICES)
+        .and_then(Value::devices)
         .ok_or("it has no configuration that can be read: it is inaccessible, orphaned, or being created")?;
-    let held = decode::passthrough(devices).into_iter().filter_map(held);
-    Ok(held.collect())
+    Ok(devices.iter().filter_map(held).collect())
 }
 
-fn held(device: Device) -> Option<ClaimedDevice> {
-    match device.what {
-        Passthrough::Static { address, .. } => Some(ClaimedDevice::Address(address)),
-        Passthrough::Dynamic { allowed } => Some(match device.assigned {
-            Some(address) => ClaimedDevice::Address(address),
-            None => ClaimedDevice::AnyOf(allowed),
+fn held(device: &Device) -> Option<ClaimedDevice> {
+    match &device.what {
+        Passthrough::Static { address, .. } => Some(ClaimedDevice::Address(address.clone())),
+        Passthrough::Dynamic { allowed } => Some(match &device.assigned {
+            Some(address) => ClaimedDevice::Address(address.clone()),
+            None => ClaimedDevice::AnyOf(allowed.clone()),
         }),
         Passthrough::Other { .. } => None,
     }
@@ -169,10 +165,7 @@ fn held(device: Device) -> Option<ClaimedDevice> {
 
 /// Whether the VM runs, or may do so: its power state may be as unreadable as its devices.
 fn may_run(vm: &Object) -> bool {
-    let power = vm
-        .get("runtime.powerState")
-        .and_then(|state| decode::power(state.text()));
-    match power {
+    match vm.text("runtime.powerState").and_then(decode::power) {
         Some(Power::On) | None => true,
         Some(Power::Off | Power::Suspended) => false,
     }

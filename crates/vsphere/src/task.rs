@@ -6,12 +6,12 @@
 use jiff::Timestamp;
 
 use super::decode::{boolean, timestamp};
-use super::fault::{self, Fault, FaultKind};
-use super::property::Object;
-use super::soap::{Moref, ReplyError};
+use super::fault::{Fault, FaultKind};
+use super::moref::Moref;
+use super::property::{Object, Value};
+use super::soap::ReplyError;
 use super::text::for_people;
 use super::update::TaskState;
-use super::xml::Element;
 use haulout_core::ids::TaskRef;
 
 /// What is followed of a task. A path below `info` is valid on its declared type, and is pushed when that value changes: the
@@ -32,21 +32,9 @@ pub(super) const NAME: &str = "info.name";
 /// What a task returned.
 pub(super) const RESULT: &str = "info.result";
 
-/// The same of a whole `TaskInfo`, as the task history has them.
-pub(super) const KEPT: &[&str] = &[
-    "task",
-    "descriptionId",
-    "entity",
-    "state",
-    "cancelled",
-    "error",
-    "reason",
-    "queueTime",
-];
-
 /// `TaskInfo`, as far as it matters.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TaskInfo {
+pub(crate) struct TaskInfo {
     /// The task.
     pub moref: TaskRef,
     /// `name`, such as `EnterMaintenanceMode_Task`; unset for vCenter's internal tasks, and where it was not asked for.
@@ -67,7 +55,7 @@ pub struct TaskInfo {
 
 impl TaskInfo {
     /// Whether it is over.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         match self.state {
             TaskState::Queued | TaskState::Running => false,
             TaskState::Success | TaskState::Error(_) => true,
@@ -76,66 +64,39 @@ impl TaskInfo {
 
     /// Whether it puts a host into maintenance: by `descriptionId`, because names and messages differ by language and
     /// by who started it (`proto-notes/property-collector.md`).
-    pub fn enters_maintenance(&self) -> bool {
+    pub(crate) fn enters_maintenance(&self) -> bool {
         self.description_id == "HostSystem.enterMaintenanceMode"
     }
 
     /// Whether its success alone does not tell what became of it: a `PowerOnMultiVM_Task`, the only task of ours on a datacenter,
     /// succeeds although nothing was started (`ClusterPowerOnVmResult`).
-    pub fn needs_result(&self) -> bool {
+    pub(crate) fn needs_result(&self) -> bool {
         self.entity
             .as_ref()
             .is_some_and(|entity| entity.kind == "Datacenter")
     }
 }
 
-/// Reads a task that was told by properties. What is not told of `before`, the same task as it was known, stays.
+/// Reads a task. What is not told of `before`, the same task as it was known, stays.
 ///
 /// # Errors
 /// Where the description id, the state or the queue time is neither told nor known, or ill-formed.
-pub fn read(object: &Object, before: Option<&TaskInfo>) -> Result<TaskInfo, ReplyError> {
-    let mut draft = before.map_or_else(Draft::default, Draft::of);
-    let mut result = None;
-    for (path, value) in object.properties() {
-        if path == RESULT {
-            result = value;
-        } else if let Some(field) = path.strip_prefix("info.") {
-            draft.set(field, value);
-        }
-    }
+pub(crate) fn read(object: &Object, before: Option<&TaskInfo>) -> Result<TaskInfo, ReplyError> {
     let moref = object
         .moref
         .task()
         .ok_or_else(|| ReplyError::value(object.moref.to_string(), "a Task"))?;
+    let mut draft = before.map_or_else(Draft::default, Draft::of);
+    for (path, value) in &object.properties {
+        draft.set(path, value.as_ref());
+    }
     let mut task = draft.finish(moref)?;
     if task.state == TaskState::Success
-        && let Some(fault) = result.and_then(not_started)
+        && let Some(fault) = object.get(RESULT).and_then(Value::fault)
     {
-        task.state = TaskState::Error(fault);
+        task.state = TaskState::Error(fault.clone());
     }
     Ok(task)
-}
-
-/// Reads a whole `TaskInfo` of the task history, without its result.
-///
-/// # Errors
-/// Where the reference, the description id, the state or the queue time is missing or ill-formed.
-pub fn from_page(info: Element<'_>) -> Result<TaskInfo, ReplyError> {
-    let moref = info.child("task").and_then(Moref::read);
-    let moref = moref
-        .and_then(|moref| moref.task())
-        .ok_or_else(|| ReplyError::value("TaskInfo.task", "a Task"))?;
-    if let Some(breach) = info.breach() {
-        return Err(ReplyError::Object {
-            object: moref.to_string(),
-            why: format!("it has {breach}"),
-        });
-    }
-    let mut draft = Draft::default();
-    for child in info.children() {
-        draft.set(child.name(), Some(child));
-    }
-    draft.finish(moref)
 }
 
 /// A task of which not everything is known yet.
@@ -180,21 +141,18 @@ impl Draft {
         }
     }
 
-    fn set(&mut self, field: &str, value: Option<Element<'_>>) {
-        let words = value.map(Element::text).filter(|words| !words.is_empty());
-        match field {
-            "name" => self.name = words.map(str::to_owned),
-            "descriptionId" => self.description_id = words.map(str::to_owned),
-            "entity" => self.entity = value.and_then(Moref::read),
-            "state" => self.state = words.and_then(stage),
-            "cancelled" => self.cancelled = words.and_then(boolean).unwrap_or(false),
-            "error" => self.error = value.map(fault::read_localized),
-            "reason" => {
-                let user = value.and_then(|reason| reason.text_of("userName"));
-                self.user = user.filter(|user| !user.is_empty()).map(for_people);
-            }
-            "queueTime" => self.queued_at = words.and_then(timestamp),
-            // A field that nobody asked for.
+    fn set(&mut self, path: &str, value: Option<&Value>) {
+        let words = value.and_then(Value::text).filter(|words| !words.is_empty());
+        match path {
+            NAME => self.name = words.map(str::to_owned),
+            "info.descriptionId" => self.description_id = words.map(str::to_owned),
+            "info.entity" => self.entity = value.and_then(Value::moref).cloned(),
+            "info.state" => self.state = words.and_then(stage),
+            "info.cancelled" => self.cancelled = words.and_then(boolean).unwrap_or(false),
+            "info.error" => self.error = value.and_then(Value::fault).cloned(),
+            "info.reason" => self.user = words.map(for_people),
+            "info.queueTime" => self.queued_at = words.and_then(timestamp),
+            // A path that nobody asked for.
             _ => {}
         }
     }
@@ -237,25 +195,4 @@ fn stage(text: &str) -> Option<Stage> {
         "error" => Some(Stage::Error),
         _ => None,
     }
-}
-
-/// Why a `PowerOnMultiVM_Task` that ended well started nothing, if it did not.
-fn not_started(result: Element<'_>) -> Option<Fault> {
-    if result.xsi_type() != Some("ClusterPowerOnVmResult") {
-        return None;
-    }
-    if let Some(refused) = result.child("notAttempted") {
-        return Some(refused.child("fault").map_or_else(
-            || Fault {
-                kind: FaultKind::Other("without a type".to_owned()),
-                said: "DRS did not start the VM and does not say why".to_owned(),
-            },
-            fault::read_localized,
-        ));
-    }
-    let only_recommended = result.child("attempted").is_none() && result.child("recommendations").is_some();
-    only_recommended.then(|| Fault {
-        kind: FaultKind::OnlyRecommended,
-        said: "DRS only recommends where to start the VM: it is not fully automated".to_owned(),
-    })
 }

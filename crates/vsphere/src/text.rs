@@ -7,7 +7,7 @@ const LONGEST: usize = 1_000;
 ///
 /// Line breaks and tabs become spaces, and the key in `session[key]` is left out, because some servers take it for the
 /// session's cookie. References that are sent back to vCenter never pass through here.
-pub fn for_people(text: &str) -> String {
+pub(crate) fn for_people(text: &str) -> String {
     // A bracket is found by far less than the search for a text is, and few words have one.
     if text.contains('[')
         && let Some((before, rest)) = text.split_once("session[")
@@ -32,12 +32,12 @@ pub fn for_people(text: &str) -> String {
 
 /// An inventory name for people. vCenter writes `/`, `\` and `%` in names as `%2f`, `%5c` and `%25`
 /// (`ManagedEntity.name` in the API reference).
-pub fn inventory_name(raw: &str) -> String {
+pub(crate) fn inventory_name(raw: &str) -> String {
     for_people(&unescaped(raw))
 }
 
 /// `raw` without the three escapes of inventory names.
-pub fn unescaped(raw: &str) -> String {
+pub(crate) fn unescaped(raw: &str) -> String {
     let mut plain = String::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = rest.find('%') {

@@ -2,36 +2,43 @@
 
 use std::time::Duration;
 
-use hyper::Request;
-use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderValue, SET_COOKIE, USER_AGENT};
+use reqwest::header::{CONTENT_TYPE, COOKIE, HeaderMap, HeaderValue, SET_COOKIE};
 use rustls::ClientConfig;
 
-use super::client::Settings;
 use super::endpoint::Endpoint;
 use super::error::{ConnectError, TransportError};
-use super::poll_connection::PollConnection;
+use super::settings::Settings;
 use super::tls;
 
 /// Largest answer. A page of 50 hosts with all their PCI devices is under 8 MiB.
-pub const MAX_REPLY: usize = 32 << 20;
+const MAX_REPLY: usize = 32 << 20;
 /// Connections that idle longer are closed by us, long before a proxy in between resets them (vCenter's own: 900 s).
 const POOL_IDLE: Duration = Duration::from_secs(60);
 /// A peer that vanished without a word is noticed after about `KEEPALIVE` and three probes.
-pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-pub(super) const KEEPALIVE_PROBES: u32 = 3;
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
 /// Three lost SYNs and their retransmissions.
-pub(super) const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const SOAP: HeaderValue = HeaderValue::from_static("text/xml; charset=utf-8");
 /// 500 carries a fault.
 const CARRY_SOAP: &[u16] = &[200, 500];
 
-/// The HTTP client for one vCenter.
+/// The HTTP clients for one vCenter.
 #[derive(Clone, Debug)]
 pub(super) struct Transport {
-    http: reqwest::Client,
+    calls: reqwest::Client,
+    /// Long polls have connections of their own, so that none of them holds up a call.
+    polls: reqwest::Client,
     endpoint: Endpoint,
-    tls: ClientConfig,
-    user_agent: String,
+}
+
+/// Which connections a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Those of calls that are answered at once.
+    Call,
+    /// Those of long polls.
+    Poll,
 }
 
 /// Who we say we are: vCenter shows it in its list of sessions.
@@ -53,49 +60,33 @@ pub(super) struct Reply {
 }
 
 impl Transport {
-    /// Builds the client; nothing is sent.
+    /// Builds the clients; nothing is sent.
     pub(super) fn new(settings: &Settings, ca: Option<&[u8]>) -> Result<Self, ConnectError> {
         let tls = tls::config(&settings.trust, ca)?;
         let user_agent = user_agent(&settings.instance);
-        let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls.clone())
-            .http1_only()
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .no_proxy()
-            .referer(false)
-            .user_agent(&*user_agent)
-            .connect_timeout(CONNECT_DEADLINE)
-            .pool_idle_timeout(POOL_IDLE)
-            .tcp_keepalive(KEEPALIVE)
-            .tcp_keepalive_interval(KEEPALIVE)
-            .tcp_keepalive_retries(KEEPALIVE_PROBES)
-            .tcp_nodelay(true)
-            .build()
-            .map_err(ConnectError::Http)?;
         Ok(Self {
-            http,
+            calls: http_client(tls.clone(), &user_agent)?,
+            polls: http_client(tls, &user_agent)?,
             endpoint: settings.endpoint.clone(),
-            tls,
-            user_agent,
         })
     }
 
-    /// A connection for one long poll at a time.
-    pub(super) fn poll_connection(&self) -> PollConnection {
-        PollConnection::new(self.tls.clone(), self.endpoint.sdk_uri())
-    }
-
     /// Posts a SOAP envelope. 200 and 500 carry SOAP, everything else is an error.
+    ///
+    /// A request that is dropped before its answer is whole closes its connection, which tells vCenter that nobody waits.
     pub(super) async fn post(
         &self,
+        line: Line,
         soap_action: &str,
         cookie: Option<&HeaderValue>,
         envelope: String,
         deadline: Duration,
     ) -> Result<Reply, TransportError> {
-        let mut request = self
-            .http
+        let http = match line {
+            Line::Call => &self.calls,
+            Line::Poll => &self.polls,
+        };
+        let mut request = http
             .post(self.endpoint.sdk())
             .header(CONTENT_TYPE, SOAP)
             .header("SOAPAction", soap_action)
@@ -106,46 +97,31 @@ impl Transport {
         within(deadline, receive(request, CARRY_SOAP)).await
     }
 
-    /// The same over a connection of its own.
-    pub(super) async fn post_over(
-        &self,
-        connection: &PollConnection,
-        soap_action: &str,
-        cookie: &HeaderValue,
-        envelope: String,
-        deadline: Duration,
-    ) -> Result<Reply, TransportError> {
-        let request = Request::post("/sdk")
-            .header(HOST, self.endpoint.name())
-            .header(USER_AGENT, &self.user_agent)
-            .header(CONTENT_TYPE, SOAP)
-            .header("SOAPAction", soap_action)
-            .header(COOKIE, cookie)
-            .body(envelope)
-            .map_err(|error| TransportError::Connection(error.into()))?;
-        let exchange = async {
-            let mut answered = connection.send(request).await?;
-            let cookie = usable(
-                answered.head.status().as_u16(),
-                answered.head.headers(),
-                CARRY_SOAP,
-            )?;
-            let mut body = Vec::new();
-            while let Some(chunk) = answered.chunk().await? {
-                append(&mut body, &chunk)?;
-            }
-            connection.keep(answered);
-            Ok(Reply { body, cookie })
-        };
-        within(deadline, exchange).await
-    }
-
     /// Gets the document that lists the API versions.
     pub(super) async fn versions(&self, deadline: Duration) -> Result<Vec<u8>, TransportError> {
-        let request = self.http.get(self.endpoint.versions());
+        let request = self.calls.get(self.endpoint.versions());
         let reply = within(deadline, receive(request, &[200])).await?;
         Ok(reply.body)
     }
+}
+
+fn http_client(tls: ClientConfig, user_agent: &str) -> Result<reqwest::Client, ConnectError> {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .http1_only()
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .no_proxy()
+        .referer(false)
+        .user_agent(user_agent)
+        .connect_timeout(CONNECT_DEADLINE)
+        .pool_idle_timeout(POOL_IDLE)
+        .tcp_keepalive(KEEPALIVE)
+        .tcp_keepalive_interval(KEEPALIVE)
+        .tcp_keepalive_retries(KEEPALIVE_PROBES)
+        .tcp_nodelay(true)
+        .build()
+        .map_err(ConnectError::Http)
 }
 
 async fn within<T>(
@@ -200,7 +176,17 @@ fn session_cookie<'a>(mut headers: impl Iterator<Item = &'a HeaderValue>) -> Opt
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::mpsc;
+    use tokio::task::JoinSet;
+
     use super::*;
+    use crate::endpoint::{CredentialPart, CredentialSource, Trust};
 
     #[test]
     fn the_session_cookie_is_kept_byte_for_byte() {
@@ -211,5 +197,142 @@ mod tests {
         let cookie = session_cookie(headers.iter()).unwrap();
         assert_eq!(cookie.as_bytes(), b"vmware_soap_session=\"52a=b c\"");
         assert!(cookie.is_sensitive());
+    }
+
+    /// Deadline of the requests; no test waits for it to pass.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Sends `answer`, raw bytes of HTTP, in reply to each request. It serves one connection after the other.
+    struct Server {
+        transport: Transport,
+        connections: Arc<AtomicUsize>,
+        /// One message for each connection that the client closed.
+        closed: mpsc::Receiver<()>,
+        _serves: JoinSet<()>,
+    }
+
+    impl Server {
+        async fn answering(answer: &'static [u8], then_closes: bool) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let connections = Arc::new(AtomicUsize::new(0));
+            let (tell, closed) = mpsc::channel(8);
+            let count = connections.clone();
+            let serves = async move {
+                while let Ok((mut tcp, _)) = listener.accept().await {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    while read_request(&mut tcp).await {
+                        tcp.write_all(answer).await.unwrap();
+                        if then_closes {
+                            break;
+                        }
+                    }
+                    if !then_closes {
+                        tell.send(()).await.unwrap();
+                    }
+                }
+            };
+            let mut tasks = JoinSet::new();
+            tasks.spawn(serves);
+            let plain = |text: &str| CredentialPart::Given(text.to_owned().into());
+            let credentials = CredentialSource {
+                user: plain("nobody"),
+                password: plain("nothing"),
+            };
+            let endpoint = Endpoint::parse(&format!("http://{address}")).unwrap();
+            let settings = Settings::new(endpoint, credentials, Trust::Nothing);
+            Self {
+                transport: Transport::new(&settings, None).unwrap(),
+                connections,
+                closed,
+                _serves: tasks,
+            }
+        }
+
+        async fn ask(&self) -> Result<Reply, TransportError> {
+            let (action, envelope) = ("urn:vim25/8.0", "<call/>".to_owned());
+            let post = self.transport.post(Line::Poll, action, None, envelope, PATIENCE);
+            post.await
+        }
+
+        fn connections(&self) -> usize {
+            self.connections.load(Ordering::SeqCst)
+        }
+    }
+
+    /// Whether a whole request came in, and not the connection's end.
+    async fn read_request(tcp: &mut TcpStream) -> bool {
+        let mut read = Vec::new();
+        while !read.ends_with(b"<call/>") {
+            match tcp.read_buf(&mut read).await {
+                Ok(0) | Err(_) => return false,
+                Ok(_) => {}
+            }
+        }
+        true
+    }
+
+    const WHOLE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<answer/>";
+
+    #[tokio::test]
+    async fn polls_reuse_their_connection() {
+        let server = Server::answering(WHOLE, false).await;
+        for _ in 0..3 {
+            assert_eq!(server.ask().await.unwrap().body, b"<answer/>");
+        }
+        assert_eq!(server.connections(), 1);
+    }
+
+    #[tokio::test]
+    async fn connection_closed_between_polls_is_replaced() {
+        let server = Server::answering(WHOLE, true).await;
+        for asked in 1..=3 {
+            assert_eq!(server.ask().await.unwrap().body, b"<answer/>");
+            assert_eq!(server.connections(), asked);
+        }
+    }
+
+    #[tokio::test]
+    async fn connection_of_a_cut_answer_is_not_reused() {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n<answer/>";
+        let server = Server::answering(answer, true).await;
+        for asked in 1..=2 {
+            let error = server.ask().await.err().unwrap();
+            assert!(matches!(error, TransportError::Connection(_)), "{error}");
+            assert_eq!(server.connections(), asked);
+        }
+    }
+
+    #[tokio::test]
+    async fn request_that_may_have_arrived_is_not_repeated() {
+        let server = Server::answering(b"", true).await;
+        let error = server.ask().await.err().unwrap();
+        assert!(matches!(error, TransportError::Connection(_)), "{error}");
+        assert_eq!(server.connections(), 1);
+    }
+
+    #[tokio::test]
+    async fn abandoned_poll_closes_its_connection() {
+        let mut server = Server::answering(b"", false).await;
+        {
+            let mut poll = pin!(server.ask());
+            while server.connections() == 0 {
+                tokio::select! {
+                    biased;
+                    _ = &mut poll => panic!("it is never answered"),
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+        }
+        let closed = tokio::time::timeout(PATIENCE, server.closed.recv()).await;
+        assert_eq!(closed.unwrap(), Some(()));
+    }
+
+    #[tokio::test]
+    async fn status_without_soap_is_an_error() {
+        let answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+        let server = Server::answering(answer, false).await;
+        let error = server.ask().await.err().unwrap();
+        assert!(matches!(error, TransportError::Status(503)), "{error}");
     }
 }

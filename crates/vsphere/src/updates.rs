@@ -7,7 +7,7 @@
 //! comes twice or late changes nothing (`proto-notes/property-collector.md`).
 
 use std::convert::Infallible;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +18,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, 
 use tokio_util::sync::CancellationToken;
 
 use self::feed::{Feed, Remains};
-use self::following::{Done, Following, Scope};
-use super::client::{Error, Settings, Vcenter};
+use self::following::{Done, Following, Scope, Work};
+use super::client::Vcenter;
+use super::error::Error;
 use super::property::UpdateSet;
 use super::session::Session;
+use super::settings::Settings;
 use super::update::{Roster, Update};
 
 mod feed;
@@ -29,7 +31,7 @@ mod following;
 mod history;
 mod lookup;
 mod pace;
-pub mod shadow;
+pub(crate) mod shadow;
 
 /// How long a stop waits for what is under way, so that no login is torn in half and its session orphaned.
 const GRACE: Duration = Duration::from_secs(3);
@@ -38,8 +40,6 @@ const GRACE: Duration = Duration::from_secs(3);
 /// task of the vCenter that begins or ends, ours or not, and a busy vCenter is not to be asked more often than this for a
 /// second teller. What it has seen by then stands on its page.
 const HISTORY_PAUSE: Duration = Duration::from_secs(1);
-
-type Work<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// Follows vCenter until `stop`, and tells what it learns to `out`.
 ///

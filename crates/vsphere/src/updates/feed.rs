@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::super::client::{Call, Error, Vcenter};
-use super::super::poll_connection::PollConnection;
-use super::super::property::{self, Spec, Step, UpdateSet, dead_session, unreadable};
-use super::super::reading::{MAX_OBJECTS, Read};
-use super::super::session::Session;
-use super::super::soap::{self, Moref, ReplyError};
-use super::super::task;
-use super::super::xml::write::Out;
+use crate::call::Call;
+use crate::client::{Error, Vcenter};
+use crate::moref::Moref;
+use crate::property::{self, EVACUATION, Spec, Step, UpdateSet};
+use crate::reading::{MAX_OBJECTS, Read};
+use crate::session::Session;
+use crate::soap::{self, ReplyError};
+use crate::task;
+use crate::xml::write::Out;
 use haulout_core::ids::TaskRef;
 
 /// Tearing down is a courtesy to vCenter, which would otherwise keep the objects until the session idles out.
@@ -26,8 +27,6 @@ const SETS: usize = 1_000;
 /// Objects per page of what is read again. It is a few small properties of each, so all hosts of the largest vCenter, the
 /// VMs of ours on them and their tasks go into one call.
 const AGAIN: u32 = 10_000;
-/// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
-pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
 
 /// Read of every host when it appears; what changes during its life is small.
 const HOST: &[&str] = &[
@@ -72,17 +71,7 @@ pub(super) struct Feed {
     /// filter it is made when there is something to follow: a poll that waits hears of a filter that is made
     /// meanwhile (vSphere Web Services SDK Programming Guide, "Property Filters").
     list: OnceCell<Moref>,
-    connection: Arc<PollConnection>,
     remains: Remains,
-}
-
-/// A question of a long poll.
-pub(super) struct Poll<'a> {
-    pub(super) collector: &'a Moref,
-    pub(super) connection: &'a Arc<PollConnection>,
-    pub(super) version: &'a str,
-    /// How long the answer lies unread.
-    pub(super) unread_for: Duration,
 }
 
 /// What was made in a session and has to be destroyed in it, oldest first, each with the method that destroys it. Clones
@@ -146,14 +135,19 @@ impl Remains {
     }
 
     async fn attempt(&self, call: &Call) {
-        if let Err(error) = self.vcenter.call_within(&self.session, call, TEAR_DOWN).await {
+        let call_within = self
+            .vcenter
+            .call_within(&self.session, call, TEAR_DOWN, soap::nothing);
+        if let Err(error) = call_within.await {
             tracing::debug!(method = call.method, error = %error.chain(), "not torn down");
         }
     }
 
     pub(super) async fn make(&self, call: Call, destroy: &'static str) -> Result<Moref, Error> {
-        let response = self.vcenter.call_in(&self.session, &call).await?;
-        let moref = soap::returned_moref(&response).map_err(|source| unreadable(&call, source))?;
+        let moref = self
+            .vcenter
+            .call_in(&self.session, &call, soap::returned_moref)
+            .await?;
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.push((destroy, moref.clone()));
         Ok(moref)
@@ -184,30 +178,19 @@ impl Feed {
             collector,
             hosts,
             list: OnceCell::new(),
-            connection: Arc::new(session.transport.poll_connection()),
             remains: remains.clone(),
         };
-        // The first poll comes right after, over a connection that takes a handshake. A filter that is refused is told without it.
-        tokio::try_join!(feed.filter(&feed.collector, feed.host_spec()), async {
-            feed.connection.prepare().await;
-            Ok(())
-        })?;
+        feed.filter(&feed.collector, feed.host_spec()).await?;
         Ok(feed)
     }
 
     /// The next set of hosts, our VMs, and the tasks of both; `None` when nothing happened for the length of the long poll.
     pub(super) async fn wait(&self, version: &str) -> Result<Option<UpdateSet>, Error> {
-        let poll = Poll {
-            collector: &self.collector,
-            connection: &self.connection,
-            version,
-            unread_for: Duration::ZERO,
-        };
-        self.poll(poll).await
+        self.poll(&self.collector, version).await
     }
 
     /// Asks one of the collectors for what comes after a version of it.
-    pub(super) async fn poll(&self, poll: Poll<'_>) -> Result<Option<UpdateSet>, Error> {
+    pub(super) async fn poll(&self, collector: &Moref, version: &str) -> Result<Option<UpdateSet>, Error> {
         let settings = &self.vcenter.settings;
         let options = Out::new("options")
             .with(Out::text(
@@ -215,15 +198,17 @@ impl Feed {
                 settings.long_poll.as_secs().max(1).to_string(),
             ))
             .with(Out::text("maxObjectUpdates", SET.to_string()));
-        let call = Call::to("WaitForUpdatesEx", poll.collector)
-            .with(Out::text("version", poll.version))
+        let call = Call::to("WaitForUpdatesEx", collector)
+            .with(Out::text("version", version))
             .with(options)
-            .over(poll.connection.clone())
-            .unread_for(poll.unread_for);
+            .long_poll();
         // The server may answer late by as much as its calculation takes, as it may with every other call.
         let deadline = settings.long_poll + settings.call_deadline;
-        let response = self.vcenter.call_within(&self.session, &call, deadline).await?;
-        let set = property::read_update_set(&response).map_err(|source| unreadable(&call, source))?;
+        let read = property::read_update_set;
+        let set = self
+            .vcenter
+            .call_within(&self.session, &call, deadline, read)
+            .await?;
         let changes = || set.iter().flat_map(|set| &set.changes);
         let objects = changes().map_while(|change| match change {
             property::Change::Upsert(object) => Some(object),
@@ -242,7 +227,7 @@ impl Feed {
         };
         if let Some(why) = dead {
             self.vcenter.sessions.give_up(self.session.generation);
-            return Err(dead_session(&call, &why));
+            return Err(call.dead_session(&why));
         }
         Ok(set)
     }
@@ -250,7 +235,7 @@ impl Feed {
     /// Refuses to follow a set of so many parts, or more objects than a vCenter holds: what is told is kept.
     pub(super) fn unless_endless(&self, sets: usize, objects: usize) -> Result<(), Error> {
         let call = Call::to("WaitForUpdatesEx", &self.collector);
-        endless(sets, objects).map_err(|source| unreadable(&call, source))
+        endless(sets, objects).map_err(|source| call.unreadable(source))
     }
 
     /// Changes what the list holds. Gives those of `add` that do not exist.
@@ -267,12 +252,8 @@ impl Feed {
         for moref in remove {
             call = call.with(Out::moref("remove", moref));
         }
-        let response = self.vcenter.call_in(&self.session, &call).await?;
-        let unresolved = response
-            .element()
-            .children_named("returnval")
-            .filter_map(Moref::read);
-        Ok(unresolved.collect())
+        let unresolved = self.vcenter.call_in(&self.session, &call, soap::returned_morefs);
+        Ok(unresolved.await?.into_iter().collect())
     }
 
     /// Reads hosts, our VMs and their tasks once more, all pages. Where hosts are known and none is read, the view through which
@@ -292,10 +273,7 @@ impl Feed {
         if knows_hosts && !read.objects.iter().any(|object| object.moref.host().is_some()) {
             self.vcenter.sessions.give_up(self.session.generation);
             let call = Call::to("RetrievePropertiesEx", &self.hosts);
-            return Err(dead_session(
-                &call,
-                "none of the hosts stands in our view any more",
-            ));
+            return Err(call.dead_session("none of the hosts stands in our view any more"));
         }
         Ok(read)
     }
@@ -368,8 +346,7 @@ impl Feed {
         let call = Call::to("CreateFilter", collector)
             .with(spec.render("spec"))
             .with(Out::text("partialUpdates", "false"));
-        self.vcenter.call_in(&self.session, &call).await?;
-        Ok(())
+        self.vcenter.call_in(&self.session, &call, soap::nothing).await
     }
 
     /// A refusal of something that the stream can do without is told and passed over.

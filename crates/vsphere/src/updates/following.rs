@@ -1,25 +1,29 @@
 //! A feed that is followed: what it has told, what is asked beside it, and what is to be told of both.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::super::client::Error;
-use super::super::property::UpdateSet;
-use super::super::reading::Read;
-use super::super::soap::Moref;
-use super::super::update::{Pressing, Roster, Update, Vm, VmKey};
 use super::feed::Feed;
 use super::history::{self, History};
+use super::lookup;
 use super::pace::Pace;
 use super::shadow::Shadow;
-use super::{Work, lookup};
+use crate::error::Error;
+use crate::moref::Moref;
+use crate::property::UpdateSet;
+use crate::reading::Read;
+use crate::update::{Pressing, Roster, Update, Vm, VmKey};
 use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
 /// Keys that a re-read asks for although nothing new is known of them, in turn: 120 questions a minute at the most, in two
 /// byte orders each, whatever the number of nodes. None are asked while each node has its one VM and stays in service.
 const ASKED_AGAIN: usize = 30;
+
+/// A call under way.
+pub(super) type Work<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 type Found = BTreeMap<VmKey, BTreeSet<VmRef>>;
 

@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::super::client::{Call, Error, TransportError};
-use super::super::poll_connection::PollConnection;
-use super::super::property::{Spec, UpdateSet};
-use super::super::soap::Moref;
-use super::super::xml::write::Out;
-use super::feed::{Feed, Poll};
+use super::feed::Feed;
+use crate::call::Call;
+use crate::error::{Error, TransportError};
+use crate::moref::Moref;
+use crate::property::{Spec, UpdateSet};
+use crate::soap;
+use crate::xml::write::Out;
 
 /// Tasks on the history's page: some 100 KiB. It is sent whole whenever any task of the vCenter begins or ends. A task is pushed
 /// off it unseen only where a hundred more begin between two looks, a second apart; it is then found in `recentTask`, of
 /// which the history is the second teller, or by the re-read.
 const HISTORY_PAGE: u32 = 100;
-/// How long a page of the history lies unread. A click is told by both polls at once, and the page, which is the larger and
-/// the second teller, must not be read first.
+/// How long a page of the history waits after it was read. A maintenance task is told by both polls at once. Whether hosts push
+/// their tasks is seen only where the host's own answer is taken first.
 const HISTORY_WAITS: Duration = Duration::from_millis(10);
 /// The pause before a history is made again whose page could not be read: the page is large or broken because of tasks that stay on
 /// it for a while, and each try may cost 32 MiB.
@@ -29,7 +30,6 @@ const LEAVES_RESULTS_OUT: &[u32] = &[8, 0, 3, 0];
 /// one collector answers only when all its filters are calculated, and a history is slow to calculate.
 pub(super) struct History {
     feed: Arc<Feed>,
-    connection: Arc<PollConnection>,
     /// Made by the first poll; `None` where vCenter has none for us.
     made: OnceCell<Option<Made>>,
 }
@@ -43,7 +43,6 @@ impl History {
     pub(super) fn of(feed: &Arc<Feed>) -> Self {
         Self {
             feed: feed.clone(),
-            connection: Arc::new(feed.session.transport.poll_connection()),
             made: OnceCell::new(),
         }
     }
@@ -53,13 +52,9 @@ impl History {
         let Some(made) = self.made.get_or_try_init(|| self.watch()).await? else {
             return std::future::pending().await;
         };
-        let poll = Poll {
-            collector: &made.collector,
-            connection: &self.connection,
-            version,
-            unread_for: HISTORY_WAITS,
-        };
-        self.feed.poll(poll).await
+        let page = self.feed.poll(&made.collector, version).await;
+        tokio::time::sleep(HISTORY_WAITS).await;
+        page
     }
 
     /// Destroys it, and waits until another one may be made in its place.
@@ -85,7 +80,9 @@ impl History {
         let history = self.make_collector(tasks).await?;
         let size =
             Call::to("SetCollectorPageSize", &history).with(Out::text("maxCount", HISTORY_PAGE.to_string()));
-        feed.vcenter().call_in(&feed.session, &size).await?;
+        feed.vcenter()
+            .call_in(&feed.session, &size, soap::nothing)
+            .await?;
         let spec = Spec::default()
             .read("TaskHistoryCollector", &["latestPage"])
             .of(&history, Vec::new());

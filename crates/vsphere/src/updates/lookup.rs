@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::super::client::{Call, Error};
-use super::super::property::{Spec, Step, unreadable};
-use super::super::soap::{self, Moref};
-use super::super::text::unescaped;
-use super::super::update::VmKey;
-use super::super::xml::write::Out;
 use super::feed::Feed;
+use crate::call::Call;
+use crate::error::Error;
+use crate::moref::Moref;
+use crate::property::{Spec, Step};
+use crate::soap;
+use crate::text::unescaped;
+use crate::update::VmKey;
+use crate::xml::write::Out;
 use haulout_core::ids::{VmRef, VmUuid};
 
 /// Searches at once: enough to hide the round trip, few enough to leave vCenter's connections to others.
@@ -51,12 +53,10 @@ async fn by_uuid(feed: &Feed, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), 
             .with(Out::text("uuid", order.to_string()))
             .with(Out::text("vmSearch", "true"))
             .with(Out::text("instanceUuid", "false"));
-        let response = feed.vcenter().call_in(&feed.session, &call).await?;
-        let found = response
-            .element()
-            .children_named("returnval")
-            .filter_map(Moref::read);
-        vms.extend(found.filter_map(|moref| moref.vm()));
+        let found = feed
+            .vcenter()
+            .call_in(&feed.session, &call, soap::returned_morefs);
+        vms.extend(found.await?.iter().filter_map(Moref::vm));
     }
     Ok((VmKey::Uuid(uuid), vms))
 }
@@ -68,23 +68,27 @@ async fn by_name(feed: &Feed, names: BTreeSet<String>) -> Result<BTreeMap<VmKey,
         .with(Out::moref("container", &content.root_folder))
         .with(Out::text("type", "VirtualMachine"))
         .with(Out::text("recursive", "true"));
-    let response = feed.vcenter().call_in(&feed.session, &create).await?;
-    let view = soap::returned_moref(&response).map_err(|source| unreadable(&create, source))?;
+    let view = feed
+        .vcenter()
+        .call_in(&feed.session, &create, soap::returned_moref)
+        .await?;
     let spec = Spec::default()
         .read("VirtualMachine", &["name"])
         .through(&view, vec![Step::new("ContainerView", "view", Vec::new())]);
     let objects = feed.vcenter().retrieve_in(&feed.session, spec).await;
     let destroy = Call::to("DestroyView", &view);
-    feed.vcenter().call_in(&feed.session, &destroy).await?;
+    feed.vcenter()
+        .call_in(&feed.session, &destroy, soap::nothing)
+        .await?;
     let mut found: BTreeMap<_, _> = names
         .iter()
         .map(|name| (VmKey::Name(name.clone()), BTreeSet::new()))
         .collect();
     for object in objects? {
-        let (Some(vm), Some(raw)) = (object.moref.vm(), object.get("name")) else {
+        let (Some(vm), Some(raw)) = (object.moref.vm(), object.text("name")) else {
             continue;
         };
-        if let Some(vms) = found.get_mut(&VmKey::Name(unescaped(raw.text()))) {
+        if let Some(vms) = found.get_mut(&VmKey::Name(unescaped(raw))) {
             vms.insert(vm);
         }
     }

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use self::complaints::Complaints;
 use self::facts::{ComputeFacts, HostFacts, VmFacts};
-use super::super::decode;
-use super::super::fault::FaultKind;
-use super::super::property::{Change, Object, Unreadable};
-use super::super::soap::Moref;
-use super::super::task::TaskInfo;
-use super::super::text;
-use super::super::update::{Compute, Entering, Host, Power, Signal, Task, Update, Vm};
+use crate::fault::FaultKind;
+use crate::moref::Moref;
+use crate::property::{Change, Object, Unreadable, Value};
+use crate::task::TaskInfo;
+use crate::text;
+use crate::update::{Compute, Entering, Host, Power, Signal, Task, Update, Vm};
 use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
 mod complaints;
@@ -24,7 +23,7 @@ mod tasks;
 /// What grows with vCenter is hashed: a tree compares each key on the way with the one that is looked for, whose text lies
 /// elsewhere in memory, and of 2,500 hosts that is two dozen places where one or two are enough.
 #[derive(Default)]
-pub struct Shadow {
+pub(crate) struct Shadow {
     /// How vCenter calls us, where it has told.
     user: Option<String>,
     hosts: HashMap<HostRef, HostFacts>,
@@ -96,7 +95,7 @@ struct Told {
 
 impl Shadow {
     /// The shadow of a feed whose session vCenter calls `user`'s.
-    pub fn of(user: Option<&str>) -> Self {
+    pub(crate) fn of(user: Option<&str>) -> Self {
         Self {
             user: user.map(text::for_people),
             ..Self::default()
@@ -104,7 +103,7 @@ impl Shadow {
     }
 
     /// Takes a set that is complete, or one part of it.
-    pub fn apply(&mut self, changes: Vec<Change>) {
+    pub(crate) fn apply(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
                 Change::Upsert(object) => {
@@ -122,7 +121,7 @@ impl Shadow {
     }
 
     /// The long poll has answered in full: whatever it tells next, it made after this.
-    pub fn caught_up(&mut self) {
+    pub(crate) fn caught_up(&mut self) {
         self.superseded.clear();
     }
 
@@ -149,7 +148,7 @@ impl Shadow {
     }
 
     /// A re-read begins: what the stream tells from here on is at least as fresh.
-    pub fn begin_reread(&mut self) {
+    pub(crate) fn begin_reread(&mut self) {
         self.fresher = Fresher(Some(HashSet::new()));
     }
 
@@ -157,7 +156,7 @@ impl Shadow {
     ///
     /// A maintenance task that ran is over where neither its host lists it nor the view in which it is followed, though nobody told
     /// how.
-    pub fn merge_reread(&mut self, objects: &[Object]) {
+    pub(crate) fn merge_reread(&mut self, objects: &[Object]) {
         for object in objects {
             if !self.fresher.has(&object.moref) {
                 let before = self.whereabouts(&object.moref);
@@ -177,8 +176,11 @@ impl Shadow {
             if !is_known || self.fresher.has(&object.moref) {
                 continue;
             }
-            let listed = decode::morefs(object.get("recentTask"));
-            let listed: BTreeSet<_> = listed.iter().filter_map(Moref::task).collect();
+            let listed = object
+                .morefs("recentTask")
+                .iter()
+                .filter_map(Moref::task)
+                .collect();
             self.end_unlisted(&object.moref, &listed, &read);
         }
         self.forget_ended(objects);
@@ -187,7 +189,7 @@ impl Shadow {
     }
 
     /// Says which VMs are ours. One that is ours no more is told gone.
-    pub fn set_ours(&mut self, ours: BTreeSet<VmRef>) {
+    pub(crate) fn set_ours(&mut self, ours: BTreeSet<VmRef>) {
         for vm in self.ours.symmetric_difference(&ours) {
             let moref = Moref::from(vm);
             let tasks = self
@@ -201,36 +203,36 @@ impl Shadow {
     }
 
     /// Whether every VM of ours has been told of by vCenter.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.ours.iter().all(|vm| self.vms.contains_key(vm))
     }
 
     /// How many objects it holds.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.hosts.len() + self.computes.len() + self.vms.len() + self.tasks.len()
     }
 
     /// Whether there is any host.
-    pub fn knows_hosts(&self) -> bool {
+    pub(crate) fn knows_hosts(&self) -> bool {
         !self.hosts.is_empty()
     }
 
     /// The clusters where VMs of ours stand.
-    pub fn computes_of_ours(&self) -> BTreeSet<ComputeRef> {
+    pub(crate) fn computes_of_ours(&self) -> BTreeSet<ComputeRef> {
         let ours = self.ours.iter().filter_map(|vm| self.vms.get(vm));
         let hosts = ours.filter_map(|vm| self.hosts.get(vm.host.as_ref()?));
         hosts.filter_map(|host| host.compute.clone()).collect()
     }
 
     /// The hosts of `computes`.
-    pub fn hosts_of(&self, computes: &BTreeSet<ComputeRef>) -> BTreeSet<HostRef> {
+    pub(crate) fn hosts_of(&self, computes: &BTreeSet<ComputeRef>) -> BTreeSet<HostRef> {
         let is_one = |facts: &HostFacts| facts.compute.as_ref().is_some_and(|it| computes.contains(it));
         let hosts = self.hosts.iter().filter(|(_, facts)| is_one(facts));
         hosts.map(|(moref, _)| moref.clone()).collect()
     }
 
     /// What changed for those who listen, as whole objects.
-    pub fn tell(&mut self) -> Vec<Update> {
+    pub(crate) fn tell(&mut self) -> Vec<Update> {
         let mut updates = Vec::new();
         for moref in std::mem::take(&mut self.changed) {
             let update = if let Some(host) = moref.host() {
@@ -250,46 +252,35 @@ impl Shadow {
     }
 
     fn upsert(&mut self, object: &Object) {
-        let unreadable = object.missing.iter();
-        if let Some((path, fault)) = unreadable
-            .clone()
-            .find(|(_, fault)| fault.kind == FaultKind::Unreadable)
-        {
-            self.complaints
-                .note(Some(&object.moref), &format!("{path}: {}", fault.said));
-        }
-        let unreadable = object.missing.iter().map(|(path, _)| (path.as_str(), None));
-        let readable = object.properties();
         let moref = &object.moref;
+        let mut missing = object.missing.iter();
+        if let Some((path, fault)) = missing.find(|(_, fault)| fault.kind == FaultKind::Unreadable) {
+            self.complaints
+                .note(Some(moref), &format!("{path}: {}", fault.said));
+        }
         if let Some(host) = moref.host() {
             let facts = self.hosts.entry(host).or_default();
-            unreadable
-                .chain(readable)
-                .for_each(|(path, value)| facts.set(path, value));
+            told(object).for_each(|(path, value)| facts.set(path, value));
             if facts.in_maintenance == Some(true) {
                 facts.last_end = None;
                 self.has_arrived(moref);
             }
         } else if let Some(vm) = moref.vm() {
             let facts = self.vms.entry(vm).or_default();
-            unreadable
-                .chain(readable)
-                .for_each(|(path, value)| facts.set(path, value));
+            told(object).for_each(|(path, value)| facts.set(path, value));
         } else if let Some(compute) = moref.compute() {
             let facts = self.computes.entry(compute).or_default();
-            unreadable
-                .chain(readable)
-                .for_each(|(path, value)| facts.set(path, value));
+            told(object).for_each(|(path, value)| facts.set(path, value));
         } else if let Some(task) = moref.task() {
             self.task_told(&task, object);
         } else if moref.kind == "TaskHistoryCollector" {
-            self.page(moref, object);
+            self.page(object);
         }
         self.changed.insert(moref.clone());
     }
 
     /// Takes note of objects that could not be read. What is known of them stays as it was.
-    pub fn note_unreadable(&mut self, objects: &[Unreadable]) {
+    pub(crate) fn note_unreadable(&mut self, objects: &[Unreadable]) {
         for object in objects {
             self.complaints.note(object.moref.as_ref(), &object.why);
         }
@@ -352,6 +343,13 @@ impl Shadow {
         };
         tell(&mut self.told.computes, compute, whole).map(Update::Compute)
     }
+}
+
+/// Path and value of all that is told of an object; `None` where it is unset or unreadable.
+fn told(object: &Object) -> impl Iterator<Item = (&str, Option<&Value>)> {
+    let missing = object.missing.iter().map(|(path, _)| (path.as_str(), None));
+    let read = object.properties.iter();
+    missing.chain(read.map(|(path, value)| (path.as_str(), value.as_ref())))
 }
 
 /// Gives `whole` where it differs from what was told last.

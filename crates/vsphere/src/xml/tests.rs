@@ -1,107 +1,162 @@
-use quick_xml::events::Event;
-use quick_xml::name::{QName, ResolveResult};
-use quick_xml::reader::NsReader;
-
-use super::read::space;
 use super::*;
 
-/// What may be declared, in the ways in which it may be written.
-const DECLARED: &[&str] = &[
-    "",
-    r#" xmlns="urn:vim25""#,
-    r#" xmlns="urn:other""#,
-    r#" xmlns="""#,
-    r#" xmlns:p="urn:vim25""#,
-    r#" xmlns:p="urn:other""#,
-    r#" xmlns:p="http://www.w3.org/2001/XMLSchema-instance""#,
-    r#" xmlns="urn:vim25" xmlns:p="http://schemas.xmlsoap.org/soap/envelope/""#,
-    "\n  xmlns:p = 'http://www.w3.org/2001/XMLSchema-instance'",
-];
+const SHAPE: Shape = Shape {
+    sparse: &[("sparse", &["kept"])],
+    bulkheads: &["hold"],
+};
 
-const TYPED: &[&str] = &[
-    "",
-    r#" type="T""#,
-    r#" p:type="T""#,
-    r#" p:type="x:T" type='U'"#,
-    r#" other="a" q:type="T""#,
-    r#" p:type="a&amp;b""#,
-    r#" ptype="T" p:typed="T""#,
-];
-
-/// Where each element is, its two types, in the order of the document.
-type Names = Vec<(Space, Option<String>, Option<String>)>;
-
-fn by_us(text: &str) -> Names {
-    let part = Part::parse(text).unwrap();
-    let document = &part.document;
-    let all = (0..document.nodes.len()).map(|at| Element { document, at });
-    all.map(|it| {
-        let [plain, xsi] = [it.type_attr(), it.xsi_type()].map(|kind| kind.map(str::to_owned));
-        (it.space(), plain, xsi)
-    })
-    .collect()
+fn read(text: &str) -> Element<'_> {
+    parse(text.as_bytes(), SHAPE).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-fn by_quick_xml(text: &str) -> Names {
-    let place = |found: ResolveResult<'_>| match found {
-        ResolveResult::Bound(bound) => space(bound.as_ref()),
-        ResolveResult::Unbound => Space::Unbound,
-        ResolveResult::Unknown(_) => Space::Other,
-    };
-    let mut reader = NsReader::from_str(text);
-    let mut names = Names::new();
-    loop {
-        let event = reader.read_event().unwrap();
-        if matches!(event, Event::Eof) {
-            return names;
-        }
-        let (Event::Start(start) | Event::Empty(start)) = &event else {
-            continue;
+/// Names and texts of all children.
+fn children<'e>(element: &'e Element<'_>) -> Vec<(&'e str, &'e str)> {
+    element
+        .children()
+        .map(|child| (child.name(), child.text()))
+        .collect()
+}
+
+#[test]
+fn names_and_types_are_found_by_namespace() {
+    const HEAD: &str = r#"xmlns:p="urn:vim25" xmlns:i="http://www.w3.org/2001/XMLSchema-instance""#;
+    for (element, space, moref, xsi) in [
+        ("<a/>", Space::Other, None, None),
+        (r#"<a xmlns="urn:vim25"/>"#, Space::Vim, None, None),
+        (r#"<a xmlns="urn:vim25 "/>"#, Space::Other, None, None),
+        ("<p:a/>", Space::Vim, None, None),
+        ("<q:a/>", Space::Other, None, None),
+        (r#"<p:a xmlns:p=""/>"#, Space::Other, None, None),
+        // A prefix may be declared behind what uses it.
+        (
+            r#"<a j:type="x:T" xmlns:j="http://www.w3.org/2001/XMLSchema-instance"/>"#,
+            Space::Other,
+            None,
+            Some("T"),
+        ),
+        (
+            r#"<p:a i:type='a&amp;b' other="c">v</p:a>"#,
+            Space::Vim,
+            None,
+            Some("a&b"),
+        ),
+        (
+            r#"<p:a type="Task" p:type="x" q:type="y">v</p:a>"#,
+            Space::Vim,
+            Some("Task"),
+            None,
+        ),
+        (r#"<p:a type="Task"></p:a>"#, Space::Vim, None, None),
+    ] {
+        let text = format!("<root {HEAD}>{element}<p:after/></root>");
+        let root = read(&text);
+        let all: Vec<_> = root.children().collect();
+        let [read, after] = all.as_slice() else {
+            panic!("{text}: {} children", all.len());
         };
-        let resolver = reader.resolver();
-        let (found, _) = resolver.resolve_element(start.name());
-        let (mut plain, mut xsi) = (None, None);
-        for attribute in start.attributes() {
-            let attribute = attribute.unwrap();
-            let value = attribute
-                .normalized_value(quick_xml::XmlVersion::Implicit1_0)
-                .unwrap();
-            let local = value
-                .rsplit_once(':')
-                .map_or(&*value, |(_, local)| local)
-                .to_owned();
-            let QName(name) = attribute.key;
-            let place = place(resolver.resolve_attribute(attribute.key).0);
-            if name == "type" {
-                plain = Some(value.into_owned());
-            } else if place == Space::Instance && name.ends_with(":type") {
-                xsi = Some(local);
-            }
-        }
-        names.push((place(found), plain, xsi));
+        assert_eq!(
+            (read.name(), read.space(), read.xsi_type()),
+            ("a", space, xsi),
+            "{text}"
+        );
+        assert_eq!(read.moref(), moref.map(|kind| Moref::new(kind, "v")), "{text}");
+        assert_eq!(
+            after.space(),
+            Space::Vim,
+            "{text}: declarations end with their element"
+        );
     }
 }
 
 #[test]
-fn names_are_in_the_namespaces_in_which_quick_xml_finds_them() {
-    for outer in DECLARED {
-        for inner in DECLARED {
-            for typed in TYPED {
-                for name in ["a", "p:a", "q:a"] {
-                    // A prefix may be declared behind what has it, and holds no longer than its element.
-                    let text = format!(
-                        "<o{outer}><{name}{typed}{inner}><b/><p:b type=\"M\"></p:b></{name}><{name}{inner}{typed}/><p:c/><c/></o>"
-                    );
-                    assert_eq!(by_us(&text), by_quick_xml(&text), "{text}");
-                }
-            }
-        }
+fn element_has_its_own_words_whatever_stands_between_them() {
+    let root =
+        read("<a>\n  one<b>t<!-- a comment -->w<![CDATA[<o>]]>&amp;&#x21;\r\n</b>two<c/><d> </d>three</a>");
+    assert_eq!(root.text(), "");
+    assert_eq!(children(&root), [("b", "tw<o>&!\n"), ("c", ""), ("d", " ")]);
+}
+
+#[test]
+fn sparse_element_keeps_its_kept_children_alone() {
+    let root =
+        read("<sparse>1<other><kept>no</kept><sparse/></other><kept>yes</kept><other/><x:kept/></sparse>");
+    assert_eq!(children(&root), [("kept", "yes"), ("kept", "")]);
+}
+
+/// Each breaks one limit.
+fn oversized() -> Vec<(Breach, String)> {
+    let many = |what: &str, count: usize| what.repeat(count);
+    let attributes: String = (0..70).map(|n| format!(" a{n}=''")).collect();
+    vec![
+        (Breach::Text, many("x", MAX_TEXT + 1)),
+        (Breach::Text, format!("{}<![CDATA[]]>x", many("x", MAX_TEXT))),
+        (Breach::Depth, format!("{}{}", many("<a>", 70), many("</a>", 70))),
+        (
+            Breach::Depth,
+            format!("{}{}", many("<a>", 100_000), many("</a>", 100_000)),
+        ),
+        (Breach::Elements, many("<a/>", MAX_ELEMENTS)),
+        (Breach::Attributes, format!("<a{attributes}/>")),
+        (
+            Breach::Namespaces,
+            format!(
+                "{}<a xmlns:o='u' xmlns:p='u'/>{}",
+                many("<a xmlns:a='u' xmlns:b='u'>", 32),
+                many("</a>", 32)
+            ),
+        ),
+        (Breach::Reference, "<a>&custom;</a>".to_owned()),
+        (Breach::Reference, "<a>&#0;</a>".to_owned()),
+    ]
+}
+
+#[test]
+fn limit_exceeded_without_a_bulkhead_refuses_the_document() {
+    for (breach, content) in oversized() {
+        let text = format!("<a><b>{content}</b></a>");
+        assert_eq!(
+            parse(text.as_bytes(), SHAPE).err(),
+            Some(XmlError::Beyond(breach)),
+            "{breach}"
+        );
     }
 }
 
 #[test]
-fn a_prefix_that_is_empty_declares_no_default_and_stands_for_none() {
-    let names = by_us(r#"<a xmlns="urn:vim25" xmlns:="urn:other"><:b/><c/></a>"#);
-    let spaces: Vec<Space> = names.into_iter().map(|(space, _, _)| space).collect();
-    assert_eq!(spaces, [Space::Vim, Space::Other, Space::Vim]);
+fn limit_exceeded_costs_the_child_of_the_innermost_bulkhead() {
+    for (breach, content) in oversized() {
+        let text = format!(
+            r#"<a xmlns="urn:vim25"><hold><hold><before/><broken xmlns="urn:other"><hold>{content}</hold></broken><after>1</after></hold>
+               <next xmlns:n="u">2</next></hold></a>"#
+        );
+        let root = read(&text);
+        let outer = root.child("hold").unwrap();
+        let inner = outer.child("hold").unwrap();
+        assert_eq!(
+            (root.breach(), outer.breach(), inner.breach()),
+            (None, None, Some(breach)),
+            "{breach}"
+        );
+        assert_eq!(children(inner), [("before", ""), ("after", "1")], "{breach}");
+        assert_eq!(
+            inner.children().map(Element::space).collect::<Vec<_>>(),
+            [Space::Vim; 2],
+            "{breach}"
+        );
+        assert_eq!(outer.text_of("next"), Some("2"), "{breach}");
+    }
+}
+
+#[test]
+fn elements_that_were_given_up_do_not_count() {
+    let broken = format!(
+        "<hold xmlns='urn:vim25'>{}</hold>",
+        "<a>".repeat(70) + &"</a>".repeat(70)
+    );
+    let text = format!(
+        "<r>{}{}</r>",
+        broken.repeat(100),
+        "<a/>".repeat(MAX_ELEMENTS - 101)
+    );
+    assert_eq!(read(&text).children().count(), MAX_ELEMENTS - 1);
 }

@@ -2,9 +2,11 @@
 
 use quick_xml::escape::escape;
 
+use super::super::moref::Moref;
+
 /// An element of a request under construction.
 #[derive(Clone)]
-pub struct Out {
+pub(crate) struct Out {
     name: &'static str,
     attributes: Vec<(&'static str, String)>,
     text: String,
@@ -13,7 +15,7 @@ pub struct Out {
 
 impl Out {
     /// An empty element.
-    pub fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         Self {
             name,
             attributes: Vec::new(),
@@ -23,7 +25,7 @@ impl Out {
     }
 
     /// An element with text.
-    pub fn text(name: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn text(name: &'static str, text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             ..Self::new(name)
@@ -31,33 +33,33 @@ impl Out {
     }
 
     /// A managed object reference, which carries its type in the plain attribute `type`.
-    pub fn moref(name: &'static str, moref: &super::super::soap::Moref) -> Self {
+    pub(crate) fn moref(name: &'static str, moref: &Moref) -> Self {
         Self::text(name, &*moref.value).attribute("type", moref.kind.clone())
     }
 
     /// With one more attribute.
     #[must_use]
-    pub fn attribute(mut self, name: &'static str, value: impl Into<String>) -> Self {
+    pub(crate) fn attribute(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.attributes.push((name, value.into()));
         self
     }
 
     /// With one more child. The order of children is the schema's order: vCenter validates it.
     #[must_use]
-    pub fn with(mut self, child: Self) -> Self {
+    pub(crate) fn with(mut self, child: Self) -> Self {
         self.children.push(child);
         self
     }
 
     /// With more children.
     #[must_use]
-    pub fn with_all(mut self, children: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn with_all(mut self, children: impl IntoIterator<Item = Self>) -> Self {
         self.children.extend(children);
         self
     }
 
     /// As it goes on the wire.
-    pub fn render(&self, into: &mut String) {
+    pub(crate) fn render(&self, into: &mut String) {
         into.push('<');
         into.push_str(self.name);
         for (name, value) in &self.attributes {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::super::soap::Moref;
+use crate::moref::Moref;
 
 /// Objects that are named in the log for one stream. A server that sends nonsense about more of them than this is broken in a way
 /// that more lines do not explain.

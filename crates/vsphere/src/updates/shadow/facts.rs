@@ -5,14 +5,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::super::super::decode;
-use super::super::super::soap::Moref;
-use super::super::super::text;
-use super::super::super::update::{
-    Connection, Drs, Entering, Host, MaintenanceEnd, Passthrough, PciDevice, Power, Vm,
-};
-use super::super::super::xml::Element;
-use super::super::feed::EVACUATION;
+use crate::decode::{self, Device};
+use crate::moref::Moref;
+use crate::property::{EVACUATION, Value};
+use crate::text;
+use crate::update::{Connection, Drs, Entering, Host, MaintenanceEnd, Passthrough, PciDevice, Power, Vm};
 use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, VmRef, VmUuid};
 
 #[derive(Default)]
@@ -53,10 +50,10 @@ pub(super) struct VmFacts {
 
 impl ComputeFacts {
     /// Takes one property; `None` is unset or unreadable.
-    pub(super) fn set(&mut self, path: &str, value: Option<Element<'_>>) {
+    pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
         match path {
-            "name" => self.name = value.map(|value| text::inventory_name(value.text())),
-            "configurationEx" => self.drs = value.and_then(decode::drs),
+            "name" => self.name = value.and_then(Value::text).map(text::inventory_name),
+            "configurationEx" => self.drs = value.and_then(Value::drs).cloned(),
             // A path that nobody asked for.
             _ => {}
         }
@@ -65,21 +62,21 @@ impl ComputeFacts {
 
 impl HostFacts {
     /// Takes one property; `None` is unset or unreadable.
-    pub(super) fn set(&mut self, path: &str, value: Option<Element<'_>>) {
-        let words = value.map(Element::text);
+    pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
+        let words = value.and_then(Value::text);
         match path {
             "name" => self.name = words.map(text::inventory_name),
-            "parent" => self.compute = value.and_then(Moref::read).and_then(|parent| parent.compute()),
+            "parent" => self.compute = value.and_then(Value::moref).and_then(Moref::compute),
             "runtime.connectionState" => self.connection = words.and_then(decode::connection),
             "runtime.inMaintenanceMode" => self.in_maintenance = words.and_then(decode::boolean),
             "runtime.inQuarantineMode" => self.in_quarantine = words.and_then(decode::boolean),
             "datastore" => self.datastores = datastores(value),
             "config.pciPassthruInfo" => {
-                self.active = value.map(decode::active_addresses);
+                self.active = value.and_then(Value::addresses).cloned();
                 self.passthrough = self.passthrough();
             }
             "hardware.pciDevice" => {
-                self.devices = value.map(decode::pci_devices);
+                self.devices = value.and_then(Value::pci_devices).map(<[_]>::to_vec);
                 self.passthrough = self.passthrough();
             }
             _ => {}
@@ -114,27 +111,23 @@ impl HostFacts {
 
 impl VmFacts {
     /// Takes one property; `None` is unset or unreadable.
-    pub(super) fn set(&mut self, path: &str, value: Option<Element<'_>>) {
-        let words = value.map(Element::text);
+    pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
+        let words = value.and_then(Value::text);
         match path {
             "name" => self.name = words.map(text::inventory_name),
             "config.uuid" => self.uuid = words.and_then(VmUuid::parse),
             "config.template" => self.template = words.and_then(decode::boolean).unwrap_or(false),
             "config.hardware.device" => {
-                self.passthrough = value.map(|devices| {
-                    let devices = decode::passthrough(devices).into_iter();
-                    devices.map(|device| device.what).collect()
-                });
+                let devices = value.and_then(Value::devices);
+                let what = |devices: &[Device]| devices.iter().map(|device| device.what.clone()).collect();
+                self.passthrough = devices.map(what);
             }
             EVACUATION => {
-                let mark = value.and_then(|option| option.text_of("value"));
-                self.evacuation_power_off = mark.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
+                self.evacuation_power_off = words.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
             }
             "runtime.powerState" => self.power = words.and_then(decode::power),
-            "runtime.host" => self.host = value.and_then(Moref::read).and_then(|host| host.host()),
-            "runtime.question" => {
-                self.question = value.map(|value| text::for_people(value.text_of("text").unwrap_or("")));
-            }
+            "runtime.host" => self.host = value.and_then(Value::moref).and_then(Moref::host),
+            "runtime.question" => self.question = words.map(text::for_people),
             "guest.toolsRunningStatus" => {
                 self.tools_running = words.map(|words| words == "guestToolsRunning");
             }
@@ -160,7 +153,7 @@ impl VmFacts {
     }
 }
 
-fn datastores(value: Option<Element<'_>>) -> Arc<BTreeSet<DatastoreRef>> {
-    let morefs = decode::morefs(value);
+fn datastores(value: Option<&Value>) -> Arc<BTreeSet<DatastoreRef>> {
+    let morefs = value.map_or(&[][..], Value::morefs);
     Arc::new(morefs.iter().filter_map(Moref::datastore).collect())
 }

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::super::super::decode;
-use super::super::super::fault::FaultKind;
-use super::super::super::property::Object;
-use super::super::super::soap::{Moref, ReplyError};
-use super::super::super::task::{self, TaskInfo};
-use super::super::super::text;
-use super::super::super::update::{EndOutcome, MaintenanceEnd, Task, TaskState, Update};
-use super::super::super::xml::Element;
 use super::{Shadow, tell};
+use crate::fault::FaultKind;
+use crate::moref::Moref;
+use crate::property::{Object, Value};
+use crate::soap::ReplyError;
+use crate::task::{self, TaskInfo};
+use crate::text;
+use crate::update::{EndOutcome, MaintenanceEnd, Task, TaskState, Update};
 use haulout_core::ids::TaskRef;
 
 /// Maintenance tasks that are followed one by one. A vCenter has at most some thousand hosts, and of those no more than this are on
@@ -19,7 +18,7 @@ const FOLLOWED: usize = 1_000;
 
 impl Shadow {
     /// Says which tasks are awaited: before vCenter is asked for them, because its answer may come first.
-    pub fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
+    pub(crate) fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
         for tasks in [&mut self.looked_at, &mut self.to_look_at, &mut self.gone] {
             tasks.retain(|task| awaited.contains(task));
         }
@@ -27,17 +26,17 @@ impl Shadow {
     }
 
     /// Whether there is a task that has to be read by itself.
-    pub fn has_to_look(&self) -> bool {
+    pub(crate) fn has_to_look(&self) -> bool {
         !self.to_look_at.is_empty()
     }
 
     /// Hands out the tasks that have to be read by themselves.
-    pub fn take_to_look_at(&mut self) -> BTreeSet<TaskRef> {
+    pub(crate) fn take_to_look_at(&mut self) -> BTreeSet<TaskRef> {
         std::mem::take(&mut self.to_look_at)
     }
 
     /// Takes what was read of tasks by themselves, with their results.
-    pub fn look_at(&mut self, objects: &[Object]) {
+    pub(crate) fn look_at(&mut self, objects: &[Object]) {
         for object in objects {
             self.looked_at.extend(object.moref.task());
             self.upsert(object);
@@ -45,7 +44,7 @@ impl Shadow {
     }
 
     /// The awaited tasks that vCenter does not know any more.
-    pub fn gone_tasks(&self) -> BTreeSet<TaskRef> {
+    pub(crate) fn gone_tasks(&self) -> BTreeSet<TaskRef> {
         self.gone.clone()
     }
 
@@ -66,7 +65,7 @@ impl Shadow {
     }
 
     /// vCenter does not know these tasks. Those that are awaited are told gone.
-    pub fn vanished(&mut self, tasks: BTreeSet<TaskRef>) {
+    pub(crate) fn vanished(&mut self, tasks: BTreeSet<TaskRef>) {
         for task in tasks.intersection(&self.awaited) {
             if self.is_settled(task) {
                 continue;
@@ -79,12 +78,12 @@ impl Shadow {
     }
 
     /// How many maintenance tasks were heard of, each once, whoever told.
-    pub fn clicks(&self) -> u64 {
+    pub(crate) fn clicks(&self) -> u64 {
         self.clicks
     }
 
     /// The maintenance tasks that are queued or running: how they end is told only to who follows them one by one.
-    pub fn followed(&self) -> impl Iterator<Item = &TaskRef> {
+    pub(crate) fn followed(&self) -> impl Iterator<Item = &TaskRef> {
         self.entering.iter().take(FOLLOWED)
     }
 
@@ -92,7 +91,7 @@ impl Shadow {
     pub(super) fn task_told(&mut self, task: &TaskRef, object: &Object) {
         let known = self.tasks.get(task);
         // What changes of a task that was passed over is told without the rest.
-        if known.is_some() || object.properties().any(|(path, _)| path == "info.descriptionId") {
+        if known.is_some() || object.get("info.descriptionId").is_some() {
             let read = task::read(object, known);
             if let Some(task) = self.readable(&object.moref, read) {
                 self.task(task);
@@ -101,11 +100,18 @@ impl Shadow {
     }
 
     /// Takes a page of the history.
-    pub(super) fn page(&mut self, moref: &Moref, object: &Object) {
-        let page = object.get("latestPage").into_iter().flat_map(Element::children);
-        for info in page {
-            let of = info.child("task").and_then(Moref::read);
-            let Some(task) = self.readable(of.as_ref().unwrap_or(moref), task::from_page(info)) else {
+    pub(super) fn page(&mut self, object: &Object) {
+        let page = object.get("latestPage").and_then(Value::tasks);
+        for listed in page.unwrap_or_default() {
+            let listed = match listed {
+                Ok(listed) => listed,
+                Err(unreadable) => {
+                    let of = unreadable.moref.as_ref().unwrap_or(&object.moref);
+                    self.complaints.note(Some(of), &unreadable.why);
+                    continue;
+                }
+            };
+            let Some(task) = self.readable(&listed.moref, task::read(listed, None)) else {
                 continue;
             };
             // The page lists the tasks of all VMs, and goes on listing what ended long ago.
@@ -186,8 +192,8 @@ impl Shadow {
 
     /// Tasks that have ended and that nothing lists any more are of no use: without this they would pile up.
     pub(super) fn forget_ended(&mut self, objects: &[Object]) {
-        let lists = objects.iter().filter_map(|object| object.get("recentTask"));
-        let listed: BTreeSet<_> = lists.flat_map(|list| decode::morefs(Some(list))).collect();
+        let lists = objects.iter().map(|object| object.morefs("recentTask"));
+        let listed: BTreeSet<_> = lists.flatten().collect();
         let (awaited, fresher) = (&self.awaited, &self.fresher);
         self.tasks.retain(|task, info| {
             let moref = Moref::from(task);

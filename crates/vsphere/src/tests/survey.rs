@@ -1,18 +1,18 @@
 //! What a survey makes of hosts and VMs that cannot be read whole.
 
-use haulout::ids::{HostRef, VmRef};
-use haulout::vsphere::property::{Object, read_page};
-use haulout::vsphere::soap::{Answer, read_answer};
-use haulout::vsphere::survey;
-use haulout::vsphere::update::{ClaimedDevice, Claims, Surveyed};
+use crate::property::{Object, read_page};
+use crate::soap::{Answer, read_answer};
+use crate::survey;
+use crate::update::{ClaimedDevice, Claims, Surveyed};
+use haulout_core::ids::{HostRef, VmRef};
 
 fn objects(content: &str) -> Vec<Object> {
     let reply = format!(
         r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><s:Body>
            <RetrievePropertiesExResponse xmlns="urn:vim25"><returnval>{content}</returnval></RetrievePropertiesExResponse></s:Body></s:Envelope>"#
     );
-    match read_answer("RetrievePropertiesEx", reply).unwrap() {
-        Answer::Returned(response) => read_page(&response).objects,
+    match read_answer("RetrievePropertiesEx", reply.as_bytes(), read_page).unwrap() {
+        Answer::Returned(page) => page.objects,
         Answer::Fault { fault, .. } => panic!("{fault}"),
     }
 }

@@ -1,0 +1,148 @@
+//! Readers of what a server sends, without a server: for the targets in `crates/vsphere/fuzz/`, for the tests that run the same
+//! over captures, and for benches.
+
+use quick_xml::events::Event;
+use quick_xml::reader::NsReader;
+
+use super::property::{Change, Object, UpdateSet, is_of_dead_session, read_page, read_update_set};
+use super::soap::{self, Answer, ReplyError, read_answer};
+use super::update::Update;
+use super::updates::shadow::Shadow;
+use super::xml::{self, Element, Shape, Space};
+use super::{session, survey};
+
+/// Reads `body` as any of the answers that are asked for, and does with it what the program does.
+pub fn reply(body: &[u8]) {
+    let text = String::from_utf8_lossy(body);
+    let is_of = |method: &str| text.contains(&format!("{method}Response"));
+    if is_of("WaitForUpdatesEx") {
+        if let Ok(Answer::Returned(Some(set))) = read_answer("WaitForUpdatesEx", body, read_update_set) {
+            merge(set.changes);
+        }
+    } else if is_of("RetrievePropertiesEx") {
+        if let Ok(Answer::Returned(page)) = read_answer("RetrievePropertiesEx", body, read_page) {
+            is_of_dead_session(&page.objects);
+            let hosts: Vec<_> = page
+                .objects
+                .iter()
+                .filter_map(|object| object.moref.host())
+                .collect();
+            survey::survey(&hosts, &page.objects);
+            merge(page.objects.into_iter().map(Change::Upsert).collect());
+        }
+    } else if is_of("FindAllByUuid") {
+        drop(read_answer("FindAllByUuid", body, soap::returned_morefs));
+    } else {
+        drop(read_answer("CreateFilter", body, soap::returned_moref));
+    }
+    drop(session::choose_version(body));
+}
+
+/// Reads `document` as XML.
+///
+/// # Panics
+/// Where more was read than the limits allow, or a name belongs elsewhere than quick-xml's own reader of namespaces finds.
+pub fn xml(document: &[u8]) {
+    if let Ok(root) = xml::parse(document, Shape::default()) {
+        let mut names = Vec::new();
+        list_names(&root, &mut names);
+        assert_eq!(names, names_by_ns_reader(document));
+        let (elements, depth) = measured(&root);
+        assert!(
+            elements <= xml::MAX_ELEMENTS && depth <= xml::MAX_DEPTH,
+            "{elements} elements, {depth} deep"
+        );
+    }
+}
+
+fn list_names(element: &Element<'_>, names: &mut Vec<(Space, String)>) {
+    names.push((element.space(), element.name().to_owned()));
+    element.children().for_each(|child| list_names(child, names));
+}
+
+/// Where quick-xml finds that the names of a well-formed document belong.
+fn names_by_ns_reader(document: &[u8]) -> Vec<(Space, String)> {
+    let mut reader = NsReader::from_reader(document);
+    let (mut names, mut buffer) = (Vec::new(), Vec::new());
+    loop {
+        let Ok(event) = reader.read_event_into(&mut buffer) else {
+            return names;
+        };
+        match &event {
+            Event::Eof => return names,
+            Event::Start(start) | Event::Empty(start) => {
+                let (namespace, local) = reader.resolver().resolve_element(start.name());
+                names.push((Space::of(&namespace), local.into_inner().to_owned()));
+            }
+            Event::End(_)
+            | Event::Text(_)
+            | Event::CData(_)
+            | Event::Comment(_)
+            | Event::Decl(_)
+            | Event::PI(_)
+            | Event::DocType(_)
+            | Event::GeneralRef(_) => {}
+        }
+        buffer.clear();
+    }
+}
+
+/// Elements and levels.
+fn measured(element: &Element<'_>) -> (usize, usize) {
+    assert!(
+        element.text().len() <= xml::MAX_TEXT,
+        "{} bytes of text",
+        element.text().len()
+    );
+    let within = element.children().map(measured);
+    let (elements, depth) = within.fold((0, 0), |(all, deepest), (elements, depth)| {
+        (all + elements, deepest.max(depth))
+    });
+    (elements + 1, depth + 1)
+}
+
+/// Tells `changes` to a property cache twice, as the stream and as a re-read.
+fn merge(changes: Vec<Change>) -> Vec<Update> {
+    let mut shadow = Shadow::default();
+    let objects: Vec<Object> = changes
+        .iter()
+        .filter_map(|change| match change {
+            Change::Upsert(object) => Some(object.clone()),
+            Change::Gone(_) => None,
+        })
+        .collect();
+    shadow.set_ours(objects.iter().filter_map(|object| object.moref.vm()).collect());
+    shadow.set_awaited(objects.iter().filter_map(|object| object.moref.task()).collect());
+    shadow.apply(changes);
+    let mut updates = shadow.tell();
+    shadow.begin_reread();
+    shadow.merge_reread(&objects);
+    shadow.look_at(&objects);
+    updates.extend(shadow.tell());
+    updates
+}
+
+/// A set of updates that was read.
+#[derive(Debug)]
+pub struct Decoded(UpdateSet);
+
+/// Reads an answer of `WaitForUpdatesEx`; `None` where nothing happened, or it is a fault.
+///
+/// # Errors
+/// Where it cannot be understood.
+pub fn update_set(body: &[u8]) -> Result<Option<Decoded>, impl std::error::Error + Send + Sync + use<>> {
+    let answer = read_answer("WaitForUpdatesEx", body, read_update_set)?;
+    Ok::<_, ReplyError>(match answer {
+        Answer::Returned(set) => set.map(Decoded),
+        Answer::Fault { .. } => None,
+    })
+}
+
+impl Decoded {
+    /// What an empty property cache tells of it.
+    pub fn updates(&self) -> Vec<Update> {
+        let mut shadow = Shadow::default();
+        shadow.apply(self.0.changes.clone());
+        shadow.tell()
+    }
+}

@@ -1,0 +1,101 @@
+//! Managed object references, by which vSphere names its objects.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::text::for_people;
+use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef};
+
+/// A managed object reference with its type. The value is opaque.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Moref {
+    /// The managed object type, `HostSystem`.
+    pub(crate) kind: Cow<'static, str>,
+    /// The value, `host-21`; brackets appear in the references of session objects.
+    pub(crate) value: Arc<str>,
+}
+
+/// The types that nearly all references have, so that these need no text of their own.
+const KINDS: &[&str] = &[
+    "HostSystem",
+    "Task",
+    "VirtualMachine",
+    "Datastore",
+    "ClusterComputeResource",
+    "ComputeResource",
+];
+
+impl Moref {
+    /// From its two parts.
+    pub(crate) fn new(kind: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
+        Self {
+            kind: kind.into(),
+            value: value.into(),
+        }
+    }
+
+    /// From what stands on the wire, `<x type="HostSystem">host-21</x>`; `None` where type or value is empty.
+    pub(super) fn of_wire(kind: &str, value: &str) -> Option<Self> {
+        if kind.is_empty() || value.is_empty() {
+            return None;
+        }
+        let known = KINDS.iter().find(|known| **known == kind);
+        let kind = known.map_or_else(|| Cow::Owned(kind.to_owned()), |known| Cow::Borrowed(*known));
+        Some(Self::new(kind, value))
+    }
+
+    /// As a host, if it is one.
+    pub(crate) fn host(&self) -> Option<HostRef> {
+        (self.kind == "HostSystem").then(|| HostRef::new(Arc::clone(&self.value)))
+    }
+
+    /// As a VM, if it is one.
+    pub(crate) fn vm(&self) -> Option<VmRef> {
+        (self.kind == "VirtualMachine").then(|| VmRef::new(Arc::clone(&self.value)))
+    }
+
+    /// As a task, if it is one.
+    pub(crate) fn task(&self) -> Option<TaskRef> {
+        (self.kind == "Task").then(|| TaskRef::new(Arc::clone(&self.value)))
+    }
+
+    /// As a compute resource, if it is one.
+    pub(crate) fn compute(&self) -> Option<ComputeRef> {
+        matches!(&*self.kind, "ClusterComputeResource" | "ComputeResource")
+            .then(|| ComputeRef::new(Arc::clone(&self.value)))
+    }
+
+    /// As a datastore, if it is one.
+    pub(crate) fn datastore(&self) -> Option<DatastoreRef> {
+        (self.kind == "Datastore").then(|| DatastoreRef::new(Arc::clone(&self.value)))
+    }
+
+    /// Whether it lives in a session and dies with it (`proto-notes/session.md`).
+    pub(crate) fn is_of_session(&self) -> bool {
+        self.value.starts_with("session[")
+    }
+}
+
+impl std::fmt::Display for Moref {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&for_people(&self.value))
+    }
+}
+
+impl From<&HostRef> for Moref {
+    fn from(host: &HostRef) -> Self {
+        Self::new("HostSystem", host.shared())
+    }
+}
+
+impl From<&VmRef> for Moref {
+    fn from(vm: &VmRef) -> Self {
+        Self::new("VirtualMachine", vm.shared())
+    }
+}
+
+impl From<&TaskRef> for Moref {
+    fn from(task: &TaskRef) -> Self {
+        Self::new("Task", task.shared())
+    }
+}

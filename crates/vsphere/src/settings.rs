@@ -1,0 +1,145 @@
+//! How vCenter is spoken to, and who is told of it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::endpoint::{CredentialSource, Endpoint, Trust};
+
+/// Where vCenter is and how it is spoken to.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Its SOAP service.
+    pub endpoint: Endpoint,
+    /// Who we are.
+    pub credentials: CredentialSource,
+    /// Whose certificates are believed.
+    pub trust: Trust,
+    /// Longest time for one call other than the long poll, 30 s.
+    pub call_deadline: Duration,
+    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, 120 s: below the idle limit of every proxy, often enough
+    /// to keep the session warm, and seldom enough that the two polls of an idle stream are one call a minute.
+    pub long_poll: Duration,
+    /// How often hosts and lookups are read again although nothing was pushed: `POLL_INTERVAL_SECONDS`.
+    pub reread_every: Duration,
+    /// First pause after the stream broke, 1 s.
+    pub retry_min: Duration,
+    /// Longest pause between attempts to rebuild the stream, 30 s.
+    pub retry_max: Duration,
+    /// How long credentials that vCenter refused are not tried again, 180 s: repeated failures lock the account.
+    /// Changed credentials are tried at once.
+    pub bad_login_hold: Duration,
+    /// Who is told of each call, nobody unless asked for.
+    pub on_answer: OnAnswer,
+    /// Who we are among several of us; it stands in vCenter's list of sessions. Empty where nobody needs to know.
+    pub instance: String,
+    /// Whose turn it is to log in, always ours unless somebody else says otherwise.
+    pub turns: Turns,
+}
+
+/// Several processes with one account take turns to log in, so that together they try wrong credentials no more often than
+/// one.
+#[derive(Clone, Default)]
+pub struct Turns(Option<Arc<dyn TakesTurns>>);
+
+/// Says whose turn it is to log in.
+pub trait TakesTurns: Send + Sync {
+    /// Takes the turn, for `longest` at most; why not, where it is somebody else's.
+    fn take(&self, longest: Duration) -> Waiting<'_, Result<(), String>>;
+
+    /// Ends it. After a refusal nobody else is to try for `hold`.
+    fn end(&self, hold: Option<Duration>) -> Waiting<'_, ()>;
+}
+
+/// Something that is waited for.
+pub type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+impl Turns {
+    /// As `turns` says.
+    pub fn by(turns: impl TakesTurns + 'static) -> Self {
+        Self(Some(Arc::new(turns)))
+    }
+
+    pub(super) fn are_taken(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(super) async fn take(&self, longest: Duration) -> Result<(), String> {
+        match &self.0 {
+            Some(turns) => turns.take(longest).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn end(&self, hold: Option<Duration>) {
+        if let Some(turns) = &self.0 {
+            turns.end(hold).await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Turns").field(&self.0.is_some()).finish()
+    }
+}
+
+/// Is told of each call that was made: which method, what came of it, and how long it took.
+#[derive(Clone, Default)]
+pub struct OnAnswer(Option<Arc<Listener>>);
+
+type Listener = dyn Fn(&'static str, Came, Duration) + Send + Sync;
+
+/// What came of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// The answer.
+    Returned,
+    /// A fault.
+    Fault,
+    /// Nothing: no connection, or no answer in time.
+    Nothing,
+    /// Something that cannot be read.
+    Unreadable,
+}
+
+impl OnAnswer {
+    /// Tells `listener`, which must not wait.
+    pub fn tell(listener: impl Fn(&'static str, Came, Duration) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(listener)))
+    }
+
+    pub(super) fn note(&self, method: &'static str, came: Came, began: Instant) {
+        if let Some(listener) = &self.0 {
+            listener(method, came, began.elapsed());
+        }
+    }
+}
+
+impl std::fmt::Debug for OnAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("OnAnswer").field(&self.0.is_some()).finish()
+    }
+}
+
+impl Settings {
+    /// The settings with the defaults above and a re-read every 30 s.
+    pub fn new(endpoint: Endpoint, credentials: CredentialSource, trust: Trust) -> Self {
+        Self {
+            endpoint,
+            credentials,
+            trust,
+            call_deadline: Duration::from_secs(30),
+            long_poll: Duration::from_secs(120),
+            reread_every: Duration::from_secs(30),
+            retry_min: Duration::from_secs(1),
+            retry_max: Duration::from_secs(30),
+            bad_login_hold: Duration::from_secs(180),
+            on_answer: OnAnswer::default(),
+            instance: String::new(),
+            turns: Turns::default(),
+        }
+    }
+}
