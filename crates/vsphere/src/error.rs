@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::fault::{Fault, Retry};
+use super::fault::{Failure, Fault};
 use super::soap::ReplyError;
 use super::update::Power;
 
@@ -162,19 +162,12 @@ impl Error {
         }
     }
 
-    /// What it asks of the caller.
-    pub fn retry(&self) -> Retry {
+    /// Why the call did not do what was asked.
+    pub fn failure(&self) -> Failure<'_> {
         match self {
-            Self::Refused { source, .. } => source.retry(),
-            Self::Transport { .. } | Self::Reply { .. } => Retry::LookAgain,
-            Self::Login { source, .. } => match source {
-                LoginError::Credentials { .. } => Retry::Person,
-                LoginError::File { .. }
-                | LoginError::Blank { .. }
-                | LoginError::Turn(_)
-                | LoginError::Connect(_)
-                | LoginError::Step { .. } => Retry::Later,
-            },
+            Self::Refused { source, .. } => Failure::Refused(source),
+            Self::Transport { .. } | Self::Reply { .. } => Failure::Unanswered,
+            Self::Login { .. } => Failure::NotSent,
         }
     }
 

@@ -5,8 +5,9 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::time::Instant;
 
-use super::Standing;
+use super::Evictable;
 use crate::cluster::pods::SkipReason;
 
 /// What a round found and did.
@@ -22,8 +23,6 @@ pub struct Report {
     pub answers: BTreeMap<u16, u64>,
     /// The evictions that were asked for, in the order of their answers.
     pub asked: Vec<Asked>,
-    /// The longest wait that Kubernetes asked for before an eviction is tried again.
-    pub retry_after: Option<Duration>,
 }
 
 /// One eviction, by its times since the round began.
@@ -56,6 +55,8 @@ pub struct Left {
     pub uid: String,
     /// Why it is still there.
     pub why: Why,
+    /// When it may be asked again, where the kube-apiserver says so.
+    pub retry_at: Option<Instant>,
 }
 
 /// Why a pod is still there.
@@ -104,42 +105,30 @@ pub enum Why {
     NotReached,
     /// It is Haulout's own pod, which leaves last.
     OwnPod,
-    /// It would be evicted, if the round were not one that only looks.
+    /// It was not asked in this round, because it is too early.
+    Deferred,
+    /// It would be evicted, if somebody did more than look.
     Standing,
 }
 
 impl Report {
-    /// Whether a complete list showed no pod that stands in the way.
-    pub fn is_drained(&self) -> bool {
-        self.left.is_empty()
-    }
-
-    /// Whether another round can achieve something before a pod has changed: not if all who are left are leaving.
-    pub fn is_retry_worth_it(&self) -> bool {
-        self.left.iter().any(|left| match left.why {
-            Why::Evicted | Why::Terminating { .. } | Why::Standing => false,
-            Why::Budget { .. }
-            | Why::Migrating { .. }
-            | Why::ServerError { .. }
-            | Why::NamespaceTerminating
-            | Why::Forbidden { .. }
-            | Why::TooManyRequests
-            | Why::Unreachable { .. }
-            | Why::NotReached
-            | Why::OwnPod => true,
-        })
-    }
-
     /// Adds `pods`, each for the same reason.
-    pub(super) fn leave(&mut self, pods: Vec<Standing>, why: &Why) {
-        self.left
-            .extend(pods.into_iter().map(|pod| pod.left(why.clone())));
+    pub(super) fn leave(&mut self, pods: Vec<Evictable>, why: &Why, retry_at: Option<Instant>) {
+        let left = pods.into_iter().map(|pod| pod.left(why.clone(), retry_at));
+        self.left.extend(left);
     }
 
     /// The same report with the pods in an order that does not change from round to round.
     pub(super) fn sorted(mut self) -> Self {
         self.left.sort();
         self
+    }
+}
+
+impl Left {
+    /// Its `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
     }
 }
 
@@ -165,6 +154,7 @@ impl fmt::Display for Why {
             Self::Unreachable { said } => write!(f, "eviction not answered: {said}"),
             Self::NotReached => f.write_str("its turn has not come"),
             Self::OwnPod => f.write_str("Haulout's own pod, leaves last"),
+            Self::Deferred => f.write_str("not asked again yet"),
             Self::Standing => f.write_str("to be evicted"),
         }
     }

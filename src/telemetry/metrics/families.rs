@@ -202,6 +202,8 @@ metrics! {
         "1 while a part of the controller does not work and it goes on without";
     NODE_MAINTENANCE_WRITES_REFUSED: Counter, "node_maintenance_writes_refused", [],
         "Writes of NodeMaintenance objects that were refused or not answered; each is tried again";
+    EVENTS_DROPPED: Counter, "events_dropped", [],
+        "Events and changes of Node conditions that were not written: too many waited, or Kubernetes did not take them";
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
         "Spans that no collector took: it was down, too slow, or refused them";
 }
@@ -225,6 +227,7 @@ pub(super) struct Families {
     pub(super) reconcile_duration: Family<Labels, Histogram, fn() -> Histogram>,
     pub(super) degraded: Family<Labels, Gauge>,
     pub(super) node_maintenance_writes_refused: Counter,
+    pub(super) events_dropped: Counter,
     pub(super) trace_spans_lost: Counter,
 }
 
@@ -238,6 +241,8 @@ impl Families {
             &NODE_MAINTENANCE_WRITES_REFUSED,
             node_maintenance_writes_refused.clone(),
         );
+        let events_dropped = Counter::default();
+        register(registry, &EVENTS_DROPPED, events_dropped.clone());
         let trace_spans_lost = Counter::default();
         register(registry, &TRACE_SPANS_LOST, trace_spans_lost.clone());
         let drain_pods_left_behind = Counter::default();
@@ -261,6 +266,7 @@ impl Families {
             drain_pods_left_behind,
             degraded,
             node_maintenance_writes_refused,
+            events_dropped,
             trace_spans_lost,
         };
         families.begin_at_zero();
