@@ -1,7 +1,6 @@
 //! What a drain round reports: which pods are left on the Node, and why each is still there.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -129,33 +128,5 @@ impl Left {
     /// Its `namespace/name`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
-    }
-}
-
-impl fmt::Display for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}: {}", self.namespace, self.name, self.why)
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Evicted => f.write_str("evicted, leaving"),
-            Self::Terminating { since: Some(since) } => write!(f, "terminating since {since}"),
-            Self::Terminating { since: None } => f.write_str("terminating"),
-            Self::Budget { names, said } if names.is_empty() => write!(f, "held by a budget: {said}"),
-            Self::Budget { names, said } => write!(f, "held by budget {}: {said}", names.join(", ")),
-            Self::Migrating { said } => write!(f, "being migrated live: {said}"),
-            Self::ServerError { said } => write!(f, "not evicted: {said}"),
-            Self::NamespaceTerminating => f.write_str("its namespace is being deleted"),
-            Self::Forbidden { said } => write!(f, "eviction forbidden: {said}"),
-            Self::TooManyRequests => f.write_str("not evicted: the kube-apiserver has too much to do"),
-            Self::Unreachable { said } => write!(f, "eviction not answered: {said}"),
-            Self::NotReached => f.write_str("its turn has not come"),
-            Self::OwnPod => f.write_str("Haulout's own pod, leaves last"),
-            Self::Deferred => f.write_str("not asked again yet"),
-            Self::Standing => f.write_str("to be evicted"),
-        }
     }
 }

@@ -104,36 +104,25 @@ impl DrainReport {
         self.backoff.budgets = blocked.collect();
     }
 
-    /// When the eviction of `pod` may be asked for again; `None` where the pod leaves by itself. An eviction that was
-    /// refused is asked for again after `retry`, and at the latest after that where a budget refused it.
+    /// When the eviction of `pod` is asked for again; `None` where the pod leaves by itself. That is when the
+    /// kube-apiserver says so, or else after `retry`, and at the latest after that where a budget refused it.
     pub fn retry_at(&self, pod: &PodLeft, retry: Duration) -> Option<Monotonic> {
-        let due = match &pod.why {
-            PodLeftBecause::Leaving => return None,
-            PodLeftBecause::Budget { .. } => self.budget_due(pod, retry),
+        let told = self.backoff.retry_at.get(&pod.name).copied();
+        match &pod.why {
+            PodLeftBecause::Leaving => None,
+            PodLeftBecause::Budget { .. } => Some(self.budget_due(pod, retry)).max(told),
             PodLeftBecause::Migrating { .. }
             | PodLeftBecause::Refused { .. }
-            | PodLeftBecause::NotReached => {
-                if self.backoff.deferred.contains(&pod.name) {
-                    Monotonic::default()
-                } else {
-                    self.listed_at.after(retry)
-                }
-            }
-        };
-        Some(due.max(self.asked_to_wait_until(pod)))
+            | PodLeftBecause::NotReached => told.or_else(|| Some(self.listed_at.after(retry))),
+        }
     }
 
     /// The pods that a round at `now` does not ask, each with the reason why it is still there.
     pub fn deferred(&self, now: Monotonic, retry: Duration) -> BTreeMap<String, PodLeftBecause> {
         let is_early = |pod: &&PodLeft| {
-            let by_budget = match &pod.why {
-                PodLeftBecause::Budget { .. } => self.budget_due(pod, retry) > now,
-                PodLeftBecause::Leaving
-                | PodLeftBecause::Migrating { .. }
-                | PodLeftBecause::Refused { .. }
-                | PodLeftBecause::NotReached => false,
-            };
-            by_budget || self.asked_to_wait_until(pod) > now
+            let told = self.backoff.retry_at.get(&pod.name).copied();
+            let of_budget = budget(pod).map(|_| self.budget_due(pod, retry));
+            told.max(of_budget) > Some(now)
         };
         let early = self.left.iter().filter(is_early);
         early.map(|pod| (pod.name.clone(), pod.why.clone())).collect()
@@ -141,13 +130,7 @@ impl DrainReport {
 
     /// Whether a budget holds pods.
     pub fn is_held(&self) -> bool {
-        self.left
-            .iter()
-            .any(|pod| matches!(pod.why, PodLeftBecause::Budget { .. }))
-    }
-
-    fn asked_to_wait_until(&self, pod: &PodLeft) -> Monotonic {
-        self.backoff.retry_at.get(&pod.name).copied().unwrap_or_default()
+        self.left.iter().any(|pod| budget(pod).is_some())
     }
 
     fn budget_due(&self, pod: &PodLeft, retry: Duration) -> Monotonic {
