@@ -10,6 +10,9 @@ use kube::core::Status;
 /// webhook or a proxy may put into our logs.
 const SAID_CHARS_MAX: usize = 1_000;
 
+/// The longest `Retry-After` that is kept. A webhook may send any number, and nothing may wait for a mistake of weeks.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
+
 /// Why a call has no result.
 #[derive(Debug)]
 pub(crate) enum Refusal {
@@ -91,7 +94,7 @@ pub(crate) async fn post(
     Posted {
         result: Err(Refusal::Status(Box::new(status))),
         code,
-        retry_after: seconds.map(|seconds: u32| Duration::from_secs(seconds.into())),
+        retry_after: seconds.map(|seconds: u32| Duration::from_secs(seconds.into()).min(RETRY_AFTER_MAX)),
     }
 }
 

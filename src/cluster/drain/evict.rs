@@ -185,6 +185,8 @@ fn why(status: &Status) -> Option<Why> {
                     .unwrap_or(said),
             },
             None if status.message.contains(EVACUATION) => Why::Migrating { said },
+            // It speaks for one pod, and not for the kube-apiserver.
+            None if status.message.contains("admission webhook") => Why::ServerError { said },
             None => Why::TooManyRequests,
         },
         403 if answer::causes(status, "NamespaceTerminating").next().is_some() => Why::NamespaceTerminating,

@@ -137,6 +137,8 @@ async fn refusal_says_when_to_ask_again_in_its_body_or_in_a_header() {
     // The filter of API priority and fairness answers with a header and a plain text.
     let too_many = || Reply::RetryAfter(429, "3", "Too many requests, please try again later.");
     assert_eq!(left_alone(too_many).await, Some(3));
+    let absurd = || Reply::RetryAfter(429, "4000000000", "no");
+    assert_eq!(left_alone(absurd).await, Some(600));
     for meaningless in ["0", "-1", "soon", "99999999999", "Mon, 23 Nov 2026 20:00:00 GMT"] {
         let reply = move || Reply::RetryAfter(429, meaningless, "no");
         assert_eq!(left_alone(reply).await, None, "{meaningless}");
@@ -517,6 +519,26 @@ async fn overloaded_kube_apiserver_is_asked_for_no_other_pod() {
     assert!(report.left.iter().all(|left| left.retry_at == Some(again)));
     let not_reached = report.left.iter().filter(|left| left.why == Why::NotReached);
     assert_eq!(not_reached.count(), 49);
+}
+
+#[tokio::test(start_paused = true)]
+async fn webhook_that_asks_for_a_pause_delays_its_own_pod_only() {
+    let (report, _) = evict_round(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
+        line if line.contains("web-1") => refusal(
+            429,
+            "TooManyRequests",
+            "admission webhook \"guard\" denied the request: later",
+            json!({"retryAfterSeconds": 60}),
+        ),
+        _ => accepted(),
+    })
+    .await;
+    let left = report.unwrap().left;
+    assert!(matches!(&left[0].why, Why::ServerError { said } if said.contains("later")));
+    let pause = left[0].retry_at.unwrap() - Instant::now();
+    assert_eq!(pause.as_secs(), 60);
+    assert_eq!((&left[1].why, left[1].retry_at), (&Why::Evicted, None));
 }
 
 #[tokio::test]
