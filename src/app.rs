@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  run ─┬─ vsphere::updates::run ──▶ updates ─┐
-//!       ├─ cluster::watch::run ────▶ updates ─┼─▶ hub::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ World
+//!       ├─ cluster::watch::run ────▶ updates ─┼─▶ hub::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
 //!       ├─ cluster::events::run ◀─── Events ◀── what actors tell
-//!       ├─ cluster::lease::run ───▶ standing ─┤      │ opens and shuts the gate before World
+//!       ├─ cluster::lease::run ───▶ standing ─┤      │ opens and shuts the gate before Executor
 //!       ├─ cluster::watch::budgets ▶ updates ─┤      │
 //!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       ├─ cluster::watch::followed, scan ────▶ updates (Nodes that the selector does not match)           │
@@ -45,6 +45,7 @@ use crate::cluster::lease::election::{Timing, YIELD_AFTER};
 use crate::cluster::lease::{self, Standing};
 use crate::cluster::watch::Selection;
 use crate::config::{Config, Credential, LeaderElection, Listen, without_password};
+use crate::executor::{AnyExecutor, Executor};
 use crate::gate::watchdog::{self, Watchdog};
 use crate::gate::{self, Gate};
 use crate::inventory::{Inventory, Rules};
@@ -60,7 +61,6 @@ use crate::telemetry::trace::receipts::Receipts;
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
-use crate::world::World;
 use onlookers::Onlookers;
 
 /// How many facts may wait for the hub. An initial set comes in thousands; the streams then wait for the hub, which is
@@ -151,10 +151,10 @@ struct House {
 
 impl Worlds {
     async fn prepare(config: &Config) -> anyhow::Result<Self> {
-        let lease = has_election(config).then(|| config.leadership.lease_name.clone());
+        let writes = Writes::by(config);
+        let lease = writes.lease.then(|| config.leadership.lease_name.clone());
         let mut onlookers = Onlookers::of(lease);
-        // On paper nothing is begun that an object could tell of.
-        if config.node_maintenances && !config.dry_run {
+        if writes.objects {
             let trace_url = config.trace_ui_url_template.clone();
             let objects = Objects::new(
                 config.gpu_node_label.clone(),
@@ -178,7 +178,7 @@ impl Worlds {
         let client = cluster::client::connect()
             .await
             .context("preparing the connection to Kubernetes")?;
-        let election = has_election(config).then(|| election(config, &client));
+        let election = writes.lease.then(|| election(config, &client));
         let turns = election
             .as_ref()
             .map(|election| cluster::login::Turns::beside(client.clone(), election));
@@ -227,7 +227,6 @@ impl House {
         let (draining_sender, draining) = watch::channel(BTreeSet::new());
         let (holding_sender, holding) = watch::channel(BTreeSet::new());
         let (followed_sender, followed) = watch::channel(BTreeSet::new());
-        let (publisher, to_publish) = cluster::events::queue();
 
         let Worlds {
             vcenter,
@@ -238,7 +237,8 @@ impl House {
             onlookers,
         } = worlds;
         let standing = house.stand_for_election(election, &client, &onlookers)?;
-        let world = World {
+        let (publisher, to_publish) = cluster::events::queue(onlookers.on_event_dropped());
+        let executor = Executor {
             gate: house.gate.clone(),
             vcenter: vcenter.clone(),
             client: client.clone(),
@@ -248,7 +248,6 @@ impl House {
                 own_pod: OwnPod::from_environment(),
                 ..DrainSettings::default()
             },
-            dry_run: config.dry_run,
             events: publisher.clone(),
             on_evictions: onlookers.on_evictions(),
             findings: findings_sender,
@@ -261,7 +260,7 @@ impl House {
         listeners.extend(traces.map(|traces| Box::new(traces) as Box<dyn Tell>));
         let tell = Box::new(Listeners(listeners));
         let shared = Shared {
-            perform: world,
+            perform: AnyExecutor::of(executor, config.dry_run),
             tell,
             policy: policy(config, &client),
             clock: clocks,
@@ -576,7 +575,27 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
     }
 }
 
-/// Who listens to what actors tell. On paper nothing happens that an Event could be about.
+/// What is written beside effects and records. In a dry run nothing is: nothing happens that it could be about.
+struct Writes {
+    lease: bool,
+    objects: bool,
+    events: bool,
+    traces: bool,
+}
+
+impl Writes {
+    fn by(config: &Config) -> Self {
+        let is_live = !config.dry_run;
+        Self {
+            lease: is_live && is_one_of_several(config),
+            objects: is_live && config.node_maintenances,
+            events: is_live,
+            traces: is_live,
+        }
+    }
+}
+
+/// Who listens to what actors tell.
 fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Vec<Box<dyn Tell>> {
     let mut listeners: Vec<Box<dyn Tell>> = vec![
         Box::new(Log::new(config)),
@@ -588,7 +607,7 @@ fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Ve
     if let Some(status) = &onlookers.status {
         listeners.push(Box::new(Arc::clone(status)));
     }
-    if !config.dry_run {
+    if Writes::by(config).events {
         listeners.push(Box::new(Events::new(
             publisher,
             config.node_conditions,
@@ -599,16 +618,15 @@ fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Ve
     listeners
 }
 
-/// Whether replicas take turns. On paper nothing is changed, the Lease included, and any number of replicas may think.
-fn has_election(config: &Config) -> bool {
-    let is_wanted = match config.leadership.election {
+/// Whether replicas take turns.
+fn is_one_of_several(config: &Config) -> bool {
+    match config.leadership.election {
         LeaderElection::On => true,
         LeaderElection::Off => false,
         LeaderElection::Auto => {
             std::env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty())
         }
-    };
-    is_wanted && !config.dry_run
+    }
 }
 
 /// Which Lease replicas take turns by, and how.
@@ -652,15 +670,14 @@ fn instance() -> String {
         .unwrap_or_else(|| "haulout".to_owned())
 }
 
-/// Whoever turns what is told into traces, where the environment names a collector. What is done on paper only is no
-/// maintenance that anybody should find in one.
+/// Turns what actors tell into traces, where the environment names a collector.
 fn traces(
     config: &Config,
     onlookers: &Onlookers,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<Arc<Traces>>> {
-    if config.dry_run {
+    if !Writes::by(config).traces {
         return Ok(None);
     }
     let endpoint = endpoint(config)?;

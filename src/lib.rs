@@ -1,14 +1,14 @@
 //! Takes Kubernetes nodes with passthrough GPUs safely through ESXi host maintenance.
 //!
 //! ```text
-//! vCenter ──WaitForUpdatesEx──▶ vsphere::updates ─┐                       ┌─▶ world ─▶ vsphere::{power, relocate}
+//! vCenter ──WaitForUpdatesEx──▶ vsphere::updates ─┐                       ┌─▶ executor ─▶ vsphere::{power, relocate}
 //!                                                 ├─▶ inventory ─▶ actor ─▶ maintenance::decide
-//! Kubernetes ──watch──────────▶ cluster::watch ───┘   (a fold)   (1/node)  └─▶ world ─▶ cluster::{node, drain}
+//! Kubernetes ──watch──────────▶ cluster::watch ───┘   (a fold)   (1/node)  └─▶ executor ─▶ cluster::{node, drain}
 //! ```
 //!
 //! One way, no circle. Streams carry facts in; the inventory folds them into one sight per node; each node's actor shows
 //! its sight to the pure function [`maintenance::decide::decide`]; the decision is recorded on the Node, then performed
-//! by [`world`], the only place where effects run; what they bring about comes back as facts. The modules below stand in
+//! by [`executor`], the only place where effects run; what they bring about comes back as facts. The modules below stand in
 //! the order in which the data flows; `tests/architecture.rs` holds who may use whom.
 
 pub use haulout_core::{ids, inventory, keys, maintenance};
@@ -21,7 +21,7 @@ pub mod gate;
 pub mod cluster;
 
 pub mod actor;
-pub mod world;
+pub mod executor;
 
 pub mod admin;
 pub mod app;

@@ -8,7 +8,7 @@ pub mod objects;
 pub mod trace;
 
 #[cfg(test)]
-mod stand_in;
+pub(crate) mod stand_in;
 
 use std::time::Duration;
 

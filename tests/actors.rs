@@ -21,6 +21,7 @@ use haulout::actor::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
 use haulout::actor::supervisor::Supervisor;
 use haulout::actor::tell::{Tell, Told};
 use haulout::ids::{NodeName, TaskRef};
+use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::Now;
 use haulout::maintenance::decide::Transition;
 use haulout::maintenance::effect::{Effect, EffectKind};
@@ -126,7 +127,7 @@ fn shutting_down() -> Sight {
         listed_at: moment(2).monotonic,
         pods_revision: 0,
         left: Vec::new(),
-        moved_at: None,
+        backoff: EvictionBackoff::default(),
         listed: 0,
         ignored: 0,
         evicted: 0,

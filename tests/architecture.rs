@@ -39,11 +39,11 @@ const TABLE: &[Rights] = &[
     rights("maintenance", &["ids", "keys"]),
     // It folds what the two tell into what the decision looks at.
     rights("inventory", &["ids", "keys", "maintenance", "facts"]),
-    // An actor changes the world by the two verbs of `actor::perform` only, which it states itself.
+    // An actor changes things by the two methods of `actor::perform` only, which it states itself.
     rights("actor", &["ids", "maintenance"]),
     // The one place where effects run.
     rights(
-        "world",
+        "executor",
         &[
             "ids",
             "keys",
@@ -51,6 +51,7 @@ const TABLE: &[Rights] = &[
             "gate",
             "actor::perform",
             "maintenance",
+            "inventory",
             "vsphere",
             "cluster",
         ],
@@ -85,7 +86,7 @@ const TABLE: &[Rights] = &[
     ),
     // Verbs for people read both worlds as the controller does and judge by the same pure code, so that what they say
     // agrees with what then happens. They change nothing but requests and an approval, by their own few verbs of
-    // `cluster`; `world` is asked only for how it reads a survey.
+    // `cluster`.
     rights(
         "cli",
         &[
@@ -97,7 +98,6 @@ const TABLE: &[Rights] = &[
             "vsphere",
             "inventory",
             "maintenance",
-            "world",
         ],
     ),
     rights("app", &[EVERYTHING]),

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use haulout::cluster::client;
-use haulout::cluster::drain::{self, DrainSettings, Mode, Order, Report, Why};
+use haulout::cluster::drain::{self, DrainSettings, Order, Report, Why};
 use haulout::cluster::facts::GpuResources;
 use haulout::cluster::lease::Standing;
 use haulout::cluster::node::{self, GetError, NodePatch, PatchError};
@@ -118,12 +118,13 @@ impl Scene {
 
     async fn round(&self) -> Report {
         drain::round(
+            &permit(),
             &self.haulout,
             &self.name,
             &DrainSettings::default(),
             Order {
-                mode: Mode::Evict(&permit()),
-                until: Instant::now() + PATIENCE,
+                in_turn: false,
+                deferred: &BTreeSet::new(),
                 on_evicted: &|_| {},
             },
         )
@@ -318,7 +319,6 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
         panic!("{report:?}");
     };
     assert!(said.contains("more than one PodDisruptionBudget"), "{said}");
-    assert!(report.is_retry_worth_it());
 
     // The words by which an eviction of a namesake is known.
     let namesake = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "guarded"},
@@ -345,7 +345,7 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
     );
 
     let report = until("the drain", PATIENCE, async || {
-        Ok(Some(scene.round().await).filter(Report::is_drained))
+        Ok(Some(scene.round().await).filter(|report| report.left.is_empty()))
     })
     .await
     .unwrap();
@@ -372,7 +372,7 @@ async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
     ));
     let began = Instant::now();
     let mut rounds = 1;
-    while !scene.round().await.is_drained() {
+    while !scene.round().await.left.is_empty() {
         let update = tokio::time::timeout(PATIENCE, updates.recv())
             .await
             .expect("a change in time");

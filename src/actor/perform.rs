@@ -1,4 +1,4 @@
-//! The narrow waist between deciding and doing: two verbs, and nothing else, reach the world.
+//! How actors change anything: by two methods, which an executor implements.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::NodeSeen;
 
 tokio::task_local! {
-    /// The traceparent of the episode that a verb is called for. It reaches the headers of the calls and nothing else,
+    /// The traceparent of the episode that a method is called for. It reaches the headers of the calls and nothing else,
     /// so it travels beside the arguments, which are what is decided.
     pub static TRACEPARENT: Option<Arc<str>>;
 }
 
 /// Does what was decided.
 ///
-/// Both verbs keep deadlines of their own and come back; what they bring about comes as facts. They may be repeated.
+/// Both methods keep deadlines of their own and come back; what they bring about comes as facts. They may be repeated.
 pub trait Perform: Send + Sync + 'static {
     /// Writes `transition` to the Node in one PATCH, if the Node is still as `node` saw it; or, where the Node is gone, to
     /// the copy of its record.
@@ -50,7 +50,7 @@ pub enum Recorded {
         /// The Node's resource version after it: a sight older than that has not seen the write.
         resource_version: u64,
     },
-    /// To the copy of a Node that is gone, or on paper in a dry run: it is seen when the record is.
+    /// To the copy of a Node that is gone, or nowhere, in a dry run: it is seen when the record is.
     Elsewhere,
 }
 

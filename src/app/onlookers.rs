@@ -11,6 +11,7 @@ use crate::admin::status::Status;
 use crate::admin::status::view::Leadership;
 use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
+use crate::executor::OnEvictions;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::observed::Pictures;
 use crate::telemetry::metrics::{Came, Degraded, Metrics};
@@ -19,7 +20,6 @@ use crate::telemetry::trace::Traces;
 use crate::vsphere;
 use crate::vsphere::client::OnAnswer;
 use crate::vsphere::update::Update;
-use crate::world::OnEvictions;
 
 /// The method whose answer says that vCenter was asked for updates, and had some or none.
 const LONG_POLL: &str = "WaitForUpdatesEx";
@@ -224,5 +224,11 @@ impl Onlookers {
     pub(super) fn on_evictions(&self) -> OnEvictions {
         let metrics = Arc::clone(&self.metrics);
         Box::new(move |code, count| metrics.evictions(code, count))
+    }
+
+    /// Counts Events that are dropped.
+    pub(super) fn on_event_dropped(&self) -> impl Fn() + Send + Sync + 'static {
+        let metrics = Arc::clone(&self.metrics);
+        move || metrics.event_dropped()
     }
 }

@@ -17,12 +17,11 @@ use crate::cluster::update::{Maintenances, Update};
 use crate::cluster::{look, maintenances};
 use crate::config::Config;
 use crate::ids::{HostRef, NodeName};
-use crate::inventory::{Fact, Forecast, Inventory};
+use crate::inventory::{Fact, Forecast, Inventory, readings};
 use crate::keys::Keys;
 use crate::maintenance::finding::{Finding, Found};
 use crate::vsphere::client::Vcenter;
 use crate::vsphere::{self, updates};
-use crate::world;
 
 /// The first complete set of a large vCenter comes within seconds; a minute is what a person waits at a prompt.
 const COMPLETE: Duration = Duration::from_secs(60);
@@ -128,7 +127,7 @@ impl Picture {
         hosts.dedup();
         let claims = self.vcenter.survey(&hosts).await;
         let claims = claims.context("reading who holds the passthrough devices of other hosts")?;
-        for (host, reading) in world::readings(claims) {
+        for (host, reading) in readings(claims) {
             let Some(node) = names.first().cloned() else { break };
             let found = Found::Surveyed { host, reading };
             self.inventory.apply(Fact::Finding(Finding { node, found }));

@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use http::header::RETRY_AFTER;
+use kube::client::Body;
 use kube::core::Status;
 
 /// The longest text we repeat of what a server said: enough for every message of Kubernetes' own, and a bound on what a
 /// webhook or a proxy may put into our logs.
 const SAID_CHARS_MAX: usize = 1_000;
+
+/// The longest `Retry-After` that is kept. A webhook may send any number, and nothing may wait for a mistake of weeks.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
 /// Why a call has no result.
 #[derive(Debug)]
@@ -30,6 +35,66 @@ pub(crate) async fn within<T>(
             "no answer within {} s",
             deadline.as_secs_f32()
         ))),
+    }
+}
+
+/// What became of a POST.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub(crate) result: Result<(), Refusal>,
+    /// The HTTP status; 0 where there was none.
+    pub(crate) code: u16,
+    /// How long the server asks to wait before the next try.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// Sends `request` and waits for its answer, at most for `deadline`.
+///
+/// kube's own calls drop the header `Retry-After`, and the 429 of API priority and fairness has the time nowhere else.
+pub(crate) async fn post(
+    client: &kube::Client,
+    request: kube::Result<http::Request<Vec<u8>>>,
+    deadline: Duration,
+) -> Posted {
+    let call = async {
+        let response = client.send(request?.map(Body::from)).await?;
+        let (head, body) = response.into_parts();
+        let body = body.collect_bytes().await?;
+        Ok((head, body))
+    };
+    let (head, body) = match within(deadline, call).await {
+        Ok(answer) => answer,
+        Err(refusal) => {
+            return Posted {
+                result: Err(refusal),
+                code: 0,
+                retry_after: None,
+            };
+        }
+    };
+    let code = head.status.as_u16();
+    if head.status.is_success() {
+        return Posted {
+            result: Ok(()),
+            code,
+            retry_after: None,
+        };
+    }
+    let mut status: Status = serde_json::from_slice(&body)
+        .unwrap_or_else(|_| Status::failure(String::from_utf8_lossy(&body).trim(), ""));
+    status.code = code;
+    let header = head
+        .headers
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok());
+    let seconds = header
+        .and_then(|seconds| seconds.parse().ok())
+        .or_else(|| status.details.as_ref().map(|details| details.retry_after_seconds))
+        .filter(|seconds| *seconds > 0);
+    Posted {
+        result: Err(Refusal::Status(Box::new(status))),
+        code,
+        retry_after: seconds.map(|seconds: u32| Duration::from_secs(seconds.into()).min(RETRY_AFTER_MAX)),
     }
 }
 

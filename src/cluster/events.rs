@@ -1,10 +1,10 @@
 //! Writes Events, and a Node's conditions, beside the story: from bounded queues, each under a deadline, never again.
 //!
-//! They are what people look at and nothing is decided from them. So whoever tells one does not wait for it, and one
-//! that cannot be written is let go and counted.
+//! They are what people look at and nothing is decided from them. So nobody waits for one to be written, and one that
+//! cannot be written is dropped and counted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -24,26 +24,19 @@ use super::answer;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{FIELD_MANAGER, REPORTING_CONTROLLER};
 
-/// What may wait to be written, of Nodes and of pods each: the evictions of two full Nodes (110 pods each, or one of 250), and every
-/// node of a large house saying something at once. At 1 kB each it is a megabyte when an apiserver hangs, and nothing otherwise.
+/// What about Nodes may wait to be written: every node of a large cluster may have an Event at once.
 const QUEUE: usize = 512;
+
+/// What about pods may wait: the evictions of ten Nodes with 200 pods each. At 1 kB each it is two megabytes while a
+/// kube-apiserver hangs, and nothing otherwise.
+const POD_QUEUE: usize = 2048;
 
 /// For one write. A kube-apiserver that needs longer is in trouble, and then has better to do than to take Events.
 const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The shortest pause after an Event about a pod. A drain tells one of every pod, in the moments in which the kube-apiserver
-/// has their evictions and their ends to do; written as fast as it answers, 200 of them made the drain of 200 pods a fifth to a
-/// half longer, and 20 ms apart it took 1.34 times as long as the floor's, where it took 1.15 with this. Where their queue is half
-/// full nobody takes a breath, because what does not fit into it is lost; so a fleet's are written as they come.
-const BREATH: Duration = Duration::from_millis(100);
-
-/// How many times as long as the last Event took to write the pause is at the least: where the kube-apiserver is slow, a fixed
-/// pause would give these Events a larger part of what it can do.
-const BREATHS: u32 = 4;
-
-/// The longest pause, after one write that took long among others that do not. A fleet's pods are asked 25 a second, so 125 more
-/// wait at its end, and there is room for 256 when it begins; twenty seconds after one of five lost what came meanwhile.
-const BREATH_MAX: Duration = Duration::from_secs(5);
+/// Spreads the Events about pods: a drain has one for each pod, while the kube-apiserver is busy with their evictions. Where
+/// their queue is half full they are written without a pause, because what does not fit into it is lost.
+const POD_EVENT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long what is queued is still written when the house closes. The end of an episode may be among it; a rollout must
 /// not feel it.
@@ -156,8 +149,9 @@ impl Telling {
 pub struct Publisher {
     nodes: mpsc::Sender<Telling>,
     pods: mpsc::Sender<Telling>,
-    dropped: Arc<AtomicU64>,
-    unwritten: Arc<AtomicU64>,
+    lost: Lost,
+    /// It was logged that something was dropped.
+    was_full: Arc<AtomicBool>,
 }
 
 /// What waits to be written, for [`run`].
@@ -166,24 +160,34 @@ pub struct Queue {
     /// What is about Nodes. It waits for nothing that is about pods.
     nodes: mpsc::Receiver<Telling>,
     pods: mpsc::Receiver<Telling>,
-    unwritten: Arc<AtomicU64>,
+    lost: Lost,
 }
 
-/// The two ends of the queue.
-pub fn queue() -> (Publisher, Queue) {
+/// Called for each Event or change of conditions that is lost.
+#[derive(Clone)]
+struct Lost(Arc<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Lost")
+    }
+}
+
+/// The two ends of the queue. `on_lost` is called for each Event or change of conditions that is not written.
+pub fn queue(on_lost: impl Fn() + Send + Sync + 'static) -> (Publisher, Queue) {
     let (nodes, of_nodes) = mpsc::channel(QUEUE);
-    let (pods, of_pods) = mpsc::channel(QUEUE);
-    let unwritten = Arc::<AtomicU64>::default();
+    let (pods, of_pods) = mpsc::channel(POD_QUEUE);
+    let lost = Lost(Arc::new(on_lost));
     let publisher = Publisher {
         nodes,
         pods,
-        dropped: Arc::default(),
-        unwritten: Arc::clone(&unwritten),
+        lost: lost.clone(),
+        was_full: Arc::default(),
     };
     let queue = Queue {
         nodes: of_nodes,
         pods: of_pods,
-        unwritten,
+        lost,
     };
     (publisher, queue)
 }
@@ -199,16 +203,6 @@ impl Publisher {
         self.hand_on(Telling::Conditions(Box::new(conditions)))
     }
 
-    /// How many were let go because the queue was full.
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-
-    /// How many the kube-apiserver did not take, or did not say that it took.
-    pub fn unwritten(&self) -> u64 {
-        self.unwritten.load(Ordering::Relaxed)
-    }
-
     fn hand_on(&self, telling: Telling) -> bool {
         let queue = if telling.is_about_a_pod() {
             &self.pods
@@ -216,10 +210,11 @@ impl Publisher {
             &self.nodes
         };
         let taken = queue.try_send(telling).is_ok();
-        if !taken && self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
-            warn!(
-                "{QUEUE} Events wait to be written and no more are taken; what happens is in the log and goes on as before"
-            );
+        if !taken {
+            (self.lost.0)();
+            if !self.was_full.swap(true, Ordering::Relaxed) {
+                warn!("too many Events wait to be written and some are dropped; what happens is in the log");
+            }
         }
         taken
     }
@@ -230,13 +225,13 @@ pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop:
     let mut writer = Writer {
         client,
         instance,
-        lost: 0,
-        unwritten: Arc::clone(&queue.unwritten),
+        lost_in_a_row: 0,
+        lost: queue.lost,
     };
-    let mut breathes_until = Instant::now();
+    let mut pods_pause_until = Instant::now();
     loop {
         let of_pods = async {
-            sleep_until(breathes_until).await;
+            sleep_until(pods_pause_until).await;
             queue.pods.recv().await
         };
         // Order: a closing house goes over to its last words; an operator looks at a Node first.
@@ -247,16 +242,14 @@ pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop:
             Some(telling) = of_pods => telling,
         };
         let is_about_a_pod = telling.is_about_a_pod();
-        let begun = Instant::now();
         // Dropped at a stop in the middle: at most one is lost, and it may have been written.
         tokio::select! {
             biased;
             () = writer.write(telling) => {}
             () = closing(&stop) => break,
         }
-        // Half of the queue holds the Events of a full Node.
-        if is_about_a_pod && queue.pods.len() <= QUEUE / 2 {
-            breathes_until = Instant::now() + (begun.elapsed() * BREATHS).clamp(BREATH, BREATH_MAX);
+        if is_about_a_pod && queue.pods.len() <= POD_QUEUE / 2 {
+            pods_pause_until = Instant::now() + POD_EVENT_PAUSE;
         }
     }
     let ends = Instant::now() + LAST_WORDS;
@@ -281,9 +274,8 @@ struct Writer {
     /// Who tells, in `reportingInstance`.
     instance: String,
     /// How many in a row could not be written.
-    lost: u64,
-    /// How many in all.
-    unwritten: Arc<AtomicU64>,
+    lost_in_a_row: u64,
+    lost: Lost,
 }
 
 impl Writer {
@@ -309,24 +301,24 @@ impl Writer {
             }
         };
         match written {
-            Ok(()) if self.lost == 0 => {}
+            Ok(()) if self.lost_in_a_row == 0 => {}
             Ok(()) => {
                 info!(
                     "Events and conditions are written again; {} were lost meanwhile",
-                    self.lost
+                    self.lost_in_a_row
                 );
-                self.lost = 0;
+                self.lost_in_a_row = 0;
             }
             // Said once: as many would follow as happens, and the log tells what happens anyway.
             Err(refusal) => {
-                if self.lost == 0 {
+                if self.lost_in_a_row == 0 {
                     warn!(
                         "an Event or condition was not written and is not tried again: {}; allow the service account `create` on events of events.k8s.io and, with NODE_CONDITIONS, `patch` on nodes/status",
                         refusal.said()
                     );
                 }
-                self.lost = self.lost.saturating_add(1);
-                self.unwritten.fetch_add(1, Ordering::Relaxed);
+                self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
+                (self.lost.0)();
             }
         }
     }

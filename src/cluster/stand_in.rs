@@ -27,6 +27,8 @@ pub(super) enum Reply {
     Late(Duration, u16, Value),
     /// A text that is no JSON.
     Text(u16, &'static str),
+    /// A status code, the header `Retry-After`, and a text that is no JSON.
+    RetryAfter(u16, &'static str, &'static str),
     /// The events of a watch, which then ends.
     Events(Vec<Value>),
     /// Nothing, ever.
@@ -77,6 +79,7 @@ pub(super) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (ku
             };
             log.0.lock().unwrap().push(seen.clone());
             let reply = (*answer.lock().unwrap())(&seen);
+            let mut response = Response::builder();
             let (code, body) = match reply {
                 Reply::Json(code, body) => (code, body.to_string()),
                 Reply::Late(after, code, body) => {
@@ -84,12 +87,14 @@ pub(super) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (ku
                     (code, body.to_string())
                 }
                 Reply::Text(code, body) => (code, body.to_owned()),
+                Reply::RetryAfter(code, after, body) => {
+                    response = response.header("retry-after", after);
+                    (code, body.to_owned())
+                }
                 Reply::Events(events) => (200, events.iter().map(|event| format!("{event}\n")).collect()),
                 Reply::Silence => std::future::pending().await,
             };
-            let response = Response::builder()
-                .status(code)
-                .body(Body::from(body.into_bytes()));
+            let response = response.status(code).body(Body::from(body.into_bytes()));
             Ok::<_, Infallible>(response.unwrap())
         }
     });

@@ -187,6 +187,11 @@ impl Metrics {
         self.families.node_maintenance_writes_refused.inc_by(count);
     }
 
+    /// Counts an Event or a change of Node conditions that was not written.
+    pub fn event_dropped(&self) {
+        self.families.events_dropped.inc();
+    }
+
     /// The counter of spans that were lost, for whoever loses them.
     pub fn trace_spans_lost(&self) -> Counter {
         self.families.trace_spans_lost.clone()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use haulout::ids::{BootId, EpisodeId, TaskRef, VmRef, VmUuid};
+use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::{Elapsed, Monotonic, Now, Timer};
 use haulout::maintenance::effect::EffectKind;
 use haulout::maintenance::episode::{
@@ -258,11 +259,17 @@ pub fn report(listed_at: Monotonic, pods_revision: u64, left: Vec<PodLeft>) -> D
         listed_at,
         pods_revision,
         left,
-        moved_at: None,
+        backoff: EvictionBackoff::default(),
         listed: 0,
         ignored: 0,
         evicted: 0,
     }
+}
+
+/// A report of which every budget is watched.
+pub fn watched(mut report: DrainReport) -> DrainReport {
+    report.follow(None, |_, _| true);
+    report
 }
 
 fn drains() -> Vec<Option<DrainReport>> {

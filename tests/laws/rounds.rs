@@ -1,12 +1,13 @@
-//! When the next round of a drain comes that a budget holds, and what each is told.
+//! When the next round of a drain comes, and which pods it asks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout::maintenance::clock::Monotonic;
+use haulout::maintenance::backoff::EvictionBackoff;
+use haulout::maintenance::clock::{Elapsed, Monotonic};
 use haulout::maintenance::decide::{Decision, decide};
 use haulout::maintenance::effect::Effect;
-use haulout::maintenance::episode::{Cordon, Phase, Record};
+use haulout::maintenance::episode::{Cordon, Episode, Phase, Record};
 use haulout::maintenance::observed::{
     DrainReport, HostState, NodeSeen, Observed, PodLeft, PodLeftBecause, PowerSeen,
 };
@@ -15,22 +16,8 @@ use haulout::maintenance::request::{Action, Request};
 
 use crate::facts::*;
 
-/// How long after a round that began at second 100 the next one comes, in milliseconds: the budget let a pod go `moved`
-/// seconds before it, and nothing else happens but what is said.
-fn next_round_ms(moved: i64, is_heard: bool, has_changed: bool) -> i64 {
-    let held = PodLeftBecause::Budget {
-        said: String::new(),
-        names: vec!["b".to_owned()],
-    };
-    let seen = Observed {
-        are_budgets_heard: is_heard,
-        ..after_round(moved, vec![held], has_changed)
-    };
-    due_ms(seen)
-}
-
 /// What is known after a round that began at second 100 and left pods for these reasons.
-fn after_round(moved: i64, left: Vec<PodLeftBecause>, has_changed: bool) -> Observed {
+fn after_round(left: Vec<PodLeftBecause>, has_changed: bool) -> Observed {
     let began = moment(100).monotonic;
     let node = NodeSeen {
         unschedulable: true,
@@ -47,7 +34,7 @@ fn after_round(moved: i64, left: Vec<PodLeftBecause>, has_changed: bool) -> Obse
         listed_at: began,
         pods_revision: 0,
         left: left.into_iter().map(pod).collect(),
-        moved_at: Some(moment(100 - moved).monotonic),
+        backoff: EvictionBackoff::default(),
         listed: 1,
         ignored: 0,
         evicted: 0,
@@ -78,20 +65,43 @@ fn due_ms(seen: Observed) -> i64 {
 }
 
 #[test]
-fn a_budget_that_is_not_heard_is_asked_after_two_tenths_of_the_time_that_it_takes() {
-    for (moved, ms) in [(0, 50), (1, 200), (10, 2000), (20, 4000), (90, 5000)] {
-        assert_eq!(next_round_ms(moved, false, false), ms, "after {moved} s");
+fn budget_is_asked_when_its_pause_is_over_and_not_because_of_other_pods() {
+    let held = || PodLeftBecause::Budget {
+        said: String::new(),
+        names: vec!["b".to_owned()],
+    };
+    for has_changed in [false, true] {
+        assert_eq!(due_ms(after_round(vec![held()], has_changed)), 50);
+        let mut watched = after_round(vec![held()], has_changed);
+        if let Some(report) = &mut watched.drain {
+            report.follow(None, |_, _| true);
+        }
+        let due = if has_changed { 250 } else { 5000 };
+        assert_eq!(due_ms(watched), due, "changed: {has_changed}");
     }
 }
 
 #[test]
-fn a_budget_that_is_heard_is_asked_at_its_word_and_otherwise_as_seldom_as_any_refused_eviction() {
-    for moved in [0, 1, 10, 20, 90] {
-        assert_eq!(next_round_ms(moved, true, false), 5000, "after {moved} s");
-        for is_heard in [false, true] {
-            assert_eq!(next_round_ms(moved, is_heard, true), 50, "after {moved} s");
-        }
+fn pod_is_not_asked_before_retry_after_has_passed() {
+    let mut seen = after_round(vec![PodLeftBecause::Refused { said: String::new() }], false);
+    if let Some(report) = &mut seen.drain {
+        let at = moment(107).monotonic;
+        report.backoff.retry_at.insert("ml/train".to_owned(), at);
     }
+    assert_eq!(due_ms(seen.clone()), 7000);
+    // A round for another reason leaves it alone.
+    seen.pods_revision = 1;
+    let record = Record::Episode(Arc::new(episode(Phase::Draining, Cordon::Ours, false)));
+    let deferred_at =
+        |seconds| match decide(&record, &seen, &policy(DrainTimeoutAction::Hold), moment(seconds)) {
+            Decision::Act {
+                effect: Effect::DrainRound { deferred, .. },
+                ..
+            } => deferred.into_keys().collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(deferred_at(106), ["ml/train"]);
+    assert!(deferred_at(107).is_empty());
 }
 
 #[test]
@@ -108,13 +118,13 @@ fn refused_eviction_is_tried_again_after_the_eviction_retry() {
         (vec![leaving()], 30_000),
         (vec![leaving(), leaving()], 30_000),
     ] {
-        assert_eq!(due_ms(after_round(0, left.clone(), false)), ms, "{left:?}");
-        assert_eq!(due_ms(after_round(0, left.clone(), true)), 250, "{left:?}");
+        assert_eq!(due_ms(after_round(left.clone(), false)), ms, "{left:?}");
+        assert_eq!(due_ms(after_round(left.clone(), true)), 250, "{left:?}");
     }
 }
 
 #[test]
-fn a_round_knows_how_long_its_drain_may_take() {
+fn request_may_give_a_drain_more_time_and_never_less() {
     let asked = |action, timeout: Option<u64>| Request {
         drain_timeout: timeout.map(Duration::from_secs),
         ..request(action)
@@ -136,17 +146,22 @@ fn a_round_knows_how_long_its_drain_may_take() {
         } else {
             entering()
         };
+        let refused = PodLeftBecause::Refused { said: String::new() };
+        let mut report = after_round(vec![refused], false).drain.expect("a report");
+        report.listed_at = moment(0).monotonic;
         let seen = Observed {
             request,
+            drain: Some(report),
             ..observed(node, vm(PowerSeen::On, host))
         };
-        let episode = episode(Phase::Draining, Cordon::Ours, false);
+        // A second before the end, in a process that has just begun.
+        let episode = Episode {
+            elapsed: Elapsed::of(Duration::from_secs(seconds - 1)),
+            ..episode(Phase::Draining, Cordon::Ours, false)
+        };
         let record = Record::Episode(Arc::new(episode));
         match decide(&record, &seen, &policy(DrainTimeoutAction::PowerOff), moment(0)) {
-            Decision::Act {
-                effect: Effect::DrainRound { until, .. },
-                ..
-            } => assert_eq!(until.since(moment(0).monotonic).as_secs(), seconds),
+            Decision::Wait { recheck, .. } => assert_eq!(recheck, Some(moment(1).monotonic)),
             other => panic!("{other:?}"),
         }
     }

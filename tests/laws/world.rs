@@ -14,6 +14,7 @@ use haulout::ids::{
     VmUuid,
 };
 use haulout::inventory::{Fact, Inventory, Rules};
+use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout::maintenance::decide::{Decision, Transition, decide};
 use haulout::maintenance::effect::{AskedBy, Effect, EffectKind, Place};
@@ -1178,7 +1179,7 @@ impl World {
                     listed_at: self.now().monotonic,
                     pods_revision: *pods_revision,
                     left: left.collect(),
-                    moved_at: None,
+                    backoff: EvictionBackoff::default(),
                     listed: 0,
                     ignored: 0,
                     evicted: 0,

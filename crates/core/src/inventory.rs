@@ -4,7 +4,9 @@
 //! is repaired by the next look. Half a set is never the world: between a `Reset` and its `Settled` a side counts as
 //! not heard, and what was not told again by then is forgotten.
 
+mod advice;
 mod bind;
+mod dry_run;
 mod findings;
 mod followed;
 mod forecast;
@@ -13,13 +15,13 @@ mod holding;
 mod news;
 mod of_kubernetes;
 mod of_vcenter;
-mod paper;
 mod places;
 mod requests;
 mod shown;
 mod sight;
 mod slots;
 mod spare;
+mod survey;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,6 +48,7 @@ use slots::Slot;
 
 pub use forecast::{Forecast, Reach};
 pub use sight::record_of;
+pub use survey::readings;
 
 /// One thing to fold in.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +132,7 @@ pub struct Inventory {
     /// What was offered in the last pictures, to nodes that look for a host.
     offers: BTreeMap<NodeName, Offer>,
     /// The budgets whose watch stands.
-    heard_budgets: BTreeSet<cluster::Budget>,
+    blocked_budgets: BTreeSet<cluster::Budget>,
     ledger: Ledger,
     /// What of all our nodes is asked of vCenter.
     keys: Arc<BTreeSet<vsphere::VmKey>>,
@@ -183,7 +186,7 @@ struct Local {
     slot: Slot,
     /// When its Node was last found to tell other UUIDs.
     identity_changed_at: Option<Monotonic>,
-    paper: paper::Paper,
+    dry_run: dry_run::Overlay,
 }
 
 /// Since when this process knows what stands on a Node.
@@ -296,7 +299,7 @@ impl Inventory {
             local: BTreeMap::new(),
             last_of: BTreeMap::new(),
             offers: BTreeMap::new(),
-            heard_budgets: BTreeSet::new(),
+            blocked_budgets: BTreeSet::new(),
             ledger: Ledger::default(),
             keys: Arc::default(),
             news: Some(News::OfAll),

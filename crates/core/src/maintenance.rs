@@ -16,6 +16,7 @@
 //! with a reason, and resumes when the reason goes away.
 
 pub mod admission;
+pub mod backoff;
 pub mod clock;
 pub mod decide;
 pub mod effect;

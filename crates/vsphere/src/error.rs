@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::fault::Fault;
+use super::fault::{Failure, Fault};
 use super::soap::ReplyError;
 use super::update::Power;
 
@@ -159,6 +159,15 @@ impl Error {
                 ..
             } => Some(source),
             Self::Transport { .. } | Self::Reply { .. } | Self::Login { .. } => None,
+        }
+    }
+
+    /// Why the call did not do what was asked.
+    pub fn failure(&self) -> Failure<'_> {
+        match self {
+            Self::Refused { source, .. } => Failure::Refused(source),
+            Self::Transport { .. } | Self::Reply { .. } => Failure::Unanswered,
+            Self::Login { .. } => Failure::NotSent,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use haulout_core::facts::vsphere::Power;
 
-pub use haulout_core::facts::fault::{Fault, FaultKind, Retry};
+pub use haulout_core::facts::fault::{Failure, Fault, FaultKind};
 
 use super::moref::Moref;
 use super::text::for_people;
@@ -188,28 +188,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fault_asks_what_its_family_asks() {
-        for (wire, retry) in [
+    fn fault_is_of_its_family() {
+        for (wire, kind) in [
             // Thrown where a passthrough device does not come up: "Module 'DevicePowerOn' power on failed".
-            ("GenericVmConfigFault", Retry::OtherPlace),
-            ("QuarantineModeFault", Retry::OtherPlace),
-            ("VirtualEthernetCardNotSupported", Retry::OtherPlace),
-            ("VmHostAffinityRuleViolation", Retry::OtherPlace),
-            ("CannotAccessFile", Retry::OtherPlace),
-            ("DisallowedOperationOnFailoverHost", Retry::OtherPlace),
-            ("InsufficientMemoryResourcesFault", Retry::OtherPlace),
-            ("NumVirtualCpusExceedsLimit", Retry::OtherPlace),
-            ("VMotionLinkDown", Retry::OtherPlace),
-            ("InsufficientFailoverResourcesFault", Retry::Cluster),
-            ("InsufficientStandbyMemoryResource", Retry::Cluster),
-            ("NoActiveHostInCluster", Retry::Cluster),
-            ("NotEnoughLicenses", Retry::Cluster),
-            ("SystemError", Retry::Unknown),
-            ("NeverHeardOf", Retry::Unknown),
+            ("GenericVmConfigFault", FaultKind::VmConfig),
+            ("QuarantineModeFault", FaultKind::VmConfig),
+            ("VirtualEthernetCardNotSupported", FaultKind::VmConfig),
+            ("VmHostAffinityRuleViolation", FaultKind::VmConfig),
+            ("CannotAccessFile", FaultKind::VmConfig),
+            (
+                "DisallowedOperationOnFailoverHost",
+                FaultKind::DisallowedOperationOnFailoverHost,
+            ),
+            (
+                "InsufficientMemoryResourcesFault",
+                FaultKind::InsufficientResources,
+            ),
+            ("NumVirtualCpusExceedsLimit", FaultKind::InsufficientResources),
+            ("VMotionLinkDown", FaultKind::Migration),
+            ("InsufficientFailoverResourcesFault", FaultKind::ClusterWide),
+            ("InsufficientStandbyMemoryResource", FaultKind::ClusterWide),
+            ("NoActiveHostInCluster", FaultKind::ClusterWide),
+            ("NotEnoughLicenses", FaultKind::ClusterWide),
+            ("SystemError", FaultKind::Other("SystemError".to_owned())),
+            ("NeverHeardOf", FaultKind::Other("NeverHeardOf".to_owned())),
         ] {
             let fault = of_name(wire, "words", None);
-            assert_eq!(fault.retry(), retry, "{wire}: {fault}");
-            assert!(fault.to_string().contains(wire), "{wire}: {fault}");
+            assert_eq!(fault.kind, kind, "{wire}: {fault}");
+            assert!(fault.said.contains("words"), "{wire}: {fault}");
         }
     }
 }

@@ -1,3 +1,4 @@
+use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::{Monotonic, Now};
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -95,7 +96,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         ignored: 0,
         evicted: 0,
         left,
-        moved_at: Some(Monotonic::since_boot(Duration::from_secs(2))),
+        backoff: EvictionBackoff::default(),
     };
     Sight {
         record,

@@ -1,12 +1,12 @@
 //! What a drain round reports: which pods are left on the Node, and why each is still there.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::time::Instant;
 
-use super::Standing;
+use super::Evictable;
 use crate::cluster::pods::SkipReason;
 
 /// What a round found and did.
@@ -22,8 +22,6 @@ pub struct Report {
     pub answers: BTreeMap<u16, u64>,
     /// The evictions that were asked for, in the order of their answers.
     pub asked: Vec<Asked>,
-    /// The longest wait that Kubernetes asked for before an eviction is tried again.
-    pub retry_after: Option<Duration>,
 }
 
 /// One eviction, by its times since the round began.
@@ -56,6 +54,8 @@ pub struct Left {
     pub uid: String,
     /// Why it is still there.
     pub why: Why,
+    /// When it may be asked again, where the kube-apiserver says so.
+    pub retry_at: Option<Instant>,
 }
 
 /// Why a pod is still there.
@@ -104,36 +104,17 @@ pub enum Why {
     NotReached,
     /// It is Haulout's own pod, which leaves last.
     OwnPod,
-    /// It would be evicted, if the round were not one that only looks.
+    /// It was not asked in this round, because it is too early.
+    Deferred,
+    /// It would be evicted, if somebody did more than look.
     Standing,
 }
 
 impl Report {
-    /// Whether a complete list showed no pod that stands in the way.
-    pub fn is_drained(&self) -> bool {
-        self.left.is_empty()
-    }
-
-    /// Whether another round can achieve something before a pod has changed: not if all who are left are leaving.
-    pub fn is_retry_worth_it(&self) -> bool {
-        self.left.iter().any(|left| match left.why {
-            Why::Evicted | Why::Terminating { .. } | Why::Standing => false,
-            Why::Budget { .. }
-            | Why::Migrating { .. }
-            | Why::ServerError { .. }
-            | Why::NamespaceTerminating
-            | Why::Forbidden { .. }
-            | Why::TooManyRequests
-            | Why::Unreachable { .. }
-            | Why::NotReached
-            | Why::OwnPod => true,
-        })
-    }
-
     /// Adds `pods`, each for the same reason.
-    pub(super) fn leave(&mut self, pods: Vec<Standing>, why: &Why) {
-        self.left
-            .extend(pods.into_iter().map(|pod| pod.left(why.clone())));
+    pub(super) fn leave(&mut self, pods: Vec<Evictable>, why: &Why, retry_at: Option<Instant>) {
+        let left = pods.into_iter().map(|pod| pod.left(why.clone(), retry_at));
+        self.left.extend(left);
     }
 
     /// The same report with the pods in an order that does not change from round to round.
@@ -143,29 +124,9 @@ impl Report {
     }
 }
 
-impl fmt::Display for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}: {}", self.namespace, self.name, self.why)
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Evicted => f.write_str("evicted, leaving"),
-            Self::Terminating { since: Some(since) } => write!(f, "terminating since {since}"),
-            Self::Terminating { since: None } => f.write_str("terminating"),
-            Self::Budget { names, said } if names.is_empty() => write!(f, "held by a budget: {said}"),
-            Self::Budget { names, said } => write!(f, "held by budget {}: {said}", names.join(", ")),
-            Self::Migrating { said } => write!(f, "being migrated live: {said}"),
-            Self::ServerError { said } => write!(f, "not evicted: {said}"),
-            Self::NamespaceTerminating => f.write_str("its namespace is being deleted"),
-            Self::Forbidden { said } => write!(f, "eviction forbidden: {said}"),
-            Self::TooManyRequests => f.write_str("not evicted: the kube-apiserver has too much to do"),
-            Self::Unreachable { said } => write!(f, "eviction not answered: {said}"),
-            Self::NotReached => f.write_str("its turn has not come"),
-            Self::OwnPod => f.write_str("Haulout's own pod, leaves last"),
-            Self::Standing => f.write_str("to be evicted"),
-        }
+impl Left {
+    /// Its `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
     }
 }

@@ -1,8 +1,9 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
+use super::groups::Groups;
 use super::*;
 use crate::cluster::pods::SkipReason;
 use crate::cluster::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, server};
@@ -22,14 +23,12 @@ fn evicted(name: &str) -> String {
     format!("POST /api/v1/namespaces/shop/pods/{name}/eviction")
 }
 
-/// A round of a drain that has all the time it needs.
-fn order(mode: Mode<'_>) -> Order<'_> {
-    Order {
-        mode,
-        until: Instant::now() + Duration::from_secs(3600),
-        on_evicted: &|_| {},
-    }
-}
+/// A round in which every pod may be asked.
+const ORDER: Order<'static> = Order {
+    in_turn: false,
+    deferred: &BTreeSet::new(),
+    on_evicted: &|_| {},
+};
 
 fn accepted() -> Reply {
     Reply::Json(
@@ -42,13 +41,7 @@ async fn evict_round(
     answer: impl FnMut(&Seen) -> Reply + Send + 'static,
 ) -> (Result<Report, DrainError>, Log) {
     let (client, log) = server(answer);
-    let report = round(
-        &client,
-        &node(),
-        &DrainSettings::default(),
-        order(Mode::Evict(&permit())),
-    )
-    .await;
+    let report = round(&permit(), &client, &node(), &DrainSettings::default(), ORDER).await;
     (report, log)
 }
 
@@ -67,7 +60,7 @@ async fn why(reply: impl Fn() -> Reply + Send + 'static) -> (Why, Report) {
 #[tokio::test]
 async fn an_empty_node_is_drained_after_one_list() {
     let (report, log) = evict_round(|_| pod_list(&[], "")).await;
-    assert!(report.unwrap().is_drained());
+    assert!(report.unwrap().left.is_empty());
     assert_eq!(log.lines(), [LIST]);
     assert_eq!(
         log.all()[0].query,
@@ -84,7 +77,6 @@ async fn an_eviction_names_the_pod_by_its_uid_and_overrides_nothing() {
     .await;
     let report = report.unwrap();
     assert_eq!(report.left[0].why, Why::Evicted);
-    assert!(!report.is_drained() && !report.is_retry_worth_it());
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     assert_eq!(
         log.all()[1].body,
@@ -117,17 +109,20 @@ async fn an_eviction_refused_by_a_budget_names_the_budget() {
             said: "The disruption budget web-pdb needs 2 healthy pods and has 2 currently".to_owned(),
         }
     );
-    assert!(report.is_retry_worth_it());
-    assert_eq!(report.retry_after, None);
-    assert_eq!(
-        report.left[0].to_string(),
-        "shop/web-1: held by budget web-pdb: The disruption budget web-pdb needs 2 healthy pods and has 2 currently"
-    );
+    assert_eq!(report.left[0].retry_at, None);
 }
 
-#[tokio::test]
-async fn a_budget_not_observed_yet_is_named_and_its_retry_after_is_honoured() {
-    let (why, report) = why(|| {
+/// How long the only pod that was asked is left alone, in seconds.
+async fn left_alone(reply: impl Fn() -> Reply + Send + 'static) -> Option<u64> {
+    let begun = Instant::now();
+    let (_, report) = why(reply).await;
+    let retry_at = report.left[0].retry_at?;
+    Some((retry_at - begun).as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_says_when_to_ask_again_in_its_body_or_in_a_header() {
+    let budget = || {
         refusal(
             429,
             "TooManyRequests",
@@ -135,10 +130,19 @@ async fn a_budget_not_observed_yet_is_named_and_its_retry_after_is_honoured() {
             json!({"retryAfterSeconds": 10, "causes": [{"reason": "DisruptionBudget",
                 "message": "The disruption budget web-pdb is still being processed by the server."}]}),
         )
-    })
-    .await;
-    assert!(matches!(why, Why::Budget { names, .. } if names == ["web-pdb"]));
-    assert_eq!(report.retry_after, Some(Duration::from_secs(10)));
+    };
+    assert_eq!(left_alone(budget).await, Some(10));
+    let conflicts = || refusal(504, "Timeout", "conflicts", json!({"retryAfterSeconds": 7}));
+    assert_eq!(left_alone(conflicts).await, Some(7));
+    // The filter of API priority and fairness answers with a header and a plain text.
+    let too_many = || Reply::RetryAfter(429, "3", "Too many requests, please try again later.");
+    assert_eq!(left_alone(too_many).await, Some(3));
+    let absurd = || Reply::RetryAfter(429, "4000000000", "no");
+    assert_eq!(left_alone(absurd).await, Some(600));
+    for meaningless in ["0", "-1", "soon", "99999999999", "Mon, 23 Nov 2026 20:00:00 GMT"] {
+        let reply = move || Reply::RetryAfter(429, meaningless, "no");
+        assert_eq!(left_alone(reply).await, None, "{meaningless}");
+    }
 }
 
 #[tokio::test]
@@ -265,9 +269,8 @@ async fn each_refusal_has_its_own_meaning() {
         ),
     ];
     for (reply, expected) in cases {
-        let (why, report) = why(reply).await;
+        let (why, _) = why(reply).await;
         assert_eq!(why, expected);
-        assert!(report.is_retry_worth_it(), "{why}");
     }
 }
 
@@ -302,7 +305,7 @@ async fn a_pod_that_is_gone_when_evicted_counts_as_gone_only_after_another_list(
             _ => refusal(code, "", message, Value::Null),
         })
         .await;
-        assert!(report.unwrap().is_drained());
+        assert!(report.unwrap().left.is_empty());
         assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1"), LIST.to_owned()]);
     }
 }
@@ -349,7 +352,7 @@ async fn an_expired_continue_token_lists_from_the_start() {
         }
     })
     .await;
-    assert!(report.unwrap().is_drained());
+    assert!(report.unwrap().left.is_empty());
     assert_eq!(log.lines().len(), 4);
 }
 
@@ -400,7 +403,6 @@ async fn pods_that_leave_are_not_asked_again_and_the_others_are_counted() {
     assert_eq!(report.listed, 2);
     assert_eq!(report.skipped, BTreeMap::from([(SkipReason::Finished, 1)]));
     assert!(matches!(report.left[0].why, Why::Terminating { since: Some(_) }));
-    assert!(!report.is_retry_worth_it());
 }
 
 #[tokio::test]
@@ -426,11 +428,9 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
 }
 
 #[tokio::test]
-async fn a_round_that_only_looks_sends_no_eviction() {
+async fn look_sends_no_eviction() {
     let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
-    let report = round(&client, &node(), &DrainSettings::default(), order(Mode::ListOnly))
-        .await
-        .unwrap();
+    let report = look(&client, &node(), &DrainSettings::default()).await.unwrap();
     assert_eq!(report.left[0].why, Why::Standing);
     assert_eq!(log.lines(), [LIST]);
 }
@@ -461,10 +461,10 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
     let settings = DrainSettings {
         eviction_deadline: Duration::from_secs(20),
         round_deadline: Duration::from_secs(30),
-        flight: Flight::of(2),
+        evictions: Concurrency::of(2),
         ..DrainSettings::default()
     };
-    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
     let count = |is: fn(&Why) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
@@ -482,11 +482,11 @@ async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
     let settings = DrainSettings {
         eviction_deadline: Duration::from_secs(20),
         round_deadline: Duration::from_secs(30),
-        flight: Flight::of(1),
+        evictions: Concurrency::of(1),
         ..DrainSettings::default()
     };
     let begin = Instant::now();
-    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
     assert_eq!(report.answers, BTreeMap::from([(0, 2)]));
@@ -497,30 +497,70 @@ async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
     );
 }
 
-#[tokio::test]
-async fn a_kube_apiserver_that_asks_for_quiet_gets_it() {
+#[tokio::test(start_paused = true)]
+async fn overloaded_kube_apiserver_is_asked_for_no_other_pod() {
     let (client, log) = server(|seen| match seen.line.as_str() {
         LIST => {
             let pods: Vec<_> = (0..50).map(|n| pod(&format!("web-{n:02}"))).collect();
             pod_list(&pods, "")
         }
-        _ => refusal(
-            429,
-            "TooManyRequests",
-            "slow down",
-            json!({"retryAfterSeconds": 3}),
-        ),
+        _ => Reply::RetryAfter(429, "3", "slow down"),
     });
     let settings = DrainSettings {
-        flight: Flight::of(1),
+        evictions: Concurrency::of(1),
         ..DrainSettings::default()
     };
-    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
+    let again = Instant::now() + Duration::from_secs(3);
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
     assert_eq!(log.lines().len(), 2);
-    assert_eq!(report.retry_after, Some(Duration::from_secs(3)));
     assert_eq!(report.left.len(), 50);
+    assert!(report.left.iter().all(|left| left.retry_at == Some(again)));
+    let not_reached = report.left.iter().filter(|left| left.why == Why::NotReached);
+    assert_eq!(not_reached.count(), 49);
+}
+
+#[tokio::test(start_paused = true)]
+async fn webhook_that_asks_for_a_pause_delays_its_own_pod_only() {
+    let (report, _) = evict_round(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
+        line if line.contains("web-1") => refusal(
+            429,
+            "TooManyRequests",
+            "admission webhook \"guard\" denied the request: later",
+            json!({"retryAfterSeconds": 60}),
+        ),
+        _ => accepted(),
+    })
+    .await;
+    let left = report.unwrap().left;
+    assert!(matches!(&left[0].why, Why::ServerError { said } if said.contains("later")));
+    let pause = left[0].retry_at.unwrap() - Instant::now();
+    assert_eq!(pause.as_secs(), 60);
+    assert_eq!((&left[1].why, left[1].retry_at), (&Why::Evicted, None));
+}
+
+#[tokio::test]
+async fn deferred_pods_are_listed_and_not_asked() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
+        _ => accepted(),
+    });
+    let deferred = BTreeSet::from(["shop/web-1".to_owned(), "lab/web-2".to_owned()]);
+    let order = Order {
+        deferred: &deferred,
+        ..ORDER
+    };
+    let report = round(&permit(), &client, &node(), &DrainSettings::default(), order)
+        .await
+        .unwrap();
+    assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-2")]);
+    let left = report.left.iter().map(|left| (left.name.as_str(), &left.why));
+    assert_eq!(
+        left.collect::<Vec<_>>(),
+        [("web-1", &Why::Deferred), ("web-2", &Why::Evicted)]
+    );
 }
 
 #[tokio::test]
@@ -539,13 +579,13 @@ async fn our_own_pod_leaves_last() {
         }
     };
     let (client, log) = server(answer(vec![pod("haulout-1"), pod("web-1")]));
-    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
     assert_eq!(report.left[0].why, Why::OwnPod);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     let (client, log) = server(answer(vec![pod("haulout-1")]));
-    let report = round(&client, &node(), &settings, order(Mode::Evict(&permit())))
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
     assert_eq!(report.left[0].why, Why::Evicted);
@@ -618,65 +658,17 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
     });
     let settings = DrainSettings {
         round_deadline: Duration::from_secs(10),
-        flight: Flight::of(3),
+        evictions: Concurrency::of(3),
         ..DrainSettings::default()
     };
     let node = node();
     let permit = permit();
-    let one = round(&client, &node, &settings, order(Mode::Evict(&permit)));
-    let other = round(&client, &node, &settings, order(Mode::Evict(&permit)));
+    let one = round(&permit, &client, &node, &settings, ORDER);
+    let other = round(&permit, &client, &node, &settings, ORDER);
     let (one, other) = tokio::join!(one, other);
     let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
     assert_eq!(asked.iter().sum::<u64>(), 3);
     assert_eq!(log.lines().len(), 2 + 3);
-}
-
-/// How many pods rounds of two nodes with `pods` each ask at `pace` before they end, where their drains last `until` then.
-async fn asked_by_two(pods: usize, pace: Pace, round_deadline: Duration, until: Duration) -> u64 {
-    let (client, _) = server(move |seen| match seen.line.as_str() {
-        LIST => {
-            let pods: Vec<_> = (0..pods).map(|n| pod(&format!("web-{n}"))).collect();
-            pod_list(&pods, "")
-        }
-        _ => accepted(),
-    });
-    let settings = DrainSettings {
-        round_deadline,
-        pace,
-        ..DrainSettings::default()
-    };
-    let (node, permit) = (node(), permit());
-    let order = Order {
-        until: Instant::now() + until,
-        ..order(Mode::Evict(&permit))
-    };
-    let one = round(&client, &node, &settings, order);
-    let other = round(&client, &node, &settings, order);
-    let (one, other) = tokio::join!(one, other);
-    let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
-    asked.iter().sum()
-}
-
-#[tokio::test(start_paused = true)]
-async fn rounds_of_two_nodes_share_the_pace_of_evictions() {
-    let [ends, until] = [3, 3600].map(Duration::from_secs);
-    assert_eq!(
-        asked_by_two(6, Pace::of(2, 4), ends, until).await,
-        4 + 5,
-        "four at once, and two a second until the rounds end"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_pace_of_evictions_alone_lets_no_drain_time_out() {
-    for (until, asked, why) in [(20, 40, "all"), (200, 20, "there is time"), (0, 20, "it is over")] {
-        let [ends, until] = [20, until].map(Duration::from_secs);
-        assert_eq!(
-            asked_by_two(20, Pace::of(1, 1), ends, until).await,
-            asked,
-            "{why}"
-        );
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -699,9 +691,9 @@ async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
                 .unwrap()
                 .push((left.name.clone(), begun.elapsed().as_secs()))
         },
-        ..order(Mode::Evict(&permit))
+        ..ORDER
     };
-    let report = round(&client, &node(), &DrainSettings::default(), order)
+    let report = round(&permit, &client, &node(), &DrainSettings::default(), order)
         .await
         .unwrap();
     assert_eq!(
@@ -722,7 +714,7 @@ async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
 async fn rounds_of_two_nodes_share_the_places_for_lists() {
     let (client, log) = server(|_| Reply::Silence);
     let first = DrainSettings {
-        lists: Flight::of(1),
+        lists: Concurrency::of(1),
         ..DrainSettings::default()
     };
     let second = DrainSettings {
@@ -730,8 +722,8 @@ async fn rounds_of_two_nodes_share_the_places_for_lists() {
         ..first.clone()
     };
     let node = node();
-    let one = round(&client, &node, &first, order(Mode::ListOnly));
-    let other = round(&client, &node, &second, order(Mode::ListOnly));
+    let one = look(&client, &node, &first);
+    let other = look(&client, &node, &second);
     let (one, other) = tokio::join!(one, other);
     assert!(
         one.is_err() && other.is_err(),
@@ -740,50 +732,39 @@ async fn rounds_of_two_nodes_share_the_places_for_lists() {
     assert_eq!(log.lines().len(), 1, "the second never had its turn");
 }
 
-/// When each node of a fleet is listed, in milliseconds from here, when rounds of all begin at once.
-async fn listed(nodes: usize) -> Vec<u128> {
-    let begun = Instant::now();
-    let times = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let heard = Arc::clone(&times);
-    let (client, _) = server(move |_| {
-        heard.lock().unwrap().push(begun.elapsed().as_millis());
-        pod_list(&[], "")
+#[tokio::test(start_paused = true)]
+async fn lists_of_a_fleet_are_a_few_at_once_and_none_is_given_up() {
+    let (client, _) = server(|_| {
+        let Reply::Json(code, pods) = pod_list(&[], "") else {
+            panic!("a list");
+        };
+        Reply::Late(Duration::from_millis(100), code, pods)
     });
-    let settings = DrainSettings::default();
-    let node = node();
-    let rounds = (0..nodes).map(|_| round(&client, &node, &settings, order(Mode::ListOnly)));
+    let (settings, node, begun) = (DrainSettings::default(), node(), Instant::now());
+    let rounds = (0..1000).map(|_| look(&client, &node, &settings));
     let reports = futures::future::join_all(rounds).await;
-    assert!(reports.iter().all(Result::is_ok), "{reports:?}");
-    times.lock().unwrap().clone()
+    assert!(reports.iter().all(Result::is_ok));
+    assert_eq!(begun.elapsed().as_millis(), 1000 / 8 * 100);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_nodes_of_a_fleet_are_listed_in_turn_and_a_few_at_once() {
-    assert_eq!(listed(20).await, [0; 20]);
-    let fleet = listed(60).await;
-    let of_each_second = |second| fleet.iter().filter(|at| *at / 1000 == second).count();
-    assert_eq!([0, 1, 2, 3, 4].map(of_each_second), [29, 10, 10, 10, 1]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_list_of_the_largest_fleet_waits_until_its_deadline() {
-    let last = listed(1000).await.into_iter().max();
-    assert!(last.is_some_and(|last| last < 30_000), "{last:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_round_that_waits_for_its_list_has_its_time_for_evictions_all_the_same() {
+async fn round_that_waited_for_its_list_has_its_time_for_evictions() {
     let (client, log) = server(|seen| match seen.line.as_str() {
-        LIST => pod_list(&[pod("web-1")], ""),
+        LIST => {
+            let Reply::Json(code, pods) = pod_list(&[pod("web-1")], "") else {
+                panic!("a list");
+            };
+            Reply::Late(Duration::from_secs(1), code, pods)
+        }
         _ => accepted(),
     });
     let settings = DrainSettings {
         round_deadline: Duration::from_secs(1),
-        list_pace: Pace::of(1, 1),
+        lists: Concurrency::of(1),
         ..DrainSettings::default()
     };
     let (node, permit) = (node(), permit());
-    let rounds = (0..4).map(|_| round(&client, &node, &settings, order(Mode::Evict(&permit))));
+    let rounds = (0..4).map(|_| round(&permit, &client, &node, &settings, ORDER));
     let reports = futures::future::join_all(rounds).await;
     assert!(reports.iter().all(|report| {
         let left = &report.as_ref().unwrap().left;
@@ -793,27 +774,27 @@ async fn a_round_that_waits_for_its_list_has_its_time_for_evictions_all_the_same
 }
 
 #[test]
-fn pods_that_are_alike_are_asked_ever_more_at_once_or_one_after_the_other() {
-    let standing = || -> Vec<Standing> {
+fn pods_of_a_group_are_asked_ever_more_at_once_or_in_turn() {
+    let pods = || -> Vec<Evictable> {
         let pods = (0..9).map(|n| {
             let mut pod = pod(&format!("web-{n}"));
             pod["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
             serde_json::from_value(pod).unwrap()
         });
-        pods.map(|pod: Pod| Standing::new(&pod)).collect()
+        pods.map(|pod: Pod| Evictable::new(&pod)).collect()
     };
     // How many are asked at once, each time after all that were have gone.
-    let at_once = |mut steps: Steps| {
+    let at_once = |mut groups: Groups| {
         let mut counts = Vec::new();
         loop {
-            let asked: Vec<usize> = std::iter::from_fn(|| steps.next().map(|(kind, _)| kind)).collect();
+            let asked: Vec<usize> = std::iter::from_fn(|| groups.next().map(|(group, _)| group)).collect();
             if asked.is_empty() {
                 return counts;
             }
             counts.push(asked.len());
-            asked.into_iter().for_each(|kind| steps.went(kind));
+            asked.into_iter().for_each(|group| groups.accepted(group));
         }
     };
-    assert_eq!(at_once(Steps::growing(standing())), [1, 2, 4, 2]);
-    assert_eq!(at_once(Steps::in_turn(standing())), [1; 9]);
+    assert_eq!(at_once(Groups::of(pods(), false)), [1, 2, 4, 2]);
+    assert_eq!(at_once(Groups::of(pods(), true)), [1; 9]);
 }

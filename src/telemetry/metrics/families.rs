@@ -226,6 +226,9 @@ metrics! {
     NODE_MAINTENANCE_WRITES_REFUSED: Counter, "node_maintenance_writes_refused", [],
         "Writes of NodeMaintenance objects that were refused or not answered; each is tried again, after 1 s at first and every \
          five minutes at last";
+    EVENTS_DROPPED: Counter, "events_dropped", [],
+        "Events and changes of Node conditions that were not written and are not tried again: more than 512 about Nodes or 2,048 \
+         about pods waited, or the kube-apiserver refused one or did not answer. What happened is in the log; maintenance goes on";
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
         "Spans that no collector took: it was down, too slow, or refused them";
 }
@@ -249,6 +252,7 @@ pub(super) struct Families {
     pub(super) reconcile_duration: Family<Labels, Histogram, fn() -> Histogram>,
     pub(super) degraded: Family<Labels, Gauge>,
     pub(super) node_maintenance_writes_refused: Counter,
+    pub(super) events_dropped: Counter,
     pub(super) trace_spans_lost: Counter,
 }
 
@@ -262,6 +266,8 @@ impl Families {
             &NODE_MAINTENANCE_WRITES_REFUSED,
             node_maintenance_writes_refused.clone(),
         );
+        let events_dropped = Counter::default();
+        register(registry, &EVENTS_DROPPED, events_dropped.clone());
         let trace_spans_lost = Counter::default();
         register(registry, &TRACE_SPANS_LOST, trace_spans_lost.clone());
         let drain_pods_left_behind = Counter::default();
@@ -285,6 +291,7 @@ impl Families {
             drain_pods_left_behind,
             degraded,
             node_maintenance_writes_refused,
+            events_dropped,
             trace_spans_lost,
         };
         families.begin_at_zero();

@@ -1,3 +1,4 @@
+use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::{Monotonic, Now};
 use std::sync::Arc;
 use std::time::Duration;
@@ -325,7 +326,7 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
             left(PodLeftBecause::Leaving),
             left(PodLeftBecause::NotReached),
         ],
-        moved_at: None,
+        backoff: EvictionBackoff::default(),
         listed: 0,
         ignored: 0,
         evicted: 0,
@@ -360,7 +361,7 @@ fn everything() -> Teller {
         listed_at: Monotonic::since_boot(Duration::from_secs(2)),
         pods_revision: 0,
         left: Vec::new(),
-        moved_at: None,
+        backoff: EvictionBackoff::default(),
         listed: 0,
         ignored: 0,
         evicted: 0,

@@ -1,3 +1,4 @@
+use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::{Monotonic, Now};
 use std::sync::Arc;
 use std::time::Duration;
@@ -329,7 +330,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
                 listed_at: Monotonic::since_boot(Duration::from_secs(2)),
                 pods_revision: 0,
                 left,
-                moved_at: None,
+                backoff: EvictionBackoff::default(),
                 listed: 5,
                 ignored: 0,
                 evicted: 0,
@@ -385,7 +386,7 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
             listed_at: Monotonic::since_boot(Duration::from_secs(2)),
             pods_revision: 0,
             left: left.collect(),
-            moved_at: None,
+            backoff: EvictionBackoff::default(),
             listed: 9,
             ignored: 0,
             evicted: 0,

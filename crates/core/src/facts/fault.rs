@@ -1,4 +1,4 @@
-//! The faults vCenter answers with, and what each asks of the caller.
+//! The faults vCenter answers with.
 
 /// A fault: its type on the wire, and what vCenter said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,60 +65,15 @@ pub enum FaultKind {
     Other(String),
 }
 
-/// What a fault asks of the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    /// The session is gone: log in, read all anew, decide anew.
-    Relogin,
-    /// The object is in another state than was believed: look, then decide anew.
-    LookAgain,
-    /// Something else is at work on the object: the same call may do within seconds.
-    Soon,
-    /// Nothing is wrong with the call: it may do when the surroundings have changed, minutes rather than seconds.
-    Later,
-    /// Not on this host; on another one it may do.
-    OtherPlace,
-    /// Not in this cluster as it is: every host of it would refuse.
-    Cluster,
-    /// A person has to change something first: a privilege, a password, the VM's configuration.
-    Person,
-    /// The fault is not known here: it may be about the host, the VM or a passing state.
-    Unknown,
-}
-
-impl Fault {
-    /// What it asks of the caller.
-    pub fn retry(&self) -> Retry {
-        match &self.kind {
-            FaultKind::NotAuthenticated => Retry::Relogin,
-            FaultKind::ManagedObjectNotFound
-            | FaultKind::InvalidState
-            | FaultKind::InvalidPowerState
-            | FaultKind::RequestCanceled
-            | FaultKind::InvalidCollectorVersion
-            | FaultKind::NotLeaving => Retry::LookAgain,
-            FaultKind::TaskInProgress | FaultKind::ConcurrentAccess => Retry::Soon,
-            FaultKind::MethodDisabled
-            | FaultKind::Timedout
-            | FaultKind::HostNotConnected
-            | FaultKind::ToolsUnavailable
-            | FaultKind::Unreadable => Retry::Later,
-            FaultKind::ClusterWide => Retry::Cluster,
-            FaultKind::Other(_) => Retry::Unknown,
-            FaultKind::InvalidHostState
-            | FaultKind::InsufficientResources
-            | FaultKind::DisallowedOperationOnFailoverHost
-            | FaultKind::VmConfig
-            | FaultKind::Migration
-            | FaultKind::NoCompatibleHost
-            | FaultKind::NotSupported
-            | FaultKind::OnlyRecommended => Retry::OtherPlace,
-            FaultKind::InvalidLogin
-            | FaultKind::NoPermission
-            | FaultKind::QuestionPending
-            | FaultKind::InvalidArgument => Retry::Person,
-        }
-    }
+/// Why a call to vCenter did not do what was asked.
+#[derive(Clone, Copy, Debug)]
+pub enum Failure<'a> {
+    /// There was no session, so nothing was sent.
+    NotSent,
+    /// No usable answer: the call may have been carried out.
+    Unanswered,
+    /// vCenter refused.
+    Refused(&'a Fault),
 }
 
 impl std::fmt::Display for Fault {

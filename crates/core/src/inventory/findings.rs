@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{Inventory, Local};
-use crate::facts::fault::{Fault, FaultKind, Retry};
+use crate::facts::kubernetes::Budget;
 use crate::facts::vsphere::{Power, Task, TaskState};
 use crate::ids::{NodeName, TaskRef};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::finding::{Finding, Found};
-use crate::maintenance::observed::{Advice, Attempt, Outcome, Refusal};
+use crate::maintenance::observed::{Attempt, Outcome, Refusal};
 
 impl Inventory {
     /// A power-on by DRS ends well whatever becomes of the VM; why it did not start stands on a task of the VM's own
@@ -78,19 +78,22 @@ impl Inventory {
             }
             Found::Evictions(_) => {}
             Found::Drain(mut report) => {
-                let before = local.drain.as_ref().and_then(|before| before.moved_at);
-                report.moved_at = report.moved_at.or(before);
+                let blocked = &self.blocked_budgets;
+                report.follow(local.drain.as_ref(), |namespace, name| {
+                    let is_it = |budget: &Budget| budget.namespace == namespace && budget.name == name;
+                    blocked.iter().any(is_it)
+                });
                 local.drain = Some(report);
             }
             Found::Surveyed { host, reading } => {
                 self.readings.insert(host, reading);
             }
-            Found::PaperRecord {
+            Found::DryRunRecord {
                 record,
                 unschedulable,
                 fulfilled,
-            } => local.paper.write(*record, unschedulable, fulfilled),
-            Found::PaperEffect(effect) => local.paper.perform(&effect),
+            } => local.dry_run.write(*record, unschedulable, fulfilled),
+            Found::DryRunEffect(effect) => local.dry_run.perform(&effect),
         }
     }
 }
@@ -121,25 +124,5 @@ impl Attempt {
     fn refuse(&mut self, refusal: Refusal) {
         self.outcome = Outcome::Refused(refusal);
         self.refusals = self.refusals.saturating_add(1);
-    }
-}
-
-impl From<&Fault> for Refusal {
-    fn from(fault: &Fault) -> Self {
-        let advice = match (&fault.kind, fault.retry()) {
-            (FaultKind::ToolsUnavailable, _) => Advice::NoTools,
-            (_, Retry::Relogin | Retry::LookAgain | Retry::Soon | Retry::Later) => Advice::Retry,
-            (_, Retry::OtherPlace) => Advice::OtherHost,
-            (_, Retry::Cluster) => Advice::Cluster,
-            (_, Retry::Person) => Advice::Person,
-            (_, Retry::Unknown) => Advice::Unknown,
-        };
-        // The name of a fault that is not known here is what people can search for.
-        let said = if let FaultKind::Other(_) = &fault.kind {
-            fault.to_string()
-        } else {
-            fault.said.clone()
-        };
-        Self { advice, said }
     }
 }

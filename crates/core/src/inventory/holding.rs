@@ -17,31 +17,26 @@ impl Inventory {
         // One budget holds many pods, and takes one place.
         let all: BTreeSet<Budget> = reports.flat_map(holding).collect();
         let holding: BTreeSet<Budget> = all.into_iter().take(WATCHED_MAX).collect();
-        self.heard_budgets.retain(|budget| holding.contains(budget));
+        self.blocked_budgets.retain(|budget| holding.contains(budget));
         holding
     }
 
-    /// Takes what is told of a budget: where it allows an eviction, the rounds of those that it held are out of date.
+    /// Takes what is told of a budget: where it allows an eviction, the rounds of the drains that it held are out of date.
     pub(super) fn apply_budget(&mut self, budget: Budget, stands: BudgetStands) {
-        if stands == BudgetStands::Allows {
-            for local in self.local.values_mut() {
-                if local.drain.iter().flat_map(holding).any(|held| held == budget) {
-                    local.pods_revision = local.pods_revision.wrapping_add(1);
-                }
+        let (is_blocked, allows) = (stands == BudgetStands::Holds, stands == BudgetStands::Allows);
+        for local in self.local.values_mut() {
+            let Some(report) = &mut local.drain else { continue };
+            let backoff = &mut report.backoff;
+            let is_held = backoff.budget_changed(&budget.namespace, &budget.name, is_blocked, allows);
+            if is_held && allows {
+                local.pods_revision = local.pods_revision.wrapping_add(1);
             }
         }
-        match stands {
-            BudgetStands::Holds | BudgetStands::Allows => self.heard_budgets.insert(budget),
-            BudgetStands::Unheard => self.heard_budgets.remove(&budget),
-        };
-    }
-
-    /// Every budget that holds pods in this report tells by itself when it allows the next eviction.
-    pub(super) fn hears_budgets(&self, report: &DrainReport) -> bool {
-        let are_named = report.left.iter().all(|pod| {
-            names(pod).is_none_or(|names| !names.is_empty() && names.iter().all(|name| is_name(name)))
-        });
-        are_named && holding(report).all(|budget| self.heard_budgets.contains(&budget))
+        if is_blocked {
+            self.blocked_budgets.insert(budget);
+        } else {
+            self.blocked_budgets.remove(&budget);
+        }
     }
 }
 

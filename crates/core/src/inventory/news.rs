@@ -91,8 +91,8 @@ impl Inventory {
                 } => only_of(&finding.node),
                 Found::Tried { .. }
                 | Found::Surveyed { .. }
-                | Found::PaperRecord { .. }
-                | Found::PaperEffect(_) => of(&finding.node),
+                | Found::DryRunRecord { .. }
+                | Found::DryRunEffect(_) => of(&finding.node),
             },
             Fact::Vsphere(vsphere::Update::Host(host)) => {
                 let known = self.hosts.get(&host.moref);

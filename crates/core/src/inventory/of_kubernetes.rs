@@ -89,7 +89,7 @@ impl Inventory {
         let local = self.local.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
         let told = local.on_node.insert(record_of(&node));
-        let record = local.paper.record().unwrap_or(told);
+        let record = local.dry_run.record().unwrap_or(told);
         match record.phase() {
             Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
             // Between episodes nothing of an earlier one counts.
@@ -100,7 +100,7 @@ impl Inventory {
                 local.offered = None;
             }
         }
-        if !node.unschedulable && !local.paper.is_cordoned() {
+        if !node.unschedulable && !local.dry_run.is_cordoned() {
             // A list made before the cordon was lifted says nothing about what was scheduled since.
             local.drain = None;
         }

@@ -138,8 +138,8 @@ impl Inventory {
             })
             .min_by_key(|(it, _)| (it.created_at, &it.name))?;
         let fulfilled = node.and_then(|node| node.marks.fulfilled.as_deref());
-        let on_paper = self.local.get(name).and_then(|local| local.paper.fulfilled());
-        let is_done = fulfilled == Some(oldest.uid.as_str()) || on_paper == Some(&oldest.uid);
+        let in_dry_run = self.local.get(name).and_then(|local| local.dry_run.fulfilled());
+        let is_done = fulfilled == Some(oldest.uid.as_str()) || in_dry_run == Some(&oldest.uid);
         (!is_done).then(|| request(oldest, asked))
     }
 

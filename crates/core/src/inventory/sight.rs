@@ -34,7 +34,7 @@ impl Inventory {
     /// The record that counts: what stands on the Node, or in a dry run what would stand there.
     pub(super) fn record(&self, node: &Node) -> Record {
         let local = self.local.get(&node.name);
-        let record = local.and_then(|local| local.paper.record().or(local.on_node.as_ref()));
+        let record = local.and_then(|local| local.dry_run.record().or(local.on_node.as_ref()));
         let record = record.cloned().unwrap_or_else(|| record_of(node));
         match record {
             Record::InService => self.left_by_another(node).unwrap_or(Record::InService),
@@ -126,16 +126,15 @@ impl Inventory {
             admission: Admission::Granted,
             drain: local.and_then(|local| local.drain.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
-            are_budgets_heard: local
-                .and_then(|local| local.drain.as_ref())
-                .is_some_and(|report| self.hears_budgets(report)),
             attempts: local.map(|local| local.attempts.clone()).unwrap_or_default(),
             offer,
             target,
             home,
         };
         if let Some(local) = local {
-            local.paper.overlay(&mut seen, |host| self.host_state(Some(host)));
+            local
+                .dry_run
+                .lay_over(&mut seen, |host| self.host_state(Some(host)));
         }
         let mut sight = Sight { record, seen };
         // What others do is shown to those alone on whom something can be decided: so one at rest stays as it was drawn.
@@ -214,10 +213,12 @@ impl Inventory {
         }
     }
 
-    pub(super) fn vm_with_paper(&self, node: &Node) -> VmSeen {
+    pub(super) fn vm_in_dry_run(&self, node: &Node) -> VmSeen {
         let mut vm = self.vm_of(&node.name);
         if let (VmSeen::Found(facts), Some(local)) = (&mut vm, self.local.get(&node.name)) {
-            local.paper.overlay_vm(facts, |host| self.host_state(Some(host)));
+            local
+                .dry_run
+                .lay_over_vm(facts, |host| self.host_state(Some(host)));
         }
         vm
     }

@@ -128,7 +128,7 @@ impl Inventory {
 
     /// Since when `node` wants a place under the limits, if it does.
     fn applies_since(&self, node: &Node, record: &Record) -> Option<Timestamp> {
-        let VmSeen::Found(vm) = self.vm_with_paper(node) else {
+        let VmSeen::Found(vm) = self.vm_in_dry_run(node) else {
             return None;
         };
         let request = self.request(&node.name, Some(node));

@@ -11,6 +11,7 @@ use crate::facts::vsphere::{
     Task, TaskState, Vm, VmKey,
 };
 use crate::ids::{DatastoreRef, NodeUid, VmUuid};
+use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::episode::{Cordon, Detection, DrainEnd, Episode, HostMark, Phase, Trigger};
 use crate::maintenance::finding::Found;
 use crate::maintenance::observed::{
@@ -348,7 +349,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         listed_at: moment(5).monotonic,
         pods_revision: 0,
         left: Vec::new(),
-        moved_at: None,
+        backoff: EvictionBackoff::default(),
         listed: 0,
         ignored: 0,
         evicted: 0,
@@ -442,7 +443,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
                 (node.resource_version, node.heartbeat) = (0, None);
             }
             sight.seen.attempts.clear();
-            (sight.seen.drain, sight.seen.are_budgets_heard) = (None, false);
+            sight.seen.drain = None;
         }
         sights
     };
@@ -934,7 +935,7 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
             listed_at: moment(5).monotonic,
             pods_revision: 0,
             left: left.collect(),
-            moved_at: None,
+            backoff: EvictionBackoff::default(),
             listed: 3,
             ignored: 0,
             evicted: 0,
@@ -958,21 +959,34 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
     inventory.apply(held_by(3, &[("ml/d", &[]), ("ml/e", &["a,metadata.name=b"])]));
     let (web, train) = (budget("shop", "web"), budget("ml", "train"));
     assert_eq!(inventory.holding(), BTreeSet::from([web.clone(), train.clone()]));
+    // When each asks again, in milliseconds, and what its pods' revision is.
     let look = |inventory: &mut Inventory| {
         [1, 2, 3].map(|n| {
             let seen = sight(inventory, n).seen;
-            (seen.are_budgets_heard, seen.pods_revision)
+            let report = seen.drain.unwrap();
+            let due = |pod| report.retry_at(pod, Duration::from_secs(5));
+            let first = report.left.iter().filter_map(due).min().unwrap();
+            (first.since(report.listed_at).as_millis(), seen.pods_revision)
         })
     };
-    assert_eq!(look(&mut inventory), [(false, 0), (false, 0), (false, 0)]);
+    assert_eq!(look(&mut inventory), [(50, 0), (50, 0), (50, 0)]);
     inventory.apply(stands(&web, BudgetStands::Holds));
-    assert_eq!(look(&mut inventory), [(true, 0), (false, 0), (false, 0)]);
+    assert_eq!(look(&mut inventory), [(5000, 0), (50, 0), (50, 0)]);
+    inventory.apply(stands(&train, BudgetStands::Holds));
+    assert_eq!(look(&mut inventory), [(5000, 0), (5000, 0), (50, 0)]);
     inventory.apply(stands(&train, BudgetStands::Allows));
-    assert_eq!(look(&mut inventory), [(true, 0), (true, 1), (false, 0)]);
+    assert_eq!(look(&mut inventory), [(5000, 0), (50, 1), (50, 0)]);
     inventory.apply(stands(&web, BudgetStands::Allows));
-    assert_eq!(look(&mut inventory), [(true, 1), (true, 2), (false, 0)]);
+    assert_eq!(look(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
+    inventory.apply(stands(&web, BudgetStands::Holds));
+    inventory.apply(held_by(1, &[("shop/a", &["web"])]));
+    assert_eq!(
+        look(&mut inventory),
+        [(5000, 1), (50, 2), (50, 0)],
+        "its watch stands"
+    );
     inventory.apply(stands(&web, BudgetStands::Unheard));
-    assert_eq!(look(&mut inventory), [(false, 1), (false, 2), (false, 0)]);
+    assert_eq!(look(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
     // However many pods one budget holds, the other is watched too.
     let crowd: Vec<String> = (0..100).map(|n| format!("shop/{n:03}")).collect();
     let mut crowd: Vec<(&str, &[&str])> = crowd.iter().map(|name| (name.as_str(), &["web"][..])).collect();
@@ -1350,7 +1364,7 @@ fn listed_empty() -> Inventory {
         listed_at: moment(10).monotonic,
         pods_revision: 0,
         left: Vec::new(),
-        moved_at: None,
+        backoff: EvictionBackoff::default(),
         listed: 0,
         ignored: 0,
         evicted: 0,

@@ -1,7 +1,8 @@
 //! Everything Haulout can do to the world beside writing its record, and why each may be repeated.
 
-use super::clock::Monotonic;
-use super::observed::Drained;
+use std::collections::BTreeMap;
+
+use super::observed::{Drained, PodLeftBecause};
 use crate::ids::{HostRef, TaskRef, VmRef};
 
 /// One thing to do. Each only starts something and is short; what comes of it is observed.
@@ -13,8 +14,8 @@ pub enum Effect {
         pods_revision: u64,
         /// A budget held pods in the last one, so that pods that are alike are asked one after the other.
         in_turn: bool,
-        /// How long the drain may take. A round is in a hurry where it would else not come to all its pods by then.
-        until: Monotonic,
+        /// The pods that are not asked in this round, because it is too early, and why each is still there.
+        deferred: BTreeMap<String, PodLeftBecause>,
     },
     /// Ask the guest to shut down. The VM and what asked for it are looked at first; an off VM is left alone.
     ShutdownGuest {
@@ -100,6 +101,24 @@ impl Effect {
             | Self::Relocate { .. }
             | Self::PowerOn { .. } => true,
             Self::Survey { .. } => false,
+        }
+    }
+
+    /// The host that the VM is to be on: of a relocate, and of a power-on that names one.
+    pub fn host(&self) -> Option<&HostRef> {
+        match self {
+            Self::Relocate { to: host, .. }
+            | Self::PowerOn {
+                place: Place::Host(host),
+                ..
+            } => Some(host),
+            Self::DrainRound { .. }
+            | Self::ShutdownGuest { .. }
+            | Self::PowerOff { .. }
+            | Self::Survey { .. }
+            | Self::PowerOn {
+                place: Place::Drs, ..
+            } => None,
         }
     }
 

@@ -46,7 +46,7 @@ pub enum Found {
         reading: Reading,
     },
     /// A dry run would have written this record.
-    PaperRecord {
+    DryRunRecord {
         /// The record.
         record: Box<Record>,
         /// What `spec.unschedulable` would have become.
@@ -55,7 +55,7 @@ pub enum Found {
         fulfilled: Option<RequestUid>,
     },
     /// A dry run would have performed this effect.
-    PaperEffect(Effect),
+    DryRunEffect(Effect),
 }
 
 /// The evictions that one drain round asked for.

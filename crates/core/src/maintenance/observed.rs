@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::backoff::EvictionBackoff;
 use super::clock::{Deadline, Monotonic, Now};
 use super::effect::EffectKind;
 use super::episode::{Detection, DrainEnd, Record};
@@ -97,9 +98,6 @@ pub struct Observed {
     pub drain: Option<DrainReport>,
     /// Counts the changes of the node's pods, and of the budgets that hold them, so that a round older than the latest change is known as such.
     pub pods_revision: u64,
-    /// Every budget that held pods in that round is watched: in the moment in which it allows an eviction,
-    /// [`Self::pods_revision`] changes.
-    pub are_budgets_heard: bool,
     /// The latest try of each kind of effect in this process.
     pub attempts: BTreeMap<EffectKind, Attempt>,
     /// Where the VM could go while it is off.
@@ -404,14 +402,14 @@ pub struct DrainReport {
     pub pods_revision: u64,
     /// The pods that stand in the way, in a stable order. Empty only when a complete list showed none.
     pub left: Vec<PodLeft>,
-    /// When the last round began in which an eviction was accepted, as far as this process knows.
-    pub moved_at: Option<Monotonic>,
     /// How many pods the list showed, those that do not stand in the way included.
     pub listed: usize,
     /// How many of them do not stand in the way.
     pub ignored: usize,
     /// How many evictions were accepted in the round.
     pub evicted: usize,
+    /// When refused evictions are asked for again.
+    pub backoff: EvictionBackoff,
 }
 
 /// A pod that stands in the way of a drain.
@@ -576,7 +574,6 @@ impl Observed {
             origin: Origin::default(),
             drain: None,
             pods_revision: 0,
-            are_budgets_heard: false,
             attempts: BTreeMap::new(),
             offer: Offer::default(),
             target: HostState::Unknown,

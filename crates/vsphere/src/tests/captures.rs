@@ -1,6 +1,6 @@
 //! The captures beside `proto-notes/`: a note that is wrong about the wire fails here.
 
-use crate::fault::{FaultKind, Retry};
+use crate::fault::FaultKind;
 use crate::moref::Moref;
 use crate::property::{
     Change, Object, Page, UpdateSet, Value, is_of_dead_session, read_page, read_update_set,
@@ -64,15 +64,9 @@ fn the_newest_version_both_sides_know_is_chosen() {
 #[test]
 fn a_refused_login_and_a_dead_session_are_told_apart() {
     let (refused, _) = fault("Login", capture!("login-refused"));
-    assert_eq!(
-        (&refused.kind, refused.retry()),
-        (&FaultKind::InvalidLogin, Retry::Person)
-    );
+    assert_eq!(refused.kind, FaultKind::InvalidLogin);
     let (dead, _) = fault("CreatePropertyCollector", capture!("dead-session-call"));
-    assert_eq!(
-        (&dead.kind, dead.retry()),
-        (&FaultKind::NotAuthenticated, Retry::Relogin)
-    );
+    assert_eq!(dead.kind, FaultKind::NotAuthenticated);
     assert!(dead.said.contains("System.View"), "{dead}");
     let (dead, _) = fault("WaitForUpdatesEx", capture!("dead-session-wait"));
     assert_eq!(dead.kind, FaultKind::NotAuthenticated);
@@ -106,7 +100,7 @@ fn an_object_of_a_session_that_is_not_found_ends_the_session_and_a_vm_does_not()
         &fault_of_vm,
         &Moref::new("VirtualMachine", "vm-99999")
     ));
-    assert_eq!(fault_of_vm.retry(), Retry::LookAgain);
+    assert_eq!(fault_of_vm.kind, FaultKind::ManagedObjectNotFound);
 }
 
 #[test]
@@ -453,10 +447,7 @@ fn a_start_that_drs_only_recommends_is_no_success() {
     let TaskState::Error(recommended) = task(capture!("task-power-on-drs-manual")).state else {
         panic!("no error");
     };
-    assert_eq!(
-        (&recommended.kind, recommended.retry()),
-        (&FaultKind::OnlyRecommended, Retry::OtherPlace)
-    );
+    assert_eq!(recommended.kind, FaultKind::OnlyRecommended);
 }
 
 #[test]

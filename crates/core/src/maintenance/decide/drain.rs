@@ -1,15 +1,15 @@
 //! The way down: from the cordon until the VM is off.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::scene::{Scene, Step, as_asked, at_latest};
 use super::{cordoned, go, start_draining};
+use crate::maintenance::backoff::BUDGET_RETRY_MIN;
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Timer};
 use crate::maintenance::effect::{AskedBy, Effect, EffectKind};
 use crate::maintenance::episode::{Cordon, DrainEnd, Episode, InFlight, Phase};
-use crate::maintenance::observed::{
-    Advice, Attempt, DrainReport, Drained, HostState, Outcome, PodLeft, PodLeftBecause,
-};
+use crate::maintenance::observed::{Advice, Attempt, DrainReport, Drained, HostState, Outcome, PodLeft};
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::request::Call;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
@@ -28,14 +28,6 @@ const BINDING_SETTLE: Duration = Duration::from_secs(1);
 
 /// How old the list may be on which a guest is asked to shut down or power is cut.
 const PROOF_AGE: Duration = Duration::from_secs(10);
-
-/// Pods that a budget holds that cannot be watched are asked for again after this many tenths of the time since it last let one go. A budget that
-/// takes 10 s for each pod is then met at most 2 s late, and asked some twenty-five times and not two hundred.
-const HELD_TENTHS: u32 = 2;
-
-/// The shortest time between two questions to a budget. Twenty a second are not felt by a kube-apiserver, and end after a
-/// quarter of a second; a replacement that is Ready within 150 ms is not met after 200.
-const HELD_GAP: Duration = Duration::from_millis(50);
 
 /// How many times a Node that somebody uncordons in mid-drain is cordoned again before the episode is parked: once may
 /// be a mistake, twice is a wish.
@@ -170,10 +162,12 @@ impl Scene<'_> {
     }
 
     fn round(self) -> Effect {
+        let retry = self.policy.eviction_retry;
+        let report = self.seen.drain.as_ref();
         Effect::DrainRound {
             pods_revision: self.seen.pods_revision,
-            in_turn: self.seen.drain.as_ref().is_some_and(is_held),
-            until: self.drain_deadline().at,
+            in_turn: report.is_some_and(DrainReport::is_held),
+            deferred: report.map_or_else(BTreeMap::new, |report| report.deferred(self.now.monotonic, retry)),
         }
     }
 
@@ -185,20 +179,18 @@ impl Scene<'_> {
         waiting_on: &dyn Fn(Vec<PodLeft>) -> WaitingOn,
         deadline: Option<Monotonic>,
     ) -> Step {
-        let refused = report.left.iter().any(|pod| pod.why != PodLeftBecause::Leaving);
-        let changed = report.pods_revision != self.seen.pods_revision;
-        let due = if is_held(report) {
-            let gap = if changed { HELD_GAP } else { self.held_gap(report) };
-            report.listed_at.after(gap)
-        } else if report.left.is_empty() {
+        let due = if report.left.is_empty() {
             let settled = self.seen.record_seen.phase_at.after(BINDING_SETTLE);
             report.listed_at.after(EMPTY_GAP).max(settled)
-        } else if changed {
-            report.listed_at.after(ROUND_GAP)
-        } else if refused {
-            report.listed_at.after(self.policy.eviction_retry)
         } else {
-            report.listed_at.after(self.policy.retry_max)
+            let retry = self.policy.eviction_retry;
+            let asked_again = report.left.iter().filter_map(|pod| report.retry_at(pod, retry));
+            let refused = asked_again.min();
+            let changed =
+                (report.pods_revision != self.seen.pods_revision).then(|| report.listed_at.after(ROUND_GAP));
+            let first = refused.into_iter().chain(changed).min();
+            let due = first.unwrap_or_else(|| report.listed_at.after(self.policy.retry_max));
+            due.max(report.listed_at.after(BUDGET_RETRY_MIN))
         };
         let waiting_on = if report.left.is_empty() {
             WaitingOn::DrainRound
@@ -221,19 +213,6 @@ impl Scene<'_> {
                 recheck: deadline,
             },
         }
-    }
-
-    /// How long after a round in which a budget held pods the next one comes, if nothing tells of a change. What a budget
-    /// waits for (another pod that becomes Ready elsewhere) shows nowhere on this Node: where the budget itself cannot be
-    /// watched it is asked for, and the longer it takes, the less often.
-    fn held_gap(self, report: &DrainReport) -> Duration {
-        if self.seen.are_budgets_heard {
-            return self.policy.eviction_retry;
-        }
-        let since = self.seen.record_seen.phase_at;
-        let moved_at = report.moved_at.unwrap_or(since).max(since);
-        let still = report.listed_at.since(moved_at);
-        (still / 10 * HELD_TENTHS).clamp(HELD_GAP, self.policy.eviction_retry.max(HELD_GAP))
     }
 
     /// Somebody uncordoned the Node. Its power must not be cut on what is scheduled there meanwhile, so it is cordoned
@@ -482,10 +461,4 @@ impl Scene<'_> {
         };
         Step::Go(cordoned(episode, self.node))
     }
-}
-
-/// A budget held pods in this round.
-fn is_held(report: &DrainReport) -> bool {
-    let mut left = report.left.iter();
-    left.any(|pod| matches!(pod.why, PodLeftBecause::Budget { .. }))
 }

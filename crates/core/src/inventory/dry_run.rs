@@ -1,31 +1,31 @@
-//! A dry run on paper: what the records and effects that were not sent would have made of a node.
+//! What a dry run has not written and not done, laid over the facts of a node.
 //!
-//! Laid over the facts, it lets every phase be walked through and logged although nothing happens. What depends on the
-//! real world alone, such as the host's own way through maintenance, stays real.
+//! Every phase can then be walked through and logged although nothing happens. What nobody but vCenter and Kubernetes
+//! decides, such as the host's own way through maintenance, stays real.
 
 use crate::ids::{BootId, HostRef, RequestUid, TaskRef};
 use crate::maintenance::effect::{Effect, Place};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{CordonedBy, HostState, Observed, PowerSeen, VmFacts, VmSeen};
 
-/// The boot id that a node has on paper after its power cycle on paper.
-const PAPER_BOOT: &str = "dry-run";
+/// The boot id of a node after a power cycle that was not done.
+const DRY_RUN_BOOT: &str = "dry-run";
 
-/// What stands on paper for one node. Empty outside a dry run.
+/// What differs from the facts of one node. Empty outside of a dry run.
 #[derive(Debug, Default)]
-pub(super) struct Paper {
+pub(super) struct Overlay {
     record: Option<Record>,
     unschedulable: Option<bool>,
     power: Option<PowerSeen>,
     on: Option<Option<HostRef>>,
     booted: bool,
-    /// The click whose episode has been walked through to its end: on paper that host is out of maintenance.
+    /// The click whose episode has been walked through to its end: for the node that host is out of maintenance.
     done: Option<TaskRef>,
-    /// The request that has been fulfilled on paper.
+    /// The request that would have been fulfilled.
     fulfilled: Option<RequestUid>,
 }
 
-impl Paper {
+impl Overlay {
     pub(super) fn record(&self) -> Option<&Record> {
         self.record.as_ref()
     }
@@ -77,9 +77,9 @@ impl Paper {
         }
     }
 
-    pub(super) fn overlay(&self, seen: &mut Observed, state: impl Fn(&HostRef) -> HostState) {
+    pub(super) fn lay_over(&self, seen: &mut Observed, state: impl Fn(&HostRef) -> HostState) {
         if let VmSeen::Found(vm) = &mut seen.vm {
-            self.overlay_vm(vm, state);
+            self.lay_over_vm(vm, state);
         }
         let Some(node) = &mut seen.node else { return };
         if let Some(unschedulable) = self.unschedulable {
@@ -87,12 +87,12 @@ impl Paper {
             node.cordoned_by = CordonedBy::Haulout;
         }
         if self.booted {
-            node.boot_id = Some(BootId::new(PAPER_BOOT));
+            node.boot_id = Some(BootId::new(DRY_RUN_BOOT));
             node.ready = true;
         }
     }
 
-    pub(super) fn overlay_vm(&self, vm: &mut VmFacts, state: impl Fn(&HostRef) -> HostState) {
+    pub(super) fn lay_over_vm(&self, vm: &mut VmFacts, state: impl Fn(&HostRef) -> HostState) {
         if let HostState::Entering { task, .. } = &vm.host
             && self.done.as_ref() == Some(task)
         {

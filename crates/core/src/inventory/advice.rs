@@ -1,0 +1,67 @@
+//! What a failed call to vCenter asks of the decision: the one table.
+
+use crate::facts::fault::{Failure, Fault, FaultKind};
+use crate::maintenance::observed::{Advice, Refusal};
+
+impl From<Failure<'_>> for Advice {
+    fn from(failure: Failure<'_>) -> Self {
+        match failure {
+            // Whatever is wrong with the login says nothing against the call, the VM or the host. The session shows it.
+            Failure::NotSent => Self::Retry,
+            Failure::Unanswered => Self::Unanswered,
+            Failure::Refused(fault) => Self::from(&fault.kind),
+        }
+    }
+}
+
+impl From<&FaultKind> for Advice {
+    fn from(kind: &FaultKind) -> Self {
+        match kind {
+            FaultKind::ToolsUnavailable => Self::NoTools,
+            // The session is gone, the object is in another state than was believed, something else is at work on it, or
+            // the surroundings do not allow it at the moment.
+            FaultKind::NotAuthenticated
+            | FaultKind::ManagedObjectNotFound
+            | FaultKind::InvalidState
+            | FaultKind::InvalidPowerState
+            | FaultKind::RequestCanceled
+            | FaultKind::InvalidCollectorVersion
+            | FaultKind::NotLeaving
+            | FaultKind::TaskInProgress
+            | FaultKind::ConcurrentAccess
+            | FaultKind::MethodDisabled
+            | FaultKind::Timedout
+            | FaultKind::HostNotConnected
+            | FaultKind::Unreadable => Self::Retry,
+            FaultKind::InvalidHostState
+            | FaultKind::InsufficientResources
+            | FaultKind::DisallowedOperationOnFailoverHost
+            | FaultKind::VmConfig
+            | FaultKind::Migration
+            | FaultKind::NoCompatibleHost
+            | FaultKind::NotSupported
+            | FaultKind::OnlyRecommended => Self::OtherHost,
+            FaultKind::ClusterWide => Self::Cluster,
+            FaultKind::InvalidLogin
+            | FaultKind::NoPermission
+            | FaultKind::QuestionPending
+            | FaultKind::InvalidArgument => Self::Person,
+            FaultKind::Other(_) => Self::Unknown,
+        }
+    }
+}
+
+impl From<&Fault> for Refusal {
+    fn from(fault: &Fault) -> Self {
+        // The name of a fault that is not known here is what people can search for.
+        let said = if let FaultKind::Other(_) = &fault.kind {
+            fault.to_string()
+        } else {
+            fault.said.clone()
+        };
+        Self {
+            advice: Advice::from(&fault.kind),
+            said,
+        }
+    }
+}
