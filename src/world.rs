@@ -32,8 +32,7 @@ use crate::maintenance::observed::{
     Advice, DrainReport, NodeSeen, Outcome, PodLeft, PodLeftBecause, Refusal,
 };
 use crate::maintenance::placement::{Held, Hold, Reading};
-use crate::maintenance::record;
-use crate::maintenance::trail::Last;
+use crate::maintenance::record::{self, LastEpisode};
 use crate::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
 use crate::vsphere::update::{Claim, ClaimedDevice, Surveyed, UnreadableVm};
 
@@ -418,9 +417,10 @@ fn not_done(shut: Shut) -> Outcome {
     })
 }
 
-/// What stays on the Node of an episode that ends: when it did, and whatever of its story is not known to have been told.
+/// What stays on the Node of an episode that ends.
 fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Option<String> {
-    Some(record::write_last(&Last::of(before, transition, now)?))
+    let last = LastEpisode::of(before, &transition.record, transition.ended, now)?;
+    Some(record::write_last(&last))
 }
 
 async fn shutdown_guest(
