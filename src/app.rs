@@ -57,7 +57,6 @@ use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::{Level, Log};
 use crate::telemetry::objects::Objects;
-use crate::telemetry::trace::receipts::Receipts;
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
@@ -686,11 +685,10 @@ fn traces(
     Ok(exporter.map(|exporter| {
         let (sender, queue) = mpsc::channel(trace::QUEUE);
         let lost = onlookers.metrics.trace_spans_lost();
-        let receipts = Receipts::default();
-        let run = trace::export::run(exporter, queue, lost.clone(), receipts.clone(), stop.clone());
+        let run = trace::export::run(exporter, queue, lost.clone(), stop.clone());
         tasks.spawn(run);
         let vcenter = endpoint.host().to_owned();
-        Arc::new(Traces::new(sender, lost, receipts, vcenter, clock()))
+        Arc::new(Traces::new(sender, lost, vcenter))
     }))
 }
 

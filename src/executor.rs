@@ -33,8 +33,7 @@ use crate::maintenance::effect::{self, Effect, Place};
 use crate::maintenance::episode::Record;
 use crate::maintenance::finding::{Finding, Found};
 use crate::maintenance::observed::{Advice, NodeSeen, Outcome, PodLeftBecause, Refusal};
-use crate::maintenance::record;
-use crate::maintenance::trail::Last;
+use crate::maintenance::record::{self, LastEpisode};
 use crate::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
 
 pub use dry_run::DryRun;
@@ -375,9 +374,10 @@ fn refused(error: &Error) -> Outcome {
     })
 }
 
-/// What stays on the Node of an episode that ends: when it did, and whatever of its story is not known to have been told.
+/// What stays on the Node of an episode that ends.
 fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Option<String> {
-    Some(record::write_last(&Last::of(before, transition, now)?))
+    let last = LastEpisode::of(before, &transition.record, transition.ended, now)?;
+    Some(record::write_last(&last))
 }
 
 #[cfg(test)]

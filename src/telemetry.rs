@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use crate::actor::tell::{Tell, Told, Turn};
 use crate::ids::NodeName;
-use crate::maintenance::episode::Episode;
-use crate::maintenance::trail::Owed;
 
 /// Passes what is told on to all who listen, in order.
 #[derive(Debug)]
@@ -34,7 +32,9 @@ impl Tell for Listeners {
         }
     }
 
-    fn owes(&self, node: &NodeName, episode: &Episode, owed: &Owed) -> bool {
-        self.0.iter().any(|listener| listener.owes(node, episode, owed))
+    fn gone(&self, node: &NodeName) {
+        for listener in &self.0 {
+            listener.gone(node);
+        }
     }
 }

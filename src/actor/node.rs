@@ -15,8 +15,8 @@ use crate::maintenance::decide::{Decision, Transition, decide};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::Sight;
+use crate::maintenance::phase_stats::{StatsCollector, close};
 use crate::maintenance::policy::Policy;
-use crate::maintenance::trail::{self, Witness};
 use crate::maintenance::waiting::WaitingOn;
 
 /// How long an actor waits to see what it did itself before it goes by what it sees. Its own write and its own try come
@@ -66,8 +66,8 @@ pub struct NodeActor<P> {
     echo: Option<Echo>,
     /// What was last told to be waited for, so that nothing is told twice.
     waited_on: Option<WaitingOn>,
-    /// What this actor has seen of the phase it is in, for those who tell of it.
-    witness: Witness,
+    /// What this actor has seen of the phase that the node is in, for the history of the episode.
+    stats: StatsCollector,
     /// How many writes in a row were refused.
     refused_writes: u32,
     pace: Pace,
@@ -124,7 +124,7 @@ impl<P: Perform> NodeActor<P> {
             stop,
             echo: None,
             waited_on: None,
-            witness: Witness::default(),
+            stats: StatsCollector::default(),
             refused_writes: 0,
             pace: Pace {
                 left: BURST,
@@ -135,6 +135,11 @@ impl<P: Perform> NodeActor<P> {
 
     /// Runs until the node is forgotten or the house closes.
     pub async fn run(mut self) {
+        self.take_turns().await;
+        self.shared.tell.gone(&self.name);
+    }
+
+    async fn take_turns(&mut self) {
         let stop = self.stop.clone();
         loop {
             let turn = async {
@@ -169,7 +174,8 @@ impl<P: Perform> NodeActor<P> {
         self.echo = None;
         let now = (self.shared.clock)();
         let decision = decide(&sight.record, &sight.seen, &self.shared.policy, now);
-        self.witness.sees(&sight.record, &sight.seen, &decision, now.wall);
+        self.stats
+            .decided(&sight.record, &sight.seen, &decision, now.wall);
         let (turn, wake) = self.carry_out(decision, &sight, now).await;
         self.shared.tell.turned(turn, begun.elapsed());
         wake
@@ -227,16 +233,17 @@ impl<P: Perform> NodeActor<P> {
         }
     }
 
-    async fn record(&mut self, sight: &Sight, transition: Transition, now: Now) -> (Turn, Instant) {
+    async fn record(&mut self, sight: &Sight, mut transition: Transition, now: Now) -> (Turn, Instant) {
         let node = sight.seen.node.as_ref();
-        let saw = self.witness.saw(&sight.record);
-        let (before, transition) = trail::close(
+        let stats = self.stats.of(&sight.record);
+        let seen = &sight.seen;
+        let before = close(
             &sight.record,
-            transition,
-            saw,
-            sight.seen.process_began,
+            &mut transition,
+            stats,
+            &seen.origin,
+            seen.process_began,
             now.wall,
-            |episode, owed| self.shared.tell.owes(&self.name, episode, owed),
         );
         let trace = traceparent(&transition.record).or_else(|| traceparent(&before));
         let writing = self
@@ -246,7 +253,6 @@ impl<P: Perform> NodeActor<P> {
         let written = TRACEPARENT.scope(trace, writing).await;
         match written {
             Ok(recorded) => {
-                self.witness.wrote(&sight.record, &transition.record);
                 self.refused_writes = 0;
                 // What it waits for is not told again because of a note in the record.
                 if !transition.is_bookkeeping(&before) {

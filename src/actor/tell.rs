@@ -7,9 +7,8 @@ use jiff::Timestamp;
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
-use crate::maintenance::episode::{Episode, Record};
+use crate::maintenance::episode::Record;
 use crate::maintenance::observed::NodeSeen;
-use crate::maintenance::trail::Owed;
 use crate::maintenance::waiting::WaitingOn;
 
 /// One thing to tell of a node. It is the decision itself, so that no two listeners can disagree about what happened.
@@ -19,7 +18,7 @@ pub enum Told<'a> {
     Recorded {
         /// The Node as it was decided on; `None` when it is gone, and the record stands on its copy.
         node: Option<&'a NodeSeen>,
-        /// What stood there before, with what the change ends written down in its trail.
+        /// What stood there before, with what the change ends in its history.
         before: &'a Record,
         /// What stands there, and what became of the cordon.
         transition: &'a Transition,
@@ -79,9 +78,6 @@ pub trait Tell: std::fmt::Debug + Send + Sync + 'static {
     /// Takes what a turn of an actor came to, and how long it took.
     fn turned(&self, _turn: Turn, _took: Duration) {}
 
-    /// Whether this part of an episode's story is still to be told, or not known to have arrived, and the record has to
-    /// keep it for another process. Asked for each part before a change of record is written.
-    fn owes(&self, _node: &NodeName, _episode: &Episode, _owed: &Owed) -> bool {
-        false
-    }
+    /// The actor of `node` has ended: nothing more is told of it until another one begins.
+    fn gone(&self, _node: &NodeName) {}
 }

@@ -101,15 +101,6 @@ impl Onlookers {
                     objects.told(update);
                 }
             }
-            Fact::Cluster(
-                cluster::Update::Node(node)
-                | cluster::Update::Answered(node)
-                | cluster::Update::Followed(node),
-            ) => {
-                if let (Some(traces), Some(last)) = (&self.traces, &node.marks.last_episode) {
-                    traces.left_behind(&node.name, last);
-                }
-            }
             Fact::Finding(finding) => {
                 self.metrics.found(finding);
                 if let Some(traces) = &self.traces {

@@ -25,8 +25,7 @@ use haulout::maintenance::observed::{
 };
 use haulout::maintenance::placement::{Held, Hold, Reading};
 use haulout::maintenance::policy::{MaxUnavailable, Policy};
-use haulout::maintenance::record::{self, write, write_last};
-use haulout::maintenance::trail::Last;
+use haulout::maintenance::record::{self, LastEpisode, write, write_last};
 use haulout::vsphere::fault::{Fault, FaultKind};
 use haulout::vsphere::update::{
     self as vsphere, Compute, Connection, EndOutcome, Entering, Host, MaintenanceEnd, Passthrough, PciDevice,
@@ -1023,7 +1022,13 @@ impl World {
             .push(format!("{name}: {} -> {phase}", sight.record.phase_name()));
         self.end_is_right(index, sight, transition);
         let json = write(&transition.record, self.now().wall).episode;
-        let last = Last::of(&sight.record, transition, self.now().wall).map(|last| write_last(&last));
+        let last = LastEpisode::of(
+            &sight.record,
+            &transition.record,
+            transition.ended,
+            self.now().wall,
+        );
+        let last = last.map(|last| write_last(&last));
         if let Some(Role::Request(_)) = transition.fulfilled.as_ref().and_then(|mark| {
             let object = self.requests.iter().find(|it| it.uid == mark.uid)?;
             Some(object.role.clone())

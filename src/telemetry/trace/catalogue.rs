@@ -24,7 +24,7 @@ pub const SPANS: &[(&str, &str)] = &[
         "drain",
         "from the cordon until no pod is left, or the drain ended otherwise",
     ),
-    ("cordon", "part of the phase that begins with it; a moment long"),
+    ("cordon", "part of the phase that begins with it; as long as its PATCH"),
     (
         "evict pod",
         "in `drain`: a pod, from the first eviction request until it is gone",
@@ -60,7 +60,7 @@ pub const SPANS: &[(&str, &str)] = &[
         "parked",
         "the time in which a person had to look at it; an error with the reason",
     ),
-    ("uncordon", "the end; a moment long"),
+    ("uncordon", "the end; as long as its PATCH"),
 ];
 
 /// Every attribute of a span.
@@ -78,7 +78,10 @@ pub const ATTRIBUTES: &[(&str, &str)] = &[
         "vcenter.vm.id",
         "on `announce`, `detect` and the root: the UUID of the VM",
     ),
-    ("haulout.trigger", "what set the episode off"),
+    (
+        "haulout.trigger",
+        "what began the episode: `task`, `request`, `stray`, `host_state` or `adopted`",
+    ),
     ("vcenter.task.id", "the task of vCenter"),
     ("enduser.id", "who clicked"),
     ("haulout.request", "the NodeMaintenance that asked for it"),

@@ -1,7 +1,7 @@
 //! Sends spans by OTLP, as the standard `OTEL_*` variables say, and never holds anybody up.
 //!
 //! A batch is sent once: repeating it to a collector that is in trouble would only pile up what comes after. One that
-//! fails is given up, counted, and told in the log; what it told of phases stays owed in the record.
+//! fails is given up, counted, and reported in the log.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::catalogue::unknown;
-use super::receipts::Receipts;
 use super::spans::{Moment, Span};
 
 /// How many spans go into one request: some ten kilobytes.
@@ -193,7 +192,6 @@ pub async fn run<E: Export>(
     exporter: E,
     mut queue: mpsc::Receiver<Span>,
     lost: Counter,
-    receipts: Receipts,
     stop: CancellationToken,
 ) {
     let mut complaints = Complaints {
@@ -205,15 +203,9 @@ pub async fn run<E: Export>(
         let mut batch = Vec::with_capacity(BATCH);
         while queue.recv_many(&mut batch, BATCH).await > 0 {
             let count = batch.len();
-            let ids: Vec<SpanId> = batch.iter().map(|span| span.id).collect();
             let spans = batch.drain(..).map(data).collect();
             let why = match tokio::time::timeout(EXPORT_DEADLINE, exporter.export(spans)).await {
-                Ok(Ok(())) => {
-                    for id in ids {
-                        receipts.arrives(id);
-                    }
-                    None
-                }
+                Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => Some(format!("no answer within {EXPORT_DEADLINE:?}")),
             };

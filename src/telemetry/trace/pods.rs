@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::SpanKind;
 
-use super::spans::{Moment, Span, Story, count, text};
+use super::spans::attributes::{count, number, text};
+use super::spans::{EpisodeSpans, Moment, Span};
 use crate::ids::NodeName;
 use crate::maintenance::episode::Episode;
 use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound};
@@ -106,12 +107,12 @@ impl Drain {
         for (uid, pod) in std::mem::take(&mut self.pods) {
             self.tell(node, &uid, &pod, end, Some(end), &mut spans);
         }
-        let Some(story) = Story::of(node, &self.episode, &self.episode.host.name) else {
+        let Some(builder) = EpisodeSpans::of(node, &self.episode) else {
             return spans;
         };
         if let Some(first) = self.others.first {
-            let mut others = story.span("evict pods", SpanKind::Internal, (first.min(end), end));
-            others.parent = Some(story.phase_id());
+            let mut others = builder.span("evict pods", SpanKind::Internal, (first.min(end), end));
+            others.parent = Some(builder.phase_id());
             others.attributes.extend([
                 count("haulout.pods.count", self.others.uids.len()),
                 number("haulout.evict.attempts", self.others.attempts),
@@ -170,15 +171,15 @@ impl Drain {
         left: Option<Timestamp>,
         spans: &mut Vec<Span>,
     ) {
-        let Some(story) = Story::of(node, &self.episode, &self.episode.host.name) else {
+        let Some(builder) = EpisodeSpans::of(node, &self.episode) else {
             return;
         };
         // A pod that goes while its round is still at work is seen gone by that round, which began before.
         let end = gone.max(pod.accepted.unwrap_or(pod.asked));
         let end = left.unwrap_or(end);
         let about = |name, parent, (start, end): (Timestamp, Timestamp)| {
-            let mut span = story.span(name, SpanKind::Internal, (start.min(end), end));
-            span.id = story.id_of(name, uid, start);
+            let mut span = builder.span(name, SpanKind::Internal, (start.min(end), end));
+            span.id = builder.id_of(name, uid, start);
             span.parent = Some(parent);
             span.attributes.extend([
                 text("k8s.pod.name", &pod.name),
@@ -187,7 +188,7 @@ impl Drain {
             ]);
             span
         };
-        let mut evict = about("evict pod", story.phase_id(), (pod.asked, end));
+        let mut evict = about("evict pod", builder.phase_id(), (pod.asked, end));
         evict
             .attributes
             .push(number("haulout.evict.attempts", pod.attempts.into()));
@@ -230,10 +231,6 @@ impl Others {
             self.uids.insert(asked.uid.clone());
         }
     }
-}
-
-fn number(name: &'static str, number: u64) -> KeyValue {
-    KeyValue::new(name, i64::try_from(number).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

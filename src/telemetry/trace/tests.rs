@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ids::NodeUid;
-use crate::maintenance::episode::Trigger;
+use crate::maintenance::episode::{Origin, PhaseStats, Trigger};
 use crate::maintenance::observed::{CordonedBy, NodeSeen};
-use crate::maintenance::trail::{Saw, close};
+use crate::maintenance::phase_stats::close;
 use crate::telemetry::stand_in;
 
 fn at(second: i64) -> Timestamp {
@@ -35,15 +35,9 @@ fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
     }))
 }
 
-fn listener(room: usize, process_began: i64) -> (Arc<Traces>, mpsc::Receiver<Span>) {
+fn listener(room: usize) -> (Arc<Traces>, mpsc::Receiver<Span>) {
     let (sender, queue) = mpsc::channel(room);
-    let traces = Traces::new(
-        sender,
-        Counter::default(),
-        Receipts::default(),
-        "vc.example".to_owned(),
-        at(process_began),
-    );
+    let traces = Traces::new(sender, Counter::default(), "vc.example".to_owned());
     (Arc::new(traces), queue)
 }
 
@@ -55,51 +49,36 @@ fn seen() -> NodeSeen {
     }
 }
 
-/// What an actor does with a change of record: it closes the trail, writes, and tells. Gives what stands on the Node.
-fn changes(
-    traces: &Arc<Traces>,
-    before: &Record,
-    after: &Record,
-    process_began: i64,
-    second: i64,
-) -> (Record, Last) {
-    let node = NodeName::new("gpu1");
-    let transition = Transition {
-        record: match (before, after.clone()) {
-            // The decision takes over what the record keeps.
-            (Record::Episode(was), Record::Episode(is)) => Record::Episode(Arc::new(Episode {
-                trail: was.trail.clone(),
-                ..Episode::clone(&is)
-            })),
-            (_, after) => after,
-        },
+/// What an actor does with a change of record: it closes the phase, writes, and tells where its write is answered. Gives what
+/// stands on the Node.
+fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second: i64) -> Record {
+    let mut transition = Transition {
+        record: after.clone(),
         unschedulable: None,
         ended: None,
         fulfilled: None,
     };
-    let owes = |episode: &Episode, owed: &Owed| traces.owes(&node, episode, owed);
-    let (closed, transition) = close(
-        before,
-        transition,
-        Saw::default(),
-        at(process_began),
-        at(second),
-        owes,
-    );
-    let told = Told::Recorded {
+    let (stats, origin) = (PhaseStats::default(), Origin::default());
+    let closed = close(before, &mut transition, stats, &origin, at(-10), at(second));
+    if let Some(traces) = traces {
+        let told = Told::Recorded {
+            node: Some(&seen()),
+            before: &closed,
+            transition: &transition,
+            wrote: (at(second), at(second)),
+        };
+        traces.tell(&NodeName::new("gpu1"), told);
+    }
+    transition.record
+}
+
+fn waits(traces: &Arc<Traces>, record: &Record, on: &WaitingOn) {
+    let told = Told::Waits {
         node: Some(&seen()),
-        before: &closed,
-        transition: &transition,
-        wrote: (at(second), at(second)),
+        record,
+        on,
     };
-    traces.tell(&node, told);
-    let last = Last::of(&closed, &transition, at(second)).unwrap_or_else(|| Last {
-        ended: None,
-        at: at(second),
-        uncordoned: false,
-        episode: transition.record.episode().unwrap().clone(),
-    });
-    (transition.record, last)
+    traces.tell(&NodeName::new("gpu1"), told);
 }
 
 fn taken(queue: &mut mpsc::Receiver<Span>) -> Vec<Span> {
@@ -112,74 +91,87 @@ fn names(spans: &[Span]) -> Vec<&'static str> {
 
 #[test]
 fn a_full_queue_costs_spans_and_no_time() {
-    let (traces, mut queue) = listener(1, -10);
+    let (traces, mut queue) = listener(1);
     let draining = in_phase("uid-1", Phase::Draining, 0);
-    changes(&traces, &Record::InService, &draining, -10, 0);
+    changes(Some(&traces), &Record::InService, &draining, 0);
     assert_eq!(traces.lost.get(), 1);
     assert_eq!(names(&taken(&mut queue)), ["announce"]);
 }
 
 #[test]
-fn what_a_killed_process_owed_is_told_by_the_next_one_in_the_same_words() {
+fn each_phase_is_sent_once_when_it_ends_and_the_root_at_the_end() {
+    let (traces, mut queue) = listener(QUEUE);
+    let draining = in_phase("uid-1", Phase::Draining, 0);
+    let record = changes(Some(&traces), &Record::InService, &draining, 0);
+    assert_eq!(names(&taken(&mut queue)), ["announce", "detect"]);
+    waits(&traces, &record, &WaitingOn::DrainRound);
+    let record = changes(
+        Some(&traces),
+        &record,
+        &in_phase("uid-1", Phase::AwaitingHost, 60),
+        60,
+    );
+    assert_eq!(names(&taken(&mut queue)), ["drain"]);
+    waits(&traces, &record, &WaitingOn::Survey);
+    changes(Some(&traces), &record, &Record::InService, 90);
+    assert_eq!(names(&taken(&mut queue)), ["wait host exit", "maintenance"]);
+    assert!(
+        traces.open().is_empty(),
+        "nothing is kept of an episode that ended"
+    );
+}
+
+#[test]
+fn a_process_that_takes_over_sends_the_finished_phases_once_more() {
     let draining = in_phase("uid-1", Phase::Draining, 0);
     let off = in_phase("uid-1", Phase::AwaitingHost, 60);
-    let on = in_phase("uid-1", Phase::Rejoining, 90);
-    let (first, mut queue) = listener(QUEUE, -10);
-    let (record, _) = changes(&first, &Record::InService, &draining, -10, 0);
-    let (record, _) = changes(&first, &record, &off, -10, 60);
+    let (first, mut queue) = listener(QUEUE);
+    let record = changes(Some(&first), &Record::InService, &draining, 0);
+    let record = changes(Some(&first), &record, &off, 60);
     let told = taken(&mut queue);
     assert_eq!(names(&told), ["announce", "detect", "drain"]);
 
-    // Nobody heard that they arrived.
-    let (second, mut queue) = listener(QUEUE, 70);
-    let (record, _) = changes(&second, &record, &on, 70, 90);
-    let again = taken(&mut queue);
-    assert_eq!(names(&again), ["announce", "detect", "drain", "wait host exit"]);
-    assert_eq!(again[..3], told[..]);
-
-    // All of them arrive, so that the record owes nothing of them after its next change.
-    for span in &again {
-        second.receipts.arrives(span.id);
-    }
-    let (_, last) = changes(&second, &record, &Record::InService, 70, 120);
-    assert_eq!(last.episode.trail.owed.len(), 1, "{:?}", last.episode.trail);
-    assert_eq!(names(&taken(&mut queue)), ["wait node ready", "maintenance"]);
-}
-
-#[test]
-fn the_root_that_a_killed_process_owed_is_told_by_one_that_starts_soon_and_by_no_other() {
-    let on = in_phase("uid-1", Phase::Rejoining, 0);
-    let (first, mut queue) = listener(QUEUE, -10);
-    let (_, last) = changes(&first, &on, &Record::InService, -10, 30);
-    let told = taken(&mut queue);
-    assert_eq!(names(&told), ["wait node ready", "maintenance"]);
-    let left = record::write_last(&last);
-    let node = NodeName::new("gpu1");
-    first.left_behind(&node, &left);
-    assert_eq!(taken(&mut queue), [], "it sees what it wrote itself");
-    for (process_began, expected) in [(40, told.clone()), (40_000, Vec::new())] {
-        let (next, mut queue) = listener(QUEUE, process_began);
-        next.left_behind(&node, &left);
-        next.left_behind(&node, &left);
-        assert_eq!(taken(&mut queue), expected);
-    }
-}
-
-#[test]
-fn where_nobody_tells_stories_the_record_keeps_nothing_for_them() {
-    let draining = Transition {
-        record: in_phase("uid-1", Phase::Draining, 0),
-        unschedulable: Some(true),
-        ended: None,
-        fulfilled: None,
+    let (second, mut queue) = listener(QUEUE);
+    let other = WaitingOn::OtherRelease {
+        release: "other".to_owned(),
     };
-    let (_, written) = close(
-        &Record::InService,
-        draining,
-        Saw::default(),
-        at(-10),
-        at(0),
-        |_, _| false,
+    waits(&second, &record, &other);
+    assert_eq!(taken(&mut queue), [], "it is not taken over");
+    waits(&second, &record, &WaitingOn::Survey);
+    assert_eq!(taken(&mut queue), told);
+    waits(&second, &record, &WaitingOn::VmLookup);
+    assert_eq!(taken(&mut queue), []);
+    changes(
+        Some(&second),
+        &record,
+        &in_phase("uid-1", Phase::Rejoining, 90),
+        90,
     );
-    assert!(written.record.episode().unwrap().trail.is_empty());
+    assert_eq!(names(&taken(&mut queue)), ["wait host exit"]);
+}
+
+#[test]
+fn a_phase_whose_write_was_not_answered_is_sent_with_the_next_one() {
+    let (traces, mut queue) = listener(QUEUE);
+    let draining = in_phase("uid-1", Phase::Draining, 0);
+    let record = changes(Some(&traces), &Record::InService, &draining, 0);
+    let record = changes(None, &record, &in_phase("uid-1", Phase::AwaitingHost, 60), 60);
+    taken(&mut queue);
+    changes(
+        Some(&traces),
+        &record,
+        &in_phase("uid-1", Phase::Rejoining, 90),
+        90,
+    );
+    assert_eq!(names(&taken(&mut queue)), ["drain", "wait host exit"]);
+}
+
+#[test]
+fn nothing_is_kept_of_a_node_that_is_gone() {
+    let (traces, _queue) = listener(QUEUE);
+    let draining = in_phase("uid-1", Phase::Draining, 0);
+    changes(Some(&traces), &Record::InService, &draining, 0);
+    assert_eq!(traces.open().len(), 1);
+    traces.gone(&NodeName::new("gpu1"));
+    assert!(traces.open().is_empty());
 }

@@ -9,14 +9,13 @@ use crate::facts::kubernetes::Node;
 use crate::facts::vsphere::{Power, Vm};
 use crate::ids::{EpisodeId, HostRef, NodeName, VmRef};
 use crate::keys::FIELD_MANAGER;
-use crate::maintenance::episode::{Phase, Record};
+use crate::maintenance::episode::{Origin, Phase, Record};
 use crate::maintenance::observed::{
     Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, RecordSeen, STRAY, Sight,
     Strategy, VmFacts, VmSeen, Wishes,
 };
 use crate::maintenance::placement::Offer;
 use crate::maintenance::record::{self, Annotations, read};
-use crate::maintenance::trail::Origin;
 
 /// What stands on `node`.
 pub fn record_of(node: &Node) -> Record {
@@ -199,6 +198,7 @@ impl Inventory {
             cluster: compute.and_then(|compute| self.computes.get(compute)?.name.clone()),
             vm: self.vms.get(&vm.moref).and_then(|vm| vm.name.clone()),
             before: host.and_then(|host| Some(self.last_of.get(host)?.traceparent.to_string())),
+            ..Origin::default()
         }
     }
 

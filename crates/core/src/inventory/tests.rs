@@ -19,7 +19,7 @@ use crate::maintenance::observed::{
 };
 use crate::maintenance::placement::{Held, Hold, Reading};
 use crate::maintenance::policy::Releases;
-use crate::maintenance::record::write;
+use crate::maintenance::record::{EndedEpisode, write};
 
 const A40: (u16, u16) = (0x10de, 0x2235);
 
@@ -1238,14 +1238,12 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
         panic!("an episode is expected");
     };
     let id = episode.id.clone();
-    let last = crate::maintenance::trail::Last {
+    let last = crate::maintenance::record::LastEpisode {
         ended: None,
         at: at(END),
-        uncordoned: true,
-        episode: Episode {
-            phase: Phase::Rejoining,
+        episode: EndedEpisode {
             since: at(END - 50),
-            ..Episode::clone(&episode)
+            ..EndedEpisode::of(&episode)
         },
     };
     let last = crate::maintenance::record::write_last(&last);

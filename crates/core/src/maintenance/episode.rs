@@ -2,6 +2,11 @@
 //!
 //! This is the durable record, as it stands on the Node. Facts are in [`super::observed`], and only facts move a phase.
 
+mod history;
+mod in_flight;
+mod refusals;
+mod trigger;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -11,18 +16,17 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::clock::{Elapsed, Now, Timer};
+use super::clock::{Elapsed, Now};
 use super::request::RequestMark;
-use super::trail::Trail;
 use super::waiting::ParkReason;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
-
-/// The most refusals that are remembered. With that many, the VM is moved to no other host any more and waits for its own, so
-/// that a record stays small and an episode does not walk through a whole cluster of 96 hosts.
-pub const MAX_REFUSALS: usize = 32;
-
-/// The longest words of a refusal that are kept, in characters, for the same reason.
-const MAX_SAID: usize = 160;
+pub use history::{
+    FinishedPhase, History, Incident, Origin, PhaseOutcome, PhaseStats, PodCounts, QueuePosition, RefusedHost,
+};
+pub(super) use history::{MAX_FINISHED, MAX_INCIDENTS};
+pub use in_flight::InFlight;
+pub use refusals::{HostRefusal, MAX_REFUSALS, RefusedMove};
+pub use trigger::{Detection, Trigger, TriggerKind};
 
 /// What stands on a Node.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,118 +171,18 @@ pub struct Episode {
     /// passed since by the clock of the process that counts.
     #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
     pub elapsed: Elapsed,
-    /// What is kept for whoever tells its story; nothing is decided from it.
-    #[serde(default, skip_serializing_if = "Trail::is_empty")]
-    pub trail: Trail,
+    /// Its finished phases, and what happened beside them. Nothing is decided from it.
+    #[serde(
+        default,
+        deserialize_with = "History::read",
+        skip_serializing_if = "History::is_empty"
+    )]
+    pub history: History,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_none(count: &u8) -> bool {
     *count == 0
-}
-
-/// What was requested of vCenter to bring a VM down, and may still take effect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct InFlight {
-    /// The guest was asked to shut down.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub guest_shutdown: Option<Timer>,
-    /// The VM's power was to be cut. It is written before vCenter is asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub power_off: Option<Timer>,
-    /// When an episode before this one asked the guest, which may still heed it. This one asks it anew.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub earlier_guest_shutdown: Option<Timestamp>,
-}
-
-impl InFlight {
-    /// Whether nothing is.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// When the guest was asked last, also by an episode before this one.
-    pub fn guest_asked_at(&self) -> Option<Timestamp> {
-        let asked = self.guest_shutdown.map(|asked| asked.since);
-        asked.or(self.earlier_guest_shutdown)
-    }
-
-    fn plus(self, span: Duration) -> Self {
-        let later = |timer: Option<Timer>| timer.map(|timer| timer.plus(span));
-        Self {
-            guest_shutdown: later(self.guest_shutdown),
-            power_off: later(self.power_off),
-            ..self
-        }
-    }
-}
-
-/// A host that refused a VM.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HostRefusal {
-    /// The host.
-    pub host: HostRef,
-    /// What it refused.
-    pub what: RefusedMove,
-    /// What vCenter said.
-    pub said: String,
-}
-
-/// What a host may refuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum RefusedMove {
-    /// To take the VM.
-    Relocate,
-    /// To power it on.
-    PowerOn,
-}
-
-/// What set an episode off.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Trigger {
-    /// The `EnterMaintenanceMode_Task`, where there was one to see.
-    pub task: Option<TaskRef>,
-    /// When it was queued, on vCenter's clock, or its request created, on the kube-apiserver's: the queue's order, and
-    /// the start of the trace.
-    pub clicked_at: Timestamp,
-    /// Who clicked, where vCenter tells.
-    pub user: Option<String>,
-    /// How the click was heard of; `None` where there was none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detection: Option<Detection>,
-    /// The NodeMaintenance that asked for it, where one did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request: Option<RequestMark>,
-    /// The episode that had ended when a power-off of ours still arrived: this one makes up for that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stray_of: Option<EpisodeId>,
-}
-
-/// How a click was heard of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Detection {
-    /// vCenter pushed it.
-    Pushed,
-    /// Only the re-read told of it.
-    Polled,
-    /// It is older than the process, or its leadership: nobody listened then.
-    AtStartup,
-}
-
-impl Detection {
-    /// Its name on metrics and spans.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pushed => "property_collector",
-            Self::Polled => "poll",
-            Self::AtStartup => "startup",
-        }
-    }
 }
 
 /// A host as it was known when something was written down: the moref decides, the name is for people.
@@ -376,22 +280,6 @@ impl Phase {
             | Self::AwaitingHost
             | Self::PoweringOn { by_drs: false }
             | Self::Rejoining => String::new(),
-        }
-    }
-
-    /// How a VM that goes on in this phase was placed, where it was.
-    pub fn placed_by(&self) -> Option<&'static str> {
-        match self {
-            Self::Relocating { .. } => Some("relocate"),
-            Self::PoweringOn { by_drs: true } => Some("drs"),
-            Self::PoweringOn { by_drs: false }
-            | Self::Queued
-            | Self::Draining
-            | Self::Drained
-            | Self::ShuttingDown(_)
-            | Self::AwaitingHost
-            | Self::Rejoining
-            | Self::Parked { .. } => None,
         }
     }
 
@@ -516,13 +404,22 @@ impl Episode {
             phase,
             since: at,
             elapsed: Elapsed::ZERO,
-            trail: Trail::default(),
+            history: History::default(),
         }
     }
 
     /// The trace id, as the traceparent has it; empty for one that is none.
     pub fn trace_id(&self) -> &str {
         self.traceparent.split('-').nth(1).unwrap_or_default()
+    }
+
+    /// What set it off.
+    pub fn trigger_kind(&self) -> TriggerKind {
+        if self.history.origin.adopted {
+            TriggerKind::Adopted
+        } else {
+            self.trigger.kind()
+        }
     }
 
     /// The same episode in another phase, from `now`.
@@ -543,24 +440,6 @@ impl Episode {
             in_flight: self.in_flight.plus(span),
             ..self.clone()
         }
-    }
-
-    /// Notes that `host` refused the VM. Each is noted once for each thing that it can refuse.
-    pub fn refused(&mut self, host: &HostRef, what: RefusedMove, said: &str) {
-        let is_known = |it: &HostRefusal| it.host == *host && it.what == what;
-        if self.refusals.iter().any(is_known) || self.refusals.len() >= MAX_REFUSALS {
-            return;
-        }
-        self.refusals.push(HostRefusal {
-            host: host.clone(),
-            what,
-            said: said.chars().take(MAX_SAID).collect(),
-        });
-    }
-
-    /// What `host` refused of the VM first, if it did.
-    pub fn refusal_of(&self, host: &HostRef) -> Option<&HostRefusal> {
-        self.refusals.iter().find(|refusal| refusal.host == *host)
     }
 
     /// Whether the Node is to be uncordoned at the end, as far as this record tells.

@@ -9,10 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::backoff::EvictionBackoff;
 use super::clock::{Deadline, Monotonic, Now};
 use super::effect::EffectKind;
-use super::episode::{Detection, DrainEnd, Record};
+use super::episode::{Detection, DrainEnd, Origin, Record};
 use super::placement::Offer;
 use super::request::Request;
-use super::trail::Origin;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
 
 /// One node, ready to be decided on.

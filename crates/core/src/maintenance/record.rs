@@ -1,6 +1,7 @@
 //! The record as it is written on the Node, and read back: four plain annotations for people and scripts, and one
 //! versioned JSON that is the truth.
 
+mod last;
 mod sound;
 
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::episode::{Episode, Phase, PythonEpisode, PythonState, Record};
-use super::trail::Last;
+use super::episode::{Episode, History, Phase, PythonEpisode, PythonState, Record};
+pub use last::{EndedEpisode, LastEpisode, read_last, write_last};
 
 /// The version of the JSON that this program writes, and the only one it reads.
 const VERSION: u32 = 1;
 
-/// The longest JSON that is read. Ours is a few KiB, with what is owed of its story under 16; the kube-apiserver allows 256 KiB of annotations in all, and
-/// whoever may write the Node may write them.
+/// The longest JSON that is read. Ours is a few KiB, with a long history under 16; the kube-apiserver allows 256 KiB of
+/// annotations in all, and whoever may write the Node may write them.
 const MAX_JSON: usize = 64 * 1024;
 
 /// The most names of pods left behind that are written down: a record must stay small whatever a drain left.
@@ -40,17 +41,10 @@ pub struct Annotations {
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct Written<'a, T> {
     version: u32,
     #[serde(flatten)]
-    episode: &'a Episode,
-}
-
-#[derive(Serialize)]
-struct WrittenLast<'a> {
-    version: u32,
-    #[serde(flatten)]
-    last: &'a Last,
+    what: &'a T,
 }
 
 #[derive(Deserialize)]
@@ -74,13 +68,6 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
         Phase::PoweringOn { .. } | Phase::Rejoining => Some("powered-off"),
     };
     let kept = kept(episode);
-    // Serialising plain structs of strings, numbers and times has no way to go wrong; were there one, a record that is
-    // absent would be worse than one that names its own fault and is then parked as unreadable.
-    let json = serde_json::to_string(&Written {
-        version: VERSION,
-        episode: &kept,
-    })
-    .unwrap_or_else(|error| format!("not serialisable: {error}"));
     Annotations {
         state: state.map(str::to_owned),
         host: state.map(|_| episode.host.name.to_string()),
@@ -90,7 +77,7 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
             .filter(|_| state == Some("migrated"))
             .map(|host| host.name.to_string()),
         transition_time: state.map(|_| format!("{now:.0}")),
-        episode: Some(json),
+        episode: Some(versioned(&kept)),
     }
 }
 
@@ -104,38 +91,22 @@ pub fn read(annotations: &Annotations) -> Record {
     read.unwrap_or_else(|why| Record::Unreadable { why })
 }
 
-/// Renders the episode that ended last.
-pub fn write_last(last: &Last) -> String {
-    let last = Last {
-        episode: kept(&last.episode),
-        ..last.clone()
-    };
-    let written = WrittenLast {
-        version: VERSION,
-        last: &last,
-    };
-    serde_json::to_string(&written).unwrap_or_else(|error| format!("not serialisable: {error}"))
-}
-
-/// Reads the episode that ended last. What cannot be read is none: nothing but a story depends on it.
-pub fn read_last(json: &str) -> Option<Last> {
-    if json.len() > MAX_JSON {
-        return None;
-    }
-    let mut value: Value = serde_json::from_str(json).ok()?;
-    let Version { version } = Version::deserialize(&value).ok()?;
-    sound::clean(&mut value);
-    let last = (version == VERSION).then(|| Last::deserialize(value).ok())??;
-    sound::check(&last.episode).is_ok().then_some(last)
-}
-
 fn kept(episode: &Episode) -> Episode {
     let mut kept = episode.clone();
     kept.left_behind.truncate(MAX_LEFT_BEHIND);
     kept
 }
 
-fn read_json(json: &str) -> Result<Episode, String> {
+/// Serialising plain structs of strings, numbers and times has no way to go wrong; were there one, a record that is absent
+/// would be worse than one that names its own fault and is then parked as unreadable.
+fn versioned<T: Serialize>(what: &T) -> String {
+    let version = VERSION;
+    serde_json::to_string(&Written { version, what })
+        .unwrap_or_else(|error| format!("not serialisable: {error}"))
+}
+
+/// The fields of a JSON of ours, its texts cleaned.
+fn unversioned(json: &str) -> Result<Value, String> {
     if json.len() > MAX_JSON {
         return Err(format!(
             "the episode is {} bytes long, and none of ours is longer than {MAX_JSON}",
@@ -151,9 +122,18 @@ fn read_json(json: &str) -> Result<Episode, String> {
         ));
     }
     sound::clean(&mut value);
+    Ok(value)
+}
+
+fn read_json(json: &str) -> Result<Episode, String> {
+    let value = unversioned(json)?;
     let not_sound = |why: String| format!("the episode does not read as version {VERSION}: {why}");
-    let episode = Episode::deserialize(value).map_err(|error| not_sound(error.to_string()))?;
+    let mut episode = Episode::deserialize(value).map_err(|error| not_sound(error.to_string()))?;
     sound::check(&episode).map_err(not_sound)?;
+    // Nothing is decided from a history, so nobody has to look at a wrong one.
+    if !sound::is_history(&episode.history) {
+        episode.history = History::default();
+    }
     Ok(episode)
 }
 

@@ -99,7 +99,7 @@ async fn what_is_queued_is_sent_before_the_end() {
     drop(sender);
     let stop = CancellationToken::new();
     stop.cancel();
-    run(collector, queue, Counter::default(), Receipts::default(), stop).await;
+    run(collector, queue, Counter::default(), stop).await;
     assert_eq!(took.load(Ordering::Relaxed), BATCH as u64 + 1);
 }
 
@@ -115,11 +115,8 @@ async fn a_refused_batch_is_counted_and_the_next_one_sent() {
         sender.try_send(span()).unwrap();
     }
     drop(sender);
-    let (lost, receipts) = (Counter::default(), Receipts::default());
-    assert!(receipts.is_first(span().id));
-    let token = CancellationToken::new();
-    run(collector, queue, lost.clone(), receipts.clone(), token).await;
-    assert!(receipts.has_arrived(span().id), "the second batch did");
+    let lost = Counter::default();
+    run(collector, queue, lost.clone(), CancellationToken::new()).await;
     assert_eq!((lost.get(), took.load(Ordering::Relaxed)), (BATCH as u64, 1));
 }
 
@@ -130,13 +127,6 @@ async fn a_collector_that_hangs_holds_the_end_up_for_two_seconds() {
     let stop = CancellationToken::new();
     stop.cancel();
     let begun = Instant::now();
-    run(
-        Collector::default(),
-        queue,
-        Counter::default(),
-        Receipts::default(),
-        stop,
-    )
-    .await;
+    run(Collector::default(), queue, Counter::default(), stop).await;
     assert_eq!(begun.elapsed(), END_DEADLINE);
 }

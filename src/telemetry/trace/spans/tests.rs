@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::*;
-use crate::ids::{HostRef, NodeUid, VmUuid};
+use crate::ids::{EpisodeId, HostRef, NodeUid, RequestUid, VmUuid};
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{Cordon, Detection, HostMark, Record, Trigger};
+use crate::maintenance::episode::{
+    Cordon, Detection, DrainEnd, HostMark, Phase, PhaseStats, PodCounts, QueuePosition, Record, RefusedHost,
+    Trigger, TriggerKind,
+};
+use crate::maintenance::phase_stats::close;
 use crate::maintenance::record;
-use crate::maintenance::trail::close;
+use crate::maintenance::request::RequestMark;
 use crate::maintenance::waiting::ParkReason;
 
 fn at(second: i64) -> Timestamp {
@@ -24,7 +28,7 @@ fn host(name: &str) -> HostMark {
 }
 
 /// The episode that a click 3 s before `at(0)` set off.
-fn begun(phase: Phase) -> Episode {
+fn begun_in(phase: Phase) -> Episode {
     let trigger = Trigger {
         task: Some(TaskRef::new("task-81")),
         clicked_at: at(-3),
@@ -42,8 +46,16 @@ fn begun(phase: Phase) -> Episode {
     }
 }
 
-/// Tells an episode whose phases begin at these seconds and which ends at `end`; the node is cordoned with the drain.
-fn told_with(phases: &[(Phase, i64)], end: i64, result: Ended, saw: impl Fn(&Phase) -> Saw) -> Vec<Span> {
+/// How long each write takes.
+const WRITE: SignedDuration = SignedDuration::from_millis(20);
+
+/// The spans of an episode whose phases begin at these seconds and which ends at `end`; the node is cordoned with the drain.
+fn told_with(
+    phases: &[(Phase, i64)],
+    end: i64,
+    result: Ended,
+    stats: impl Fn(&Phase) -> PhaseStats,
+) -> Vec<Span> {
     let mut record = Record::InService;
     let mut spans = Vec::new();
     let after = phases.iter().map(|(phase, second)| {
@@ -53,7 +65,10 @@ fn told_with(phases: &[(Phase, i64)], end: i64, result: Ended, saw: impl Fn(&Pha
     let uncordon = phases.iter().any(|(phase, _)| matches!(phase, Phase::Draining));
     let last = (None, uncordon.then_some(false), Some(result), end);
     for (phase, unschedulable, ended_as, second) in after.chain([last]) {
-        let was = record.episode().cloned().unwrap_or_else(|| begun(Phase::Queued));
+        let was = record
+            .episode()
+            .cloned()
+            .unwrap_or_else(|| begun_in(Phase::Queued));
         let next =
             phase.map(|phase| Record::Episode(Arc::new(was.enter(phase.clone(), Now::at(at(second), 0)))));
         let transition = Transition {
@@ -62,52 +77,77 @@ fn told_with(phases: &[(Phase, i64)], end: i64, result: Ended, saw: impl Fn(&Pha
             ended: ended_as,
             fulfilled: None,
         };
-        let saw = record.phase().map_or_else(surroundings, &saw);
-        record = changes(&record, transition, saw, second, &mut spans);
+        let stats = record.phase().map_or_else(PhaseStats::default, &stats);
+        record = changes(&record, transition, stats, second, &mut spans);
     }
     check(&spans);
     spans
 }
 
-/// What was seen of the node before its episode.
-fn surroundings() -> Saw {
-    Saw {
-        origin: Origin {
-            cluster: Some("gpu-cluster".to_owned()),
-            vm: Some("gpu1.vm".to_owned()),
-            before: Some(BEFORE.to_owned()),
-        },
-        ..Saw::default()
+/// What was known of the node before its episode.
+fn surroundings() -> Origin {
+    Origin {
+        cluster: Some("gpu-cluster".to_owned()),
+        vm: Some("gpu1.vm".to_owned()),
+        before: Some(BEFORE.to_owned()),
+        adopted: false,
     }
 }
 
 /// The traceparent of an episode that was about the same host.
 const BEFORE: &str = "00-00000000000000000000000000000bef-0000000000000bef-01";
 
-/// Changes the record, and tells what is owed then and not told yet. Gives what stands on the Node.
-fn changes(before: &Record, transition: Transition, saw: Saw, second: i64, spans: &mut Vec<Span>) -> Record {
+/// Changes the record, and builds the spans of what is over with it. Gives what stands on the Node.
+fn changes(
+    before: &Record,
+    mut transition: Transition,
+    stats: PhaseStats,
+    second: i64,
+    spans: &mut Vec<Span>,
+) -> Record {
     let node = NodeName::new("gpu1");
-    let (closed, transition) = close(before, transition, saw, at(-100), at(second), |_, _| true);
-    let mut told = Vec::new();
-    let last = Last::of(&closed, &transition, at(second));
-    let closed = last.iter().map(|last| &last.episode);
-    for episode in closed.chain(transition.record.episode()) {
-        let owed = episode.trail.owed.iter();
-        told.extend(owed.flat_map(|owed| super::told(&node, episode, owed)));
-    }
-    told.extend(last.iter().flat_map(|last| ended(&node, last)));
-    for span in told {
-        match spans.iter().find(|it| it.id == span.id) {
-            Some(before) => assert_eq!(*before, span, "told again, it is the same"),
-            None => spans.push(span),
-        }
-    }
+    let wrote = (at(second), at(second) + WRITE);
+    let closed = close(
+        before,
+        &mut transition,
+        stats,
+        &surroundings(),
+        at(-100),
+        at(second),
+    );
     // As the next process reads it.
-    record::read(&record::write(&transition.record, at(second)))
+    let stands = record::read(&record::write(&transition.record, at(second)));
+    let next = transition.record.episode();
+    if let Some(was) = closed.episode() {
+        let known = before.episode().unwrap().history.finished.len();
+        for it in &was.history.finished[known..] {
+            let told = EpisodeSpans::of(&node, was).unwrap().finished(it);
+            if let Some(next) = stands.episode() {
+                let last = next.history.finished.last().unwrap();
+                let again = EpisodeSpans::of(&node, next).unwrap().finished(last);
+                assert_eq!(again, told, "sent again, it is the same");
+            }
+            spans.extend(told);
+        }
+        if next.is_none() {
+            let end = End {
+                ended: transition.ended,
+                uncordoned: transition.unschedulable == Some(false),
+                wrote,
+            };
+            spans.extend(EpisodeSpans::of(&node, was).unwrap().ended(end));
+        }
+    } else if let Some(next) = next {
+        spans.extend(EpisodeSpans::of(&node, next).unwrap().begun());
+    }
+    if let (Some(next), Some(true)) = (next, transition.unschedulable) {
+        spans.push(EpisodeSpans::of(&node, next).unwrap().cordoned(wrote));
+    }
+    stands
 }
 
 fn told(phases: &[(Phase, i64)], end: i64, result: Ended) -> Vec<Span> {
-    told_with(phases, end, result, |_| Saw::default())
+    told_with(phases, end, result, |_| PhaseStats::default())
 }
 
 /// One root that comes last, everything inside its parent, phases without gaps or overlaps, and who it is about on each.
@@ -212,7 +252,7 @@ fn a_wait_for_the_own_host_is_told_from_the_click_to_the_uncordon() {
         assert_eq!(attribute(span, "rpc.method").as_deref(), Some(method));
         assert_eq!(attribute(span, "error.type"), None);
     }
-    let episode = begun(Phase::Queued);
+    let episode = begun_in(Phase::Queued);
     assert_eq!(root.trace.to_string(), episode.trace_id());
     assert_eq!(Some(root.id), super::root(&episode).map(|root| root.span_id()));
     let cordon = named(&spans, "cordon");
@@ -233,9 +273,9 @@ fn a_move_to_another_host_is_told_with_where_it_went() {
         (Phase::PoweringOn { by_drs: false }, 120),
         (Phase::Rejoining, 130),
     ];
-    let spans = told_with(&phases, 200, Ended::Succeeded, |_| Saw {
+    let spans = told_with(&phases, 200, Ended::Succeeded, |_| PhaseStats {
         from_the_start: true,
-        ..Saw::default()
+        ..PhaseStats::default()
     });
     let place = named(&spans, "place");
     assert_eq!((place.start, place.end), (at(90), at(91)));
@@ -270,7 +310,7 @@ fn a_placement_by_drs_takes_no_time() {
 
 #[test]
 fn a_queued_episode_links_to_the_one_that_had_its_place() {
-    let other = super::root(&begun(Phase::Draining)).unwrap();
+    let other = super::root(&begun_in(Phase::Draining)).unwrap();
     let phases = [
         (Phase::Queued, 0),
         (Phase::Draining, 500),
@@ -279,9 +319,9 @@ fn a_queued_episode_links_to_the_one_that_had_its_place() {
         (Phase::PoweringOn { by_drs: false }, 600),
         (Phase::Rejoining, 610),
     ];
-    let spans = told_with(&phases, 700, Ended::Succeeded, |_| Saw {
-        behind: Some(begun(Phase::Draining).traceparent),
-        ..Saw::default()
+    let spans = told_with(&phases, 700, Ended::Succeeded, |_| PhaseStats {
+        behind: Some(begun_in(Phase::Draining).traceparent),
+        ..PhaseStats::default()
     });
     let queue = named(&spans, "queue");
     assert_eq!((queue.start, queue.end), (at(0), at(500)));
@@ -346,22 +386,69 @@ fn the_beginning_and_the_whole_name_the_cluster_the_vm_and_how_the_click_was_hea
     assert_eq!(linked, ["maintenance"], "nothing was waited for");
 }
 
+/// The root of `episode`, which ends as `result` at 60 s.
+fn root_of(episode: &Episode, result: Ended) -> Span {
+    let end = End {
+        ended: Some(result),
+        uncordoned: true,
+        wrote: (at(60), at(60) + WRITE),
+    };
+    let node = NodeName::new("gpu1");
+    EpisodeSpans::of(&node, episode)
+        .unwrap()
+        .ended(end)
+        .pop()
+        .unwrap()
+}
+
 #[test]
 fn what_was_asked_for_and_could_not_be_had_is_an_error_of_the_whole() {
-    let mut last = Last {
-        ended: Some(Ended::Failed),
-        at: at(60),
-        uncordoned: true,
-        episode: begun(Phase::Rejoining),
-    };
-    last.episode.gave_up = Some("no host has a free device".to_owned());
-    let spans = ended(&NodeName::new("gpu1"), &last);
-    let root = named(&spans, "maintenance");
+    let mut episode = begun_in(Phase::Rejoining);
+    episode.gave_up = Some("no host has a free device".to_owned());
+    let root = root_of(&episode, Ended::Failed);
     assert_eq!(root.failed.as_deref(), Some("no host has a free device"));
-    assert_eq!(attribute(root, "error.type").as_deref(), Some("not_to_be_had"));
-    last.ended = Some(Ended::Succeeded);
-    let spans = ended(&NodeName::new("gpu1"), &last);
-    assert_eq!(named(&spans, "maintenance").failed, None);
+    assert_eq!(attribute(&root, "error.type").as_deref(), Some("not_to_be_had"));
+    assert_eq!(root_of(&episode, Ended::Succeeded).failed, None);
+}
+
+#[test]
+fn the_root_knows_every_trigger() {
+    let mut names = BTreeSet::new();
+    for kind in TriggerKind::ALL {
+        let mut episode = begun_in(Phase::Rejoining);
+        episode.trigger.task = None;
+        match kind {
+            TriggerKind::Task => episode.trigger.task = Some(TaskRef::new("task-1")),
+            TriggerKind::Request => {
+                episode.trigger.request = Some(RequestMark {
+                    uid: RequestUid::new("uid-9"),
+                    name: "drain-gpu1".into(),
+                });
+            }
+            TriggerKind::Stray => {
+                episode.trigger.stray_of = Some(EpisodeId::new("00112233445566778899aabbccddeeff"));
+            }
+            TriggerKind::HostState => {}
+            TriggerKind::Adopted => episode.history.origin.adopted = true,
+        }
+        assert_eq!(episode.trigger_kind(), kind);
+        let root = root_of(&episode, Ended::Succeeded);
+        assert_eq!(attribute(&root, "haulout.trigger").as_deref(), Some(kind.name()));
+        names.insert(kind.name());
+    }
+    assert_eq!(
+        names,
+        ["adopted", "host_state", "request", "stray", "task"].into()
+    );
+}
+
+#[test]
+fn cordon_and_uncordon_last_as_long_as_their_writes() {
+    let spans = told(&wait_phases(), 7_300, Ended::Succeeded);
+    for (name, start) in [("cordon", at(0)), ("uncordon", at(7_300))] {
+        let span = named(&spans, name);
+        assert_eq!((span.start, span.end), (start, start + WRITE), "{name}");
+    }
 }
 
 #[test]
@@ -375,43 +462,43 @@ fn what_was_seen_of_queue_drain_place_and_task_is_told() {
         (Phase::Rejoining, 110),
     ];
     let seen = |phase: &Phase| {
-        let nothing = Saw {
+        let nothing = PhaseStats {
             from_the_start: true,
-            ..Saw::default()
+            ..PhaseStats::default()
         };
         let task = |task: &str| Some(TaskRef::new(task));
         match phase {
-            Phase::Queued => Saw {
+            Phase::Queued => PhaseStats {
                 behind: Some(BEFORE.into()),
-                queue: Some(Queue {
+                queue: Some(QueuePosition {
                     position: 3,
                     limit: 2,
                     setting: "MAX_CONCURRENT_DRAINS".to_owned(),
                 }),
                 ..nothing
             },
-            Phase::Draining => Saw {
-                pods: Some(Pods {
+            Phase::Draining => PhaseStats {
+                pods: Some(PodCounts {
                     listed: 9,
                     ignored: 4,
                     evicted: 5,
                 }),
                 ..nothing
             },
-            Phase::ShuttingDown(_) => Saw {
+            Phase::ShuttingDown(_) => PhaseStats {
                 power_cut: Some(at(80)),
                 task: task("task-90"),
-                refused: vec![NoPlace {
+                refused: vec![RefusedHost {
                     host: "esx3".to_owned(),
                     why: "has no matching device free".to_owned(),
                 }],
                 ..nothing
             },
-            Phase::Relocating { .. } => Saw {
+            Phase::Relocating { .. } => PhaseStats {
                 task: task("task-91"),
                 ..nothing
             },
-            Phase::PoweringOn { .. } => Saw {
+            Phase::PoweringOn { .. } => PhaseStats {
                 task: task("task-92"),
                 ..nothing
             },
@@ -460,7 +547,7 @@ fn what_was_seen_of_queue_drain_place_and_task_is_told() {
 #[test]
 fn what_this_process_saw_splits_a_phase_in_two() {
     let saw = |from_the_start: bool| {
-        move |phase: &Phase| Saw {
+        move |phase: &Phase| PhaseStats {
             from_the_start,
             guest_asked: true,
             power_cut: Some(at(80)),
@@ -471,7 +558,7 @@ fn what_this_process_saw_splits_a_phase_in_two() {
             } else {
                 BTreeSet::new()
             },
-            ..Saw::default()
+            ..PhaseStats::default()
         }
     };
     let spans = told_with(&wait_phases(), 7_300, Ended::Succeeded, saw(true));
@@ -504,7 +591,7 @@ fn whoever_tells_it_tells_the_same_spans() {
 
 #[test]
 fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
-    let mut episode = begun(Phase::Draining);
+    let mut episode = begun_in(Phase::Draining);
     episode.trigger.clicked_at = at(5);
     let record = Record::Episode(Arc::new(episode));
     let transition = |record, ended| Transition {
@@ -516,8 +603,8 @@ fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
     let begin = transition(record.clone(), None);
     let end = transition(Record::InService, Some(Ended::Cancelled));
     let mut spans = Vec::new();
-    let record = changes(&Record::InService, begin, Saw::default(), 0, &mut spans);
-    changes(&record, end, Saw::default(), 2, &mut spans);
+    let record = changes(&Record::InService, begin, PhaseStats::default(), 0, &mut spans);
+    changes(&record, end, PhaseStats::default(), 2, &mut spans);
     check(&spans);
     assert_eq!(
         attribute(named(&spans, "detect"), "haulout.clock_skew_ms").as_deref(),
@@ -527,63 +614,30 @@ fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
 
 #[test]
 fn a_traceparent_that_is_none_gives_no_spans() {
-    let mut episode = begun(Phase::Draining);
+    let mut episode = begun_in(Phase::Draining);
     episode.traceparent = "mine".into();
-    let begin = Transition {
-        record: Record::Episode(Arc::new(episode)),
-        unschedulable: Some(true),
-        ended: None,
-        fulfilled: None,
-    };
-    let mut spans = Vec::new();
-    changes(&Record::InService, begin, Saw::default(), 0, &mut spans);
-    assert_eq!(spans, []);
+    assert!(EpisodeSpans::of(&NodeName::new("gpu1"), &episode).is_none());
 }
 
 #[test]
 fn what_happened_beside_the_phases_stands_on_the_root() {
-    let queued = Episode {
-        epoch: 1,
-        ..begun(Phase::Queued)
-    };
-    let begin = Transition {
-        record: Record::Episode(Arc::new(queued)),
-        unschedulable: None,
-        ended: None,
-        fulfilled: None,
-    };
-    let mut spans = Vec::new();
-    let record = changes(&Record::InService, begin, Saw::default(), 0, &mut spans);
-    let mut drains = record
-        .episode()
-        .unwrap()
-        .enter(Phase::Draining, Now::at(at(10), 0));
-    drains.epoch = 2;
-    let drains = Transition {
-        record: Record::Episode(Arc::new(drains)),
-        unschedulable: Some(true),
-        ended: None,
-        fulfilled: None,
-    };
-    let (_, drains) = close(&record, drains, Saw::default(), at(5), at(10), |_, _| true);
-    let end = Transition {
-        record: Record::InService,
-        unschedulable: Some(false),
-        ended: Some(Ended::Cancelled),
-        fulfilled: None,
-    };
-    let (closed, end) = close(&drains.record, end, Saw::default(), at(5), at(20), |_, _| true);
-    let last = Last::of(&closed, &end, at(20)).unwrap();
-    let read = record::read_last(&record::write_last(&last));
-    assert_eq!(read.as_ref(), Some(&last), "as the next process reads it");
-    let root = ended(&NodeName::new("gpu1"), &last).pop().unwrap();
+    let mut episode = begun_in(Phase::Draining);
+    episode.history.incidents = vec![
+        Incident::Restarted { at: at(5) },
+        Incident::LeaderChanged {
+            at: at(10),
+            old: 1,
+            new: 2,
+        },
+    ];
+    let root = root_of(&episode, Ended::Cancelled);
     let moments: Vec<(&str, Timestamp)> = root.moments.iter().map(|it| (it.name, it.at)).collect();
     assert_eq!(
         moments,
         [
             ("controller.restarted", at(5)),
             ("leader.changed", at(10)),
-            ("operator.cancelled", at(20))
+            ("operator.cancelled", at(60))
         ]
     );
     let epochs: Vec<String> = root.moments[1]

@@ -6,9 +6,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::last::EndedEpisode;
 use crate::ids::{NAME_BYTES_MAX, is_name, is_object_name, is_traceparent_of};
 use crate::maintenance::clock::{Elapsed, Timer};
-use crate::maintenance::episode::{Episode, HostMark, MAX_REFUSALS, Phase};
+use crate::maintenance::episode::{
+    Episode, FinishedPhase, History, HostMark, InFlight, Incident, MAX_FINISHED, MAX_INCIDENTS, MAX_REFUSALS,
+    Phase,
+};
 
 /// The longest text that is kept, in characters. Ours are cut at a few hundred.
 const MAX_TEXT: usize = 4096;
@@ -64,11 +68,7 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
         }
     }
     for (what, at) in times(episode) {
-        if !(YEARS.0..YEARS.1).contains(&at.as_second()) {
-            return Err(format!(
-                "the time {what} is {at}, which is not between 2000 and 2200"
-            ));
-        }
+        time_is_sound(what, at)?;
     }
     for (what, elapsed) in spans(episode) {
         if elapsed.span() > MAX_ELAPSED {
@@ -84,6 +84,49 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
     }
     if episode.revision > MAX_COUNT || episode.epoch > MAX_COUNT {
         return Err("it was written more often than can be".to_owned());
+    }
+    Ok(())
+}
+
+/// Says what is wrong with what is kept of an ended episode.
+pub(super) fn check_ended(episode: &EndedEpisode) -> Result<(), String> {
+    host_is_sound(&episode.host)?;
+    if !is_traceparent_of(&episode.traceparent, &episode.id) {
+        return Err(format!("the traceparent is not of the episode {}", episode.id));
+    }
+    let own = [
+        ("of the beginning", episode.begun_at),
+        ("of the phase", episode.since),
+    ];
+    for (what, at) in own.into_iter().chain(requested(&episode.in_flight)) {
+        time_is_sound(what, at)?;
+    }
+    Ok(())
+}
+
+/// Whether a history could be one of ours.
+pub(super) fn is_history(history: &History) -> bool {
+    let is_time = |at: Timestamp| time_is_sound("", at).is_ok();
+    let is_finished = |it: &FinishedPhase| {
+        is_name(&it.host)
+            && target(&it.phase).is_none_or(|to| host_is_sound(to).is_ok())
+            && [it.since, it.until].into_iter().all(is_time)
+    };
+    let is_incident = |it: &Incident| match it {
+        Incident::Restarted { at } | Incident::LeaderChanged { at, .. } => is_time(*at),
+    };
+    history.finished.len() <= MAX_FINISHED
+        && history.incidents.len() <= MAX_INCIDENTS
+        && history.finished.iter().all(is_finished)
+        && history.incidents.iter().all(is_incident)
+        && history.writer.is_none_or(is_time)
+}
+
+fn time_is_sound(what: &str, at: Timestamp) -> Result<(), String> {
+    if !(YEARS.0..YEARS.1).contains(&at.as_second()) {
+        return Err(format!(
+            "the time {what} is {at}, which is not between 2000 and 2200"
+        ));
     }
     Ok(())
 }
@@ -109,8 +152,7 @@ fn target(phase: &Phase) -> Option<&HostMark> {
     }
 }
 
-fn timers(episode: &Episode) -> impl Iterator<Item = &Timer> {
-    let in_flight = &episode.in_flight;
+fn timers(in_flight: &InFlight) -> impl Iterator<Item = &Timer> {
     [in_flight.guest_shutdown.as_ref(), in_flight.power_off.as_ref()]
         .into_iter()
         .flatten()
@@ -133,18 +175,21 @@ fn times(episode: &Episode) -> Vec<(&'static str, Timestamp)> {
         ("of the beginning", episode.begun_at),
         ("of the phase", episode.since),
     ];
-    let requested = timers(episode).map(|timer| ("of a request to vCenter", timer.since));
-    let earlier = episode.in_flight.earlier_guest_shutdown;
-    let earlier = earlier.map(|at| ("of a request to vCenter", at));
     own.into_iter()
         .chain(resumed)
-        .chain(requested)
-        .chain(earlier)
+        .chain(requested(&episode.in_flight))
         .collect()
+}
+
+fn requested(in_flight: &InFlight) -> impl Iterator<Item = (&'static str, Timestamp)> {
+    timers(in_flight)
+        .map(|timer| timer.since)
+        .chain(in_flight.earlier_guest_shutdown)
+        .map(|at| ("of a request to vCenter", at))
 }
 
 fn spans(episode: &Episode) -> Vec<(&'static str, Elapsed)> {
     let own = [("the phase", episode.elapsed), ("the drain", episode.drained_for)];
-    let requested = timers(episode).map(|timer| ("a request to vCenter", timer.elapsed));
+    let requested = timers(&episode.in_flight).map(|timer| ("a request to vCenter", timer.elapsed));
     own.into_iter().chain(requested).collect()
 }

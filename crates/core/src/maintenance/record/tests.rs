@@ -357,6 +357,38 @@ fn a_record_that_none_of_ours_could_be_is_not_believed() {
 }
 
 #[test]
+fn a_wrong_history_is_dropped_and_parks_nobody() {
+    use serde_json::json;
+    let finished = json!({"phase": "draining", "host": "esx-1", "since": "2026-11-21T03:00:01Z",
+        "until": "2026-11-21T03:00:02Z", "outcome": "passed"});
+    let with = |path: &str, wrong: serde_json::Value| {
+        let mut history =
+            json!({"finished": [finished], "incidents": [{"restarted": {"at": "2026-11-21T03:00:02Z"}}]});
+        if !path.is_empty() {
+            *history.pointer_mut(path).unwrap() = wrong;
+        }
+        let record = forged(|value| value["history"] = history);
+        record.episode().expect("the record is read").history.clone()
+    };
+    let sound = with("", json!(null));
+    assert_eq!((sound.finished.len(), sound.incidents.len()), (1, 1));
+    for (path, wrong) in [
+        ("/finished", json!("none")),
+        ("/finished/0/outcome", json!("later")),
+        ("/finished/0/host", json!("e".repeat(254))),
+        ("/finished/0/until", json!("2300-01-01T00:00:00Z")),
+        (
+            "/finished/0/phase",
+            json!({"relocating": {"to": {"moref": null, "name": ""}}}),
+        ),
+        ("/finished", json!(vec![finished.clone(); 65])),
+        ("/incidents/0/restarted/at", json!("1999-01-01T00:00:00Z")),
+    ] {
+        assert_eq!(with(path, wrong), History::default(), "{path}");
+    }
+}
+
+#[test]
 fn texts_of_a_record_are_cut_and_hold_nothing_that_a_terminal_obeys() {
     let text = |said: String| {
         let record = forged(|value| {
@@ -371,14 +403,24 @@ fn texts_of_a_record_are_cut_and_hold_nothing_that_a_terminal_obeys() {
 
 #[test]
 fn the_last_episode_is_checked_like_any_other() {
-    let last = Last {
-        episode: episode(Phase::Rejoining),
+    let mut ended = episode(Phase::Rejoining);
+    ended.in_flight.earlier_guest_shutdown = Some(time("2026-11-21T03:10:00Z"));
+    let last = LastEpisode {
+        episode: EndedEpisode::of(&ended),
         ended: Some(crate::maintenance::episode::Ended::Succeeded),
-        uncordoned: true,
         at: time("2026-11-21T03:30:00Z"),
     };
     let json = write_last(&last);
     assert_eq!(read_last(&json).unwrap(), last);
+    assert!(json.len() < 1024, "{} bytes: {json}", json.len());
+    for (is, forgery) in [
+        ("esx-1", "e".repeat(254)),
+        ("2026-11-21T03:00:01Z", "2300-01-01T00:00:00Z".to_owned()),
+        ("2026-11-21T03:10:00Z", "1999-01-01T00:00:00Z".to_owned()),
+    ] {
+        assert!(json.contains(is), "{is} in {json}");
+        assert_eq!(read_last(&json.replacen(is, &forgery, 1)), None, "{is}");
+    }
     let id = last.episode.id.as_str();
     assert_eq!(read_last(&json.replacen(id, "!!!!", 1)), None);
     assert_eq!(

@@ -1,0 +1,210 @@
+//! What the history of an episode keeps, and that it stays small.
+
+use super::*;
+use crate::ids::NodeUid;
+use crate::maintenance::clock::Now;
+use crate::maintenance::episode::{
+    Cordon, DrainEnd, HostMark, Incident, PhaseOutcome, PythonEpisode, PythonState, Trigger, TriggerKind,
+};
+use crate::maintenance::waiting::ParkReason;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_795_000_000 + second).unwrap()
+}
+
+fn host(name: &str) -> HostMark {
+    HostMark {
+        moref: None,
+        name: name.into(),
+    }
+}
+
+fn in_phase(phase: Phase) -> Episode {
+    let trigger = Trigger {
+        task: None,
+        clicked_at: at(0),
+        user: None,
+        detection: None,
+        request: None,
+        stray_of: None,
+    };
+    Episode {
+        cordon: Cordon::Ours,
+        ..Episode::new(NodeUid::new("uid-1"), trigger, host("esx1"), phase, at(0))
+    }
+}
+
+fn parked(resume: Phase) -> Phase {
+    Phase::Parked {
+        reason: ParkReason::UnreadableRecord { why: "x".repeat(300) },
+        resume: Box::new(resume),
+        resume_since: at(0),
+    }
+}
+
+fn record(episode: Episode) -> Record {
+    Record::Episode(Arc::new(episode))
+}
+
+/// Writes `next` in the place of `before`. Gives what stood there with its history closed, and what stands there.
+fn changes(before: &Record, next: Record, writer: i64, second: i64) -> (Record, Record) {
+    let mut transition = Transition {
+        record: next,
+        unschedulable: None,
+        ended: None,
+        fulfilled: None,
+    };
+    let closed = close(
+        before,
+        &mut transition,
+        PhaseStats::default(),
+        &Origin::default(),
+        at(writer),
+        at(second),
+    );
+    (closed, transition.record)
+}
+
+fn history(record: &Record) -> &History {
+    &record.episode().unwrap().history
+}
+
+#[test]
+fn a_record_stays_small_however_often_phases_and_processes_change() {
+    let mut stands = record(in_phase(Phase::Draining));
+    for turn in 1..200 {
+        let was = stands.episode().unwrap();
+        let phase = if was.phase == Phase::Draining {
+            parked(Phase::Draining)
+        } else {
+            Phase::Draining
+        };
+        let next = record(was.enter(phase, Now::at(at(turn), 0)));
+        (_, stands) = changes(&stands, next, turn, turn);
+    }
+    let history = history(&stands);
+    let json = serde_json::to_string(history).unwrap();
+    assert!(json.len() < 10 * 1024, "{} bytes", json.len());
+    assert_eq!(
+        history.finished.last().unwrap().until,
+        at(199),
+        "the oldest go first"
+    );
+    assert!(history.finished.len() > 10);
+    assert_eq!(history.incidents.len(), 20);
+}
+
+#[test]
+fn a_change_within_a_phase_finishes_none() {
+    let draining = in_phase(Phase::Draining);
+    let next = record(Episode {
+        recordoned: 1,
+        ..draining.clone()
+    });
+    let (closed, stands) = changes(&record(draining), next, -1, 5);
+    assert_eq!(history(&closed).finished, []);
+    assert_eq!(history(&stands).finished, []);
+}
+
+#[test]
+fn a_finished_phase_says_how_it_ended() {
+    let relocating = Phase::Relocating { to: host("esx2") };
+    let timed_out = || Phase::ShuttingDown(DrainEnd::TimedOut);
+    for (phase, next, outcome) in [
+        (Phase::Queued, Phase::Draining, PhaseOutcome::Passed),
+        (Phase::Draining, Phase::Drained, PhaseOutcome::Passed),
+        (
+            Phase::Draining,
+            Phase::ShuttingDown(DrainEnd::Complete),
+            PhaseOutcome::Passed,
+        ),
+        (
+            Phase::Draining,
+            timed_out(),
+            PhaseOutcome::TimedOut { left_behind: 2 },
+        ),
+        (parked(timed_out()), timed_out(), PhaseOutcome::Passed),
+        (Phase::Draining, Phase::AwaitingHost, PhaseOutcome::Interrupted),
+        (Phase::Draining, parked(Phase::Draining), PhaseOutcome::Parked),
+        (timed_out(), Phase::AwaitingHost, PhaseOutcome::Passed),
+        (Phase::AwaitingHost, relocating.clone(), PhaseOutcome::Relocated),
+        (
+            timed_out(),
+            Phase::PoweringOn { by_drs: true },
+            PhaseOutcome::LeftToDrs,
+        ),
+        (
+            relocating,
+            Phase::PoweringOn { by_drs: false },
+            PhaseOutcome::Passed,
+        ),
+    ] {
+        let was = in_phase(phase.clone());
+        let enters = Episode {
+            left_behind: vec!["ml/a".to_owned(), "ml/b".to_owned()],
+            ..was.enter(next.clone(), Now::at(at(7), 0))
+        };
+        let (closed, stands) = changes(&record(was), record(enters), -1, 7);
+        let finished = &history(&stands).finished;
+        assert_eq!(finished.len(), 1);
+        assert_eq!(finished[0].outcome, outcome, "{phase:?} -> {next:?}");
+        assert_eq!((finished[0].since, finished[0].until), (at(0), at(7)));
+        assert_eq!(history(&closed), history(&stands));
+    }
+    let (closed, _) = changes(&record(in_phase(Phase::Rejoining)), Record::InService, -1, 9);
+    let finished = &history(&closed).finished;
+    assert_eq!(
+        (finished[0].outcome, finished[0].until),
+        (PhaseOutcome::Ended, at(9))
+    );
+}
+
+#[test]
+fn processes_and_leaders_that_took_over_are_kept() {
+    let episode = |epoch| Episode {
+        epoch,
+        ..in_phase(Phase::Draining)
+    };
+    let (_, stands) = changes(&Record::InService, record(episode(0)), -10, 0);
+    assert_eq!(history(&stands).incidents, []);
+    // No leadership is none that could be lost.
+    let (_, stands) = changes(&stands, record(episode(3)), -10, 1);
+    assert_eq!(history(&stands).incidents, []);
+    let (_, stands) = changes(&stands, record(episode(4)), 5, 6);
+    let restarted = Incident::Restarted { at: at(5) };
+    let led = Incident::LeaderChanged {
+        at: at(6),
+        old: 3,
+        new: 4,
+    };
+    assert_eq!(history(&stands).incidents, [restarted.clone(), led.clone()]);
+    // The end itself may be written by yet another process.
+    let (closed, _) = changes(&stands, Record::InService, 8, 9);
+    let again = Incident::Restarted { at: at(8) };
+    assert_eq!(history(&closed).incidents, [restarted, led, again]);
+}
+
+#[test]
+fn an_episode_keeps_its_origin_and_another_one_has_its_own() {
+    let python = Record::Python(PythonEpisode {
+        state: PythonState::Draining,
+        host: "esx1".to_owned(),
+        migrated_to_host: None,
+        since: at(-60),
+    });
+    let adopted = in_phase(Phase::Draining);
+    let (_, stands) = changes(&python, record(adopted.clone()), -10, 0);
+    assert_eq!(stands.episode().unwrap().trigger_kind(), TriggerKind::Adopted);
+    let next = adopted.enter(Phase::AwaitingHost, Now::at(at(5), 0));
+    let (_, stands) = changes(&stands, record(next), -10, 5);
+    assert_eq!(stands.episode().unwrap().trigger_kind(), TriggerKind::Adopted);
+    let trigger = Trigger {
+        clicked_at: at(8),
+        ..adopted.trigger
+    };
+    let other = Episode::new(adopted.node_uid, trigger, host("esx1"), Phase::Draining, at(9));
+    let (closed, stands) = changes(&stands, record(other), -10, 9);
+    assert_eq!(history(&closed).finished.len(), 2);
+    assert_eq!(stands.episode().unwrap().trigger_kind(), TriggerKind::HostState);
+    assert_eq!(history(&stands).finished, []);
+}

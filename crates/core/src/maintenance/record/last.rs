@@ -1,0 +1,79 @@
+//! What stays on the Node of the episode that ended last, until the next one begins.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{sound, unversioned, versioned};
+use crate::ids::EpisodeId;
+use crate::maintenance::episode::{Ended, Episode, HostMark, InFlight, Record};
+
+/// An episode that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastEpisode {
+    /// How it ended; `None` where another episode took its place.
+    pub ended: Option<Ended>,
+    /// When.
+    pub at: Timestamp,
+    /// Which.
+    pub episode: EndedEpisode,
+}
+
+/// What later decisions and traces need to know of an episode that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndedEpisode {
+    /// Its name.
+    pub id: EpisodeId,
+    /// The W3C traceparent of its root span: the next episode on the same host links to it.
+    pub traceparent: Arc<str>,
+    /// When it began.
+    pub begun_at: Timestamp,
+    /// When its last phase began.
+    pub since: Timestamp,
+    /// The host that it was about.
+    pub host: HostMark,
+    /// What was requested of vCenter and may still take effect.
+    #[serde(default, skip_serializing_if = "InFlight::is_empty")]
+    pub in_flight: InFlight,
+}
+
+impl LastEpisode {
+    /// The end that a change from `before` to `after` at `at` brings; `None` where the episode goes on or there is none.
+    pub fn of(before: &Record, after: &Record, ended: Option<Ended>, at: Timestamp) -> Option<Self> {
+        let episode = before.episode()?;
+        let goes_on = after.episode().is_some_and(|next| next.id == episode.id);
+        (!goes_on).then(|| Self {
+            ended,
+            at,
+            episode: EndedEpisode::of(episode),
+        })
+    }
+}
+
+impl EndedEpisode {
+    /// What is kept of `episode`.
+    pub fn of(episode: &Episode) -> Self {
+        Self {
+            id: episode.id.clone(),
+            traceparent: episode.traceparent.clone(),
+            begun_at: episode.begun_at,
+            since: episode.since,
+            host: episode.host.clone(),
+            in_flight: episode.in_flight,
+        }
+    }
+}
+
+/// Renders the episode that ended last.
+pub fn write_last(last: &LastEpisode) -> String {
+    versioned(last)
+}
+
+/// Reads the episode that ended last. What cannot be read is none.
+pub fn read_last(json: &str) -> Option<LastEpisode> {
+    let last = LastEpisode::deserialize(unversioned(json).ok()?).ok()?;
+    sound::check_ended(&last.episode).is_ok().then_some(last)
+}
