@@ -161,7 +161,7 @@ fn main() -> anyhow::Result<()> {
     for row in &mut table.rows {
         if ["decode", "walk_resolved"].contains(&&*row.who) && row.what == TIME {
             row.ratio = row.median.zip(base).map(|(median, base)| median / base);
-            row.target = (row.who == "decode").then_some(2.0);
+            row.target = (row.who == "decode").then_some(3.0);
         }
         if row.who.starts_with("decide") && row.what == TIME {
             row.target = Some(1.0);

@@ -180,10 +180,11 @@ impl<'t> Builder<'t> {
             .take(MAX_ATTRIBUTES + 1)
             .count();
         Breach::Attributes.unless(count)?;
-        self.namespaces.push(start).map_err(|error| match error {
-            NamespaceError::TooManyBindings(_) => XmlError::Beyond(Breach::Namespaces),
-            error => self.malformed(&error),
-        })?;
+        if let Err(error) = self.namespaces.push(start) {
+            let is_limit = matches!(error, NamespaceError::TooManyBindings(_));
+            let beyond = XmlError::Beyond(Breach::Namespaces);
+            return Err(if is_limit { beyond } else { self.malformed(&error) });
+        }
         let mut types = Types::default();
         for attribute in start.attributes().with_checks(false) {
             let attribute = attribute.map_err(|error| self.malformed(&error))?;
