@@ -11,7 +11,7 @@
 //! by [`world`], the only place where effects run; what they bring about comes back as facts. The modules below stand in
 //! the order in which the data flows; `tests/architecture.rs` holds who may use whom.
 
-pub use haulout_core::{ids, inventory, keys, maintenance};
+pub use haulout_core::{ids, inventory, keys, maintenance, status};
 pub use haulout_vsphere as vsphere;
 
 mod line;

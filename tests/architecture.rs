@@ -31,6 +31,8 @@ const TABLE: &[Rights] = &[
     // The fields of a log line: it is handed what the line is about.
     rights("line", &[]),
     rights("gate", &[]),
+    // It makes an enum, its list and its names from one declaration.
+    rights("named", &[]),
     // Plain types: what both sides tell, and no way to call them.
     rights("facts", &["ids"]),
     // What changes something shows the permit; the Lease opens the gate.
@@ -39,6 +41,8 @@ const TABLE: &[Rights] = &[
     rights("maintenance", &["ids", "keys"]),
     // It folds what the two tell into what the decision looks at.
     rights("inventory", &["ids", "keys", "maintenance", "facts"]),
+    // It makes of snapshots and transitions what all renderers show.
+    rights("status", &["ids", "maintenance"]),
     // An actor changes the world by the two verbs of `actor::perform` only, which it states itself.
     rights("actor", &["ids", "maintenance"]),
     // The one place where effects run.
@@ -64,6 +68,7 @@ const TABLE: &[Rights] = &[
             "line",
             "config",
             "maintenance",
+            "status",
             "actor::tell",
             "cluster::events",
             "cluster::maintenances",
@@ -97,6 +102,7 @@ const TABLE: &[Rights] = &[
             "vsphere",
             "inventory",
             "maintenance",
+            "status",
             "world",
         ],
     ),
@@ -112,7 +118,7 @@ const fn rights(module: &'static str, may_use: &'static [&'static str]) -> Right
 }
 
 /// Modules in which nothing waits, nothing is read but arguments, and the time is one of them.
-const PURE: [&str; 2] = ["maintenance", "inventory"];
+const PURE: [&str; 3] = ["maintenance", "inventory", "status"];
 
 /// Words that have no place in a pure module, whatever they are part of.
 const IMPURE_WORDS: [&str; 8] = [

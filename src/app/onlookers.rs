@@ -13,11 +13,11 @@ use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::observed::Pictures;
-use crate::telemetry::metrics::{Came, Degraded, Metrics};
+use crate::status::NodeStatuses;
+use crate::telemetry::metrics::{Degraded, Metrics};
 use crate::telemetry::objects::Objects;
 use crate::telemetry::trace::Traces;
-use crate::vsphere;
-use crate::vsphere::client::OnAnswer;
+use crate::vsphere::client::{Came, OnAnswer};
 use crate::vsphere::update::Update;
 use crate::world::OnEvictions;
 
@@ -139,7 +139,8 @@ impl Onlookers {
 
     /// Looks at what actors are about to be shown, and at the inventory that it comes from.
     pub(super) fn show(&self, pictures: &Pictures, inventory: &Inventory) {
-        self.metrics.show(pictures);
+        let statuses = NodeStatuses::of(pictures);
+        self.metrics.show(&statuses);
         if let Some(objects) = &self.objects {
             objects.show(pictures);
         }
@@ -207,14 +208,14 @@ impl Onlookers {
     pub(super) fn on_answer(&self, clock: fn() -> Timestamp) -> OnAnswer {
         let metrics = Arc::clone(&self.metrics);
         OnAnswer::tell(move |method, came, took| {
-            let came = match came {
-                vsphere::client::Came::Returned => Came::Answer,
-                vsphere::client::Came::Fault => Came::Fault,
-                vsphere::client::Came::Nothing => Came::Nothing,
-                vsphere::client::Came::Unreadable => Came::Unreadable,
+            let code = match came {
+                Came::Returned => "ok",
+                Came::Fault => "fault",
+                Came::Nothing => "no_answer",
+                Came::Unreadable => "unreadable",
             };
-            metrics.vcenter_called(method, came, took);
-            if method == LONG_POLL && came == Came::Answer {
+            metrics.vcenter_called(method, code, took);
+            if method == LONG_POLL && came == Came::Returned {
                 metrics.vcenter_answered(clock());
             }
         })

@@ -187,5 +187,11 @@ fn asks(node: &NodeName, record: &Record, effect: &Effect) {
 }
 
 fn waits(node: &NodeName, record: &Record, on: &WaitingOn) {
-    line!(info, node, record, waiting_on = on.kind(), "waiting for {on}");
+    line!(
+        info,
+        node,
+        record,
+        waiting_on = on.kind().name(),
+        "waiting for {on}"
+    );
 }

@@ -3,8 +3,12 @@
 //!
 //! Nothing here reads a clock, opens a connection or writes a log.
 
+#[macro_use]
+pub mod named;
+
 pub mod facts;
 pub mod ids;
 pub mod inventory;
 pub mod keys;
 pub mod maintenance;
+pub mod status;

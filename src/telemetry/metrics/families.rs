@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::actor::tell::Turn;
+use crate::status::TriggerKind;
 
 /// What all our metrics' names begin with.
 pub(super) const PREFIX: &str = "haulout";
@@ -270,10 +271,9 @@ impl Families {
     /// A counter that appears with its first event shows no increase for it, so those that alerts go by are there from
     /// the beginning.
     fn begin_at_zero(&self) {
-        for trigger in ["task", "host_state", "adopted", "stray"] {
-            let _ = self
-                .episodes_started
-                .get_or_create(&labels([("trigger", trigger)]));
+        for trigger in TriggerKind::ALL {
+            let trigger = labels([("trigger", trigger.name())]);
+            let _ = self.episodes_started.get_or_create(&trigger);
         }
         for result in ["success", "cancelled", "failed"] {
             for placement in ["migrated", "returned", "none"] {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::ids::{NAME_BYTES_MAX, is_name, is_object_name, is_traceparent_of};
 use crate::maintenance::clock::{Elapsed, Timer};
-use crate::maintenance::episode::{Episode, HostMark, MAX_REFUSALS, Phase};
+use crate::maintenance::episode::{Episode, HostMark, MAX_REFUSALS};
 
 /// The longest text that is kept, in characters. Ours are cut at a few hundred.
 const MAX_TEXT: usize = 4096;
@@ -46,7 +46,7 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
     let hosts = [
         Some(&episode.host),
         episode.moved_to.as_ref(),
-        target(&episode.phase),
+        episode.phase.target(),
     ];
     for host in hosts.into_iter().flatten() {
         host_is_sound(host)?;
@@ -95,20 +95,6 @@ fn host_is_sound(host: &HostMark) -> Result<(), String> {
     Ok(())
 }
 
-fn target(phase: &Phase) -> Option<&HostMark> {
-    match phase.at_work() {
-        Phase::Relocating { to } => Some(to),
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining
-        | Phase::Parked { .. } => None,
-    }
-}
-
 fn timers(episode: &Episode) -> impl Iterator<Item = &Timer> {
     let in_flight = &episode.in_flight;
     [in_flight.guest_shutdown.as_ref(), in_flight.power_off.as_ref()]
@@ -117,17 +103,10 @@ fn timers(episode: &Episode) -> impl Iterator<Item = &Timer> {
 }
 
 fn times(episode: &Episode) -> Vec<(&'static str, Timestamp)> {
-    let resumed = match &episode.phase {
-        Phase::Parked { resume_since, .. } => Some(("of the phase to resume", *resume_since)),
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::Relocating { .. }
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining => None,
-    };
+    let resumed = episode
+        .phase
+        .parked()
+        .map(|(_, since)| ("of the phase to resume", since));
     let own = [
         ("of the click", episode.trigger.clicked_at),
         ("of the beginning", episode.begun_at),
