@@ -20,16 +20,16 @@ use crate::config::TRACE_ID;
 use crate::ids::NodeName;
 use crate::inventory::record_of;
 use crate::keys::Keys;
-use crate::maintenance::episode::{Cordon, Episode, Phase, Record};
+use crate::maintenance::episode::{Cordon, Episode, Record};
 use crate::maintenance::record::{Annotations, read};
+use crate::status::PhaseKind;
 
 /// How a node stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodeState {
     pub(super) node: String,
-    /// `InService`, or the phase.
-    pub(super) state: String,
+    pub(super) state: PhaseKind,
     #[serde(skip)]
     pub(super) standing: Standing,
     /// Since when it stands so, RFC 3339.
@@ -112,6 +112,16 @@ pub(super) struct Reading {
 }
 
 impl Standing {
+    fn of(phase: PhaseKind) -> Self {
+        if phase == PhaseKind::InService {
+            Self::InService
+        } else if phase == PhaseKind::Parked {
+            Self::Stuck
+        } else {
+            Self::InMaintenance
+        }
+    }
+
     pub(super) fn code(self) -> u8 {
         match self {
             Self::InService => 0,
@@ -185,7 +195,8 @@ impl Reading {
         let record = node.map_or_else(|| self.copy(name), record_of);
         let mut state = NodeState {
             node: name.to_owned(),
-            state: record.phase_name().to_owned(),
+            state: record.kind(),
+            standing: Standing::of(record.kind()),
             trace: self.trace(name, &record),
             ..NodeState::default()
         };
@@ -209,18 +220,11 @@ impl Reading {
         match &record {
             Record::InService => {}
             Record::Python(python) => {
-                state.standing = Standing::InMaintenance;
                 state.host = Some(python.host.clone());
                 state.since = Some(python.since.to_string());
             }
-            Record::Unreadable { why } => {
-                state.standing = Standing::Stuck;
-                state.parked = Some(why.clone());
-            }
-            Record::Episode(episode) => {
-                state.standing = standing(&episode.phase);
-                self.tell_episode(&mut state, episode);
-            }
+            Record::Unreadable { why } => state.parked = Some(why.clone()),
+            Record::Episode(episode) => self.tell_episode(&mut state, episode),
         }
         // What waits before an episode has begun stands on the request only.
         if state.waiting_on.is_none() {
@@ -236,20 +240,9 @@ impl Reading {
         state.by_request = episode.trigger.request.is_some();
         state.host = Some(episode.host.name.to_string());
         state.since = Some(episode.since.to_string());
-        state.target = match &episode.phase {
-            Phase::Relocating { to } => Some(to.name.to_string()),
-            Phase::Queued
-            | Phase::Draining
-            | Phase::Drained
-            | Phase::ShuttingDown(_)
-            | Phase::AwaitingHost
-            | Phase::PoweringOn { .. }
-            | Phase::Rejoining
-            | Phase::Parked { .. } => episode.moved_to.as_ref().map(|host| host.name.to_string()),
-        };
-        if let Phase::Parked { reason, .. } = &episode.phase {
-            state.parked = Some(reason.to_string());
-        }
+        let target = episode.phase.target().or(episode.moved_to.as_ref());
+        state.target = target.map(ToString::to_string);
+        state.parked = episode.phase.parked().map(|(reason, _)| reason.to_string());
         let copy = name_of(&NodeName::new(state.node.clone()), &episode.id);
         let Some(object) = self.objects.iter().find(|object| object.name_any() == copy) else {
             return;
@@ -308,20 +301,6 @@ impl Reading {
     }
 }
 
-fn standing(phase: &Phase) -> Standing {
-    match phase {
-        Phase::Parked { .. } => Standing::Stuck,
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::Relocating { .. }
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining => Standing::InMaintenance,
-    }
-}
-
 fn cordoned_by(node: &Node, record: &Record) -> String {
     match record.episode().map(|episode| &episode.cordon) {
         Some(Cordon::Ours | Cordon::Adopted(_)) => "Haulout".to_owned(),
@@ -359,7 +338,7 @@ pub(super) fn table(states: &[NodeState], wide: bool, headers: bool, now: Timest
         let mut cells = vec![
             state.node.clone(),
             state.host.clone().unwrap_or_default(),
-            state.state.clone(),
+            state.state.to_string(),
             pods(state),
             waits,
             since(state.since.as_deref(), now),

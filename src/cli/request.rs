@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use anyhow::{anyhow, bail, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -22,8 +22,9 @@ use crate::cluster::maintenances::kind::{
 use crate::cluster::maintenances::{self, WriteError};
 use crate::cluster::pods::{SkipReason, Verdict, verdict};
 use crate::ids::{NodeName, RequestUid};
+use crate::status::{PhaseKind, PodState};
 
-/// How often a wait looks: the controller gathers what it writes for half a second, so more would see no more.
+/// How often a wait looks. The controller gathers what it writes for a second.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// After this long without a word in the status of a request, a person wants to hear that nobody answers.
@@ -78,60 +79,13 @@ pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
     if !args.wait {
         return Ok(0);
     }
-    let mut following = Following {
-        out,
+    let following = Following {
         is_for_people,
         node: args.node.clone(),
-        was_cordoned: before
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.unschedulable)
-            .unwrap_or(false),
+        was_cordoned: is_cordoned(&before),
         ..Following::new(out)
     };
-    let wait = async {
-        let began = Instant::now();
-        let mut is_answered = false;
-        loop {
-            let object = look::maintenance(&client, &made.name).await;
-            let object = match object {
-                Ok(object) => object,
-                Err(error) if error.is_absent() => bail!(
-                    "nodemaintenance.haulout.dev/{} was deleted before it was met",
-                    made.name
-                ),
-                Err(error) => {
-                    out.progress(&format!("{error}; looking again"));
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                    continue;
-                }
-            };
-            let status = object.status.clone().unwrap_or_default();
-            if status.conditions.is_empty() && !is_answered && began.elapsed() > NOBODY_ANSWERS {
-                is_answered = true;
-                out.progress("no controller has answered yet: is one running that takes care of this node?");
-            }
-            let pods = drain::list(
-                &client,
-                &NodeName::new(args.node.clone()),
-                &DrainSettings::default(),
-            )
-            .await;
-            let cordoned = look::node(&client, &args.node)
-                .await
-                .is_ok_and(|node| node.spec.and_then(|spec| spec.unschedulable).unwrap_or(false));
-            following.see(
-                cordoned,
-                pods.as_deref().unwrap_or_default(),
-                pods.is_ok(),
-                &status,
-            )?;
-            if let Some(end) = end(&status) {
-                return end.map_err(|why| anyhow::anyhow!("{}: {why}", made.name));
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-    };
+    let wait = follow(&client, &made.name, following);
     match args.timeout {
         0 => wait.await?,
         seconds => match tokio::time::timeout(Duration::from_secs(seconds), wait).await {
@@ -143,8 +97,48 @@ pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
             ),
         },
     }
-    following.end()?;
     Ok(0)
+}
+
+/// Tells how the request `name` goes until it is met.
+async fn follow(client: &kube::Client, name: &str, mut following: Following) -> anyhow::Result<()> {
+    let out = following.out;
+    let node = NodeName::new(following.node.clone());
+    let began = Instant::now();
+    let mut is_silence_told = false;
+    loop {
+        let object = match look::maintenance(client, name).await {
+            Ok(object) => object,
+            Err(error) if error.is_absent() => {
+                bail!("nodemaintenance.haulout.dev/{name} was deleted before it was met")
+            }
+            Err(error) => {
+                out.progress(&format!("{error}; looking again"));
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
+        };
+        let status = object.status.unwrap_or_default();
+        if status.conditions.is_empty() && !is_silence_told && began.elapsed() > NOBODY_ANSWERS {
+            is_silence_told = true;
+            out.progress("no controller has answered yet: is one running that takes care of this node?");
+        }
+        let pods = drain::list(client, &node, &DrainSettings::default()).await.ok();
+        let cordoned = look::node(client, node.as_str())
+            .await
+            .is_ok_and(|node| is_cordoned(&node));
+        following.see(cordoned, pods.as_deref(), &status)?;
+        if let Some(end) = end(&status) {
+            end.map_err(|why| anyhow!("{name}: {why}"))?;
+            return following.drained();
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn is_cordoned(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    spec.and_then(|spec| spec.unschedulable).unwrap_or(false)
 }
 
 /// How a request has ended, if it has: by its condition `Succeeded`.
@@ -196,16 +190,17 @@ impl Following {
         }
     }
 
-    /// Tells what is new.
+    /// Tells what is new. `pods` is `None` where they could not be listed.
     fn see(
         &mut self,
         cordoned: bool,
-        pods: &[Pod],
-        is_listed: bool,
+        pods: Option<&[Pod]>,
         status: &NodeMaintenanceStatus,
     ) -> anyhow::Result<()> {
-        let state = status.state.clone().unwrap_or_default();
-        if !self.cordon_told && cordoned && !state.is_empty() && state != "Queued" {
+        let has_ended = status.ended_at.is_some();
+        let phase: Option<PhaseKind> = status.state.as_deref().and_then(|state| state.parse().ok());
+        let is_begun = has_ended || phase.is_some_and(|phase| phase != PhaseKind::Queued);
+        if !self.cordon_told && cordoned && is_begun {
             self.cordon_told = true;
             let words = if self.was_cordoned {
                 "already cordoned"
@@ -213,14 +208,34 @@ impl Following {
                 "cordoned"
             };
             self.result(&format!("node/{} {words}", self.node))?;
-            self.warn_of_daemon_sets(pods);
+            self.warn_of_daemon_sets(pods.unwrap_or_default());
         }
-        if self.cordon_told && is_listed {
+        if let Some(pods) = pods.filter(|_| self.cordon_told) {
             self.see_pods(pods);
         }
+        self.see_held(status);
+        let is_past_drain = has_ended || phase.is_some_and(|phase| !phase.is_before_drained());
+        if self.cordon_told && is_past_drain {
+            self.drained()?;
+        }
+        if self.drained_told && self.state != status.state && phase != Some(PhaseKind::Drained) {
+            let state = status.state.as_deref().unwrap_or_default();
+            self.out.progress(&plain(&format!("node/{} {state}", self.node)));
+        }
+        self.state.clone_from(&status.state);
+        self.see_stalled(status);
+        if self.drained_told && !cordoned && has_ended && !self.uncordoned_told {
+            self.uncordoned_told = true;
+            self.result(&format!("node/{} uncordoned", self.node))?;
+        }
+        Ok(())
+    }
+
+    /// Tells which pods are held back, and why.
+    fn see_held(&mut self, status: &NodeMaintenanceStatus) {
         for pod in &status.pods {
+            let is_leaving = pod.state.parse() == Ok(PodState::Terminating);
             let name = format!("{}/{}", pod.namespace, pod.name);
-            let is_leaving = pod.reason == "it is terminating";
             if !is_leaving && self.held.get(&name) != Some(&pod.reason) {
                 self.out.progress(&plain(&format!(
                     "error when evicting pods/{:?} -n {:?} (will retry): {}",
@@ -229,33 +244,17 @@ impl Following {
                 self.held.insert(name, pod.reason.clone());
             }
         }
-        let is_past_drain = !matches!(state.as_str(), "" | "Queued" | "Draining" | "Parked");
-        if self.cordon_told && is_past_drain && !self.drained_told {
-            self.drained_told = true;
-            self.result(&format!("node/{} drained", self.node))?;
+    }
+
+    fn see_stalled(&mut self, status: &NodeMaintenanceStatus) {
+        let mut conditions = status.conditions.iter();
+        let stalled = conditions.find(|it| it.type_ == "Stalled" && it.status == "True");
+        let stalled = stalled.map(|condition| condition.message.clone());
+        if let Some(why) = stalled.as_ref().filter(|_| stalled != self.stalled) {
+            self.out
+                .progress(&plain(&format!("node/{} cannot go on: {why}", self.node)));
         }
-        if self.drained_told && self.state.as_deref() != Some(&state) && state != "Drained" {
-            self.out.progress(&plain(&format!("node/{} {state}", self.node)));
-        }
-        self.state = Some(state);
-        let stalled = status
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == "Stalled" && condition.status == "True")
-            .map(|condition| condition.message.clone());
-        if stalled != self.stalled {
-            if let Some(why) = &stalled {
-                self.out
-                    .progress(&plain(&format!("node/{} cannot go on: {why}", self.node)));
-            }
-            self.stalled = stalled;
-        }
-        let is_back = self.drained_told && !cordoned && status.ended_at.is_some();
-        if is_back && !self.uncordoned_told {
-            self.uncordoned_told = true;
-            self.result(&format!("node/{} uncordoned", self.node))?;
-        }
-        Ok(())
+        self.stalled = stalled;
     }
 
     fn see_pods(&mut self, pods: &[Pod]) {
@@ -293,10 +292,8 @@ impl Following {
         }
     }
 
-    /// The node has come to where it was wanted.
-    fn end(&mut self) -> anyhow::Result<()> {
-        if !self.drained_told {
-            self.drained_told = true;
+    fn drained(&mut self) -> anyhow::Result<()> {
+        if !std::mem::replace(&mut self.drained_told, true) {
             self.result(&format!("node/{} drained", self.node))?;
         }
         Ok(())
@@ -404,4 +401,27 @@ pub(super) async fn approve(args: OfNode, out: Out) -> anyhow::Result<u8> {
         }
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::maintenances::kind::PendingPod;
+
+    #[test]
+    fn only_pods_that_are_held_back_are_told_however_the_reason_reads() {
+        let mut following = Following::new(Out::new());
+        let pods = PodState::ALL.iter().map(|state| PendingPod {
+            namespace: "ml".to_owned(),
+            name: state.name().to_lowercase(),
+            state: state.name().to_owned(),
+            reason: "some words".to_owned(),
+        });
+        following.see_held(&NodeMaintenanceStatus {
+            pods: pods.collect(),
+            ..NodeMaintenanceStatus::default()
+        });
+        let held: Vec<&str> = following.held.keys().map(String::as_str).collect();
+        assert_eq!(held, ["ml/heldbybudget", "ml/migrating", "ml/notasked", "ml/refused"]);
+    }
 }

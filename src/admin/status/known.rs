@@ -255,7 +255,7 @@ impl OfNode {
         if let Some(story) = self.story.as_mut().filter(|story| story.ended.is_none()) {
             if !is_same {
                 close(&mut story.waits, now);
-                push(&mut story.waits, State::Waiting, on.kind(), now);
+                push(&mut story.waits, State::Waiting, on.kind().name(), now);
             }
             self.step(now, format!("waits for {on}"));
         }

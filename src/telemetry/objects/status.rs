@@ -9,7 +9,7 @@ use super::OfNode;
 use crate::cluster::maintenances::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, Waiting};
 use crate::cluster::update::{AskedAction, Maintenance};
 use crate::maintenance::episode::{Ended, Episode, Phase, Record};
-use crate::maintenance::observed::{DrainReport, PodLeft, PodLeftBecause};
+use crate::maintenance::observed::DrainReport;
 use crate::maintenance::record;
 use crate::maintenance::waiting::WaitingOn;
 
@@ -207,7 +207,7 @@ fn shown(object: &Maintenance, seen: &OfNode, episode: &Episode, now: Timestamp)
     status.started_at = Some(text(episode.begun_at));
     match &seen.waits {
         Some(on) => {
-            let since = waiting_since(&status, &camel(on.kind()), &on.to_string(), now);
+            let since = waiting_since(&status, on.kind().variant(), &on.to_string(), now);
             status.waiting_on = Some(since);
         }
         None => status.waiting_on = None,
@@ -238,7 +238,8 @@ fn drained(status: &mut NodeMaintenanceStatus, report: Option<&DrainReport>, pha
         status.pods.push(PendingPod {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
-            reason: reason(pod),
+            state: pod.why.state().name().to_owned(),
+            reason: pod.why.to_string(),
         });
     }
     let left = u32::try_from(report.left.len()).unwrap_or(u32::MAX);
@@ -247,21 +248,6 @@ fn drained(status: &mut NodeMaintenanceStatus, report: Option<&DrainReport>, pha
     let gone = u64::from(all.saturating_sub(left));
     let percent = (gone * 100).checked_div(u64::from(all)).unwrap_or(100);
     status.drain_progress = u32::try_from(percent).ok();
-}
-
-fn reason(pod: &PodLeft) -> String {
-    match &pod.why {
-        PodLeftBecause::Leaving => "it is terminating".to_owned(),
-        PodLeftBecause::Budget { names, .. } if names.is_empty() => {
-            "a PodDisruptionBudget allows no disruption".to_owned()
-        }
-        PodLeftBecause::Budget { names, .. } => {
-            format!("PodDisruptionBudget {} allows no disruption", names.join(", "))
-        }
-        PodLeftBecause::Refused { said } => format!("its eviction was refused: {said}"),
-        PodLeftBecause::Migrating { said } => format!("its VM is being migrated live: {said}"),
-        PodLeftBecause::NotReached => "its eviction has not been asked for yet".to_owned(),
-    }
 }
 
 /// Adds the phases of an episode that have begun and are not written yet.
@@ -401,19 +387,6 @@ fn judged(
         })
         .collect();
     status
-}
-
-/// `node-ready` as `NodeReady`: a condition's reason is one word.
-fn camel(kind: &str) -> String {
-    kind.split('-')
-        .map(|word| {
-            let mut letters = word.chars();
-            letters
-                .next()
-                .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
-                .unwrap_or_default()
-        })
-        .collect()
 }
 
 /// Kubernetes keeps whole seconds; a finer time would differ from what it gives back.

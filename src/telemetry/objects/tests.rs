@@ -353,10 +353,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     assert_eq!((status.total_pods, status.eviction_pods), (Some(5), Some(2)));
     assert_eq!(status.drain_progress, Some(50));
     assert_eq!(status.pending_pods, ["ml/b"]);
-    assert_eq!(
-        status.pods[0].reason,
-        "PodDisruptionBudget train allows no disruption"
-    );
+    assert_eq!(status.pods[0].reason, "held by PodDisruptionBudget train");
     assert_eq!(is(status, "Reconciling"), "True");
 
     let drained = Record::Episode(Arc::new(episode(Phase::Drained, 9)));

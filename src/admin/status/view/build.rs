@@ -197,7 +197,7 @@ fn node_row(name: &NodeName, of_node: &OfNode, history: &[Maintenance]) -> Optio
 /// What it waits for, as its actor tells, or else, in a replica that stands by, as the leader has written.
 fn waits(of_node: &OfNode, history: &[Maintenance]) -> Option<Waits> {
     let told = of_node.waits.as_ref().map(|wait| Waits {
-        reason: wait.on.kind().to_owned(),
+        reason: wait.on.kind().name().to_owned(),
         message: wait.on.to_string(),
         since: Some(wait.since),
     });
@@ -540,24 +540,9 @@ fn pods(left: &[PodLeft]) -> Pods {
             .take(PODS)
             .map(|pod| PodRow {
                 name: pod.name.clone(),
-                why: why(&pod.why),
+                why: pod.why.to_string(),
             })
             .collect(),
-    }
-}
-
-fn why(why: &PodLeftBecause) -> String {
-    match why {
-        PodLeftBecause::Leaving => "terminating".to_owned(),
-        PodLeftBecause::Budget { names, said } if names.is_empty() => {
-            format!("a PodDisruptionBudget allows no disruption: {said}")
-        }
-        PodLeftBecause::Budget { names, said } => {
-            format!("held by PodDisruptionBudget {}: {said}", names.join(", "))
-        }
-        PodLeftBecause::Migrating { said } => format!("its VM is being migrated live: {said}"),
-        PodLeftBecause::Refused { said } => format!("its eviction was refused: {said}"),
-        PodLeftBecause::NotReached => "its eviction has not been asked for yet".to_owned(),
     }
 }
 
