@@ -27,9 +27,9 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use kube::CustomResourceExt as _;
 
 use crate::cluster::client::Access;
-use crate::cluster::maintenances::kind::{MaintenanceAction, NodeMaintenance};
 use crate::config::Args;
 use crate::keys;
+use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
 
 pub use verbs::perform;
 

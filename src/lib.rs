@@ -20,10 +20,12 @@ pub mod gate;
 
 pub mod cluster;
 
+pub mod nodemaintenance;
+
 pub mod actor;
 pub mod world;
 
-pub mod admin;
+mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;

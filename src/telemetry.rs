@@ -4,11 +4,10 @@ pub mod events;
 pub mod link;
 pub mod log;
 pub mod metrics;
-pub mod objects;
 pub mod trace;
 
 #[cfg(test)]
-mod stand_in;
+pub(crate) mod stand_in;
 
 use std::time::Duration;
 

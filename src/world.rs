@@ -16,7 +16,6 @@ use crate::cluster::client;
 use crate::cluster::drain::{self, DrainSettings, Mode, Order, Why};
 use crate::cluster::events::{Event, Publisher, Regarding, Severity};
 use crate::cluster::facts::GpuResources;
-use crate::cluster::maintenances;
 use crate::cluster::node::{self, NodePatch, PatchError};
 use crate::cluster::update::{Maintenances, Marks, Node, Update};
 use crate::gate::{Errand, Gate, Permit, Shut};
@@ -34,6 +33,7 @@ use crate::maintenance::observed::{
 use crate::maintenance::placement::{Held, Hold, Reading};
 use crate::maintenance::record;
 use crate::maintenance::trail::Last;
+use crate::nodemaintenance::api as maintenances;
 use crate::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
 use crate::vsphere::update::{Claim, ClaimedDevice, Surveyed, UnreadableVm};
 

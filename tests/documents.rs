@@ -13,7 +13,6 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use haulout::cli::Cli;
-use haulout::cluster::maintenances::kind::NodeMaintenance;
 use haulout::cluster::rights;
 use haulout::config::{Args, Config};
 use haulout::ids::{NodeName, RequestUid};
@@ -23,6 +22,7 @@ use haulout::maintenance::observed::{HostState, Limit, PodLeft, PodLeftBecause};
 use haulout::maintenance::placement::{Refused, Why};
 use haulout::maintenance::request::{Action, RequestMark};
 use haulout::maintenance::waiting::{ParkReason, WaitingOn};
+use haulout::nodemaintenance::kind::NodeMaintenance;
 use haulout::telemetry::events::Reason;
 use haulout::telemetry::metrics::ALL;
 use haulout::vsphere::privileges;

@@ -1,6 +1,7 @@
 //! Those who look on while the hub works, and show it to whoever asks: the metrics, the health checks and the
 //! status page.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -13,9 +14,9 @@ use crate::cluster::lease::Standing;
 use crate::cluster::update as cluster;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::observed::Pictures;
+use crate::nodemaintenance::objects::Objects;
 use crate::status::NodeStatuses;
 use crate::telemetry::metrics::{Degraded, Metrics};
-use crate::telemetry::objects::Objects;
 use crate::telemetry::trace::Traces;
 use crate::vsphere::client::{Came, OnAnswer};
 use crate::vsphere::update::Update;
@@ -142,10 +143,10 @@ impl Onlookers {
         let statuses = NodeStatuses::of(pictures);
         self.metrics.show(&statuses);
         if let Some(objects) = &self.objects {
-            objects.show(pictures);
+            objects.show(&statuses);
         }
         if let Some(status) = &self.status {
-            status.show(pictures);
+            status.show(&statuses, pictures.hosts.clone());
             if pictures.are_all {
                 status.show_hosts(inventory.hosts_of_ours());
             }
@@ -194,12 +195,12 @@ impl Onlookers {
         if self.objects.is_none() && self.status.is_none() {
             return;
         }
-        let looks = Pictures::all(inventory.looks());
+        let statuses = NodeStatuses::of(&Pictures::all(inventory.looks()));
         if let Some(objects) = &self.objects {
-            objects.show(&looks);
+            objects.show(&statuses);
         }
         if let Some(status) = &self.status {
-            status.show(&looks);
+            status.show(&statuses, BTreeMap::new());
             status.show_hosts(inventory.hosts_of_ours());
         }
     }

@@ -11,10 +11,6 @@ use super::age::age;
 use super::table::Table;
 use crate::cluster::facts::{GpuResources, node_facts};
 use crate::cluster::look;
-use crate::cluster::maintenances::kind::{
-    NodeMaintenance, NodeMaintenanceStatus, Origin, PendingPod, PhaseTimes, Waiting,
-};
-use crate::cluster::maintenances::{concerns, name_of};
 use crate::cluster::update::Node;
 use crate::config::TRACE_ID;
 use crate::ids::NodeName;
@@ -22,6 +18,11 @@ use crate::inventory::record_of;
 use crate::keys::Keys;
 use crate::maintenance::episode::{Cordon, Episode, Record};
 use crate::maintenance::record::{Annotations, read};
+use crate::nodemaintenance;
+use crate::nodemaintenance::api::{concerns, name_of};
+use crate::nodemaintenance::kind::{
+    NodeMaintenance, NodeMaintenanceStatus, Origin, PendingPod, PhaseTimes, Waiting,
+};
 use crate::status::PhaseKind;
 
 /// How a node stands.
@@ -137,7 +138,7 @@ pub(super) async fn read_nodes(
     marks: &MarksArgs,
     only: Option<&str>,
 ) -> anyhow::Result<Reading> {
-    let objects = look::maintenances(client).await?;
+    let objects = nodemaintenance::look::all(client).await?;
     let gpus = GpuResources::parse(&marks.gpu_resources)?;
     let keys = Keys::under(&marks.annotation_prefix);
     let nodes = match only {

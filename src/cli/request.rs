@@ -16,12 +16,11 @@ use crate::cluster::answer::plain;
 use crate::cluster::client::connect_by;
 use crate::cluster::drain::{self, DrainSettings};
 use crate::cluster::look;
-use crate::cluster::maintenances::kind::{
-    MaintenanceAction, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
-};
-use crate::cluster::maintenances::{self, WriteError};
 use crate::cluster::pods::{SkipReason, Verdict, verdict};
 use crate::ids::{NodeName, RequestUid};
+use crate::nodemaintenance;
+use crate::nodemaintenance::api::{self, WriteError};
+use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin};
 use crate::status::{PhaseKind, PodState};
 
 /// How often a wait looks. The controller gathers what it writes for a second.
@@ -54,7 +53,7 @@ pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
         target_host: args.target_host.clone(),
         ..NodeMaintenanceSpec::default()
     };
-    let made = match maintenances::request(&client, spec).await {
+    let made = match api::request(&client, spec).await {
         Err(WriteError::Gone { said, .. }) => bail!(
             "the kind NodeMaintenance is not installed ({said}); install it by: haulout crd | kubectl apply -f -"
         ),
@@ -107,7 +106,7 @@ async fn follow(client: &kube::Client, name: &str, mut following: Following) -> 
     let began = Instant::now();
     let mut is_silence_told = false;
     loop {
-        let object = match look::maintenance(client, name).await {
+        let object = match nodemaintenance::look::one(client, name).await {
             Ok(object) => object,
             Err(error) if error.is_absent() => {
                 bail!("nodemaintenance.haulout.dev/{name} was deleted before it was met")
@@ -340,7 +339,7 @@ pub(super) async fn resume(args: OfNode, out: Out) -> anyhow::Result<u8> {
             continue;
         }
         let uid = RequestUid::new(object.uid().unwrap_or_default());
-        maintenances::take_back(&client, &object.name_any(), &uid).await?;
+        api::take_back(&client, &object.name_any(), &uid).await?;
         resumed.deleted.push(object.name_any());
     }
     if let Some(text) = show::for_programs(args.output.output, &resumed)? {
@@ -406,7 +405,7 @@ pub(super) async fn approve(args: OfNode, out: Out) -> anyhow::Result<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::maintenances::kind::PendingPod;
+    use crate::nodemaintenance::kind::PendingPod;
 
     #[test]
     fn only_pods_that_are_held_back_are_told_however_the_reason_reads() {
@@ -422,6 +421,9 @@ mod tests {
             ..NodeMaintenanceStatus::default()
         });
         let held: Vec<&str> = following.held.keys().map(String::as_str).collect();
-        assert_eq!(held, ["ml/heldbybudget", "ml/migrating", "ml/notasked", "ml/refused"]);
+        assert_eq!(
+            held,
+            ["ml/heldbybudget", "ml/migrating", "ml/notasked", "ml/refused"]
+        );
     }
 }

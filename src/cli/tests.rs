@@ -7,7 +7,7 @@ use super::nodes::{NodeState, Standing, Trace};
 use super::out::Paint;
 use super::plan::{NodePlan, Place, Plan, PodPlan};
 use super::*;
-use crate::cluster::maintenances::kind::{PendingPod, PhaseTimes, Waiting};
+use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, Waiting};
 use crate::status::PhaseKind;
 
 fn at(time: &str) -> Timestamp {

@@ -1,10 +1,5 @@
-//! NodeMaintenance objects: requests of people, and the second copy of each episode's record.
-//!
-//! They are watched like Nodes. Their status is ours alone to write; a person's part is the spec.
-
-mod kept;
-pub mod kind;
-pub mod watch;
+//! Reads the facts of a NodeMaintenance, and writes, creates and deletes objects. Their status is ours alone to write; a person's
+//! part is the spec.
 
 use std::time::Duration;
 
@@ -15,15 +10,15 @@ use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 use thiserror::Error;
 
-use super::answer::{self, Refusal};
-use super::update::{Asked, AskedAction, Maintenance, Role};
-use crate::gate::Permit;
-use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
-use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
-use kind::{
+use super::kind::{
     DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus,
     Origin,
 };
+use crate::cluster::answer::{self, Refusal};
+use crate::cluster::update::{Asked, AskedAction, Maintenance, Role};
+use crate::gate::Permit;
+use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
+use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
 
 /// For one write. The kube-apiserver answers within milliseconds or is in trouble.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
