@@ -10,10 +10,12 @@
 mod age;
 mod check;
 mod export;
+mod follow;
 mod nodes;
 mod out;
 mod picture;
 mod plan;
+mod reading;
 mod request;
 mod show;
 mod status;

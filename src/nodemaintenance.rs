@@ -5,13 +5,14 @@
 //! statuses, transitions ──▶ objects: what is due ──▶ writer ─▶ api  (to the kube-apiserver)
 //! ```
 
-pub mod api;
+pub(crate) mod api;
 mod history;
+mod judgement;
 mod kept;
 pub mod kind;
-pub mod look;
-pub mod objects;
+pub(crate) mod look;
+pub(crate) mod objects;
 mod refused;
 mod status;
-pub mod watch;
-pub mod writer;
+pub(crate) mod watch;
+pub(crate) mod writer;

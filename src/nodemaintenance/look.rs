@@ -10,9 +10,6 @@ use crate::cluster::answer;
 use crate::cluster::look::{DEADLINE, LookError, list};
 
 /// All NodeMaintenance objects; none where the kind is not installed.
-///
-/// # Errors
-/// When they cannot be listed.
 pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, LookError> {
     let listed = list(
         Api::all(client.clone()),
@@ -26,9 +23,6 @@ pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, LookErro
 }
 
 /// One NodeMaintenance.
-///
-/// # Errors
-/// When it is not there, or cannot be read.
 pub async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, LookError> {
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     answer::within(DEADLINE, objects.get(name))
@@ -37,9 +31,6 @@ pub async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, L
 }
 
 /// The definition of the kind NodeMaintenance as it is installed.
-///
-/// # Errors
-/// When it is not, or cannot be read.
 pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, LookError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     answer::within(DEADLINE, definitions.get(NodeMaintenance::crd_name()))

@@ -39,27 +39,18 @@ const COUNTED: usize = 2;
 pub enum Write {
     /// An episode has no object yet.
     Create {
-        /// Its name.
         name: String,
-        /// What it is to say.
         spec: Box<NodeMaintenanceSpec>,
     },
     /// An object's status does not say what is so.
     Status {
-        /// The name of the object.
         name: String,
-        /// Which of the objects of that name.
         uid: RequestUid,
         /// What of it is to change: a merge patch.
         changes: Value,
     },
     /// An ended episode beyond those that are kept.
-    Delete {
-        /// The name of the object.
-        name: String,
-        /// Which of the objects of that name.
-        uid: RequestUid,
-    },
+    Delete { name: String, uid: RequestUid },
 }
 
 impl Write {

@@ -28,7 +28,7 @@ use crate::maintenance::finding::{Finding, Found};
 use crate::maintenance::observed::Outcome;
 use crate::maintenance::waiting::ParkReason;
 use crate::status::{NodeStatuses, TriggerKind};
-use families::{Families, Histogram, Labels, PREFIX, labels};
+use families::{Counters, Families, Histogram, Labels, PREFIX, labels};
 use picture::Picture;
 
 /// All metrics of the process.
@@ -114,8 +114,7 @@ impl Metrics {
         } = &finding.found
             && let Some(reason) = self.picture.lock().cuts_power(&finding.node, task)
         {
-            let reason = labels([("reason", reason)]);
-            self.families.forced_poweroffs.get_or_create(&reason).inc();
+            inc(&self.families.forced_poweroffs, [("reason", reason)]);
         }
     }
 
@@ -146,10 +145,8 @@ impl Metrics {
     /// Takes whether the controller goes on without this part of it.
     pub fn degraded(&self, part: Degraded, is_degraded: bool) {
         let reason = labels([("reason", part.name())]);
-        self.families
-            .degraded
-            .get_or_create(&reason)
-            .set(i64::from(is_degraded));
+        let degraded = self.families.degraded.get_or_create(&reason);
+        degraded.set(i64::from(is_degraded));
     }
 
     /// Takes how many writes of NodeMaintenance objects were refused or not answered.
@@ -163,8 +160,7 @@ impl Metrics {
     }
 
     fn decided(&self, decision: &'static str) {
-        let decision = labels([("decision", decision)]);
-        self.families.decisions.get_or_create(&decision).inc();
+        inc(&self.families.decisions, [("decision", decision)]);
     }
 
     fn recorded(&self, before: &Record, transition: &Transition, at: Timestamp) {
@@ -201,8 +197,7 @@ impl Metrics {
 
     fn began(&self, episode: &Episode, at: Timestamp) {
         let trigger = episode.trigger_kind();
-        let counted = labels([("trigger", trigger.name())]);
-        self.families.episodes_started.get_or_create(&counted).inc();
+        inc(&self.families.episodes_started, [("trigger", trigger.name())]);
         if let Some(source) = episode.trigger.detection {
             // A click from before the process tells how long nobody listened, not how long listening takes.
             let source = labels([("source", source.name())]);
@@ -221,8 +216,8 @@ impl Metrics {
             (None, true) => "returned",
             (None, false) => "none",
         };
-        let both = labels([("result", result), ("placement", placement)]);
-        self.families.episodes_finished.get_or_create(&both).inc();
+        let both = [("result", result), ("placement", placement)];
+        inc(&self.families.episodes_finished, both);
         let result = labels([("result", result)]);
         let duration = self.families.episode_duration.get_or_create(&result);
         observe(&duration, episode.begun_at, at, episode);
@@ -289,6 +284,10 @@ fn result_of_phase(next: Option<&Episode>, ended: Option<Ended>) -> &'static str
         None if *phase == Phase::ShuttingDown(DrainEnd::TimedOut) => "timeout",
         None => "success",
     }
+}
+
+fn inc<const N: usize>(counters: &Counters, pairs: [(&'static str, &'static str); N]) {
+    counters.get_or_create(&labels(pairs)).inc();
 }
 
 /// Counts the time between the two, which clocks that differ may turn around: then it is none.

@@ -17,8 +17,8 @@ use crate::ids::{NodeUid, TaskRef, VmRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Cordon, Detection, Ended, Episode, HostMark, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, DrainReport, Limit, NodeSeen, Observed, Pictures, PodLeft, PodLeftBecause, PowerSeen, Sight,
-    VmFacts, VmSeen, Wishes,
+    Admission, CordonedBy, DrainReport, Limit, NodeSeen, Observed, Pictures, PodLeft, PodLeftBecause,
+    PowerSeen, Sight, VmFacts, VmSeen, Wishes,
 };
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::PhaseKind;

@@ -394,7 +394,9 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
         sight(Record::Episode(Arc::new(episode(phase, 1))), None, Some(report))
     };
     let show = |cluster: &Cluster, sights: &BTreeMap<NodeName, Sight>| {
-        cluster.objects.show(&NodeStatuses::of(&Pictures::all(sights.clone())));
+        cluster
+            .objects
+            .show(&NodeStatuses::of(&Pictures::all(sights.clone())));
     };
     let is_woken = |cluster: &Cluster| cluster.objects.changed().now_or_never().is_some();
     let all = |left| names.map(|name| (NodeName::new(name), with(Phase::Draining, left)));

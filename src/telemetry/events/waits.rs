@@ -21,72 +21,46 @@ pub(super) fn of(
     known: &OfNode,
     now: Timestamp,
 ) -> Option<(Reason, String, String)> {
-    let waiting = || format!("Waiting for {on}");
-    match on {
+    let note = format!("Waiting for {on}");
+    let (reason, detail) = match on {
         // Who is before it changes all the time, and that it waits is one fact.
-        WaitingOn::Slot { .. } => Some((Reason::MaintenanceQueued, waiting(), String::new())),
-        WaitingOn::Pods(left) => blocked(left).or_else(|| refused(left)),
-        WaitingOn::DrainHeld(_) => Some((
-            Reason::DrainTimedOut,
-            format!(
-                "Not drained in time, and its power is not cut on pods. {}",
-                waiting()
-            ),
-            String::new(),
-        )),
-        WaitingOn::Task(EffectKind::PowerOff) => Some(power_cut(episode, known, now)),
+        WaitingOn::Slot { .. } => (Reason::MaintenanceQueued, String::new()),
+        WaitingOn::Pods(left) => return blocked(left).or_else(|| refused(left)),
+        WaitingOn::DrainHeld(_) => {
+            let note = format!("Not drained in time, and its power is not cut on pods. {note}");
+            return Some((Reason::DrainTimedOut, note, String::new()));
+        }
+        WaitingOn::Task(EffectKind::PowerOff) => return Some(power_cut(episode, known, now)),
         WaitingOn::Retry { effect, said, at } => {
-            let is_drain = *effect == EffectKind::DrainRound;
-            let reason = if is_drain {
-                Reason::EvictionRefused
-            } else {
-                Reason::VCenterRequestFailed
-            };
             let what = effect.words();
             let note = format!("Could not {what}: {said}; the next try is at {at:.0}");
-            Some((reason, note, format!("{what} {said}")))
+            let reason = match effect {
+                EffectKind::DrainRound => Reason::EvictionRefused,
+                EffectKind::ShutdownGuest
+                | EffectKind::PowerOff
+                | EffectKind::Survey
+                | EffectKind::Relocate
+                | EffectKind::PowerOn => Reason::VCenterRequestFailed,
+            };
+            return Some((reason, note, format!("{what} {said}")));
         }
-        WaitingOn::HostVisible { host, state } => {
-            Some((Reason::HostNotVisible, waiting(), format!("{host} {state}")))
-        }
-        WaitingOn::HostExit { host, refused, .. } if refused.is_empty() => Some((
-            Reason::WaitingForHost,
-            format!("Waiting for ESXi host {host} to be back in service"),
-            host.clone(),
-        )),
-        WaitingOn::HostExit { host, refused, .. } => {
-            let elsewhere = elsewhere(refused);
-            Some((
-                Reason::NoCompatibleHost,
-                format!(
-                    "No other host can take the VM: {elsewhere}. Waiting for ESXi host {host} to be back in service"
-                ),
-                elsewhere,
-            ))
-        }
-        WaitingOn::MaintenanceRetry { said, .. } => {
-            Some((Reason::MaintenanceInterrupted, waiting(), said.clone()))
-        }
-        WaitingOn::PowerOnPause { losses, .. } => Some((Reason::VMPowerLost, waiting(), losses.to_string())),
-        WaitingOn::OtherRelease { release } => Some((Reason::MaintenanceParked, waiting(), release.clone())),
-        WaitingOn::Approval => Some((Reason::ApprovalNeeded, waiting(), String::new())),
-        WaitingOn::Skip => Some((Reason::MaintenanceSkipped, waiting(), String::new())),
+        WaitingOn::HostVisible { host, state } => (Reason::HostNotVisible, format!("{host} {state}")),
+        WaitingOn::HostExit { host, refused, .. } => return Some(host_exit(host, refused)),
+        WaitingOn::MaintenanceRetry { said, .. } => (Reason::MaintenanceInterrupted, said.clone()),
+        WaitingOn::PowerOnPause { losses, .. } => (Reason::VMPowerLost, losses.to_string()),
+        WaitingOn::OtherRelease { release } => (Reason::MaintenanceParked, release.clone()),
+        WaitingOn::Approval => (Reason::ApprovalNeeded, String::new()),
+        WaitingOn::Skip => (Reason::MaintenanceSkipped, String::new()),
         WaitingOn::Place { request, refused } => {
-            let elsewhere = elsewhere(refused);
-            Some((
-                Reason::NoCompatibleHost,
-                format!(
-                    "No host can take the VM, as NodeMaintenance {} asks: {elsewhere}",
-                    request.name
-                ),
-                elsewhere,
-            ))
+            let (elsewhere, request) = (elsewhere(refused), &request.name);
+            let note = format!("No host can take the VM, as NodeMaintenance {request} asks: {elsewhere}");
+            return Some((Reason::NoCompatibleHost, note, elsewhere));
         }
-        WaitingOn::Question(text) => Some((Reason::VMQuestionPending, waiting(), text.clone())),
+        WaitingOn::Question(text) => (Reason::VMQuestionPending, text.clone()),
         // The record's own change of phase has told it already, in the same words.
         WaitingOn::Parked(reason) => {
             let (reason, note) = parked(reason);
-            Some((reason, note.clone(), note))
+            return Some((reason, note.clone(), note));
         }
         WaitingOn::Task(_)
         | WaitingOn::Vcenter { .. }
@@ -104,8 +78,19 @@ pub(super) fn of(
         | WaitingOn::Survey
         | WaitingOn::PowerState
         | WaitingOn::NodeReady { .. }
-        | WaitingOn::Gpus { .. } => None,
+        | WaitingOn::Gpus { .. } => return None,
+    };
+    Some((reason, note, detail))
+}
+
+fn host_exit(host: &str, refused: &[Refused]) -> (Reason, String, String) {
+    let waits = format!("Waiting for ESXi host {host} to be back in service");
+    if refused.is_empty() {
+        return (Reason::WaitingForHost, waits, host.to_owned());
     }
+    let elsewhere = elsewhere(refused);
+    let note = format!("No other host can take the VM: {elsewhere}. {waits}");
+    (Reason::NoCompatibleHost, note, elsewhere)
 }
 
 /// Cluster API's words, which people know. The same budgets are one fact, however many of their pods come and go, and

@@ -15,17 +15,12 @@ pub use sentences::{BUDGET, few, few_by};
 
 /// What a node is waiting for.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the names of most fields say all")]
 pub enum WaitingOn {
     /// vCenter's stream.
-    Vcenter {
-        /// Why it is down, as far as known.
-        why: String,
-    },
+    Vcenter { why: String },
     /// The watch of Nodes.
-    Kubernetes {
-        /// Why it is down, as far as known.
-        why: String,
-    },
+    Kubernetes { why: String },
     /// The time to pass in which an effect of the leader before this one may still arrive.
     Takeover {
         /// When it is over.
@@ -34,10 +29,7 @@ pub enum WaitingOn {
     /// The Node object, which is gone.
     NodeObject,
     /// The episode belongs to another release of Haulout.
-    OtherRelease {
-        /// Which.
-        release: String,
-    },
+    OtherRelease { release: String },
     /// The maintenance of its host, which failed, to be tried again.
     MaintenanceRetry {
         /// What vCenter said when it failed.
@@ -46,26 +38,13 @@ pub enum WaitingOn {
         until: Timestamp,
     },
     /// The pace at which a node may be written and acted on at the most, which only a quarrel with somebody else reaches.
-    WritePace {
-        /// When it goes on.
-        at: Timestamp,
-    },
+    WritePace { at: Timestamp },
     /// The next power-on of a VM that keeps going off.
-    PowerOnPause {
-        /// How many times it went off.
-        losses: u8,
-        /// When.
-        at: Timestamp,
-    },
+    PowerOnPause { losses: u8, at: Timestamp },
     /// vCenter's answer to which VM the node is.
     VmLookup,
     /// A place under a limit.
-    Slot {
-        /// Those before it.
-        ahead: Vec<NodeName>,
-        /// Which limit.
-        limit: Limit,
-    },
+    Slot { ahead: Vec<NodeName>, limit: Limit },
     /// Pods that stand in the way of the drain.
     Pods(Vec<PodLeft>),
     /// The first drain round, or one that repeats an outdated one.
@@ -86,32 +65,21 @@ pub enum WaitingOn {
     Task(EffectKind),
     /// The next try after a refusal.
     Retry {
-        /// Of what.
         effect: EffectKind,
-        /// What was answered.
         said: String,
-        /// When.
         at: Timestamp,
     },
     /// A host to be known and reachable.
-    HostVisible {
-        /// Its name.
-        host: String,
-        /// Its state, in words.
-        state: &'static str,
-    },
+    HostVisible { host: String, state: &'static str },
     /// Its host to leave maintenance, because no other can take it.
     HostExit {
-        /// Its name.
         host: String,
-        /// Its state, in words.
         state: &'static str,
         /// Why each other host will not do.
         refused: Vec<Refused>,
     },
     /// A person to delete the request that keeps it so.
     Request {
-        /// Which.
         request: RequestMark,
         /// What it asks for, in words that follow "asks for it to be".
         asks: String,
@@ -121,20 +89,11 @@ pub enum WaitingOn {
     /// A person to take `haulout.dev/skip` off the Node.
     Skip,
     /// Its VM to be powered on, before a request can be gone about.
-    PoweredOn {
-        /// Which request.
-        request: RequestMark,
-    },
+    PoweredOn { request: RequestMark },
     /// A person to delete a request that asks for what is so already.
-    AlreadyThere {
-        /// Which request.
-        request: RequestMark,
-        /// The host.
-        host: String,
-    },
+    AlreadyThere { request: RequestMark, host: String },
     /// A host that can take the VM, which a request asks to be relocated.
     Place {
-        /// Which request.
         request: RequestMark,
         /// Why each host of its cluster will not do.
         refused: Vec<Refused>,
@@ -151,14 +110,7 @@ pub enum WaitingOn {
         missing: &'static str,
     },
     /// GPUs to be allocatable again.
-    Gpus {
-        /// The resource.
-        resource: String,
-        /// How many there are.
-        have: u64,
-        /// How many there were.
-        want: u64,
-    },
+    Gpus { resource: String, have: u64, want: u64 },
     /// A reason to go away that a person can see.
     Parked(ParkReason),
 }
@@ -166,26 +118,18 @@ pub enum WaitingOn {
 /// Why an episode is parked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
+#[expect(missing_docs, reason = "the names of most fields say all")]
 pub enum ParkReason {
     /// What stands on the Node cannot be read.
-    UnreadableRecord {
-        /// What is wrong with it.
-        why: String,
-    },
+    UnreadableRecord { why: String },
     /// The Node was deleted and recreated: the record is about another one.
     AnotherNode,
     /// vCenter knows no VM for the node.
     VmMissing,
     /// More than one VM answers for the node.
-    VmAmbiguous {
-        /// How many.
-        count: usize,
-    },
+    VmAmbiguous { count: usize },
     /// Other Nodes answer to the same VM.
-    VmShared {
-        /// Their names.
-        nodes: Vec<NodeName>,
-    },
+    VmShared { nodes: Vec<NodeName> },
     /// The Node tells no UUID.
     NoUuid,
     /// The VM is another one than the episode began with.
@@ -196,22 +140,15 @@ pub enum ParkReason {
         is: String,
     },
     /// The VM goes off again after each power-on.
-    PowerLost {
-        /// How many times it did.
-        losses: u8,
-    },
+    PowerLost { losses: u8 },
     /// The VM is suspended, and a passthrough VM cannot be resumed elsewhere.
     VmSuspended,
     /// The Node was uncordoned in mid-drain, again after it had been cordoned again: somebody means it.
     Uncordoned,
     /// Its VM was powered on although a request asks for it to be kept off.
-    PoweredOn {
-        /// The name of the request.
-        request: String,
-    },
+    PoweredOn { request: String },
     /// A step took longer than its deadline.
     Overdue {
-        /// Which phase.
         phase: String,
         /// What it still waits for.
         waiting_on: String,
