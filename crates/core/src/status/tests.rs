@@ -2,13 +2,16 @@ use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
+use jiff::SignedDuration;
+
 use super::*;
 use crate::ids::{HostRef, RequestUid, VmRef};
 use crate::maintenance::clock::Now;
-use crate::maintenance::episode::{Episode, HostMark, Phase, Trigger};
+use crate::maintenance::decide::Transition;
+use crate::maintenance::episode::{Ended, Episode, HostMark, Phase, Trigger};
 use crate::maintenance::observed::{HostState, VmFacts};
 use crate::maintenance::request::{Action, RequestMark};
-use crate::maintenance::waiting::ParkReason;
+use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::named::UnknownName;
 
 /// Each name is there once, and reads back as its variant.
@@ -85,8 +88,7 @@ fn a_node_is_at_rest_only_while_nothing_is_asked_of_it() {
     }));
 }
 
-#[test]
-fn a_parked_node_shows_the_phase_that_it_resumes() {
+fn episode(phase: Phase, since: i64) -> Episode {
     let trigger = Trigger {
         task: None,
         clicked_at: Timestamp::UNIX_EPOCH,
@@ -99,12 +101,20 @@ fn a_parked_node_shows_the_phase_that_it_resumes() {
         moref: None,
         name: "esx1".into(),
     };
+    Episode {
+        since: at(since),
+        ..Episode::new(NodeUid::new("uid-1"), trigger, host, phase, at(0))
+    }
+}
+
+#[test]
+fn a_parked_node_shows_the_phase_that_it_resumes() {
     let phase = Phase::Parked {
         reason: ParkReason::VmMissing,
         resume: Box::new(Phase::AwaitingHost),
         resume_since: Timestamp::UNIX_EPOCH,
     };
-    let episode = Episode::new(NodeUid::new("uid-1"), trigger, host, phase, Timestamp::UNIX_EPOCH);
+    let episode = episode(phase, 0);
     let parked = status(Record::Episode(Arc::new(episode)), seen(HostState::InMaintenance));
     assert_eq!(
         (parked.phase, parked.at_work),
@@ -112,4 +122,82 @@ fn a_parked_node_shows_the_phase_that_it_resumes() {
     );
     assert!(parked.at_work.vm_is_off());
     assert_eq!(parked.host(), Some(("esx1", HostKind::InMaintenance)));
+}
+
+fn node() -> NodeName {
+    NodeName::new("gpu1")
+}
+
+fn show(board: &mut StatusBoard, record: Record, now: i64) -> bool {
+    let sight = Sight {
+        record,
+        seen: seen(HostState::InService),
+    };
+    let sights = BTreeMap::from([(node(), sight)]);
+    board.show(&NodeStatuses::of(&Pictures::all(sights)), at(now))
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+}
+
+fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<Ended>, now: i64) {
+    let transition = Transition {
+        record: after,
+        unschedulable: None,
+        ended,
+        fulfilled: None,
+    };
+    assert!(board.recorded(&node(), before, &transition, at(now)));
+}
+
+#[test]
+fn a_wait_that_is_told_late_does_not_stick_to_a_node_at_rest() {
+    let mut board = StatusBoard::default();
+    show(&mut board, Record::InService, 1);
+    board.waits(&node(), &WaitingOn::VmLookup, at(2));
+    assert_eq!(board.nodes[&node()].waiting_on(), None);
+}
+
+#[test]
+fn a_wait_of_the_same_kind_keeps_its_beginning() {
+    let mut board = StatusBoard::default();
+    let until = |seconds| WaitingOn::GuestShutdown { until: at(seconds) };
+    for (now, since) in [(5, 5), (6, 5), (7, 5)] {
+        board.waits(&node(), &until(now + 60), at(now));
+        assert_eq!(board.nodes[&node()].waiting_on().unwrap().since, at(since));
+    }
+    board.waits(&node(), &WaitingOn::PowerState, at(8));
+    assert_eq!(board.nodes[&node()].waiting_on().unwrap().since, at(8));
+}
+
+#[test]
+fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
+    let mut board = StatusBoard::default();
+    let draining = Record::Episode(Arc::new(episode(Phase::Draining, 1)));
+    let waiting = Record::Episode(Arc::new(episode(Phase::AwaitingHost, 5)));
+    recorded(&mut board, &Record::InService, draining.clone(), None, 1);
+    assert!(show(&mut board, draining.clone(), 2));
+    assert!(!show(&mut board, draining.clone(), 3), "nothing is different");
+    recorded(&mut board, &draining, waiting.clone(), None, 5);
+    // The watch is behind what the actor told.
+    show(&mut board, draining, 6);
+    recorded(&mut board, &waiting, Record::InService, Some(Ended::Succeeded), 9);
+    show(&mut board, Record::InService, 10);
+    let entry = &board.nodes[&node()];
+    let latest = entry.latest.as_ref().unwrap();
+    let phases: Vec<_> = latest.phases.iter().map(|it| (it.kind, it.from, it.to)).collect();
+    assert_eq!(
+        phases,
+        [
+            (PhaseKind::Draining, at(1), Some(at(5))),
+            (PhaseKind::AwaitingHost, at(5), Some(at(9))),
+        ]
+    );
+    let id = &latest.episode.id;
+    assert_eq!(
+        entry.ending(id).map(|ending| (ending.how, ending.at)),
+        Some((Ended::Succeeded, at(9)))
+    );
+    assert_eq!(entry.gone(), Some((id, at(10))));
 }
