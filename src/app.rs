@@ -16,7 +16,6 @@
 mod hub;
 mod kubeconfig;
 mod logins;
-mod objects;
 mod onlookers;
 
 use std::collections::BTreeSet;
@@ -52,11 +51,11 @@ use crate::inventory::{Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::policy::{Policy, Releases};
+use crate::nodemaintenance::{self, objects::Objects};
 use crate::telemetry::Listeners;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::{Level, Log};
-use crate::telemetry::objects::Objects;
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
@@ -328,7 +327,7 @@ impl House {
         let events = cluster::events::run(client, instance(), to_publish, token());
         if config.node_maintenances {
             let (client, out) = (client_of_objects.clone(), objects_sender.clone());
-            let watch = cluster::maintenances::watch::run(
+            let watch = nodemaintenance::watch::run(
                 client,
                 config.gpu_node_label.clone(),
                 watching_objects,
@@ -338,11 +337,12 @@ impl House {
             house.spawn("the watch of NodeMaintenances", watch);
         }
         if let Some(objects) = &onlookers.objects {
-            let writing = objects::run(
+            let metrics = Arc::clone(&onlookers.metrics);
+            let writing = nodemaintenance::writer::run(
                 client_of_objects,
                 house.gate.clone(),
                 Arc::clone(objects),
-                Arc::clone(&onlookers.metrics),
+                move |count| metrics.node_maintenance_writes_refused(count),
                 objects_sender,
                 token(),
             );

@@ -10,10 +10,12 @@
 mod age;
 mod check;
 mod export;
+mod follow;
 mod nodes;
 mod out;
 mod picture;
 mod plan;
+mod reading;
 mod request;
 mod show;
 mod status;
@@ -27,9 +29,9 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use kube::CustomResourceExt as _;
 
 use crate::cluster::client::Access;
-use crate::cluster::maintenances::kind::{MaintenanceAction, NodeMaintenance};
 use crate::config::{self, Config, ConfigError};
 use crate::keys;
+use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
 
 pub use verbs::perform;
 

@@ -4,7 +4,6 @@
 //! kube-apiserver ──▶ watch ─▶ facts ─▶ Update         (to the inventory)
 //! kube-apiserver ◀── node: one PATCH per transition    (from the world)
 //! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions  (from the world)
-//! kube-apiserver ◀─▶ maintenances: requests, and the second copy of each record
 //! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
 //! kube-apiserver ──▶ look, rights: single looks         (for people who ask)
 //! kube-apiserver ◀─▶ lease: which replica leads         (opens and shuts the gate)
@@ -20,11 +19,10 @@ pub mod facts;
 pub mod lease;
 pub mod login;
 pub mod look;
-pub mod maintenances;
 pub mod node;
 pub mod pods;
 pub mod rights;
 #[cfg(test)]
-mod stand_in;
+pub(crate) mod stand_in;
 pub use haulout_core::facts::kubernetes as update;
 pub mod watch;

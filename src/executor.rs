@@ -19,7 +19,6 @@ use crate::cluster::client;
 use crate::cluster::drain::{self, DrainSettings, Order};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
-use crate::cluster::maintenances;
 use crate::cluster::node::{self, NodePatch, PatchError};
 use crate::cluster::update::{Maintenances, Marks, Node, Update};
 use crate::gate::{Errand, Gate, Permit, Shut};
@@ -34,6 +33,7 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::finding::{Finding, Found};
 use crate::maintenance::observed::{Advice, NodeSeen, Outcome, PodLeftBecause, Refusal};
 use crate::maintenance::record::{self, LastEpisode};
+use crate::nodemaintenance::api as maintenances;
 use crate::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
 
 pub use dry_run::DryRun;

@@ -11,7 +11,7 @@
 //! by [`executor`], the only place where effects run; what they bring about comes back as facts. The modules below stand in
 //! the order in which the data flows; `tests/architecture.rs` holds who may use whom.
 
-pub use haulout_core::{ids, inventory, keys, maintenance};
+pub use haulout_core::{ids, inventory, keys, maintenance, status};
 pub use haulout_vsphere as vsphere;
 
 mod line;
@@ -20,10 +20,12 @@ pub mod gate;
 
 pub mod cluster;
 
+pub mod nodemaintenance;
+
 pub mod actor;
 pub mod executor;
 
-pub mod admin;
+mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;

@@ -4,7 +4,6 @@ pub mod events;
 pub mod link;
 pub mod log;
 pub mod metrics;
-pub mod objects;
 pub mod trace;
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ const TABLE: &[Rights] = &[
     // The fields of a log line: it is handed what the line is about.
     rights("line", &[]),
     rights("gate", &[]),
+    // It makes an enum, its list and its names from one declaration.
+    rights("named", &[]),
     // Plain types: what both sides tell, and no way to call them.
     rights("facts", &["ids"]),
     // What changes something shows the permit; the Lease opens the gate.
@@ -39,6 +41,8 @@ const TABLE: &[Rights] = &[
     rights("maintenance", &["ids", "keys"]),
     // It folds what the two tell into what the decision looks at.
     rights("inventory", &["ids", "keys", "maintenance", "facts"]),
+    // It makes of snapshots and transitions what all renderers show.
+    rights("status", &["ids", "maintenance"]),
     // An actor changes things by the two methods of `actor::perform` only, which it states itself.
     rights("actor", &["ids", "maintenance"]),
     // The one place where effects run.
@@ -54,6 +58,7 @@ const TABLE: &[Rights] = &[
             "inventory",
             "vsphere",
             "cluster",
+            "nodemaintenance::api",
         ],
     ),
     rights("config", &["keys", "maintenance::policy"]),
@@ -65,10 +70,23 @@ const TABLE: &[Rights] = &[
             "line",
             "config",
             "maintenance",
+            "status",
             "actor::tell",
             "cluster::events",
-            "cluster::maintenances",
-            "cluster::update",
+        ],
+    ),
+    // Our API object: what is due to be written follows from the statuses and from what the objects say.
+    rights(
+        "nodemaintenance",
+        &[
+            "ids",
+            "keys",
+            "gate",
+            "config",
+            "maintenance",
+            "status",
+            "actor::tell",
+            "cluster",
         ],
     ),
     // It serves what the metrics write, the health that it states itself, and pages of what actors are shown and tell.
@@ -77,10 +95,11 @@ const TABLE: &[Rights] = &[
         &[
             "ids",
             "maintenance",
+            "status",
             "actor::tell",
             "cluster::update",
+            "nodemaintenance::objects",
             "telemetry::metrics",
-            "telemetry::objects",
             "telemetry::link",
         ],
     ),
@@ -98,6 +117,8 @@ const TABLE: &[Rights] = &[
             "vsphere",
             "inventory",
             "maintenance",
+            "status",
+            "nodemaintenance",
         ],
     ),
     rights("app", &[EVERYTHING]),
@@ -112,7 +133,7 @@ const fn rights(module: &'static str, may_use: &'static [&'static str]) -> Right
 }
 
 /// Modules in which nothing waits, nothing is read but arguments, and the time is one of them.
-const PURE: [&str; 2] = ["maintenance", "inventory"];
+const PURE: [&str; 3] = ["maintenance", "inventory", "status"];
 
 /// Words that have no place in a pure module, whatever they are part of.
 const IMPURE_WORDS: [&str; 8] = [

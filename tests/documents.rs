@@ -11,8 +11,8 @@
 
 use std::path::Path;
 
-use haulout::cluster::maintenances::kind::NodeMaintenance;
 use haulout::cluster::rights;
+use haulout::nodemaintenance::kind::NodeMaintenance;
 use haulout::vsphere::privileges;
 use haulout_lab::kube::Options;
 use kube::CustomResourceExt as _;

@@ -24,9 +24,10 @@ use super::{NoPort, Server, bind};
 use crate::actor::tell::{Tell, Told};
 use crate::cluster::update::{Maintenance, Role};
 use crate::ids::{HostRef, NodeName};
-use crate::maintenance::observed::{HostState, Pictures};
+use crate::maintenance::observed::HostState;
+use crate::nodemaintenance::objects::Objects;
+use crate::status::NodeStatuses;
 use crate::telemetry::link::Links;
-use crate::telemetry::objects::Objects;
 use known::Known;
 use view::{EpisodePage, Leadership, NodePage, Overview};
 
@@ -103,13 +104,13 @@ impl Status {
         }
     }
 
-    /// Looks at what actors are about to be shown, and at the hosts of which something was told with it.
-    pub fn show(&self, pictures: &Pictures) {
+    /// Takes how nodes stand, and the hosts of which something was told with it.
+    pub fn show(&self, statuses: &NodeStatuses, hosts: BTreeMap<HostRef, (String, HostState)>) {
         let now = (self.clock)();
         let is_changed = {
             let mut known = self.known();
-            let are_nodes_changed = known.show(pictures, now);
-            known.show_changes(pictures.hosts.clone(), now) || are_nodes_changed
+            let are_nodes_changed = known.show(statuses, now);
+            known.show_changes(hosts, now) || are_nodes_changed
         };
         self.tell_if(is_changed);
     }

@@ -1,6 +1,7 @@
 //! Those who look on while the hub works, and show it to whoever asks: the metrics, the health checks and the
 //! status page.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -14,11 +15,11 @@ use crate::cluster::update as cluster;
 use crate::executor::OnEvictions;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::observed::Pictures;
-use crate::telemetry::metrics::{Came, Degraded, Metrics};
-use crate::telemetry::objects::Objects;
+use crate::nodemaintenance::objects::Objects;
+use crate::status::NodeStatuses;
+use crate::telemetry::metrics::{Degraded, Metrics};
 use crate::telemetry::trace::Traces;
-use crate::vsphere;
-use crate::vsphere::client::OnAnswer;
+use crate::vsphere::client::{Came, OnAnswer};
 use crate::vsphere::update::Update;
 
 /// The method whose answer says that vCenter was asked for updates, and had some or none.
@@ -130,12 +131,13 @@ impl Onlookers {
 
     /// Looks at what actors are about to be shown, and at the inventory that it comes from.
     pub(super) fn show(&self, pictures: &Pictures, inventory: &Inventory) {
-        self.metrics.show(pictures);
+        let statuses = NodeStatuses::of(pictures);
+        self.metrics.show(&statuses);
         if let Some(objects) = &self.objects {
-            objects.show(pictures);
+            objects.show(&statuses);
         }
         if let Some(status) = &self.status {
-            status.show(pictures);
+            status.show(&statuses, pictures.hosts.clone());
             if pictures.are_all {
                 status.show_hosts(inventory.hosts_of_ours());
             }
@@ -184,12 +186,12 @@ impl Onlookers {
         if self.objects.is_none() && self.status.is_none() {
             return;
         }
-        let looks = Pictures::all(inventory.looks());
+        let statuses = NodeStatuses::of(&Pictures::all(inventory.looks()));
         if let Some(objects) = &self.objects {
-            objects.show(&looks);
+            objects.show(&statuses);
         }
         if let Some(status) = &self.status {
-            status.show(&looks);
+            status.show(&statuses, BTreeMap::new());
             status.show_hosts(inventory.hosts_of_ours());
         }
     }
@@ -198,14 +200,14 @@ impl Onlookers {
     pub(super) fn on_answer(&self, clock: fn() -> Timestamp) -> OnAnswer {
         let metrics = Arc::clone(&self.metrics);
         OnAnswer::tell(move |method, came, took| {
-            let came = match came {
-                vsphere::client::Came::Returned => Came::Answer,
-                vsphere::client::Came::Fault => Came::Fault,
-                vsphere::client::Came::Nothing => Came::Nothing,
-                vsphere::client::Came::Unreadable => Came::Unreadable,
+            let code = match came {
+                Came::Returned => "ok",
+                Came::Fault => "fault",
+                Came::Nothing => "no_answer",
+                Came::Unreadable => "unreadable",
             };
-            metrics.vcenter_called(method, came, took);
-            if method == LONG_POLL && came == Came::Answer {
+            metrics.vcenter_called(method, code, took);
+            if method == LONG_POLL && came == Came::Returned {
                 metrics.vcenter_answered(clock());
             }
         })

@@ -20,6 +20,7 @@ use crate::inventory::Forecast;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{PowerSeen, VmSeen};
 use crate::maintenance::waiting::ParkReason;
+use crate::nodemaintenance;
 use crate::vsphere::privileges::{Entity, NEEDED, On};
 
 /// What was found.
@@ -206,8 +207,8 @@ async fn right(client: &kube::Client, right: &Right, namespace: Option<&str>, se
 
 async fn definition(client: &kube::Client, section: &mut Section) {
     let apply = "install it by: haulout crd | kubectl apply -f -";
-    match look::definition(client).await {
-        Ok(installed) if look::is_ours(&installed) => {
+    match nodemaintenance::look::definition(client).await {
+        Ok(installed) if nodemaintenance::look::is_ours(&installed) => {
             section.good("the kind NodeMaintenance is installed, of this version");
         }
         Ok(_) => section.warn("the kind NodeMaintenance is installed, of another version", apply),

@@ -21,7 +21,7 @@ use crate::app::clock;
 use crate::cluster::budgets::full_name;
 use crate::cluster::client::connect_by;
 use crate::cluster::look;
-use crate::cluster::maintenances::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
+use crate::nodemaintenance::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
 
 /// A NodeMaintenance without what others may have written on it.
 #[derive(Serialize)]

@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use crate::app;
 use crate::cluster::drain::{self, DrainSettings};
 use crate::cluster::facts::{GpuResources, node_facts};
+use crate::cluster::look;
 use crate::cluster::update::{Maintenances, Update};
-use crate::cluster::{look, maintenances};
 use crate::config::Config;
 use crate::ids::{HostRef, NodeName};
 use crate::inventory::{Fact, Forecast, Inventory, readings};
 use crate::keys::Keys;
 use crate::maintenance::finding::{Finding, Found};
+use crate::nodemaintenance::{self, api};
 use crate::vsphere::client::Vcenter;
 use crate::vsphere::{self, updates};
 
@@ -54,11 +55,11 @@ impl Picture {
         }
         tell(&mut inventory, Update::Settled);
         if config.node_maintenances {
-            let told = look::maintenances(&client).await?;
+            let told = nodemaintenance::look::all(&client).await?;
             let concerning = told
                 .iter()
-                .filter(|object| maintenances::concerns(object, &config.gpu_node_label));
-            let seen = concerning.map(|object| Maintenances::Seen(Box::new(maintenances::facts(object))));
+                .filter(|object| api::concerns(object, &config.gpu_node_label));
+            let seen = concerning.map(|object| Maintenances::Seen(Box::new(api::facts(object))));
             let all = std::iter::once(Maintenances::Reset)
                 .chain(seen)
                 .chain([Maintenances::Settled]);

@@ -15,6 +15,7 @@ use crate::inventory::Forecast;
 use crate::keys::STRATEGY;
 use crate::maintenance::observed::{Admission, PowerSeen, Strategy, VmSeen};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
+use crate::status::PhaseKind;
 
 /// What a maintenance would do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,7 +37,7 @@ pub(super) struct Plan {
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodePlan {
     pub(super) node: String,
-    pub(super) state: String,
+    pub(super) state: PhaseKind,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vm: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,7 +93,7 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
     let vm = forecast.vm.found();
     let mut plan = NodePlan {
         node: forecast.node.to_string(),
-        state: forecast.record.phase_name().to_owned(),
+        state: forecast.record.kind(),
         vm: forecast.vm_name.clone(),
         host: vm.map(|vm| vm.on_name.clone()),
         evicts: Vec::new(),

@@ -1,33 +1,21 @@
 //! `drain`, `resume` and `approve`: what a person asks for, and how it goes, in kubectl's own words.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde::Serialize;
-use tokio::time::Instant;
 
+use super::follow::{Following, follow, is_cordoned};
 use super::nodes::{Reading, read_nodes};
 use super::out::Out;
 use super::{Action, DrainArgs, Format, OfNode, show};
 use crate::cluster::answer::plain;
 use crate::cluster::client::connect_by;
-use crate::cluster::drain::{self, DrainSettings};
 use crate::cluster::look;
-use crate::cluster::maintenances::kind::{
-    MaintenanceAction, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
-};
-use crate::cluster::maintenances::{self, WriteError};
-use crate::cluster::pods::{SkipReason, Verdict, verdict};
-use crate::ids::{NodeName, RequestUid};
-
-/// How often a wait looks: the controller gathers what it writes for half a second, so more would see no more.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// After this long without a word in the status of a request, a person wants to hear that nobody answers.
-const NOBODY_ANSWERS: Duration = Duration::from_secs(15);
+use crate::ids::RequestUid;
+use crate::nodemaintenance::api::{self, WriteError};
+use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenanceSpec, Origin};
 
 /// What `drain` has made.
 #[derive(Debug, Serialize)]
@@ -53,7 +41,7 @@ pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
         target_host: args.target_host.clone(),
         ..NodeMaintenanceSpec::default()
     };
-    let made = match maintenances::request(&client, spec).await {
+    let made = match api::request(&client, spec).await {
         Err(WriteError::Gone { said, .. }) => bail!(
             "the kind NodeMaintenance is not installed ({said}); install it by: haulout crd | kubectl apply -f -"
         ),
@@ -78,60 +66,8 @@ pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
     if !args.wait {
         return Ok(0);
     }
-    let mut following = Following {
-        out,
-        is_for_people,
-        node: args.node.clone(),
-        was_cordoned: before
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.unschedulable)
-            .unwrap_or(false),
-        ..Following::new(out)
-    };
-    let wait = async {
-        let began = Instant::now();
-        let mut is_answered = false;
-        loop {
-            let object = look::maintenance(&client, &made.name).await;
-            let object = match object {
-                Ok(object) => object,
-                Err(error) if error.is_absent() => bail!(
-                    "nodemaintenance.haulout.dev/{} was deleted before it was met",
-                    made.name
-                ),
-                Err(error) => {
-                    out.progress(&format!("{error}; looking again"));
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                    continue;
-                }
-            };
-            let status = object.status.clone().unwrap_or_default();
-            if status.conditions.is_empty() && !is_answered && began.elapsed() > NOBODY_ANSWERS {
-                is_answered = true;
-                out.progress("no controller has answered yet: is one running that takes care of this node?");
-            }
-            let pods = drain::list(
-                &client,
-                &NodeName::new(args.node.clone()),
-                &DrainSettings::default(),
-            )
-            .await;
-            let cordoned = look::node(&client, &args.node)
-                .await
-                .is_ok_and(|node| node.spec.and_then(|spec| spec.unschedulable).unwrap_or(false));
-            following.see(
-                cordoned,
-                pods.as_deref().unwrap_or_default(),
-                pods.is_ok(),
-                &status,
-            )?;
-            if let Some(end) = end(&status) {
-                return end.map_err(|why| anyhow::anyhow!("{}: {why}", made.name));
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-    };
+    let following = Following::new(out, is_for_people, &args.node, is_cordoned(&before));
+    let wait = follow(&client, &made.name, following);
     match args.timeout {
         0 => wait.await?,
         seconds => match tokio::time::timeout(Duration::from_secs(seconds), wait).await {
@@ -143,177 +79,7 @@ pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
             ),
         },
     }
-    following.end()?;
     Ok(0)
-}
-
-/// How a request has ended, if it has: by its condition `Succeeded`.
-fn end(status: &NodeMaintenanceStatus) -> Option<Result<(), String>> {
-    let succeeded = status
-        .conditions
-        .iter()
-        .find(|condition| condition.type_ == "Succeeded")?;
-    match succeeded.status.as_str() {
-        "True" => Some(Ok(())),
-        "False" if status.phase.as_deref() == Some("Failed") => Some(Err(plain(&succeeded.message))),
-        _ => None,
-    }
-}
-
-/// What has been told so far of a drain.
-struct Following {
-    out: Out,
-    is_for_people: bool,
-    node: String,
-    was_cordoned: bool,
-    cordon_told: bool,
-    drained_told: bool,
-    uncordoned_told: bool,
-    /// The pods that were asked to leave, by `namespace/name`.
-    asked: BTreeSet<String>,
-    gone: BTreeSet<String>,
-    /// What was last said of each pod that is held back.
-    held: BTreeMap<String, String>,
-    state: Option<String>,
-    stalled: Option<String>,
-}
-
-impl Following {
-    fn new(out: Out) -> Self {
-        Self {
-            out,
-            is_for_people: true,
-            node: String::new(),
-            was_cordoned: false,
-            cordon_told: false,
-            drained_told: false,
-            uncordoned_told: false,
-            asked: BTreeSet::new(),
-            gone: BTreeSet::new(),
-            held: BTreeMap::new(),
-            state: None,
-            stalled: None,
-        }
-    }
-
-    /// Tells what is new.
-    fn see(
-        &mut self,
-        cordoned: bool,
-        pods: &[Pod],
-        is_listed: bool,
-        status: &NodeMaintenanceStatus,
-    ) -> anyhow::Result<()> {
-        let state = status.state.clone().unwrap_or_default();
-        if !self.cordon_told && cordoned && !state.is_empty() && state != "Queued" {
-            self.cordon_told = true;
-            let words = if self.was_cordoned {
-                "already cordoned"
-            } else {
-                "cordoned"
-            };
-            self.result(&format!("node/{} {words}", self.node))?;
-            self.warn_of_daemon_sets(pods);
-        }
-        if self.cordon_told && is_listed {
-            self.see_pods(pods);
-        }
-        for pod in &status.pods {
-            let name = format!("{}/{}", pod.namespace, pod.name);
-            let is_leaving = pod.reason == "it is terminating";
-            if !is_leaving && self.held.get(&name) != Some(&pod.reason) {
-                self.out.progress(&plain(&format!(
-                    "error when evicting pods/{:?} -n {:?} (will retry): {}",
-                    pod.name, pod.namespace, pod.reason
-                )));
-                self.held.insert(name, pod.reason.clone());
-            }
-        }
-        let is_past_drain = !matches!(state.as_str(), "" | "Queued" | "Draining" | "Parked");
-        if self.cordon_told && is_past_drain && !self.drained_told {
-            self.drained_told = true;
-            self.result(&format!("node/{} drained", self.node))?;
-        }
-        if self.drained_told && self.state.as_deref() != Some(&state) && state != "Drained" {
-            self.out.progress(&plain(&format!("node/{} {state}", self.node)));
-        }
-        self.state = Some(state);
-        let stalled = status
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == "Stalled" && condition.status == "True")
-            .map(|condition| condition.message.clone());
-        if stalled != self.stalled {
-            if let Some(why) = &stalled {
-                self.out
-                    .progress(&plain(&format!("node/{} cannot go on: {why}", self.node)));
-            }
-            self.stalled = stalled;
-        }
-        let is_back = self.drained_told && !cordoned && status.ended_at.is_some();
-        if is_back && !self.uncordoned_told {
-            self.uncordoned_told = true;
-            self.result(&format!("node/{} uncordoned", self.node))?;
-        }
-        Ok(())
-    }
-
-    fn see_pods(&mut self, pods: &[Pod]) {
-        let node = NodeName::new(self.node.clone());
-        let standing: BTreeSet<String> = pods
-            .iter()
-            .filter(|pod| verdict(pod, &node).stands_in_the_way())
-            .map(full_name)
-            .collect();
-        for pod in &standing {
-            if self.asked.insert(pod.clone()) {
-                self.out.progress(&format!("evicting pod {}", plain(pod)));
-            }
-        }
-        let gone: Vec<String> = self.asked.difference(&standing).cloned().collect();
-        for pod in gone {
-            if self.gone.insert(pod.clone()) {
-                let name = pod.rsplit('/').next().unwrap_or_default();
-                self.out.progress(&format!("pod/{} evicted", plain(name)));
-            }
-        }
-    }
-
-    fn warn_of_daemon_sets(&self, pods: &[Pod]) {
-        let node = NodeName::new(self.node.clone());
-        let ignored: Vec<String> = pods
-            .iter()
-            .filter(|pod| matches!(verdict(pod, &node), Verdict::Skip(SkipReason::DaemonSet)))
-            .map(full_name)
-            .collect();
-        if !ignored.is_empty() {
-            let names = plain(&ignored.join(", "));
-            self.out
-                .progress(&format!("Warning: ignoring DaemonSet-managed Pods: {names}"));
-        }
-    }
-
-    /// The node has come to where it was wanted.
-    fn end(&mut self) -> anyhow::Result<()> {
-        if !self.drained_told {
-            self.drained_told = true;
-            self.result(&format!("node/{} drained", self.node))?;
-        }
-        Ok(())
-    }
-
-    /// For people on stdout; where a program reads that, on stderr.
-    fn result(&self, text: &str) -> anyhow::Result<()> {
-        if self.is_for_people {
-            return self.out.result(&plain(text));
-        }
-        self.out.progress(&plain(text));
-        Ok(())
-    }
-}
-
-fn full_name(pod: &Pod) -> String {
-    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
 }
 
 /// What `resume` did, and what stays.
@@ -343,7 +109,7 @@ pub(super) async fn resume(args: OfNode, out: Out) -> anyhow::Result<u8> {
             continue;
         }
         let uid = RequestUid::new(object.uid().unwrap_or_default());
-        maintenances::take_back(&client, &object.name_any(), &uid).await?;
+        api::take_back(&client, &object.name_any(), &uid).await?;
         resumed.deleted.push(object.name_any());
     }
     if let Some(text) = show::for_programs(args.output.output, &resumed)? {

@@ -6,7 +6,7 @@ use super::age::age;
 use super::nodes::{NodeState, Standing, pods, since};
 use super::out::{Paint, Tone};
 use crate::cluster::answer::plain;
-use crate::cluster::maintenances::kind::PhaseTimes;
+use crate::nodemaintenance::kind::PhaseTimes;
 
 /// A line of the tree, and what hangs on it.
 #[derive(Debug)]

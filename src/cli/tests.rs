@@ -7,7 +7,8 @@ use super::nodes::{NodeState, Standing, Trace};
 use super::out::Paint;
 use super::plan::{NodePlan, Place, Plan, PodPlan};
 use super::*;
-use crate::cluster::maintenances::kind::{PendingPod, PhaseTimes, Waiting};
+use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, Waiting};
+use crate::status::PhaseKind;
 
 fn at(time: &str) -> Timestamp {
     time.parse().unwrap()
@@ -16,7 +17,7 @@ fn at(time: &str) -> Timestamp {
 fn draining() -> NodeState {
     NodeState {
         node: "gpu-1".to_owned(),
-        state: "Draining".to_owned(),
+        state: PhaseKind::Draining,
         standing: Standing::InMaintenance,
         since: Some("2026-03-01T03:00:00Z".to_owned()),
         host: Some("esx-3".to_owned()),
@@ -32,7 +33,8 @@ fn draining() -> NodeState {
         pods: vec![PendingPod {
             namespace: "ml".to_owned(),
             name: "train-0".to_owned(),
-            reason: "PodDisruptionBudget train allows no disruption".to_owned(),
+            state: "HeldByBudget".to_owned(),
+            reason: "held by PodDisruptionBudget train".to_owned(),
         }],
         eviction_pods: Some(3),
         phases: vec![
@@ -74,7 +76,7 @@ fn a_tree_shows_what_a_node_waits_for_and_since_when() {
          │  ├─ √ Queued        10s\n\
          │  └─ ► Draining      2m10s\n\
          ├─ pods      1/3 to go\n\
-         │  └─ ml/train-0: PodDisruptionBudget train allows no disruption\n\
+         │  └─ ml/train-0: held by PodDisruptionBudget train\n\
          └─ trace     4bf92f3577b34da6a3ce929d0e0e4736\n"
     );
 }
@@ -83,7 +85,7 @@ fn a_tree_shows_what_a_node_waits_for_and_since_when() {
 fn a_list_lines_up_and_says_none_where_there_is_nothing() {
     let idle = NodeState {
         node: "gpu-22".to_owned(),
-        state: "InService".to_owned(),
+        state: PhaseKind::InService,
         ..NodeState::default()
     };
     let table = nodes::table(&[draining(), idle], false, true, at("2026-03-01T03:02:10Z"));
@@ -115,7 +117,7 @@ fn what_others_have_written_cannot_write_to_a_terminal() {
 fn a_plan_names_pods_budgets_hosts_and_gpus() {
     let node = NodePlan {
         node: "gpu-1".to_owned(),
-        state: "InService".to_owned(),
+        state: PhaseKind::InService,
         vm: Some("gpu1".to_owned()),
         host: Some("esx-1".to_owned()),
         evicts: vec![

@@ -4,20 +4,17 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::CustomResourceExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use thiserror::Error;
 
 use super::answer::{self, Refusal};
-use super::maintenances::kind::NodeMaintenance;
 use crate::keys::{APPROVED, CLI_MANAGER};
 
 /// For one page or object. The kube-apiserver answers within milliseconds or is in trouble; a person waits at a prompt.
-const DEADLINE: Duration = Duration::from_secs(15);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
 
 /// kubectl's own page.
 const PAGE: u32 = 500;
@@ -47,7 +44,7 @@ pub enum LookError {
 }
 
 impl LookError {
-    pub(super) fn new(what: &str, refusal: &Refusal) -> Self {
+    pub(crate) fn new(what: &str, refusal: &Refusal) -> Self {
         let (what, said) = (what.to_owned(), refusal.said());
         match refusal {
             Refusal::Status(status) if status.code == 404 => Self::Absent { what, said },
@@ -98,33 +95,6 @@ pub async fn node(client: &kube::Client, name: &str) -> Result<Node, LookError> 
         .map_err(|refusal| LookError::new(&format!("node/{name}"), &refusal))
 }
 
-/// All NodeMaintenance objects; none where the kind is not installed.
-///
-/// # Errors
-/// When they cannot be listed.
-pub async fn maintenances(client: &kube::Client) -> Result<Vec<NodeMaintenance>, LookError> {
-    let listed = list(
-        Api::all(client.clone()),
-        ListParams::default(),
-        "the NodeMaintenances",
-    );
-    match listed.await {
-        Err(LookError::Absent { .. }) => Ok(Vec::new()),
-        listed => listed,
-    }
-}
-
-/// One NodeMaintenance.
-///
-/// # Errors
-/// When it is not there, or cannot be read.
-pub async fn maintenance(client: &kube::Client, name: &str) -> Result<NodeMaintenance, LookError> {
-    let objects: Api<NodeMaintenance> = Api::all(client.clone());
-    answer::within(DEADLINE, objects.get(name))
-        .await
-        .map_err(|refusal| LookError::new(&format!("nodemaintenance/{name}"), &refusal))
-}
-
 /// All PodDisruptionBudgets.
 ///
 /// # Errors
@@ -136,30 +106,6 @@ pub async fn budgets(client: &kube::Client) -> Result<Vec<PodDisruptionBudget>, 
         "the PodDisruptionBudgets",
     )
     .await
-}
-
-/// The definition of the kind NodeMaintenance as it is installed.
-///
-/// # Errors
-/// When it is not, or cannot be read.
-pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, LookError> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    answer::within(DEADLINE, definitions.get(NodeMaintenance::crd_name()))
-        .await
-        .map_err(|refusal| LookError::new("the kind NodeMaintenance", &refusal))
-}
-
-/// Whether `installed` is the kind as this program knows it.
-pub fn is_ours(installed: &CustomResourceDefinition) -> bool {
-    let ours = NodeMaintenance::crd();
-    let schemas = |definition: &CustomResourceDefinition| {
-        let versions = definition.spec.versions.iter();
-        let served = versions.filter(|version| version.served);
-        let schemas = served.map(|version| (version.name.clone(), version.schema.clone()));
-        schemas.collect::<Vec<_>>()
-    };
-    let installed = schemas(installed);
-    schemas(&ours).iter().all(|ours| installed.contains(ours))
 }
 
 /// Approves the next drain of a node.
@@ -179,7 +125,7 @@ pub async fn approve(client: &kube::Client, node: &str) -> Result<(), LookError>
         .map_err(|refusal| LookError::new(&format!("node/{node}"), &refusal))
 }
 
-async fn list<K>(api: Api<K>, params: ListParams, what: &str) -> Result<Vec<K>, LookError>
+pub(crate) async fn list<K>(api: Api<K>, params: ListParams, what: &str) -> Result<Vec<K>, LookError>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// Method and path, such as `GET /api/v1/pods`.
     pub line: String,
     pub query: String,
@@ -20,7 +20,7 @@ pub(super) struct Seen {
 }
 
 /// What is answered to a request.
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// A status code and a body.
     Json(u16, Value),
     /// The same, after so long.
@@ -37,24 +37,24 @@ pub(super) enum Reply {
 
 /// The stand-in's log of requests.
 #[derive(Clone, Default)]
-pub(super) struct Log(Arc<Mutex<Vec<Seen>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<Seen>>>);
 
 impl Log {
-    pub(super) fn all(&self) -> Vec<Seen> {
+    pub(crate) fn all(&self) -> Vec<Seen> {
         self.0.lock().unwrap().clone()
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.lock().unwrap().len()
     }
 
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.all().into_iter().map(|seen| seen.line).collect()
     }
 }
 
 /// A client on `answer`, and the log of what was asked.
-pub(super) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (kube::Client, Log) {
+pub(crate) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (kube::Client, Log) {
     let log = Log::default();
     let answer = Arc::new(Mutex::new(answer));
     let seen_by = log.clone();
@@ -102,7 +102,7 @@ pub(super) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (ku
 }
 
 /// A `Status` that refuses.
-pub(super) fn refusal(code: u16, reason: &str, message: &str, details: Value) -> Reply {
+pub(crate) fn refusal(code: u16, reason: &str, message: &str, details: Value) -> Reply {
     Reply::Json(
         code,
         json!({
@@ -113,7 +113,7 @@ pub(super) fn refusal(code: u16, reason: &str, message: &str, details: Value) ->
 }
 
 /// A pod of the ReplicaSet `web` on the Node `gpu-1`.
-pub(super) fn pod(name: &str) -> Value {
+pub(crate) fn pod(name: &str) -> Value {
     json!({
         "metadata": {
             "name": name, "namespace": "shop", "uid": format!("uid-{name}"), "resourceVersion": "7",
@@ -125,7 +125,7 @@ pub(super) fn pod(name: &str) -> Value {
 }
 
 /// A list of pods, with the token that continues it.
-pub(super) fn pod_list(pods: &[Value], continue_token: &str) -> Reply {
+pub(crate) fn pod_list(pods: &[Value], continue_token: &str) -> Reply {
     Reply::Json(
         200,
         json!({

@@ -105,7 +105,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(super) fn watcher(&self) -> watcher::Config {
+    pub(crate) fn watcher(&self) -> watcher::Config {
         // Zero would switch kube's idle timeout off, and a watch that is silent for longer than the client reads would
         // be taken for dead.
         let longest = client::READ_DEADLINE.saturating_sub(READ_MARGIN);
@@ -164,7 +164,7 @@ async fn follow_nodes(
 ///
 /// They start anew only after a watch has stood for as long as the longest wait. One that breaks at once each time, as
 /// where `list` is allowed and `watch` is not, would otherwise list for ever at the pace of the shortest.
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     builder: backon::ExponentialBuilder,
     waits: backon::ExponentialBackoff,
     max: Duration,
@@ -172,7 +172,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         let builder = backon::ExponentialBuilder::default()
             .with_min_delay(settings.backoff_min)
             .with_max_delay(settings.backoff_max)
@@ -187,12 +187,12 @@ impl Backoff {
     }
 
     /// The watch stands.
-    pub(super) fn settled(&mut self) {
+    pub(crate) fn settled(&mut self) {
         self.settled = Some(Instant::now());
     }
 
     /// The watch is broken: how long to wait.
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let stood = self.settled.take().map(|since| since.elapsed());
         if stood.is_some_and(|stood| stood >= self.max) {
             self.waits = self.builder.build();
@@ -202,7 +202,7 @@ impl Backoff {
 }
 
 /// Hands `update` over; `false` if we were asked to stop or nobody listens.
-pub(super) async fn tell(out: &mpsc::Sender<Update>, stop: &CancellationToken, update: Update) -> bool {
+pub(crate) async fn tell(out: &mpsc::Sender<Update>, stop: &CancellationToken, update: Update) -> bool {
     tokio::select! {
         biased;
         () = stop.cancelled() => false,
@@ -211,7 +211,7 @@ pub(super) async fn tell(out: &mpsc::Sender<Update>, stop: &CancellationToken, u
 }
 
 /// Waits; `false` if we were asked to stop.
-pub(super) async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
+pub(crate) async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
     tokio::select! {
         biased;
         () = stop.cancelled() => false,
@@ -220,7 +220,7 @@ pub(super) async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
 }
 
 /// The HTTP status with which a watcher's call was answered, if it was.
-pub(super) fn code(error: &watcher::Error) -> Option<u16> {
+pub(crate) fn code(error: &watcher::Error) -> Option<u16> {
     status(error).map(|status| status.code)
 }
 
@@ -238,7 +238,7 @@ fn status(error: &watcher::Error) -> Option<&Status> {
 }
 
 /// What a watcher's error says, for people.
-pub(super) fn said(error: &watcher::Error) -> String {
+pub(crate) fn said(error: &watcher::Error) -> String {
     if let Some(status) = status(error) {
         return answer::said(status);
     }
@@ -251,4 +251,4 @@ pub(super) fn said(error: &watcher::Error) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

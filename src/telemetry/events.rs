@@ -6,6 +6,8 @@
 mod conditions;
 mod meanings;
 mod parts;
+mod reasons;
+mod waits;
 mod words;
 
 use std::collections::BTreeMap;
@@ -20,7 +22,7 @@ use crate::ids::{NodeName, NodeUid};
 use crate::maintenance::waiting::WaitingOn;
 use crate::telemetry::link::Links;
 use parts::Parts;
-pub use words::Reason;
+pub use reasons::Reason;
 
 /// How long something that was told is taken for known. Whoever looks sees an hour of Events, and a wait that goes on
 /// changing its details all the while is one thing to know, not hundreds.

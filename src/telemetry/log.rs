@@ -14,8 +14,8 @@ use crate::config::{Config, LogFormat};
 use crate::ids::NodeName;
 use crate::line::line;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::effect::{Effect, EffectKind};
-use crate::maintenance::episode::{Ended, Phase, Record};
+use crate::maintenance::effect::Effect;
+use crate::maintenance::episode::{Ended, Record};
 use crate::maintenance::waiting::WaitingOn;
 use crate::telemetry::link::Links;
 
@@ -128,11 +128,6 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         }
         return;
     }
-    let cordon = match transition.unschedulable {
-        Some(true) => ", cordoned",
-        Some(false) => ", uncordoned",
-        None => "",
-    };
     let ended = match transition.ended {
         Some(Ended::Succeeded) => ": the episode ended well",
         Some(Ended::Failed) => ": the episode ended without what was asked for",
@@ -151,10 +146,8 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         of,
         trace = trace_url,
         from = before.phase_name(),
-        "{} -> {}{}{cordon}{ended}",
-        before.phase_name(),
-        transition.record.phase_name(),
-        transition.record.phase().map(Phase::whereto).unwrap_or_default(),
+        "{}{ended}",
+        transition.words(before),
     );
     let left = transition
         .record
@@ -173,19 +166,22 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
     }
 }
 
-/// Drain rounds and surveys come again and again and change little each, so they are for those who look closer.
+/// Routine effects are for those who look closer.
 fn asks(node: &NodeName, record: &Record, effect: &Effect) {
     let kind = effect.kind();
-    match kind {
-        EffectKind::DrainRound | EffectKind::Survey => {
-            line!(debug, node, record, "asking to {}", kind.words());
-        }
-        EffectKind::ShutdownGuest | EffectKind::PowerOff | EffectKind::Relocate | EffectKind::PowerOn => {
-            line!(info, node, record, "asking to {}", kind.words());
-        }
+    if kind.is_routine() {
+        line!(debug, node, record, "asking to {}", kind.words());
+    } else {
+        line!(info, node, record, "asking to {}", kind.words());
     }
 }
 
 fn waits(node: &NodeName, record: &Record, on: &WaitingOn) {
-    line!(info, node, record, waiting_on = on.kind(), "waiting for {on}");
+    line!(
+        info,
+        node,
+        record,
+        waiting_on = on.kind().name(),
+        "waiting for {on}"
+    );
 }

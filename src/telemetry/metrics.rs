@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout_core::named_enum;
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -16,7 +17,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 pub use families::{ALL, Descriptor, Kind};
-pub use picture::PHASES;
 pub use text::Text;
 
 use crate::actor::tell::{Tell, Told, Turn};
@@ -25,9 +25,10 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase, Record};
 use crate::maintenance::finding::{Finding, Found};
-use crate::maintenance::observed::{Outcome, Pictures};
+use crate::maintenance::observed::Outcome;
 use crate::maintenance::waiting::ParkReason;
-use families::{Families, Histogram, Labels, PREFIX, labels};
+use crate::status::{NodeStatuses, TriggerKind};
+use families::{Counters, Families, Histogram, Labels, PREFIX, labels};
 use picture::Picture;
 
 /// All metrics of the process.
@@ -41,38 +42,13 @@ pub struct Metrics {
     picture: Arc<Picture>,
 }
 
-/// What came of a call to vCenter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Came {
-    /// The answer.
-    Answer,
-    /// A fault.
-    Fault,
-    /// No connection, or no answer in time.
-    Nothing,
-    /// Something that cannot be read.
-    Unreadable,
-}
-
-/// A part of the controller, or of its nodes, without which it goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Degraded {
-    /// NodeMaintenance objects cannot be watched: no requests, and no second copies of records.
-    NodeMaintenances,
-    /// An episode stands on a Node under another annotation prefix: nothing here goes on with it.
-    OtherPrefix,
-}
-
-impl Degraded {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::NodeMaintenances, Self::OtherPrefix];
-
-    /// Its name on metrics and in the health checks.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NodeMaintenances => "node-maintenances",
-            Self::OtherPrefix => "other-prefix",
-        }
+named_enum! {
+    /// A part of the controller, or of its nodes, without which it goes on.
+    pub enum Degraded {
+        /// NodeMaintenance objects cannot be watched: no requests, and no second copies of records.
+        NodeMaintenances = "node-maintenances",
+        /// An episode stands on a Node under another annotation prefix: nothing here goes on with it.
+        OtherPrefix = "other-prefix",
     }
 }
 
@@ -114,19 +90,19 @@ impl Metrics {
         self.leader.get_or_create(&name).set(i64::from(leads));
     }
 
-    /// Takes the picture that actors are shown.
-    pub fn show(&self, pictures: &Pictures) {
-        self.picture.show(pictures);
+    /// Takes how nodes stand.
+    pub fn show(&self, statuses: &NodeStatuses) {
+        self.picture.lock().show(statuses);
     }
 
     /// Takes how many hosts of each cluster could take one more VM.
     pub fn show_free_gpu_hosts(&self, by_cluster: BTreeMap<String, u32>) {
-        self.picture.show_free_gpu_hosts(by_cluster);
+        self.picture.lock().free_gpu_hosts = by_cluster;
     }
 
     /// Takes the name of the vCenter that it is about.
     pub fn name_vcenter(&self, name: &str) {
-        self.picture.name_vcenter(name);
+        name.clone_into(&mut self.picture.lock().vcenter);
     }
 
     /// Takes what an effect found.
@@ -136,10 +112,9 @@ impl Metrics {
             outcome: Outcome::Running(task),
             ..
         } = &finding.found
-            && let Some(reason) = self.picture.cuts_power(&finding.node, task)
+            && let Some(reason) = self.picture.lock().cuts_power(&finding.node, task)
         {
-            let reason = labels([("reason", reason)]);
-            self.families.forced_poweroffs.get_or_create(&reason).inc();
+            inc(&self.families.forced_poweroffs, [("reason", reason)]);
         }
     }
 
@@ -149,14 +124,8 @@ impl Metrics {
         self.families.eviction_requests.get_or_create(&code).inc_by(count);
     }
 
-    /// Takes a call to vCenter. `operation` is one of the methods that the program knows.
-    pub fn vcenter_called(&self, operation: &'static str, came: Came, took: Duration) {
-        let code = match came {
-            Came::Answer => "ok",
-            Came::Fault => "fault",
-            Came::Nothing => "no_answer",
-            Came::Unreadable => "unreadable",
-        };
+    /// Takes a call to vCenter. `operation` is one of the methods that the program knows, `code` what came of it.
+    pub fn vcenter_called(&self, operation: &'static str, code: &'static str, took: Duration) {
         let both = labels([("operation", operation), ("code", code)]);
         self.families.vcenter_requests.get_or_create(&both).inc();
         let duration = self.families.vcenter_request_duration.get_or_create(&both);
@@ -165,21 +134,19 @@ impl Metrics {
 
     /// Takes whether the stream of vCenter's updates stands.
     pub fn vcenter_is(&self, up: bool) {
-        self.picture.vcenter_is(up);
+        self.picture.lock().is_vcenter_up = up;
     }
 
-    /// Takes that vCenter answered the question for updates, be it that there are none.
+    /// Records the time of the last successful `WaitForUpdatesEx` response, including empty ones.
     pub fn vcenter_answered(&self, at: Timestamp) {
-        self.picture.vcenter_answered(at);
+        self.picture.lock().vcenter_answered = Some(at);
     }
 
     /// Takes whether the controller goes on without this part of it.
     pub fn degraded(&self, part: Degraded, is_degraded: bool) {
         let reason = labels([("reason", part.name())]);
-        self.families
-            .degraded
-            .get_or_create(&reason)
-            .set(i64::from(is_degraded));
+        let degraded = self.families.degraded.get_or_create(&reason);
+        degraded.set(i64::from(is_degraded));
     }
 
     /// Takes how many writes of NodeMaintenance objects were refused or not answered.
@@ -198,8 +165,7 @@ impl Metrics {
     }
 
     fn decided(&self, decision: &'static str) {
-        let decision = labels([("decision", decision)]);
-        self.families.decisions.get_or_create(&decision).inc();
+        inc(&self.families.decisions, [("decision", decision)]);
     }
 
     fn recorded(&self, before: &Record, transition: &Transition, at: Timestamp) {
@@ -208,7 +174,7 @@ impl Metrics {
         if let Some(episode) = is
             && was.is_none_or(|was| was.id != episode.id)
         {
-            self.began(episode, before, at);
+            self.began(episode, at);
         }
         if let Some(was) = was {
             let goes_on = is.is_some_and(|is| is.id == was.id && is.since == was.since);
@@ -234,27 +200,16 @@ impl Metrics {
         }
     }
 
-    fn began(&self, episode: &Episode, before: &Record, at: Timestamp) {
-        let click = episode.trigger.task.as_ref();
-        let trigger = match before {
-            Record::Python(_) => "adopted",
-            Record::InService | Record::Episode(_) | Record::Unreadable { .. } if click.is_some() => "task",
-            Record::InService | Record::Episode(_) | Record::Unreadable { .. }
-                if episode.trigger.stray_of.is_some() =>
-            {
-                "stray"
-            }
-            Record::InService | Record::Episode(_) | Record::Unreadable { .. } => "host_state",
-        };
-        let counted = labels([("trigger", trigger)]);
-        self.families.episodes_started.get_or_create(&counted).inc();
+    fn began(&self, episode: &Episode, at: Timestamp) {
+        let trigger = episode.trigger_kind();
+        inc(&self.families.episodes_started, [("trigger", trigger.name())]);
         if let Some(source) = episode.trigger.detection {
             // A click from before the process tells how long nobody listened, not how long listening takes.
             let source = labels([("source", source.name())]);
             let latency = self.families.detection_latency.get_or_create(&source);
             observe(&latency, episode.trigger.clicked_at, at, episode);
         }
-        if trigger != "adopted" && episode.phase.is_draining() {
+        if trigger != TriggerKind::Adopted && episode.phase.is_draining() {
             observe(&self.families.queue_wait, at, at, episode);
         }
     }
@@ -266,8 +221,8 @@ impl Metrics {
             (None, true) => "returned",
             (None, false) => "none",
         };
-        let both = labels([("result", result), ("placement", placement)]);
-        self.families.episodes_finished.get_or_create(&both).inc();
+        let both = [("result", result), ("placement", placement)];
+        inc(&self.families.episodes_finished, both);
         let result = labels([("result", result)]);
         let duration = self.families.episode_duration.get_or_create(&result);
         observe(&duration, episode.begun_at, at, episode);
@@ -284,22 +239,17 @@ impl Tell for Arc<Metrics> {
                 ..
             } => {
                 self.decided("record");
-                // An actor tells anew what it waits for after each record.
-                self.picture.waits(node, None);
+                // After a change for people an actor tells anew what its node waits for.
+                if !transition.is_bookkeeping(before) {
+                    self.picture.lock().waits.remove(node);
+                }
                 self.recorded(before, transition, at);
             }
             Told::NotRecorded { .. } => self.decided("record_refused"),
-            Told::Asks { effect, .. } => self.decided(match effect.kind() {
-                EffectKind::DrainRound => "drain_round",
-                EffectKind::ShutdownGuest => "shutdown_guest",
-                EffectKind::PowerOff => "power_off",
-                EffectKind::Survey => "survey",
-                EffectKind::Relocate => "relocate",
-                EffectKind::PowerOn => "power_on",
-            }),
+            Told::Asks { effect, .. } => self.decided(effect.kind().name()),
             Told::Waits { on, .. } => {
                 self.decided("wait");
-                self.picture.waits(node, Some(on.kind()));
+                self.picture.lock().waits.insert(node.clone(), on.kind());
             }
         }
     }
@@ -330,27 +280,19 @@ fn result(ended: Ended) -> &'static str {
 
 /// How a phase ended, by what came after it: a phase may fail or be late, though its episode goes on.
 fn result_of_phase(next: Option<&Episode>, ended: Option<Ended>) -> &'static str {
-    match next.map(|episode| &episode.phase) {
-        None => ended.map_or("success", result),
-        Some(
-            Phase::ShuttingDown(DrainEnd::TimedOut)
-            | Phase::Parked {
-                reason: ParkReason::Overdue { .. },
-                ..
-            },
-        ) => "timeout",
-        Some(Phase::Parked { .. }) => "failed",
-        Some(
-            Phase::Queued
-            | Phase::Draining
-            | Phase::Drained
-            | Phase::ShuttingDown(DrainEnd::Complete)
-            | Phase::Relocating { .. }
-            | Phase::AwaitingHost
-            | Phase::PoweringOn { .. }
-            | Phase::Rejoining,
-        ) => "success",
+    let Some(Episode { phase, .. }) = next else {
+        return ended.map_or("success", result);
+    };
+    match phase.parked() {
+        Some((ParkReason::Overdue { .. }, _)) => "timeout",
+        Some(_) => "failed",
+        None if *phase == Phase::ShuttingDown(DrainEnd::TimedOut) => "timeout",
+        None => "success",
     }
+}
+
+fn inc<const N: usize>(counters: &Counters, pairs: [(&'static str, &'static str); N]) {
+    counters.get_or_create(&labels(pairs)).inc();
 }
 
 /// Counts the time between the two, which clocks that differ may turn around: then it is none.

@@ -7,7 +7,7 @@ use crate::maintenance::episode::{Cordon, Detection, Episode, HostMark, Phase, T
 use crate::maintenance::observed::{CordonedBy, NodeSeen};
 
 /// Some moment after the beginning, in seconds.
-pub(super) fn at(seconds: i64) -> Timestamp {
+pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_000_000 + seconds)
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn node() -> NodeSeen {
 }
 
 /// The id of [`episode`], and of its trace.
-pub(super) const TRACE: &str = "00112233445566778899aabbccddeeff";
+pub(crate) const TRACE: &str = "00112233445566778899aabbccddeeff";
 
 /// An episode of that Node that began at 1 s, on host `esx1`, and is in `phase` since `since`.
 pub(crate) fn episode(phase: Phase, since: i64) -> Episode {

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use haulout::telemetry::metrics::{ALL, PHASES};
+use haulout::status::PhaseKind;
+use haulout::telemetry::metrics::ALL;
 use haulout_lab::run_dir::RunDir;
 use serde_json::Value;
 
@@ -156,14 +157,17 @@ fn every_phase_has_an_alert() {
         });
         alert.is_some()
     };
-    for phase in PHASES.iter().filter(|phase| **phase != "InService") {
+    for phase in PhaseKind::ALL
+        .iter()
+        .filter(|phase| **phase != PhaseKind::InService)
+    {
         let is_named = ["\"", "|"].iter().any(|before| {
             ["\"", "|"]
                 .iter()
                 .any(|after| about(&format!("{before}{phase}{after}")))
         });
         // The queue has a metric of its own.
-        let is_queue = *phase == "Queued" && about("haulout_queue_depth");
+        let is_queue = *phase == PhaseKind::Queued && about("haulout_queue_depth");
         assert!(is_named || is_queue, "no alert is about the phase {phase}");
     }
     // Waits for a person that change no phase.

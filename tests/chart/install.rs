@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use haulout::cluster::maintenances::kind::{NodeMaintenance, Origin};
+use haulout::nodemaintenance::kind::{NodeMaintenance, Origin};
 use haulout_lab::stage::{PATIENCE, Stage, annotation};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::{Node, Secret};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout::cluster::maintenances::kind::{NodeMaintenance, Origin};
+use haulout::nodemaintenance::kind::{NodeMaintenance, Origin};
 use haulout_lab::gate::{Gate, Side};
 use haulout_lab::kube::{Kube, Options, User};
 use haulout_lab::stage::{Member, PATIENCE, Stage};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout::cluster::maintenances::kind::{MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec};
+use haulout::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec};
 use haulout_lab::stage::{PATIENCE, Stage};
 use haulout_lab::vcenter::{DrsBehavior, Entry, Fault, Gpu, Readable, Spec, State, VmSpec};
 use haulout_lab::wait::until;

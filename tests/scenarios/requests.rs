@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout::cluster::maintenances::kind::{
+use haulout::nodemaintenance::kind::{
     MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
 };
 use haulout_lab::stage::{Stage, annotation, is_cordoned, is_ready};

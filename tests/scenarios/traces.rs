@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use haulout::cluster::maintenances::kind::{MaintenanceAction, NodeMaintenance};
+use haulout::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
 use haulout_lab::gate::Moment;
 use haulout_lab::jaeger::{Jaeger, Span};
 use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage, episode};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout::cluster::maintenances::kind::{NodeMaintenance, Origin};
+use haulout::nodemaintenance::kind::{NodeMaintenance, Origin};
 use haulout_lab::kube::{Options, User};
 use haulout_lab::stage::{ANNOTATIONS, Haulout, Member, Stage, annotation, is_cordoned};
 use haulout_lab::vcenter::{GuestPatch, Spec, State, TaskResult};

@@ -233,18 +233,8 @@ impl Stands {
 
 /// One stay of an episode in a phase. To be parked does not end it.
 fn phase_of(episode: &Episode) -> (EpisodeId, &'static str, Timestamp) {
-    let since = match &episode.phase {
-        Phase::Parked { resume_since, .. } => *resume_since,
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::Relocating { .. }
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining => episode.since,
-    };
-    (episode.id.clone(), episode.phase.at_work().name(), since)
+    let phase = episode.phase.at_work().name();
+    (episode.id.clone(), phase, episode.worked_since())
 }
 
 impl<Key> Side<Key> {

@@ -5,8 +5,12 @@
 
 #![deny(unreachable_pub)]
 
+#[macro_use]
+pub mod named;
+
 pub mod facts;
 pub mod ids;
 pub mod inventory;
 pub mod keys;
 pub mod maintenance;
+pub mod status;

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use super::picture::{self, BAR_HEIGHT, Picture};
 use super::view::{EpisodePage, Frame, Leadership, NodePage, Overview, Span, State};
 use super::words;
+use crate::status::{HostKind, PhaseKind};
 
 /// The looks of all pages.
 pub(super) const STYLE: &str = include_str!("../../../templates/status/style.css");

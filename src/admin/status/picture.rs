@@ -97,7 +97,7 @@ pub(super) fn draw(timeline: &Timeline) -> Picture {
         floor,
         rows,
         marks: marks(timeline.from, timeline.to),
-        legend: State::ALL.into_iter().filter(in_picture).collect(),
+        legend: State::all().filter(in_picture).collect(),
     }
 }
 

@@ -16,10 +16,11 @@ use crate::ids::{NodeUid, TaskRef, VmRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Cordon, Detection, Ended, Episode, HostMark, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, DrainReport, Limit, NodeSeen, Observed, PodLeft, PodLeftBecause, PowerSeen, Sight,
-    VmFacts, VmSeen, Wishes,
+    Admission, CordonedBy, DrainReport, Limit, NodeSeen, Observed, Pictures, PodLeft, PodLeftBecause,
+    PowerSeen, Sight, VmFacts, VmSeen, Wishes,
 };
 use crate::maintenance::waiting::WaitingOn;
+use crate::status::PhaseKind;
 
 const NASTY: &str = "<script>alert(1)</script>";
 
@@ -117,7 +118,7 @@ fn held() -> PodLeft {
         name: format!("ml/{NASTY}"),
         why: PodLeftBecause::Budget {
             names: vec!["<i>budget".to_owned()],
-            said: "needs 1 & has 1".to_owned(),
+            said: "The disruption budget <i>budget needs 1 & has 1".to_owned(),
         },
     }
 }
@@ -133,7 +134,7 @@ fn show(status: &Arc<Status>, node: &str) {
         detection: Detection::Pushed,
     };
     let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
-    status.show(&Pictures::all(sights.clone()));
+    status.show(&NodeStatuses::of(&Pictures::all(sights.clone())), BTreeMap::new());
     status.show_hosts(hosts);
     let on = WaitingOn::Pods(vec![held()]);
     let record = &sights[&name].record;
@@ -401,7 +402,7 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
         50,
     );
     let sights = BTreeMap::from([(name, sight("gpu1", "esx1", Record::InService, Vec::new()))]);
-    status.show(&Pictures::all(sights.clone()));
+    status.show(&NodeStatuses::of(&Pictures::all(sights.clone())), BTreeMap::new());
 
     let page = status.episode(&id).unwrap();
     let seen: Vec<_> = page
@@ -462,10 +463,13 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         };
         (NodeName::new(node), sight)
     };
-    status.show(&Pictures::all(BTreeMap::from([
-        queued("gpu1", 30),
-        queued("gpu2", 20),
-    ])));
+    status.show(
+        &NodeStatuses::of(&Pictures::all(BTreeMap::from([
+            queued("gpu1", 30),
+            queued("gpu2", 20),
+        ]))),
+        BTreeMap::new(),
+    );
     let overview = status.overview();
     let places: Vec<_> = overview
         .queue
@@ -492,7 +496,7 @@ fn thousands_of_nodes_make_a_page_of_bounded_size_and_those_in_maintenance_are_o
         })
         .collect();
     sights.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
-    status.show(&Pictures::all(sights.clone()));
+    status.show(&NodeStatuses::of(&Pictures::all(sights.clone())), BTreeMap::new());
     let overview = status.overview();
     assert_eq!((overview.nodes.len(), overview.more_nodes), (200, 2801));
     assert_eq!(overview.nodes[0].name, "zz");
@@ -506,7 +510,7 @@ fn thousands_of_nodes_make_a_page_of_bounded_size_and_those_in_maintenance_are_o
 #[test]
 fn a_span_lies_where_its_times_say() {
     let span = |from: i64, to: Option<i64>| Span {
-        state: State::Draining,
+        state: State::Phase(PhaseKind::Draining),
         label: "Draining".to_owned(),
         from: at(from),
         to: to.map(at),
@@ -540,7 +544,7 @@ fn a_span_lies_where_its_times_say() {
             ("99.50%", "0.50%", "Draining, 0 s so far"),
         ]
     );
-    assert_eq!(picture.legend, [State::Draining]);
+    assert_eq!(picture.legend, [State::Phase(PhaseKind::Draining)]);
     assert_eq!(picture.rows[0].name.chars().count(), 49);
     assert_eq!(picture.height, picture.floor + 24);
     let marks: BTreeSet<_> = picture.marks.iter().map(|mark| mark.text.as_str()).collect();
@@ -563,10 +567,9 @@ fn the_axis_has_a_few_round_hours_however_long_the_timeline_is() {
 
 #[test]
 fn every_state_has_a_look_of_its_own_in_colour_and_hatching() {
-    for state in State::ALL {
+    for state in State::all() {
         let class = format!(".s-{}", state.name());
         assert!(pages::STYLE.contains(&class), "{class}");
-        assert_eq!(State::named(state.name()), state);
     }
     assert!(pages::STYLE.contains("prefers-color-scheme: dark"));
 }

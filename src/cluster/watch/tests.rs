@@ -17,12 +17,12 @@ pub(super) fn node_list(nodes: &[Value]) -> Reply {
     )
 }
 
-pub(in crate::cluster) fn event(kind: &str, object: &Value) -> Value {
+pub(crate) fn event(kind: &str, object: &Value) -> Value {
     json!({"type": kind, "object": object})
 }
 
 /// Lists and watches are answered from their own queues; a queue that is empty is silent.
-pub(in crate::cluster) fn scripted(lists: Vec<Reply>, watches: Vec<Reply>) -> (kube::Client, Log) {
+pub(crate) fn scripted(lists: Vec<Reply>, watches: Vec<Reply>) -> (kube::Client, Log) {
     let (mut lists, mut watches) = (VecDeque::from(lists), VecDeque::from(watches));
     server(move |seen: &Seen| {
         let queue = if seen.query.contains("watch=true") {

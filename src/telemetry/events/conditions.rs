@@ -63,13 +63,7 @@ fn state(kind: &str, is_true: bool, episode: &Episode, links: &Links) -> Conditi
         } else {
             "AdminRequested"
         },
-        message: match &episode.trigger.request {
-            Some(request) => format!("NodeMaintenance {}, episode {}{link}", request.name, episode.id),
-            None => format!(
-                "maintenance of ESXi host {}, episode {}{link}",
-                episode.host, episode.id
-            ),
-        },
+        message: format!("{}, episode {}{link}", episode.cause(), episode.id),
     }
 }
 

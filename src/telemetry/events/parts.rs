@@ -4,7 +4,8 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::maintenance::episode::{Phase, Record};
+use crate::maintenance::episode::Record;
+use crate::status::PhaseKind;
 
 /// The time spent so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,8 +18,9 @@ pub(super) struct Parts {
     boot: SignedDuration,
 }
 
-/// A time as people write it: `0.4s`, `42s`, `18m48s`, `3h15m`.
-pub(super) struct Span(pub(super) SignedDuration);
+/// How long something took, as people write it: `0.4s`, `42s`, `18m48s`, `3h15m`.
+#[derive(Clone, Copy)]
+pub(super) struct Took(pub(super) SignedDuration);
 
 impl Parts {
     /// Adds the phase that ended at `at`.
@@ -31,14 +33,20 @@ impl Parts {
             return;
         };
         let spent = at.duration_since(episode.since).max(SignedDuration::ZERO);
-        match episode.phase.at_work() {
-            Phase::Queued => self.queue = self.queue.saturating_add(spent),
-            Phase::Draining | Phase::ShuttingDown(_) => self.drain = self.drain.saturating_add(spent),
-            Phase::Relocating { .. } | Phase::AwaitingHost => self.host = self.host.saturating_add(spent),
-            Phase::PoweringOn { .. } | Phase::Rejoining => self.boot = self.boot.saturating_add(spent),
-            // How long it was kept so was its person's wish.
-            Phase::Drained | Phase::Parked { .. } => {}
-        }
+        let kind = episode.phase.at_work().kind();
+        let part = if kind == PhaseKind::Queued {
+            &mut self.queue
+        } else if kind.is_draining() {
+            &mut self.drain
+        } else if kind.is_waiting_for_host() {
+            &mut self.host
+        } else if kind.is_coming_back() {
+            &mut self.boot
+        } else {
+            // How long it was kept drained was its person's wish.
+            return;
+        };
+        *part = part.saturating_add(spent);
     }
 }
 
@@ -55,7 +63,7 @@ impl fmt::Display for Parts {
             .filter(|(_, span)| self.is_whole && *span > SignedDuration::ZERO);
         for (index, (name, span)) in spent.enumerate() {
             f.write_str(if index == 0 { " (" } else { ", " })?;
-            write!(f, "{name} {}", Span(*span))?;
+            write!(f, "{name} {}", Took(*span))?;
         }
         if self.is_whole && parts.iter().any(|(_, span)| *span > SignedDuration::ZERO) {
             f.write_str(")")?;
@@ -64,7 +72,7 @@ impl fmt::Display for Parts {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for Took {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Two clocks may disagree by more than there is between two moments.
         let span = self.0.max(SignedDuration::ZERO);

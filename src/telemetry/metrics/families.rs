@@ -7,9 +7,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 use crate::actor::tell::Turn;
+use crate::status::TriggerKind;
 
 /// What all our metrics' names begin with.
 pub(super) const PREFIX: &str = "haulout";
@@ -233,78 +234,58 @@ metrics! {
         "Spans that no collector took: it was down, too slow, or refused them";
 }
 
-/// The metrics that are counted as things happen.
-#[derive(Debug)]
-pub(super) struct Families {
-    pub(super) detection_latency: Family<Labels, Histogram, fn() -> Histogram>,
-    pub(super) episodes_started: Family<Labels, Counter>,
-    pub(super) episodes_finished: Family<Labels, Counter>,
-    pub(super) episode_duration: Family<Labels, Histogram, fn() -> Histogram>,
-    pub(super) phase_duration: Family<Labels, Histogram, fn() -> Histogram>,
-    pub(super) queue_wait: Histogram,
-    pub(super) drain_pods_left_behind: Counter,
-    pub(super) eviction_requests: Family<Labels, Counter>,
-    pub(super) forced_poweroffs: Family<Labels, Counter>,
-    pub(super) vcenter_requests: Family<Labels, Counter>,
-    pub(super) vcenter_request_duration: Family<Labels, Histogram, fn() -> Histogram>,
-    pub(super) decisions: Family<Labels, Counter>,
-    pub(super) reconcile: Family<Labels, Counter>,
-    pub(super) reconcile_duration: Family<Labels, Histogram, fn() -> Histogram>,
-    pub(super) degraded: Family<Labels, Gauge>,
-    pub(super) node_maintenance_writes_refused: Counter,
-    pub(super) events_dropped: Counter,
-    pub(super) trace_spans_lost: Counter,
+pub(super) type Counters = Family<Labels, Counter>;
+type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+
+/// Declares each metric that is counted as things happen, and how it begins.
+macro_rules! families {
+    ($($field:ident: $type:ty = $descriptor:ident, $empty:expr;)+) => {
+        /// The metrics that are counted as things happen.
+        #[derive(Debug)]
+        pub(super) struct Families {
+            $(pub(super) $field: $type),+
+        }
+
+        impl Families {
+            pub(super) fn register(registry: &mut Registry) -> Self {
+                let families = Self {
+                    $($field: registered(registry, &$descriptor, $empty)),+
+                };
+                families.begin_at_zero();
+                families
+            }
+        }
+    };
+}
+
+families! {
+    detection_latency: Histograms = DETECTION_LATENCY, histograms(|| Histogram::new(DETECTION.into_iter()));
+    episodes_started: Counters = EPISODES_STARTED, Family::default();
+    episodes_finished: Counters = EPISODES_FINISHED, Family::default();
+    episode_duration: Histograms = EPISODE_DURATION, histograms(|| Histogram::new(LONG.into_iter()));
+    phase_duration: Histograms = PHASE_DURATION, histograms(|| Histogram::new(LONG.into_iter()));
+    queue_wait: Histogram = QUEUE_WAIT, Histogram::new(LONG.into_iter());
+    drain_pods_left_behind: Counter = DRAIN_PODS_LEFT_BEHIND, Counter::default();
+    eviction_requests: Counters = EVICTION_REQUESTS, Family::default();
+    forced_poweroffs: Counters = FORCED_POWEROFFS, Family::default();
+    vcenter_requests: Counters = VCENTER_REQUESTS, Family::default();
+    vcenter_request_duration: Histograms = VCENTER_REQUEST_DURATION, histograms(|| Histogram::new(REQUEST.into_iter()));
+    decisions: Counters = DECISIONS, Family::default();
+    reconcile: Counters = RECONCILE, Family::default();
+    reconcile_duration: Histograms = RECONCILE_DURATION, histograms(|| Histogram::new(TURN.into_iter()));
+    degraded: Family<Labels, Gauge> = DEGRADED, Family::default();
+    node_maintenance_writes_refused: Counter = NODE_MAINTENANCE_WRITES_REFUSED, Counter::default();
+    events_dropped: Counter = EVENTS_DROPPED, Counter::default();
+    trace_spans_lost: Counter = TRACE_SPANS_LOST, Counter::default();
 }
 
 impl Families {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let queue_wait = long();
-        register(registry, &QUEUE_WAIT, queue_wait.clone());
-        let node_maintenance_writes_refused = Counter::default();
-        register(
-            registry,
-            &NODE_MAINTENANCE_WRITES_REFUSED,
-            node_maintenance_writes_refused.clone(),
-        );
-        let events_dropped = Counter::default();
-        register(registry, &EVENTS_DROPPED, events_dropped.clone());
-        let trace_spans_lost = Counter::default();
-        register(registry, &TRACE_SPANS_LOST, trace_spans_lost.clone());
-        let drain_pods_left_behind = Counter::default();
-        register(registry, &DRAIN_PODS_LEFT_BEHIND, drain_pods_left_behind.clone());
-        let degraded = Family::default();
-        register(registry, &DEGRADED, degraded.clone());
-        let families = Self {
-            detection_latency: histogram(registry, &DETECTION_LATENCY, detection),
-            episodes_started: counter(registry, &EPISODES_STARTED),
-            episodes_finished: counter(registry, &EPISODES_FINISHED),
-            episode_duration: histogram(registry, &EPISODE_DURATION, long),
-            phase_duration: histogram(registry, &PHASE_DURATION, long),
-            queue_wait,
-            eviction_requests: counter(registry, &EVICTION_REQUESTS),
-            forced_poweroffs: counter(registry, &FORCED_POWEROFFS),
-            vcenter_requests: counter(registry, &VCENTER_REQUESTS),
-            vcenter_request_duration: histogram(registry, &VCENTER_REQUEST_DURATION, request),
-            decisions: counter(registry, &DECISIONS),
-            reconcile: counter(registry, &RECONCILE),
-            reconcile_duration: histogram(registry, &RECONCILE_DURATION, turn),
-            drain_pods_left_behind,
-            degraded,
-            node_maintenance_writes_refused,
-            events_dropped,
-            trace_spans_lost,
-        };
-        families.begin_at_zero();
-        families
-    }
-
     /// A counter that appears with its first event shows no increase for it, so those that alerts go by are there from
     /// the beginning.
     fn begin_at_zero(&self) {
-        for trigger in ["task", "host_state", "adopted", "stray"] {
-            let _ = self
-                .episodes_started
-                .get_or_create(&labels([("trigger", trigger)]));
+        for trigger in TriggerKind::ALL {
+            let trigger = labels([("trigger", trigger.name())]);
+            let _ = self.episodes_started.get_or_create(&trigger);
         }
         for result in ["success", "cancelled", "failed"] {
             for placement in ["migrated", "returned", "none"] {
@@ -335,17 +316,7 @@ pub(super) fn labels<const N: usize>(pairs: [(&'static str, &'static str); N]) -
 
 /// The metrics that bear no prefix of ours.
 pub(super) fn foreign(registry: &mut Registry) -> Family<Labels, Gauge> {
-    let leader = Family::default();
-    register(registry, &LEADER, leader.clone());
-    leader
-}
-
-fn long() -> Histogram {
-    Histogram::new(LONG.into_iter())
-}
-
-fn detection() -> Histogram {
-    Histogram::new(DETECTION.into_iter())
+    registered(registry, &LEADER, Family::default())
 }
 
 /// What a turn came to, as its label says it.
@@ -360,37 +331,16 @@ pub(super) const fn name_of(turn: Turn) -> &'static str {
     }
 }
 
-fn turn() -> Histogram {
-    Histogram::new(TURN.into_iter())
+fn histograms(empty: fn() -> Histogram) -> Histograms {
+    Family::new_with_constructor(empty)
 }
 
-fn request() -> Histogram {
-    Histogram::new(REQUEST.into_iter())
-}
-
-fn counter(registry: &mut Registry, descriptor: &Descriptor) -> Family<Labels, Counter> {
-    let family = Family::default();
-    register(registry, descriptor, family.clone());
-    family
-}
-
-fn histogram(
-    registry: &mut Registry,
-    descriptor: &Descriptor,
-    empty: fn() -> Histogram,
-) -> Family<Labels, Histogram, fn() -> Histogram> {
-    let family = Family::new_with_constructor(empty);
-    register(registry, descriptor, family.clone());
-    family
-}
-
-fn register(
-    registry: &mut Registry,
-    descriptor: &Descriptor,
-    metric: impl prometheus_client::registry::Metric,
-) {
+fn registered<M: Metric + Clone>(registry: &mut Registry, descriptor: &Descriptor, metric: M) -> M {
     match descriptor.unit() {
-        Some(unit) => registry.register_with_unit(descriptor.stem(), descriptor.help, unit, metric),
-        None => registry.register(descriptor.stem(), descriptor.help, metric),
+        Some(unit) => {
+            registry.register_with_unit(descriptor.stem(), descriptor.help, unit, metric.clone());
+        }
+        None => registry.register(descriptor.stem(), descriptor.help, metric.clone()),
     }
+    metric
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::ids::{HostRef, TaskRef, VmRef};
+use crate::ids::{EpisodeId, HostRef, RequestUid, TaskRef, VmRef};
 use crate::maintenance::effect::Effect;
-use crate::maintenance::episode::Detection;
+use crate::maintenance::episode::{Cordon, Detection};
 use crate::maintenance::observed::{
-    Advice, Attempt, DrainReport, Hearing, HostState, Observed, PodLeft, PodLeftBecause, PowerSeen, Refusal,
-    Sight, VmFacts, VmSeen,
+    Advice, Attempt, DrainReport, Hearing, HostState, Observed, Pictures, PodLeft, PodLeftBecause, PowerSeen,
+    Refusal, Sight, VmFacts, VmSeen,
 };
+use crate::maintenance::request::RequestMark;
 use crate::maintenance::waiting::WaitingOn;
 use crate::telemetry::stand_in::{TRACE, at, episode, node};
 
@@ -77,7 +78,7 @@ impl Teller {
             .into_iter()
             .map(|sight| (self.name.clone(), sight))
             .collect();
-        self.metrics.show(&Pictures::all(sights));
+        self.metrics.show(&NodeStatuses::of(&Pictures::all(sights)));
     }
 
     fn tried_power_off(&self, outcome: Outcome) {
@@ -379,7 +380,7 @@ fn everything() -> Teller {
     told.metrics.evictions(429, 2);
     told.metrics.turned(Turn::Acted, Duration::from_millis(300));
     told.metrics
-        .vcenter_called("Login", Came::Answer, Duration::from_millis(30));
+        .vcenter_called("Login", "ok", Duration::from_millis(30));
     told.metrics.name_vcenter("vc.example.com");
     told.metrics.vcenter_answered(at(3));
     told.metrics
@@ -533,4 +534,62 @@ fn pods_that_a_timed_out_drain_leaves_are_counted_once() {
         5,
     );
     told.says(&["haulout_drain_pods_left_behind_total 2"]);
+}
+
+#[test]
+fn episodes_are_counted_by_what_set_them_off() {
+    let told = Teller::new();
+    let with = |task, request, stray_of| {
+        let mut begun = episode(Phase::Draining, 1);
+        begun.trigger.task = task;
+        begun.trigger.request = request;
+        begun.trigger.stray_of = stray_of;
+        begun
+    };
+    let request = RequestMark {
+        name: "drain-1".to_owned(),
+        uid: RequestUid::new("uid-2"),
+    };
+    let mut adopted = with(None, None, None);
+    adopted.history.origin.adopted = true;
+    let begun = [
+        (TriggerKind::Task, with(Some(TaskRef::new("task-1")), None, None)),
+        (TriggerKind::Request, with(None, Some(request), None)),
+        (TriggerKind::Stray, with(None, None, Some(EpisodeId::new("0")))),
+        (TriggerKind::HostState, with(None, None, None)),
+        (TriggerKind::Adopted, adopted),
+    ];
+    assert_eq!(begun.len(), TriggerKind::ALL.len());
+    for (trigger, episode) in begun {
+        let series = format!("haulout_episodes_started_total{{trigger=\"{trigger}\"}}");
+        told.says(&[&format!("{series} 0")]);
+        told.recorded(&Record::InService, of(episode), None, 1);
+        told.says(&[&format!("{series} 1")]);
+    }
+}
+
+#[test]
+fn a_skipped_node_in_service_shows_that_it_waits() {
+    let told = Teller::new();
+    let mut skipped = sight(Record::InService, HostState::InMaintenance);
+    let mut marks = node();
+    marks.wishes.skip = true;
+    skipped.seen.node = Some(marks);
+    told.shows([skipped.clone()]);
+    told.waits(&Record::InService, &WaitingOn::Skip);
+    told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"skip\"} 1.0"]);
+    skipped.seen.node = Some(node());
+    told.shows([skipped]);
+    told.is_silent_about("haulout_waiting_on");
+}
+
+#[test]
+fn a_checkpoint_of_the_record_does_not_hide_what_a_node_waits_for() {
+    let told = Teller::new();
+    let before = of(episode(Phase::Draining, 1));
+    told.shows([sight(before.clone(), HostState::InMaintenance)]);
+    told.waits(&before, &WaitingOn::DrainHeld(Vec::new()));
+    let aged = episode(Phase::Draining, 1).aged(Duration::from_secs(20));
+    told.recorded(&before, of(aged), None, 21);
+    told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"drain-held\"} 1.0"]);
 }

@@ -80,7 +80,10 @@ pub struct PendingPod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why it is still there.
+    /// Why it is still there, as one word: `Terminating`, `HeldByBudget`, `Migrating`, `Refused` or `NotAsked`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub state: String,
+    /// Why it is still there, as a sentence.
     pub reason: String,
 }
 

@@ -51,19 +51,8 @@ impl Inventory {
 
     fn pressing(&self, node: &Node) -> Option<Pressing> {
         let record = self.record(node);
-        match record.phase().map(Phase::at_work) {
-            Some(Phase::ShuttingDown(_)) => return Some(Pressing::PowerCut),
-            Some(
-                Phase::Queued
-                | Phase::Draining
-                | Phase::Drained
-                | Phase::Relocating { .. }
-                | Phase::AwaitingHost
-                | Phase::PoweringOn { .. }
-                | Phase::Rejoining
-                | Phase::Parked { .. },
-            )
-            | None => {}
+        if let Some(Phase::ShuttingDown(_)) = record.phase().map(Phase::at_work) {
+            return Some(Pressing::PowerCut);
         }
         let is_on_its_way = |vm: &VmRef| {
             let vm = self.vms.get(vm);

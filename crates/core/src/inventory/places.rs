@@ -113,19 +113,13 @@ impl Inventory {
                 refused: refused_hosts(episode),
             });
             let relocates = |request: &Request| matches!(request.action, Action::Relocate { .. });
-            match episode.phase.at_work() {
-                Phase::AwaitingHost => seekers.extend(seeker),
-                Phase::Queued | Phase::Draining if request.as_ref().is_some_and(relocates) => {
-                    lookers.extend(seeker);
-                }
-                Phase::Queued
-                | Phase::Draining
-                | Phase::Drained
-                | Phase::ShuttingDown(_)
-                | Phase::Relocating { .. }
-                | Phase::PoweringOn { .. }
-                | Phase::Rejoining
-                | Phase::Parked { .. } => {}
+            let phase = episode.phase.at_work();
+            if *phase == Phase::AwaitingHost {
+                seekers.extend(seeker);
+            } else if matches!(phase, Phase::Queued | Phase::Draining)
+                && request.as_ref().is_some_and(relocates)
+            {
+                lookers.extend(seeker);
             }
         }
         seekers.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
@@ -156,16 +150,9 @@ impl Inventory {
 
     /// The host on which an episode holds a place before, and shortly after, its VM stands there.
     fn holds_place(&self, episode: &Episode) -> Option<HostRef> {
-        match episode.phase.at_work() {
-            Phase::Relocating { to } => to.moref.clone(),
-            Phase::PoweringOn { .. } | Phase::Rejoining => episode.moved_to.as_ref()?.moref.clone(),
-            Phase::Queued
-            | Phase::Draining
-            | Phase::Drained
-            | Phase::ShuttingDown(_)
-            | Phase::AwaitingHost
-            | Phase::Parked { .. } => None,
-        }
+        let is_coming_back = episode.phase.at_work().kind().is_coming_back();
+        let moved_to = episode.moved_to.as_ref().filter(|_| is_coming_back);
+        episode.phase.target().or(moved_to)?.moref.clone()
     }
 
     /// What a move under way, or one that has just been made, takes of its host. It is known by the record, also while it is not

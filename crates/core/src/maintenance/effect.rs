@@ -79,16 +79,16 @@ pub enum Place {
     Drs,
 }
 
-/// The kinds of effects, for counting and remembering tries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "each variant is the kind of the effect of that name")]
-pub enum EffectKind {
-    DrainRound,
-    ShutdownGuest,
-    PowerOff,
-    Survey,
-    Relocate,
-    PowerOn,
+named_enum! {
+    /// The kinds of effects, for counting and remembering tries.
+    pub enum EffectKind {
+        DrainRound = "drain_round",
+        ShutdownGuest = "shutdown_guest",
+        PowerOff = "power_off",
+        Survey = "survey",
+        Relocate = "relocate",
+        PowerOn = "power_on",
+    }
 }
 
 impl Effect {
@@ -136,6 +136,11 @@ impl Effect {
 }
 
 impl EffectKind {
+    /// Whether it comes again and again and changes little each time.
+    pub const fn is_routine(self) -> bool {
+        matches!(self, Self::DrainRound | Self::Survey)
+    }
+
     /// What it does, in the words that follow "tried to".
     pub fn words(self) -> &'static str {
         match self {

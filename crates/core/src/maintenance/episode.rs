@@ -52,6 +52,11 @@ impl Record {
 
     /// The episode, where there is one.
     pub fn episode(&self) -> Option<&Episode> {
+        self.shared().map(|episode| &**episode)
+    }
+
+    /// The episode, to be kept.
+    pub fn shared(&self) -> Option<&Arc<Episode>> {
         match self {
             Self::Episode(episode) => Some(episode),
             Self::InService | Self::Python(_) | Self::Unreadable { .. } => None,
@@ -60,12 +65,7 @@ impl Record {
 
     /// The name of the phase as people read it.
     pub fn phase_name(&self) -> &'static str {
-        match self {
-            Self::InService => "InService",
-            Self::Python(_) => "Adopting",
-            Self::Episode(episode) => episode.phase.name(),
-            Self::Unreadable { .. } => "Parked",
-        }
+        self.kind().name()
     }
 }
 
@@ -254,76 +254,60 @@ pub enum Phase {
 impl Phase {
     /// The name of the phase as people read it.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Queued => "Queued",
-            Self::Draining => "Draining",
-            Self::Drained => "Drained",
-            Self::ShuttingDown(_) => "ShuttingDown",
-            Self::Relocating { .. } => "Relocating",
-            Self::AwaitingHost => "AwaitingHost",
-            Self::PoweringOn { .. } => "PoweringOn",
-            Self::Rejoining => "Rejoining",
-            Self::Parked { .. } => "Parked",
-        }
+        self.kind().name()
     }
 
     /// Where the phase leads, in words that follow its name; empty where its name says all.
     pub fn whereto(&self) -> String {
-        match self {
-            Self::Relocating { to } => format!(" to {to}"),
-            Self::PoweringOn { by_drs: true } => ", placed by DRS".to_owned(),
-            Self::Parked { reason, .. } => format!(": {reason}"),
-            Self::Queued
-            | Self::Draining
-            | Self::Drained
-            | Self::ShuttingDown(_)
-            | Self::AwaitingHost
-            | Self::PoweringOn { by_drs: false }
-            | Self::Rejoining => String::new(),
+        if let Self::Relocating { to } = self {
+            format!(" to {to}")
+        } else if let Self::PoweringOn { by_drs: true } = self {
+            ", placed by DRS".to_owned()
+        } else if let Self::Parked { reason, .. } = self {
+            format!(": {reason}")
+        } else {
+            String::new()
+        }
+    }
+
+    /// The host that the VM is being moved to.
+    pub fn target(&self) -> Option<&HostMark> {
+        if let Self::Relocating { to } = self.at_work() {
+            Some(to)
+        } else {
+            None
+        }
+    }
+
+    /// Why the node is parked, and since when the phase that it resumes has been going on.
+    pub fn parked(&self) -> Option<(&ParkReason, Timestamp)> {
+        if let Self::Parked {
+            reason, resume_since, ..
+        } = self
+        {
+            Some((reason, *resume_since))
+        } else {
+            None
         }
     }
 
     /// The phase that is really being worked on: what a parked one will resume.
     pub fn at_work(&self) -> &Self {
-        match self {
-            Self::Parked { resume, .. } => resume.at_work(),
-            Self::Queued
-            | Self::Draining
-            | Self::Drained
-            | Self::ShuttingDown(_)
-            | Self::Relocating { .. }
-            | Self::AwaitingHost
-            | Self::PoweringOn { .. }
-            | Self::Rejoining => self,
+        if let Self::Parked { resume, .. } = self {
+            resume.at_work()
+        } else {
+            self
         }
     }
 
     /// Whether the VM was seen off and is not known to be on again.
     pub fn vm_is_off(&self) -> bool {
-        match self.at_work() {
-            Self::Relocating { .. } | Self::AwaitingHost | Self::PoweringOn { .. } => true,
-            Self::Queued
-            | Self::Draining
-            | Self::Drained
-            | Self::ShuttingDown(_)
-            | Self::Rejoining
-            | Self::Parked { .. } => false,
-        }
+        self.at_work().kind().vm_is_off()
     }
 
     /// Whether it takes one of `MAX_CONCURRENT_DRAINS`: from the cordon until the VM is off or away.
     pub fn is_draining(&self) -> bool {
-        match self.at_work() {
-            Self::Draining | Self::ShuttingDown(_) => true,
-            // Nothing more is evicted from a node that is drained, so it holds nobody else's drain up.
-            Self::Drained
-            | Self::Queued
-            | Self::Relocating { .. }
-            | Self::AwaitingHost
-            | Self::PoweringOn { .. }
-            | Self::Rejoining
-            | Self::Parked { .. } => false,
-        }
+        self.at_work().kind().is_draining()
     }
 
     /// Whether it takes one of `MAX_UNAVAILABLE`: from the cordon until the node is back.
@@ -420,6 +404,13 @@ impl Episode {
         } else {
             self.trigger.kind()
         }
+    }
+
+    /// Since when the phase that is at work has been: one that is parked goes on counting.
+    pub fn worked_since(&self) -> Timestamp {
+        self.phase
+            .parked()
+            .map_or(self.since, |(_, resume_since)| resume_since)
     }
 
     /// The same episode in another phase, from `now`.

@@ -98,18 +98,14 @@ pub fn wants_place(
             let met = request.is_some_and(|request| request.is_met_on(&vm.on_name));
             (vm.host.is_leaving() || !met).then(asked)
         }
-        Record::Episode(episode) => match episode.phase.at_work() {
-            // By what vCenter and the kube-apiserver tell, not by the record, which a kubelet may write.
-            Phase::Queued => Some(asked()),
-            Phase::Drained => (Call::of(&vm.host, request) == Call::Down).then(asked),
-            Phase::Rejoining => back::is_to_leave_again(episode, vm, request).then(asked),
-            Phase::Draining
-            | Phase::ShuttingDown(_)
-            | Phase::Relocating { .. }
-            | Phase::AwaitingHost
-            | Phase::PoweringOn { .. }
-            | Phase::Parked { .. } => None,
-        },
+        // By what vCenter and the kube-apiserver tell, not by the record, which a kubelet may write.
+        Record::Episode(episode) => {
+            let phase = episode.phase.at_work();
+            let wants = *phase == Phase::Queued
+                || *phase == Phase::Drained && Call::of(&vm.host, request) == Call::Down
+                || *phase == Phase::Rejoining && back::is_to_leave_again(episode, vm, request);
+            wants.then(asked)
+        }
         Record::Python(_) | Record::Unreadable { .. } => None,
     }
 }

@@ -106,17 +106,12 @@ pub(super) fn onto_another_node(
     let Some(vm) = vm else {
         return wait(WaitingOn::Parked(ParkReason::AnotherNode));
     };
-    let phase = match episode.phase.at_work() {
-        Phase::Drained | Phase::ShuttingDown(_) if vm.power == PowerSeen::On => Phase::Draining,
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::Relocating { .. }
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining
-        | Phase::Parked { .. } => episode.phase.at_work().clone(),
+    let at_work = episode.phase.at_work();
+    let was_drained = matches!(at_work, Phase::Drained | Phase::ShuttingDown(_));
+    let phase = if was_drained && vm.power == PowerSeen::On {
+        Phase::Draining
+    } else {
+        at_work.clone()
     };
     let queued = phase == Phase::Queued;
     let here = Episode {

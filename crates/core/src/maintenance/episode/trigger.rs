@@ -51,40 +51,19 @@ impl Detection {
     }
 }
 
-/// The kinds of what sets an episode off, as metrics and spans name them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TriggerKind {
-    /// An `EnterMaintenanceMode_Task` of vCenter.
-    Task,
-    /// A NodeMaintenance.
-    Request,
-    /// A power-off of ours that arrived after its episode had ended.
-    Stray,
-    /// The state of the host: no task was seen.
-    HostState,
-    /// An episode of the Python controller that was taken over.
-    Adopted,
-}
-
-impl TriggerKind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Task,
-        Self::Request,
-        Self::Stray,
-        Self::HostState,
-        Self::Adopted,
-    ];
-
-    /// Its name on metrics and spans.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Task => "task",
-            Self::Request => "request",
-            Self::Stray => "stray",
-            Self::HostState => "host_state",
-            Self::Adopted => "adopted",
-        }
+named_enum! {
+    /// The kinds of triggers, as metrics and spans name them.
+    pub enum TriggerKind {
+        /// A maintenance task of its host.
+        Task = "task",
+        /// Its host, in maintenance mode without a task that was seen.
+        HostState = "host_state",
+        /// A NodeMaintenance.
+        Request = "request",
+        /// A power-off of an earlier episode that arrived after that had ended.
+        Stray = "stray",
+        /// The Python controller, whose episode was adopted.
+        Adopted = "adopted",
     }
 }
 

@@ -11,7 +11,6 @@ use crate::ids::{NAME_BYTES_MAX, is_name, is_object_name, is_traceparent_of};
 use crate::maintenance::clock::{Elapsed, Timer};
 use crate::maintenance::episode::{
     Episode, FinishedPhase, History, HostMark, InFlight, Incident, MAX_FINISHED, MAX_INCIDENTS, MAX_REFUSALS,
-    Phase,
 };
 
 /// The longest text that is kept, in characters. Ours are cut at a few hundred.
@@ -50,7 +49,7 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
     let hosts = [
         Some(&episode.host),
         episode.moved_to.as_ref(),
-        target(&episode.phase),
+        episode.phase.target(),
     ];
     for host in hosts.into_iter().flatten() {
         host_is_sound(host)?;
@@ -138,20 +137,6 @@ fn host_is_sound(host: &HostMark) -> Result<(), String> {
     Ok(())
 }
 
-fn target(phase: &Phase) -> Option<&HostMark> {
-    match phase.at_work() {
-        Phase::Relocating { to } => Some(to),
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining
-        | Phase::Parked { .. } => None,
-    }
-}
-
 fn timers(in_flight: &InFlight) -> impl Iterator<Item = &Timer> {
     [in_flight.guest_shutdown.as_ref(), in_flight.power_off.as_ref()]
         .into_iter()
@@ -159,17 +144,10 @@ fn timers(in_flight: &InFlight) -> impl Iterator<Item = &Timer> {
 }
 
 fn times(episode: &Episode) -> Vec<(&'static str, Timestamp)> {
-    let resumed = match &episode.phase {
-        Phase::Parked { resume_since, .. } => Some(("of the phase to resume", *resume_since)),
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::ShuttingDown(_)
-        | Phase::Relocating { .. }
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining => None,
-    };
+    let resumed = episode
+        .phase
+        .parked()
+        .map(|(_, since)| ("of the phase to resume", since));
     let own = [
         ("of the click", episode.trigger.clicked_at),
         ("of the beginning", episode.begun_at),

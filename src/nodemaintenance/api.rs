@@ -1,10 +1,5 @@
-//! NodeMaintenance objects: requests of people, and the second copy of each episode's record.
-//!
-//! They are watched like Nodes. Their status is ours alone to write; a person's part is the spec.
-
-mod kept;
-pub mod kind;
-pub mod watch;
+//! Reads the facts of a NodeMaintenance, and writes, creates and deletes objects. Their status is ours alone to write; a person's
+//! part is the spec.
 
 use std::time::Duration;
 
@@ -15,15 +10,15 @@ use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 use thiserror::Error;
 
-use super::answer::{self, Refusal};
-use super::update::{Asked, AskedAction, Maintenance, Role};
-use crate::gate::Permit;
-use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
-use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
-use kind::{
+use super::kind::{
     DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus,
     Origin,
 };
+use crate::cluster::answer::{self, Refusal};
+use crate::cluster::update::{Asked, AskedAction, Maintenance, Role};
+use crate::gate::Permit;
+use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
+use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
 
 /// For one write. The kube-apiserver answers within milliseconds or is in trouble.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
@@ -46,28 +41,13 @@ const LIST_MAX: usize = 100;
 pub enum WriteError {
     /// It is not there, or the kind is not installed.
     #[error("NodeMaintenance {name} is not there: {said}")]
-    Gone {
-        /// Its name.
-        name: String,
-        /// What Kubernetes said.
-        said: String,
-    },
+    Gone { name: String, said: String },
     /// The kube-apiserver, or something that it asked, does not take it.
     #[error("NodeMaintenance {name} was not written: {said}; it is tried again")]
-    Refused {
-        /// Its name.
-        name: String,
-        /// What Kubernetes said.
-        said: String,
-    },
+    Refused { name: String, said: String },
     /// No usable answer. It may have been written all the same.
     #[error("whether NodeMaintenance {name} was written is unknown: {said}; it is tried again")]
-    Unreachable {
-        /// Its name.
-        name: String,
-        /// What went wrong.
-        said: String,
-    },
+    Unreachable { name: String, said: String },
 }
 
 /// The name of the object that keeps the record of an episode.
@@ -155,9 +135,6 @@ fn bounded(mut status: NodeMaintenanceStatus) -> NodeMaintenanceStatus {
 }
 
 /// Creates the object that keeps the record of an episode. One that is there already is as good; the watch tells of it.
-///
-/// # Errors
-/// When the kube-apiserver does not take it, or does not say so in time.
 pub async fn create(
     _permit: &Permit,
     client: &kube::Client,
@@ -165,56 +142,50 @@ pub async fn create(
     spec: NodeMaintenanceSpec,
 ) -> Result<Option<Maintenance>, WriteError> {
     check_name(name)?;
-    let objects: Api<NodeMaintenance> = Api::all(client.clone());
-    let object = NodeMaintenance {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            ..ObjectMeta::default()
-        },
-        spec,
-        status: None,
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
     };
-    let params = PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    };
-    match answer::within(WRITE_DEADLINE, objects.create(&params, &object)).await {
-        Ok(object) => Ok(Some(facts(&object))),
+    match post(client, metadata, spec, FIELD_MANAGER).await {
+        Ok(object) => Ok(Some(object)),
         Err(Refusal::Status(status)) if status.code == 409 => Ok(None),
         Err(refusal) => Err(WriteError::new(name, &refusal)),
     }
 }
 
 /// Creates a person's request; the kube-apiserver makes up the end of its name.
-///
-/// # Errors
-/// When the kube-apiserver does not take it, or does not say so in time.
 pub async fn request(client: &kube::Client, spec: NodeMaintenanceSpec) -> Result<Maintenance, WriteError> {
-    let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let name = format!("{}-", spec.node_name);
+    let metadata = ObjectMeta {
+        generate_name: Some(name.clone()),
+        ..ObjectMeta::default()
+    };
+    let posted = post(client, metadata, spec, CLI_MANAGER).await;
+    posted.map_err(|refusal| WriteError::new(&name, &refusal))
+}
+
+async fn post(
+    client: &kube::Client,
+    metadata: ObjectMeta,
+    spec: NodeMaintenanceSpec,
+    manager: &str,
+) -> Result<Maintenance, Refusal> {
+    let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let object = NodeMaintenance {
-        metadata: ObjectMeta {
-            generate_name: Some(name.clone()),
-            ..ObjectMeta::default()
-        },
+        metadata,
         spec,
         status: None,
     };
     let params = PostParams {
-        field_manager: Some(CLI_MANAGER.to_owned()),
+        field_manager: Some(manager.to_owned()),
         ..PostParams::default()
     };
-    match answer::within(WRITE_DEADLINE, objects.create(&params, &object)).await {
-        Ok(object) => Ok(facts(&object)),
-        Err(refusal) => Err(WriteError::new(&name, &refusal)),
-    }
+    let created = answer::within(WRITE_DEADLINE, objects.create(&params, &object)).await;
+    created.map(|object| facts(&object))
 }
 
 /// Writes `changes` to the status of an object: a merge patch, in which null takes a field away. With a UID, a namesake is
 /// refused.
-///
-/// # Errors
-/// When the kube-apiserver does not take it, or does not say so in time.
 pub async fn write_status(
     _permit: &Permit,
     client: &kube::Client,
@@ -241,9 +212,6 @@ pub async fn write_status(
 }
 
 /// Deletes an object of the history.
-///
-/// # Errors
-/// When the kube-apiserver does not take it, or does not say so in time.
 pub async fn delete(
     _permit: &Permit,
     client: &kube::Client,
@@ -254,9 +222,6 @@ pub async fn delete(
 }
 
 /// Deletes a person's own request, in that person's name: it needs no leadership, and so no permit.
-///
-/// # Errors
-/// When the kube-apiserver does not take it, or does not say so in time.
 pub async fn take_back(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
     remove(client, name, uid).await
 }

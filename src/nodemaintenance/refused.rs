@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::cluster::maintenances::WriteError;
+use super::api::WriteError;
 
 /// The first wait after a refusal; it doubles with each. Most refusals are a conflict or a webhook that restarts.
 const WAIT_MIN: Duration = Duration::from_secs(1);

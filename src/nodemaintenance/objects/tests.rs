@@ -7,10 +7,13 @@ use futures::FutureExt as _;
 
 use super::*;
 use crate::cluster::update::{Asked, AskedAction};
-use crate::ids::{HostRef, VmRef};
-use crate::maintenance::episode::{DrainEnd, Phase};
-use crate::maintenance::observed::{HostState, Observed, PodLeft, PodLeftBecause, PowerSeen, VmFacts};
-use crate::maintenance::request::{Action, Request};
+use crate::ids::{EpisodeId, HostRef, VmRef};
+use crate::maintenance::decide::Transition;
+use crate::maintenance::episode::{DrainEnd, Ended, Phase, Record};
+use crate::maintenance::observed::{
+    DrainReport, HostState, Observed, Pictures, PodLeft, PodLeftBecause, PowerSeen, Sight, VmFacts, VmSeen,
+};
+use crate::maintenance::request::{Action, Request, RequestMark};
 use crate::telemetry::stand_in::{at, episode, node};
 
 fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> Sight {
@@ -65,7 +68,8 @@ impl Cluster {
 
     fn show(&self, sight: Sight) {
         let sights = BTreeMap::from([(NodeName::new("gpu1"), sight)]);
-        self.objects.show(&Pictures::all(sights.clone()));
+        self.objects
+            .show(&NodeStatuses::of(&Pictures::all(sights.clone())));
     }
 
     fn stands(&mut self, object: Maintenance) {
@@ -232,7 +236,7 @@ fn an_object_that_somebody_deletes_is_made_again_and_one_that_ended_is_not() {
 fn nothing_is_due_before_everything_there_is_has_been_told() {
     let objects = Objects::new("gpu=true".to_owned(), None, 2, now);
     let sights = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
-    objects.show(&Pictures::all(sights.clone()));
+    objects.show(&NodeStatuses::of(&Pictures::all(sights.clone())));
     assert_eq!(objects.due(|_| false), []);
     objects.told(&Maintenances::Settled);
     assert_eq!(
@@ -240,7 +244,7 @@ fn nothing_is_due_before_everything_there_is_has_been_told() {
         [],
         "what is told counts from the next look"
     );
-    objects.show(&Pictures::all(sights.clone()));
+    objects.show(&NodeStatuses::of(&Pictures::all(sights.clone())));
     assert_eq!(objects.due(|_| false).len(), 1);
 }
 
@@ -354,10 +358,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     assert_eq!((status.total_pods, status.eviction_pods), (Some(5), Some(2)));
     assert_eq!(status.drain_progress, Some(50));
     assert_eq!(status.pending_pods, ["ml/b"]);
-    assert_eq!(
-        status.pods[0].reason,
-        "PodDisruptionBudget train allows no disruption"
-    );
+    assert_eq!(status.pods[0].reason, "held by PodDisruptionBudget train");
     assert_eq!(is(status, "Reconciling"), "True");
 
     let drained = Record::Episode(Arc::new(episode(Phase::Drained, 9)));
@@ -394,7 +395,9 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
         sight(Record::Episode(Arc::new(episode(phase, 1))), None, Some(report))
     };
     let show = |cluster: &Cluster, sights: &BTreeMap<NodeName, Sight>| {
-        cluster.objects.show(&Pictures::all(sights.clone()));
+        cluster
+            .objects
+            .show(&NodeStatuses::of(&Pictures::all(sights.clone())));
     };
     let is_woken = |cluster: &Cluster| cluster.objects.changed().now_or_never().is_some();
     let all = |left| names.map(|name| (NodeName::new(name), with(Phase::Draining, left)));
@@ -573,7 +576,7 @@ fn records_are_written_before_new_objects_and_those_before_the_rest() {
             sight(Record::Episode(Arc::new(other)), None, None),
         ),
     ]);
-    cluster.objects.show(&Pictures::all(sights));
+    cluster.objects.show(&NodeStatuses::of(&Pictures::all(sights)));
     let due = cluster.objects.due(|_| false);
     let expected = [("gpu1-00112233", 0), ("gpu0-ffeeddcc", 1), ("asked", 2)];
     assert_eq!(

@@ -1,8 +1,6 @@
 //! Writes what is due to NodeMaintenance objects, one after the other, and never holds anybody up. An object that is
 //! refused delays no other.
 
-mod refused;
-
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +9,11 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::refused::Refused;
-use crate::cluster::maintenances::{self, WriteError};
+use super::api::{self, WriteError};
+use super::objects::{Objects, Write};
+use super::refused::Refused;
 use crate::cluster::update::{Maintenance, Maintenances, Update};
 use crate::gate::{Errand, Gate, Permit};
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::objects::{Objects, Write};
 
 /// How long changes are gathered after a write. A drain changes with each pod that leaves, and whoever looks reads once a
 /// second at most; what comes after a quiet second is written at once.
@@ -33,12 +30,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// hangs; a kube-apiserver that does not answer does so for all, and each costs a deadline.
 const UNANSWERED_MAX: usize = 3;
 
-/// Runs until `stop`.
-pub(super) async fn run(
+/// Runs until `stop`. `count_refused` takes how many writes were refused or not answered.
+pub async fn run(
     client: kube::Client,
     gate: Gate,
     objects: Arc<Objects>,
-    metrics: Arc<Metrics>,
+    count_refused: impl Fn(u64) + Send,
     told: mpsc::Sender<Update>,
     stop: CancellationToken,
 ) {
@@ -72,7 +69,7 @@ pub(super) async fn run(
                 break;
             }
         }
-        metrics.node_maintenance_writes_refused(pass.refused);
+        count_refused(pass.refused);
         let pause = if pass.is_cut_short {
             objects.look_again();
             AFTER_OUTAGE
@@ -140,17 +137,15 @@ async fn perform(
     write: Write,
 ) -> Result<(), WriteError> {
     let written = match write {
-        Write::Create { name, spec } => maintenances::create(permit, client, &name, *spec).await,
+        Write::Create { name, spec } => api::create(permit, client, &name, *spec).await,
         Write::Status { name, uid, changes } => {
-            match maintenances::write_status(permit, client, &name, Some(&uid), &changes).await {
+            match api::write_status(permit, client, &name, Some(&uid), &changes).await {
                 // Deleted meanwhile; the watch tells, and what is due then is found anew.
                 Err(WriteError::Gone { .. }) => Ok(None),
                 written => written.map(Some),
             }
         }
-        Write::Delete { name, uid } => maintenances::delete(permit, client, &name, &uid)
-            .await
-            .map(|()| None),
+        Write::Delete { name, uid } => api::delete(permit, client, &name, &uid).await.map(|()| None),
     }?;
     if let Some(written) = written {
         objects.wrote(&written);

@@ -10,9 +10,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::api::{concerns, facts};
 use super::kept::{Admission, Kept};
 use super::kind::NodeMaintenance;
-use super::{concerns, facts};
 use crate::cluster::update::{Maintenances, Update};
 use crate::cluster::watch::{Backoff, Settings, code, pause, said, tell};
 use crate::ids::RequestUid;

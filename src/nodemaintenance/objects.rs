@@ -1,47 +1,37 @@
-//! Shows each episode in a NodeMaintenance object of its own, and each request in its own: what people look at, and the
-//! second copy of the record.
+//! What is due to be written: an object for each episode, which holds the second copy of its record, and the status of each
+//! request.
 //!
-//! Nothing is remembered that an object could say: from what is seen of a node and what its object says follows what it
-//! ought to say, and the difference is [`due`](Objects::due) to be written. So a write that was lost, or an object that
-//! somebody deleted, is made good by the next look.
+//! Nothing is remembered that an object could say. What an object ought to say follows from the status of its node and from
+//! what it says; the difference is [`due`](Objects::due). A write that was lost, or an object that somebody deleted, is made
+//! good by the next look.
 
-mod history;
-mod status;
-
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::Notify;
 
+use super::api::name_of;
+use super::history::{self, Presence};
+use super::kind::{MaintenanceAction, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin};
+use super::status;
 use crate::actor::tell::{Tell, Told};
-use crate::cluster::maintenances::kind::{
-    MaintenanceAction, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
-};
-use crate::cluster::maintenances::name_of;
-use crate::cluster::update::{Maintenance, Maintenances, Role};
-use crate::ids::{EpisodeId, NodeName, NodeUid, RequestUid};
-use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{Ended, Episode, Record};
-use crate::maintenance::observed::{DrainReport, Hearing, Pictures, Sight, VmSeen};
-use crate::maintenance::request::RequestMark;
-use crate::maintenance::waiting::WaitingOn;
-
-use history::Presence;
+use crate::cluster::update::{Asked, Maintenance, Maintenances, Role};
+use crate::ids::{NodeName, RequestUid};
+use crate::maintenance::episode::Episode;
+use crate::status::{NodeEntry, NodeStatuses, StatusBoard};
 
 /// How old a request is before it is said that no node of its name is known. The Node may be younger than the request, or
 /// another controller's.
 const NOBODYS: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
 
-/// How long the end of an episode that this process saw waits for its actor to tell how it ended: the watch may tell of the
-/// Node's last write before the actor has read its answer. That is milliseconds, and seconds in a process that is short of
-/// processor; whoever ended the episode without the actor, a person's hand or another replica, is not waited for long.
+/// How long the end of an episode waits for its actor to tell how it ended: the watch may tell of the Node's last write before
+/// the actor has read its answer. An episode that a person or another replica ended is never told.
 const WORD: jiff::SignedDuration = jiff::SignedDuration::from_secs(15);
 
-/// How many objects are told at a time that stand where they stood, and only count on: pods that have gone, the words of a
-/// wait. Looks at what is due are a second apart, so who watches one drain sees it each second, and of twenty each in ten. Told
-/// after every round, those of 200 nodes were ten writes a second of up to a hundred names each, beside 25 evictions.
+/// How many objects are written at a time that stand where they stood and only count on: pods that have gone, the words of a
+/// wait. Looks at what is due are a second apart. It bounds the writes of many drains at once.
 const COUNTED: usize = 2;
 
 /// One write that is due.
@@ -49,27 +39,18 @@ const COUNTED: usize = 2;
 pub enum Write {
     /// An episode has no object yet.
     Create {
-        /// Its name.
         name: String,
-        /// What it is to say.
         spec: Box<NodeMaintenanceSpec>,
     },
     /// An object's status does not say what is so.
     Status {
-        /// The name of the object.
         name: String,
-        /// Which of the objects of that name.
         uid: RequestUid,
         /// What of it is to change: a merge patch.
         changes: Value,
     },
     /// An ended episode beyond those that are kept.
-    Delete {
-        /// The name of the object.
-        name: String,
-        /// Which of the objects of that name.
-        uid: RequestUid,
-    },
+    Delete { name: String, uid: RequestUid },
 }
 
 impl Write {
@@ -106,8 +87,10 @@ pub struct Objects {
 
 #[derive(Debug, Default)]
 struct State {
-    nodes: BTreeMap<NodeName, OfNode>,
+    board: StatusBoard,
     objects: BTreeMap<String, Maintenance>,
+    /// Nodes whose latest episode ended before it had an object; it is to have one all the same.
+    owed: BTreeSet<NodeName>,
     /// What was told of objects since nodes were last looked at. It counts from the next look: a request that is there and
     /// that its node does not show yet would be taken for a fulfilled one.
     told: Vec<Maintenances>,
@@ -116,29 +99,6 @@ struct State {
     /// All Nodes have been told, so that one that is not here is gone. As with objects, it counts from the next look.
     are_nodes_told: bool,
     nodes_told: bool,
-}
-
-/// What is seen of a node.
-#[derive(Clone, Debug, Default)]
-struct OfNode {
-    uid: Option<NodeUid>,
-    episode: Option<Box<Episode>>,
-    request: Option<RequestMark>,
-    drain: Option<DrainReport>,
-    /// Both worlds are heard and its VM has been looked up, so that an episode that is not seen is over.
-    is_known: bool,
-    waits: Option<WaitingOn>,
-    /// The phases of its episode that were begun since this process began, each with its time: some are over before
-    /// anything of them is written.
-    phases: Vec<(&'static str, Timestamp)>,
-    /// The most pods that its drain has seen: on the node, and in the way.
-    most: Option<(usize, usize)>,
-    /// How its latest episode ended.
-    ended: Option<(Box<Episode>, Ended, Timestamp)>,
-    /// That one was over before it had an object, and is to have one all the same.
-    owes_ended: bool,
-    /// The latest episode that was seen, and since when it is not.
-    left: Option<(EpisodeId, Timestamp)>,
 }
 
 impl Objects {
@@ -159,21 +119,21 @@ impl Objects {
         self.wake.notified().await;
     }
 
-    /// Looks at what actors are about to be shown.
-    pub fn show(&self, pictures: &Pictures) {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes how nodes stand.
+    pub fn show(&self, statuses: &NodeStatuses) {
         let now = (self.clock)();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         let told = std::mem::take(&mut state.told);
         let mut is_changed = !told.is_empty();
         for update in told {
             state.apply(update);
         }
         state.are_nodes_told = state.nodes_told;
-        state.nodes.retain(|name, _| pictures.keeps(name));
-        for (name, sight) in &pictures.sights {
-            let of_node = state.nodes.entry(name.clone()).or_default();
-            is_changed |= of_node.look(sight, now);
-        }
+        is_changed |= state.board.show(statuses, now);
         drop(state);
         if is_changed {
             self.wake.notify_one();
@@ -182,13 +142,12 @@ impl Objects {
 
     /// Takes what is told of objects, for the next [`Self::show`].
     pub fn told(&self, update: &Maintenances) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.told.push(update.clone());
+        self.state().told.push(update.clone());
     }
 
     /// Takes whether all Nodes have been told, for the next [`Self::show`].
     pub fn told_nodes(&self, all: bool) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         state.nodes_told = all;
         // What was looked at before may have been half of them.
         state.are_nodes_told &= all;
@@ -196,13 +155,12 @@ impl Objects {
 
     /// Takes the answer to a write of what was due.
     pub fn wrote(&self, object: &Maintenance) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.apply(Maintenances::Seen(Box::new(object.clone())));
+        self.state().apply(Maintenances::Seen(Box::new(object.clone())));
     }
 
     /// The newest of the objects that are wanted, at most `most`, for those who show them.
     pub fn newest(&self, most: usize, is_wanted: impl Fn(&Maintenance) -> bool) -> Vec<Maintenance> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
         let mut wanted: Vec<&Maintenance> = state.objects.values().filter(|it| is_wanted(it)).collect();
         wanted.sort_by_key(|object| std::cmp::Reverse((object.created_at, &object.name)));
         wanted.into_iter().take(most).cloned().collect()
@@ -218,22 +176,12 @@ impl Objects {
     /// for another look where it is more.
     pub fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<Write> {
         let now = (self.clock)();
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
         if !state.is_complete {
             return Vec::new();
         }
-        let mut due = Vec::new();
-        for (node, seen) in state.nodes.iter().filter(|(_, seen)| seen.is_known) {
-            let ended = seen.ended.as_ref().filter(|_| seen.owes_ended);
-            let ended = ended.map(|(episode, _, _)| &**episode);
-            for episode in seen.episode.as_deref().into_iter().chain(ended) {
-                let name = name_of(node, &episode.id);
-                if !state.objects.contains_key(&name) && !is_held(&name) {
-                    let spec = Box::new(spec(node, episode, &self.selector));
-                    due.push(Write::Create { name, spec });
-                }
-            }
-        }
+        let mut due = state.missing(&self.selector);
+        due.retain(|write| !is_held(write.name()));
         let mut counted = Vec::new();
         let open = state.objects.values().filter(|object| !object.is_over);
         for object in open.filter(|object| !is_held(&object.name)) {
@@ -267,36 +215,27 @@ impl Objects {
 
 impl Tell for std::sync::Arc<Objects> {
     fn tell(&self, node: &NodeName, told: Told<'_>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { nodes, objects, .. } = &mut *state;
-        let of_node = nodes.entry(node.clone()).or_default();
+        let now = (self.clock)();
+        let mut state = self.state();
         match told {
             Told::Recorded {
                 before,
                 transition,
-                wrote,
+                wrote: (_, at),
                 ..
             } => {
-                let Transition { ended, record, .. } = transition;
-                if transition.is_bookkeeping(before) {
+                if !state.board.recorded(node, before, transition, at) {
                     return;
                 }
-                of_node.waits = None;
-                if before.episode().is_none() {
-                    of_node.phases.clear();
-                }
-                if let Some(episode) = record.episode() {
-                    let begun = (episode.phase.name(), episode.since);
-                    if of_node.phases.last() != Some(&begun) && of_node.phases.len() < status::PHASES {
-                        of_node.phases.push(begun);
+                if let (Some(_), Some(episode)) = (transition.ended, before.episode()) {
+                    if state.objects.contains_key(&name_of(node, &episode.id)) {
+                        state.owed.remove(node);
+                    } else {
+                        state.owed.insert(node.clone());
                     }
                 }
-                if let (Some(ended), Some(episode)) = (ended, before.episode()) {
-                    of_node.owes_ended = !objects.contains_key(&name_of(node, &episode.id));
-                    of_node.ended = Some((Box::new(episode.clone()), *ended, wrote.1));
-                }
             }
-            Told::Waits { on, .. } => of_node.waits = Some(on.clone()),
+            Told::Waits { on, .. } => state.board.waits(node, on, now),
             Told::NotRecorded { .. } | Told::Asks { .. } => return,
         }
         drop(state);
@@ -304,49 +243,15 @@ impl Tell for std::sync::Arc<Objects> {
     }
 }
 
-impl OfNode {
-    fn look(&mut self, sight: &Sight, now: Timestamp) -> bool {
-        let seen = &sight.seen;
-        let is_known = seen.hearing == Hearing::Both && seen.vm != VmSeen::NotLookedUp;
-        let uid = seen.node.as_ref().map(|node| &node.uid);
-        let request = seen.request.as_ref().map(|request| &request.mark);
-        let episode = sight.record.episode();
-        if self.episode.as_ref().map(|it| &it.id) != episode.map(|it| &it.id) {
-            self.most = None;
-            if let Some(before) = &self.episode {
-                self.left = Some((before.id.clone(), now));
-            }
-        }
-        if let Some(report) = &seen.drain {
-            let (listed, left) = self.most.unwrap_or_default();
-            self.most = Some((listed.max(report.listed), left.max(report.left.len())));
-        }
-        let is_same = self.is_known == is_known
-            && self.uid.as_ref() == uid
-            && self.request.as_ref() == request
-            && self.episode.as_deref() == episode
-            && self.drain == seen.drain;
-        if is_same {
-            return false;
-        }
-        self.is_known = is_known && !matches!(sight.record, Record::Unreadable { .. });
-        self.uid = uid.cloned();
-        self.request = request.cloned();
-        self.episode = episode.map(|episode| Box::new(episode.clone()));
-        self.drain.clone_from(&seen.drain);
-        true
-    }
+/// What an episode's object is to say is known: the node's status is complete.
+fn is_known(entry: &NodeEntry) -> bool {
+    entry.status.as_ref().is_some_and(|status| status.is_known)
+}
 
-    /// An episode is seen to be over, and how it ended may still be told.
-    fn awaits_word(&self, now: Timestamp) -> bool {
-        self.left.as_ref().is_some_and(|(left, since)| {
-            let is_told = self
-                .ended
-                .as_ref()
-                .is_some_and(|(episode, _, _)| episode.id == *left);
-            !is_told && now.duration_since(*since) < WORD
-        })
-    }
+/// An episode is seen to be over, and how it ended may still be told.
+fn awaits_word(entry: &NodeEntry, now: Timestamp) -> bool {
+    let gone = entry.gone().filter(|(id, _)| entry.ending(id).is_none());
+    gone.is_some_and(|(_, since)| now.duration_since(since) < WORD)
 }
 
 impl State {
@@ -360,11 +265,14 @@ impl State {
                 let older = self.objects.get(&object.name).is_some_and(|known| {
                     known.uid == object.uid && known.resource_version > object.resource_version
                 });
-                if let Some(of_node) = self.nodes.get_mut(&object.node)
-                    && let Some((episode, _, _)) = &of_node.ended
-                    && name_of(&object.node, &episode.id) == object.name
-                {
-                    of_node.owes_ended = false;
+                let ending = self
+                    .board
+                    .nodes
+                    .get(&object.node)
+                    .and_then(NodeEntry::latest_ending);
+                let is_its = ending.is_some_and(|it| name_of(&object.node, &it.episode.id) == object.name);
+                if is_its {
+                    self.owed.remove(&object.node);
                 }
                 if !older {
                     self.objects.insert(object.name.clone(), *object);
@@ -380,36 +288,54 @@ impl State {
         }
     }
 
+    /// The objects of episodes that have none yet.
+    fn missing(&self, selector: &str) -> Vec<Write> {
+        let mut missing = Vec::new();
+        for (node, entry) in self.board.nodes.iter().filter(|(_, entry)| is_known(entry)) {
+            let ended = entry.latest_ending().filter(|_| self.owed.contains(node));
+            let ended = ended.map(|ending| &ending.episode);
+            for episode in entry.episode().into_iter().chain(ended) {
+                let name = name_of(node, &episode.id);
+                if !self.objects.contains_key(&name) {
+                    let spec = Box::new(spec(node, episode, selector));
+                    missing.push(Write::Create { name, spec });
+                }
+            }
+        }
+        missing
+    }
+
     /// What the object of an episode is to say; `None` while that is not known.
     fn of_episode(&self, object: &Maintenance, now: Timestamp) -> Option<NodeMaintenanceStatus> {
-        let seen = self.nodes.get(&object.node)?;
-        if !seen.is_known {
-            return None;
-        }
+        let entry = self
+            .board
+            .nodes
+            .get(&object.node)
+            .filter(|entry| is_known(entry))?;
         let is_its = |episode: &Episode| name_of(&object.node, &episode.id) == object.name;
-        let status = match (&seen.episode, &seen.ended) {
-            (Some(episode), _) if is_its(episode) => status::of(object, seen, episode, now),
-            (_, Some((episode, ended, at))) if is_its(episode) => {
-                status::ended(object, seen, Some(episode), Some(*ended), *at)
-            }
-            _ if seen.awaits_word(now) => return None,
+        if let Some(episode) = entry.episode().filter(|episode| is_its(episode)) {
+            return Some(status::of(object, entry, episode, now));
+        }
+        match entry.latest_ending().filter(|ending| is_its(&ending.episode)) {
+            Some(ending) => Some(status::ended(object, entry, Some(ending), ending.at)),
+            None if awaits_word(entry, now) => None,
             // It ended while nobody looked.
-            _ => status::ended(object, seen, None, None, now),
-        };
-        Some(status)
+            None => Some(status::ended(object, entry, None, now)),
+        }
     }
 
     /// What a request's own object is to say; `None` while that is not ours to say.
     fn of_request(
         &self,
         object: &Maintenance,
-        asked: &crate::cluster::update::Asked,
+        asked: &Asked,
         now: Timestamp,
     ) -> Option<NodeMaintenanceStatus> {
-        let Some(seen) = self
-            .nodes
-            .get(&object.node)
-            .filter(|seen| seen.uid.is_some() || seen.episode.is_some())
+        let entry = self.board.nodes.get(&object.node);
+        let status = entry.and_then(|entry| entry.status.as_ref());
+        let seen = entry.zip(status);
+        let Some((entry, status)) =
+            seen.filter(|(it, status)| status.node.is_some() || it.episode().is_some())
         else {
             // Another controller may know the node, and then it speaks first.
             let is_nobodys =
@@ -426,16 +352,17 @@ impl State {
             let why = format!("NodeMaintenance {} was there first", first.name);
             return Some(status::waiting(object, "WaitsItsTurn", &why, now));
         }
-        Some(match (&seen.request, &seen.episode) {
-            (Some(_), Some(episode)) => status::of_request(object, asked.action, seen, episode, now),
+        Some(match (&status.request, entry.episode()) {
+            (Some(_), Some(episode)) => status::of_request(object, asked.action, entry, episode, now),
             (Some(_), None) => {
-                let why = seen.waits.as_ref().map_or_else(String::new, ToString::to_string);
+                let wait = entry.waiting_on();
+                let why = wait.map_or_else(String::new, |wait| wait.on.to_string());
                 status::waiting(object, "NotBegun", &why, now)
             }
             // The oldest request that does not count is one that the Node says is fulfilled.
-            (None, None) if seen.is_known && !seen.awaits_word(now) => {
-                let (gave_up, at) = match &seen.ended {
-                    Some((episode, _, at)) => (episode.gave_up.clone(), *at),
+            (None, None) if status.is_known && !awaits_word(entry, now) => {
+                let (gave_up, at) = match entry.latest_ending() {
+                    Some(ending) => (ending.episode.gave_up.clone(), ending.at),
                     None => (self.gave_up(object), now),
                 };
                 status::fulfilled(object, gave_up.as_deref(), at)
@@ -461,7 +388,8 @@ impl State {
             .objects
             .values()
             .filter(|object| object.is_over && matches!(object.role, Role::Episode { .. }));
-        let presence = |node: &NodeName| match (self.nodes.contains_key(node), self.are_nodes_told) {
+        let is_there = |node: &NodeName| self.board.nodes.contains_key(node);
+        let presence = |node: &NodeName| match (is_there(node), self.are_nodes_told) {
             (true, _) => Presence::There,
             (false, true) => Presence::Gone,
             (false, false) => Presence::Unknown,
@@ -475,18 +403,9 @@ impl State {
 }
 
 fn spec(node: &NodeName, episode: &Episode, selector: &str) -> NodeMaintenanceSpec {
-    let trigger = &episode.trigger;
-    let reason = match (&trigger.request, &trigger.task) {
-        (Some(request), _) => format!("NodeMaintenance {}", request.name),
-        (None, Some(task)) => format!("ESXi host {} is entering maintenance ({task})", episode.host),
-        (None, None) => match &trigger.stray_of {
-            Some(ended) => format!("The VM went off after episode {ended} had ended"),
-            None => format!("ESXi host {} is in maintenance mode", episode.host),
-        },
-    };
     NodeMaintenanceSpec {
         node_name: node.to_string(),
-        reason: Some(reason),
+        reason: Some(episode.set_off_by()),
         action: MaintenanceAction::HostMaintenance,
         origin: Origin::Episode,
         selector: Some(selector.to_owned()),

@@ -1,0 +1,242 @@
+//! The statuses of all nodes, with what this process has seen happen to them. A restart loses that part.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{NodeStatus, NodeStatuses, PhaseKind, WaitKind};
+use crate::ids::{EpisodeId, NodeName};
+use crate::maintenance::decide::Transition;
+use crate::maintenance::episode::{Ended, Episode, Record};
+use crate::maintenance::waiting::WaitingOn;
+
+/// How many phases, and how many waits, of one episode are kept: enough for one that goes back and forth for a day.
+pub const SPANS: usize = 100;
+
+/// The statuses of all nodes.
+#[derive(Debug, Default)]
+pub struct StatusBoard {
+    /// By node.
+    pub nodes: BTreeMap<NodeName, NodeEntry>,
+}
+
+/// What is known of one node.
+#[derive(Debug, Default)]
+pub struct NodeEntry {
+    /// Its status; `None` until it has been seen.
+    pub status: Option<Arc<NodeStatus>>,
+    /// Its latest episode.
+    pub latest: Option<EpisodeHistory>,
+    wait: Option<Wait>,
+    ended: Option<Ending>,
+    gone: Option<(EpisodeId, Timestamp)>,
+}
+
+/// What a node waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wait {
+    /// For what.
+    pub on: WaitingOn,
+    /// Since when it waits for something of this kind.
+    pub since: Timestamp,
+}
+
+/// One episode, as this process has seen it.
+#[derive(Debug)]
+pub struct EpisodeHistory {
+    /// Its record, as it was last.
+    pub episode: Arc<Episode>,
+    /// Its phases.
+    pub phases: Vec<Span<PhaseKind>>,
+    /// What it has waited for.
+    pub waits: Vec<Span<WaitKind>>,
+    /// The most pods that were on the node, and the most that stood in the way.
+    pub most: Option<(usize, usize)>,
+}
+
+/// How an episode ended.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// Its record, as it was last.
+    pub episode: Arc<Episode>,
+    /// How.
+    pub how: Ended,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A span of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span<Kind> {
+    /// Of what.
+    pub kind: Kind,
+    /// When it began.
+    pub from: Timestamp,
+    /// When it ended; `None` while it lasts.
+    pub to: Option<Timestamp>,
+}
+
+impl StatusBoard {
+    /// Takes the latest statuses; whether anything is different from before.
+    pub fn show(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
+        let before = self.nodes.len();
+        if statuses.are_all {
+            self.nodes.retain(|name, _| statuses.nodes.contains_key(name));
+        }
+        let mut is_changed = before != self.nodes.len();
+        for (name, status) in &statuses.nodes {
+            is_changed |= self.nodes.entry(name.clone()).or_default().show(status, now);
+        }
+        is_changed
+    }
+
+    /// Takes a change of record that was accepted at `at`; whether it is one for people.
+    pub fn recorded(
+        &mut self,
+        node: &NodeName,
+        before: &Record,
+        transition: &Transition,
+        at: Timestamp,
+    ) -> bool {
+        if transition.is_bookkeeping(before) {
+            return false;
+        }
+        let entry = self.nodes.entry(node.clone()).or_default();
+        entry.recorded(before, transition, at);
+        true
+    }
+
+    /// Takes what a node waits for.
+    pub fn waits(&mut self, node: &NodeName, on: &WaitingOn, now: Timestamp) {
+        self.nodes.entry(node.clone()).or_default().waits(on, now);
+    }
+}
+
+impl NodeEntry {
+    /// The episode that goes on.
+    pub fn episode(&self) -> Option<&Arc<Episode>> {
+        self.status.as_ref()?.record.shared()
+    }
+
+    /// What it waits for.
+    pub fn waiting_on(&self) -> Option<&Wait> {
+        // What an actor tells may be older than the status.
+        let is_at_rest = self.status.as_ref().is_some_and(|status| status.is_at_rest);
+        self.wait.as_ref().filter(|_| !is_at_rest)
+    }
+
+    /// How this episode ended, where this process has seen it.
+    pub fn ending(&self, id: &EpisodeId) -> Option<&Ending> {
+        self.ended.as_ref().filter(|ended| ended.episode.id == *id)
+    }
+
+    /// The latest ending that this process has seen.
+    pub fn latest_ending(&self) -> Option<&Ending> {
+        self.ended.as_ref()
+    }
+
+    /// The latest episode that is not on the node any more, and since when.
+    pub fn gone(&self) -> Option<(&EpisodeId, Timestamp)> {
+        self.gone.as_ref().map(|(id, at)| (id, *at))
+    }
+
+    fn show(&mut self, status: &Arc<NodeStatus>, now: Timestamp) -> bool {
+        if self.status.as_ref() == Some(status) {
+            return false;
+        }
+        if status.is_at_rest {
+            self.wait = None;
+        }
+        let is = status.record.shared();
+        let was = self.episode().filter(|was| is.is_none_or(|is| is.id != was.id));
+        if let Some(was) = was {
+            self.gone = Some((was.id.clone(), now));
+        }
+        if let Some(episode) = is {
+            self.follow(episode);
+        }
+        if let (Some(latest), Some(pods), Some(_)) = (&mut self.latest, &status.pods, is) {
+            let (listed, left) = latest.most.unwrap_or_default();
+            latest.most = Some((listed.max(pods.listed), left.max(pods.left.len())));
+        }
+        self.status = Some(Arc::clone(status));
+        true
+    }
+
+    fn recorded(&mut self, before: &Record, transition: &Transition, at: Timestamp) {
+        self.wait = None;
+        if let Some(episode) = transition.record.shared().or(before.shared()) {
+            self.follow(episode);
+        }
+        if let Some(latest) = &mut self.latest {
+            close(&mut latest.waits, at);
+            if let (Some(how), Some(episode)) = (transition.ended, before.shared()) {
+                close(&mut latest.phases, at);
+                let episode = Arc::clone(episode);
+                self.ended = Some(Ending { episode, how, at });
+            }
+        }
+    }
+
+    fn waits(&mut self, on: &WaitingOn, now: Timestamp) {
+        let kind = on.kind();
+        let before = self.wait.as_ref().filter(|wait| wait.on.kind() == kind);
+        let since = before.map_or(now, |wait| wait.since);
+        let is_same = before.is_some();
+        self.wait = Some(Wait {
+            on: on.clone(),
+            since,
+        });
+        let goes_on = self
+            .latest
+            .as_ref()
+            .is_some_and(|it| self.ending(&it.episode.id).is_none());
+        if let Some(latest) = self.latest.as_mut().filter(|_| goes_on && !is_same) {
+            close(&mut latest.waits, now);
+            push(&mut latest.waits, kind, now);
+        }
+    }
+
+    /// Takes where an episode stands.
+    fn follow(&mut self, episode: &Arc<Episode>) {
+        if self.ending(&episode.id).is_some() {
+            return;
+        }
+        if self
+            .latest
+            .as_ref()
+            .is_none_or(|latest| latest.episode.id != episode.id)
+        {
+            self.latest = Some(EpisodeHistory {
+                episode: Arc::clone(episode),
+                phases: Vec::new(),
+                waits: Vec::new(),
+                most: None,
+            });
+        }
+        let Some(latest) = &mut self.latest else { return };
+        // What is seen of a Node may be older than what was told of it.
+        if latest.episode.since > episode.since {
+            return;
+        }
+        latest.episode = Arc::clone(episode);
+        let kind = episode.phase.kind();
+        if latest.phases.last().is_none_or(|last| last.kind != kind) {
+            close(&mut latest.phases, episode.since);
+            push(&mut latest.phases, kind, episode.since);
+        }
+    }
+}
+
+fn push<Kind>(spans: &mut Vec<Span<Kind>>, kind: Kind, from: Timestamp) {
+    if spans.len() < SPANS {
+        spans.push(Span { kind, from, to: None });
+    }
+}
+
+fn close<Kind>(spans: &mut [Span<Kind>], at: Timestamp) {
+    if let Some(last) = spans.last_mut() {
+        last.to.get_or_insert(at);
+    }
+}

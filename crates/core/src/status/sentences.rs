@@ -1,0 +1,44 @@
+//! Sentences that several renderers share. Those of waits are in [`crate::maintenance::waiting`].
+
+use crate::maintenance::decide::Transition;
+use crate::maintenance::episode::{Episode, Phase, Record};
+
+impl Episode {
+    /// What the node is called out of service for, as it follows "for".
+    pub fn cause(&self) -> String {
+        match &self.trigger.request {
+            Some(request) => format!("NodeMaintenance {}", request.name),
+            None => format!("the maintenance of ESXi host {}", self.host),
+        }
+    }
+
+    /// What set it off, as a sentence.
+    pub fn set_off_by(&self) -> String {
+        let trigger = &self.trigger;
+        if let Some(task) = &trigger.task {
+            let by = trigger.user.as_ref().map(|user| format!(" by {user}"));
+            let by = by.unwrap_or_default();
+            format!("ESXi host {} is entering maintenance ({task}{by})", self.host)
+        } else if let Some(request) = &trigger.request {
+            format!("NodeMaintenance {}", request.name)
+        } else if let Some(ended) = &trigger.stray_of {
+            format!("The VM went off after episode {ended} had ended")
+        } else {
+            format!("ESXi host {} is in maintenance mode", self.host)
+        }
+    }
+}
+
+impl Transition {
+    /// The change of phase and of the cordon, as the log and the page tell it.
+    pub fn words(&self, before: &Record) -> String {
+        let (from, to) = (before.kind(), self.record.kind());
+        let whereto = self.record.phase().map(Phase::whereto).unwrap_or_default();
+        let cordon = match self.unschedulable {
+            Some(true) => ", cordoned",
+            Some(false) => ", uncordoned",
+            None => "",
+        };
+        format!("{from} -> {to}{whereto}{cordon}")
+    }
+}

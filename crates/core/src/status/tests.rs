@@ -1,0 +1,203 @@
+use std::collections::BTreeSet;
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use jiff::SignedDuration;
+
+use super::*;
+use crate::ids::{HostRef, RequestUid, VmRef};
+use crate::maintenance::clock::Now;
+use crate::maintenance::decide::Transition;
+use crate::maintenance::episode::{Ended, Episode, HostMark, Phase, Trigger};
+use crate::maintenance::observed::{HostState, VmFacts};
+use crate::maintenance::request::{Action, RequestMark};
+use crate::maintenance::waiting::{ParkReason, WaitingOn};
+use crate::named::UnknownName;
+
+/// Each name is there once, and reads back as its variant.
+fn are_names<Kind>(all: &[Kind])
+where
+    Kind: Copy + Debug + Display + PartialEq + FromStr<Err = UnknownName>,
+{
+    let names: BTreeSet<String> = all.iter().map(ToString::to_string).collect();
+    assert_eq!(names.len(), all.len(), "{all:?}");
+    for kind in all {
+        assert_eq!(kind.to_string().parse(), Ok(*kind));
+        assert_eq!(
+            format!("{kind:?}").parse(),
+            Ok(*kind),
+            "its CamelCase name is read too"
+        );
+    }
+    let unknown = "no such".parse::<Kind>().unwrap_err();
+    assert_eq!(unknown.to_string(), "\"no such\" is no such name");
+}
+
+#[test]
+fn names_are_unique_and_read_back() {
+    are_names(PhaseKind::ALL);
+    are_names(TriggerKind::ALL);
+    are_names(WaitKind::ALL);
+    are_names(HostKind::ALL);
+    are_names(PodState::ALL);
+    are_names(Outcome::ALL);
+    are_names(EffectKind::ALL);
+}
+
+fn seen(host: HostState) -> Observed {
+    let vm = VmFacts {
+        on: Some(HostRef::new("host-1")),
+        on_name: "esx1".to_owned(),
+        host,
+        ..VmFacts::unread(VmRef::new("vm-1"))
+    };
+    Observed::of(None, VmSeen::Found(vm), Now::at(Timestamp::UNIX_EPOCH, 0))
+}
+
+fn status(record: Record, seen: Observed) -> NodeStatus {
+    NodeStatus::of(&Sight { record, seen })
+}
+
+#[test]
+fn a_node_is_at_rest_only_while_nothing_is_asked_of_it() {
+    let is_at_rest = |seen| status(Record::InService, seen).is_at_rest;
+    assert!(is_at_rest(seen(HostState::InService)));
+    assert!(is_at_rest(seen(HostState::Unreachable)));
+    let request = Request {
+        mark: RequestMark {
+            name: "drain-1".to_owned(),
+            uid: RequestUid::new("uid-1"),
+        },
+        asked_at: Timestamp::UNIX_EPOCH,
+        action: Action::Drain,
+        drain_timeout: None,
+        drain_timeout_action: None,
+        guest_shutdown_timeout: None,
+    };
+    assert!(!is_at_rest(Observed {
+        request: Some(request),
+        ..seen(HostState::InService)
+    }));
+    assert!(!is_at_rest(Observed {
+        hearing: Hearing::NoVcenter { why: String::new() },
+        ..seen(HostState::InService)
+    }));
+    assert!(!is_at_rest(Observed {
+        vm: VmSeen::NoUuid,
+        ..seen(HostState::InService)
+    }));
+}
+
+fn episode(phase: Phase, since: i64) -> Episode {
+    let trigger = Trigger {
+        task: None,
+        clicked_at: Timestamp::UNIX_EPOCH,
+        user: None,
+        detection: None,
+        request: None,
+        stray_of: None,
+    };
+    let host = HostMark {
+        moref: None,
+        name: "esx1".into(),
+    };
+    Episode {
+        since: at(since),
+        ..Episode::new(NodeUid::new("uid-1"), trigger, host, phase, at(0))
+    }
+}
+
+#[test]
+fn a_parked_node_shows_the_phase_that_it_resumes() {
+    let phase = Phase::Parked {
+        reason: ParkReason::VmMissing,
+        resume: Box::new(Phase::AwaitingHost),
+        resume_since: Timestamp::UNIX_EPOCH,
+    };
+    let episode = episode(phase, 0);
+    let parked = status(Record::Episode(Arc::new(episode)), seen(HostState::InMaintenance));
+    assert_eq!(
+        (parked.phase, parked.at_work),
+        (PhaseKind::Parked, PhaseKind::AwaitingHost)
+    );
+    assert!(parked.at_work.vm_is_off());
+    assert_eq!(parked.host(), Some(("esx1", HostKind::InMaintenance)));
+}
+
+fn node() -> NodeName {
+    NodeName::new("gpu1")
+}
+
+fn show(board: &mut StatusBoard, record: Record, now: i64) -> bool {
+    let sight = Sight {
+        record,
+        seen: seen(HostState::InService),
+    };
+    let sights = BTreeMap::from([(node(), sight)]);
+    board.show(&NodeStatuses::of(&Pictures::all(sights)), at(now))
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+}
+
+fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<Ended>, now: i64) {
+    let transition = Transition {
+        record: after,
+        unschedulable: None,
+        ended,
+        fulfilled: None,
+    };
+    assert!(board.recorded(&node(), before, &transition, at(now)));
+}
+
+#[test]
+fn a_wait_that_is_told_late_does_not_stick_to_a_node_at_rest() {
+    let mut board = StatusBoard::default();
+    show(&mut board, Record::InService, 1);
+    board.waits(&node(), &WaitingOn::VmLookup, at(2));
+    assert_eq!(board.nodes[&node()].waiting_on(), None);
+}
+
+#[test]
+fn a_wait_of_the_same_kind_keeps_its_beginning() {
+    let mut board = StatusBoard::default();
+    let until = |seconds| WaitingOn::GuestShutdown { until: at(seconds) };
+    for (now, since) in [(5, 5), (6, 5), (7, 5)] {
+        board.waits(&node(), &until(now + 60), at(now));
+        assert_eq!(board.nodes[&node()].waiting_on().unwrap().since, at(since));
+    }
+    board.waits(&node(), &WaitingOn::PowerState, at(8));
+    assert_eq!(board.nodes[&node()].waiting_on().unwrap().since, at(8));
+}
+
+#[test]
+fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
+    let mut board = StatusBoard::default();
+    let draining = Record::Episode(Arc::new(episode(Phase::Draining, 1)));
+    let waiting = Record::Episode(Arc::new(episode(Phase::AwaitingHost, 5)));
+    recorded(&mut board, &Record::InService, draining.clone(), None, 1);
+    assert!(show(&mut board, draining.clone(), 2));
+    assert!(!show(&mut board, draining.clone(), 3), "nothing is different");
+    recorded(&mut board, &draining, waiting.clone(), None, 5);
+    // The watch is behind what the actor told.
+    show(&mut board, draining, 6);
+    recorded(&mut board, &waiting, Record::InService, Some(Ended::Succeeded), 9);
+    show(&mut board, Record::InService, 10);
+    let entry = &board.nodes[&node()];
+    let latest = entry.latest.as_ref().unwrap();
+    let phases: Vec<_> = latest.phases.iter().map(|it| (it.kind, it.from, it.to)).collect();
+    assert_eq!(
+        phases,
+        [
+            (PhaseKind::Draining, at(1), Some(at(5))),
+            (PhaseKind::AwaitingHost, at(5), Some(at(9))),
+        ]
+    );
+    let id = &latest.episode.id;
+    assert_eq!(
+        entry.ending(id).map(|ending| (ending.how, ending.at)),
+        Some((Ended::Succeeded, at(9)))
+    );
+    assert_eq!(entry.gone(), Some((id, at(10))));
+}

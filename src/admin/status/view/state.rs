@@ -1,0 +1,68 @@
+//! What a colour, a hatching and a sign stand for.
+
+use serde::{Serialize, Serializer};
+
+use crate::status::{HostKind, PhaseKind};
+
+/// What a colour, a hatching and a sign stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Phase(PhaseKind),
+    Host(HostKind),
+    Waiting,
+}
+
+impl State {
+    /// A host in service looks like a node in service.
+    pub fn of_host(kind: HostKind) -> Self {
+        if kind == HostKind::InService {
+            Self::IN_SERVICE
+        } else {
+            Self::Host(kind)
+        }
+    }
+
+    pub const IN_SERVICE: Self = Self::Phase(PhaseKind::InService);
+
+    /// All of them, in the order in which a node and then a host go through them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let phases = PhaseKind::ALL.iter().map(|kind| Self::Phase(*kind));
+        let hosts = HostKind::ALL.iter().filter(|kind| **kind != HostKind::InService);
+        phases
+            .chain(hosts.map(|kind| Self::Host(*kind)))
+            .chain([Self::Waiting])
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Phase(kind) => kind.name(),
+            Self::Host(kind) => kind.name(),
+            Self::Waiting => "Waiting",
+        }
+    }
+
+    /// The sign that stands beside its name, so that nobody has to tell it by its colour.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Self::Phase(PhaseKind::InService) | Self::Host(HostKind::InService) => "\u{25cb}",
+            Self::Phase(PhaseKind::Queued) | Self::Host(HostKind::Quarantined) => "\u{25d4}",
+            Self::Phase(PhaseKind::Draining) | Self::Host(HostKind::EnteringMaintenance) => "\u{25bd}",
+            Self::Phase(PhaseKind::Drained) => "\u{25bc}",
+            Self::Phase(PhaseKind::ShuttingDown) => "\u{25e9}",
+            Self::Phase(PhaseKind::Relocating) => "\u{25b6}",
+            Self::Phase(PhaseKind::AwaitingHost) | Self::Host(HostKind::InMaintenance) => "\u{25a0}",
+            Self::Phase(PhaseKind::PoweringOn) => "\u{25b3}",
+            Self::Phase(PhaseKind::Rejoining) => "\u{25b2}",
+            Self::Phase(PhaseKind::Parked) | Self::Host(HostKind::Unreachable) => "\u{2716}",
+            Self::Phase(PhaseKind::Adopting) => "\u{25c7}",
+            Self::Host(HostKind::Unknown) => "?",
+            Self::Waiting => "\u{25ab}",
+        }
+    }
+}
+
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}

@@ -1,0 +1,216 @@
+//! What is read of Nodes and NodeMaintenance objects, and how each node stands by it.
+
+use std::collections::BTreeSet;
+
+use kube::ResourceExt as _;
+
+use super::MarksArgs;
+use super::nodes::{NodeState, RequestState, Standing, Trace};
+use crate::cluster::facts::{GpuResources, node_facts};
+use crate::cluster::look;
+use crate::cluster::update::Node;
+use crate::config::TRACE_ID;
+use crate::ids::NodeName;
+use crate::inventory::record_of;
+use crate::keys::Keys;
+use crate::maintenance::episode::{Cordon, Episode, Record};
+use crate::maintenance::record::{Annotations, read};
+use crate::nodemaintenance;
+use crate::nodemaintenance::api::{concerns, name_of};
+use crate::nodemaintenance::kind::{NodeMaintenance, NodeMaintenanceStatus, Origin};
+
+/// What is read of Kubernetes, and how it is to be understood.
+pub(super) struct Reading {
+    pub(super) nodes: Vec<Node>,
+    pub(super) objects: Vec<NodeMaintenance>,
+    trace_url: Option<String>,
+}
+
+/// Reads all nodes, or the one that is named.
+pub(super) async fn read_nodes(
+    client: &kube::Client,
+    marks: &MarksArgs,
+    only: Option<&str>,
+) -> anyhow::Result<Reading> {
+    let objects = nodemaintenance::look::all(client).await?;
+    let gpus = GpuResources::parse(&marks.gpu_resources)?;
+    let keys = Keys::under(&marks.annotation_prefix);
+    let nodes = match only {
+        None => look::nodes(client, &marks.gpu_node_label).await?,
+        Some(name) => match look::node(client, name).await {
+            Ok(node) => vec![node],
+            // The episode of a Node that is gone goes on from its copy.
+            Err(error)
+                if error.is_absent() && objects.iter().any(|it| is_open(it) && it.spec.node_name == name) =>
+            {
+                Vec::new()
+            }
+            Err(error) => return Err(error.into()),
+        },
+    };
+    let is_wanted = |object: &NodeMaintenance| match only {
+        Some(name) => object.spec.node_name == name,
+        None => concerns(object, &marks.gpu_node_label),
+    };
+    Ok(Reading {
+        nodes: nodes.iter().map(|node| node_facts(node, &keys, &gpus)).collect(),
+        objects: objects.into_iter().filter(is_wanted).collect(),
+        trace_url: marks.trace_ui_url_template.clone(),
+    })
+}
+
+/// Whether an object has not come to its end.
+fn is_open(object: &NodeMaintenance) -> bool {
+    object
+        .status
+        .as_ref()
+        .is_none_or(|status| status.ended_at.is_none())
+}
+
+impl Reading {
+    /// How each node stands; one whose object is gone in mid-episode is among them.
+    pub(super) fn states(&self) -> Vec<NodeState> {
+        let mut names: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+        let copies = self
+            .objects
+            .iter()
+            .filter(|it| it.spec.origin == Origin::Episode && is_open(it));
+        names.extend(copies.map(|object| object.spec.node_name.as_str()));
+        names.into_iter().map(|name| self.state(name)).collect()
+    }
+
+    fn of(&self, name: &str) -> impl Iterator<Item = &NodeMaintenance> {
+        self.objects
+            .iter()
+            .filter(move |object| object.spec.node_name == name)
+    }
+
+    fn state(&self, name: &str) -> NodeState {
+        let node = self.nodes.iter().find(|node| node.name.as_str() == name);
+        let record = node.map_or_else(|| self.copy(name), record_of);
+        let mut state = NodeState {
+            node: name.to_owned(),
+            state: record.kind(),
+            standing: Standing::of(record.kind()),
+            trace: self.trace(name, &record),
+            ..NodeState::default()
+        };
+        if let Some(node) = node {
+            state.ready = node.ready.is_true;
+            state.cordoned = node.unschedulable;
+            state.cordoned_by = node.unschedulable.then(|| cordoned_by(node, &record));
+            state.gpus.clone_from(&node.gpus);
+            state.wishes = wishes(node);
+        }
+        state.requests = self
+            .of(name)
+            .filter(|object| object.spec.origin == Origin::Request && is_open(object))
+            .map(|object| RequestState {
+                name: object.name_any(),
+                action: format!("{:?}", object.spec.action),
+                reason: object.spec.reason.clone(),
+                phase: object.status.as_ref().and_then(|status| status.phase.clone()),
+            })
+            .collect();
+        match &record {
+            Record::InService => {}
+            Record::Python(python) => {
+                state.host = Some(python.host.clone());
+                state.since = Some(python.since.to_string());
+            }
+            Record::Unreadable { why } => state.parked = Some(why.clone()),
+            Record::Episode(episode) => self.tell_episode(&mut state, episode),
+        }
+        // What waits before an episode has begun stands on the request only.
+        if state.waiting_on.is_none() {
+            state.waiting_on = self
+                .of(name)
+                .filter(|object| object.spec.origin == Origin::Request && is_open(object))
+                .find_map(|object| object.status.as_ref()?.waiting_on.clone());
+        }
+        state
+    }
+
+    fn tell_episode(&self, state: &mut NodeState, episode: &Episode) {
+        state.by_request = episode.trigger.request.is_some();
+        state.host = Some(episode.host.name.to_string());
+        state.since = Some(episode.since.to_string());
+        let target = episode.phase.target().or(episode.moved_to.as_ref());
+        state.target = target.map(ToString::to_string);
+        state.parked = episode.phase.parked().map(|(reason, _)| reason.to_string());
+        let copy = name_of(&NodeName::new(state.node.clone()), &episode.id);
+        let Some(object) = self.objects.iter().find(|object| object.name_any() == copy) else {
+            return;
+        };
+        state.reason.clone_from(&object.spec.reason);
+        let NodeMaintenanceStatus {
+            waiting_on,
+            pods,
+            eviction_pods,
+            phases,
+            ..
+        } = object.status.clone().unwrap_or_default();
+        state.waiting_on = waiting_on;
+        state.pods = pods;
+        state.eviction_pods = eviction_pods;
+        state.phases = phases;
+    }
+
+    /// The record of a node whose object is gone.
+    fn copy(&self, name: &str) -> Record {
+        let open = self
+            .of(name)
+            .filter(|object| object.spec.origin == Origin::Episode && is_open(object));
+        let youngest = open.max_by_key(|object| object.creation_timestamp());
+        let episode = youngest.and_then(|object| object.status.as_ref()?.record.clone());
+        read(&Annotations {
+            episode,
+            ..Annotations::default()
+        })
+    }
+
+    /// The trace of the episode that goes on, or else of the latest one that is kept.
+    pub(super) fn trace(&self, name: &str, record: &Record) -> Option<Trace> {
+        let running = record.episode().map(|episode| episode.trace_id().to_owned());
+        let latest = self
+            .of(name)
+            .filter(|object| object.spec.origin == Origin::Episode)
+            .max_by_key(|object| object.creation_timestamp());
+        let kept = latest.and_then(|object| object.status.as_ref());
+        let trace_id = running
+            .clone()
+            .or_else(|| kept.and_then(|status| status.trace_id.clone()))?;
+        // Any object that tells of it will do: a request's own may be written before its episode's.
+        let told = self
+            .of(name)
+            .filter_map(|object| object.status.as_ref())
+            .find(|status| status.trace_url.is_some() && status.trace_id.as_ref() == Some(&trace_id))
+            .and_then(|status| status.trace_url.clone());
+        let made = || Some(self.trace_url.as_ref()?.replace(TRACE_ID, &trace_id));
+        Some(Trace {
+            node: name.to_owned(),
+            url: told.or_else(made),
+            running: running.is_some(),
+            trace_id,
+        })
+    }
+}
+
+fn cordoned_by(node: &Node, record: &Record) -> String {
+    match record.episode().map(|episode| &episode.cordon) {
+        Some(Cordon::Ours | Cordon::Adopted(_)) => "Haulout".to_owned(),
+        Some(Cordon::Theirs) => "somebody, before the episode".to_owned(),
+        Some(Cordon::NotYet) | None => node.cordoned_by.clone().unwrap_or_else(|| "somebody".to_owned()),
+    }
+}
+
+fn wishes(node: &Node) -> Vec<String> {
+    [
+        (crate::keys::SKIP, &node.marks.skip),
+        (crate::keys::APPROVED, &node.marks.approved),
+        (crate::keys::STRATEGY, &node.marks.strategy),
+    ]
+    .into_iter()
+    .filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?)))
+    .collect()
+}

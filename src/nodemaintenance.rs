@@ -1,0 +1,18 @@
+//! NodeMaintenance, the API object: requests of people in; status, and the second copy of each episode's record, out.
+//!
+//! ```text
+//! kube-apiserver ──▶ watch ─▶ facts of requests and copies          (to the inventory)
+//! statuses, transitions ──▶ objects: what is due ──▶ writer ─▶ api  (to the kube-apiserver)
+//! ```
+
+pub(crate) mod api;
+mod history;
+mod judgement;
+mod kept;
+pub mod kind;
+pub(crate) mod look;
+pub(crate) mod objects;
+mod refused;
+mod status;
+pub(crate) mod watch;
+pub(crate) mod writer;

@@ -1,0 +1,52 @@
+//! Single looks at NodeMaintenance objects and their kind, for people who ask.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::ListParams;
+use kube::core::CustomResourceExt as _;
+
+use super::kind::NodeMaintenance;
+use crate::cluster::answer;
+use crate::cluster::look::{DEADLINE, LookError, list};
+
+/// All NodeMaintenance objects; none where the kind is not installed.
+pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, LookError> {
+    let listed = list(
+        Api::all(client.clone()),
+        ListParams::default(),
+        "the NodeMaintenances",
+    );
+    match listed.await {
+        Err(LookError::Absent { .. }) => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// One NodeMaintenance.
+pub async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, LookError> {
+    let objects: Api<NodeMaintenance> = Api::all(client.clone());
+    answer::within(DEADLINE, objects.get(name))
+        .await
+        .map_err(|refusal| LookError::new(&format!("nodemaintenance/{name}"), &refusal))
+}
+
+/// The definition of the kind NodeMaintenance as it is installed.
+pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, LookError> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    answer::within(DEADLINE, definitions.get(NodeMaintenance::crd_name()))
+        .await
+        .map_err(|refusal| LookError::new("the kind NodeMaintenance", &refusal))
+}
+
+/// Whether `installed` is the kind as this program knows it.
+pub fn is_ours(installed: &CustomResourceDefinition) -> bool {
+    let ours = NodeMaintenance::crd();
+    let schemas = |definition: &CustomResourceDefinition| {
+        let versions = definition.spec.versions.iter();
+        let served = versions.filter(|version| version.served);
+        let schemas = served.map(|version| (version.name.clone(), version.schema.clone()));
+        schemas.collect::<Vec<_>>()
+    };
+    let installed = schemas(installed);
+    schemas(&ours).iter().all(|ours| installed.contains(ours))
+}

@@ -1,0 +1,266 @@
+//! What the status of one object is to say, from what it says and what is seen.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::judgement::{Progress, judged};
+use super::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, Waiting};
+use crate::cluster::update::{AskedAction, Maintenance};
+use crate::maintenance::episode::{Episode, Record};
+use crate::maintenance::record;
+use crate::status::{Ending, NodeEntry, Outcome, PhaseKind, Pods, WaitKind};
+
+/// The most pods that a status names: a node has 110 at most, and an object must stay small.
+const PODS: usize = 50;
+
+/// The most phases that a status keeps: a queue of parkings must not fill an object.
+const PHASES: usize = 100;
+
+/// The status of an episode's object while the episode lasts.
+pub(super) fn of(
+    object: &Maintenance,
+    entry: &NodeEntry,
+    episode: &Arc<Episode>,
+    now: Timestamp,
+) -> NodeMaintenanceStatus {
+    let mut status = shown(object, entry, episode, now);
+    status.record = record::write(&Record::Episode(Arc::clone(episode)), now).episode;
+    let parked = parked(episode);
+    let progress = parked.as_deref().map_or(Progress::Running, Progress::Stalled);
+    judged(object, status, progress, now)
+}
+
+/// The status of a request that an episode goes about.
+pub(super) fn of_request(
+    object: &Maintenance,
+    action: AskedAction,
+    entry: &NodeEntry,
+    episode: &Episode,
+    now: Timestamp,
+) -> NodeMaintenanceStatus {
+    let status = shown(object, entry, episode, now);
+    let waits_for = entry.waiting_on().map(|wait| wait.on.kind());
+    let phase = episode.phase.kind();
+    let is_kept = match action {
+        AskedAction::Drain => phase == PhaseKind::Drained,
+        AskedAction::PowerOff => phase == PhaseKind::AwaitingHost && waits_for == Some(WaitKind::Request),
+        AskedAction::Relocate | AskedAction::Reboot => false,
+    };
+    let parked = parked(episode);
+    let otherwise = if is_kept {
+        Progress::Kept
+    } else {
+        Progress::Running
+    };
+    let progress = parked.as_deref().map_or(otherwise, Progress::Stalled);
+    judged(object, status, progress, now)
+}
+
+/// Why an episode is parked, if it is.
+fn parked(episode: &Episode) -> Option<String> {
+    episode.phase.parked().map(|(reason, _)| reason.to_string())
+}
+
+/// The status of an episode's object at its end. Without an `ending`, nobody saw it.
+pub(super) fn ended(
+    object: &Maintenance,
+    entry: &NodeEntry,
+    ending: Option<&Ending>,
+    at: Timestamp,
+) -> NodeMaintenanceStatus {
+    let mut status = (*object.status).clone();
+    let episode = ending.map(|ending| &ending.episode);
+    if let Some(episode) = episode {
+        passed(&mut status, entry, episode);
+        status.record = record::write(&Record::Episode(Arc::clone(episode)), at).episode;
+    }
+    let gave_up = episode.and_then(|episode| episode.gave_up.as_deref());
+    let outcome = Outcome::from(ending.map(|ending| ending.how));
+    let progress = Progress::Over(outcome, gave_up.unwrap_or_default());
+    judged(object, over(status, at), progress, at)
+}
+
+/// Whether `wanted` tells nothing else than `is` but how far it has come: which pods are left, and the words of a wait for the
+/// same thing.
+pub(super) fn counts_on(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStatus) -> bool {
+    if is == wanted {
+        return false;
+    }
+    let mut standing = NodeMaintenanceStatus {
+        pending_pods: is.pending_pods.clone(),
+        pods: is.pods.clone(),
+        total_pods: is.total_pods,
+        eviction_pods: is.eviction_pods,
+        drain_progress: is.drain_progress,
+        ..wanted.clone()
+    };
+    if let (Some(was), Some(waiting)) = (&is.waiting_on, &mut standing.waiting_on) {
+        waiting.message.clone_from(&was.message);
+    }
+    for (was, condition) in is.conditions.iter().zip(&mut standing.conditions) {
+        condition.message.clone_from(&was.message);
+    }
+    standing == *is
+}
+
+/// The status of a request that is fulfilled, or was given up.
+pub(super) fn fulfilled(object: &Maintenance, gave_up: Option<&str>, at: Timestamp) -> NodeMaintenanceStatus {
+    let status = over((*object.status).clone(), at);
+    let outcome = gave_up.map_or(Outcome::Succeeded, |_| Outcome::Failed);
+    judged(
+        object,
+        status,
+        Progress::Over(outcome, gave_up.unwrap_or_default()),
+        at,
+    )
+}
+
+/// The status of a request that nothing can be done about.
+pub(super) fn stalled(
+    object: &Maintenance,
+    reason: &str,
+    why: &str,
+    now: Timestamp,
+) -> NodeMaintenanceStatus {
+    let mut status = (*object.status).clone();
+    status.waiting_on = Some(waiting_since(&status, reason, why, now));
+    judged(object, status, Progress::Stalled(why), now)
+}
+
+/// The status of a request that is not being gone about yet.
+pub(super) fn waiting(
+    object: &Maintenance,
+    reason: &str,
+    why: &str,
+    now: Timestamp,
+) -> NodeMaintenanceStatus {
+    let mut status = (*object.status).clone();
+    status.waiting_on = Some(waiting_since(&status, reason, why, now));
+    judged(object, status, Progress::Running, now)
+}
+
+fn over(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStatus {
+    close_phase(&mut status, at);
+    status.state = Some("Ended".to_owned());
+    status.waiting_on = None;
+    status.pending_pods.clear();
+    status.pods.clear();
+    status.ended_at = Some(text(at));
+    status
+}
+
+/// What an episode shows of itself, whichever object it is shown in.
+fn shown(
+    object: &Maintenance,
+    entry: &NodeEntry,
+    episode: &Episode,
+    now: Timestamp,
+) -> NodeMaintenanceStatus {
+    let mut status = (*object.status).clone();
+    let phase = episode.phase.name();
+    passed(&mut status, entry, episode);
+    begin_phase(&mut status, phase, episode.since);
+    status.state = Some(phase.to_owned());
+    status.host = Some(episode.host.to_string());
+    let target = episode.phase.target().or(episode.moved_to.as_ref());
+    status.target = target.map(ToString::to_string);
+    status.episode = Some(episode.id.to_string());
+    status.trace_id = Some(episode.trace_id().to_owned());
+    status.started_at = Some(text(episode.begun_at));
+    status.waiting_on = entry
+        .waiting_on()
+        .map(|wait| waiting_since(&status, wait.on.kind().variant(), &wait.on.to_string(), now));
+    let latest = entry
+        .latest
+        .as_ref()
+        .filter(|latest| latest.episode.id == episode.id);
+    if let Some((listed, left)) = latest.and_then(|latest| latest.most) {
+        status.total_pods = status.total_pods.max(Some(count(listed)));
+        status.eviction_pods = status.eviction_pods.max(Some(count(left)));
+    }
+    let pods = entry.status.as_ref().and_then(|it| it.pods.as_ref());
+    drained(&mut status, pods, episode.phase.at_work().kind());
+    status
+}
+
+fn drained(status: &mut NodeMaintenanceStatus, pods: Option<&Pods>, phase: PhaseKind) {
+    status.pending_pods.clear();
+    status.pods.clear();
+    let Some(pods) = pods.filter(|_| phase == PhaseKind::Draining) else {
+        if !phase.is_before_drained() && status.eviction_pods.is_some() {
+            status.drain_progress = Some(100);
+        }
+        return;
+    };
+    for pod in pods.left.iter().take(PODS) {
+        let (namespace, name) = pod.name.split_once('/').unwrap_or(("", &pod.name));
+        status.pending_pods.push(pod.name.clone());
+        status.pods.push(PendingPod {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            state: pod.why.state().to_string(),
+            reason: pod.why.to_string(),
+        });
+    }
+    let left = count(pods.left.len());
+    let all = status.eviction_pods.unwrap_or(0).max(left);
+    status.eviction_pods = Some(all);
+    let gone = u64::from(all.saturating_sub(left));
+    let percent = (gone * 100).checked_div(u64::from(all)).unwrap_or(100);
+    status.drain_progress = u32::try_from(percent).ok();
+}
+
+fn count(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Adds the phases of an episode that have begun and are not written yet.
+fn passed(status: &mut NodeMaintenanceStatus, entry: &NodeEntry, episode: &Episode) {
+    let latest = entry
+        .latest
+        .as_ref()
+        .filter(|latest| latest.episode.id == episode.id);
+    for span in latest.into_iter().flat_map(|latest| &latest.phases) {
+        begin_phase(status, span.kind.name(), span.from);
+    }
+}
+
+fn begin_phase(status: &mut NodeMaintenanceStatus, phase: &str, since: Timestamp) {
+    let started_at = text(since);
+    let is_known = status
+        .phases
+        .last()
+        .is_some_and(|last| last.started_at >= started_at || last.phase == phase);
+    if is_known || status.phases.len() >= PHASES {
+        return;
+    }
+    close_phase(status, since);
+    status.phases.push(PhaseTimes {
+        phase: phase.to_owned(),
+        started_at,
+        ended_at: None,
+    });
+}
+
+fn close_phase(status: &mut NodeMaintenanceStatus, at: Timestamp) {
+    if let Some(last) = status.phases.last_mut() {
+        last.ended_at.get_or_insert_with(|| text(at));
+    }
+}
+
+fn waiting_since(status: &NodeMaintenanceStatus, reason: &str, message: &str, now: Timestamp) -> Waiting {
+    let standing = status
+        .waiting_on
+        .as_ref()
+        .filter(|waiting| waiting.reason == reason);
+    Waiting {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        since: standing.map_or_else(|| text(now), |waiting| waiting.since.clone()),
+    }
+}
+
+fn text(at: Timestamp) -> String {
+    format!("{at:.3}")
+}

@@ -1,0 +1,180 @@
+//! Which waits are told as Events, and what makes one another than before.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::parts::Took;
+use super::words::parked;
+use super::{OfNode, Reason};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::Episode;
+use crate::maintenance::observed::{PodLeft, PodLeftBecause};
+use crate::maintenance::placement::Refused;
+use crate::maintenance::waiting::{BUDGET, WaitingOn, few, few_by};
+
+/// The Event that a wait makes, and what of it makes it another one. Waits that are over within moments or that a phase
+/// is about make none, nor does a world that is not heard: that concerns every node, and the log says it once.
+pub(super) fn of(
+    episode: &Episode,
+    on: &WaitingOn,
+    known: &OfNode,
+    now: Timestamp,
+) -> Option<(Reason, String, String)> {
+    let note = format!("Waiting for {on}");
+    let (reason, detail) = match on {
+        // Who is before it changes all the time, and that it waits is one fact.
+        WaitingOn::Slot { .. } => (Reason::MaintenanceQueued, String::new()),
+        WaitingOn::Pods(left) => return blocked(left).or_else(|| refused(left)),
+        WaitingOn::DrainHeld(_) => {
+            let note = format!("Not drained in time, and its power is not cut on pods. {note}");
+            return Some((Reason::DrainTimedOut, note, String::new()));
+        }
+        WaitingOn::Task(EffectKind::PowerOff) => return Some(power_cut(episode, known, now)),
+        WaitingOn::Retry { effect, said, at } => {
+            let what = effect.words();
+            let note = format!("Could not {what}: {said}; the next try is at {at:.0}");
+            let reason = match effect {
+                EffectKind::DrainRound => Reason::EvictionRefused,
+                EffectKind::ShutdownGuest
+                | EffectKind::PowerOff
+                | EffectKind::Survey
+                | EffectKind::Relocate
+                | EffectKind::PowerOn => Reason::VCenterRequestFailed,
+            };
+            return Some((reason, note, format!("{what} {said}")));
+        }
+        WaitingOn::HostVisible { host, state } => (Reason::HostNotVisible, format!("{host} {state}")),
+        WaitingOn::HostExit { host, refused, .. } => return Some(host_exit(host, refused)),
+        WaitingOn::MaintenanceRetry { said, .. } => (Reason::MaintenanceInterrupted, said.clone()),
+        WaitingOn::PowerOnPause { losses, .. } => (Reason::VMPowerLost, losses.to_string()),
+        WaitingOn::OtherRelease { release } => (Reason::MaintenanceParked, release.clone()),
+        WaitingOn::Approval => (Reason::ApprovalNeeded, String::new()),
+        WaitingOn::Skip => (Reason::MaintenanceSkipped, String::new()),
+        WaitingOn::Place { request, refused } => {
+            let (elsewhere, request) = (elsewhere(refused), &request.name);
+            let note = format!("No host can take the VM, as NodeMaintenance {request} asks: {elsewhere}");
+            return Some((Reason::NoCompatibleHost, note, elsewhere));
+        }
+        WaitingOn::Question(text) => (Reason::VMQuestionPending, text.clone()),
+        // The record's own change of phase has told it already, in the same words.
+        WaitingOn::Parked(reason) => {
+            let (reason, note) = parked(reason);
+            return Some((reason, note.clone(), note));
+        }
+        WaitingOn::Task(_)
+        | WaitingOn::Vcenter { .. }
+        | WaitingOn::Kubernetes { .. }
+        | WaitingOn::Takeover { .. }
+        | WaitingOn::NodeObject
+        | WaitingOn::VmLookup
+        | WaitingOn::DrainRound
+        | WaitingOn::GuestShutdown { .. }
+        | WaitingOn::GuestShutdownAfterCancel { .. }
+        | WaitingOn::WritePace { .. }
+        | WaitingOn::Request { .. }
+        | WaitingOn::PoweredOn { .. }
+        | WaitingOn::AlreadyThere { .. }
+        | WaitingOn::Survey
+        | WaitingOn::PowerState
+        | WaitingOn::NodeReady { .. }
+        | WaitingOn::Gpus { .. } => return None,
+    };
+    Some((reason, note, detail))
+}
+
+fn host_exit(host: &str, refused: &[Refused]) -> (Reason, String, String) {
+    let waits = format!("Waiting for ESXi host {host} to be back in service");
+    if refused.is_empty() {
+        return (Reason::WaitingForHost, waits, host.to_owned());
+    }
+    let elsewhere = elsewhere(refused);
+    let note = format!("No other host can take the VM: {elsewhere}. {waits}");
+    (Reason::NoCompatibleHost, note, elsewhere)
+}
+
+/// Cluster API's words, which people know. The same budgets are one fact, however many of their pods come and go, and
+/// so is how many of them are healthy, until the budget lacks some: then it is not the drain alone that it waits for.
+fn blocked(left: &[PodLeft]) -> Option<(Reason, String, String)> {
+    let mut held: Vec<String> = Vec::new();
+    let mut budgets: BTreeMap<String, &str> = BTreeMap::new();
+    for pod in left {
+        if let PodLeftBecause::Budget { names, said } = &pod.why {
+            held.push(pod.name.clone());
+            budgets.insert(names.join(", "), said);
+        }
+    }
+    if held.is_empty() {
+        return None;
+    }
+    let words: Vec<String> = budgets.iter().map(|(names, said)| held_by(names, said)).collect();
+    let note = format!(
+        "Cannot evict {} as it would violate the pod's disruption budget. {}: {}",
+        if held.len() == 1 { "pod" } else { "pods" },
+        few_by(&words, ". "),
+        few(&held)
+    );
+    let short = budgets.iter().filter(|(_, said)| is_short(said));
+    let detail = budgets
+        .keys()
+        .map(String::as_str)
+        .chain(std::iter::once("short:"))
+        .chain(short.map(|(names, _)| names.as_str()));
+    let detail = detail.collect::<Vec<_>>().join(" ");
+    Some((Reason::EvictionBlocked, note, detail))
+}
+
+/// What Kubernetes says of a budget, or what follows from its refusal.
+fn held_by(names: &str, said: &str) -> String {
+    if said.starts_with(BUDGET) {
+        return said.trim_end_matches('.').to_owned();
+    }
+    if names.is_empty() {
+        return "It allows no disruption".to_owned();
+    }
+    format!("{BUDGET}{names} allows no disruption")
+}
+
+/// Whether a budget has fewer healthy pods than it needs. Words that do not read as expected count none.
+fn is_short(said: &str) -> bool {
+    let counts: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+    matches!(counts[..], [needs, has] if has < needs)
+}
+
+/// Why the first few hosts will not do. Host by host, and not by reason as in a wait's sentence: how many share a reason changes
+/// with each that joins them, and a note that reads differently is sent anew.
+fn elsewhere(refused: &[Refused]) -> String {
+    few(&refused.iter().map(Refused::to_string).collect::<Vec<_>>())
+}
+
+fn refused(left: &[PodLeft]) -> Option<(Reason, String, String)> {
+    let refusals = left.iter().filter_map(|pod| {
+        let PodLeftBecause::Refused { said } = &pod.why else {
+            return None;
+        };
+        Some((pod.name.clone(), said))
+    });
+    let (held, said): (Vec<String>, Vec<&String>) = refusals.unzip();
+    let first = said.first()?;
+    let note = format!("Cannot evict {}: {first}", few(&held));
+    Some((Reason::EvictionRefused, note, (*first).clone()))
+}
+
+/// Power is cut on a guest that did not shut down in time, or that could not be asked to.
+fn power_cut(episode: &Episode, known: &OfNode, now: Timestamp) -> (Reason, String, String) {
+    // Without a deadline known, this process has not asked: the time was up before it began.
+    if known.guest_until.is_some_and(|until| now < until) {
+        return (
+            Reason::GuestShutdownUnavailable,
+            "The guest cannot be asked to shut down, as VMware Tools do not run; its power is being cut"
+                .to_owned(),
+            String::new(),
+        );
+    }
+    let took = Took(now.duration_since(episode.since));
+    (
+        Reason::GuestShutdownTimedOut,
+        format!("The guest did not shut down within {took}; its power is being cut"),
+        String::new(),
+    )
+}
