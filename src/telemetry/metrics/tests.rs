@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::ids::{EpisodeId, HostRef, RequestUid, TaskRef, VmRef};
 use crate::maintenance::effect::Effect;
-use crate::maintenance::episode::{Cordon, Detection};
+use crate::maintenance::episode::Detection;
 use crate::maintenance::observed::{
     Advice, Attempt, DrainReport, Hearing, HostState, Observed, Pictures, PodLeft, PodLeftBecause, PowerSeen,
     Refusal, Sight, VmFacts, VmSeen,

@@ -12,7 +12,7 @@ use crate::maintenance::episode::{Ended, Episode, Record};
 use crate::maintenance::waiting::WaitingOn;
 
 /// How many phases, and how many waits, of one episode are kept: enough for one that goes back and forth for a day.
-pub const SPANS: usize = 100;
+pub(super) const SPANS: usize = 100;
 
 /// The statuses of all nodes.
 #[derive(Debug, Default)]

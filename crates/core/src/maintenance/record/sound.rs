@@ -108,7 +108,7 @@ pub(super) fn is_history(history: &History) -> bool {
     let is_time = |at: Timestamp| time_is_sound("", at).is_ok();
     let is_finished = |it: &FinishedPhase| {
         is_name(&it.host)
-            && target(&it.phase).is_none_or(|to| host_is_sound(to).is_ok())
+            && it.phase.target().is_none_or(|to| host_is_sound(to).is_ok())
             && [it.since, it.until].into_iter().all(is_time)
     };
     let is_incident = |it: &Incident| match it {
