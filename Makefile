@@ -79,7 +79,6 @@ mutants: ## break the program in one place at a time, and list what no test noti
 FUZZ_SECONDS ?= 120
 .PHONY: fuzz
 fuzz: ## feed the readers of what vCenter sends with damaged replies (4 minutes; FUZZ_SECONDS=n is for each of the two targets)
-	$(need_toolchains)
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "cargo-fuzz is missing: cargo install cargo-fuzz --locked" >&2; exit 1; }
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "a nightly toolchain is missing: rustup toolchain install nightly --profile minimal" >&2; exit 1; }
 	cd crates/vsphere && for target in reply xml; do \
