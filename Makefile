@@ -83,12 +83,11 @@ mutants: ## break the program in one place at a time, and list what no test noti
 FUZZ_SECONDS ?= 120
 .PHONY: fuzz
 fuzz: ## feed the readers of what vCenter sends with damaged replies (4 minutes; FUZZ_SECONDS=n is for each of the two targets)
-	$(need_toolchains)
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "cargo-fuzz is missing: cargo install cargo-fuzz --locked" >&2; exit 1; }
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "a nightly toolchain is missing: rustup toolchain install nightly --profile minimal" >&2; exit 1; }
 	cd crates/vsphere && for target in reply xml; do \
 		mkdir -p fuzz/corpus/$$target && \
-		cargo +nightly fuzz run $$target fuzz/corpus/$$target $(CURDIR)/proto-notes/captures -- \
+		cargo +nightly fuzz run --target-dir $(CURDIR)/target/fuzz $$target fuzz/corpus/$$target $(CURDIR)/proto-notes/captures -- \
 			-max_total_time=$(FUZZ_SECONDS) -dict=fuzz/xml.dict -timeout=10 || exit 1; \
 	done
 

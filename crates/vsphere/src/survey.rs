@@ -18,7 +18,7 @@ impl Vcenter {
     ///
     /// A VM that is off holds its devices as well, the one that is chosen at power-on among them: it will want it back,
     /// and a node that waits for this host must find it free. Templates never run and hold nothing. A VM that cannot be read is
-    /// named, unless its host tells what it was given (see [`survey`]).
+    /// named, unless its host tells what it was given.
     ///
     /// # Errors
     /// Those of a call.
