@@ -16,6 +16,7 @@ mod story;
 
 mod adopt;
 mod boot;
+mod browser;
 mod cancel;
 mod clocks;
 mod collectors;

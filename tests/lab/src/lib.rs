@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`build`] | builds the Go parts into a cache outside `target/` |
 //! | [`python`] | Python programs of others, installed into the same cache |
+//! | [`tools`] | tools that the machine may lack, and what a test does without one |
 //! | [`process`] | a child process that never outlives whoever started it |
 //! | [`run_dir`], [`ports`] | a run's temporary directory, and loopback ports that no other run takes |
 //! | [`wait`] | waits for a fact, with a deadline |
@@ -31,5 +32,6 @@ pub mod python;
 pub mod run_dir;
 pub mod stage;
 pub mod tollgate;
+pub mod tools;
 pub mod vcenter;
 pub mod wait;
