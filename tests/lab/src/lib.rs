@@ -16,6 +16,7 @@
 //! | [`jaeger`] | a tracing backend, asked by its own query API |
 //! | [`clock`] | a wall clock for a program under test, which a test can step |
 //! | [`figures`] | the arithmetic of what benches measure, and the table that shows it |
+//! | [`grid`] | tables as text |
 //! | [`tollgate`] | stops what passes to a collector of traces at one request |
 //! | [`stage`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
@@ -23,6 +24,7 @@ pub mod build;
 pub mod clock;
 pub mod figures;
 pub mod gate;
+pub mod grid;
 pub mod jaeger;
 pub mod kube;
 pub mod kubelet;
