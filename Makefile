@@ -14,7 +14,7 @@ help: ## list what can be made
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: demo
-demo: ## watch two GPU nodes go through host maintenance (a minute; KEEP=1 stays up, RELEASE=1 takes the release build)
+demo: ## watch two GPU nodes go through host maintenance (a minute; KEEP=1 stays up with a tracing UI, RELEASE=1 takes the release build)
 	$(need_toolchains)
 	@cargo run -p haulout-lab --bin lab -- demo
 

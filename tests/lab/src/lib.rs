@@ -14,6 +14,7 @@
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | ties a VM's power to a Node's life |
 //! | [`jaeger`] | a tracing backend, asked by its own query API |
+//! | [`zipkin`] | pages for traces, made by a tracing UI that Maven fetches |
 //! | [`clock`] | a wall clock for a program under test, which a test can step |
 //! | [`figures`] | the arithmetic of what benches measure, and the table that shows it |
 //! | [`grid`] | tables as text |
@@ -37,3 +38,4 @@ pub mod tollgate;
 pub mod tools;
 pub mod vcenter;
 pub mod wait;
+pub mod zipkin;
