@@ -64,6 +64,14 @@ test: ## build the lab, run every test; what the machine lacks is listed at the 
 	if [ -s $(HAULOUT_SKIPPED) ]; then echo; echo "Skipped:"; sort -u $(HAULOUT_SKIPPED) | sed 's/^/  /'; fi; \
 	exit $$status
 
+.PHONY: pictures
+pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/src/pictures
+# A picture that cannot be taken is an error here.
+pictures: export CI = true
+pictures: ## take the pictures of the documents anew, in the lab (needs chromium, Java and Maven)
+	$(need_toolchains)
+	cargo test --locked --test scenarios -- pictures::
+
 .PHONY: stories
 stories: export HAULOUT_STORIES ?= 20000
 stories: export RUST_BACKTRACE = 0

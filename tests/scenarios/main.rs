@@ -33,6 +33,7 @@ mod main_job;
 mod metrics;
 mod page;
 mod people;
+mod pictures;
 mod placement;
 mod proof;
 mod replicas;
