@@ -14,7 +14,7 @@ help: ## list what can be made
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: demo
-demo: ## watch two GPU nodes go through host maintenance (a minute; KEEP=1 stays up, RELEASE=1 takes the release build)
+demo: ## watch two GPU nodes go through host maintenance (a minute; KEEP=1 stays up with a tracing UI, RELEASE=1 takes the release build)
 	$(need_toolchains)
 	@cargo run -p haulout-lab --bin lab -- demo
 
@@ -56,11 +56,25 @@ image: ## build the static release program as the Dockerfile does (10 minutes), 
 .PHONY: test
 test: export RUST_TEST_THREADS ?= 8
 test: export RUST_BACKTRACE = 0
-test: ## build the lab, run every test
+# Tests add to it what they skip: cargo shows nothing of what a test prints that passes.
+test: export HAULOUT_SKIPPED = $(CURDIR)/target/skipped-tests
+test: ## build the lab, run every test; what the machine lacks is listed at the end, and fails where CI is set
 	$(need_toolchains)
 	cargo run --quiet --locked -p haulout-lab --bin lab -- build
 	cd $(GO_VCENTER) && go test ./... && LAB_COLLECTOR=own go test ./...
-	cargo test --workspace --locked --no-fail-fast
+	@mkdir -p $(dir $(HAULOUT_SKIPPED)) && : > $(HAULOUT_SKIPPED)
+	cargo test --workspace --locked --no-fail-fast; \
+	status=$$?; \
+	if [ -s $(HAULOUT_SKIPPED) ]; then echo; echo "Skipped:"; sort -u $(HAULOUT_SKIPPED) | sed 's/^/  /'; fi; \
+	exit $$status
+
+.PHONY: pictures
+pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/src/pictures
+# A picture that cannot be taken is an error here.
+pictures: export CI = true
+pictures: ## take the pictures of the documents anew, in the lab (needs chromium, Java and Maven)
+	$(need_toolchains)
+	cargo test --locked --test scenarios -- pictures::
 
 .PHONY: stories
 stories: export HAULOUT_STORIES ?= 20000

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::figures::{self, Samples as Sampled};
+use haulout_lab::figures::{self, Samples as Sampled, figure};
+use haulout_lab::grid::Grid;
 use haulout_lab::kube::{AuditEvent, Kube, Options as KubeOptions, User};
 use haulout_lab::process::Spec as ProcessSpec;
 use haulout_lab::vcenter::{Collector, Crowd, Delays, Options, Spec, Tls, Vcenter, VmSpec};
@@ -23,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use self::detection::contender::{self, Watch};
 use self::detection::peer::{Contender, Kind, Programs};
-use self::detection::table::{Table, figure, quantile, report, say};
+use self::detection::report::{quantile, report, say};
 
 #[path = "house/client.rs"]
 mod client;
@@ -31,7 +32,7 @@ mod client;
 mod detection {
     pub mod contender;
     pub mod peer;
-    pub mod table;
+    pub mod report;
     #[path = "../house/used.rs"]
     pub mod used;
 }
@@ -118,7 +119,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
     if let Err(why) = &programs.python {
         notes.push(format!("pyVmomi was not measured: {why}."));
     }
-    let mut latency = Table::new(&[
+    let mut latency = Grid::new(&[
         "hosts",
         "",
         "contender",
@@ -128,7 +129,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
         "x floor",
         "x floor p99",
     ]);
-    let mut patch = Table::new(&[
+    let mut patch = Grid::new(&[
         "hosts",
         "",
         "n",
@@ -138,7 +139,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
         "bare PATCH ms",
         "ratio",
     ]);
-    let mut cost = Table::new(&[
+    let mut cost = Grid::new(&[
         "hosts",
         "contender",
         "calls per minute",
@@ -158,8 +159,8 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
             house.keep(&mut kept, &samples, storm);
         }
         // What comes next takes long; this much is known.
-        say(&latency.screen());
-        say(&patch.screen());
+        say(&latency.markdown());
+        say(&patch.markdown());
         house.idle(plan, &programs, &mut cost, &mut kept).await?;
         if programs.python.is_ok() {
             house.pollers(plan, &programs, &mut cost, &mut kept).await?;
@@ -471,7 +472,7 @@ impl<'a> House<'a> {
             .with_context(|| format!("the Node is never {what}"))?
     }
 
-    fn latency_rows(&self, table: &mut Table, samples: &Samples, storm: bool) {
+    fn latency_rows(&self, table: &mut Grid, samples: &Samples, storm: bool) {
         let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
         let floor = of(FLOOR);
         for &(kind, key) in STREAMS {
@@ -489,7 +490,7 @@ impl<'a> House<'a> {
         }
     }
 
-    fn patch_row(&self, table: &mut Table, samples: &Samples, storm: bool) {
+    fn patch_row(&self, table: &mut Grid, samples: &Samples, storm: bool) {
         let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
         let (taken, floor, bare) = (of(HAULOUT), quantile(of(FLOOR), 0.5), quantile(of(BARE), 0.5));
         table.row(vec![
@@ -532,7 +533,7 @@ impl<'a> House<'a> {
         &self,
         plan: &Plan,
         programs: &Programs,
-        table: &mut Table,
+        table: &mut Grid,
         kept: &mut figures::Table,
     ) -> anyhow::Result<()> {
         // Both at once: they only wait, and what each asks for is told apart by its User-Agent.
@@ -577,7 +578,7 @@ impl<'a> House<'a> {
         &self,
         plan: &Plan,
         programs: &Programs,
-        table: &mut Table,
+        table: &mut Grid,
         kept: &mut figures::Table,
     ) -> anyhow::Result<()> {
         let mut lasts = 0.0;

@@ -6,20 +6,21 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use haulout_lab::figures::{self, Samples};
+use haulout_lab::figures::{self, Samples, figure};
+use haulout_lab::grid::Grid;
 use haulout_lab::kube::{Kube, Options as KubeOptions};
 use haulout_lab::vcenter::{Collector, Crowd, Options, Spec, Tls, Vcenter};
 use tokio::time::sleep;
 
 use self::detection::contender::{self, Watch};
 use self::detection::peer::{Contender, Kind, Programs};
-use self::detection::table::{Table, figure, report, say};
+use self::detection::report::{report, say};
 
 #[allow(dead_code, reason = "each bench uses its part")]
 mod detection {
     pub mod contender;
     pub mod peer;
-    pub mod table;
+    pub mod report;
     #[path = "../house/used.rs"]
     pub mod used;
 }
@@ -61,7 +62,7 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
     let kube = Kube::start(&KubeOptions::default()).await?;
     let mut columns = vec!["hosts", "VMs", "ours", "contender"];
     columns.extend(WHAT);
-    let mut table = Table::new(&columns);
+    let mut table = Grid::new(&columns);
     let mut kept = figures::Table::new("watching");
     for &(hosts, vms, ours) in SIZES {
         if !wanted.is_empty() && !wanted.contains(&hosts) {

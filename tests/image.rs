@@ -19,6 +19,7 @@ use std::time::Duration;
 use haulout_lab::build;
 use haulout_lab::process;
 use haulout_lab::run_dir::RunDir;
+use haulout_lab::tools;
 use haulout_lab::wait::until;
 use rustix::process::geteuid;
 use serde_json::Value;
@@ -108,12 +109,10 @@ async fn the_image_starts_where_there_is_nothing_else_and_shows_its_memory_to_no
         &source.join("etc/ssl/certs/ca-certificates.crt"),
     );
     let root = run.join("root");
-    if geteuid().is_root() && installed("buildah") {
+    if can_build() {
         build_and_unpack(&run, &source, &root);
     } else {
-        println!(
-            "buildah (apt-get install buildah) and root are needed to build the image: its root is put together by hand, from the same lines"
-        );
+        // From the same lines, by hand.
         for (from, to) in copies(&last_stage()) {
             put(&inside(&source, from), &inside(&root, to));
         }
@@ -144,8 +143,8 @@ async fn the_image_starts_where_there_is_nothing_else_and_shows_its_memory_to_no
     }
 
     if !geteuid().is_root() {
-        println!("only root may change its root directory: the program was not started in the image's");
-        return;
+        let test = "the start of the program in the image's root";
+        return tools::record_skip(test, "only root may change its root directory");
     }
     let version = in_root(&root).arg("version").output().unwrap();
     assert!(version.status.success(), "{version:?}");
@@ -504,8 +503,18 @@ fn inside(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-fn installed(tool: &str) -> bool {
-    Command::new(tool).arg("--version").output().is_ok()
+/// Whether the image can be built here. Without root it never is: a workflow runs this test once more as root.
+fn can_build() -> bool {
+    let test = "the build of the image";
+    if !geteuid().is_root() {
+        tools::record_skip(test, "only root builds it without an engine");
+        return false;
+    }
+    let found = tools::on_path(&["buildah"]).is_some();
+    if !found {
+        tools::skip(test, "there is no buildah on PATH (apt-get install buildah)").unwrap();
+    }
+    found
 }
 
 fn succeed(command: &mut Command) {

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use haulout_lab::python::Python;
+use haulout_lab::tools::Tool;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -79,8 +79,8 @@ impl Programs {
 
 async fn python() -> Result<PathBuf, String> {
     match haulout_lab::python::with(PYVMOMI, "pyVmomi").await {
-        Ok(Python::At(program)) => Ok(program),
-        Ok(Python::Missing(why)) => Err(why),
+        Ok(Tool::At(program)) => Ok(program),
+        Ok(Tool::Missing(why)) => Err(why),
         Err(error) => Err(format!("{error:#}")),
     }
 }

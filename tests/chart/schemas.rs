@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use haulout_lab::python::{self, Python};
+use haulout_lab::python;
 use haulout_lab::run_dir::RunDir;
+use haulout_lab::tools::{Tool, skip};
 
 use crate::helm::{RUNTIME, cases, chart, read, succeed};
 
@@ -35,10 +36,10 @@ fn every_manifest_holds_strictly_to_the_schemas_of_the_oldest_and_the_newest_kub
         "the oldest release is another"
     );
     let python = match RUNTIME.block_on(python::with(VALIDATOR, "kubernetes_validate")) {
-        Ok(Python::At(python)) => python,
-        Ok(Python::Missing(why)) => {
-            println!("the manifests are held against no schema: {why}");
-            return;
+        Ok(Tool::At(python)) => python,
+        Ok(Tool::Missing(why)) => {
+            let test = "every_manifest_holds_strictly_to_the_schemas_of_the_oldest_and_the_newest_kubernetes";
+            return skip(test, &why).unwrap();
         }
         Err(error) => panic!("{error:#}"),
     };

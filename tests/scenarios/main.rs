@@ -16,6 +16,7 @@ mod story;
 
 mod adopt;
 mod boot;
+mod browser;
 mod cancel;
 mod clocks;
 mod collectors;
@@ -32,6 +33,7 @@ mod main_job;
 mod metrics;
 mod page;
 mod people;
+mod pictures;
 mod placement;
 mod proof;
 mod replicas;

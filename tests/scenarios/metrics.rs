@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::stage::{PATIENCE, Stage};
+use haulout_lab::tools;
 use haulout_lab::vcenter::{Down, GuestPatch};
 use haulout_lab::wait::until;
 
@@ -109,24 +110,21 @@ fn faults_of_openmetrics(text: &str) -> Vec<String> {
     faults
 }
 
-/// Has Prometheus' own tool judge `text`, where it is installed.
+/// Has Prometheus' own tool judge `text`.
 fn promtool(text: &str) -> anyhow::Result<()> {
-    let started = Command::new("promtool")
+    let Some(program) = tools::on_path(&["promtool"]) else {
+        return tools::skip(
+            "the check of the metrics' format by promtool",
+            "there is no promtool on PATH (apt-get install prometheus)",
+        );
+    };
+    let mut tool = Command::new(program)
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn();
-    let mut tool = match started {
-        Ok(tool) => tool,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!(
-                "promtool is not installed (apt-get install prometheus): only our own checks of the format have run"
-            );
-            return Ok(());
-        }
-        Err(error) => return Err(error).context("starting promtool"),
-    };
+        .spawn()
+        .context("starting promtool")?;
     tool.stdin
         .take()
         .context("its stdin is piped")?
@@ -137,7 +135,6 @@ fn promtool(text: &str) -> anyhow::Result<()> {
         judged.status.success(),
         "promtool does not accept it: {said}\n{text}"
     );
-    println!("promtool check metrics: accepted {said}");
     Ok(())
 }
 

@@ -1,30 +1,24 @@
 //! The status page, as people see it while a node goes through maintenance: in words, as JSON, and as a picture.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
-
 use anyhow::{Context as _, ensure};
 use haulout_lab::stage::{PATIENCE, Stage, episode};
 use haulout_lab::wait::until;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::process::Command;
 
+use crate::browser::{Browser, Colours, Until};
 use crate::metrics::{address, ask};
 use crate::story::{a40, gpu_vm, hosts, one_node, run, stage, tell};
 
 /// Any free port of the loopback; the log tells which.
-const SERVED: (&str, &str) = ("STATUS_ADDRESS", "127.0.0.1:0");
-
-/// Where the pictures are kept, for whoever wants to look at them; without it they are thrown away.
-const PICTURES: &str = "HAULOUT_PICTURES";
+pub const SERVED: (&str, &str) = ("STATUS_ADDRESS", "127.0.0.1:0");
 
 /// What a hundred open pages may cost, in bytes.
 const COST_MAX: u64 = 5 * 1024 * 1024;
 
-async fn page(stage: &Stage<'_>) -> anyhow::Result<String> {
+/// Where the status page is.
+pub async fn page(stage: &Stage<'_>) -> anyhow::Result<String> {
     address(stage, "the status page").await
 }
 
@@ -187,60 +181,12 @@ fn a_hundred_open_pages_cost_the_controller_no_more_than_5_mib() {
     });
 }
 
-/// The browser, where one is installed.
-fn browser() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .flat_map(|folder| ["chromium", "chromium-browser", "google-chrome"].map(|name| folder.join(name)))
-        .find(|program| program.is_file())
-}
-
-/// Has the browser open `url` with `arguments`; gives what it says.
-async fn browse(browser: &Path, profile: &Path, url: &str, arguments: &[String]) -> anyhow::Result<String> {
-    let mut command = Command::new(browser);
-    command
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--no-proxy-server",
-        ])
-        .args(["--disable-dev-shm-usage", "--no-first-run", "--timeout=2000"])
-        .arg(format!("--user-data-dir={}", profile.display()))
-        .args(arguments)
-        .arg(url)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    // A page that listens is never done loading, so it is told above when to stop; a busy machine needs longer than that.
-    let ended = tokio::time::timeout(Duration::from_secs(60), command.output()).await;
-    let ended = ended.context("the browser does not end")??;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    ensure!(
-        ended.status.success(),
-        "the browser ended with {}: {said}",
-        ended.status
-    );
-    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
-}
-
-/// Width and height of a PNG.
-fn size_of(png: &[u8]) -> anyhow::Result<(u32, u32)> {
-    ensure!(png.starts_with(b"\x89PNG\r\n\x1a\n"), "it is no PNG");
-    let number = |at: usize| {
-        let bytes = png.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-        bytes.map(u32::from_be_bytes).context("it is cut off")
-    };
-    Ok((number(16)?, number(20)?))
-}
-
 #[test]
 fn a_browser_shows_the_page_at_every_width_and_runs_nothing_that_a_name_says() {
-    let Some(browser) = browser() else {
-        println!("left out: no chromium is installed");
-        return;
-    };
     tell(async {
+        let Some(mut browser) = Browser::find("the look at the status page at every width")? else {
+            return Ok(());
+        };
         let nasty = "esx1<script>document.title='owned'";
         let mut spec = hosts(&[(nasty, &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![
@@ -262,32 +208,13 @@ fn a_browser_shows_the_page_at_every_width_and_runs_nothing_that_a_name_says() {
         let record = episode(&stage.node(&node).await?).context("an episode stands on the Node")?;
         let id = record["id"].as_str().context("it has an id")?;
 
-        let kept = std::env::var_os(PICTURES).map(PathBuf::from);
-        let folder = std::env::temp_dir().join(format!("haulout-pictures-{}", std::process::id()));
-        let pictures = kept.clone().unwrap_or_else(|| folder.clone());
-        std::fs::create_dir_all(&folder)?;
-        std::fs::create_dir_all(&pictures)?;
-        let looked = look(&browser, &folder, &pictures, &page, &node, id).await;
-        // The browser's own children may still be writing there.
-        until("the pictures to be removed", PATIENCE, async || {
-            Ok(std::fs::remove_dir_all(&folder).ok())
-        })
-        .await?;
-        looked?;
+        look(&mut browser, &page, &node, id).await?;
         haulout.stop().await
     });
 }
 
-async fn look(
-    browser: &Path,
-    folder: &Path,
-    pictures: &Path,
-    page: &str,
-    node: &str,
-    id: &str,
-) -> anyhow::Result<()> {
-    let profile = folder.join("profile");
-    let written = browse(browser, &profile, page, &["--dump-dom".to_owned()]).await?;
+async fn look(browser: &mut Browser, page: &str, node: &str, id: &str) -> anyhow::Result<()> {
+    let written = browser.dom(page, Until::TwoSeconds).await?;
     ensure!(
         written.contains("<title>Overview \u{b7} Haulout</title>"),
         "a name ran: {written}"
@@ -302,25 +229,13 @@ async fn look(
         ("episode", format!("episodes/{id}")),
     ];
     for (name, path) in &paths {
-        for (width, height) in [(390, 844), (1280, 900)] {
-            // 0 is dark and 1 is light.
-            for (scheme, colours) in [(1, "light"), (0, "dark")] {
-                let file = pictures.join(format!("{name}-{width}-{colours}.png"));
-                let arguments = [
-                    format!("--window-size={width},{height}"),
-                    format!("--blink-settings=preferredColorScheme={scheme}"),
-                    format!("--screenshot={}", file.display()),
-                ];
-                browse(browser, &profile, &format!("{page}/{path}"), &arguments).await?;
-                let png = std::fs::read(&file)?;
-                ensure!(
-                    size_of(&png)? == (width, height),
-                    "{}: {:?}",
-                    file.display(),
-                    size_of(&png)?
-                );
-                // An empty page of this size is a tenth of it.
-                ensure!(png.len() > 10_000, "{} shows nothing", file.display());
+        for size in [(390, 844), (1280, 900)] {
+            for colours in [Colours::Light, Colours::Dark] {
+                let name = format!("{name}-{}-{colours:?}", size.0).to_lowercase();
+                let url = format!("{page}/{path}");
+                browser
+                    .picture(&name, &url, size, colours, Until::TwoSeconds)
+                    .await?;
             }
         }
     }

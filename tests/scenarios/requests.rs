@@ -530,14 +530,11 @@ fn kubectl_waits_for_a_request_and_shows_it_in_a_line() {
             "--timeout=60s",
             "nm/wide-power-supply",
         ];
-        let Some(waited) = kubectl(&stage, &wait).await? else {
-            println!("kubectl is not installed, so nothing is asked of it");
-            return haulout.stop().await;
-        };
+        let waited = kubectl(&stage, &wait).await?;
         ensure!(waited.contains("condition met"), "{waited}");
         let get = ["get", "nm", "wide-power-supply", "-o", "wide"];
         let shown = until("the line to be whole", PATIENCE, async || {
-            let shown = kubectl(&stage, &get).await?.unwrap_or_default();
+            let shown = kubectl(&stage, &get).await?;
             Ok((shown.contains("which asks for it to be drained")).then_some(shown))
         })
         .await?;

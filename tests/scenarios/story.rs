@@ -149,10 +149,10 @@ pub async fn in_maintenance(stage: &Stage<'_>, host: &str) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What kubectl says; `None` where it is not installed.
-pub async fn kubectl(stage: &Stage<'_>, args: &[&str]) -> anyhow::Result<Option<String>> {
+/// What kubectl says.
+pub async fn kubectl(stage: &Stage<'_>, args: &[&str]) -> anyhow::Result<String> {
     let kubeconfig = stage.kube.kubeconfig(&User::admin("asker"))?;
-    let asked = tokio::process::Command::new("kubectl")
+    let asked = tokio::process::Command::new(stage.kube.kubectl())
         .arg("--kubeconfig")
         .arg(&kubeconfig)
         .args(args)
@@ -160,15 +160,14 @@ pub async fn kubectl(stage: &Stage<'_>, args: &[&str]) -> anyhow::Result<Option<
         .envs(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, "")))
         .kill_on_drop(true)
         .output();
-    let output = match tokio::time::timeout(PATIENCE, asked).await? {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        output => output.context("asking kubectl")?,
-    };
+    let output = tokio::time::timeout(PATIENCE, asked)
+        .await?
+        .context("asking kubectl")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(
         output.status.success(),
         "{said}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    Ok(Some(said))
+    Ok(said)
 }

@@ -366,7 +366,7 @@ fn prune(cache: &Path, name: &str) {
     clippy::print_stderr,
     reason = "a build of minutes has to show that it lives, also where no log is set up"
 )]
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     eprintln!("lab: {line}");
 }
 

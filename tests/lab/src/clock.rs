@@ -5,7 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
+
+use crate::tools;
 
 /// Where Debian and Ubuntu install the library, below a directory for the machine's architecture.
 const BELOW: &str = "faketime/libfaketime.so.1";
@@ -23,17 +25,14 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that shows the machine's time, kept in a file in `dir`. `None` where libfaketime is not installed, which
-    /// is said on stderr.
+    /// A clock that shows the machine's time, kept in a file in `dir`. `None` where libfaketime is not installed: the test
+    /// `name` is skipped.
     ///
     /// # Errors
-    /// Where libfaketime is not installed and `CI` is set: a test that is skipped there is a test that nobody runs.
+    /// Where libfaketime is not installed and `CI` is set.
     pub fn new(dir: &Path, name: &str) -> anyhow::Result<Option<Self>> {
         let Some(library) = library() else {
-            if std::env::var("CI").is_ok_and(|ci| !ci.is_empty() && ci != "false") {
-                bail!("{HOW}, and with CI set no test goes without it");
-            }
-            say(&format!("{HOW}: the test {name} is skipped"));
+            tools::skip(name, HOW)?;
             return Ok(None);
         };
         let clock = Self {
@@ -96,14 +95,6 @@ fn remove_leftovers() {
             let _ = std::fs::remove_file(entry.path());
         }
     }
-}
-
-#[expect(
-    clippy::print_stderr,
-    reason = "a test that does not run has to say so where no log is set up"
-)]
-fn say(line: &str) {
-    eprintln!("lab: {line}");
 }
 
 #[cfg(test)]

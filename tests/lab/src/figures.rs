@@ -9,6 +9,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
+use crate::grid::Grid;
+
 /// The variable that names the directory of the tables.
 pub const DIRECTORY: &str = "HAULOUT_FIGURES";
 
@@ -179,25 +181,27 @@ impl Table {
 
     /// As a table for people.
     pub fn markdown(&self) -> String {
-        let mut text = format!("### {}\n\n`{}`\n\n", self.bench, self.command);
-        text.push_str("| case | who | what | n | median | p99 | ratio | at most | |\n");
-        text.push_str("|---|---|---|--:|--:|--:|--:|--:|---|\n");
+        let mut grid = Grid::new(&[
+            "case", "who", "what", "n", "median", "p99", "ratio", "at most", "",
+        ]);
         for row in &self.rows {
             let verdict = match row.is_met() {
                 Some(true) => "met",
                 Some(false) => "missed",
                 None => "",
             };
-            let cells = [row.median, row.p99, row.ratio, row.target].map(shown);
-            text.push_str(&format!(
-                "| {} | {} | {} | {} | {} | {verdict} |\n",
-                row.case,
-                row.who,
-                row.what,
-                row.count,
-                cells.join(" | ")
-            ));
+            let mut cells = vec![
+                row.case.clone(),
+                row.who.clone(),
+                row.what.clone(),
+                row.count.to_string(),
+            ];
+            let numbers = [row.median, row.p99, row.ratio, row.target];
+            cells.extend(numbers.map(|number| number.map_or_else(String::new, figure)));
+            cells.push(verdict.to_owned());
+            grid.row(cells);
         }
+        let mut text = format!("### {}\n\n`{}`\n\n{}", self.bench, self.command, grid.markdown());
         for note in &self.notes {
             text.push_str(&format!("\n- {note}"));
         }
@@ -259,14 +263,14 @@ pub fn publish(tables: &[Table], about: &str, directory: &Path) -> anyhow::Resul
     Ok(())
 }
 
-/// Three digits that count, or whole numbers from a hundred on.
-fn shown(value: Option<f64>) -> String {
-    match value {
-        None => String::new(),
-        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
-        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
-        Some(value) if value.abs() >= 1.0 || value == 0.0 => format!("{value:.2}"),
-        Some(value) => format!("{value:.3}"),
+/// A number with three digits that count, or a whole one from a hundred on. What is no number is `-`.
+pub fn figure(value: f64) -> String {
+    match value.abs() {
+        size if size.is_nan() => "-".to_owned(),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 || size == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
     }
 }
 
@@ -310,11 +314,11 @@ mod tests {
         assert_eq!(ratios, [None, Some(1.25), None, None]);
         let met: Vec<_> = table.rows.iter().map(super::Row::is_met).collect();
         assert_eq!(met, [None, Some(true), Some(false), None]);
-        assert!(
-            table
-                .markdown()
-                .contains("| a | haulout | ms | 1 | 125 | 125 | 1.25 | 1.30 | met |")
-        );
+        let text = table.markdown();
+        let line = text.lines().find(|line| line.contains("| met "));
+        let cells: Vec<&str> = line.unwrap().split('|').map(str::trim).collect();
+        let expected = ["a", "haulout", "ms", "1", "125", "125", "1.25", "1.30", "met"];
+        assert_eq!(cells[1..10], expected);
     }
 
     #[test]

@@ -18,20 +18,6 @@ const START: Duration = Duration::from_secs(60);
 /// How long one question may take.
 const QUESTION: Duration = Duration::from_secs(10);
 
-/// Jaeger is taken as it is and knows no leash. A shell that watches the other end of stdin for it becomes Jaeger
-/// itself, so that it has one process id from the beginning, and leaves the watching to a child.
-const LEASHED: &str = r#"
-exec 3<&0
-(
-    cat <&3 >/dev/null
-    kill -9 $$ 2>/dev/null
-    case "$HAULOUT_LAB_REMOVE_AT_EOF" in
-        */haulout-lab-*) rm -rf "$HAULOUT_LAB_REMOVE_AT_EOF" ;;
-    esac
-) </dev/null >/dev/null 2>&1 &
-exec "$0" "$@" 3<&- </dev/null
-"#;
-
 /// A running Jaeger. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Jaeger {
@@ -69,15 +55,33 @@ pub struct Span {
 impl Jaeger {
     /// Starts one on free ports of loopback, built first if need be, and waits until it answers.
     pub async fn start() -> anyhow::Result<Self> {
+        Self::start_forwarding(&[]).await
+    }
+
+    /// As [`Jaeger::start`]; sends all that it takes on to these OTLP/HTTP endpoints, as JSON, and repeats that until
+    /// each has taken it. An endpoint may be started later.
+    ///
+    /// # Errors
+    /// As [`Jaeger::start`].
+    pub async fn start_forwarding(endpoints: &[String]) -> anyhow::Result<Self> {
         let binary = build::part("jaeger").await?;
         let dir = RunDir::create()?;
         let (grpc, http) = (Port::reserve()?, Port::reserve()?);
         let (query, query_grpc) = (Port::reserve()?, Port::reserve()?);
         let at = |port: &Port| format!("127.0.0.1:{}", port.number());
+        let mut exporters = json!({"jaeger_storage_exporter": {"trace_storage": "memory"}});
+        for (number, endpoint) in endpoints.iter().enumerate() {
+            exporters[format!("otlphttp/{number}")] = forwarder(endpoint);
+        }
+        let exporter_names: Vec<&String> = exporters
+            .as_object()
+            .into_iter()
+            .flat_map(|it| it.keys())
+            .collect();
         let config = json!({
             "service": {
                 "extensions": ["jaeger_storage", "jaeger_query"],
-                "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["jaeger_storage_exporter"]}},
+                "pipelines": {"traces": {"receivers": ["otlp"], "exporters": exporter_names}},
                 "telemetry": {"metrics": {"level": "none"}, "logs": {"level": "warn"}},
             },
             "extensions": {
@@ -92,12 +96,10 @@ impl Jaeger {
                 "grpc": {"endpoint": at(&grpc)},
                 "http": {"endpoint": at(&http)},
             }}},
-            "exporters": {"jaeger_storage_exporter": {"trace_storage": "memory"}},
+            "exporters": exporters,
         });
         let config = dir.write("jaeger.json", config.to_string())?;
-        let mut process = Spec::new("jaeger", "/bin/sh", dir.join("jaeger.log"))
-            .args(["-c", LEASHED])
-            .arg(&binary)
+        let mut process = Spec::leashed("jaeger", &binary, dir.join("jaeger.log"))
             .arg("--config")
             .arg(&config)
             .env(crate::process::REMOVE_AT_EOF, dir.path())
@@ -202,6 +204,19 @@ impl Jaeger {
         spans.sort_by_key(|span| (span.start, span.end));
         Ok(spans)
     }
+}
+
+/// The settings of an exporter to `endpoint`. It repeats for ever, and every second: the lab ends soon enough, and a person
+/// who starts a container waits for its page.
+fn forwarder(endpoint: &str) -> Value {
+    json!({
+        "endpoint": endpoint,
+        "encoding": "json",
+        "compression": "none",
+        "retry_on_failure": {
+            "enabled": true, "initial_interval": "500ms", "max_interval": "1s", "max_elapsed_time": "0s",
+        },
+    })
 }
 
 fn span(told: &Value) -> anyhow::Result<Span> {

@@ -76,6 +76,11 @@ impl Default for Options {
     }
 }
 
+/// Where a run has programs for a person's `PATH`.
+const BIN: &str = "bin";
+/// The control plane's program is kubectl as well, where it is called so.
+const KUBECTL: &str = "bin/kubectl";
+
 /// One RBAC rule: these verbs on this resource of this API group.
 pub fn rule(group: &str, resource: &str, verbs: &[&str]) -> PolicyRule {
     PolicyRule {
@@ -221,6 +226,10 @@ impl Kube {
 
         let etcd_data = dir.join("etcd");
         let etcd_spec = etcd(program, &dir, &etcd_port, &etcd_data);
+        let kubectl = dir.join(KUBECTL);
+        std::fs::create_dir_all(dir.join(BIN))
+            .and_then(|()| std::os::unix::fs::symlink(program, &kubectl))
+            .with_context(|| format!("linking {}", kubectl.display()))?;
         let policy = if options.audit_reads {
             // Answers that last are logged at their beginning too.
             AUDIT_POLICY.replace(", ResponseStarted]", "]") + AUDIT_READS
@@ -290,6 +299,16 @@ impl Kube {
     /// Where the API server listens.
     pub fn url(&self) -> String {
         url(&self.port)
+    }
+
+    /// A kubectl of the cluster's own release. Its folder, [`Kube::bin`], can stand on `PATH`.
+    pub fn kubectl(&self) -> PathBuf {
+        self.dir.join(KUBECTL)
+    }
+
+    /// A folder with programs for a person's `PATH`.
+    pub fn bin(&self) -> PathBuf {
+        self.dir.join(BIN)
     }
 
     /// Writes a kubeconfig for this user and tells its path. It points at files that live as long as this value.

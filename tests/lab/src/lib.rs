@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`build`] | builds the Go parts into a cache outside `target/` |
 //! | [`python`] | Python programs of others, installed into the same cache |
+//! | [`tools`] | tools that the machine may lack, and what a test does without one |
 //! | [`process`] | a child process that never outlives whoever started it |
 //! | [`run_dir`], [`ports`] | a run's temporary directory, and loopback ports that no other run takes |
 //! | [`wait`] | waits for a fact, with a deadline |
@@ -13,8 +14,10 @@
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | ties a VM's power to a Node's life |
 //! | [`jaeger`] | a tracing backend, asked by its own query API |
+//! | [`zipkin`] | pages for traces, made by a tracing UI that Maven fetches |
 //! | [`clock`] | a wall clock for a program under test, which a test can step |
 //! | [`figures`] | the arithmetic of what benches measure, and the table that shows it |
+//! | [`grid`] | tables as text |
 //! | [`tollgate`] | stops what passes to a collector of traces at one request |
 //! | [`stage`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
@@ -22,6 +25,7 @@ pub mod build;
 pub mod clock;
 pub mod figures;
 pub mod gate;
+pub mod grid;
 pub mod jaeger;
 pub mod kube;
 pub mod kubelet;
@@ -31,5 +35,7 @@ pub mod python;
 pub mod run_dir;
 pub mod stage;
 pub mod tollgate;
+pub mod tools;
 pub mod vcenter;
 pub mod wait;
+pub mod zipkin;

@@ -1,6 +1,7 @@
-//! The door: arguments in, exit code out.
+//! The command line of the lab.
 
 mod demo;
+mod tracing_ui;
 mod up;
 
 use std::io::Write as _;
@@ -9,7 +10,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
-use haulout_lab::{build, figures};
+use haulout_lab::tools::Tool;
+use haulout_lab::{build, figures, zipkin};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Starts the real parts Haulout is tested against.
@@ -24,9 +26,9 @@ struct Arguments {
 enum Command {
     /// Build all parts that are not in the cache yet.
     Build,
-    /// Start a cluster and a vCenter with two GPU nodes, say how to look at them, and keep them until Ctrl-C.
+    /// Start a cluster, a vCenter with two GPU nodes and a tracing UI, say how to use them, and keep them until Ctrl-C.
     Up(up::Arguments),
-    /// Take two GPU nodes through host maintenance with the real Haulout, and tell every step as it happens.
+    /// Take two GPU nodes through host maintenance with the real Haulout, and print every step as it happens.
     Demo(demo::Arguments),
     /// Write the tables that benches have kept into one directory, as JSON and as Markdown.
     Figures(Figures),
@@ -85,7 +87,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
             tokio::select! {
                 ended = asked_to_end => {
                     ended?;
-                    // Whoever keeps the stage after the last story ends it in this way; before that it is cut short.
+                    // A demo that is left running ends in this way; before its end it is cut short.
                     if told.get() { Ok(()) } else { bail!("interrupted before the demo came to its end") }
                 }
                 ended = demo::run(&arguments, &told) => ended,
@@ -98,6 +100,10 @@ async fn build_all() -> anyhow::Result<()> {
     for part in build::parts() {
         let program = build::part(part).await?;
         say(&format!("{part}: {}", program.display()));
+    }
+    match zipkin::jar().await? {
+        Tool::At(jar) => say(&format!("zipkin: {}", jar.display())),
+        Tool::Missing(why) => say(&format!("zipkin: no tracing UI, because {why}")),
     }
     Ok(())
 }

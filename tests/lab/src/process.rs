@@ -19,6 +19,20 @@ pub const REMOVE_AT_EOF: &str = "HAULOUT_LAB_REMOVE_AT_EOF";
 /// How much of a log an error shows.
 const TAIL: u64 = 4096;
 
+/// A shell that watches the other end of stdin for a program of others, which knows no leash. It becomes that program, so
+/// that there is one process id from the beginning, and leaves the watching to a child.
+const LEASHED: &str = r#"
+exec 3<&0
+(
+    cat <&3 >/dev/null
+    kill -9 $$ 2>/dev/null
+    case "$HAULOUT_LAB_REMOVE_AT_EOF" in
+        */haulout-lab-*) rm -rf "$HAULOUT_LAB_REMOVE_AT_EOF" ;;
+    esac
+) </dev/null >/dev/null 2>&1 &
+exec "$0" "$@" 3<&- </dev/null
+"#;
+
 /// What to start.
 #[derive(Debug, Clone)]
 pub struct Spec {
@@ -40,6 +54,11 @@ impl Spec {
             env: Vec::new(),
             log: log.into(),
         }
+    }
+
+    /// As [`Spec::new`], for a program of others: it is ended with its starter although it does not watch its stdin.
+    pub fn leashed(name: impl Into<String>, program: impl AsRef<OsStr>, log: impl Into<PathBuf>) -> Self {
+        Self::new(name, "/bin/sh", log).args(["-c", LEASHED]).arg(program)
     }
 
     /// Adds one argument.

@@ -1,6 +1,5 @@
 //! Python programs of others, each pinned and installed by pip into a folder of its own in the lab's cache.
 
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -9,22 +8,14 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::build;
+use crate::tools::Tool;
 
 /// How long pip may take: a package of 20 MB over a slow line.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A Python that can import one package.
-#[derive(Debug, Clone)]
-pub enum Python {
-    /// Its program.
-    At(PathBuf),
-    /// The machine has no Python, or one without what installs packages: why nothing can be run.
-    Missing(String),
-}
-
 /// A Python with `requirement`, as `name==version`, which is imported as `module`. It is installed first where the cache
 /// does not have it; processes that ask at the same time install once.
-pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Python> {
+pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Tool> {
     let cache = build::cache_dir()?;
     std::fs::create_dir_all(&cache)
         .with_context(|| format!("making the cache directory {}", cache.display()))?;
@@ -36,11 +27,11 @@ pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Python> {
         .await
         .is_ok()
     {
-        return Ok(Python::At(program));
+        return Ok(Tool::At(program));
     }
     // What makes a folder of its own, and what brings pip into it: some distributions pack them apart.
     if let Err(said) = said_by(Command::new("python3").args(["-c", "import venv, ensurepip"])).await {
-        return Ok(Python::Missing(format!(
+        return Ok(Tool::Missing(format!(
             "there is no python3 with venv and pip on PATH: {said}"
         )));
     }
@@ -62,7 +53,7 @@ pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Python> {
     if let Err(said) = said_by(&mut pip).await {
         bail!("pip could not install {requirement}: {said}");
     }
-    Ok(Python::At(program))
+    Ok(Tool::At(program))
 }
 
 /// Runs it to its end; what it said where it could not be run, did not end in time, or failed.

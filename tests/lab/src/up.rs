@@ -1,4 +1,4 @@
-//! Leaves a small lab running, and tells how to point `kubectl`, `govc` and `haulout` at it.
+//! Leaves a small lab running, and says how to point `kubectl`, `govc` and `haulout` at it.
 
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
@@ -8,6 +8,7 @@ use haulout_lab::stage::{Member, Stage};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
 
 use crate::say;
+use crate::tracing_ui::TracingUi;
 
 /// The stage's name.
 const STAGE: &str = "lab";
@@ -31,7 +32,8 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         node_monitor_grace: Duration::from_secs(arguments.node_monitor_grace_seconds),
         ..Options::default()
     };
-    let kube = Kube::start(&options).await?;
+    let mut ui = TracingUi::start().await?;
+    let (kube, jaeger) = tokio::try_join!(Kube::start(&options), ui.start_jaeger())?;
     let spec = inventory();
     let members = spec.vms.iter().map(|vm| {
         let mut member = Member::new(STAGE, &vm.name, &vm.uuid);
@@ -47,7 +49,16 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     look_around(&stage, &kube, "esx1")?;
     say("");
     say("Start Haulout beside it, in a shell with these variables:");
-    for (name, value) in stage.environment()? {
+    let mut environment = stage.environment()?;
+    environment.insert(
+        "OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(),
+        jaeger.otlp_http().into(),
+    );
+    if let Some(template) = ui.template() {
+        environment.insert("TRACE_UI_URL_TEMPLATE".to_owned(), template.into());
+    }
+    environment.insert("STATUS_ADDRESS".to_owned(), "127.0.0.1:0".into());
+    for (name, value) in environment {
         // Only a shell that has a proxy has to forget it.
         if value.is_empty() && std::env::var_os(&name).is_none() {
             continue;
@@ -56,7 +67,10 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     say("  cargo run --bin haulout -- run");
     say("");
-    say("Ctrl-C ends everything and removes what it kept.");
+    ui.wait_ready().await;
+    ui.say(None);
+    say("");
+    say("Ctrl-C ends everything and removes its files.");
     let mut rev = stage.vcenter.state().await?.rev;
     loop {
         rev = stage.vcenter.state_after(rev, LOOK).await?.rev;
@@ -71,6 +85,10 @@ pub(crate) fn look_around(stage: &Stage<'_>, kube: &Kube, host: &str) -> anyhow:
     say("");
     say("Kubernetes, as an administrator:");
     say(&format!("  export KUBECONFIG={}", quote(kubeconfig.as_os_str())));
+    say(&format!(
+        "  export PATH={}:$PATH    # kubectl, if you have none",
+        quote(kube.bin().as_os_str())
+    ));
     say("  kubectl get nodes");
     say("");
     say("vCenter, with govc:");

@@ -414,7 +414,7 @@ fn what_was_asked_for_and_could_not_be_had_is_an_error_of_the_whole() {
 #[test]
 fn the_root_knows_every_trigger() {
     let mut names = BTreeSet::new();
-    for kind in TriggerKind::ALL {
+    for &kind in TriggerKind::ALL {
         let mut episode = begun_in(Phase::Rejoining);
         episode.trigger.task = None;
         match kind {

@@ -1,4 +1,5 @@
-// The lab's Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager in one binary, picked by the first argument.
+// The lab's Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager, and kubectl, in one binary. The first argument
+// picks one; kubectl is also picked by that name of the program, because it looks for its plugins as kubectl does.
 package main
 
 import (
@@ -14,13 +15,19 @@ import (
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
+	"k8s.io/kubectl/pkg/cmd"
+	kubectl "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 )
 
 func main() {
+	if filepath.Base(os.Args[0]) == "kubectl" {
+		kubectl.CheckErr(cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()))
+		return
+	}
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: kube etcd|kube-apiserver|kube-controller-manager [flags]")
+		fmt.Fprintln(os.Stderr, "usage: kube etcd|kube-apiserver|kube-controller-manager [flags], or kubectl as the name of this program")
 		os.Exit(2)
 	}
 	part := os.Args[1]

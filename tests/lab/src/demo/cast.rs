@@ -1,4 +1,4 @@
-//! The datacenter that the demo plays in: three clusters, three nodes, and two VMs of somebody else.
+//! The datacenter of the demo: three clusters, three nodes, and two VMs that are no nodes.
 
 use std::time::Duration;
 
@@ -108,8 +108,8 @@ pub(crate) fn candidates(state: &State, home: &str, vm: &str) -> Vec<String> {
         let (name, model) = (&host.name, model(&device.spec));
         let matches = device.spec.vendor == 0x10de && device.spec.device == A40;
         Some(match &device.used_by {
-            _ if !matches => format!("{name} has an {model}, which is not what {vm} needs"),
-            Some(holder) if holder != vm => format!("{name}'s {model} is held by VM {holder}"),
+            _ if !matches => format!("{name} has another GPU, an {model}"),
+            Some(holder) if holder != vm => format!("{name}'s {model} is used by VM {holder}"),
             Some(_) | None => format!("{name}'s {model} is free"),
         })
     };

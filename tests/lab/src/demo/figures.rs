@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use haulout_lab::figures::Samples;
 use haulout_lab::kube::Kube;
 use haulout_lab::stage::{Stage, is_cordoned};
 use haulout_lab::vcenter::EntryKind;
@@ -10,16 +11,17 @@ use jiff::Timestamp;
 
 use super::teller::seconds_between;
 
-/// Clicks Enter Maintenance Mode on `host`, where a budget keeps the node of `vm` from being drained, and, as soon as the Node is cordoned, cancels; `clicks` times, each from a
-/// node that is back in service. Tells how many milliseconds passed each time from the click, by vCenter's journal, to
-/// the answer to Haulout's first PATCH of the Node, by the audit log. Both clocks are this machine's.
+/// Clicks Enter Maintenance Mode on `host`, where a budget keeps the node of `vm` from being drained, and cancels as soon
+/// as the Node is cordoned; `clicks` times, each from a node that is back in service. Gives how many milliseconds passed
+/// each time from the click, by vCenter's journal, to the answer to Haulout's first PATCH of the Node, by the audit log.
+/// Both clocks are this machine's.
 pub(crate) async fn latencies(
     stage: &Stage<'_>,
     kube: &Kube,
     host: &str,
     vm: &str,
     clicks: usize,
-) -> anyhow::Result<Vec<f64>> {
+) -> anyhow::Result<Samples> {
     let node = stage.node_name(vm);
     let begun = Timestamp::now();
     for _ in 0..clicks {
@@ -59,20 +61,6 @@ pub(crate) async fn latencies(
             Ok(seconds_between(entry.time, answered) * 1000.0)
         })
         .collect()
-}
-
-/// The median and the largest of some figures.
-pub(crate) fn median_and_worst(figures: &[f64]) -> Option<(f64, f64)> {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    let upper = *sorted.get(middle)?;
-    let lower = if sorted.len().is_multiple_of(2) {
-        *sorted.get(middle.checked_sub(1)?)?
-    } else {
-        upper
-    };
-    Some((f64::midpoint(lower, upper), *sorted.last()?))
 }
 
 /// Resident memory of a process, in MiB.
@@ -116,16 +104,4 @@ async fn resident(pid: u32) -> anyhow::Result<Memory> {
         resident: mib("VmRSS:")?,
         code: mib("RssFile:")?,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::median_and_worst;
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
-        assert_eq!(median_and_worst(&[4.0, 1.0, 3.0, 2.0]), Some((2.5, 4.0)));
-        assert_eq!(median_and_worst(&[5.0]), Some((5.0, 5.0)));
-        assert_eq!(median_and_worst(&[]), None);
-    }
 }

@@ -1,4 +1,4 @@
-//! Follows vCenter's journal, the Nodes and Pods, and Haulout's log, and says in plain words what changes there.
+//! Follows vCenter's journal, the Nodes and Pods, and Haulout's log, and prints what changes there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -20,6 +20,8 @@ use super::teller::{Line, Place, Teller};
 const POLL: Duration = Duration::from_secs(5);
 /// How often the log file is looked at: files tell nobody that they grow.
 const LOG_POLL: Duration = Duration::from_millis(30);
+/// How long a wait lasts that is printed. Shorter than the teller holds lines back, so that it comes in its order.
+const WAIT_MIN: Duration = Duration::from_millis(150);
 
 /// The phases that each node went through, and when, as its annotation told.
 #[derive(Debug, Clone, Default)]
@@ -110,7 +112,7 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
         }
         EntryKind::Maintenance => Some(match detail.as_str() {
             "entering" => format!(
-                "{object}: task \"Enter maintenance mode\" ({}) runs until no VM is powered on there",
+                "{object}: task \"Enter maintenance mode\" ({}) waits until no VM is powered on there",
                 entry.task
             ),
             "entered" => format!("{object}: the task has succeeded; the host is in maintenance mode"),
@@ -158,7 +160,7 @@ impl NodeSeen {
     fn since(&self, before: &Self) -> Option<String> {
         let mut parts = Vec::new();
         if self.boot != before.boot {
-            parts.push("another bootID".to_owned());
+            parts.push("new boot ID".to_owned());
         }
         if self.status != before.status {
             parts.push(self.status.clone());
@@ -167,12 +169,15 @@ impl NodeSeen {
             parts.push(format!("{} {} allocatable", self.gpus, haulout_lab::kubelet::GPU));
         }
         let pairs = self.annotations.iter().zip(&before.annotations);
-        for ((name, value), _) in pairs.filter(|(after, before)| after != before) {
-            parts.extend(value.as_ref().map(|value| format!("{name}={value}")));
+        let changed = pairs.filter(|(after, before)| after != before);
+        let values = changed.filter_map(|((name, value), _)| Some(format!("{name}={}", value.as_ref()?)));
+        let values: Vec<String> = values.collect();
+        if !values.is_empty() {
+            parts.push(format!("annotated {}", values.join(", ")));
         }
         let has_any = |it: &Self| it.annotations.iter().any(|(_, value)| value.is_some());
         if has_any(before) && !has_any(self) {
-            parts.push("annotations gone".to_owned());
+            parts.push("annotations removed".to_owned());
         }
         (!parts.is_empty()).then(|| parts.join("; "))
     }
@@ -232,7 +237,7 @@ pub(crate) async fn pods(client: kube::Client, namespace: String, teller: Teller
             }
             Event::Delete(pod) => {
                 leaving.remove(&pod.name_any());
-                Some(format!("pod {}: gone", pod.name_any()))
+                Some(format!("pod {}: deleted", pod.name_any()))
             }
             Event::Init | Event::InitDone => None,
         };
@@ -246,6 +251,7 @@ pub(crate) async fn pods(client: kube::Client, namespace: String, teller: Teller
 pub(crate) async fn log(path: PathBuf, teller: Teller) {
     let mut read = 0;
     let mut filter = Filter::default();
+    let mut waits = Waits::default();
     loop {
         let text = tokio::fs::read(&path).await.unwrap_or_default();
         let fresh = text.get(read..).unwrap_or_default();
@@ -254,14 +260,45 @@ pub(crate) async fn log(path: PathBuf, teller: Teller) {
             let whole = String::from_utf8_lossy(fresh.get(..=end).unwrap_or_default()).into_owned();
             read += end + 1;
             for line in whole.lines().filter_map(|line| filter.pass(line)) {
-                teller.tell(line);
+                for line in waits.add(line) {
+                    teller.tell(line);
+                }
             }
+        }
+        if let Some(line) = waits.lasting(Timestamp::now()) {
+            teller.tell(line);
         }
         tokio::time::sleep(LOG_POLL).await;
     }
 }
 
-/// Lets through what tells the story: no configuration, and nothing twice within a phase. A drain that goes round after
+/// Holds a wait back until it has lasted: one of a few milliseconds is of no interest.
+#[derive(Debug, Default)]
+struct Waits {
+    held: Option<Line>,
+}
+
+impl Waits {
+    /// What can be printed when `line` comes. It ends the wait before it.
+    fn add(&mut self, line: Line) -> Vec<Line> {
+        let mut due: Vec<Line> = self.lasting(line.at).into_iter().collect();
+        self.held = None;
+        if line.what.starts_with("waiting for ") {
+            self.held = Some(line);
+        } else {
+            due.push(line);
+        }
+        due
+    }
+
+    /// The wait that has lasted long enough at `now`.
+    fn lasting(&mut self, now: Timestamp) -> Option<Line> {
+        let lasts = |line: &mut Line| now.duration_since(line.at).unsigned_abs() >= WAIT_MIN;
+        self.held.take_if(lasts)
+    }
+}
+
+/// Passes what belongs to a maintenance: no configuration, and nothing twice within a phase. A drain that goes round after
 /// round says the same again each time.
 #[derive(Debug, Default)]
 struct Filter {
@@ -278,6 +315,10 @@ impl Filter {
             return None;
         }
         let message = message.trim();
+        // vCenter's own lines say the same, and more exactly.
+        if message.starts_with("asking to ") || message.contains("waiting for vCenter's task to ") {
+            return None;
+        }
         if message.contains(" -> ") {
             self.told.clear();
         }
@@ -316,7 +357,9 @@ fn fields_at(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Filter, fields_at};
+    use jiff::Timestamp;
+
+    use super::{Filter, Line, Place, Waits, fields_at};
 
     #[test]
     fn a_log_line_loses_its_time_and_its_fields() {
@@ -341,6 +384,25 @@ mod tests {
         assert_eq!(said("waiting for 1 pod to go"), None);
         assert!(said("Draining -> ShuttingDown").is_some());
         assert!(said("waiting for 1 pod to go").is_some());
+    }
+
+    #[test]
+    fn a_wait_is_printed_once_it_has_lasted() {
+        let at = |ms: i64| Timestamp::from_millisecond(ms).unwrap();
+        let line = |ms, what: &str| Line::new(at(ms), Place::Haulout, what);
+        let mut waits = Waits::default();
+        let (short, long, phase) = (
+            line(0, "waiting for a list"),
+            line(10, "waiting for a pod"),
+            line(400, "Draining -> ShuttingDown"),
+        );
+        assert_eq!(waits.add(short), []);
+        assert_eq!(waits.add(long.clone()), []);
+        assert_eq!(waits.lasting(at(50)), None);
+        assert_eq!(waits.lasting(at(200)), Some(long.clone()));
+        assert_eq!(waits.lasting(at(300)), None);
+        assert_eq!(waits.add(long.clone()), []);
+        assert_eq!(waits.add(phase.clone()), [long, phase]);
     }
 
     #[test]

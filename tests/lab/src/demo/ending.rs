@@ -1,0 +1,128 @@
+//! The end of the demo: the second maintenance as a trace, and where a person can look at it.
+
+use std::cell::Cell;
+
+use anyhow::Context as _;
+use haulout_lab::stage::{Stage, label};
+use haulout_lab::wait::until;
+
+use super::show::Show;
+use super::teller::{heading, paragraph};
+use super::{DEADLINE, waterfall};
+use crate::say;
+use crate::tracing_ui::TracingUi;
+use crate::up;
+
+impl Show<'_> {
+    /// Draws the second maintenance, as the tracing backend has it.
+    pub(crate) async fn draw(&self, trace_id: &str) -> anyhow::Result<()> {
+        let what = format!("Jaeger to have the whole trace {trace_id}");
+        let spans = until(&what, DEADLINE, async || {
+            let spans = self.jaeger.trace(trace_id).await?;
+            let is_whole = spans.iter().any(|span| span.parent.is_none());
+            Ok(is_whole.then_some(spans))
+        })
+        .await?;
+        heading("The second maintenance as a trace");
+        paragraph(
+            "Haulout sends it as OpenTelemetry spans. This is drawn from what Jaeger has stored: one line for each span, \
+             indented under its parent.",
+        );
+        say("");
+        for row in waterfall::draw(&spans) {
+            say(row.trim_end());
+        }
+        self.check_page(trace_id).await
+    }
+
+    /// The status page draws the same episode.
+    async fn check_page(&self, trace_id: &str) -> anyhow::Result<()> {
+        let page = episode_page(self.stage, trace_id)?;
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        let what = format!("the status page to draw the episode under {page}");
+        until(&what, DEADLINE, async || {
+            let answer = client.get(&page).send().await?;
+            let is_there = answer.status().is_success();
+            Ok((is_there && answer.text().await?.contains("<svg")).then_some(()))
+        })
+        .await
+    }
+
+    /// Ends the demo.
+    pub(crate) fn end(&self) {
+        self.finished();
+        paragraph(
+            "make demo KEEP=1 leaves everything running: open this trace in a tracing UI, open Haulout's status page, and use \
+             kubectl, kubectl haulout and govc.",
+        );
+    }
+
+    /// Says where to look, and tells what happens until the program is ended.
+    pub(crate) async fn stay(
+        &self,
+        mut ui: TracingUi,
+        trace_id: &str,
+        told: &Cell<bool>,
+    ) -> anyhow::Result<()> {
+        self.finished();
+        told.set(true);
+        // The node of the first maintenance lives on esx4, and may move back.
+        self.stage.vcenter.exit_maintenance("esx1").await?;
+        self.expect_vcenter("esx1 has left maintenance mode", |state| {
+            state.host("esx1").is_some_and(|host| !host.in_maintenance)
+        })
+        .await?;
+        heading("Everything keeps running until Ctrl-C. Look around:");
+        self.look_around()?;
+        ui.wait_ready().await;
+        say("The second maintenance, in a browser:");
+        say(&format!(
+            "Status page:          {}",
+            episode_page(self.stage, trace_id)?
+        ));
+        ui.say(Some(trace_id));
+        heading("What happens from here on:");
+        self.teller.begin();
+        std::future::pending().await
+    }
+
+    /// Says how to use kubectl, its plugin and govc here. The plugin is put beside the lab's kubectl.
+    fn look_around(&self) -> anyhow::Result<()> {
+        let link = self.kube.bin().join("kubectl-haulout");
+        std::os::unix::fs::symlink(self.binary, &link)
+            .with_context(|| format!("linking {}", link.display()))?;
+        up::look_around(self.stage, self.kube, "esx4")?;
+        say(&format!("Haulout's log:      {}", self.stage.log().display()));
+        say("");
+        say("Haulout's kubectl plugin, in the shell with KUBECONFIG and PATH:");
+        say(&format!("  export GPU_NODE_LABEL={}", label(self.stage.name())));
+        say("  kubectl haulout list");
+        say(&format!(
+            "  kubectl haulout status {}",
+            self.stage.node_name("gpu1")
+        ));
+        say("");
+        Ok(())
+    }
+
+    fn finished(&self) {
+        heading(&format!(
+            "Done in {:.0} s. The operator clicked Enter and Exit Maintenance Mode in vCenter, and Haulout did the rest.",
+            self.started.elapsed().as_secs_f64()
+        ));
+    }
+}
+
+fn episode_page(stage: &Stage<'_>, id: &str) -> anyhow::Result<String> {
+    Ok(format!("{}/episodes/{id}", status_page(stage)?))
+}
+
+/// Where Haulout says that its status page is.
+fn status_page(stage: &Stage<'_>) -> anyhow::Result<String> {
+    let said = stage.said();
+    let address = said
+        .split_once("serving the status page on ")
+        .and_then(|(_, after)| after.split_whitespace().next());
+    let address = address.context("Haulout does not say where its status page is")?;
+    Ok(address.to_owned())
+}

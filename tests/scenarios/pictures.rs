@@ -1,0 +1,225 @@
+//! The pictures of the README: the status page while a budget blocks a drain, and an episode in a tracing UI.
+//! `make pictures` keeps them.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use haulout_lab::jaeger::{Jaeger, Span};
+use haulout_lab::kubelet::EXITS_AFTER_MS;
+use haulout_lab::stage::{Member, PATIENCE, Stage, episode, is_ready};
+use haulout_lab::tools::{self, Tool};
+use haulout_lab::vcenter::{Delays, Spec, VmSpec};
+use haulout_lab::wait::until;
+use haulout_lab::zipkin::{self, Zipkin};
+
+use crate::browser::{Browser, Colours, Until};
+use crate::page::{SERVED, json, page};
+use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, run, stage, tell};
+
+/// As wide as a README shows without making it smaller by much.
+const WIDTH: u32 = 1200;
+
+#[test]
+fn a_browser_shows_who_holds_up_a_drain() {
+    tell(async {
+        let Some(mut browser) = Browser::find("the picture of the status page")? else {
+            return Ok(());
+        };
+        let names = ["esx1", "esx2", "esx3", "esx4"];
+        let mut spec = hosts(&names.map(|name| (name, &[] as &[_])));
+        for host in &mut spec.clusters[0].hosts {
+            host.devices = vec![a40(1)];
+        }
+        let vms = ["gpu1", "gpu2", "gpu3", "gpu4"].iter().zip(names);
+        spec.vms = vms.map(|(vm, host)| gpu_vm("training", vm, host)).collect();
+        let stage = stage("training", &spec).await?;
+        let node = |vm| stage.node_name(vm);
+        let budgeted = node("gpu2");
+        for pod in ["notebook-0", "trainer-7f9c4"] {
+            stage.add_pod(pod, &budgeted, &[]).await?;
+        }
+        stage.set_budget("notebook-0", 0).await?;
+        let haulout = run(&stage, &[SERVED, ("MAX_CONCURRENT_DRAINS", "1")]).await?;
+        let page = page(&stage).await?;
+
+        stage.vcenter.enter_maintenance("esx1").await?;
+        stage.wait_phase(&node("gpu1"), "awaitingHost").await?;
+        stage.vcenter.enter_maintenance("esx2").await?;
+        stage
+            .wait_said("held by PodDisruptionBudget notebook-0-budget")
+            .await?;
+        stage.vcenter.enter_maintenance("esx3").await?;
+        stage.wait_phase(&node("gpu3"), "queued").await?;
+        until("the other pod to be gone", PATIENCE, async || {
+            let shown = json(&format!("{page}/api/v1/nodes/{budgeted}")).await?;
+            let left = shown["pods"]["left"].as_array().map_or(0, Vec::len);
+            Ok((left == 1 && shown["waitsFor"]["reason"] == "disruption-budget").then_some(()))
+        })
+        .await?;
+
+        let shown = browser.dom(&page, Until::TwoSeconds).await?;
+        for words in ["training/notebook-0", "notebook-0-budget", "training-gpu3"] {
+            ensure!(shown.contains(words), "{words} is not on the page:\n{shown}");
+        }
+        for colours in [Colours::Light, Colours::Dark] {
+            let name = format!("status-page-{colours:?}").to_lowercase();
+            browser
+                .picture(&name, &page, (WIDTH, 1240), colours, Until::TwoSeconds)
+                .await?;
+        }
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn a_tracing_ui_shows_the_phases_of_an_episode() {
+    tell(async {
+        let test = "the picture of a trace";
+        let Some(mut browser) = Browser::find(test)? else {
+            return Ok(());
+        };
+        let jar = match zipkin::jar().await? {
+            Tool::At(jar) => jar,
+            Tool::Missing(why) => return tools::skip(test, &why),
+        };
+        let mut zipkin = Zipkin::start(&jar).await?;
+        let jaeger = Jaeger::start_forwarding(&[zipkin.otlp().to_owned()]).await?;
+        let stage = unhurried("traced").await?;
+        let traces = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", jaeger.otlp_http()),
+            ("TRACE_UI_URL_TEMPLATE", zipkin.page("{trace_id}")),
+            ("STATUS_ADDRESS", SERVED.1.to_owned()),
+        ];
+        let traces: Vec<(&str, &str)> = traces
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let haulout = run(&stage, &traces).await?;
+        let id = held_episode(&stage).await?;
+        let spans = until("the root span of the episode", PATIENCE, async || {
+            let spans = jaeger.trace(&id).await?;
+            Ok(spans.iter().any(|span| span.parent.is_none()).then_some(spans))
+        })
+        .await?;
+        let shown = json(&format!("{}/api/v1/episodes/{id}", page(&stage).await?)).await?;
+        ensure!(
+            shown.to_string().contains(&zipkin.page(&id)),
+            "the status page links to it: {shown}"
+        );
+
+        zipkin.wait_ready().await?;
+        let url = zipkin.page(&id);
+        let (root, phases) = names(&spans)?;
+        let shown = until("the page to show the whole trace", PATIENCE, async || {
+            let shown = browser.dom(&url, Until::Loaded).await?;
+            Ok(shown.contains(&format!(": {root}")).then_some(shown))
+        })
+        .await?;
+        for phase in &phases {
+            ensure!(
+                shown.contains(phase.as_str()),
+                "{phase} is not on the page:\n{shown}"
+            );
+        }
+        ensure!(phases.len() >= 5, "an episode has more phases than {phases:?}");
+        browser
+            .picture("trace", &url, (WIDTH, 1000), Colours::Light, Until::Loaded)
+            .await?;
+
+        ensure!(
+            listeners(zipkin.port())? == ["127.0.0.1"],
+            "it listens on {:?}",
+            listeners(zipkin.port())?
+        );
+        let port = zipkin.port();
+        drop(zipkin);
+        until("Zipkin to end with its owner", PATIENCE, async || {
+            Ok(listeners(port)?.is_empty().then_some(()))
+        })
+        .await?;
+        haulout.stop().await
+    });
+}
+
+/// One node, whose steps take as long as a picture needs to show them.
+async fn unhurried(name: &str) -> anyhow::Result<Stage<'static>> {
+    let mut spec = Spec {
+        delays: Delays {
+            power_on_ms: 400,
+            exit_ms: 300,
+            ..Delays::default()
+        },
+        ..hosts(&[("esx1", &[a40(1)])])
+    };
+    let vm = VmSpec {
+        shutdown_ms: 1500,
+        ..gpu_vm(name, "gpu1", "esx1")
+    };
+    let mut member = Member::new(name, &vm.name, &vm.uuid);
+    member.machine.boot = Duration::from_millis(1500);
+    spec.vms = vec![vm];
+    Stage::set(kube().await, name, &spec, vec![member], true).await
+}
+
+/// Takes the node through a maintenance that a budget holds up, and gives the id of its trace.
+async fn held_episode(stage: &Stage<'_>) -> anyhow::Result<String> {
+    let node = stage.node_name("gpu1");
+    let slow = [(EXITS_AFTER_MS, "700")];
+    stage.add_pod("notebook-0", &node, &slow).await?;
+    stage.add_pod("trainer-7f9c4", &node, &slow).await?;
+    stage.set_budget("notebook-0", 0).await?;
+    stage.vcenter.enter_maintenance("esx1").await?;
+    stage
+        .wait_said("held by PodDisruptionBudget notebook-0-budget")
+        .await?;
+    until("only the held pod to be left", PATIENCE, async || {
+        Ok((stage.pods_on(&node).await? == ["notebook-0"]).then_some(()))
+    })
+    .await?;
+    stage.set_budget("notebook-0", 1).await?;
+    stage.wait_phase(&node, "awaitingHost").await?;
+    in_maintenance(stage, "esx1").await?;
+    stage
+        .wait_node(&node, "is NotReady", |node| !is_ready(node))
+        .await?;
+    let record = episode(&stage.node(&node).await?).context("the Node has no episode")?;
+    stage.vcenter.exit_maintenance("esx1").await?;
+    stage.wait_in_service(&node).await?;
+    let id = record["id"].as_str().context("the episode has no id")?;
+    Ok(id.to_owned())
+}
+
+/// The name of the root, and those of the spans directly under it.
+fn names(spans: &[Span]) -> anyhow::Result<(String, Vec<String>)> {
+    let root = spans.iter().find(|span| span.parent.is_none());
+    let root = root.context("the trace has no root")?;
+    let children = spans.iter().filter(|span| span.parent.as_ref() == Some(&root.id));
+    Ok((
+        root.name.clone(),
+        children.map(|span| span.name.clone()).collect(),
+    ))
+}
+
+/// The addresses on which something listens on this port, from the kernel's own tables.
+fn listeners(port: u16) -> anyhow::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for (table, loopback) in [
+        ("/proc/net/tcp", "0100007F"),
+        ("/proc/net/tcp6", "0000000000000000FFFF00000100007F"),
+    ] {
+        for line in std::fs::read_to_string(table)?.lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            // 0A is the state of a listener.
+            let (Some(local), Some(&"0A")) = (words.get(1), words.get(3)) else {
+                continue;
+            };
+            if let Some((address, at)) = local.split_once(':')
+                && u16::from_str_radix(at, 16)? == port
+            {
+                let is_loopback = address == loopback;
+                found.push(if is_loopback { "127.0.0.1" } else { address }.to_owned());
+            }
+        }
+    }
+    Ok(found)
+}
