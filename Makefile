@@ -69,7 +69,7 @@ test: ## build the lab, run every test; what the machine lacks is listed at the 
 	exit $$status
 
 .PHONY: pictures
-pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/src/pictures
+pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/pictures
 # A picture that cannot be taken is an error here.
 pictures: export CI = true
 pictures: ## take the pictures of the documents anew, in the lab (needs chromium, Java and Maven)
