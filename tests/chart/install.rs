@@ -375,7 +375,7 @@ async fn checksum(release: &Release<'_>) -> anyhow::Result<String> {
         .context("the pods have the settings' checksum")
 }
 
-/// As docs/moving-in.md has it.
+/// As docs/install/python-controller.md has it.
 #[test]
 fn those_who_come_from_the_python_controller_upgrade_in_place_with_an_episode_in_flight() {
     tell(async {
