@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::fault::{Fault, Retry};
+use super::fault::Fault;
 use super::soap::ReplyError;
 use super::update::Power;
 
@@ -159,22 +159,6 @@ impl Error {
                 ..
             } => Some(source),
             Self::Transport { .. } | Self::Reply { .. } | Self::Login { .. } => None,
-        }
-    }
-
-    /// What it asks of the caller.
-    pub fn retry(&self) -> Retry {
-        match self {
-            Self::Refused { source, .. } => source.retry(),
-            Self::Transport { .. } | Self::Reply { .. } => Retry::LookAgain,
-            Self::Login { source, .. } => match source {
-                LoginError::Credentials { .. } => Retry::Person,
-                LoginError::File { .. }
-                | LoginError::Blank { .. }
-                | LoginError::Turn(_)
-                | LoginError::Connect(_)
-                | LoginError::Step { .. } => Retry::Later,
-            },
         }
     }
 
