@@ -9,9 +9,6 @@ use super::setting::{self, Choice, Found, Fraction};
 /// The name of the Lease unless another is configured.
 const DEFAULT_NAME: &str = "haulout";
 
-/// The longest name of the Lease: that of the one for logins is six characters longer, and the API takes 253.
-const NAME_CHARS_MAX: usize = 247;
-
 /// The longest name of a release: it stands in each record. The Lease's namespace and name take less.
 const RELEASE_CHARS_MAX: usize = 400;
 
@@ -84,12 +81,6 @@ impl Leadership {
             Some(name)
         };
         let lease_name = name("LEASE_NAME", typed.name, found);
-        if let Some(name) = lease_name.as_ref().filter(|name| name.len() > NAME_CHARS_MAX) {
-            let expected = format!(
-                "at most {NAME_CHARS_MAX} characters are expected, because a second Lease is called so with `-login` behind it"
-            );
-            found.wrong("LEASE_NAME", name, expected);
-        }
         let leadership = Self {
             election: ELECTION.read(typed.election, LeaderElection::Auto, found),
             lease_name: lease_name.unwrap_or_else(|| DEFAULT_NAME.to_owned()),
@@ -222,26 +213,6 @@ mod tests {
         assert_eq!(rare.len(), 1);
         assert_eq!(rare[0].0, "LEASE_RENEW_DEADLINE_SECONDS");
         assert!(rare[0].1.contains("which is 10.5:"), "{rare:?}");
-    }
-
-    #[test]
-    fn a_name_that_leaves_no_room_for_the_second_leases_is_refused() {
-        for (length, is_refused) in [(247, false), (248, true)] {
-            let found = &mut Found::default();
-            let typed = Typed {
-                election: None,
-                name: Some("a".repeat(length)),
-                namespace: None,
-                release: None,
-                adopt_releases: None,
-                duration: None,
-                renew_deadline: None,
-                retry_period: None,
-            };
-            Leadership::read(typed, found);
-            let read = std::mem::take(found).into_result(());
-            assert_eq!(read.is_err(), is_refused, "{length}");
-        }
     }
 
     #[test]

@@ -168,6 +168,11 @@ impl Metrics {
         self.picture.vcenter_is(up);
     }
 
+    /// Takes whether vCenter can be reached, where several replicas may run.
+    pub fn vcenter_is_reachable(&self, reachable: bool) {
+        self.picture.vcenter_is_reachable(reachable);
+    }
+
     /// Takes that vCenter answered the question for updates, be it that there are none.
     pub fn vcenter_answered(&self, at: Timestamp) {
         self.picture.vcenter_answered(at);

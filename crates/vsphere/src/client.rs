@@ -1,6 +1,5 @@
 //! The client: settings, and one way to call vCenter that logs in, repeats what may be repeated, and names its errors.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -45,54 +44,42 @@ pub struct Settings {
     pub on_answer: OnAnswer,
     /// Who we are among several of us; it stands in vCenter's list of sessions. Empty where nobody needs to know.
     pub instance: String,
-    /// Whose turn it is to log in, always ours unless somebody else says otherwise.
-    pub turns: Turns,
+    /// Who is told how logins end, nobody unless asked for.
+    pub on_login: OnLogin,
 }
 
-/// Several processes with one account take turns to log in, so that together they try wrong credentials no more often than
-/// one.
+/// Is told of each login to which vCenter answered yes or no.
 #[derive(Clone, Default)]
-pub struct Turns(Option<Arc<dyn TakesTurns>>);
+pub struct OnLogin(Option<Arc<dyn Fn(LoginOutcome) + Send + Sync>>);
 
-/// Says whose turn it is to log in.
-pub trait TakesTurns: Send + Sync {
-    /// Takes the turn, for `longest` at most; why not, where it is somebody else's.
-    fn take(&self, longest: Duration) -> Waiting<'_, Result<(), String>>;
-
-    /// Ends it. After a refusal nobody else is to try for `hold`.
-    fn end(&self, hold: Option<Duration>) -> Waiting<'_, ()>;
+/// What vCenter answered to a login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoginOutcome {
+    /// There is a session.
+    Accepted,
+    /// The credentials were wrong, or their user may do nothing.
+    Refused {
+        /// Whose they were, for people.
+        user: String,
+    },
 }
 
-/// Something that is waited for.
-pub type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-impl Turns {
-    /// As `turns` says.
-    pub fn by(turns: impl TakesTurns + 'static) -> Self {
-        Self(Some(Arc::new(turns)))
+impl OnLogin {
+    /// Tells `listener`, which must not wait.
+    pub fn by(listener: impl Fn(LoginOutcome) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(listener)))
     }
 
-    pub(super) fn are_taken(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(super) async fn take(&self, longest: Duration) -> Result<(), String> {
-        match &self.0 {
-            Some(turns) => turns.take(longest).await,
-            None => Ok(()),
-        }
-    }
-
-    pub(super) async fn end(&self, hold: Option<Duration>) {
-        if let Some(turns) = &self.0 {
-            turns.end(hold).await;
+    pub(super) fn tell(&self, outcome: LoginOutcome) {
+        if let Some(listener) = &self.0 {
+            listener(outcome);
         }
     }
 }
 
-impl std::fmt::Debug for Turns {
+impl std::fmt::Debug for OnLogin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Turns").field(&self.0.is_some()).finish()
+        f.debug_tuple("OnLogin").field(&self.0.is_some()).finish()
     }
 }
 
@@ -149,7 +136,7 @@ impl Settings {
             bad_login_hold: Duration::from_secs(180),
             on_answer: OnAnswer::default(),
             instance: String::new(),
-            turns: Turns::default(),
+            on_login: OnLogin::default(),
         }
     }
 }
@@ -253,6 +240,25 @@ impl Vcenter {
     /// logs in again.
     pub async fn logout(&self) {
         self.sessions.logout().await;
+    }
+
+    /// Whether vCenter answers, asked without a session and for its API versions, within some seconds.
+    ///
+    /// # Errors
+    /// What keeps it from being reached: name, connection, certificate, or an answer that is none.
+    pub async fn probe(&self) -> Result<(), Error> {
+        self.sessions.probe().await
+    }
+
+    /// Takes that another process was refused as `user`, as [`LoginOutcome::Refused`] names it, so long ago. The credentials
+    /// of that user, as they are at this moment, are not sent before [`Settings::bad_login_hold`] is over.
+    pub fn login_was_refused(&self, user: &str, ago: Duration) {
+        self.sessions.refused_before(user, ago);
+    }
+
+    /// Takes that no refusal counts any more: another process has logged in since.
+    pub fn login_was_accepted(&self) {
+        self.sessions.forget_refusal();
     }
 
     /// Calls in this session and no other, once. A fault that says the session is gone gives it up.

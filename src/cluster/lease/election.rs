@@ -10,17 +10,17 @@ use crate::gate::Moment;
 
 /// The most that another's `leaseDurationSeconds` is believed: what may be configured at most. Anybody who may write
 /// the Lease could otherwise keep every replica from leading for years.
-pub(in crate::cluster) const FOREIGN_LEASE_MAX: Duration = Duration::from_secs(600);
+const FOREIGN_LEASE_MAX: Duration = Duration::from_secs(600);
 
 /// How long a Lease lasts that was released, as client-go leaves it: nobody holds it, and zero is not valid.
-pub(in crate::cluster) const RELEASED: Duration = Duration::from_secs(1);
+pub(super) const RELEASED: Duration = Duration::from_secs(1);
 
 /// How long a leader that cannot do its work keeps the leadership to itself. A session that is renewed and a set that is
 /// told anew take seconds; a vCenter that restarts takes minutes, and is down for every replica alike.
 pub const YIELD_AFTER: Duration = Duration::from_secs(30);
 
 /// The greatest `leaseTransitions` that the API holds.
-pub(in crate::cluster) const TRANSITIONS_MAX: u64 = i32::MAX as u64;
+pub(super) const TRANSITIONS_MAX: u64 = i32::MAX as u64;
 
 /// The durations of an election. `config` holds their relations: `lease` is at least one and a half times
 /// `renew_deadline`, and that at least three times `retry`.
@@ -321,14 +321,14 @@ impl Election {
 
 impl Seen {
     /// Whether nobody has renewed it between the two. Its version is no part of that: who annotates it does not renew.
-    pub(in crate::cluster) fn is_as_old_as(&self, later: &Self) -> bool {
+    fn is_as_old_as(&self, later: &Self) -> bool {
         (&self.holder, self.transitions, self.duration, &self.renewed)
             == (&later.holder, later.transitions, later.duration, &later.renewed)
     }
 }
 
 /// `duration` in whole seconds, rounded up, as the API writes it.
-pub(in crate::cluster) fn whole_seconds(duration: Duration) -> Duration {
+pub(super) fn whole_seconds(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs() + u64::from(duration.subsec_nanos() > 0))
 }
 

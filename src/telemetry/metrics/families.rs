@@ -184,6 +184,8 @@ metrics! {
         "How long calls to vCenter took; WaitForUpdatesEx is the long poll, which waits by design", in_seconds;
     VCENTER_SESSION_UP: Gauge, "vcenter_session_up", ["vcenter"],
         "1 while the stream of vCenter's updates stands";
+    VCENTER_REACHABLE: Gauge, "vcenter_reachable", ["vcenter"],
+        "1 while the stream of vCenter's updates stands, or vCenter answers the probe of a replica without one";
     VCENTER_LAST_UPDATE: Gauge, "vcenter_last_update_timestamp", ["vcenter"],
         "When vCenter last answered the question for updates", in_seconds;
     HOST_MAINTENANCE_STATE: Gauge, "host_maintenance_state", ["host", "state"],

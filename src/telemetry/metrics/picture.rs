@@ -49,6 +49,8 @@ struct Standing {
     free_gpu_hosts: BTreeMap<String, u32>,
     vcenter: String,
     is_vcenter_up: bool,
+    /// `None` where there is no election.
+    is_vcenter_reachable: Option<bool>,
     vcenter_answered: Option<Timestamp>,
 }
 
@@ -115,6 +117,10 @@ impl Picture {
 
     pub(super) fn vcenter_is(&self, up: bool) {
         self.lock().is_vcenter_up = up;
+    }
+
+    pub(super) fn vcenter_is_reachable(&self, reachable: bool) {
+        self.lock().is_vcenter_reachable = Some(reachable);
     }
 
     pub(super) fn vcenter_answered(&self, at: Timestamp) {
@@ -330,6 +336,12 @@ impl Standing {
         })?;
         gauge(encoder, &families::VCENTER_SESSION_UP, |gauge| {
             gauge.with([("vcenter", &self.vcenter)], truth(self.is_vcenter_up))
+        })?;
+        gauge(encoder, &families::VCENTER_REACHABLE, |gauge| {
+            match self.is_vcenter_reachable {
+                Some(is) => gauge.with([("vcenter", &self.vcenter)], truth(is)),
+                None => Ok(()),
+            }
         })?;
         gauge(encoder, &families::VCENTER_LAST_UPDATE, |gauge| {
             match self.vcenter_answered {

@@ -101,7 +101,7 @@ pub(in crate::admin::status) fn node(
     Some(NodePage {
         frame: frame(known, about, now),
         row: node_row(name, of_node, history)?,
-        facts: node_facts(standing),
+        facts: node_facts(standing, known.leads()),
         pods: pods_of(of_node, history),
         steps: of_node.story.as_ref().map(steps).unwrap_or_default(),
         episodes,
@@ -170,7 +170,8 @@ fn frame(known: &Known, about: &About, now: Timestamp) -> Frame {
         now,
         version: env!("CARGO_PKG_VERSION"),
         dry_run: about.is_dry_run,
-        vcenter_silent: known.vcenter.clone(),
+        // A replica that stands by has no session, and needs none.
+        vcenter_silent: known.vcenter.clone().filter(|_| known.leads()),
         kubernetes_silent: known.kubernetes.clone(),
         leadership: known.leadership.clone(),
     }
@@ -188,7 +189,7 @@ fn node_row(name: &NodeName, of_node: &OfNode, history: &[Maintenance]) -> Optio
         state: State::named(standing.phase()),
         phase: standing.phase(),
         since: standing.since(),
-        host: host_of(standing),
+        host: host_of(standing).or_else(|| recorded_host(standing)),
         waits_for: waits(of_node, history),
         episode: standing.record.episode().map(|episode| episode.id.to_string()),
     })
@@ -233,6 +234,13 @@ fn kind(reason: &str) -> String {
 fn host_of(standing: &Standing) -> Option<String> {
     let vm = standing.vm.found()?;
     vm.on.is_some().then(|| vm.on_name.clone())
+}
+
+/// The host that the record names, where vCenter has not told.
+fn recorded_host(standing: &Standing) -> Option<String> {
+    let episode = standing.record.episode()?;
+    let host = episode.moved_to.as_ref().unwrap_or(&episode.host);
+    (standing.vm == VmSeen::NotLookedUp).then(|| host.name.to_string())
 }
 
 fn host_row(known: &Known, host: &OfHost) -> HostRow {
@@ -561,7 +569,7 @@ fn why(why: &PodLeftBecause) -> String {
     }
 }
 
-fn node_facts(standing: &Standing) -> Vec<Fact> {
+fn node_facts(standing: &Standing, is_vcenter_followed: bool) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut say = |name, value: String| facts.push(Fact { name, value });
     match &standing.node {
@@ -586,6 +594,7 @@ fn node_facts(standing: &Standing) -> Vec<Fact> {
         }
     }
     match &standing.vm {
+        VmSeen::NotLookedUp if !is_vcenter_followed => {}
         VmSeen::NotLookedUp => say("VM", "vCenter has not told which it is".to_owned()),
         VmSeen::Missing { .. } => say("VM", "vCenter knows none".to_owned()),
         VmSeen::NoUuid => say("VM", "the Node tells no UUID of it".to_owned()),
