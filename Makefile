@@ -75,9 +75,11 @@ mutants: ## break the program in one place at a time, and list what no test noti
 	@cargo mutants --version >/dev/null 2>&1 || { echo "cargo-mutants is missing: cargo install cargo-mutants --locked" >&2; exit 1; }
 	cargo mutants --workspace --output $(MUTANTS) --baseline skip --timeout 600 $(if $(SHARD),--shard $(SHARD) --sharding round-robin)
 
-# Every bench that Cargo.toml names; each keeps its table, and all of them go into one document.
+# Every bench that Cargo.toml names; each keeps its table, and all of them go into one directory of benches/results.
 BENCHES := $(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml)
 FIGURES := $(CURDIR)/target/figures
+RESULTS = benches/results/$(shell date -u +%F)-$(shell nproc)-cores$(if $(QUICK),-quick)
+MEASURED = commit $(shell git describe --always --dirty), $(shell nproc) cores, $(shell sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 # Built as the release is, with link-time optimisation, which takes minutes more: a tenth of a millisecond counts there.
 AS_SHIPPED := detection_latency
 as_shipped = HAULOUT_BENCH_PROFILE=release cargo bench --locked --profile release
@@ -86,9 +88,9 @@ bench_of = $(if $(filter $(1),$(AS_SHIPPED)),$(as_shipped),cargo bench --locked)
 .PHONY: bench
 bench: export RUST_BACKTRACE = 0
 bench: export HAULOUT_FIGURES = $(FIGURES)
-bench: ## measure everything and write the table (more than an hour; QUICK=1 is the smallest run)
+bench: ## measure everything and write it to benches/results (more than an hour; QUICK=1 is the smallest run)
 	$(need_toolchains)
 	cargo run --quiet --locked -p haulout-lab --bin lab -- build
 	rm -rf $(FIGURES)
 	$(foreach bench,$(BENCHES),$(call bench_of,$(bench)) &&) true
-	cargo run --quiet --locked -p haulout-lab --bin lab -- figures $(FIGURES) --document benches/README.md --json benches/figures.json
+	cargo run --quiet --locked -p haulout-lab --bin lab -- figures $(FIGURES) --into $(RESULTS) --about "$(MEASURED)"

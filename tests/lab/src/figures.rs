@@ -1,18 +1,13 @@
 //! What benches measure: the arithmetic of their figures, and the one table that all of them are shown in.
 //!
 //! A bench hands in samples and gets a [`Table`]; the table is kept as JSON beside those of the other benches, and
-//! [`place`] puts all of them between two markers of a document.
+//! [`publish`] writes all of them into one directory of `benches/results`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
-
-/// Where [`place`] begins to write.
-pub const BEGIN: &str = "<!-- figures: begin -->";
-/// Where it ends.
-pub const END: &str = "<!-- figures: end -->";
 
 /// The variable that names the directory of the tables.
 pub const DIRECTORY: &str = "HAULOUT_FIGURES";
@@ -247,22 +242,21 @@ pub fn kept(directory: &Path) -> anyhow::Result<Vec<Table>> {
     Ok(tables)
 }
 
-/// `document` with `text` between the two markers, in the place of what stands there.
+/// Writes `figures.json` and `summary.md` of `tables` into `directory`; `about` says what was measured and on which machine.
 ///
 /// # Errors
-/// Where the markers are missing or stand in the wrong order.
-pub fn place(document: &str, text: &str) -> anyhow::Result<String> {
-    let begin = document.find(BEGIN).map(|at| at + BEGIN.len());
-    let end = document.find(END);
-    match begin.zip(end) {
-        Some((begin, end)) if begin <= end => Ok(format!(
-            "{}\n\n{}\n\n{}",
-            &document[..begin],
-            text.trim(),
-            &document[end..]
-        )),
-        Some(_) | None => bail!("the document has no place for figures: {BEGIN} and, after it, {END}"),
+/// Where the directory or a file cannot be written.
+pub fn publish(tables: &[Table], about: &str, directory: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    let json = serde_json::to_string_pretty(tables).context("writing the figures")?;
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    let text: Vec<String> = tables.iter().map(Table::markdown).collect();
+    let summary = format!("# Figures of {name}\n\n{about}\n\n{}", text.join("\n"));
+    for (file, text) in [("figures.json", json + "\n"), ("summary.md", summary)] {
+        let path = directory.join(file);
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
     }
+    Ok(())
 }
 
 /// Three digits that count, or whole numbers from a hundred on.
@@ -278,7 +272,7 @@ fn shown(value: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{BEGIN, END, Samples, Table, place};
+    use super::{Samples, Table, publish};
 
     fn samples(values: impl IntoIterator<Item = u32>) -> Samples {
         values.into_iter().map(f64::from).collect()
@@ -333,12 +327,15 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_placed_between_the_markers_as_often_as_one_likes() {
-        let empty = format!("before\n{BEGIN}\n{END}\nafter");
-        let once = place(&empty, "old").unwrap();
-        let twice = place(&once, "new\n").unwrap();
-        assert_eq!(twice, format!("before\n{BEGIN}\n\nnew\n\n{END}\nafter"));
-        assert!(place("no place", "new").is_err());
-        assert!(place(&format!("{END}{BEGIN}"), "new").is_err());
+    fn a_directory_holds_the_tables_and_a_summary() {
+        let root = crate::run_dir::RunDir::create().unwrap();
+        let directory = root.path().join("2026-01-02-4-cores");
+        let mut table = Table::new("drain");
+        table.row("a", "haulout", "ms", &samples([5]));
+        publish(std::slice::from_ref(&table), "commit abc", &directory).unwrap();
+        let summary = std::fs::read_to_string(directory.join("summary.md")).unwrap();
+        assert!(summary.starts_with("# Figures of 2026-01-02-4-cores\n\ncommit abc\n\n### drain\n"));
+        let json = std::fs::read_to_string(directory.join("figures.json")).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<Table>>(&json).unwrap(), [table]);
     }
 }

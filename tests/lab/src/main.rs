@@ -28,7 +28,7 @@ enum Command {
     Up(up::Arguments),
     /// Take two GPU nodes through host maintenance with the real Haulout, and tell every step as it happens.
     Demo(demo::Arguments),
-    /// Put the tables that benches have kept into one JSON file, and between the markers of a document.
+    /// Write the tables that benches have kept into one directory, as JSON and as Markdown.
     Figures(Figures),
 }
 
@@ -36,12 +36,12 @@ enum Command {
 struct Figures {
     /// The directory that the benches kept their tables in.
     from: PathBuf,
-    /// The document, which has the two markers.
+    /// The directory to write, such as `benches/results/2026-01-02-4-cores`.
     #[arg(long)]
-    document: PathBuf,
-    /// The JSON file.
+    into: PathBuf,
+    /// What was measured and on which machine, for the summary.
     #[arg(long)]
-    json: PathBuf,
+    about: String,
 }
 
 #[tokio::main]
@@ -75,7 +75,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     };
     match command {
         Command::Build => build_all().await,
-        Command::Figures(arguments) => place(&arguments),
+        Command::Figures(arguments) => publish(&arguments),
         Command::Up(arguments) => tokio::select! {
             ended = asked_to_end => ended,
             failed = up::run(&arguments) => failed,
@@ -102,18 +102,10 @@ async fn build_all() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn place(arguments: &Figures) -> anyhow::Result<()> {
+fn publish(arguments: &Figures) -> anyhow::Result<()> {
     let tables = figures::kept(&arguments.from)?;
-    let json = serde_json::to_string_pretty(&tables).context("writing the figures")?;
-    let (document, file) = (&arguments.document, &arguments.json);
-    std::fs::write(file, json + "\n").with_context(|| format!("writing {}", file.display()))?;
-    let text: Vec<String> = tables.iter().map(figures::Table::markdown).collect();
-    let text = text.join("\n");
-    let standing =
-        std::fs::read_to_string(document).with_context(|| format!("reading {}", document.display()))?;
-    std::fs::write(document, figures::place(&standing, &text)?)
-        .with_context(|| format!("writing {}", document.display()))?;
-    say(&text);
+    figures::publish(&tables, &arguments.about, &arguments.into)?;
+    say(&format!("{}", arguments.into.join("summary.md").display()));
     Ok(())
 }
 
