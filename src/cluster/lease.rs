@@ -19,10 +19,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use self::election::{Bid, Election, Lost, Seen, Step, Tenure, Timing, whole_seconds};
+use self::election::{Bid, Election, Lost, Seen, Step, Tenure, Timing, new_epoch, whole_seconds};
 use super::answer::{self, Refusal};
 use crate::gate::{Gate, Moment, Term};
-use crate::keys::{FIELD_MANAGER, LOGIN_REFUSED, YIELDS};
+use crate::keys::{FIELD_MANAGER, YIELDS};
 
 pub use refused::{LoginNote, RefusedLogin};
 
@@ -88,18 +88,6 @@ impl Standing {
             refused: None,
         }
     }
-}
-
-/// 2020-01-01T00:00:00Z, from which the number of a leadership that follows none is counted in seconds: it then fits
-/// the API's 32 bits until 2088.
-const EPOCHS_BEGIN: i64 = 1_577_836_800;
-
-/// The number of a leadership that begins now and follows none: greater than 1, and of every second another.
-fn new_epoch(now: Timestamp) -> u64 {
-    let seconds = now.as_second().saturating_sub(EPOCHS_BEGIN);
-    u64::try_from(seconds)
-        .unwrap_or_default()
-        .clamp(2, election::TRANSITIONS_MAX)
 }
 
 /// Why a call about the Lease brought nothing.
@@ -471,11 +459,7 @@ fn annotations(
     } else {
         annotations.remove(YIELDS);
     }
-    match login {
-        LoginNote::Keep => {}
-        LoginNote::Remove => drop(annotations.remove(LOGIN_REFUSED)),
-        LoginNote::Write(refused) => drop(annotations.insert(LOGIN_REFUSED.to_owned(), refused.write())),
-    }
+    login.write(&mut annotations);
     (!annotations.is_empty()).then_some(annotations)
 }
 

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::gate::Moment;
 
 /// The most that another's `leaseDurationSeconds` is believed: what may be configured at most. Anybody who may write
@@ -21,6 +23,18 @@ pub const YIELD_AFTER: Duration = Duration::from_secs(30);
 
 /// The greatest `leaseTransitions` that the API holds.
 pub(super) const TRANSITIONS_MAX: u64 = i32::MAX as u64;
+
+/// 2020-01-01T00:00:00Z, from which the number of a leadership that follows none is counted in seconds: it then fits
+/// the API's 32 bits until 2088.
+pub(super) const EPOCHS_BEGIN: i64 = 1_577_836_800;
+
+/// The number of a leadership that begins now and follows none: greater than 1, and of every second another.
+pub(super) fn new_epoch(now: Timestamp) -> u64 {
+    let seconds = now.as_second().saturating_sub(EPOCHS_BEGIN);
+    u64::try_from(seconds)
+        .unwrap_or_default()
+        .clamp(2, TRANSITIONS_MAX)
+}
 
 /// The durations of an election. `config` holds their relations: `lease` is at least one and a half times
 /// `renew_deadline`, and that at least three times `retry`.

@@ -1,5 +1,6 @@
 //! The note on the Lease that vCenter refused a login: when, and to whom. Nothing in it is derived from a password.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -32,6 +33,17 @@ pub enum LoginNote {
     Write(RefusedLogin),
 }
 
+impl LoginNote {
+    /// Makes `annotations` say it.
+    pub(super) fn write(&self, annotations: &mut BTreeMap<String, String>) {
+        match self {
+            Self::Keep => {}
+            Self::Remove => drop(annotations.remove(LOGIN_REFUSED)),
+            Self::Write(refused) => drop(annotations.insert(LOGIN_REFUSED.to_owned(), refused.write())),
+        }
+    }
+}
+
 impl RefusedLogin {
     /// Reads the note on `lease`. One that cannot be read counts as none.
     pub(super) fn read(lease: &Lease) -> Option<Self> {
@@ -45,7 +57,7 @@ impl RefusedLogin {
         Some(Self { at, user })
     }
 
-    pub(super) fn write(&self) -> String {
+    fn write(&self) -> String {
         format!("{} {}", self.at, self.user)
     }
 
@@ -58,8 +70,6 @@ impl RefusedLogin {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn lease(note: &str) -> Lease {

@@ -3,10 +3,12 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::election::EPOCHS_BEGIN;
 use super::*;
 use crate::cluster::lease::stand_in::Store;
 use crate::cluster::stand_in::Log;
 use crate::gate::{Errand, Shut};
+use crate::keys::LOGIN_REFUSED;
 
 const PUT: &str = "PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout";
 const POST: &str = "POST /apis/coordination.k8s.io/v1/namespaces/ops/leases";
