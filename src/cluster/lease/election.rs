@@ -28,6 +28,10 @@ pub(super) const TRANSITIONS_MAX: u64 = i32::MAX as u64;
 /// the API's 32 bits until 2088.
 pub(super) const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
+/// How long there has to be no Lease before one is created. Its epoch is that of a later second than that of any Lease which
+/// was deleted before.
+const NEW_LEASE_AFTER: Duration = Duration::from_secs(1);
+
 /// The number of a leadership that begins now and follows none: greater than 1, and of every second another.
 pub(super) fn new_epoch(now: Timestamp) -> u64 {
     let seconds = now.as_second().saturating_sub(EPOCHS_BEGIN);
@@ -149,7 +153,10 @@ pub struct Election {
 #[derive(Debug)]
 enum Read {
     NotYet,
-    Absent,
+    Absent {
+        /// When this process first saw that there is none, awake.
+        since: Duration,
+    },
     Present {
         seen: Seen,
         /// When this process first saw it like that, awake.
@@ -187,20 +194,24 @@ impl Election {
     pub fn holder(&self) -> Option<&str> {
         match &self.lease {
             Read::Present { seen, .. } if !seen.holder.is_empty() => Some(&seen.holder),
-            Read::Present { .. } | Read::NotYet | Read::Absent => None,
+            Read::Present { .. } | Read::NotYet | Read::Absent { .. } => None,
         }
     }
 
     /// Takes what was read at `now`.
     pub fn read(&mut self, lease: Option<Seen>, now: Moment) {
         let Some(seen) = lease else {
-            self.lease = Read::Absent;
+            let since = match &self.lease {
+                Read::Absent { since } => *since,
+                Read::Present { .. } | Read::NotYet => now.awake,
+            };
+            self.lease = Read::Absent { since };
             return;
         };
         self.greatest = self.greatest.max(seen.transitions);
         let since = match &self.lease {
             Read::Present { seen: before, since } if before.is_as_old_as(&seen) => *since,
-            Read::Present { .. } | Read::NotYet | Read::Absent => now.awake,
+            Read::Present { .. } | Read::NotYet | Read::Absent { .. } => now.awake,
         };
         self.lease = Read::Present { seen, since };
     }
@@ -216,7 +227,10 @@ impl Election {
             Read::Present { seen, since } => (seen, *since),
             Read::NotYet => return Step::Wait,
             // Either there never was one, or somebody deleted it under a leader, who then leads to the end of its term.
-            Read::Absent => return self.take(None, new_epoch, self.timing.lease),
+            Read::Absent { since } if now.awake.saturating_sub(*since) < NEW_LEASE_AFTER => {
+                return Step::Wait;
+            }
+            Read::Absent { .. } => return self.take(None, new_epoch, self.timing.lease),
         };
         let next = match seen.transitions.saturating_add(1) {
             next if next > TRANSITIONS_MAX => new_epoch,
@@ -252,8 +266,8 @@ impl Election {
         let version = match &self.lease {
             Read::NotYet => return Step::Wait,
             // Whoever had taken it may have been deposed by whoever deleted it; its epoch must not be used again.
-            Read::Absent if tenure.yields => return Step::StepDown(Lost::Deleted),
-            Read::Absent => None,
+            Read::Absent { .. } if tenure.yields => return Step::StepDown(Lost::Deleted),
+            Read::Absent { .. } => None,
             Read::Present { seen, .. } if seen.holder != self.me => {
                 return Step::StepDown(Lost::To(seen.holder.clone()));
             }
@@ -305,7 +319,8 @@ impl Election {
             (None, Read::Present { seen, since }) if !seen.holder.is_empty() => {
                 (*since + self.lasts(seen)).saturating_sub(now.awake)
             }
-            (None, Read::Present { .. } | Read::NotYet | Read::Absent) => self.timing.retry,
+            (None, Read::Absent { since }) => (*since + NEW_LEASE_AFTER).saturating_sub(now.awake),
+            (None, Read::Present { .. } | Read::NotYet) => self.timing.retry,
         };
         // A lease that runs out while it cannot be read must not be asked for in a circle.
         left.clamp(self.timing.retry / 10, self.timing.retry)
