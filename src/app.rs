@@ -1,7 +1,7 @@
 //! Builds everything, wires it, and owns the task tree.
 //!
 //! ```text
-//!  run ─┬─ vsphere::updates::run ──▶ updates ─┐
+//!  run ─┬─ vcenter::follow ─────────▶ updates ─┐  (while this replica leads)
 //!       ├─ cluster::watch::run ────▶ updates ─┼─▶ hub::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
 //!       ├─ cluster::events::run ◀─── Events ◀── what actors tell
 //!       ├─ cluster::lease::run ───▶ standing ─┤      │ opens and shuts the gate before Executor
@@ -15,8 +15,8 @@
 
 mod hub;
 mod kubeconfig;
-mod logins;
 mod onlookers;
+mod vcenter;
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher as _;
@@ -41,7 +41,7 @@ use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
 use crate::cluster::lease::election::{Timing, YIELD_AFTER};
-use crate::cluster::lease::{self, Standing};
+use crate::cluster::lease::{self, Abilities, LoginNote, Standing};
 use crate::cluster::watch::Selection;
 use crate::config::{Config, Credential, LeaderElection, Listen, without_password};
 use crate::executor::{AnyExecutor, Executor};
@@ -121,8 +121,10 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
 struct Worlds {
     vcenter: Vcenter,
     client: kube::Client,
-    /// How replicas take turns, where there are several.
+    /// How a leader is elected, where there are several replicas.
     election: Option<lease::Settings>,
+    /// What the Lease is to say of logins.
+    login: watch::Receiver<LoginNote>,
     keys: Keys,
     gpu_resources: GpuResources,
     onlookers: Onlookers,
@@ -177,13 +179,11 @@ impl Worlds {
             .await
             .context("preparing the connection to Kubernetes")?;
         let election = writes.lease.then(|| election(config, &client));
-        let turns = election
-            .as_ref()
-            .map(|election| cluster::login::Turns::beside(client.clone(), election));
+        let (login_sender, login) = watch::channel(LoginNote::default());
         let settings = vsphere::client::Settings {
             on_answer: onlookers.on_answer(clock),
             instance: instance(),
-            turns: turns.map(vsphere::client::Turns::by).unwrap_or_default(),
+            on_login: vcenter::on_login(login_sender, clock),
             ..settings
         };
         onlookers.metrics.name_vcenter(&settings.endpoint.name());
@@ -193,6 +193,7 @@ impl Worlds {
             vcenter,
             client,
             election,
+            login,
             keys,
             gpu_resources,
             onlookers,
@@ -230,11 +231,15 @@ impl House {
             vcenter,
             client,
             election,
+            login,
             keys,
             gpu_resources,
             onlookers,
         } = worlds;
-        let standing = house.stand_for_election(election, &client, &onlookers)?;
+        if election.is_some() {
+            house.probe(&vcenter, &onlookers);
+        }
+        let standing = house.stand_for_election(election, login, &client, &onlookers)?;
         let (publisher, to_publish) = cluster::events::queue(onlookers.on_event_dropped());
         let executor = Executor {
             gate: house.gate.clone(),
@@ -291,7 +296,7 @@ impl House {
         let token = || stop.clone();
         let (client_of_objects, objects_sender) = (client.clone(), cluster_sender.clone());
         let watching_objects = watching.clone();
-        let vsphere = vsphere::updates::run(vcenter, roster, vsphere_sender, token());
+        let vsphere = vcenter::follow(vcenter, standing.clone(), clock, roster, vsphere_sender, token());
         let nodes = cluster::watch::run(
             client.clone(),
             selection.clone(),
@@ -372,10 +377,22 @@ impl House {
         Ok(house)
     }
 
+    /// Asks vCenter whether it answers, so that a leader without vCenter knows where another could do better.
+    fn probe(&mut self, vcenter: &Vcenter, onlookers: &Onlookers) {
+        let probe = vcenter::probe(
+            vcenter.clone(),
+            Arc::clone(&onlookers.health),
+            Arc::clone(&onlookers.metrics),
+            self.streams_stop.clone(),
+        );
+        self.spawn("the probe of vCenter", probe);
+    }
+
     /// Takes part in the election, where there is one.
     fn stand_for_election(
         &mut self,
         election: Option<lease::Settings>,
+        login: watch::Receiver<LoginNote>,
         client: &kube::Client,
         onlookers: &Onlookers,
     ) -> anyhow::Result<watch::Receiver<Standing>> {
@@ -389,12 +406,15 @@ impl House {
         let watchdog = watchdog::watch(self.gate.clone(), timing.renew_deadline / 10);
         self.watchdog = Some(watchdog.context("starting the watchdog's thread")?);
         let stop = self.election_stop.clone();
-        let can_work = onlookers.health.hears_vcenter();
+        let abilities = Abilities {
+            can_work: onlookers.health.reaches_vcenter(),
+            login,
+        };
         let election = lease::run(
             client.clone(),
             settings,
             self.gate.clone(),
-            can_work,
+            abilities,
             sender,
             stop,
         );

@@ -7,7 +7,6 @@
 //! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
 //! kube-apiserver ──▶ look, rights: single looks         (for people who ask)
 //! kube-apiserver ◀─▶ lease: which replica leads         (opens and shuts the gate)
-//! kube-apiserver ◀─▶ login: which one may log in to vCenter
 //! ```
 
 pub(crate) mod answer;
@@ -17,7 +16,6 @@ pub mod drain;
 pub mod events;
 pub mod facts;
 pub mod lease;
-pub mod login;
 pub mod look;
 pub mod node;
 pub mod pods;

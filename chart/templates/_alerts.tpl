@@ -181,13 +181,13 @@ every replica where there is no election and the metric is absent. */}}
     description: Replicas run, and none acts. Hosts that are to enter maintenance now hang.
 - alert: HauloutStandbyWithoutVCenter
   expr: |
-    max by (namespace, pod) (haulout_vcenter_session_up{ {{- $of }}}) == 0
+    max by (namespace, pod) (haulout_vcenter_reachable{ {{- $of }}}) == 0
       and on (namespace, pod) max by (namespace, pod) (leader_election_master_status{ {{- $of }}}) == 0
   for: 15m
   labels:
     severity: warning
   annotations:
-    summary: The standby {{`{{ $labels.pod }}`}} does not hear vCenter
+    summary: The standby {{`{{ $labels.pod }}`}} cannot reach vCenter
     description: The leader works. If it fails, this replica cannot take its place.
 {{- end }}
 - alert: HauloutMaintenanceInProgress

@@ -22,14 +22,19 @@ pub struct Health {
     signs: Mutex<Signs>,
     /// Whether vCenter has told its complete set.
     hears_vcenter: watch::Sender<bool>,
+    /// Whether it has, or answered the latest probe.
+    reaches_vcenter: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
 struct Signs {
     hub_turned: Instant,
     vcenter: Result<(), String>,
+    /// Whether vCenter answered the latest probe, where there was one.
+    probe: Option<Result<(), String>>,
     kubernetes: Result<(), String>,
     leadership: Option<String>,
+    stands_by: bool,
     /// Parts that do not work, though the controller goes on without, and why.
     degraded: BTreeMap<Degraded, String>,
 }
@@ -52,19 +57,27 @@ impl Health {
         let signs = Signs {
             hub_turned: Instant::now(),
             vcenter: unheard("vCenter"),
+            probe: None,
             kubernetes: unheard("Kubernetes"),
             leadership: None,
+            stands_by: false,
             degraded: BTreeMap::new(),
         };
         Self {
             signs: Mutex::new(signs),
             hears_vcenter: watch::Sender::new(false),
+            reaches_vcenter: watch::Sender::new(false),
         }
     }
 
     /// Whether vCenter has told its complete set, as it changes.
     pub fn hears_vcenter(&self) -> watch::Receiver<bool> {
         self.hears_vcenter.subscribe()
+    }
+
+    /// Whether vCenter can be reached from here, as far as is known, as it changes.
+    pub fn reaches_vcenter(&self) -> watch::Receiver<bool> {
+        self.reaches_vcenter.subscribe()
     }
 
     /// Takes that the hub turns.
@@ -75,9 +88,25 @@ impl Health {
     /// Takes whether vCenter has told its complete set, or why not.
     pub fn vcenter(&self, heard: Result<(), String>) {
         let is_heard = heard.is_ok();
-        self.hears_vcenter
-            .send_if_modified(|standing| std::mem::replace(standing, is_heard) != is_heard);
         self.signs().vcenter = heard;
+        set(&self.hears_vcenter, is_heard);
+        self.reaches();
+    }
+
+    /// Takes whether vCenter answered a probe, or why not. Gives whether that is news.
+    pub fn vcenter_probed(&self, answered: Result<(), String>) -> bool {
+        let is_answered = answered.is_ok();
+        let before = self.signs().probe.replace(answered);
+        self.reaches();
+        before.is_none_or(|before| before.is_ok() != is_answered)
+    }
+
+    fn reaches(&self) {
+        let reaches = {
+            let signs = self.signs();
+            signs.vcenter.is_ok() || signs.probe == Some(Ok(()))
+        };
+        set(&self.reaches_vcenter, reaches);
     }
 
     /// Takes whether Kubernetes has told its complete set, or why not.
@@ -85,9 +114,11 @@ impl Health {
         self.signs().kubernetes = heard;
     }
 
-    /// Takes who leads, in words, where there is an election.
-    pub fn leadership(&self, who: String) {
-        self.signs().leadership = Some(who);
+    /// Takes who leads, in words, and whether this replica stands by, where there is an election.
+    pub fn leadership(&self, who: String, stands_by: bool) {
+        let mut signs = self.signs();
+        signs.leadership = Some(who);
+        signs.stands_by = stands_by;
     }
 
     /// Takes that `part` does not work for this reason and the controller goes on without it, or, with `None`, that it
@@ -115,11 +146,17 @@ impl Health {
     }
 
     /// Whether the controller knows enough to decide. Whether it leads is told and is no part of it: a standby that has
-    /// heard both worlds is ready to take over, and a rollout that waited for it to lead would wait for ever.
+    /// heard Kubernetes and reaches vCenter is ready to take over, and a rollout that waited for it to lead would wait for ever.
     pub fn ready(&self) -> Vec<Check> {
         let mut checks = self.live();
         let signs = self.signs();
-        for (name, heard) in [("vcenter", &signs.vcenter), ("kubernetes", &signs.kubernetes)] {
+        let unasked = Err("vCenter has not been asked yet".to_owned());
+        let vcenter = if signs.stands_by {
+            signs.probe.as_ref().unwrap_or(&unasked)
+        } else {
+            &signs.vcenter
+        };
+        for (name, heard) in [("vcenter", vcenter), ("kubernetes", &signs.kubernetes)] {
             let fails = heard.as_ref().err().cloned();
             checks.push(Check {
                 name,
@@ -148,6 +185,10 @@ impl Health {
         // Every change of it is whole, whatever panicked meanwhile.
         self.signs.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn set(sender: &watch::Sender<bool>, value: bool) {
+    sender.send_if_modified(|standing| std::mem::replace(standing, value) != value);
 }
 
 #[cfg(test)]
@@ -188,15 +229,52 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_standby_is_ready_and_says_who_leads() {
+    async fn standby_that_reaches_vcenter_is_ready_and_says_who_leads() {
         let health = Health::of_a_beginner();
         health.kubernetes(Ok(()));
-        health.vcenter(Ok(()));
-        health.leadership("haulout-0 leads".to_owned());
+        health.leadership("haulout-0 leads".to_owned(), true);
+        assert_eq!(failing(&health.ready()), ["vcenter"]);
+        assert!(
+            health.vcenter_probed(Err("no route".to_owned())),
+            "the first answer is news"
+        );
+        assert!(!health.vcenter_probed(Err("timed out".to_owned())));
+        assert_eq!(failing(&health.ready()), ["vcenter"]);
+        assert!(health.vcenter_probed(Ok(())));
         let checks = health.ready();
         assert!(failing(&checks).is_empty());
         let said: Vec<_> = checks.iter().filter_map(|check| check.says.as_deref()).collect();
         assert_eq!(said, ["haulout-0 leads"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_is_ready_when_vcenter_told_its_set_whatever_a_probe_says() {
+        let health = Health::of_a_beginner();
+        health.kubernetes(Ok(()));
+        health.vcenter_probed(Ok(()));
+        health.leadership("this replica leads".to_owned(), false);
+        assert_eq!(failing(&health.ready()), ["vcenter"]);
+        health.vcenter(Ok(()));
+        health.vcenter_probed(Err("no route".to_owned()));
+        assert!(failing(&health.ready()).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn vcenter_is_reached_where_its_stream_stands_or_a_probe_is_answered() {
+        let health = Health::of_a_beginner();
+        let reaches = health.reaches_vcenter();
+        let lost = || Err("cut off".to_owned());
+        for (stream, probe, expected) in [
+            (lost(), lost(), false),
+            (lost(), Ok(()), true),
+            (Ok(()), Ok(()), true),
+            (Ok(()), lost(), true),
+            (lost(), lost(), false),
+        ] {
+            health.vcenter(stream);
+            health.vcenter_probed(probe);
+            assert_eq!(*reaches.borrow(), expected);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -56,15 +56,16 @@ impl Onlookers {
     pub(super) fn stand(&self, standing: &Standing) {
         let Some(lease) = &self.lease else { return };
         self.metrics.leads(lease, standing.lead.is_some());
-        self.health.leadership(match (&standing.lead, &standing.leader) {
+        let who = match (&standing.lead, &standing.leader) {
             (Some(lead), _) if lead.yields => format!(
-                "this replica leads, epoch {}, and lets one that hears vCenter take over",
+                "this replica leads, epoch {}, and lets one that reaches vCenter take over",
                 lead.epoch
             ),
             (Some(lead), _) => format!("this replica leads, epoch {}", lead.epoch),
             (None, Some(leader)) => format!("{leader} leads"),
             (None, None) => "nobody leads".to_owned(),
-        });
+        };
+        self.health.leadership(who, standing.lead.is_none());
         if let Some(status) = &self.status {
             status.leadership(match &standing.lead {
                 Some(_) => Leadership::Leads,
@@ -192,7 +193,6 @@ impl Onlookers {
         }
         if let Some(status) = &self.status {
             status.show(&statuses, BTreeMap::new());
-            status.show_hosts(inventory.hosts_of_ours());
         }
     }
 

@@ -4,6 +4,7 @@
 //! write a replace with the `resourceVersion` that was read, so that of two bids the kube-apiserver accepts one.
 
 pub mod election;
+mod refused;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -18,10 +19,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use self::election::{Bid, Election, Lost, Seen, Step, Tenure, Timing, whole_seconds};
+use self::election::{Bid, Election, Lost, Seen, Step, Tenure, Timing, new_epoch, whole_seconds};
 use super::answer::{self, Refusal};
 use crate::gate::{Gate, Moment, Term};
 use crate::keys::{FIELD_MANAGER, YIELDS};
+
+pub use refused::{LoginNote, RefusedLogin};
 
 /// The longest wait for the release of the Lease at an orderly end. Who cannot be told waits for it to run out.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(1);
@@ -48,6 +51,17 @@ pub struct Standing {
     pub leader: Option<String>,
     /// Our own leadership, where we have one.
     pub lead: Option<Lead>,
+    /// The login that vCenter refused, as the Lease has it.
+    pub refused: Option<RefusedLogin>,
+}
+
+/// What this replica tells the election.
+#[derive(Clone, Debug)]
+pub struct Abilities {
+    /// Whether it could do a leader's work at the moment, as far as it knows.
+    pub can_work: watch::Receiver<bool>,
+    /// What the Lease is to say of its logins.
+    pub login: watch::Receiver<LoginNote>,
 }
 
 /// A leadership that has begun.
@@ -71,20 +85,9 @@ impl Standing {
                 quarantine: Duration::ZERO,
                 yields: false,
             }),
+            refused: None,
         }
     }
-}
-
-/// 2020-01-01T00:00:00Z, from which the number of a leadership that follows none is counted in seconds: it then fits
-/// the API's 32 bits until 2088.
-const EPOCHS_BEGIN: i64 = 1_577_836_800;
-
-/// The number of a leadership that begins now and follows none: greater than 1, and of every second another.
-fn new_epoch(now: Timestamp) -> u64 {
-    let seconds = now.as_second().saturating_sub(EPOCHS_BEGIN);
-    u64::try_from(seconds)
-        .unwrap_or_default()
-        .clamp(2, election::TRANSITIONS_MAX)
 }
 
 /// Why a call about the Lease brought nothing.
@@ -99,13 +102,12 @@ enum Failed {
 /// Takes part in the election until `stop`, or until a leadership was lost, after which nobody knows better than a
 /// process that begins anew. At `stop`, the Lease is released if nothing is under way under it.
 ///
-/// `can_work` tells whether this replica could do a leader's work at the moment. A leader that could not for
-/// 30 s lets a replica that can take the Lease, and begins nothing meanwhile.
+/// A leader that could not do its work for 30 s lets a replica that can take the Lease, and begins nothing meanwhile.
 pub async fn run(
     client: kube::Client,
     settings: Settings,
     gate: Gate,
-    can_work: watch::Receiver<bool>,
+    abilities: Abilities,
     standing: watch::Sender<Standing>,
     stop: CancellationToken,
 ) {
@@ -126,7 +128,7 @@ pub async fn run(
         election: Election::of(identity.clone(), *timing),
         settings: &settings,
         gate: &gate,
-        can_work,
+        abilities,
         last: None,
         is_read: false,
         trouble: Trouble::default(),
@@ -141,7 +143,7 @@ pub async fn run(
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            () = candidate.may_work_again() => {}
+            () = candidate.has_news() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -153,8 +155,7 @@ struct Candidate<'a> {
     leases: Api<Lease>,
     settings: &'a Settings,
     gate: &'a Gate,
-    /// Whether this replica could do a leader's work.
-    can_work: watch::Receiver<bool>,
+    abilities: Abilities,
     election: Election,
     /// The Lease as it was last read or written. What is not ours in it, labels say, is written back as it was.
     last: Option<Lease>,
@@ -178,7 +179,7 @@ impl Candidate<'_> {
                 Err(refusal) => self.trouble.say("read", &refusal.said(), self.election.tenure()),
             }
         }
-        let can_work = *self.can_work.borrow_and_update();
+        let can_work = *self.abilities.can_work.borrow_and_update();
         self.election.is_able(can_work, self.gate.now());
         match self.step() {
             Step::Wait => {}
@@ -202,10 +203,16 @@ impl Candidate<'_> {
         self.election.tenure().is_some_and(|tenure| tenure.yields)
     }
 
-    /// Waits until a leader that yields may be able to work again: a host may be waiting for it.
-    async fn may_work_again(&mut self) {
-        if !self.is_yielding() || self.can_work.changed().await.is_err() {
-            std::future::pending::<()>().await;
+    /// Waits until a leader has something to write that its next renewal would write too late: a host may be waiting for one
+    /// that yields and may be able to work again, and another process may be about to log in.
+    async fn has_news(&mut self) {
+        let (leads, yields) = (self.election.tenure().is_some(), self.is_yielding());
+        let Abilities { can_work, login } = &mut self.abilities;
+        tokio::select! {
+            biased;
+            Ok(()) = login.changed(), if leads => {}
+            Ok(()) = can_work.changed(), if yields => {}
+            else => std::future::pending().await,
         }
     }
 
@@ -278,6 +285,7 @@ impl Candidate<'_> {
         standing.send_replace(Standing {
             leader: self.election.holder().map(str::to_owned),
             lead: None,
+            refused: None,
         });
         let why = match lost {
             Lost::Deadline => format!(
@@ -296,6 +304,7 @@ impl Candidate<'_> {
 
     fn tell(&self, standing: &watch::Sender<Standing>) {
         let leader = self.election.holder().map(str::to_owned);
+        let refused = self.last.as_ref().and_then(RefusedLogin::read);
         standing.send_if_modified(|standing| {
             if leader != standing.leader {
                 match &leader {
@@ -312,7 +321,11 @@ impl Candidate<'_> {
                 },
                 yields: tenure.yields,
             });
-            let next = Standing { leader, lead };
+            let next = Standing {
+                leader,
+                lead,
+                refused,
+            };
             let changed = *standing != next;
             *standing = next;
             changed
@@ -367,7 +380,11 @@ impl Candidate<'_> {
             metadata: ObjectMeta {
                 resource_version: bid.version.clone(),
                 managed_fields: None,
-                annotations: annotations(base.metadata.annotations, bid.yields),
+                annotations: annotations(
+                    base.metadata.annotations,
+                    bid.yields,
+                    &self.abilities.login.borrow(),
+                ),
                 ..base.metadata
             },
             spec: Some(LeaseSpec {
@@ -429,19 +446,25 @@ impl Trouble {
     }
 }
 
-/// The annotations of a Lease as they shall be: ours says whether its holder yields, the others stay.
-fn annotations(standing: Option<BTreeMap<String, String>>, yields: bool) -> Option<BTreeMap<String, String>> {
+/// The annotations of a Lease as they shall be: ours say whether its holder yields, and which login was refused; the others
+/// stay.
+fn annotations(
+    standing: Option<BTreeMap<String, String>>,
+    yields: bool,
+    login: &LoginNote,
+) -> Option<BTreeMap<String, String>> {
     let mut annotations = standing.unwrap_or_default();
     if yields {
         annotations.insert(YIELDS.to_owned(), "true".to_owned());
     } else {
         annotations.remove(YIELDS);
     }
+    login.write(&mut annotations);
     (!annotations.is_empty()).then_some(annotations)
 }
 
 /// What a Lease says, without trusting any of it.
-pub(super) fn seen(lease: &Lease) -> Seen {
+fn seen(lease: &Lease) -> Seen {
     let spec = lease.spec.as_ref();
     let number = |number: Option<i32>| number.and_then(|it| u64::try_from(it).ok()).unwrap_or_default();
     Seen {
@@ -465,6 +488,6 @@ pub(super) fn seen(lease: &Lease) -> Seen {
 }
 
 #[cfg(test)]
-pub(super) mod stand_in;
+mod stand_in;
 #[cfg(test)]
 mod tests;

@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::Wrong;
 use super::parse::{fraction, object_name, release};
 
-/// The longest name of the Lease: that of the one for logins is six characters longer, and the API takes 253.
-const NAME_CHARS_MAX: usize = 247;
+/// The longest name of an object.
+const NAME_CHARS_MAX: usize = 253;
 
-const NAMESPACE_CHARS_MAX: usize = 253;
+/// The longest name of a release: it stands in each record. The Lease's namespace and name take less.
+const RELEASE_CHARS_MAX: usize = 400;
 
 const REPLICAS: &str = "Several replicas";
 

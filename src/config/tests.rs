@@ -151,7 +151,7 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
         ("REQUIRE_APPROVAL", &["2"], "true or false"),
         ("DRY_RUN", &["maybe"], "true or false"),
         ("LEADER_ELECTION", &["on", "maybe"], "auto or true or false"),
-        ("LEASE_NAME", &["A B", "-x"], "a name of 1 to 247"),
+        ("LEASE_NAME", &["A B", "-x"], "a name of 1 to 253"),
         ("LEASE_NAMESPACE", &["a/b"], "a name of 1 to 253"),
         (
             "LEASE_DURATION_SECONDS",

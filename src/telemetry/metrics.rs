@@ -137,6 +137,11 @@ impl Metrics {
         self.picture.lock().is_vcenter_up = up;
     }
 
+    /// Records whether vCenter can be reached, where several replicas may run.
+    pub fn vcenter_is_reachable(&self, reachable: bool) {
+        self.picture.lock().is_vcenter_reachable = Some(reachable);
+    }
+
     /// Records the time of the last successful `WaitForUpdatesEx` response, including empty ones.
     pub fn vcenter_answered(&self, at: Timestamp) {
         self.picture.lock().vcenter_answered = Some(at);

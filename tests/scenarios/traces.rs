@@ -13,7 +13,7 @@ use haulout_lab::wait::until;
 use kube::ResourceExt as _;
 use tokio::sync::OnceCell;
 
-use crate::replicas::{FAST, candidate, heard, leads};
+use crate::replicas::{FAST, candidate, heard, leads, reached};
 use crate::requests;
 use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, stage, start, tell};
 
@@ -692,7 +692,8 @@ fn a_change_of_leader_leaves_one_trace_that_tells_each_phase_from_its_beginning(
         let first = start("a")?;
         leads(&stage, "a").await?;
         let second = start("b")?;
-        heard(&stage, 2).await?;
+        heard(&stage, 1).await?;
+        reached(&stage, 2).await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&stage, &node).await?;
         let began = waits_with_its_shutdown_told(&stage, &node, &id).await?;

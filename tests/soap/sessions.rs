@@ -8,7 +8,8 @@ use std::time::Duration;
 use haulout::gate::{Errand, Gate, Permit};
 use haulout::ids::{HostRef, VmRef};
 use haulout::vsphere::client::{
-    AskedBy, CredentialPart, CredentialSource, Endpoint, Error, LoginError, Settings, Trust, Vcenter,
+    AskedBy, CredentialPart, CredentialSource, Endpoint, Error, LoginError, LoginOutcome, OnLogin, Settings,
+    Trust, Vcenter,
 };
 use haulout::vsphere::fault::FaultKind;
 use haulout::vsphere::update::{Roster, Update};
@@ -153,6 +154,109 @@ async fn a_session_that_dies_at_once_again_is_an_error_and_no_loop() {
     assert_eq!(script.logins.load(Ordering::SeqCst), 2);
 }
 
+/// For how long credentials are held back that vCenter refused in this process.
+fn held_for(error: &Error) -> Option<Duration> {
+    let Error::Login { source, .. } = error else {
+        return None;
+    };
+    let LoginError::Credentials { again_in, .. } = source.as_ref() else {
+        return None;
+    };
+    Some(*again_in)
+}
+
+#[tokio::test]
+async fn all_who_wait_for_a_login_have_its_refusal() {
+    let script = Script {
+        refuse: true,
+        ..Script::default()
+    };
+    let (vcenter, script, _tasks) = start(script, None).await;
+    let mut calls = JoinSet::new();
+    for n in 0..20 {
+        let vcenter = vcenter.clone();
+        calls.spawn(async move { vcenter.survey(&[HostRef::new(format!("host-{n}"))]).await });
+    }
+    while let Some(result) = calls.join_next().await {
+        let error = result.unwrap().unwrap_err();
+        assert!(held_for(&error).is_some(), "{}", error.chain());
+    }
+    assert_eq!(script.logins.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn user_without_permission_is_held_back_like_a_wrong_password() {
+    const NO_PERMISSION: &str = r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/"><s:Body><s:Fault>
+        <faultcode>ServerFaultCode</faultcode><faultstring>denied</faultstring><detail><NoPermissionFault xmlns="urn:vim25"/></detail>
+        </s:Fault></s:Body></s:Envelope>"#;
+    let (fake, vcenter, _server) =
+        Fake::start(|call: &Request| (call.method() == "Login").then(|| Reply::new(500, NO_PERMISSION)))
+            .await;
+    for _ in 0..2 {
+        let error = vcenter.survey(&[HostRef::new("host-1")]).await.unwrap_err();
+        assert!(held_for(&error).is_some(), "{}", error.chain());
+    }
+    assert_eq!(fake.calls("Login").len(), 1);
+}
+
+#[tokio::test]
+async fn refusal_of_a_process_before_holds_its_user_until_it_is_over() {
+    let (vcenter, script, _tasks) = start(Script::default(), None).await;
+    let hosts = [HostRef::new("host-1")];
+    vcenter.login_was_refused("someone", Duration::from_secs(60));
+    let error = vcenter.survey(&hosts).await.unwrap_err();
+    let Error::Login { source, .. } = &error else {
+        panic!("{}", error.chain());
+    };
+    let LoginError::RefusedBefore { again_in } = source.as_ref() else {
+        panic!("{}", error.chain());
+    };
+    assert!((100..=120).contains(&again_in.as_secs()), "{again_in:?}");
+    assert_eq!(script.logins.load(Ordering::SeqCst), 0);
+
+    vcenter.login_was_refused("someone", Duration::from_secs(180));
+    vcenter.survey(&hosts).await.unwrap();
+    assert_eq!(script.logins.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn login_tells_its_end() {
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut refused = false;
+    let listener = Arc::clone(&told);
+    let (_fake, vcenter, _server) = Fake::start_with(
+        move |call: &Request| {
+            let refuse = call.method() == "Login" && !std::mem::replace(&mut refused, true);
+            refuse.then(|| Reply::new(500, REFUSED))
+        },
+        |settings| {
+            settings.bad_login_hold = Duration::ZERO;
+            settings.on_login = OnLogin::by(move |outcome| listener.lock().unwrap().push(outcome));
+        },
+    )
+    .await;
+    let hosts = [HostRef::new("host-1")];
+    vcenter.survey(&hosts).await.unwrap_err();
+    drop(vcenter.survey(&hosts).await);
+    let user = "someone".to_owned();
+    assert_eq!(
+        *told.lock().unwrap(),
+        [LoginOutcome::Refused { user }, LoginOutcome::Accepted]
+    );
+}
+
+#[tokio::test]
+async fn probe_makes_no_session() {
+    let (vcenter, script, _tasks) = start(Script::default(), None).await;
+    vcenter.probe().await.unwrap();
+    assert_eq!(script.logins.load(Ordering::SeqCst), 0);
+    let (fake, vcenter, server) = Fake::start(|_| None).await;
+    vcenter.probe().await.unwrap();
+    assert!(fake.all_calls().iter().all(|call| call.method().is_empty()));
+    drop(server);
+    assert!(vcenter.probe().await.is_err(), "nobody listens any more");
+}
+
 #[tokio::test]
 async fn refused_credentials_are_held_back_until_they_change() {
     let directory = std::env::temp_dir().join(format!("haulout-soap-{}", std::process::id()));
@@ -174,11 +278,8 @@ async fn refused_credentials_are_held_back_until_they_change() {
             .shutdown_guest(&permit(), &VmRef::new("vm-1"), &AskedBy::default())
             .await
             .unwrap_err();
-        assert!(
-            matches!(&error, Error::Login { source: LoginError::Credentials { again_in, .. }, .. } if again_in.as_secs() > 100),
-            "{}",
-            error.chain()
-        );
+        let again_in = held_for(&error).unwrap_or_else(|| panic!("{}", error.chain()));
+        assert!(again_in.as_secs() > 100, "{again_in:?}");
         assert!(!format!("{error:?} {}", error.chain()).contains("hunter2"));
     }
     assert_eq!(script.logins.load(Ordering::SeqCst), 1);

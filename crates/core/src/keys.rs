@@ -29,6 +29,9 @@ pub const STRATEGY: &str = "haulout.dev/strategy";
 /// The annotation on the Lease of the leader election with which a leader says that another replica may take it: `true`.
 pub const YIELDS: &str = "haulout.dev/yields";
 
+/// The annotation on the same Lease with which a leader says that vCenter refused its login: when, and to which user.
+pub const LOGIN_REFUSED: &str = "haulout.dev/login-refused";
+
 /// The full keys of our annotations under one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {

@@ -11,7 +11,7 @@ pub use super::commands::{Asked, AskedBy, PowerOnBy, Started};
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
 use super::session::{Session, Sessions};
-pub use super::settings::{Came, OnAnswer, Settings, TakesTurns, Turns, Waiting};
+pub use super::settings::{Came, LoginOutcome, OnAnswer, OnLogin, Settings};
 use super::soap::{self, Answer, ReplyError};
 use super::xml::Element;
 
@@ -62,6 +62,25 @@ impl Vcenter {
     /// logs in again.
     pub async fn logout(&self) {
         self.sessions.logout().await;
+    }
+
+    /// Whether vCenter answers, asked without a session and for its API versions, within some seconds.
+    ///
+    /// # Errors
+    /// What keeps it from being reached: name, connection, certificate, or an answer that is none.
+    pub async fn probe(&self) -> Result<(), Error> {
+        self.sessions.probe().await
+    }
+
+    /// Takes that another process was refused as `user`, as [`LoginOutcome::Refused`] names it, so long ago. The credentials
+    /// of that user, as they are at this moment, are not sent before [`Settings::bad_login_hold`] is over.
+    pub fn login_was_refused(&self, user: &str, ago: Duration) {
+        self.sessions.refused_before(user, ago);
+    }
+
+    /// Takes that no refusal counts any more: another process has logged in since.
+    pub fn login_was_accepted(&self) {
+        self.sessions.forget_refusal();
     }
 
     /// Calls in this session and no other, once, and reads the response with `read`. A fault that says the session is gone gives

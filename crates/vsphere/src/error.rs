@@ -1,6 +1,7 @@
 //! Why a call to vCenter did not do what it should, told with the operation, the object, and what happens next.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::fault::{Failure, Fault};
@@ -50,9 +51,9 @@ pub enum Error {
     Login {
         /// Where.
         endpoint: String,
-        /// Why.
+        /// Why. All who waited for the same login have the same one.
         #[source]
-        source: LoginError,
+        source: Arc<LoginError>,
     },
 }
 
@@ -84,9 +85,15 @@ pub enum LoginError {
         #[source]
         source: Fault,
     },
-    /// Somebody else, who shares the account, has the turn to log in.
-    #[error("{0}")]
-    Turn(String),
+    /// vCenter did not accept these credentials from a process before this one.
+    #[error("vCenter did not accept the credentials before this replica led; they are tried again in {} s at the earliest, changed ones at once", .again_in.as_secs())]
+    RefusedBefore {
+        /// How long they are held back.
+        again_in: Duration,
+    },
+    /// The login was dropped, because this process ends.
+    #[error("the login was stopped")]
+    Stopped,
     /// The TLS client could not be set up anew.
     #[error("the connection could not be set up")]
     Connect(#[from] ConnectError),
@@ -154,11 +161,16 @@ impl Error {
     pub fn fault(&self) -> Option<&Fault> {
         match self {
             Self::Refused { source, .. } => Some(source),
-            Self::Login {
-                source: LoginError::Credentials { source, .. },
-                ..
-            } => Some(source),
-            Self::Transport { .. } | Self::Reply { .. } | Self::Login { .. } => None,
+            Self::Login { source, .. } => match source.as_ref() {
+                LoginError::Credentials { source, .. } => Some(source),
+                LoginError::File { .. }
+                | LoginError::Blank { .. }
+                | LoginError::RefusedBefore { .. }
+                | LoginError::Stopped
+                | LoginError::Connect(_)
+                | LoginError::Step { .. } => None,
+            },
+            Self::Transport { .. } | Self::Reply { .. } => None,
         }
     }
 

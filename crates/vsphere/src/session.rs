@@ -1,25 +1,26 @@
 //! One session with vCenter: logged in once however many ask, known by its generation, and logged out.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::HeaderValue;
 use secrecy::ExposeSecret as _;
-use sha2::{Digest as _, Sha256};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
-use super::endpoint::{Credentials, Trust};
-use super::error::{ConnectError, Error, LoginError, TransportError};
-use super::fault::{Fault, FaultKind};
+use self::refusal::Refusals;
+use super::endpoint::Trust;
+use super::error::{ConnectError, Error, LoginError};
 use super::moref::Moref;
-use super::settings::{Came, Settings};
+use super::settings::{Came, LoginOutcome, Settings};
 use super::soap::{self, Answer, ReplyError};
 use super::tls;
 use super::transport::{Line, Transport};
 use super::xml::write::Out;
 use super::xml::{self, Element, Shape};
+
+mod refusal;
 
 /// The API versions this client was written against, newest first. A newer server lists those it still speaks, and a
 /// modest version keeps it from sending what is not known here.
@@ -76,32 +77,31 @@ pub(super) struct Content {
 /// Hands out the session, and makes it.
 pub(super) struct Sessions {
     settings: Settings,
-    gate: tokio::sync::Mutex<Gate>,
+    connection: Mutex<Connection>,
     live: watch::Sender<Option<Arc<Session>>>,
     /// The one that was given up last: it may still stand on vCenter's side and count against its limit.
     given_up: Mutex<Option<Arc<Session>>>,
-    /// Logins that are under way, each in a task of its own: who asked for one may be dropped after vCenter has accepted it, and nobody
-    /// else would know of the session. They are waited for at the logout.
-    logins: Mutex<JoinSet<()>>,
+    generations: AtomicU64,
+    refusals: Refusals,
+    logins: Mutex<Logins>,
 }
 
-/// Who waits for a session.
-type Caller = oneshot::Sender<Result<Arc<Session>, Error>>;
-
-/// What only the one that logs in touches.
-struct Gate {
+/// How vCenter is reached, with the CA file that this was made from.
+struct Connection {
     transport: Transport,
     ca: Option<Vec<u8>>,
-    generation: u64,
-    held: Option<Held>,
 }
 
-/// Credentials that were refused.
-struct Held {
-    digest: [u8; 32],
-    until: Instant,
-    fault: Fault,
+/// The login that is under way, at most one. It has a task of its own: its callers may be dropped after vCenter has accepted
+/// it, and nobody else would know of the session. It is waited for at the logout.
+#[derive(Default)]
+struct Logins {
+    tasks: JoinSet<()>,
+    latest: Option<watch::Receiver<Login>>,
 }
+
+/// What came of a login; `None` while it is under way.
+type Login = Option<Result<Arc<Session>, Arc<LoginError>>>;
 
 impl Sessions {
     pub(super) fn new(settings: Settings) -> Result<Self, ConnectError> {
@@ -109,59 +109,32 @@ impl Sessions {
         let transport = Transport::new(&settings, ca.as_deref())?;
         Ok(Self {
             settings,
-            gate: tokio::sync::Mutex::new(Gate {
-                transport,
-                ca,
-                generation: 0,
-                held: None,
-            }),
+            connection: Mutex::new(Connection { transport, ca }),
             live: watch::Sender::new(None),
-            given_up: Mutex::new(None),
+            given_up: Mutex::default(),
+            generations: AtomicU64::default(),
+            refusals: Refusals::default(),
             logins: Mutex::default(),
         })
     }
 
-    /// The live session; logs in where there is none. However many ask at once, one login is made. A login that has begun is
-    /// finished, also when nobody waits for it any more.
+    /// The live session; logs in where there is none. All who ask meanwhile wait for the same login. A login that has begun
+    /// is finished, also when nobody waits for it any more.
     pub(super) async fn get(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
-        if let Some(session) = self.live() {
-            return Ok(session);
-        }
-        let (caller, answer) = oneshot::channel();
-        {
-            let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
-            while logins.try_join_next().is_some() {}
-            logins.spawn(Arc::clone(self).answer(caller));
-        }
-        let answer = answer.await;
-        answer.unwrap_or_else(|gone| Err(self.failed(step("Login", gone))))
-    }
-
-    async fn answer(self: Arc<Self>, mut caller: Caller) {
-        let deadline = self.settings.call_deadline;
-        let gate = tokio::select! {
-            biased;
-            () = caller.closed() => return,
-            gate = tokio::time::timeout(deadline, self.gate.lock()) => gate,
+        let mut login = {
+            // Looked at under the lock: a login stores its session before it is over.
+            let mut logins = lock(&self.logins);
+            if let Some(session) = self.live() {
+                return Ok(session);
+            }
+            logins.under_way(self)
         };
-        let session = match gate {
-            Ok(mut gate) => self.session(&mut gate).await,
-            Err(_) => Err(step(
-                "waiting for another login",
-                TransportError::Deadline(deadline),
-            )),
+        let result = match login.wait_for(Option::is_some).await {
+            Ok(result) => result.clone(),
+            Err(_) => None,
         };
-        // Who has gone meanwhile leaves the session to those who ask next.
-        drop(caller.send(session.map_err(|error| self.failed(error))));
-    }
-
-    async fn session(&self, gate: &mut Gate) -> Result<Arc<Session>, LoginError> {
-        if let Some(session) = self.live() {
-            return Ok(session);
-        }
-        let session = Arc::new(self.login(gate).await?);
-        self.live.send_replace(Some(session.clone()));
-        Ok(session)
+        let result = result.unwrap_or_else(|| Err(Arc::new(LoginError::Stopped)));
+        result.map_err(|source| self.failed(source))
     }
 
     /// The live session, if there is one.
@@ -181,10 +154,7 @@ impl Sessions {
                 .as_ref()
                 .is_some_and(|session| session.generation == generation);
             if hit {
-                self.given_up
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clone_from(live);
+                lock(&self.given_up).clone_from(live);
                 *live = None;
             }
             hit
@@ -197,7 +167,7 @@ impl Sessions {
     /// Logs out where there is a session, or where a login that is under way makes one in time; what vCenter says to it changes
     /// nothing.
     pub(super) async fn logout(&self) {
-        let mut logins = std::mem::take(&mut *self.logins.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut logins = std::mem::take(&mut *lock(&self.logins)).tasks;
         let ended = async { while logins.join_next().await.is_some() {} };
         if tokio::time::timeout(GOODBYE, ended).await.is_err() {
             tracing::debug!("a login did not end in time; if vCenter accepts it, its session idles out");
@@ -205,6 +175,31 @@ impl Sessions {
         if let Some(session) = self.live.send_replace(None) {
             self.say_goodbye(&session).await;
         }
+    }
+
+    /// Asks vCenter for the API versions it speaks, which takes no session.
+    pub(super) async fn probe(&self) -> Result<(), Error> {
+        let versions = async {
+            let transport = self.transport()?;
+            let deadline = self.settings.call_deadline.min(PROBE_DEADLINE);
+            self.negotiate(&transport, deadline).await
+        };
+        let versions = versions.await.map_err(|source| self.failed(Arc::new(source)));
+        versions.map(|_| ())
+    }
+
+    /// Takes that another process was refused as `user` so long ago.
+    pub(super) fn refused_before(&self, user: &str, ago: Duration) {
+        // Where they cannot be read, what is read later is another pair.
+        if let Ok(credentials) = self.settings.credentials.read() {
+            let hold = self.settings.bad_login_hold.saturating_sub(ago);
+            self.refusals.refused_before(&credentials, user, hold);
+        }
+    }
+
+    /// Takes that no refusal counts any more.
+    pub(super) fn forget_refusal(&self) {
+        self.refusals.clear();
     }
 
     async fn say_goodbye(&self, session: &Session) {
@@ -228,92 +223,73 @@ impl Sessions {
         }
     }
 
-    fn failed(&self, source: LoginError) -> Error {
+    fn failed(&self, source: Arc<LoginError>) -> Error {
         Error::Login {
             endpoint: self.settings.endpoint.to_string(),
             source,
         }
     }
 
-    async fn login(&self, gate: &mut Gate) -> Result<Session, LoginError> {
-        let credentials = self.settings.credentials.read()?;
-        let digest = digest(&credentials);
-        if let Some(held) = gate.held.as_ref().filter(|held| held.digest == digest) {
-            let again_in = held.until.saturating_duration_since(Instant::now());
-            if !again_in.is_zero() {
-                return Err(LoginError::Credentials {
-                    again_in,
-                    source: held.fault.clone(),
-                });
-            }
+    /// The transport, made anew where the CA file changed, so that a replaced CA is believed without a restart.
+    fn transport(&self) -> Result<Transport, LoginError> {
+        let ca = tls::read_ca(&self.settings.trust)?;
+        let mut connection = lock(&self.connection);
+        if ca != connection.ca {
+            connection.transport = Transport::new(&self.settings, ca.as_deref())?;
+            connection.ca = ca;
         }
-        let given_up = self
-            .given_up
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        Ok(connection.transport.clone())
+    }
+
+    async fn login(&self) -> Result<Session, LoginError> {
+        let credentials = self.settings.credentials.read()?;
+        self.refusals.check(&credentials)?;
+        let given_up = lock(&self.given_up).take();
         if let Some(session) = given_up {
             self.say_goodbye(&session).await;
         }
-        gate.renew_transport(&self.settings)?;
-        let transport = gate.transport.clone();
-        let version = self.negotiate(&transport).await?;
+        if self.settings.trust == Trust::Nothing {
+            tracing::warn!(
+                endpoint = %self.settings.endpoint,
+                "VCENTER_TLS_VERIFY=false: vCenter's certificate is NOT verified, and anyone between this program and \
+                 vCenter can read the password and give orders to vCenter; set VCENTER_CA_BUNDLE instead"
+            );
+        }
+        let transport = self.transport()?;
+        let version = self.negotiate(&transport, self.settings.call_deadline).await?;
         let soap_action = format!("urn:vim25/{version}");
         let content = self.service_content(&transport, &soap_action).await?;
         let call = soap::method("Login", &content.session_manager)
             .with(Out::text("userName", credentials.user.clone()))
             .with(Out::text("password", credentials.password.expose_secret()));
-        let turns = &self.settings.turns;
-        turns
-            .take(self.settings.call_deadline + TURN_MARGIN)
-            .await
-            .map_err(LoginError::Turn)?;
-        let asked = self
+        let (answer, cookie) = self
             .ask(&transport, &soap_action, "Login", &call, read_user)
-            .await;
-        let is_refused = matches!(
-            &asked,
-            Ok((Answer::Fault { fault, .. }, _)) if fault.kind == FaultKind::InvalidLogin
-        );
-        turns
-            .end(is_refused.then_some(self.settings.bad_login_hold))
-            .await;
-        let (answer, cookie) = asked?;
+            .await?;
         let (key, user) = match answer {
             Answer::Returned(user) => user,
-            Answer::Fault { fault, .. } if fault.kind == FaultKind::InvalidLogin => {
-                // Those who share the account may have other credentials by then: they come first.
-                let others_first = if turns.are_taken() {
-                    self.settings.retry_max * 2
-                } else {
-                    Duration::ZERO
-                };
-                let again_in = self.settings.bad_login_hold + others_first;
-                gate.held = Some(Held {
-                    digest,
-                    until: Instant::now() + again_in,
-                    fault: fault.clone(),
-                });
-                return Err(LoginError::Credentials {
-                    again_in,
-                    source: fault,
-                });
+            Answer::Fault { fault, .. } if refusal::is_refusal(&fault) => {
+                let hold = self.settings.bad_login_hold;
+                let error = self.refusals.refused(&credentials, fault, hold);
+                let user = super::text::for_people(&credentials.user);
+                self.settings.on_login.tell(LoginOutcome::Refused { user });
+                return Err(error);
             }
             Answer::Fault { fault, .. } => return Err(step("Login", fault)),
         };
         let cookie =
             cookie.ok_or_else(|| step("Login", ReplyError::value("Set-Cookie", "a session cookie")))?;
-        gate.held = None;
-        gate.generation += 1;
+        self.refusals.clear();
+        self.settings.on_login.tell(LoginOutcome::Accepted);
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::info!(
             endpoint = %self.settings.endpoint,
             user = %super::text::for_people(&credentials.user),
-            generation = gate.generation,
+            generation,
             version = %soap_action,
             "logged in to vCenter"
         );
         Ok(Session {
-            generation: gate.generation,
+            generation,
             transport,
             soap_action,
             version: numbers(&version),
@@ -324,12 +300,10 @@ impl Sessions {
         })
     }
 
-    async fn negotiate(&self, transport: &Transport) -> Result<String, LoginError> {
+    async fn negotiate(&self, transport: &Transport, deadline: Duration) -> Result<String, LoginError> {
         const STEP: &str = "asking for the API versions";
-        let body = transport
-            .versions(self.settings.call_deadline)
-            .await
-            .map_err(|error| step(STEP, error))?;
+        let body = transport.versions(deadline).await;
+        let body = body.map_err(|error| step(STEP, error))?;
         choose_version(&body).map_err(|error| step(STEP, error))
     }
 
@@ -382,27 +356,34 @@ impl Sessions {
     }
 }
 
-impl Gate {
-    /// Builds the client anew where the CA file changed, so that a replaced CA is believed without a restart.
-    fn renew_transport(&mut self, settings: &Settings) -> Result<(), LoginError> {
-        if settings.trust == Trust::Nothing {
-            tracing::warn!(
-                endpoint = %settings.endpoint,
-                "VCENTER_TLS_VERIFY=false: vCenter's certificate is NOT verified, and anyone between this program and \
-                 vCenter can read the password and give orders to vCenter; set VCENTER_CA_BUNDLE instead"
-            );
+impl Logins {
+    /// The login that is under way, begun where there is none.
+    fn under_way(&mut self, sessions: &Arc<Sessions>) -> watch::Receiver<Login> {
+        while self.tasks.try_join_next().is_some() {}
+        let latest = self.latest.as_ref().filter(|login| {
+            // One whose task has panicked or was dropped never ends.
+            login.has_changed().is_ok() && login.borrow().is_none()
+        });
+        if let Some(login) = latest {
+            return login.clone();
         }
-        let ca = tls::read_ca(&settings.trust)?;
-        if ca != self.ca {
-            self.transport = Transport::new(settings, ca.as_deref())?;
-            self.ca = ca;
-        }
-        Ok(())
+        let (end, login) = watch::channel(None);
+        let sessions = Arc::clone(sessions);
+        self.tasks.spawn(async move {
+            let session = sessions.login().await;
+            let session = session.map(Arc::new).map_err(Arc::new);
+            if let Ok(session) = &session {
+                sessions.live.send_replace(Some(session.clone()));
+            }
+            end.send_replace(Some(session));
+        });
+        self.latest = Some(login.clone());
+        login
     }
 }
 
-/// How much longer than its call a turn to log in lasts, for what is on its way when the call is given up.
-const TURN_MARGIN: Duration = Duration::from_secs(5);
+/// A vCenter that takes longer to return a file of a kilobyte is in trouble.
+const PROBE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A logout is a courtesy: it is not worth holding up an exit or a login.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -414,13 +395,9 @@ fn step(step: &'static str, source: impl std::error::Error + Send + Sync + 'stat
     }
 }
 
-/// Tells one pair of credentials from another without keeping either.
-fn digest(credentials: &Credentials) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    hash.update(credentials.user.len().to_be_bytes());
-    hash.update(credentials.user.as_bytes());
-    hash.update(credentials.password.expose_secret().as_bytes());
-    hash.finalize().into()
+/// Every change of what these hold is whole, whatever panicked meanwhile.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Picks the newest API version that both sides know from `vimServiceVersions.xml`; the server's own where none is.

@@ -1,6 +1,5 @@
 //! How vCenter is spoken to, and who is told of it.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,54 +34,42 @@ pub struct Settings {
     pub on_answer: OnAnswer,
     /// Who we are among several of us; it stands in vCenter's list of sessions. Empty where nobody needs to know.
     pub instance: String,
-    /// Whose turn it is to log in, always ours unless somebody else says otherwise.
-    pub turns: Turns,
+    /// Who is told how logins end, nobody unless asked for.
+    pub on_login: OnLogin,
 }
 
-/// Several processes with one account take turns to log in, so that together they try wrong credentials no more often than
-/// one.
+/// Is told of each login to which vCenter answered yes or no.
 #[derive(Clone, Default)]
-pub struct Turns(Option<Arc<dyn TakesTurns>>);
+pub struct OnLogin(Option<Arc<dyn Fn(LoginOutcome) + Send + Sync>>);
 
-/// Says whose turn it is to log in.
-pub trait TakesTurns: Send + Sync {
-    /// Takes the turn, for `longest` at most; why not, where it is somebody else's.
-    fn take(&self, longest: Duration) -> Waiting<'_, Result<(), String>>;
-
-    /// Ends it. After a refusal nobody else is to try for `hold`.
-    fn end(&self, hold: Option<Duration>) -> Waiting<'_, ()>;
+/// What vCenter answered to a login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoginOutcome {
+    /// There is a session.
+    Accepted,
+    /// The credentials were wrong, or their user may do nothing.
+    Refused {
+        /// Whose they were, for people.
+        user: String,
+    },
 }
 
-/// Something that is waited for.
-pub type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-impl Turns {
-    /// As `turns` says.
-    pub fn by(turns: impl TakesTurns + 'static) -> Self {
-        Self(Some(Arc::new(turns)))
+impl OnLogin {
+    /// Tells `listener`, which must not wait.
+    pub fn by(listener: impl Fn(LoginOutcome) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(listener)))
     }
 
-    pub(super) fn are_taken(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(super) async fn take(&self, longest: Duration) -> Result<(), String> {
-        match &self.0 {
-            Some(turns) => turns.take(longest).await,
-            None => Ok(()),
-        }
-    }
-
-    pub(super) async fn end(&self, hold: Option<Duration>) {
-        if let Some(turns) = &self.0 {
-            turns.end(hold).await;
+    pub(super) fn tell(&self, outcome: LoginOutcome) {
+        if let Some(listener) = &self.0 {
+            listener(outcome);
         }
     }
 }
 
-impl std::fmt::Debug for Turns {
+impl std::fmt::Debug for OnLogin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Turns").field(&self.0.is_some()).finish()
+        f.debug_tuple("OnLogin").field(&self.0.is_some()).finish()
     }
 }
 
@@ -139,7 +126,7 @@ impl Settings {
             bad_login_hold: Duration::from_secs(180),
             on_answer: OnAnswer::default(),
             instance: String::new(),
-            turns: Turns::default(),
+            on_login: OnLogin::default(),
         }
     }
 }

@@ -60,6 +60,11 @@ pub(super) fn set<T: PartialEq>(place: &mut T, value: T) -> bool {
 }
 
 impl Known {
+    /// Whether this replica acts, and so follows vCenter.
+    pub(super) fn leads(&self) -> bool {
+        self.leadership == Leadership::Leads
+    }
+
     /// Takes how nodes stand; gives whether that shows.
     pub(super) fn show(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
         let is_changed = self.board.show(statuses, now);

@@ -264,13 +264,18 @@ async fn banners_say_what_the_reader_has_to_know_first() {
     let (_, _, html) = ask(&status, Method::GET, "/").await;
     assert!(!html.contains("class=\"banner"), "{html}");
     status.vcenter(Err("connection <refused>".to_owned()));
+    let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
+    assert!(html.contains("vCenter is not heard"));
+    assert!(html.contains("connection &#60;refused&#62;"));
     status.leadership(Leadership::StandsBy {
         leader: Some("haulout-b".to_owned()),
     });
     let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
-    assert!(html.contains("vCenter is not heard"));
-    assert!(html.contains("connection &#60;refused&#62;"));
     assert!(html.contains("haulout-b leads"));
+    assert!(!html.contains("vCenter is not heard"), "a standby has no session");
+    let (_, _, html) = ask(&status, Method::GET, "/").await;
+    assert!(html.contains("They are on the page of the leader"), "{html}");
+    assert!(!html.contains("hosts leaving"), "{html}");
     let about = About {
         is_dry_run: true,
         links: Links::default(),

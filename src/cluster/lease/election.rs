@@ -6,21 +6,39 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::gate::Moment;
 
 /// The most that another's `leaseDurationSeconds` is believed: what may be configured at most. Anybody who may write
 /// the Lease could otherwise keep every replica from leading for years.
-pub(in crate::cluster) const FOREIGN_LEASE_MAX: Duration = Duration::from_secs(600);
+const FOREIGN_LEASE_MAX: Duration = Duration::from_secs(600);
 
 /// How long a Lease lasts that was released, as client-go leaves it: nobody holds it, and zero is not valid.
-pub(in crate::cluster) const RELEASED: Duration = Duration::from_secs(1);
+pub(super) const RELEASED: Duration = Duration::from_secs(1);
 
 /// How long a leader that cannot do its work keeps the leadership to itself. A session that is renewed and a set that is
 /// told anew take seconds; a vCenter that restarts takes minutes, and is down for every replica alike.
 pub const YIELD_AFTER: Duration = Duration::from_secs(30);
 
 /// The greatest `leaseTransitions` that the API holds.
-pub(in crate::cluster) const TRANSITIONS_MAX: u64 = i32::MAX as u64;
+pub(super) const TRANSITIONS_MAX: u64 = i32::MAX as u64;
+
+/// 2020-01-01T00:00:00Z, from which the number of a leadership that follows none is counted in seconds: it then fits
+/// the API's 32 bits until 2088.
+pub(super) const EPOCHS_BEGIN: i64 = 1_577_836_800;
+
+/// How long there has to be no Lease before one is created. Its epoch is that of a later second than that of any Lease which
+/// was deleted before.
+const NEW_LEASE_AFTER: Duration = Duration::from_secs(1);
+
+/// The number of a leadership that begins now and follows none: greater than 1, and of every second another.
+pub(super) fn new_epoch(now: Timestamp) -> u64 {
+    let seconds = now.as_second().saturating_sub(EPOCHS_BEGIN);
+    u64::try_from(seconds)
+        .unwrap_or_default()
+        .clamp(2, TRANSITIONS_MAX)
+}
 
 /// The durations of an election. `config` holds their relations: `lease` is at least one and a half times
 /// `renew_deadline`, and that at least three times `retry`.
@@ -135,7 +153,10 @@ pub struct Election {
 #[derive(Debug)]
 enum Read {
     NotYet,
-    Absent,
+    Absent {
+        /// When this process first saw that there is none, awake.
+        since: Duration,
+    },
     Present {
         seen: Seen,
         /// When this process first saw it like that, awake.
@@ -173,20 +194,24 @@ impl Election {
     pub fn holder(&self) -> Option<&str> {
         match &self.lease {
             Read::Present { seen, .. } if !seen.holder.is_empty() => Some(&seen.holder),
-            Read::Present { .. } | Read::NotYet | Read::Absent => None,
+            Read::Present { .. } | Read::NotYet | Read::Absent { .. } => None,
         }
     }
 
     /// Takes what was read at `now`.
     pub fn read(&mut self, lease: Option<Seen>, now: Moment) {
         let Some(seen) = lease else {
-            self.lease = Read::Absent;
+            let since = match &self.lease {
+                Read::Absent { since } => *since,
+                Read::Present { .. } | Read::NotYet => now.awake,
+            };
+            self.lease = Read::Absent { since };
             return;
         };
         self.greatest = self.greatest.max(seen.transitions);
         let since = match &self.lease {
             Read::Present { seen: before, since } if before.is_as_old_as(&seen) => *since,
-            Read::Present { .. } | Read::NotYet | Read::Absent => now.awake,
+            Read::Present { .. } | Read::NotYet | Read::Absent { .. } => now.awake,
         };
         self.lease = Read::Present { seen, since };
     }
@@ -202,7 +227,10 @@ impl Election {
             Read::Present { seen, since } => (seen, *since),
             Read::NotYet => return Step::Wait,
             // Either there never was one, or somebody deleted it under a leader, who then leads to the end of its term.
-            Read::Absent => return self.take(None, new_epoch, self.timing.lease),
+            Read::Absent { since } if now.awake.saturating_sub(*since) < NEW_LEASE_AFTER => {
+                return Step::Wait;
+            }
+            Read::Absent { .. } => return self.take(None, new_epoch, self.timing.lease),
         };
         let next = match seen.transitions.saturating_add(1) {
             next if next > TRANSITIONS_MAX => new_epoch,
@@ -238,8 +266,8 @@ impl Election {
         let version = match &self.lease {
             Read::NotYet => return Step::Wait,
             // Whoever had taken it may have been deposed by whoever deleted it; its epoch must not be used again.
-            Read::Absent if tenure.yields => return Step::StepDown(Lost::Deleted),
-            Read::Absent => None,
+            Read::Absent { .. } if tenure.yields => return Step::StepDown(Lost::Deleted),
+            Read::Absent { .. } => None,
             Read::Present { seen, .. } if seen.holder != self.me => {
                 return Step::StepDown(Lost::To(seen.holder.clone()));
             }
@@ -291,7 +319,8 @@ impl Election {
             (None, Read::Present { seen, since }) if !seen.holder.is_empty() => {
                 (*since + self.lasts(seen)).saturating_sub(now.awake)
             }
-            (None, Read::Present { .. } | Read::NotYet | Read::Absent) => self.timing.retry,
+            (None, Read::Absent { since }) => (*since + NEW_LEASE_AFTER).saturating_sub(now.awake),
+            (None, Read::Present { .. } | Read::NotYet) => self.timing.retry,
         };
         // A lease that runs out while it cannot be read must not be asked for in a circle.
         left.clamp(self.timing.retry / 10, self.timing.retry)
@@ -321,14 +350,14 @@ impl Election {
 
 impl Seen {
     /// Whether nobody has renewed it between the two. Its version is no part of that: who annotates it does not renew.
-    pub(in crate::cluster) fn is_as_old_as(&self, later: &Self) -> bool {
+    fn is_as_old_as(&self, later: &Self) -> bool {
         (&self.holder, self.transitions, self.duration, &self.renewed)
             == (&later.holder, later.transitions, later.duration, &later.renewed)
     }
 }
 
 /// `duration` in whole seconds, rounded up, as the API writes it.
-pub(in crate::cluster) fn whole_seconds(duration: Duration) -> Duration {
+pub(super) fn whole_seconds(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs() + u64::from(duration.subsec_nanos() > 0))
 }
 

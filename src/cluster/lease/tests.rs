@@ -3,10 +3,12 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::election::EPOCHS_BEGIN;
 use super::*;
 use crate::cluster::lease::stand_in::Store;
 use crate::cluster::stand_in::Log;
 use crate::gate::{Errand, Shut};
+use crate::keys::LOGIN_REFUSED;
 
 const PUT: &str = "PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout";
 const POST: &str = "POST /apis/coordination.k8s.io/v1/namespaces/ops/leases";
@@ -47,6 +49,7 @@ struct Running {
     standing: watch::Receiver<Standing>,
     stop: CancellationToken,
     can_work: watch::Sender<bool>,
+    login: watch::Sender<LoginNote>,
     log: Log,
 }
 
@@ -59,13 +62,17 @@ fn candidate_by(store: &Store, identity: &str, timing: Timing) -> Running {
     let gate = Gate::of_a_replica();
     let (sender, standing) = watch::channel(Standing::default());
     let (can_work, works) = watch::channel(true);
+    let (login, note) = watch::channel(LoginNote::Keep);
     let stop = CancellationToken::new();
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(run(
         client,
         settings(identity, timing),
         gate.clone(),
-        works,
+        Abilities {
+            can_work: works,
+            login: note,
+        },
         sender,
         stop.clone(),
     ));
@@ -75,6 +82,7 @@ fn candidate_by(store: &Store, identity: &str, timing: Timing) -> Running {
         standing,
         stop,
         can_work,
+        login,
         log,
     }
 }
@@ -353,4 +361,64 @@ async fn a_term_counts_from_the_sending_of_its_renewal() {
         led < Duration::from_millis(2_500),
         "it led for {led:?} after the last renewal it sent, not for 2 s"
     );
+}
+
+fn refused(user: &str) -> LoginNote {
+    LoginNote::Write(RefusedLogin {
+        at: now(),
+        user: user.to_owned(),
+    })
+}
+
+fn note(store: &Store) -> Value {
+    store.lease()["metadata"]["annotations"][LOGIN_REFUSED].clone()
+}
+
+#[tokio::test]
+async fn refused_login_is_told_to_others_until_a_login_succeeds() {
+    let store = Store::of("haulout");
+    let mut leader = candidate_by(&store, "leader", SLOW);
+    leader.leads().await;
+    let mut standby = candidate_by(&store, "standby", SLOW);
+    standby.stands(|standing| standing.leader.is_some()).await;
+    leader.login.send_replace(refused("svc"));
+    let told = standby.stands(|standing| standing.refused.is_some()).await;
+    assert_eq!(LoginNote::Write(told.refused.unwrap()), refused("svc"));
+    leader.login.send_replace(LoginNote::Remove);
+    standby.stands(|standing| standing.refused.is_none()).await;
+    assert_eq!(note(&store), Value::Null);
+}
+
+#[tokio::test]
+async fn refused_login_is_written_at_once_and_not_with_the_next_renewal() {
+    let timing = Timing {
+        lease: Duration::from_secs(60),
+        renew_deadline: Duration::from_secs(40),
+        retry: Duration::from_secs(12),
+        ..FAST
+    };
+    let store = Store::of("haulout");
+    let mut leader = candidate_by(&store, "leader", timing);
+    leader.leads().await;
+    let sent = Instant::now();
+    leader.login.send_replace(refused("svc"));
+    until(|| note(&store).is_string()).await;
+    assert!(sent.elapsed() < timing.retry / 2, "{:?}", sent.elapsed());
+}
+
+#[tokio::test]
+async fn note_of_a_refused_login_outlives_its_writer() {
+    let store = Store::of("haulout");
+    let mut first = candidate_by(&store, "first", SLOW);
+    first.leads().await;
+    first.login.send_replace(refused("svc"));
+    first.stop.cancel();
+    first.ended().await;
+    assert!(note(&store).is_string(), "{}", store.lease());
+
+    let mut second = candidate_by(&store, "second", SLOW);
+    second.leads().await;
+    let standing = second.standing.borrow().clone();
+    assert_eq!(LoginNote::Write(standing.refused.unwrap()), refused("svc"));
+    assert!(note(&store).is_string(), "it has not logged in yet");
 }

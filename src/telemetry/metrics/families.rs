@@ -204,7 +204,10 @@ metrics! {
     VCENTER_REQUEST_DURATION: Histogram, "vcenter_request_duration", ["operation", "code"],
         "How long calls to vCenter took; WaitForUpdatesEx is the long poll, which waits by design", in_seconds;
     VCENTER_SESSION_UP: Gauge, "vcenter_session_up", ["vcenter"],
-        "1 while the stream of vCenter's updates stands";
+        "1 while the stream of vCenter's updates stands; a standby has none";
+    VCENTER_REACHABLE: Gauge, "vcenter_reachable", ["vcenter"],
+        "1 while the stream of vCenter's updates stands, or vCenter answers the probe of a replica without one, which \
+         a standby is; absent without leader election", alpha;
     VCENTER_LAST_UPDATE: Gauge, "vcenter_last_update_timestamp", ["vcenter"],
         "When vCenter last answered the question for updates", in_seconds;
     HOST_MAINTENANCE_STATE: Gauge, "host_maintenance_state", ["host", "state"],

@@ -30,6 +30,8 @@ pub(super) struct Standing {
     pub(super) free_gpu_hosts: BTreeMap<String, u32>,
     pub(super) vcenter: String,
     pub(super) is_vcenter_up: bool,
+    /// `None` where there is no election.
+    pub(super) is_vcenter_reachable: Option<bool>,
     pub(super) vcenter_answered: Option<Timestamp>,
 }
 
@@ -203,6 +205,10 @@ impl Standing {
         let is_up = truth(self.is_vcenter_up);
         gauge(encoder, &families::VCENTER_SESSION_UP, |gauge| {
             gauge.with(label, is_up)
+        })?;
+        gauge(encoder, &families::VCENTER_REACHABLE, |gauge| {
+            let is_reachable = self.is_vcenter_reachable;
+            is_reachable.map_or(Ok(()), |is| gauge.with(label, truth(is)))
         })?;
         gauge(encoder, &families::VCENTER_LAST_UPDATE, |gauge| {
             let answered = self.vcenter_answered;

@@ -382,6 +382,7 @@ fn everything() -> Teller {
     told.metrics
         .vcenter_called("Login", "ok", Duration::from_millis(30));
     told.metrics.name_vcenter("vc.example.com");
+    told.metrics.vcenter_is_reachable(true);
     told.metrics.vcenter_answered(at(3));
     told.metrics
         .show_free_gpu_hosts(BTreeMap::from([("c1".to_owned(), 2)]));

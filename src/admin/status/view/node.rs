@@ -31,7 +31,7 @@ pub(in crate::admin::status) fn node(
     Some(NodePage {
         frame: frame(known, about, now),
         row: node_row(name, entry, history)?,
-        facts: node_facts(entry.status.as_ref()?),
+        facts: node_facts(entry.status.as_ref()?, known.leads()),
         pods: pods_of(entry, history),
         steps: latest.map_or_else(Vec::new, |latest| known.steps(name, &latest.episode.id)),
         episodes,
@@ -45,7 +45,10 @@ pub(super) fn node_row(name: &NodeName, entry: &NodeEntry, history: &[Maintenanc
         state: State::Phase(status.phase),
         phase: status.phase,
         since: status.since,
-        host: status.host().map(|(name, _)| name.to_owned()),
+        host: status
+            .host()
+            .map(|(name, _)| name.to_owned())
+            .or_else(|| recorded_host(status)),
         waits_for: waits(entry, history),
         episode: entry.episode().map(|episode| episode.id.to_string()),
     })
@@ -114,9 +117,18 @@ fn left(left: &[PodLeft]) -> Pods {
     }
 }
 
-fn node_facts(status: &NodeStatus) -> Vec<Fact> {
+/// The host that the record names, where vCenter has not told.
+fn recorded_host(status: &NodeStatus) -> Option<String> {
+    let episode = status.record.episode()?;
+    let host = episode.moved_to.as_ref().unwrap_or(&episode.host);
+    (status.vm == VmSeen::NotLookedUp).then(|| host.name.to_string())
+}
+
+fn node_facts(status: &NodeStatus, is_vcenter_followed: bool) -> Vec<Fact> {
     let mut facts = of_node(status.node.as_ref());
-    facts.extend(of_vm(&status.vm));
+    if is_vcenter_followed || status.vm != VmSeen::NotLookedUp {
+        facts.extend(of_vm(&status.vm));
+    }
     if let Some(request) = &status.request {
         let (name, action) = (&request.mark.name, &request.action);
         let asks = format!("NodeMaintenance {name} asks for it to be {action}");

@@ -80,7 +80,8 @@ pub(super) fn frame(known: &Known, about: &About, now: Timestamp) -> Frame {
         now,
         version: env!("CARGO_PKG_VERSION"),
         dry_run: about.is_dry_run,
-        vcenter_silent: known.vcenter.clone(),
+        // A standby has no session, and needs none.
+        vcenter_silent: known.vcenter.clone().filter(|_| known.leads()),
         kubernetes_silent: known.kubernetes.clone(),
         leadership: known.leadership.clone(),
     }

@@ -303,7 +303,7 @@ fn a_yielding_lease_is_taken_at_once_by_a_standby_that_can_work() {
     for lease in [None, Some(released())] {
         let mut unable = replica(false, lease);
         unable.is_able(false, at(0));
-        assert!(matches!(unable.step(at(0), NEW), Step::Bid(_)));
+        assert!(matches!(unable.step(at(1), NEW), Step::Bid(_)));
     }
     let longer = Seen {
         duration: seconds(60),
@@ -317,9 +317,9 @@ fn a_yielding_lease_is_taken_at_once_by_a_standby_that_can_work() {
 fn a_lease_made_anew_has_an_epoch_that_was_never_seen() {
     let mut standby = replica(false, Some(held_by("you")));
     standby.read(None, at(1));
-    assert_eq!(standby.step(at(1), NEW), bid(None, NEW, 15));
+    assert_eq!(standby.step(at(2), NEW), bid(None, NEW, 15));
     assert_eq!(
-        standby.step(at(1), 3),
+        standby.step(at(2), 3),
         bid(None, 5, 15),
         "also where the clock is behind the epochs"
     );
@@ -332,6 +332,19 @@ fn a_lease_made_anew_has_an_epoch_that_was_never_seen() {
         panic!("it bids");
     };
     assert_ne!(bid.transitions, TRANSITIONS_MAX);
+}
+
+/// A Lease may have been created and deleted in the second in which a replica first looks.
+#[test]
+fn lease_is_created_in_a_later_second_than_one_deleted_before() {
+    let mut standby = replica(false, None);
+    assert_eq!(standby.step(at(0), NEW), Step::Wait);
+    assert_eq!(standby.pause(at(0)), NEW_LEASE_AFTER);
+    standby.read(None, at(1));
+    assert_eq!(standby.step(at(1), NEW + 1), bid(None, NEW + 1, 15));
+    standby.read(Some(held_by("you")), at(2));
+    standby.read(None, at(3));
+    assert_eq!(standby.step(at(3), NEW), Step::Wait, "that is another absence");
 }
 
 #[test]
