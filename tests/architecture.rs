@@ -36,7 +36,7 @@ const TABLE: &[Rights] = &[
     // Plain types: what both sides tell, and no way to call them.
     rights("facts", &["ids"]),
     // What changes something shows the permit; the Lease opens the gate.
-    rights("cluster", &["ids", "keys", "gate", "maintenance::policy"]),
+    rights("cluster", &["ids", "keys", "gate"]),
     // The decision knows no side, so that it can be shown every combination of facts.
     rights("maintenance", &["ids", "keys"]),
     // It folds what the two tell into what the decision looks at.

@@ -6,11 +6,8 @@ use std::time::Duration;
 use super::Wrong;
 use super::parse::{fraction, object_name, release};
 
-/// The longest name of an object.
+/// The longest name of an object that the API takes.
 const NAME_CHARS_MAX: usize = 253;
-
-/// The longest name of a release: it stands in each record. The Lease's namespace and name take less.
-const RELEASE_CHARS_MAX: usize = 400;
 
 const REPLICAS: &str = "Several replicas";
 
@@ -34,7 +31,7 @@ pub struct Leadership {
     /// Namespace of the Lease (a DNS name)
     ///
     /// If unset, the pod's own, or that of the kubeconfig.
-    #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = object_name(NAMESPACE_CHARS_MAX))]
+    #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = object_name(NAME_CHARS_MAX))]
     pub lease_namespace: Option<String>,
     /// Which release this is (DNS names joined by /)
     ///

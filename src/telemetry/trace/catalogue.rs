@@ -24,7 +24,10 @@ pub const SPANS: &[(&str, &str)] = &[
         "drain",
         "from the cordon until no pod is left, or the drain ended otherwise",
     ),
-    ("cordon", "part of the phase that begins with it; as long as its PATCH"),
+    (
+        "cordon",
+        "part of the phase that begins with it; as long as its PATCH",
+    ),
     (
         "evict pod",
         "in `drain`: a pod, from the first eviction request until it is gone",
