@@ -22,7 +22,7 @@ struct Rights {
 
 const EVERYTHING: &str = "*";
 
-/// The table of `ARCHITECTURE.md`, which is compared with this one. A module that stands on the right of nobody is only
+/// The table of `docs/development/architecture.md`, which is compared with this one. A module that stands on the right of nobody is only
 /// wired in `app`.
 const TABLE: &[Rights] = &[
     // Names of things: everybody speaks of them, so they speak of nobody.
@@ -182,8 +182,8 @@ fn modules_use_what_the_table_allows_and_nothing_else() {
 }
 
 #[test]
-fn architecture_md_shows_the_same_table() {
-    let text = read("ARCHITECTURE.md");
+fn the_page_on_the_code_shows_the_same_table() {
+    let text = read("docs/development/architecture.md");
     let shown: BTreeMap<String, String> = text
         .lines()
         .filter(|line| line.starts_with("| `src/") || line.starts_with("| `crates/core/src/"))

@@ -43,8 +43,8 @@ fn documents() -> Vec<String> {
 }
 
 #[test]
-fn the_rights_in_the_readme_are_those_the_lab_gives() {
-    let readme = read("README.md");
+fn the_rights_in_the_book_are_those_the_lab_gives() {
+    let page = read("docs/install/kubernetes-rights.md");
     let list = |line: &str, key: &str| -> Option<Vec<String>> {
         let items = line
             .trim()
@@ -60,7 +60,7 @@ fn the_rights_in_the_readme_are_those_the_lab_gives() {
                 .collect(),
         )
     };
-    let of = |key: &str| -> Vec<Vec<String>> { readme.lines().filter_map(|line| list(line, key)).collect() };
+    let of = |key: &str| -> Vec<Vec<String>> { page.lines().filter_map(|line| list(line, key)).collect() };
     let rules = Options::default().haulout_rules;
     let held = |part: fn(&k8s_openapi::api::rbac::v1::PolicyRule) -> Vec<String>| -> Vec<Vec<String>> {
         rules.iter().map(part).collect()
@@ -77,7 +77,7 @@ fn the_rights_in_the_readme_are_those_the_lab_gives() {
 }
 
 #[test]
-fn a_check_asks_for_the_rights_and_privileges_that_the_readme_lists() {
+fn a_check_asks_for_the_rights_and_privileges_that_the_book_lists() {
     let asked = rights::NEEDED.iter().chain([&rights::LEASES]);
     let asked: Vec<(String, String, Vec<String>)> = asked
         .map(|right| {
@@ -99,14 +99,14 @@ fn a_check_asks_for_the_rights_and_privileges_that_the_readme_lists() {
         .collect();
     assert_eq!(
         asked, given,
-        "the lab's rules are compared with the README elsewhere"
+        "the lab's rules are compared with the page elsewhere"
     );
-    let readme = read("README.md");
+    let page = read("docs/install/vcenter-role.md");
     for needed in privileges::NEEDED {
-        let row = readme
+        let row = page
             .lines()
             .any(|line| line.starts_with("| `") && line.contains(&format!("`{}`", needed.id)));
-        assert!(row, "{} is in no row of the README", needed.id);
+        assert!(row, "{} is in no row of the page", needed.id);
     }
 }
 

@@ -190,7 +190,7 @@ async fn right(client: &kube::Client, right: &Right, namespace: Option<&str>, se
     if let Some(namespace) = namespace {
         on.push_str(&format!(", namespace {namespace}"));
     }
-    let hint = "apply the rights in the README, and bind them to whom you check; --as checks somebody else";
+    let hint = "apply the rights in docs/install/kubernetes-rights.md, and bind them to the user that you check; --as checks another user";
     match rights::lacking(client, right, namespace).await {
         Ok(lacking) if lacking.is_empty() => section.good(format!("may {} {on}", right.verbs.join(", "))),
         Ok(lacking) => {
@@ -293,17 +293,20 @@ async fn privileges(picture: &Picture, section: &mut Section) {
                         names.join(", "),
                         needed.why
                     ),
-                    "give the user the roles in the README, propagated",
+                    "give the user the roles in docs/install/vcenter-role.md, propagated",
                 );
             }
             Ok(None) => {
                 section.warn(
                     "this server cannot be asked for privileges",
-                    "compare them with the README",
+                    "compare them with docs/install/vcenter-role.md",
                 );
                 return;
             }
-            Err(error) => section.warn(error.chain(), "compare the user's roles with the README"),
+            Err(error) => section.warn(
+                error.chain(),
+                "compare the user's roles with docs/install/vcenter-role.md",
+            ),
         }
     }
 }

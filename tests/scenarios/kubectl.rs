@@ -562,7 +562,8 @@ fn a_check_names_each_privilege_that_is_withheld_and_the_object_it_is_missing_on
             );
             let (_, after) = withheld.stdout.split_once(&missing).context("it is there")?;
             ensure!(
-                after.lines().nth(1) == Some("    hint: give the user the roles in the README, propagated"),
+                after.lines().nth(1)
+                    == Some("    hint: give the user the roles in docs/install/vcenter-role.md, propagated"),
                 "{withheld}"
             );
         }
@@ -583,7 +584,7 @@ fn a_check_names_each_privilege_that_is_withheld_and_the_object_it_is_missing_on
     });
 }
 
-/// A check as a user who has the rights of the README but for `lacks`: resource and verb.
+/// A check as a user who has the documented rights but for `lacks`: resource and verb.
 async fn check_without(stage: &Stage<'_>, lacks: &[(&str, &str)]) -> anyhow::Result<Answer> {
     let person = format!("{}-{}", stage.name(), lacks.len());
     let rules: Vec<PolicyRule> = haulout_lab::kube::Options::default()
@@ -656,8 +657,8 @@ fn a_check_by_a_user_with_fewer_rights_names_those_that_are_missing() {
             "{blocked}"
         );
         for words in [
-            "× may not patch nodes (needed for following nodes, cordoning them, and keeping the record)\n    hint: apply the rights in the README",
-            "× may not create pods/eviction (needed for draining)\n    hint: apply the rights in the README",
+            "× may not patch nodes (needed for following nodes, cordoning them, and keeping the record)\n    hint: apply the rights in docs/install/kubernetes-rights.md",
+            "× may not create pods/eviction (needed for draining)\n    hint: apply the rights in docs/install/kubernetes-rights.md",
         ] {
             ensure!(blocked.stdout.contains(words), "{words:?} in {blocked}");
         }

@@ -437,7 +437,7 @@ fn the_older_text_has_no_exemplar_no_unit_and_whole_names() {
         assert!(!older.contains(absent), "{absent} in:\n{older}");
     }
     for line in [
-        "# HELP haulout_vcenter_session_up 1 while the stream of vCenter's updates stands.",
+        "# HELP haulout_vcenter_session_up 1 while the stream of vCenter's updates stands; a standby has none.",
         "# TYPE haulout_episodes_started_total counter",
         "haulout_eviction_requests_total{code=\"429\"} 2",
     ] {
