@@ -17,12 +17,12 @@ use anyhow::Context as _;
 use criterion::{Criterion, Throughput};
 use haulout::inventory::{Fact, Inventory, Rules};
 use haulout::maintenance::decide::decide;
-use haulout::maintenance::episode::{Cordon, Phase, Record};
-use haulout::maintenance::observed::{HostState, PowerSeen};
+use haulout::maintenance::episode::{CordonOwner, Phase, Record};
+use haulout::maintenance::observed::{HostState, ObservedPower};
 use haulout::maintenance::policy::{DrainTimeoutAction, MaxUnavailable};
 use haulout::maintenance::record;
 use haulout::vsphere::fuzz::{Decoded, update_set};
-use haulout::vsphere::update::Update;
+use haulout::vsphere::update::VsphereUpdate;
 use haulout_lab::figures::{Samples, Table, is_quick};
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -104,7 +104,7 @@ fn main() -> anyhow::Result<()> {
         let mut host = fleet::host(number);
         measure(name, None, &mut || {
             host.in_quarantine = host.in_quarantine.map(|is| !is);
-            inventory.apply(Fact::Vsphere(Update::Host(host.clone().into())));
+            inventory.apply(Fact::Vsphere(VsphereUpdate::Host(host.clone().into())));
             if inventory.has_news() {
                 black_box(inventory.roster());
                 black_box(inventory.draw());
@@ -112,10 +112,10 @@ fn main() -> anyhow::Result<()> {
         });
     }
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
-    let episode = facts::episode(Phase::Draining, Cordon::Ours, false);
+    let episode = facts::episode(Phase::Draining, CordonOwner::Ours, false);
     let records = [Record::InService, Record::Episode(Arc::new(episode))];
-    let observed = facts::observed(facts::node(), facts::vm(PowerSeen::On, HostState::InService));
-    let leaving = facts::observed(facts::node(), facts::vm(PowerSeen::On, facts::entering()));
+    let observed = facts::observed(facts::node(), facts::vm(ObservedPower::On, HostState::InService));
+    let leaving = facts::observed(facts::node(), facts::vm(ObservedPower::On, facts::entering()));
     measure("decide_at_rest", None, &mut || {
         black_box(decide(
             &records[0],
@@ -229,7 +229,7 @@ fn folded(set: &Decoded) -> usize {
     for update in set.updates() {
         inventory.apply(Fact::Vsphere(update));
     }
-    inventory.apply(Fact::Vsphere(Update::Settled));
+    inventory.apply(Fact::Vsphere(VsphereUpdate::Settled));
     inventory.sights().len()
 }
 

@@ -21,7 +21,7 @@ use tracing::info;
 
 use crate::telemetry::metrics::{Metrics, Text};
 use connections::{Limits, serve};
-use health::{Check, Health};
+use health::{Health, HealthCheck};
 
 /// The kubelet asks from the same machine, so its head is there at once. At these bounds 640 silent connections are closed in a
 /// second: the 1,024 that the queue of the system holds are worked off within the 2 s that the kubelet waits.
@@ -40,7 +40,7 @@ const METRICS: Limits = Limits {
 
 /// A server whose port is taken and that answers nobody yet.
 #[derive(Debug)]
-pub struct Server {
+pub struct HttpServer {
     what: &'static str,
     listener: TcpListener,
     router: Router,
@@ -65,7 +65,7 @@ pub async fn metrics(
     setting: &'static str,
     address: SocketAddr,
     metrics: Arc<Metrics>,
-) -> Result<Server, NoPort> {
+) -> Result<HttpServer, NoPort> {
     let answer = move |headers: HeaderMap| ready(answer_metrics(&metrics, &headers));
     let router = Router::new().route("/metrics", get(answer));
     bind("metrics", setting, address, router, METRICS).await
@@ -79,8 +79,8 @@ pub async fn health(
     setting: &'static str,
     address: SocketAddr,
     health: Arc<Health>,
-) -> Result<Server, NoPort> {
-    let route = |name: &'static str, checks: fn(&Health) -> Vec<Check>| {
+) -> Result<HttpServer, NoPort> {
+    let route = |name: &'static str, checks: fn(&Health) -> Vec<HealthCheck>| {
         let health = Arc::clone(&health);
         get(move |RawQuery(query): RawQuery| ready(answer_health(name, &checks(&health), query.as_deref())))
     };
@@ -97,7 +97,7 @@ async fn bind(
     address: SocketAddr,
     router: Router,
     limits: Limits,
-) -> Result<Server, NoPort> {
+) -> Result<HttpServer, NoPort> {
     let no_port = |source| NoPort {
         what,
         setting,
@@ -107,7 +107,7 @@ async fn bind(
     let listener = TcpListener::bind(address).await.map_err(no_port)?;
     let bound = listener.local_addr().map_err(no_port)?;
     info!("serving {what} on http://{bound}");
-    Ok(Server {
+    Ok(HttpServer {
         what,
         listener,
         router,
@@ -115,7 +115,7 @@ async fn bind(
     })
 }
 
-impl Server {
+impl HttpServer {
     /// What it serves.
     pub fn what(&self) -> &'static str {
         self.what
@@ -143,7 +143,7 @@ fn answer_metrics(metrics: &Metrics, headers: &HeaderMap) -> Response {
 }
 
 /// Answers as the kube-apiserver does: `ok`, and each check by name where one fails or where all are asked for.
-fn answer_health(name: &str, checks: &[Check], query: Option<&str>) -> Response {
+fn answer_health(name: &str, checks: &[HealthCheck], query: Option<&str>) -> Response {
     let is_well = checks.iter().all(|check| check.fails.is_none());
     let is_verbose = query.is_some_and(|query| {
         query
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn all_checks_are_told_where_one_fails_or_where_they_are_asked_for() {
-        let check = |fails: Option<&str>| Check {
+        let check = |fails: Option<&str>| HealthCheck {
             name: "vcenter",
             fails: fails.map(str::to_owned),
             says: None,

@@ -31,35 +31,35 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::actor::node::Shared;
+use crate::actor::node::ActorContext;
 use crate::actor::supervisor::Supervisor;
-use crate::actor::tell::Tell;
-use crate::admin::status::{About, Status};
-use crate::admin::{self, Server};
+use crate::actor::tell::Observer;
+use crate::admin::status::{About, StatusPage};
+use crate::admin::{self, HttpServer};
 use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
 use crate::cluster::lease::election::{Timing, YIELD_AFTER};
-use crate::cluster::lease::{self, Abilities, LoginNote, Standing};
+use crate::cluster::lease::{self, Abilities, ElectionStatus, LoginNote};
 use crate::cluster::watch::Selection;
 use crate::config::{Config, Credential, LeaderElection, Listen, without_password};
 use crate::executor::{AnyExecutor, Executor};
 use crate::gate::watchdog::{self, Watchdog};
-use crate::gate::{self, Gate};
+use crate::gate::{self, WriteFence};
 use crate::inventory::{Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::policy::{Policy, Releases};
-use crate::nodemaintenance::{self, objects::Objects};
-use crate::telemetry::Listeners;
+use crate::nodemaintenance::{self, objects::StatusReconciler};
+use crate::telemetry::ObserverList;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::{Level, Log};
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
-use onlookers::Onlookers;
+use onlookers::Observers;
 
 /// How many facts may wait for the hub. An initial set comes in thousands; the streams then wait for the hub, which is
 /// right, since nothing may be decided on half a set anyway.
@@ -101,11 +101,11 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
         settings = %config.line(),
         "starting"
     );
-    let worlds = Worlds::prepare(&config).await?;
+    let worlds = Clients::prepare(&config).await?;
     if config.dry_run {
         warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
     }
-    let mut house = House::open(&config, worlds).await?;
+    let mut house = App::open(&config, worlds).await?;
     if level.can_change() {
         let stop = house.streams_stop.clone();
         house.spawn("the look at the log level", level.follow(stop));
@@ -118,7 +118,7 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
 
 /// The ways to both worlds. Making them sends nothing, so what is wrong with the configuration shows before anything is
 /// touched.
-struct Worlds {
+struct Clients {
     vcenter: Vcenter,
     client: kube::Client,
     /// How a leader is elected, where there are several replicas.
@@ -127,11 +127,11 @@ struct Worlds {
     login: watch::Receiver<LoginNote>,
     keys: Keys,
     gpu_resources: GpuResources,
-    onlookers: Onlookers,
+    onlookers: Observers,
 }
 
 /// Everything that runs.
-struct House {
+struct App {
     /// None of them ends before it is asked to.
     tasks: JoinSet<&'static str>,
     /// They end when nobody is left who tells, and bring nothing down with them.
@@ -139,7 +139,7 @@ struct House {
     /// Ends the hub and its actors.
     stop: CancellationToken,
     /// What every record and every effect passes.
-    gate: Gate,
+    gate: WriteFence,
     /// The election, which outlives all others: the next leader begins where it ends.
     election: JoinSet<()>,
     election_stop: CancellationToken,
@@ -149,14 +149,14 @@ struct House {
     streams_stop: CancellationToken,
 }
 
-impl Worlds {
+impl Clients {
     async fn prepare(config: &Config) -> anyhow::Result<Self> {
         let writes = Writes::by(config);
         let lease = writes.lease.then(|| config.leadership.lease_name.clone());
-        let mut onlookers = Onlookers::of(lease);
+        let mut onlookers = Observers::of(lease);
         if writes.objects {
             let trace_url = config.trace_ui_url_template.clone();
-            let objects = Objects::new(
+            let objects = StatusReconciler::new(
                 config.gpu_node_label.clone(),
                 trace_url,
                 config.node_maintenance_history,
@@ -169,7 +169,7 @@ impl Worlds {
                 is_dry_run: config.dry_run,
                 links: Links::new(config),
             };
-            let status = Status::new(about, onlookers.objects.clone(), clock);
+            let status = StatusPage::new(about, onlookers.objects.clone(), clock);
             onlookers.status = Some(Arc::new(status));
         }
         let gpu_resources = GpuResources::parse(&config.gpu_resources)
@@ -201,18 +201,18 @@ impl Worlds {
     }
 }
 
-impl House {
+impl App {
     /// Wires everything and sets it going.
-    async fn open(config: &Config, worlds: Worlds) -> anyhow::Result<Self> {
+    async fn open(config: &Config, worlds: Clients) -> anyhow::Result<Self> {
         let servers = servers(config, &worlds.onlookers).await?;
         let mut house = Self {
             tasks: JoinSet::new(),
             showing: JoinSet::new(),
             stop: CancellationToken::new(),
             gate: if worlds.election.is_some() {
-                Gate::of_a_replica()
+                WriteFence::of_a_replica()
             } else {
-                Gate::without_election()
+                WriteFence::without_election()
             },
             election: JoinSet::new(),
             election_stop: CancellationToken::new(),
@@ -222,12 +222,12 @@ impl House {
         let (vsphere_sender, vsphere_updates) = mpsc::channel(FACTS);
         let (cluster_sender, cluster_updates) = mpsc::channel(FACTS);
         let (findings_sender, findings) = mpsc::channel(FACTS);
-        let (roster_sender, roster) = watch::channel(vsphere::update::Roster::default());
+        let (roster_sender, roster) = watch::channel(vsphere::update::WatchSet::default());
         let (draining_sender, draining) = watch::channel(BTreeSet::new());
         let (holding_sender, holding) = watch::channel(BTreeSet::new());
         let (followed_sender, followed) = watch::channel(BTreeSet::new());
 
-        let Worlds {
+        let Clients {
             vcenter,
             client,
             election,
@@ -260,9 +260,9 @@ impl House {
         let traces = traces(config, &onlookers, &mut house.showing, &house.streams_stop)?;
         let mut onlookers = onlookers;
         onlookers.traces.clone_from(&traces);
-        listeners.extend(traces.map(|traces| Box::new(traces) as Box<dyn Tell>));
-        let tell = Box::new(Listeners(listeners));
-        let shared = Shared {
+        listeners.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));
+        let tell = Box::new(ObserverList(listeners));
+        let shared = ActorContext {
             perform: AnyExecutor::of(executor, config.dry_run),
             tell,
             policy: policy(config, &client),
@@ -270,13 +270,13 @@ impl House {
         };
         let supervisor = Supervisor::new(shared, &house.stop);
         let inventory = Inventory::new(rules(config, &client), clock());
-        let inbox = hub::Inbox {
+        let inbox = hub::EventSources {
             vsphere: vsphere_updates,
             cluster: cluster_updates,
             findings,
             standing: standing.clone(),
         };
-        let interest = hub::Interest {
+        let interest = hub::Subscriptions {
             roster: roster_sender,
             draining: draining_sender,
             holding: holding_sender,
@@ -378,7 +378,7 @@ impl House {
     }
 
     /// Asks vCenter whether it answers, so that a leader without vCenter knows where another could do better.
-    fn probe(&mut self, vcenter: &Vcenter, onlookers: &Onlookers) {
+    fn probe(&mut self, vcenter: &Vcenter, onlookers: &Observers) {
         let probe = vcenter::probe(
             vcenter.clone(),
             Arc::clone(&onlookers.health),
@@ -394,13 +394,13 @@ impl House {
         election: Option<lease::Settings>,
         login: watch::Receiver<LoginNote>,
         client: &kube::Client,
-        onlookers: &Onlookers,
-    ) -> anyhow::Result<watch::Receiver<Standing>> {
+        onlookers: &Observers,
+    ) -> anyhow::Result<watch::Receiver<ElectionStatus>> {
         let Some(settings) = election else {
-            let (_, standing) = watch::channel(Standing::alone());
+            let (_, standing) = watch::channel(ElectionStatus::alone());
             return Ok(standing);
         };
-        let (sender, standing) = watch::channel(Standing::default());
+        let (sender, standing) = watch::channel(ElectionStatus::default());
         let timing = settings.timing;
         // Two looks of a tenth each lie well before the earliest moment at which another may lead.
         let watchdog = watchdog::watch(self.gate.clone(), timing.renew_deadline / 10);
@@ -487,7 +487,7 @@ impl House {
 }
 
 /// Takes the ports that are configured. One that cannot be had ends the program here, before it has touched anything.
-async fn servers(config: &Config, onlookers: &Onlookers) -> anyhow::Result<Vec<Server>> {
+async fn servers(config: &Config, onlookers: &Observers) -> anyhow::Result<Vec<HttpServer>> {
     let mut servers = Vec::new();
     if let Listen::At(address) = config.metrics_address {
         let metrics = Arc::clone(&onlookers.metrics);
@@ -615,8 +615,8 @@ impl Writes {
 }
 
 /// Who listens to what actors tell.
-fn listeners(config: &Config, publisher: Publisher, onlookers: &Onlookers) -> Vec<Box<dyn Tell>> {
-    let mut listeners: Vec<Box<dyn Tell>> = vec![
+fn listeners(config: &Config, publisher: Publisher, onlookers: &Observers) -> Vec<Box<dyn Observer>> {
+    let mut listeners: Vec<Box<dyn Observer>> = vec![
         Box::new(Log::new(config)),
         Box::new(Arc::clone(&onlookers.metrics)),
     ];
@@ -692,7 +692,7 @@ fn instance() -> String {
 /// Turns what actors tell into traces, where the environment names a collector.
 fn traces(
     config: &Config,
-    onlookers: &Onlookers,
+    onlookers: &Observers,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<Arc<Traces>>> {

@@ -25,7 +25,7 @@ mod verbs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use kube::CustomResourceExt as _;
 
 use crate::cluster::client::Access;
@@ -57,7 +57,7 @@ pub struct Cli {
 }
 
 /// What `haulout` can be asked to do.
-#[derive(Debug, Subcommand)]
+#[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Run the controller
     ///
@@ -70,18 +70,18 @@ pub enum Command {
     Run(Box<Config>),
     /// A verb for people.
     #[command(flatten)]
-    Verb(Box<Verb>),
+    Verb(Box<Subcommand>),
 }
 
 /// What people ask for at a prompt.
-#[derive(Debug, Subcommand)]
-pub enum Verb {
+#[derive(Debug, clap::Subcommand)]
+pub enum Subcommand {
     /// List the GPU nodes and how each stands
-    List(List),
+    List(ListArgs),
     /// Show how a node stands, as a tree
     ///
     /// Exit code 0: in service; 3: in maintenance; 4: parked, a person has to look at it.
-    Status(Status),
+    Status(StatusArgs),
     /// Say what a maintenance of this host or node would do, and change nothing
     ///
     /// It reads vCenter and Kubernetes once and judges by the controller's own rules, so give it the controller's
@@ -93,11 +93,11 @@ pub enum Verb {
     /// does not take the request back; `resume` does.
     Drain(DrainArgs),
     /// Take back what was asked for with `drain`: delete the requests for this node
-    Resume(OfNode),
+    Resume(NodeArgs),
     /// Let the next drain of a node begin, where the controller requires an approval
-    Approve(OfNode),
+    Approve(NodeArgs),
     /// Print the trace of a node's latest episode, and its address
-    Trace(OfNode),
+    Trace(NodeArgs),
     /// Check all that Haulout needs: vCenter, Kubernetes, rights, nodes and their VMs
     ///
     /// Give it the controller's settings. Exit code 0: nothing is missing; 4: something is.
@@ -177,7 +177,7 @@ pub struct MarksArgs {
 
 /// `list`.
 #[derive(Debug, clap::Args)]
-pub struct List {
+pub struct ListArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -188,7 +188,7 @@ pub struct List {
 
 /// `status`.
 #[derive(Debug, clap::Args)]
-pub struct Status {
+pub struct StatusArgs {
     /// The node
     node: String,
     /// Show each change, until the node is in service
@@ -228,7 +228,7 @@ pub struct DrainArgs {
     reason: Option<String>,
     /// What is asked for
     #[arg(long, value_enum, ignore_case = true, default_value = "Drain")]
-    action: Action,
+    action: DrainAction,
     /// With --action Relocate, the ESXi host to move the VM to
     #[arg(long, value_name = "HOST", requires = "action")]
     target_host: Option<String>,
@@ -249,7 +249,7 @@ pub struct DrainArgs {
 
 /// `spec.action` of a NodeMaintenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Action {
+pub enum DrainAction {
     /// Cordon and drain it, and keep it so until `resume`.
     #[value(name = "Drain")]
     Drain,
@@ -266,7 +266,7 @@ pub enum Action {
 
 /// `resume`, `approve` and `trace`.
 #[derive(Debug, clap::Args)]
-pub struct OfNode {
+pub struct NodeArgs {
     /// The node
     node: String,
     #[command(flatten)]
@@ -309,7 +309,7 @@ pub struct VersionArgs {
 
 /// A command line that cannot be followed.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum RefusedArgs {
     /// By clap, which also says so when only its help or the version is asked for.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
@@ -323,7 +323,7 @@ impl Cli {
     ///
     /// # Errors
     /// For a command line that cannot be followed.
-    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Refused> {
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, RefusedArgs> {
         let words: Vec<OsString> = words.into_iter().collect();
         let command = command_as(is_plugin(words.first()));
         let (matches, mut wrong) = config::read(&command, words)?;
@@ -332,7 +332,7 @@ impl Cli {
             if let Some(subcommand) = command.find_subcommand(name) {
                 settings.keep_effective(subcommand, matches);
             }
-            let missing = |found: &config::Wrong| wrong.iter().all(|known| known.name != found.name);
+            let missing = |found: &config::WrongSetting| wrong.iter().all(|known| known.name != found.name);
             let found: Vec<_> = settings.check().into_iter().filter(missing).collect();
             wrong.extend(found);
         }
@@ -348,18 +348,18 @@ impl Cli {
         match &mut self.command {
             Command::Run(settings) => Some(settings),
             Command::Verb(verb) => match &mut **verb {
-                Verb::Plan(args) => Some(&mut args.settings),
-                Verb::Check(args) => Some(&mut args.settings),
-                Verb::Export(args) => Some(&mut args.settings),
-                Verb::List(_)
-                | Verb::Status(_)
-                | Verb::Drain(_)
-                | Verb::Resume(_)
-                | Verb::Approve(_)
-                | Verb::Trace(_)
-                | Verb::Crd
-                | Verb::Completion { .. }
-                | Verb::Version(_) => None,
+                Subcommand::Plan(args) => Some(&mut args.settings),
+                Subcommand::Check(args) => Some(&mut args.settings),
+                Subcommand::Export(args) => Some(&mut args.settings),
+                Subcommand::List(_)
+                | Subcommand::Status(_)
+                | Subcommand::Drain(_)
+                | Subcommand::Resume(_)
+                | Subcommand::Approve(_)
+                | Subcommand::Trace(_)
+                | Subcommand::Crd
+                | Subcommand::Completion { .. }
+                | Subcommand::Version(_) => None,
             },
         }
     }
@@ -405,13 +405,13 @@ impl From<&AccessArgs> for Access {
     }
 }
 
-impl From<Action> for MaintenanceAction {
-    fn from(action: Action) -> Self {
+impl From<DrainAction> for MaintenanceAction {
+    fn from(action: DrainAction) -> Self {
         match action {
-            Action::Drain => Self::Drain,
-            Action::PowerOff => Self::PowerOff,
-            Action::Relocate => Self::Relocate,
-            Action::Reboot => Self::Reboot,
+            DrainAction::Drain => Self::Drain,
+            DrainAction::PowerOff => Self::PowerOff,
+            DrainAction::Relocate => Self::Relocate,
+            DrainAction::Reboot => Self::Reboot,
         }
     }
 }

@@ -18,10 +18,10 @@ use clap::ArgAction;
 use secrecy::SecretString;
 
 pub use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable};
-pub use leadership::{LeaderElection, Leadership};
+pub use leadership::{LeaderElection, LeadershipSettings};
 pub use listen::Listen;
 pub use parse::log_level;
-pub use read::{ConfigError, Wrong, read};
+pub use read::{ConfigError, WrongSetting, read};
 
 use crate::keys;
 use listen::listen;
@@ -200,7 +200,7 @@ pub struct Config {
 
     /// Whether and how several replicas take turns.
     #[command(flatten)]
-    pub leadership: Leadership,
+    pub leadership: LeadershipSettings,
 
     /// Show an episode in conditions of its Node as well
     ///
@@ -327,11 +327,11 @@ impl Config {
     }
 
     /// What is wrong with settings beside each other.
-    pub(crate) fn check(&self) -> Vec<Wrong> {
+    pub(crate) fn check(&self) -> Vec<WrongSetting> {
         let mut wrong = Vec::new();
         if self.vcenter_host.is_empty() {
             let expected = "the vCenter's name, name:port or URL is expected";
-            wrong.push(Wrong::missing("VCENTER_HOST", expected.to_owned()));
+            wrong.push(WrongSetting::missing("VCENTER_HOST", expected.to_owned()));
         }
         let given = [
             (
@@ -351,9 +351,12 @@ impl Config {
                 (true, Some(path)) => {
                     let path = path.display();
                     let expected = format!("it stands beside {name}_FILE={path}; one of the two is expected");
-                    wrong.push(Wrong::new(name, "***", expected));
+                    wrong.push(WrongSetting::new(name, "***", expected));
                 }
-                (false, None) => wrong.push(Wrong::missing(name, format!("it or {name}_FILE is expected"))),
+                (false, None) => wrong.push(WrongSetting::missing(
+                    name,
+                    format!("it or {name}_FILE is expected"),
+                )),
             }
         }
         wrong.extend(self.leadership.check());

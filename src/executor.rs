@@ -14,27 +14,27 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::actor::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
+use crate::actor::perform::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use crate::cluster::client;
-use crate::cluster::drain::{self, DrainSettings, Order};
+use crate::cluster::drain::{self, DrainOrder, DrainSettings};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
 use crate::cluster::node::{self, NodePatch, PatchError};
-use crate::cluster::update::{Maintenances, Marks, Node, Update};
-use crate::gate::{Errand, Gate, Permit, Shut};
+use crate::cluster::update::{KubernetesUpdate, NodeAnnotations, NodeFacts, NodeMaintenanceUpdate};
+use crate::gate::{FenceClosed, Permit, WriteFence, WriteKind};
 use crate::ids::{HostRef, NodeName};
 use crate::inventory::readings;
 use crate::keys::Keys;
 use crate::line::line;
 use crate::maintenance::clock::{Now, wall_after};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::effect::{self, Effect, Place};
+use crate::maintenance::effect::{self, Effect, PowerOnTarget};
 use crate::maintenance::episode::Record;
-use crate::maintenance::finding::{Finding, Found};
-use crate::maintenance::observed::{Advice, NodeSeen, Outcome, PodLeftBecause, Refusal};
+use crate::maintenance::finding::{EffectReport, EffectResult};
+use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, ObservedNode, PendingReason, RetryAdvice};
 use crate::maintenance::record::{self, LastEpisode};
 use crate::nodemaintenance::api as maintenances;
-use crate::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
+use crate::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
 
 pub use dry_run::DryRun;
 
@@ -48,7 +48,7 @@ pub type OnEvictions = Box<dyn Fn(u16, u64) + Send + Sync>;
 /// Carries effects out in vCenter and Kubernetes.
 pub struct Executor {
     /// What every record and every effect passes.
-    pub gate: Gate,
+    pub gate: WriteFence,
     /// vCenter.
     pub vcenter: Vcenter,
     /// Kubernetes.
@@ -64,9 +64,9 @@ pub struct Executor {
     /// Called with how many evictions were answered with which HTTP status.
     pub on_evictions: OnEvictions,
     /// Where results go.
-    pub findings: mpsc::Sender<Finding>,
+    pub findings: mpsc::Sender<EffectReport>,
     /// Where the answers of the kube-apiserver to our own requests go, so that we see our writes before the watch does.
-    pub nodes: mpsc::Sender<Update>,
+    pub nodes: mpsc::Sender<KubernetesUpdate>,
 }
 
 /// What an actor's decisions are carried out by.
@@ -88,11 +88,11 @@ impl AnyExecutor {
     }
 }
 
-impl Perform for AnyExecutor {
+impl RunEffect for AnyExecutor {
     async fn record(
         &self,
         name: &NodeName,
-        seen: Option<&NodeSeen>,
+        seen: Option<&ObservedNode>,
         before: &Record,
         transition: &Transition,
         now: Now,
@@ -111,11 +111,11 @@ impl Perform for AnyExecutor {
     }
 }
 
-impl Perform for Executor {
+impl RunEffect for Executor {
     async fn record(
         &self,
         name: &NodeName,
-        seen: Option<&NodeSeen>,
+        seen: Option<&ObservedNode>,
         before: &Record,
         transition: &Transition,
         now: Now,
@@ -127,7 +127,7 @@ impl Perform for Executor {
         let patch = NodePatch {
             uid: seen.uid.clone(),
             resource_version: seen.resource_version,
-            marks: Marks {
+            marks: NodeAnnotations {
                 state: annotations.state,
                 host: annotations.host,
                 migrated_to_host: annotations.migrated_to_host,
@@ -135,12 +135,12 @@ impl Perform for Executor {
                 episode: annotations.episode,
                 last_episode: last_episode(before, transition, now.wall),
                 fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.to_string()),
-                ..Marks::default()
+                ..NodeAnnotations::default()
             },
             is_end: transition.ended.is_some(),
             unschedulable: transition.unschedulable,
         };
-        let permit = self.gate.pass(Errand::Record).map_err(not_recorded)?;
+        let permit = self.gate.pass(WriteKind::Record).map_err(not_recorded)?;
         let client = self.traced();
         let write = node::patch(
             &permit,
@@ -170,7 +170,7 @@ impl Perform for Executor {
             // It changes nothing, so it needs no permit.
             self.survey(name, hosts).await
         } else {
-            match self.gate.pass(Errand::Effect) {
+            match self.gate.pass(WriteKind::Effect) {
                 Err(shut) => not_done(shut),
                 Ok(permit) => {
                     let work = self.act(&permit, name, effect, now);
@@ -198,20 +198,20 @@ impl Executor {
         let object = maintenances::name_of(name, &episode.id);
         let record = record::write(&transition.record, now.wall).episode;
         let changes = json!({ "record": record });
-        let permit = self.gate.pass(Errand::Record).map_err(not_recorded)?;
+        let permit = self.gate.pass(WriteKind::Record).map_err(not_recorded)?;
         let client = self.traced();
         let write = maintenances::write_status(&permit, &client, &object, None, &changes);
         match permit.carry(write).await.map_err(not_recorded)? {
             Ok(object) => {
-                let seen = Maintenances::Seen(Box::new(object));
-                let _ = self.nodes.send(Update::Maintenances(seen)).await;
+                let seen = NodeMaintenanceUpdate::Seen(Box::new(object));
+                let _ = self.nodes.send(KubernetesUpdate::Maintenances(seen)).await;
                 Ok(Recorded::Elsewhere)
             }
             Err(error) => Err(NotRecorded::Refused(error.to_string())),
         }
     }
 
-    async fn act(&self, permit: &Permit, name: &NodeName, effect: &Effect, now: Now) -> Outcome {
+    async fn act(&self, permit: &Permit, name: &NodeName, effect: &Effect, now: Now) -> AttemptOutcome {
         let vcenter = self.vcenter.about(name.as_str());
         match effect {
             Effect::DrainRound {
@@ -228,7 +228,7 @@ impl Executor {
                     .shutdown_guest(permit, vm, &on_whose_behalf(asked_by))
                     .await
                 {
-                    Ok(Asked::Sent | Asked::AlreadyOff) => Outcome::Asked,
+                    Ok(GuestShutdown::Sent | GuestShutdown::AlreadyOff) => AttemptOutcome::Asked,
                     Err(error) => refused(&error),
                 }
             }
@@ -238,8 +238,8 @@ impl Executor {
             Effect::Relocate { vm, to } => started(vcenter.relocate(permit, vm, to).await),
             Effect::PowerOn { vm, place } => {
                 let by = match place {
-                    Place::Drs => PowerOnBy::Drs,
-                    Place::Host(host) => PowerOnBy::Host(host.clone()),
+                    PowerOnTarget::Drs => PowerOnBy::Drs,
+                    PowerOnTarget::Host(host) => PowerOnBy::Host(host.clone()),
                 };
                 started(vcenter.power_on(permit, vm, by).await)
             }
@@ -252,12 +252,12 @@ impl Executor {
         name: &NodeName,
         pods_revision: u64,
         in_turn: bool,
-        deferred: &BTreeMap<String, PodLeftBecause>,
+        deferred: &BTreeMap<String, PendingReason>,
         now: Now,
-    ) -> Outcome {
+    ) -> AttemptOutcome {
         let begun = Instant::now();
         let names: BTreeSet<String> = deferred.keys().cloned().collect();
-        let order = Order {
+        let order = DrainOrder {
             in_turn,
             deferred: &names,
             on_evicted: &|pod| {
@@ -271,11 +271,11 @@ impl Executor {
                 for (code, count) in &round.answers {
                     (self.on_evictions)(*code, *count);
                 }
-                let evictions = Found::Evictions(report::evictions(&round, now.wall));
+                let evictions = EffectResult::Evictions(report::evictions(&round, now.wall));
                 self.found(name, evictions).await;
                 let report = report::of_round(&round, deferred, pods_revision, (begun, now));
-                self.found(name, Found::Drain(report)).await;
-                Outcome::Done
+                self.found(name, EffectResult::Drain(report)).await;
+                AttemptOutcome::Done
             }
             Err(error) => not_done(error),
         }
@@ -289,13 +289,13 @@ impl Executor {
         }
     }
 
-    async fn survey(&self, name: &NodeName, hosts: &[HostRef]) -> Outcome {
+    async fn survey(&self, name: &NodeName, hosts: &[HostRef]) -> AttemptOutcome {
         match self.vcenter.survey(hosts).await {
             Ok(surveyed) => {
                 for (host, reading) in readings(surveyed) {
-                    self.found(name, Found::Surveyed { host, reading }).await;
+                    self.found(name, EffectResult::Surveyed { host, reading }).await;
                 }
-                Outcome::Done
+                AttemptOutcome::Done
             }
             Err(error) => refused(&error),
         }
@@ -311,12 +311,19 @@ impl Executor {
     }
 
     /// Hands in what became of `effect`, and logs where it was refused.
-    async fn tried(&self, name: &NodeName, record: &Record, effect: &Effect, at: Now, outcome: Outcome) {
+    async fn tried(
+        &self,
+        name: &NodeName,
+        record: &Record,
+        effect: &Effect,
+        at: Now,
+        outcome: AttemptOutcome,
+    ) {
         let kind = effect.kind();
-        if let Outcome::Refused(refusal) = &outcome {
+        if let AttemptOutcome::Refused(refusal) = &outcome {
             line!(warn, name, record, "tried to {}: {}", kind.words(), refusal.said);
         }
-        let tried = Found::Tried {
+        let tried = EffectResult::Tried {
             kind,
             at,
             host: effect.host().cloned(),
@@ -326,50 +333,50 @@ impl Executor {
     }
 
     /// The receiver ends only with the program, and then nobody needs the result.
-    async fn found(&self, node: &NodeName, found: Found) {
+    async fn found(&self, node: &NodeName, found: EffectResult) {
         let node = node.clone();
-        let _ = self.findings.send(Finding { node, found }).await;
+        let _ = self.findings.send(EffectReport { node, found }).await;
     }
 
-    async fn answered(&self, node: Node) {
-        let _ = self.nodes.send(Update::Answered(Box::new(node))).await;
+    async fn answered(&self, node: NodeFacts) {
+        let _ = self.nodes.send(KubernetesUpdate::Answered(Box::new(node))).await;
     }
 }
 
 /// What has to hold still in vCenter, as its client checks it.
-fn on_whose_behalf(asked_by: &effect::AskedBy) -> AskedBy {
+fn on_whose_behalf(asked_by: &effect::PowerOffCause) -> MaintenanceCause {
     match asked_by {
-        effect::AskedBy::Host { host, task } => AskedBy {
+        effect::PowerOffCause::Host { host, task } => MaintenanceCause {
             host: Some(host.clone()),
             task: task.clone(),
         },
-        effect::AskedBy::Request => AskedBy::default(),
+        effect::PowerOffCause::Request => MaintenanceCause::default(),
     }
 }
 
-fn not_recorded(shut: Shut) -> NotRecorded {
+fn not_recorded(shut: FenceClosed) -> NotRecorded {
     NotRecorded::Refused(shut.to_string())
 }
 
 /// It was not sent, or only looked for.
-fn not_done(why: impl ToString) -> Outcome {
-    Outcome::Refused(Refusal {
-        advice: Advice::Retry,
+fn not_done(why: impl ToString) -> AttemptOutcome {
+    AttemptOutcome::Refused(EffectRefusal {
+        advice: RetryAdvice::Retry,
         said: why.to_string(),
     })
 }
 
-fn started(started: Result<Started, Error>) -> Outcome {
+fn started(started: Result<StartedTask, Error>) -> AttemptOutcome {
     match started {
-        Ok(Started::AlreadyThere) => Outcome::Done,
-        Ok(Started::Running(task)) => Outcome::Running(task),
+        Ok(StartedTask::AlreadyThere) => AttemptOutcome::Done,
+        Ok(StartedTask::Running(task)) => AttemptOutcome::Running(task),
         Err(error) => refused(&error),
     }
 }
 
-fn refused(error: &Error) -> Outcome {
-    Outcome::Refused(Refusal {
-        advice: Advice::from(error.failure()),
+fn refused(error: &Error) -> AttemptOutcome {
+    AttemptOutcome::Refused(EffectRefusal {
+        advice: RetryAdvice::from(error.failure()),
         said: error.chain(),
     })
 }

@@ -14,26 +14,26 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::watch;
 
-pub use clock::Moment;
+pub use clock::BoottimeInstant;
 
 /// A gate. Clones are handles to the same one.
 #[derive(Clone, Debug)]
-pub struct Gate {
-    shared: Arc<Shared>,
+pub struct WriteFence {
+    shared: Arc<FenceShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: watch::Sender<State>,
+struct FenceShared {
+    state: watch::Sender<FenceState>,
     /// How many permits are out.
     out: watch::Sender<usize>,
-    clock: fn() -> Moment,
+    clock: fn() -> BoottimeInstant,
 }
 
 /// Until when and from when the gate is open. All three are times since the boot of the machine, so that a machine that
 /// was suspended or stunned has not gained the time it lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Term {
+pub(crate) struct FenceTerm {
     /// Which leadership it is of.
     pub(crate) epoch: u64,
     /// When the leadership ends unless it is renewed.
@@ -47,18 +47,18 @@ pub(crate) struct Term {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FenceState {
     /// There is no election: always open.
     Alone,
     Standby,
-    Leads(Term),
+    Leads(FenceTerm),
     /// For good: the house closes, or the leadership was lost.
     Closed,
 }
 
 /// What wants to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Errand {
+pub enum WriteKind {
     /// A record, which the kube-apiserver checks against what stands there.
     Record,
     /// An effect, which nobody checks: it also waits until a predecessor's last one has arrived.
@@ -67,7 +67,7 @@ pub enum Errand {
 
 /// Why something did not pass, or was cut off on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Shut {
+pub enum FenceClosed {
     /// Another replica leads, or none does.
     #[error("this replica does not lead; whoever does goes on")]
     Standby,
@@ -88,29 +88,29 @@ pub enum Shut {
 /// Leave to change something. It is out until it is dropped, and only a [`Gate`] makes one.
 #[derive(Debug)]
 pub struct Permit {
-    shared: Arc<Shared>,
+    shared: Arc<FenceShared>,
     epoch: u64,
 }
 
 /// This moment, on the clocks that nobody can set.
-pub(crate) fn now() -> Moment {
+pub(crate) fn now() -> BoottimeInstant {
     clock::now()
 }
 
-impl Gate {
+impl WriteFence {
     /// The gate of a process that is alone by the word of whoever runs it: always open, until it is closed.
     pub fn without_election() -> Self {
-        Self::new(State::Alone, clock::now)
+        Self::new(FenceState::Alone, clock::now)
     }
 
     /// The gate of a replica: shut until it leads.
     pub(crate) fn of_a_replica() -> Self {
-        Self::new(State::Standby, clock::now)
+        Self::new(FenceState::Standby, clock::now)
     }
 
-    fn new(state: State, clock: fn() -> Moment) -> Self {
+    fn new(state: FenceState, clock: fn() -> BoottimeInstant) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(FenceShared {
                 state: watch::Sender::new(state),
                 out: watch::Sender::new(0),
                 clock,
@@ -119,16 +119,16 @@ impl Gate {
     }
 
     /// The time by which the gate goes.
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> BoottimeInstant {
         (self.shared.clock)()
     }
 
     /// Opens the gate for a term, or prolongs it. One that was closed stays closed.
-    pub(crate) fn open(&self, term: Term) {
+    pub(crate) fn open(&self, term: FenceTerm) {
         self.shared.state.send_if_modified(|state| match state {
-            State::Alone | State::Closed => false,
-            State::Standby | State::Leads(_) => {
-                *state = State::Leads(term);
+            FenceState::Alone | FenceState::Closed => false,
+            FenceState::Standby | FenceState::Leads(_) => {
+                *state = FenceState::Leads(term);
                 true
             }
         });
@@ -137,34 +137,34 @@ impl Gate {
     /// Lets nothing more pass until [`Self::open`] is called with a term that does not yield. What is out goes on.
     pub(crate) fn pause(&self) {
         self.shared.state.send_if_modified(|state| match state {
-            State::Alone | State::Standby | State::Closed => false,
-            State::Leads(term) => !std::mem::replace(&mut term.yields, true),
+            FenceState::Alone | FenceState::Standby | FenceState::Closed => false,
+            FenceState::Leads(term) => !std::mem::replace(&mut term.yields, true),
         });
     }
 
     /// Closes the gate for good, and cuts off nothing that is out and within its term.
     pub(crate) fn close(&self) {
-        self.shared.state.send_modify(|state| *state = State::Closed);
+        self.shared.state.send_modify(|state| *state = FenceState::Closed);
     }
 
     /// Gives leave for one errand.
     ///
     /// # Errors
     /// Where this replica does not lead, or not for long enough.
-    pub fn pass(&self, errand: Errand) -> Result<Permit, Shut> {
+    pub fn pass(&self, errand: WriteKind) -> Result<Permit, FenceClosed> {
         let now = self.now().since_boot;
         // The count goes up while the state is held: whoever closes the gate and then sees nobody out is right.
         let state = self.shared.state.borrow();
         let epoch = match &*state {
-            State::Alone => 0,
-            State::Standby => return Err(Shut::Standby),
-            State::Closed => return Err(Shut::Closed),
-            State::Leads(term) if now + term.margin > term.until => return Err(Shut::Ending),
-            State::Leads(term) if term.yields => return Err(Shut::Yielding),
-            State::Leads(term) if errand == Errand::Effect && now < term.effects_from => {
-                return Err(Shut::Quarantine);
+            FenceState::Alone => 0,
+            FenceState::Standby => return Err(FenceClosed::Standby),
+            FenceState::Closed => return Err(FenceClosed::Closed),
+            FenceState::Leads(term) if now + term.margin > term.until => return Err(FenceClosed::Ending),
+            FenceState::Leads(term) if term.yields => return Err(FenceClosed::Yielding),
+            FenceState::Leads(term) if errand == WriteKind::Effect && now < term.effects_from => {
+                return Err(FenceClosed::Quarantine);
             }
-            State::Leads(term) => term.epoch,
+            FenceState::Leads(term) => term.epoch,
         };
         self.shared.out.send_modify(|out| *out += 1);
         Ok(Permit {
@@ -182,8 +182,8 @@ impl Gate {
     /// Whether a term is over that nobody has ended: the runtime does not turn.
     fn is_overdue(&self) -> bool {
         match &*self.shared.state.borrow() {
-            State::Leads(term) => self.now().since_boot >= term.until,
-            State::Alone | State::Standby | State::Closed => false,
+            FenceState::Leads(term) => self.now().since_boot >= term.until,
+            FenceState::Alone | FenceState::Standby | FenceState::Closed => false,
         }
     }
 }
@@ -195,12 +195,12 @@ impl Permit {
     /// made; the rest is waiting for an answer, which may take as long as the leadership is renewed.
     ///
     /// # Errors
-    /// [`Shut::Ending`], and then it is unknown what became of the work.
-    pub async fn carry<T>(&self, work: impl Future<Output = T>) -> Result<T, Shut> {
+    /// [`FenceClosed::Ending`], and then it is unknown what became of the work.
+    pub async fn carry<T>(&self, work: impl Future<Output = T>) -> Result<T, FenceClosed> {
         // Order: a term that is over ends the work even where its answer is there, because nothing may follow from it.
         tokio::select! {
             biased;
-            () = self.ends() => Err(Shut::Ending),
+            () = self.ends() => Err(FenceClosed::Ending),
             done = work => Ok(done),
         }
     }
@@ -210,9 +210,9 @@ impl Permit {
         let mut until = None;
         loop {
             match *states.borrow_and_update() {
-                State::Leads(term) => until = Some(term.until),
+                FenceState::Leads(term) => until = Some(term.until),
                 // What was begun in a term is finished in it, also where the house closes meanwhile.
-                State::Alone | State::Standby | State::Closed => {}
+                FenceState::Alone | FenceState::Standby | FenceState::Closed => {}
             }
             let sleep = async {
                 match until {

@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use haulout::app;
-use haulout::cli::{self, Cli, Command, Refused, Verb};
+use haulout::cli::{self, Cli, Command, RefusedArgs, Subcommand};
 use haulout::config::{self, Config};
 use haulout::telemetry;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
@@ -15,8 +15,8 @@ fn main() -> ExitCode {
     match Cli::read(std::env::args_os()).map(|cli| cli.command) {
         Ok(Command::Verb(verb)) => perform(*verb),
         Ok(Command::Run(config)) => run(*config, sealed),
-        Err(Refused::CommandLine(error)) => error.exit(),
-        Err(Refused::Settings(error)) => complain(&error.to_string(), config::EXIT_CODE),
+        Err(RefusedArgs::CommandLine(error)) => error.exit(),
+        Err(RefusedArgs::Settings(error)) => complain(&error.to_string(), config::EXIT_CODE),
     }
 }
 
@@ -48,7 +48,7 @@ fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
 }
 
 /// A verb of a person at a prompt: one thread is enough, and nothing is logged.
-fn perform(verb: Verb) -> ExitCode {
+fn perform(verb: Subcommand) -> ExitCode {
     install_crypto();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -11,21 +11,21 @@ pub(crate) mod stand_in;
 
 use std::time::Duration;
 
-use crate::actor::tell::{Tell, Told, Turn};
+use crate::actor::tell::{NodeEvent, Observer, ReconcileOutcome};
 use crate::ids::NodeName;
 
 /// Passes what is told on to all who listen, in order.
 #[derive(Debug)]
-pub struct Listeners(pub Vec<Box<dyn Tell>>);
+pub struct ObserverList(pub Vec<Box<dyn Observer>>);
 
-impl Tell for Listeners {
-    fn tell(&self, node: &NodeName, told: Told<'_>) {
+impl Observer for ObserverList {
+    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
         for listener in &self.0 {
             listener.tell(node, told);
         }
     }
 
-    fn turned(&self, turn: Turn, took: Duration) {
+    fn turned(&self, turn: ReconcileOutcome, took: Duration) {
         for listener in &self.0 {
             listener.turned(turn, took);
         }

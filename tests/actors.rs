@@ -16,18 +16,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use facts::{entering, episode, moment, node, observed, policy, vm};
-use haulout::actor::node::Shared;
-use haulout::actor::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
+use haulout::actor::node::ActorContext;
+use haulout::actor::perform::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use haulout::actor::supervisor::Supervisor;
-use haulout::actor::tell::{Tell, Told};
+use haulout::actor::tell::{NodeEvent, Observer};
 use haulout::ids::{NodeName, TaskRef};
 use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::Now;
 use haulout::maintenance::decide::Transition;
 use haulout::maintenance::effect::{Effect, EffectKind};
-use haulout::maintenance::episode::{Cordon, DrainEnd, Phase, Record};
+use haulout::maintenance::episode::{CordonOwner, DrainEnd, Phase, Record};
 use haulout::maintenance::observed::{
-    Attempt, DrainReport, HostState, NodeSeen, Observed, Outcome, Pictures, PowerSeen, Sight,
+    AttemptOutcome, DrainReport, EffectAttempt, HostState, NodeSnapshot, Observed, ObservedNode,
+    ObservedPower, SnapshotBatch,
 };
 use haulout::maintenance::policy::DrainTimeoutAction;
 use tokio_util::sync::CancellationToken;
@@ -43,11 +44,11 @@ struct Witness {
     refuses: Option<NotRecorded>,
 }
 
-impl Perform for Witness {
+impl RunEffect for Witness {
     async fn record(
         &self,
         name: &NodeName,
-        node: Option<&NodeSeen>,
+        node: Option<&ObservedNode>,
         _before: &Record,
         transition: &Transition,
         _now: Now,
@@ -81,8 +82,8 @@ impl Perform for Witness {
 #[derive(Debug)]
 struct Silence;
 
-impl Tell for Silence {
-    fn tell(&self, _node: &NodeName, _told: Told<'_>) {}
+impl Observer for Silence {
+    fn tell(&self, _node: &NodeName, _told: NodeEvent<'_>) {}
 }
 
 fn house(bad: Option<&'static str>) -> (Supervisor<Witness>, Asked) {
@@ -96,7 +97,7 @@ fn house_of(bad: Option<&'static str>, refuses: Option<NotRecorded>) -> (Supervi
         bad,
         refuses,
     };
-    let shared = Shared {
+    let shared = ActorContext {
         perform,
         tell: Box::new(Silence),
         policy: policy(DrainTimeoutAction::PowerOff),
@@ -105,24 +106,27 @@ fn house_of(bad: Option<&'static str>, refuses: Option<NotRecorded>) -> (Supervi
     (Supervisor::new(shared, &CancellationToken::new()), asked)
 }
 
-fn sight(record: Record, seen: Observed) -> Sight {
-    Sight { record, seen }
+fn sight(record: Record, seen: Observed) -> NodeSnapshot {
+    NodeSnapshot { record, seen }
 }
 
 /// A node whose host is entering.
-fn leaving() -> Sight {
-    sight(Record::InService, observed(node(), vm(PowerSeen::On, entering())))
+fn leaving() -> NodeSnapshot {
+    sight(
+        Record::InService,
+        observed(node(), vm(ObservedPower::On, entering())),
+    )
 }
 
 /// A node that is drained and about to be shut down.
-fn shutting_down() -> Sight {
-    let cordoned = NodeSeen {
+fn shutting_down() -> NodeSnapshot {
+    let cordoned = ObservedNode {
         unschedulable: true,
         ..node()
     };
     let phase = Phase::ShuttingDown(DrainEnd::Complete);
-    let record = Record::Episode(Arc::new(episode(phase, Cordon::Ours, false)));
-    let mut seen = observed(cordoned, vm(PowerSeen::On, entering()));
+    let record = Record::Episode(Arc::new(episode(phase, CordonOwner::Ours, false)));
+    let mut seen = observed(cordoned, vm(ObservedPower::On, entering()));
     seen.drain = Some(DrainReport {
         listed_at: moment(2).monotonic,
         pods_revision: 0,
@@ -135,24 +139,24 @@ fn shutting_down() -> Sight {
     sight(record, seen)
 }
 
-fn named(sights: impl IntoIterator<Item = (&'static str, Sight)>) -> Pictures {
+fn named(sights: impl IntoIterator<Item = (&'static str, NodeSnapshot)>) -> SnapshotBatch {
     let named = sights
         .into_iter()
         .map(|(name, sight)| (NodeName::new(name), sight));
-    Pictures::all(named.collect())
+    SnapshotBatch::all(named.collect())
 }
 
 /// A node whose VM is about to be powered on.
-fn powering_on() -> Sight {
-    let cordoned = NodeSeen {
+fn powering_on() -> NodeSnapshot {
+    let cordoned = ObservedNode {
         unschedulable: true,
         ..node()
     };
     let phase = Phase::PoweringOn { by_drs: false };
-    let record = Record::Episode(Arc::new(episode(phase, Cordon::Ours, true)));
+    let record = Record::Episode(Arc::new(episode(phase, CordonOwner::Ours, true)));
     sight(
         record,
-        observed(cordoned, vm(PowerSeen::Off, HostState::InService)),
+        observed(cordoned, vm(ObservedPower::Off, HostState::InService)),
     )
 }
 
@@ -193,13 +197,13 @@ async fn an_effect_is_not_tried_again_before_its_try_is_seen_and_not_while_it_is
     pass(&mut house, Duration::from_secs(1)).await;
     assert_eq!(drain(&asked), ["gpu-1 does PowerOn"]);
     let mut seen = powering_on();
-    let attempt = Attempt {
+    let attempt = EffectAttempt {
         at: moment(2),
         host: None,
         task: None,
         refusals: 0,
         tries: 1,
-        outcome: Outcome::Running(TaskRef::new("task-2")),
+        outcome: AttemptOutcome::Running(TaskRef::new("task-2")),
     };
     seen.seen.attempts.insert(EffectKind::PowerOn, attempt);
     house.show(named([("gpu-1", seen)]));
@@ -234,7 +238,7 @@ async fn with_nothing_to_do_nothing_is_done_for_hours() {
     let (mut house, asked) = house(None);
     let resting = sight(
         Record::InService,
-        observed(node(), vm(PowerSeen::On, HostState::InService)),
+        observed(node(), vm(ObservedPower::On, HostState::InService)),
     );
     house.show(named([("gpu-1", resting)]));
     pass(&mut house, Duration::from_secs(10 * 3600)).await;

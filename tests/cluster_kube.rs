@@ -11,14 +11,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use haulout::cluster::client;
-use haulout::cluster::drain::{self, DrainSettings, Order, Report, Why};
+use haulout::cluster::drain::{self, DrainOrder, DrainSettings, PodPendingReason, RoundReport};
 use haulout::cluster::facts::GpuResources;
-use haulout::cluster::lease::Standing;
-use haulout::cluster::node::{self, GetError, NodePatch, PatchError};
+use haulout::cluster::lease::ElectionStatus;
+use haulout::cluster::node::{self, NodeGetError, NodePatch, PatchError};
 use haulout::cluster::pods::SkipReason;
-use haulout::cluster::update::{Marks, Node, Update};
+use haulout::cluster::update::{KubernetesUpdate, NodeAnnotations, NodeFacts};
 use haulout::cluster::watch::{self, Selection, Settings};
-use haulout::gate::{Errand, Gate, Permit};
+use haulout::gate::{Permit, WriteFence, WriteKind};
 use haulout::ids::{NodeName, NodeUid};
 use haulout::keys::{DEFAULT_PREFIX, Keys};
 use haulout_lab::kube::{Kube, Options, User};
@@ -43,7 +43,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const UUID: &str = "42160f2c-7a0f-4e2c-9d4e-000000000001";
 
 fn permit() -> Permit {
-    Gate::without_election().pass(Errand::Effect).unwrap()
+    WriteFence::without_election().pass(WriteKind::Effect).unwrap()
 }
 
 /// A lab with one Node, and a client with Haulout's own rights.
@@ -89,11 +89,11 @@ impl Scene {
         scene
     }
 
-    async fn get(&self) -> Result<Node, GetError> {
+    async fn get(&self) -> Result<NodeFacts, NodeGetError> {
         node::get(&self.haulout, &self.keys, &self.gpus, &self.name, DEADLINE).await
     }
 
-    async fn patch(&self, patch: &NodePatch) -> Result<Node, PatchError> {
+    async fn patch(&self, patch: &NodePatch) -> Result<NodeFacts, PatchError> {
         node::patch(
             &permit(),
             &self.haulout,
@@ -107,7 +107,7 @@ impl Scene {
     }
 
     /// Cordons on the newest view; the kubelet's status writes may come between.
-    async fn cordon(&self) -> Node {
+    async fn cordon(&self) -> NodeFacts {
         until("the cordon to be accepted", PATIENCE, async || {
             let seen = self.get().await?;
             Ok(self.patch(&cordon(&seen)).await.ok())
@@ -116,13 +116,13 @@ impl Scene {
         .unwrap()
     }
 
-    async fn round(&self) -> Report {
+    async fn round(&self) -> RoundReport {
         drain::round(
             &permit(),
             &self.haulout,
             &self.name,
             &DrainSettings::default(),
-            Order {
+            DrainOrder {
                 in_turn: false,
                 deferred: &BTreeSet::new(),
                 on_evicted: &|_| {},
@@ -185,14 +185,14 @@ impl Scene {
     }
 }
 
-fn cordon(seen: &Node) -> NodePatch {
+fn cordon(seen: &NodeFacts) -> NodePatch {
     NodePatch {
         uid: seen.uid.clone(),
         resource_version: seen.resource_version,
-        marks: Marks {
+        marks: NodeAnnotations {
             state: Some("draining".to_owned()),
             episode: Some("{\"v\":1}".to_owned()),
-            ..Marks::default()
+            ..NodeAnnotations::default()
         },
         is_end: false,
         unschedulable: Some(true),
@@ -222,7 +222,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     let node = until("the end to be accepted", PATIENCE, async || {
         let seen = scene.get().await?;
         let end = NodePatch {
-            marks: Marks::default(),
+            marks: NodeAnnotations::default(),
             unschedulable: Some(false),
             ..cordon(&seen)
         };
@@ -233,9 +233,9 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     assert!(!node.unschedulable && node.cordoned_by.is_none());
     assert_eq!(
         node.marks,
-        Marks {
+        NodeAnnotations {
             keep_cordoned: Some("true".to_owned()),
-            ..Marks::default()
+            ..NodeAnnotations::default()
         }
     );
     let spec = nodes.get("gpu-1").await.unwrap().spec.unwrap();
@@ -278,7 +278,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     .await;
     assert!(matches!(gone, Err(PatchError::Gone { .. })), "{gone:?}");
     let gone = node::get(&scene.haulout, &scene.keys, &scene.gpus, &nowhere, DEADLINE).await;
-    assert!(matches!(gone, Err(GetError::Gone { .. })), "{gone:?}");
+    assert!(matches!(gone, Err(NodeGetError::Gone { .. })), "{gone:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -306,8 +306,8 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
             .find(|left| left.name == name)
             .map(|left| left.why.clone())
     };
-    assert_eq!(why("free"), Some(Why::Evicted));
-    let Some(Why::Budget { names, said }) = why("guarded") else {
+    assert_eq!(why("free"), Some(PodPendingReason::Evicted));
+    let Some(PodPendingReason::Budget { names, said }) = why("guarded") else {
         panic!("{report:?}");
     };
     assert_eq!(names, ["keep-guarded"]);
@@ -315,7 +315,7 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
         said.contains("needs 1 healthy pods and has 1 currently"),
         "{said}"
     );
-    let Some(Why::ServerError { said }) = why("twice") else {
+    let Some(PodPendingReason::ServerError { said }) = why("twice") else {
         panic!("{report:?}");
     };
     assert!(said.contains("more than one PodDisruptionBudget"), "{said}");
@@ -376,7 +376,7 @@ async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
         let update = tokio::time::timeout(PATIENCE, updates.recv())
             .await
             .expect("a change in time");
-        assert_eq!(update, Some(Update::PodsChanged(scene.name.clone())));
+        assert_eq!(update, Some(KubernetesUpdate::PodsChanged(scene.name.clone())));
         rounds += 1;
     }
     let took = began.elapsed();
@@ -416,7 +416,7 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
     };
     let (_followed, names) =
         tokio::sync::watch::channel(BTreeSet::from([scene.name.clone(), NodeName::new("nobody")]));
-    let (_standing, standing) = tokio::sync::watch::channel(Standing::alone());
+    let (_standing, standing) = tokio::sync::watch::channel(ElectionStatus::alone());
     let mut tasks = JoinSet::new();
     tasks.spawn(watch::followed::run(
         scene.haulout.clone(),
@@ -438,14 +438,14 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
     while is_seen != [true; 3] {
         let update = tokio::time::timeout(PATIENCE, updates.recv()).await;
         let update = update.expect("an update in time").unwrap();
-        if let Update::Followed(node) = &update {
+        if let KubernetesUpdate::Followed(node) = &update {
             assert_eq!(node.name, scene.name);
             assert!(node.marks.episode.is_some() && node.unschedulable);
             is_seen[0] = true;
-        } else if let Update::FollowedAbsent { name } = &update {
+        } else if let KubernetesUpdate::FollowedAbsent { name } = &update {
             assert_eq!(name.as_str(), "nobody");
             is_seen[1] = true;
-        } else if let Update::Scanned { stranded } = &update {
+        } else if let KubernetesUpdate::Scanned { stranded } = &update {
             let [node] = &stranded[..] else {
                 panic!("{stranded:?}");
             };
@@ -461,7 +461,7 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
         .delete(scene.name.as_str(), &DeleteParams::default())
         .await
         .unwrap();
-    let gone = Update::FollowedGone {
+    let gone = KubernetesUpdate::FollowedGone {
         name: scene.name.clone(),
         uid: NodeUid::new(uid),
     };
@@ -499,8 +499,8 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
             .expect("an update in time")
             .unwrap()
     };
-    assert_eq!(next().await, Update::Reset);
-    let Update::Node(node) = next().await else {
+    assert_eq!(next().await, KubernetesUpdate::Reset);
+    let KubernetesUpdate::Node(node) = next().await else {
         panic!("a node")
     };
     assert_eq!(
@@ -508,16 +508,16 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
         ("gpu-1", Some(&4))
     );
     assert_eq!(node.provider_uuid, node.system_uuid);
-    assert_eq!(next().await, Update::Settled);
+    assert_eq!(next().await, KubernetesUpdate::Settled);
 
     scene
         .kube
         .restart_apiserver(Duration::from_secs(1))
         .await
         .unwrap();
-    while !matches!(next().await, Update::Lost { .. }) {}
-    while next().await != Update::Reset {}
-    while next().await != Update::Settled {}
+    while !matches!(next().await, KubernetesUpdate::Lost { .. }) {}
+    while next().await != KubernetesUpdate::Reset {}
+    while next().await != KubernetesUpdate::Settled {}
 
     // A Node that the selector matches no longer is as good as gone.
     let spare = Patch::Merge(json!({"metadata": {"labels": {"spare": ""}}}));
@@ -527,7 +527,7 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
         .await
         .unwrap();
     loop {
-        if let Update::NodeGone { name, uid } = next().await {
+        if let KubernetesUpdate::NodeGone { name, uid } = next().await {
             assert_eq!((name, uid), (scene.name.clone(), node.uid.clone()));
             break;
         }
@@ -579,7 +579,7 @@ async fn a_refusal_by_admission_carries_the_words_of_who_refuses() {
     );
     let report = scene.round().await;
     assert!(
-        matches!(&report.left[0].why, Why::Forbidden { said } if said.contains("the change freeze lasts until Monday")),
+        matches!(&report.left[0].why, PodPendingReason::Forbidden { said } if said.contains("the change freeze lasts until Monday")),
         "{report:?}"
     );
     bindings.delete("freeze", &DeleteParams::default()).await.unwrap();

@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail};
 use haulout::ids::VmUuid;
 use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
-use haulout::vsphere::update::{Roster, Update, VmKey};
+use haulout::vsphere::update::{VmKey, VsphereUpdate, WatchSet};
 use haulout::vsphere::updates;
 use hyper::Request;
 use hyper::body::Body as _;
@@ -481,9 +481,9 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
         Trust::CaBundle(watch.ca.clone()),
     ))?;
     let ours = (0..watch.ours).filter_map(|n| VmUuid::parse(&Crowd::uuid(n)));
-    let roster = Roster {
+    let roster = WatchSet {
         vms: Arc::new(ours.map(VmKey::Uuid).collect()),
-        ..Roster::default()
+        ..WatchSet::default()
     };
     let (_keep, roster) = watch::channel(roster);
     let (out, mut updates) = mpsc::channel(CHANNEL);
@@ -496,28 +496,28 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
         while updates.recv_many(&mut told, CHANNEL).await > 0 {
             for update in told.drain(..) {
                 match update {
-                    Update::Host(it) if it.moref.as_str() == host => entering = it.entering.is_some(),
-                    Update::Settled if !stands => {
+                    VsphereUpdate::Host(it) if it.moref.as_str() == host => entering = it.entering.is_some(),
+                    VsphereUpdate::Settled if !stands => {
                         stands = true;
                         known = entering;
                         say_ready(began);
                     }
-                    Update::Settled if known != entering => {
+                    VsphereUpdate::Settled if known != entering => {
                         known = entering;
                         say_entering(entering);
                     }
-                    Update::Lost { why } => bail!("the stream was lost: {why}"),
-                    Update::Host(_)
-                    | Update::Reset
-                    | Update::HostGone(_)
-                    | Update::Compute(_)
-                    | Update::ComputeGone(_)
-                    | Update::Vm(_)
-                    | Update::VmGone(_)
-                    | Update::Task(_)
-                    | Update::TaskGone(_)
-                    | Update::Found { .. }
-                    | Update::Settled => {}
+                    VsphereUpdate::Lost { why } => bail!("the stream was lost: {why}"),
+                    VsphereUpdate::Host(_)
+                    | VsphereUpdate::Reset
+                    | VsphereUpdate::HostGone(_)
+                    | VsphereUpdate::Compute(_)
+                    | VsphereUpdate::ComputeGone(_)
+                    | VsphereUpdate::Vm(_)
+                    | VsphereUpdate::VmGone(_)
+                    | VsphereUpdate::Task(_)
+                    | VsphereUpdate::TaskGone(_)
+                    | VsphereUpdate::Found { .. }
+                    | VsphereUpdate::Settled => {}
                 }
             }
         }

@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use haulout::cluster::update::{self as cluster, Marks, Node, Ready};
+use haulout::cluster::update::{self as cluster, NodeAnnotations, NodeFacts, ReadyCondition};
 use haulout::ids::{ComputeRef, DatastoreRef, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 use haulout::inventory::{Fact, Inventory};
-use haulout::vsphere::update::{Connection, Host, Passthrough, PciDevice, Power, Update, Vm, VmKey};
+use haulout::vsphere::update::{
+    Host, HostConnection, Passthrough, PciDevice, PowerState, Vm, VmKey, VsphereUpdate,
+};
 
 /// The PCI ids of an NVIDIA A40.
 const A40: (u16, u16) = (0x10de, 0x2235);
@@ -18,7 +20,7 @@ pub fn host(number: usize) -> Host {
         moref: HostRef::new(format!("host-{number}")),
         name: Some(format!("esx{number}.lab.invalid")),
         compute: Some(ComputeRef::new("domain-c1")),
-        connection: Some(Connection::Connected),
+        connection: Some(HostConnection::Connected),
         in_maintenance: Some(false),
         in_quarantine: Some(false),
         last_end: None,
@@ -34,21 +36,23 @@ pub fn host(number: usize) -> Host {
 
 /// Tells `inventory` of `hosts` hosts, and of `ours` nodes with their VMs.
 pub fn tell(inventory: &mut Inventory, hosts: usize, ours: usize) {
-    inventory.apply(Fact::Vsphere(Update::Reset));
-    inventory.apply(Fact::Cluster(cluster::Update::Reset));
+    inventory.apply(Fact::Vsphere(VsphereUpdate::Reset));
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Reset));
     for number in 0..hosts {
-        inventory.apply(Fact::Vsphere(Update::Host(host(number).into())));
+        inventory.apply(Fact::Vsphere(VsphereUpdate::Host(host(number).into())));
     }
     for number in 0..ours {
-        inventory.apply(Fact::Cluster(cluster::Update::Node(Box::new(node(number)))));
-        inventory.apply(Fact::Vsphere(Update::Vm(vm(number))));
-        inventory.apply(Fact::Vsphere(Update::Found {
+        inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node(
+            number,
+        )))));
+        inventory.apply(Fact::Vsphere(VsphereUpdate::Vm(vm(number))));
+        inventory.apply(Fact::Vsphere(VsphereUpdate::Found {
             key: VmKey::Uuid(uuid(number)),
             vms: BTreeSet::from([VmRef::new(format!("vm-{number}"))]),
         }));
     }
-    inventory.apply(Fact::Vsphere(Update::Settled));
-    inventory.apply(Fact::Cluster(cluster::Update::Settled));
+    inventory.apply(Fact::Vsphere(VsphereUpdate::Settled));
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Settled));
 }
 
 fn uuid(number: usize) -> VmUuid {
@@ -56,8 +60,8 @@ fn uuid(number: usize) -> VmUuid {
     VmUuid::parse(&text).unwrap()
 }
 
-fn node(number: usize) -> Node {
-    Node {
+fn node(number: usize) -> NodeFacts {
+    NodeFacts {
         name: NodeName::new(format!("gpu{number}")),
         uid: NodeUid::new(format!("uid-{number}")),
         resource_version: 10,
@@ -66,13 +70,13 @@ fn node(number: usize) -> Node {
         system_uuid: Some(uuid(number).swapped()),
         unschedulable: false,
         cordoned_by: None,
-        ready: Ready {
+        ready: ReadyCondition {
             is_true: true,
             heartbeat: None,
         },
         boot_id: None,
         gpus: BTreeMap::from([("nvidia.com/gpu".to_owned(), 1)]).into(),
-        marks: Marks::default(),
+        marks: NodeAnnotations::default(),
     }
 }
 
@@ -82,7 +86,7 @@ fn vm(number: usize) -> Vm {
         name: Some(format!("gpu{number}")),
         uuid: Some(uuid(number)),
         template: false,
-        power: Some(Power::On),
+        power: Some(PowerState::On),
         host: Some(HostRef::new(format!("host-{number}"))),
         tools_running: Some(true),
         question: None,

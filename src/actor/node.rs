@@ -7,14 +7,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::perform::{NotRecorded, Perform, Recorded, TRACEPARENT};
-use super::tell::{Tell, Told, Turn};
+use super::perform::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
+use super::tell::{NodeEvent, Observer, ReconcileOutcome};
 use crate::ids::NodeName;
 use crate::maintenance::clock::{Monotonic, Now, wall_after, whole_second};
 use crate::maintenance::decide::{Decision, Transition, decide};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::Sight;
+use crate::maintenance::observed::NodeSnapshot;
 use crate::maintenance::phase_stats::{StatsCollector, close};
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::WaitingOn;
@@ -44,11 +44,11 @@ const CONFLICTS_TOLD: u32 = 4;
 
 /// What every actor of a process shares.
 #[derive(Debug)]
-pub struct Shared<P> {
+pub struct ActorContext<P> {
     /// The way to the world.
     pub perform: P,
     /// Who is told what happens.
-    pub tell: Box<dyn Tell>,
+    pub tell: Box<dyn Observer>,
     /// The configured part of each decision.
     pub policy: Policy,
     /// The clocks that decisions are made by.
@@ -59,28 +59,28 @@ pub struct Shared<P> {
 #[derive(Debug)]
 pub struct NodeActor<P> {
     name: NodeName,
-    shared: Arc<Shared<P>>,
-    sights: watch::Receiver<Arc<Sight>>,
+    shared: Arc<ActorContext<P>>,
+    sights: watch::Receiver<Arc<NodeSnapshot>>,
     stop: CancellationToken,
     /// What this actor did and has not seen yet.
-    echo: Option<Echo>,
+    echo: Option<PendingWrite>,
     /// What was last told to be waited for, so that nothing is told twice.
     waited_on: Option<WaitingOn>,
     /// What this actor has seen of the phase that the node is in, for the history of the episode.
     stats: StatsCollector,
     /// How many writes in a row were refused.
     refused_writes: u32,
-    pace: Pace,
+    pace: WritePacer,
 }
 
 /// Bounds how often a node is written and acted on.
 #[derive(Debug)]
-struct Pace {
+struct WritePacer {
     left: u32,
     since: Instant,
 }
 
-impl Pace {
+impl WritePacer {
     /// Takes one; when there is one again, where there is none.
     fn take(&mut self, now: Instant) -> Result<(), Instant> {
         while self.left < BURST && now >= self.since + EARNED_EVERY {
@@ -97,24 +97,24 @@ impl Pace {
 
 /// Something this actor did itself, to be seen before it decides again.
 #[derive(Debug)]
-struct Echo {
-    of: Own,
+struct PendingWrite {
+    of: ActorState,
     until: Instant,
 }
 
 #[derive(Debug)]
-enum Own {
+enum ActorState {
     Write { resource_version: u64 },
     WriteElsewhere(Box<Record>),
     Try { kind: EffectKind, at: Monotonic },
 }
 
-impl<P: Perform> NodeActor<P> {
+impl<P: RunEffect> NodeActor<P> {
     /// An actor for `name` that goes by `sights` until `stop`.
     pub fn new(
         name: NodeName,
-        shared: Arc<Shared<P>>,
-        sights: watch::Receiver<Arc<Sight>>,
+        shared: Arc<ActorContext<P>>,
+        sights: watch::Receiver<Arc<NodeSnapshot>>,
         stop: CancellationToken,
     ) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl<P: Perform> NodeActor<P> {
             waited_on: None,
             stats: StatsCollector::default(),
             refused_writes: 0,
-            pace: Pace {
+            pace: WritePacer {
                 left: BURST,
                 since: Instant::now(),
             },
@@ -181,7 +181,12 @@ impl<P: Perform> NodeActor<P> {
         wake
     }
 
-    async fn carry_out(&mut self, decision: Decision, sight: &Sight, now: Now) -> (Turn, Instant) {
+    async fn carry_out(
+        &mut self,
+        decision: Decision,
+        sight: &NodeSnapshot,
+        now: Now,
+    ) -> (ReconcileOutcome, Instant) {
         let is_paced = match &decision {
             Decision::Record(_) => true,
             // Rounds have a pace of their own.
@@ -192,7 +197,7 @@ impl<P: Perform> NodeActor<P> {
             let pause = at.saturating_duration_since(Instant::now());
             let at_wall = whole_second(wall_after(now.wall, pause));
             self.waits(sight, &WaitingOn::WritePace { at: at_wall });
-            return (Turn::Waited, at);
+            return (ReconcileOutcome::Waited, at);
         }
         match decision {
             Decision::Record(transition) => self.record(sight, *transition, now).await,
@@ -202,7 +207,7 @@ impl<P: Perform> NodeActor<P> {
                 recheck,
             } => {
                 self.waits(sight, &waiting_on);
-                self.tell(Told::Asks {
+                self.tell(NodeEvent::Asks {
                     record: &sight.record,
                     effect: &effect,
                 });
@@ -212,28 +217,33 @@ impl<P: Perform> NodeActor<P> {
                     .perform
                     .perform(&self.name, &sight.record, &effect, now);
                 TRACEPARENT.scope(trace, performed).await;
-                let of = Own::Try {
+                let of = ActorState::Try {
                     kind: effect.kind(),
                     at: now.monotonic,
                 };
-                self.echo = Some(Echo {
+                self.echo = Some(PendingWrite {
                     of,
                     until: Instant::now() + OWN_ECHO,
                 });
-                (Turn::Acted, self.wake_at(recheck, now))
+                (ReconcileOutcome::Acted, self.wake_at(recheck, now))
             }
             Decision::Wait { waiting_on, recheck } => {
                 self.waits(sight, &waiting_on);
-                (Turn::Waited, self.wake_at(recheck, now))
+                (ReconcileOutcome::Waited, self.wake_at(recheck, now))
             }
             Decision::Rest => {
                 self.waited_on = None;
-                (Turn::Rested, self.wake_at(None, now))
+                (ReconcileOutcome::Rested, self.wake_at(None, now))
             }
         }
     }
 
-    async fn record(&mut self, sight: &Sight, mut transition: Transition, now: Now) -> (Turn, Instant) {
+    async fn record(
+        &mut self,
+        sight: &NodeSnapshot,
+        mut transition: Transition,
+        now: Now,
+    ) -> (ReconcileOutcome, Instant) {
         let node = sight.seen.node.as_ref();
         let stats = self.stats.of(&sight.record);
         let seen = &sight.seen;
@@ -259,19 +269,19 @@ impl<P: Perform> NodeActor<P> {
                     self.waited_on = None;
                 }
                 let wrote = (now.wall, (self.shared.clock)().wall);
-                self.tell(Told::Recorded {
+                self.tell(NodeEvent::Recorded {
                     node,
                     before: &before,
                     transition: &transition,
                     wrote,
                 });
                 let of = match recorded {
-                    Recorded::OnNode { resource_version } => Own::Write { resource_version },
-                    Recorded::Elsewhere => Own::WriteElsewhere(Box::new(transition.record.clone())),
+                    Recorded::OnNode { resource_version } => ActorState::Write { resource_version },
+                    Recorded::Elsewhere => ActorState::WriteElsewhere(Box::new(transition.record.clone())),
                 };
                 let until = Instant::now() + OWN_ECHO;
-                self.echo = Some(Echo { of, until });
-                (Turn::Recorded, until)
+                self.echo = Some(PendingWrite { of, until });
+                (ReconcileOutcome::Recorded, until)
             }
             Err(NotRecorded::Outdated) => {
                 // The Node has been read anew and is looked at again at once. One whose writes are always a conflict is not
@@ -286,24 +296,24 @@ impl<P: Perform> NodeActor<P> {
                         "each of {} writes was a conflict with another version of the Node; trying again in {pause:?}",
                         self.refused_writes
                     );
-                    self.tell(Told::NotRecorded {
+                    self.tell(NodeEvent::NotRecorded {
                         before: &sight.record,
                         transition: &transition,
                         said: &said,
                     });
                 }
-                (Turn::Outdated, Instant::now() + pause)
+                (ReconcileOutcome::Outdated, Instant::now() + pause)
             }
             Err(NotRecorded::Refused(said)) => {
                 self.refused_writes = self.refused_writes.saturating_add(1);
                 let pause = self.shared.policy.backoff(self.refused_writes);
                 let said = format!("{said}; trying again in {pause:?}");
-                self.tell(Told::NotRecorded {
+                self.tell(NodeEvent::NotRecorded {
                     before: &sight.record,
                     transition: &transition,
                     said: &said,
                 });
-                (Turn::Refused, Instant::now() + pause)
+                (ReconcileOutcome::Refused, Instant::now() + pause)
             }
         }
     }
@@ -314,9 +324,9 @@ impl<P: Perform> NodeActor<P> {
     }
 
     /// Tells what the node waits for, once each time it changes.
-    fn waits(&mut self, sight: &Sight, on: &WaitingOn) {
+    fn waits(&mut self, sight: &NodeSnapshot, on: &WaitingOn) {
         if self.waited_on.as_ref() != Some(on) {
-            self.tell(Told::Waits {
+            self.tell(NodeEvent::Waits {
                 node: sight.seen.node.as_ref(),
                 record: &sight.record,
                 on,
@@ -325,7 +335,7 @@ impl<P: Perform> NodeActor<P> {
         }
     }
 
-    fn tell(&self, told: Told<'_>) {
+    fn tell(&self, told: NodeEvent<'_>) {
         self.shared.tell.tell(&self.name, told);
     }
 }
@@ -335,8 +345,8 @@ fn traceparent(record: &Record) -> Option<Arc<str>> {
     record.episode().map(|episode| episode.traceparent.clone())
 }
 
-impl Own {
-    fn is_seen(&self, sight: &Sight) -> bool {
+impl ActorState {
+    fn is_seen(&self, sight: &NodeSnapshot) -> bool {
         match self {
             Self::Write { resource_version } => sight
                 .seen

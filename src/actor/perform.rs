@@ -8,7 +8,7 @@ use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::NodeSeen;
+use crate::maintenance::observed::ObservedNode;
 
 tokio::task_local! {
     /// The traceparent of the episode that a method is called for. It reaches the headers of the calls and nothing else,
@@ -19,13 +19,13 @@ tokio::task_local! {
 /// Does what was decided.
 ///
 /// Both methods keep deadlines of their own and come back; what they bring about comes as facts. They may be repeated.
-pub trait Perform: Send + Sync + 'static {
+pub trait RunEffect: Send + Sync + 'static {
     /// Writes `transition` to the Node in one PATCH, if the Node is still as `node` saw it; or, where the Node is gone, to
     /// the copy of its record.
     fn record(
         &self,
         name: &NodeName,
-        node: Option<&NodeSeen>,
+        node: Option<&ObservedNode>,
         before: &Record,
         transition: &Transition,
         now: Now,

@@ -9,10 +9,10 @@ use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use super::node::{NodeActor, Shared};
-use super::perform::Perform;
+use super::node::{ActorContext, NodeActor};
+use super::perform::RunEffect;
 use crate::ids::NodeName;
-use crate::maintenance::observed::{Pictures, Sight};
+use crate::maintenance::observed::{NodeSnapshot, SnapshotBatch};
 
 /// How long the actors get to end when the house closes. They stop at their next await; more time would only hide one
 /// that does not.
@@ -24,7 +24,7 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// The actors of all nodes.
 #[derive(Debug)]
 pub struct Supervisor<P> {
-    shared: Arc<Shared<P>>,
+    shared: Arc<ActorContext<P>>,
     handles: BTreeMap<NodeName, Handle>,
     actors: JoinSet<()>,
     names: HashMap<Id, NodeName>,
@@ -35,13 +35,13 @@ pub struct Supervisor<P> {
 #[derive(Debug)]
 struct Handle {
     task: Id,
-    sights: watch::Sender<Arc<Sight>>,
+    sights: watch::Sender<Arc<NodeSnapshot>>,
     stop: CancellationToken,
 }
 
-impl<P: Perform> Supervisor<P> {
+impl<P: RunEffect> Supervisor<P> {
     /// A supervisor without actors.
-    pub fn new(shared: Shared<P>, stop: &CancellationToken) -> Self {
+    pub fn new(shared: ActorContext<P>, stop: &CancellationToken) -> Self {
         Self {
             shared: Arc::new(shared),
             handles: BTreeMap::new(),
@@ -52,7 +52,7 @@ impl<P: Perform> Supervisor<P> {
     }
 
     /// Hands each node's actor its sight, starts actors for nodes that have none, and ends those of nodes that are gone.
-    pub fn show(&mut self, pictures: Pictures) {
+    pub fn show(&mut self, pictures: SnapshotBatch) {
         self.handles.retain(|name, handle| {
             let stays = pictures.keeps(name);
             if !stays {
@@ -116,7 +116,7 @@ impl<P: Perform> Supervisor<P> {
         }
     }
 
-    fn start(&mut self, name: NodeName, sight: Arc<Sight>, pause: Duration) {
+    fn start(&mut self, name: NodeName, sight: Arc<NodeSnapshot>, pause: Duration) {
         let (sender, receiver) = watch::channel(sight);
         let stop = self.stop.child_token();
         let actor = NodeActor::new(name.clone(), Arc::clone(&self.shared), receiver, stop.clone());

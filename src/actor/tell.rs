@@ -8,16 +8,16 @@ use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::NodeSeen;
+use crate::maintenance::observed::ObservedNode;
 use crate::maintenance::waiting::WaitingOn;
 
 /// One thing to tell of a node. It is the decision itself, so that no two listeners can disagree about what happened.
 #[derive(Clone, Copy, Debug)]
-pub enum Told<'a> {
+pub enum NodeEvent<'a> {
     /// A change of record stands on the Node.
     Recorded {
         /// The Node as it was decided on; `None` when it is gone, and the record stands on its copy.
-        node: Option<&'a NodeSeen>,
+        node: Option<&'a ObservedNode>,
         /// What stood there before, with what the change ends in its history.
         before: &'a Record,
         /// What stands there, and what became of the cordon.
@@ -44,7 +44,7 @@ pub enum Told<'a> {
     /// The node waits, and for something else than before.
     Waits {
         /// The Node, `None` when the object is gone.
-        node: Option<&'a NodeSeen>,
+        node: Option<&'a ObservedNode>,
         /// What stands on the Node.
         record: &'a Record,
         /// For what.
@@ -54,7 +54,7 @@ pub enum Told<'a> {
 
 /// What one turn of an actor came to: it looked, decided, and did at most one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum ReconcileOutcome {
     /// There is nothing to do for the node.
     Rested,
     /// The node waits for something.
@@ -71,12 +71,12 @@ pub enum Turn {
 
 /// Listens. It is called between two steps of an actor, so it must not wait: whoever has something slow to do hands it
 /// on, and lets go of it rather than hold the actor up.
-pub trait Tell: std::fmt::Debug + Send + Sync + 'static {
+pub trait Observer: std::fmt::Debug + Send + Sync + 'static {
     /// Takes what is told of `node`.
-    fn tell(&self, node: &NodeName, told: Told<'_>);
+    fn tell(&self, node: &NodeName, told: NodeEvent<'_>);
 
     /// Takes what a turn of an actor came to, and how long it took.
-    fn turned(&self, _turn: Turn, _took: Duration) {}
+    fn turned(&self, _turn: ReconcileOutcome, _took: Duration) {}
 
     /// The actor of `node` has ended: nothing more is told of it until another one begins.
     fn gone(&self, _node: &NodeName) {}

@@ -19,7 +19,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// What the checks go by.
 #[derive(Debug)]
 pub struct Health {
-    signs: Mutex<Signs>,
+    signs: Mutex<HealthState>,
     /// Whether vCenter has told its complete set.
     hears_vcenter: watch::Sender<bool>,
     /// Whether it has, or answered the latest probe.
@@ -27,7 +27,7 @@ pub struct Health {
 }
 
 #[derive(Debug)]
-struct Signs {
+struct HealthState {
     hub_turned: Instant,
     vcenter: Result<(), String>,
     /// Whether vCenter answered the latest probe, where there was one.
@@ -41,7 +41,7 @@ struct Signs {
 
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct HealthCheck {
     /// What is looked at.
     pub name: &'static str,
     /// Why it fails, if it does.
@@ -54,7 +54,7 @@ impl Health {
     /// The health of a process that begins at this moment and has heard nobody.
     pub fn of_a_beginner() -> Self {
         let unheard = |who: &str| Err(format!("{who} has not told its complete set yet"));
-        let signs = Signs {
+        let signs = HealthState {
             hub_turned: Instant::now(),
             vcenter: unheard("vCenter"),
             probe: None,
@@ -134,11 +134,11 @@ impl Health {
     }
 
     /// Whether the controller lives: a restart would help where it does not. Whether vCenter answers is no part of it.
-    pub fn live(&self) -> Vec<Check> {
+    pub fn live(&self) -> Vec<HealthCheck> {
         let silent = self.signs().hub_turned.elapsed();
         let fails =
             (silent > SILENCE_MAX).then(|| format!("the hub has not turned for {} s", silent.as_secs()));
-        vec![Check {
+        vec![HealthCheck {
             name: "hub",
             fails,
             says: None,
@@ -147,7 +147,7 @@ impl Health {
 
     /// Whether the controller knows enough to decide. Whether it leads is told and is no part of it: a standby that has
     /// heard Kubernetes and reaches vCenter is ready to take over, and a rollout that waited for it to lead would wait for ever.
-    pub fn ready(&self) -> Vec<Check> {
+    pub fn ready(&self) -> Vec<HealthCheck> {
         let mut checks = self.live();
         let signs = self.signs();
         let unasked = Err("vCenter has not been asked yet".to_owned());
@@ -158,21 +158,21 @@ impl Health {
         };
         for (name, heard) in [("vcenter", vcenter), ("kubernetes", &signs.kubernetes)] {
             let fails = heard.as_ref().err().cloned();
-            checks.push(Check {
+            checks.push(HealthCheck {
                 name,
                 fails,
                 says: None,
             });
         }
         if let Some(who) = &signs.leadership {
-            checks.push(Check {
+            checks.push(HealthCheck {
                 name: "leadership",
                 fails: None,
                 says: Some(who.clone()),
             });
         }
         for (part, reason) in &signs.degraded {
-            checks.push(Check {
+            checks.push(HealthCheck {
                 name: part.name(),
                 fails: None,
                 says: Some(format!("degraded: {reason}")),
@@ -181,7 +181,7 @@ impl Health {
         checks
     }
 
-    fn signs(&self) -> MutexGuard<'_, Signs> {
+    fn signs(&self) -> MutexGuard<'_, HealthState> {
         // Every change of it is whole, whatever panicked meanwhile.
         self.signs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,7 +195,7 @@ fn set(sender: &watch::Sender<bool>, value: bool) {
 mod tests {
     use super::*;
 
-    fn failing(checks: &[Check]) -> Vec<&'static str> {
+    fn failing(checks: &[HealthCheck]) -> Vec<&'static str> {
         let failing = checks.iter().filter(|check| check.fails.is_some());
         failing.map(|check| check.name).collect()
     }

@@ -20,16 +20,16 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::connections::Limits;
-use super::{NoPort, Server, bind};
-use crate::actor::tell::{Tell, Told};
-use crate::cluster::update::{Maintenance, Role};
+use super::{HttpServer, NoPort, bind};
+use crate::actor::tell::{NodeEvent, Observer};
+use crate::cluster::update::{NodeMaintenanceFacts, NodeMaintenanceRole};
 use crate::ids::{HostRef, NodeName};
 use crate::maintenance::observed::HostState;
-use crate::nodemaintenance::objects::Objects;
+use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::NodeStatuses;
 use crate::telemetry::link::Links;
-use known::Known;
-use view::{EpisodePage, Leadership, NodePage, Overview};
+use known::PageState;
+use view::{EpisodePage, NodePage, Overview, PageLeadership};
 
 /// Room for the listeners, and for half as many who ask meanwhile.
 const LIMITS: Limits = Limits {
@@ -52,29 +52,29 @@ pub struct About {
 
 /// Looks on, and answers with what it saw.
 #[derive(Debug)]
-pub struct Status {
+pub struct StatusPage {
     about: About,
     /// Where ended episodes are known; `None` where no NodeMaintenance is kept.
-    objects: Option<Arc<Objects>>,
+    objects: Option<Arc<StatusReconciler>>,
     clock: fn() -> Timestamp,
-    known: Mutex<Known>,
+    known: Mutex<PageState>,
     /// Counts the changes.
     changes: watch::Sender<u64>,
     /// The latest overview: whoever asks in the same second about the same picture gets the same bytes.
-    drawn: Mutex<Option<Drawn>>,
+    drawn: Mutex<Option<RenderedPage>>,
     /// The same as JSON.
-    drawn_json: Mutex<Option<Drawn>>,
+    drawn_json: Mutex<Option<RenderedPage>>,
 }
 
 #[derive(Debug)]
-struct Drawn {
+struct RenderedPage {
     of: (u64, i64),
     page: Bytes,
 }
 
 /// The bytes that were drawn of `of`, or new ones by `draw`.
 fn cached<E>(
-    drawn: &Mutex<Option<Drawn>>,
+    drawn: &Mutex<Option<RenderedPage>>,
     of: (u64, i64),
     draw: impl FnOnce() -> Result<String, E>,
 ) -> Result<Bytes, E> {
@@ -83,16 +83,16 @@ fn cached<E>(
         return Ok(drawn.page.clone());
     }
     let page = Bytes::from(draw()?);
-    *drawn = Some(Drawn {
+    *drawn = Some(RenderedPage {
         of,
         page: page.clone(),
     });
     Ok(page)
 }
 
-impl Status {
+impl StatusPage {
     /// A page that knows nothing yet. Ended episodes are read from `objects`.
-    pub fn new(about: About, objects: Option<Arc<Objects>>, clock: fn() -> Timestamp) -> Self {
+    pub fn new(about: About, objects: Option<Arc<StatusReconciler>>, clock: fn() -> Timestamp) -> Self {
         Self {
             about,
             objects,
@@ -134,7 +134,7 @@ impl Status {
     }
 
     /// Takes which replica acts. Until it is told otherwise, this one does.
-    pub fn leadership(&self, leadership: Leadership) {
+    pub fn leadership(&self, leadership: PageLeadership) {
         let is_changed = known::set(&mut self.known().leadership, leadership);
         self.tell_if(is_changed);
     }
@@ -178,10 +178,10 @@ impl Status {
     }
 
     /// The objects of episodes that are wanted, the newest first.
-    fn history(&self, is_wanted: impl Fn(&Maintenance) -> bool) -> Vec<Maintenance> {
-        let is_episode = |object: &Maintenance| match object.role {
-            Role::Episode { .. } => is_wanted(object),
-            Role::Request(_) => false,
+    fn history(&self, is_wanted: impl Fn(&NodeMaintenanceFacts) -> bool) -> Vec<NodeMaintenanceFacts> {
+        let is_episode = |object: &NodeMaintenanceFacts| match object.role {
+            NodeMaintenanceRole::Episode { .. } => is_wanted(object),
+            NodeMaintenanceRole::Request(_) => false,
         };
         let objects = self.objects.as_ref();
         objects.map_or_else(Vec::new, |objects| objects.newest(HISTORY, is_episode))
@@ -194,14 +194,14 @@ impl Status {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, PageState> {
         // Every change of it is whole, whatever panicked meanwhile.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Tell for Arc<Status> {
-    fn tell(&self, node: &NodeName, told: Told<'_>) {
+impl Observer for Arc<StatusPage> {
+    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
         let now = (self.clock)();
         let is_changed = self.known().told(node, told, now);
         self.tell_if(is_changed);
@@ -215,8 +215,8 @@ impl Tell for Arc<Status> {
 pub async fn server(
     setting: &'static str,
     address: SocketAddr,
-    status: Arc<Status>,
-) -> Result<Server, NoPort> {
+    status: Arc<StatusPage>,
+) -> Result<HttpServer, NoPort> {
     bind("the status page", setting, address, serve::router(status), LIMITS).await
 }
 

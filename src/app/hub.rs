@@ -9,17 +9,17 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::onlookers::Onlookers;
-use crate::actor::perform::Perform;
+use super::onlookers::Observers;
+use crate::actor::perform::RunEffect;
 use crate::actor::supervisor::Supervisor;
 use crate::admin::health::PULSE;
-use crate::cluster::lease::Standing;
+use crate::cluster::lease::ElectionStatus;
 use crate::cluster::update as cluster;
 use crate::ids::NodeName;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::clock::{Deadline, Now, whole_second};
-use crate::maintenance::finding::Finding;
-use crate::maintenance::observed::Lead;
+use crate::maintenance::finding::EffectReport;
+use crate::maintenance::observed::LeadershipTerm;
 use crate::vsphere::update as vsphere;
 
 /// The most facts that are folded in before the actors are shown a picture. An initial set of 2,500 hosts comes as as
@@ -38,17 +38,17 @@ const REST_MAX: Duration = Duration::from_secs(1);
 
 /// What comes into the hub.
 #[derive(Debug)]
-pub(super) struct Inbox {
-    pub(super) vsphere: mpsc::Receiver<vsphere::Update>,
-    pub(super) cluster: mpsc::Receiver<cluster::Update>,
-    pub(super) findings: mpsc::Receiver<Finding>,
-    pub(super) standing: watch::Receiver<Standing>,
+pub(super) struct EventSources {
+    pub(super) vsphere: mpsc::Receiver<vsphere::VsphereUpdate>,
+    pub(super) cluster: mpsc::Receiver<cluster::KubernetesUpdate>,
+    pub(super) findings: mpsc::Receiver<EffectReport>,
+    pub(super) standing: watch::Receiver<ElectionStatus>,
 }
 
 /// What the hub asks the streams to follow.
 #[derive(Debug)]
-pub(super) struct Interest {
-    pub(super) roster: watch::Sender<vsphere::Roster>,
+pub(super) struct Subscriptions {
+    pub(super) roster: watch::Sender<vsphere::WatchSet>,
     pub(super) draining: watch::Sender<BTreeSet<NodeName>>,
     pub(super) holding: watch::Sender<BTreeSet<cluster::Budget>>,
     /// Nodes with an open episode that the selector does not match any more.
@@ -56,16 +56,16 @@ pub(super) struct Interest {
 }
 
 /// Runs until `stop`, or until a stream has ended for good, which none does before `stop`.
-pub(super) async fn run<P: Perform>(
-    mut inbox: Inbox,
-    interest: Interest,
+pub(super) async fn run<P: RunEffect>(
+    mut inbox: EventSources,
+    interest: Subscriptions,
     mut inventory: Inventory,
     mut supervisor: Supervisor<P>,
-    onlookers: Onlookers,
+    onlookers: Observers,
     clock: fn() -> Now,
     stop: CancellationToken,
 ) {
-    let mut heard = Heard::default();
+    let mut heard = SourceLog::default();
     let mut leads = take_standing(
         &inbox.standing.borrow_and_update(),
         None,
@@ -169,10 +169,10 @@ fn rest(begun: Instant) -> Option<Instant> {
 /// Takes how the election stands, and gives the epoch under which this replica leads. One that led before and does not
 /// now has its gate shut, and ends.
 fn take_standing(
-    standing: &Standing,
+    standing: &ElectionStatus,
     led: Option<u64>,
     inventory: &mut Inventory,
-    onlookers: &Onlookers,
+    onlookers: &Observers,
     clock: fn() -> Now,
 ) -> Option<u64> {
     onlookers.stand(standing);
@@ -181,7 +181,7 @@ fn take_standing(
         let now = clock();
         inventory.tick(now);
         let acts_from = now.after(lead.quarantine);
-        inventory.leads(Lead {
+        inventory.leads(LeadershipTerm {
             epoch: lead.epoch,
             acts_from: (!lead.quarantine.is_zero()).then_some(Deadline {
                 at: acts_from.monotonic,
@@ -192,7 +192,7 @@ fn take_standing(
     leads
 }
 
-impl Inbox {
+impl EventSources {
     fn try_next(&mut self) -> Option<Fact> {
         None.or_else(|| self.findings.try_recv().ok().map(Fact::Finding))
             .or_else(|| self.cluster.try_recv().ok().map(Fact::Cluster))
@@ -212,18 +212,20 @@ fn set<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
 
 /// Says once each time when a world is heard, and when it falls silent.
 #[derive(Debug, Default)]
-struct Heard {
+struct SourceLog {
     vcenter: Option<bool>,
     kubernetes: Option<bool>,
 }
 
-impl Heard {
+impl SourceLog {
     fn note(&mut self, fact: &Fact) {
         let (standing, who, why) = match fact {
-            Fact::Vsphere(vsphere::Update::Settled) => (&mut self.vcenter, "vCenter", None),
-            Fact::Vsphere(vsphere::Update::Lost { why }) => (&mut self.vcenter, "vCenter", Some(why)),
-            Fact::Cluster(cluster::Update::Settled) => (&mut self.kubernetes, "Kubernetes", None),
-            Fact::Cluster(cluster::Update::Lost { why }) => (&mut self.kubernetes, "Kubernetes", Some(why)),
+            Fact::Vsphere(vsphere::VsphereUpdate::Settled) => (&mut self.vcenter, "vCenter", None),
+            Fact::Vsphere(vsphere::VsphereUpdate::Lost { why }) => (&mut self.vcenter, "vCenter", Some(why)),
+            Fact::Cluster(cluster::KubernetesUpdate::Settled) => (&mut self.kubernetes, "Kubernetes", None),
+            Fact::Cluster(cluster::KubernetesUpdate::Lost { why }) => {
+                (&mut self.kubernetes, "Kubernetes", Some(why))
+            }
             Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => return,
         };
         let is_heard = why.is_none();

@@ -8,39 +8,39 @@ use jiff::Timestamp;
 use tracing::{info, warn};
 
 use crate::admin::health::Health;
-use crate::admin::status::Status;
-use crate::admin::status::view::Leadership;
-use crate::cluster::lease::Standing;
+use crate::admin::status::StatusPage;
+use crate::admin::status::view::PageLeadership;
+use crate::cluster::lease::ElectionStatus;
 use crate::cluster::update as cluster;
 use crate::executor::OnEvictions;
 use crate::inventory::{Fact, Inventory};
-use crate::maintenance::observed::Pictures;
-use crate::nodemaintenance::objects::Objects;
+use crate::maintenance::observed::SnapshotBatch;
+use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::NodeStatuses;
 use crate::telemetry::metrics::{Degraded, Metrics};
 use crate::telemetry::trace::Traces;
-use crate::vsphere::client::{Came, OnAnswer};
-use crate::vsphere::update::Update;
+use crate::vsphere::client::{CallOutcome, OnCall};
+use crate::vsphere::update::VsphereUpdate;
 
 /// The method whose answer says that vCenter was asked for updates, and had some or none.
 const LONG_POLL: &str = "WaitForUpdatesEx";
 
 /// Those who look on.
 #[derive(Clone, Debug)]
-pub(super) struct Onlookers {
+pub(super) struct Observers {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     /// Where NodeMaintenance objects are kept.
-    pub(super) objects: Option<Arc<Objects>>,
+    pub(super) objects: Option<Arc<StatusReconciler>>,
     /// What the status page knows, where there is one.
-    pub(super) status: Option<Arc<Status>>,
+    pub(super) status: Option<Arc<StatusPage>>,
     /// The Lease's name, where there is an election.
     pub(super) lease: Option<String>,
     /// Where the environment names a collector.
     pub(super) traces: Option<Arc<Traces>>,
 }
 
-impl Onlookers {
+impl Observers {
     pub(super) fn of(lease: Option<String>) -> Self {
         Self {
             metrics: Arc::new(Metrics::at_zero()),
@@ -53,7 +53,7 @@ impl Onlookers {
     }
 
     /// Looks at how the election stands.
-    pub(super) fn stand(&self, standing: &Standing) {
+    pub(super) fn stand(&self, standing: &ElectionStatus) {
         let Some(lease) = &self.lease else { return };
         self.metrics.leads(lease, standing.lead.is_some());
         let who = match (&standing.lead, &standing.leader) {
@@ -68,8 +68,8 @@ impl Onlookers {
         self.health.leadership(who, standing.lead.is_none());
         if let Some(status) = &self.status {
             status.leadership(match &standing.lead {
-                Some(_) => Leadership::Leads,
-                None => Leadership::StandsBy {
+                Some(_) => PageLeadership::Leads,
+                None => PageLeadership::StandsBy {
                     leader: standing.leader.clone(),
                 },
             });
@@ -79,26 +79,26 @@ impl Onlookers {
     /// Looks on while the hub folds `fact` in.
     pub(super) fn note(&self, fact: &Fact) {
         match fact {
-            Fact::Vsphere(Update::Settled) => {
+            Fact::Vsphere(VsphereUpdate::Settled) => {
                 self.metrics.vcenter_is(true);
                 self.vcenter(Ok(()));
             }
-            Fact::Vsphere(Update::Reset) => {
+            Fact::Vsphere(VsphereUpdate::Reset) => {
                 self.metrics.vcenter_is(true);
                 let why = "vCenter is telling its whole set anew";
                 self.vcenter(Err(why.to_owned()));
             }
-            Fact::Vsphere(Update::Lost { why }) => {
+            Fact::Vsphere(VsphereUpdate::Lost { why }) => {
                 self.metrics.vcenter_is(false);
                 self.vcenter(Err(why.clone()));
             }
-            Fact::Cluster(cluster::Update::Settled) => self.kubernetes(Ok(())),
-            Fact::Cluster(cluster::Update::Reset) => {
+            Fact::Cluster(cluster::KubernetesUpdate::Settled) => self.kubernetes(Ok(())),
+            Fact::Cluster(cluster::KubernetesUpdate::Reset) => {
                 let why = "the kube-apiserver is listing the Nodes anew";
                 self.kubernetes(Err(why.to_owned()));
             }
-            Fact::Cluster(cluster::Update::Lost { why }) => self.kubernetes(Err(why.clone())),
-            Fact::Cluster(cluster::Update::Maintenances(update)) => {
+            Fact::Cluster(cluster::KubernetesUpdate::Lost { why }) => self.kubernetes(Err(why.clone())),
+            Fact::Cluster(cluster::KubernetesUpdate::Maintenances(update)) => {
                 if let Some(objects) = &self.objects {
                     objects.told(update);
                 }
@@ -131,7 +131,7 @@ impl Onlookers {
     }
 
     /// Looks at what actors are about to be shown, and at the inventory that it comes from.
-    pub(super) fn show(&self, pictures: &Pictures, inventory: &Inventory) {
+    pub(super) fn show(&self, pictures: &SnapshotBatch, inventory: &Inventory) {
         let statuses = NodeStatuses::of(pictures);
         self.metrics.show(&statuses);
         if let Some(objects) = &self.objects {
@@ -187,7 +187,7 @@ impl Onlookers {
         if self.objects.is_none() && self.status.is_none() {
             return;
         }
-        let statuses = NodeStatuses::of(&Pictures::all(inventory.looks()));
+        let statuses = NodeStatuses::of(&SnapshotBatch::all(inventory.looks()));
         if let Some(objects) = &self.objects {
             objects.show(&statuses);
         }
@@ -197,17 +197,17 @@ impl Onlookers {
     }
 
     /// Listens to the calls to vCenter.
-    pub(super) fn on_answer(&self, clock: fn() -> Timestamp) -> OnAnswer {
+    pub(super) fn on_answer(&self, clock: fn() -> Timestamp) -> OnCall {
         let metrics = Arc::clone(&self.metrics);
-        OnAnswer::tell(move |method, came, took| {
+        OnCall::tell(move |method, came, took| {
             let code = match came {
-                Came::Returned => "ok",
-                Came::Fault => "fault",
-                Came::Nothing => "no_answer",
-                Came::Unreadable => "unreadable",
+                CallOutcome::Returned => "ok",
+                CallOutcome::Fault => "fault",
+                CallOutcome::Nothing => "no_answer",
+                CallOutcome::Unreadable => "unreadable",
             };
             metrics.vcenter_called(method, code, took);
-            if method == LONG_POLL && came == Came::Returned {
+            if method == LONG_POLL && came == CallOutcome::Returned {
                 metrics.vcenter_answered(clock());
             }
         })

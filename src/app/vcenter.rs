@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::admin::health::Health;
-use crate::cluster::lease::{LoginNote, RefusedLogin, Standing};
+use crate::cluster::lease::{ElectionStatus, LoginNote, RefusedLogin};
 use crate::telemetry::metrics::Metrics;
 use crate::vsphere::client::{LoginOutcome, OnLogin, Vcenter};
-use crate::vsphere::update::{Roster, Update};
+use crate::vsphere::update::{VsphereUpdate, WatchSet};
 use crate::vsphere::updates;
 
 /// How often vCenter is asked whether it answers while no stream stands: several times within the 30 s after which a leader
@@ -22,10 +22,10 @@ const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// Waits until this replica leads, then logs in and follows vCenter until `stop`.
 pub(super) async fn follow(
     vcenter: Vcenter,
-    standing: watch::Receiver<Standing>,
+    standing: watch::Receiver<ElectionStatus>,
     clock: fn() -> Timestamp,
-    roster: watch::Receiver<Roster>,
-    out: mpsc::Sender<Update>,
+    roster: watch::Receiver<WatchSet>,
+    out: mpsc::Sender<VsphereUpdate>,
     stop: CancellationToken,
 ) {
     let leads = stand_by(&vcenter, standing, clock);
@@ -39,10 +39,14 @@ pub(super) async fn follow(
 
 /// Ends when this replica leads. Until then what the Lease says of a refused login is noted as it changes: credentials that
 /// change after that are known to be others.
-async fn stand_by(vcenter: &Vcenter, mut standing: watch::Receiver<Standing>, clock: fn() -> Timestamp) {
+async fn stand_by(
+    vcenter: &Vcenter,
+    mut standing: watch::Receiver<ElectionStatus>,
+    clock: fn() -> Timestamp,
+) {
     let mut noted: Option<RefusedLogin> = None;
     loop {
-        let Standing { lead, refused, .. } = standing.borrow_and_update().clone();
+        let ElectionStatus { lead, refused, .. } = standing.borrow_and_update().clone();
         if refused != noted {
             match &refused {
                 Some(refused) => vcenter.login_was_refused(&refused.user, refused.ago(clock())),

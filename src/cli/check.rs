@@ -3,8 +3,8 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
-use super::out::{Out, Paint, Tone};
-use super::picture::Picture;
+use super::out::{Output, Paint, Tone};
+use super::picture::ClusterView;
 use super::show::{self, Items};
 use super::verbs::SEE_TO_IT;
 use super::{CheckArgs, Format};
@@ -18,7 +18,7 @@ use crate::config::{Config, LeaderElection, without_password};
 use crate::ids::NodeName;
 use crate::inventory::Forecast;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{PowerSeen, VmSeen};
+use crate::maintenance::observed::{BoundVm, ObservedPower};
 use crate::maintenance::waiting::ParkReason;
 use crate::nodemaintenance;
 use crate::vsphere::privileges::{Entity, NEEDED, On};
@@ -26,9 +26,9 @@ use crate::vsphere::privileges::{Entity, NEEDED, On};
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Check {
+pub(super) struct CheckResult {
     pub(super) section: &'static str,
-    pub(super) mark: Mark,
+    pub(super) mark: CheckMark,
     pub(super) what: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hint: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct Check {
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Mark {
+pub(super) enum CheckMark {
     /// As it ought to be.
     Good,
     /// Haulout works, and something is missing or will hold it up.
@@ -49,7 +49,7 @@ pub(super) enum Mark {
 /// What has been found so far in one section.
 struct Section {
     name: &'static str,
-    checks: Vec<Check>,
+    checks: Vec<CheckResult>,
 }
 
 impl Section {
@@ -61,19 +61,19 @@ impl Section {
     }
 
     fn good(&mut self, what: impl Into<String>) {
-        self.add(Mark::Good, what.into(), None);
+        self.add(CheckMark::Good, what.into(), None);
     }
 
     fn warn(&mut self, what: impl Into<String>, hint: &str) {
-        self.add(Mark::Warning, what.into(), Some(hint));
+        self.add(CheckMark::Warning, what.into(), Some(hint));
     }
 
     fn missing(&mut self, what: impl Into<String>, hint: &str) {
-        self.add(Mark::Missing, what.into(), Some(hint));
+        self.add(CheckMark::Missing, what.into(), Some(hint));
     }
 
-    fn add(&mut self, mark: Mark, what: String, hint: Option<&str>) {
-        self.checks.push(Check {
+    fn add(&mut self, mark: CheckMark, what: String, hint: Option<&str>) {
+        self.checks.push(CheckResult {
             section: self.name,
             mark,
             what,
@@ -83,7 +83,7 @@ impl Section {
 }
 
 /// `check`.
-pub(super) async fn perform(args: CheckArgs, out: Out) -> anyhow::Result<u8> {
+pub(super) async fn perform(args: CheckArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
     let (checks, picture) = match connect_by(&(&args.access).into()).await {
         Ok(client) => all(&config, client).await,
@@ -104,12 +104,12 @@ pub(super) async fn perform(args: CheckArgs, out: Out) -> anyhow::Result<u8> {
         Some(text) => out.result(&text)?,
         None => out.result(&render(&checks, format == Format::Wide, out.paint()))?,
     }
-    let is_missing = checks.iter().any(|check| check.mark == Mark::Missing);
+    let is_missing = checks.iter().any(|check| check.mark == CheckMark::Missing);
     Ok(if is_missing { SEE_TO_IT } else { 0 })
 }
 
 /// All checks, and the picture they were made by where there was one.
-pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<Check>, Option<Picture>) {
+pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Option<ClusterView>) {
     let (mut checks, is_readable) = kubernetes(config, &client).await;
     if !is_readable {
         // Which VMs count follows from the Nodes; what would be said of vCenter would be about Kubernetes.
@@ -131,7 +131,7 @@ pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<Check>, O
 }
 
 /// What is to be said of Kubernetes, and whether the Nodes can be read.
-async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<Check>, bool) {
+async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>, bool) {
     let mut section = Section::new("Kubernetes");
     match look::version(client).await {
         Ok(version) => section.good(format!("the kube-apiserver answers ({version})")),
@@ -223,7 +223,7 @@ async fn definition(client: &kube::Client, section: &mut Section) {
     }
 }
 
-async fn vcenter(config: &Config, client: kube::Client) -> (Vec<Check>, Option<Picture>) {
+async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Option<ClusterView>) {
     let mut section = Section::new("vCenter");
     let name = without_password(&config.vcenter_host);
     if !config.verifies_tls() {
@@ -232,7 +232,7 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<Check>, Option<P
             "set VCENTER_CA_BUNDLE and take VCENTER_TLS_VERIFY=false away",
         );
     }
-    let picture = match Picture::read(config, client).await {
+    let picture = match ClusterView::read(config, client).await {
         Ok(picture) => picture,
         Err(error) => {
             section.missing(
@@ -250,7 +250,7 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<Check>, Option<P
     (section.checks, Some(picture))
 }
 
-async fn privileges(picture: &Picture, section: &mut Section) {
+async fn privileges(picture: &ClusterView, section: &mut Section) {
     let (vms, hosts) = (picture.inventory.vms_of_ours(), picture.inventory.hosts_of_ours());
     for needed in NEEDED {
         let (entities, on): (Vec<Entity>, &str) = match needed.on {
@@ -311,7 +311,7 @@ async fn privileges(picture: &Picture, section: &mut Section) {
     }
 }
 
-async fn nodes(picture: &mut Picture) -> Vec<Check> {
+async fn nodes(picture: &mut ClusterView) -> Vec<CheckResult> {
     let mut section = Section::new("Nodes");
     let names = picture.inventory.nodes();
     let forecasts = picture.inventory.forecast(&names);
@@ -333,10 +333,10 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
     let node = &forecast.node;
     let bind = "see spec.providerID and status.nodeInfo.systemUUID of the Node against the VM's BIOS UUID, or BIND_BY_NAME";
     match &forecast.vm {
-        VmSeen::Found(vm) => {
+        BoundVm::Found(vm) => {
             let name = forecast.vm_name.clone().unwrap_or_else(|| vm.moref.to_string());
             section.good(format!("{node} is VM {name} on {}", vm.on_name));
-            if vm.power == PowerSeen::On && forecast.tools_running == Some(false) {
+            if vm.power == ObservedPower::On && forecast.tools_running == Some(false) {
                 section.warn(
                     format!("{node}: VMware Tools do not run in VM {name}"),
                     "install open-vm-tools; without them its power is cut and the guest is not asked",
@@ -349,17 +349,17 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
                 );
             }
         }
-        VmSeen::NotLookedUp => section.missing(
+        BoundVm::NotLookedUp => section.missing(
             format!("{node}: vCenter has not told which VM it is"),
             "see that the user may read the VM",
         ),
-        VmSeen::Missing { .. } => section.missing(format!("{node}: {}", ParkReason::VmMissing), bind),
-        VmSeen::NoUuid => section.missing(format!("{node}: {}", ParkReason::NoUuid), bind),
-        VmSeen::Ambiguous(vms) => {
+        BoundVm::Missing { .. } => section.missing(format!("{node}: {}", ParkReason::VmMissing), bind),
+        BoundVm::NoUuid => section.missing(format!("{node}: {}", ParkReason::NoUuid), bind),
+        BoundVm::Ambiguous(vms) => {
             let reason = ParkReason::VmAmbiguous { count: vms.len() };
             section.missing(format!("{node}: {reason}"), bind);
         }
-        VmSeen::Shared(nodes) => {
+        BoundVm::Shared(nodes) => {
             let reason = ParkReason::VmShared { nodes: nodes.clone() };
             section.missing(format!("{node}: {reason}"), bind);
         }
@@ -375,7 +375,7 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
 
 /// Budgets that would hold a drain of ours up for ever.
 async fn of_budgets(
-    picture: &Picture,
+    picture: &ClusterView,
     names: &[NodeName],
     budgets: &[PodDisruptionBudget],
     section: &mut Section,
@@ -421,7 +421,7 @@ async fn of_budgets(
 }
 
 /// How checks read: a hint stands under what is not good, or in a wide rendering beside it.
-pub(super) fn render(checks: &[Check], wide: bool, paint: Paint) -> String {
+pub(super) fn render(checks: &[CheckResult], wide: bool, paint: Paint) -> String {
     let mut text = String::new();
     let mut section = "";
     for check in checks {
@@ -431,9 +431,9 @@ pub(super) fn render(checks: &[Check], wide: bool, paint: Paint) -> String {
             text.push_str(&format!("{gap}{section}\n"));
         }
         let (mark, tone) = match check.mark {
-            Mark::Good => ("√", Tone::Good),
-            Mark::Warning => ("‼", Tone::Busy),
-            Mark::Missing => ("×", Tone::Bad),
+            CheckMark::Good => ("√", Tone::Good),
+            CheckMark::Warning => ("‼", Tone::Busy),
+            CheckMark::Missing => ("×", Tone::Bad),
         };
         text.push_str(&format!("{} {}", paint.apply(tone, mark), plain(&check.what)));
         if let Some(hint) = &check.hint {
@@ -442,12 +442,12 @@ pub(super) fn render(checks: &[Check], wide: bool, paint: Paint) -> String {
         }
         text.push('\n');
     }
-    let count = |mark: Mark| checks.iter().filter(|check| check.mark == mark).count();
+    let count = |mark: CheckMark| checks.iter().filter(|check| check.mark == mark).count();
     text.push_str(&format!(
         "\n{} √   {} ‼   {} ×\n",
-        count(Mark::Good),
-        count(Mark::Warning),
-        count(Mark::Missing)
+        count(CheckMark::Good),
+        count(CheckMark::Warning),
+        count(CheckMark::Missing)
     ));
     text
 }

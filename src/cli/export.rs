@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::nodes::read_nodes;
-use super::out::Out;
+use super::out::Output;
 use super::{ExportArgs, MarksArgs, check, plan, show, verbs};
 use crate::app::clock;
 use crate::cluster::budgets::full_name;
@@ -25,7 +25,7 @@ use crate::nodemaintenance::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
 
 /// A NodeMaintenance without what others may have written on it.
 #[derive(Serialize)]
-struct Object<'a> {
+struct ExportedObject<'a> {
     name: String,
     created: Option<String>,
     spec: &'a NodeMaintenanceSpec,
@@ -33,7 +33,7 @@ struct Object<'a> {
 }
 
 /// `export`.
-pub(super) async fn perform(args: ExportArgs, out: Out) -> anyhow::Result<u8> {
+pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
     let client = connect_by(&(&args.access).into()).await?;
     // Only the one who made it may read it: it names hosts, nodes and pods.
@@ -67,10 +67,10 @@ pub(super) async fn perform(args: ExportArgs, out: Out) -> anyhow::Result<u8> {
     match read_nodes(&client, &marks, None).await {
         Ok(reading) => {
             file(&args.to, "nodes", &reading.states())?;
-            let objects: Vec<Object<'_>> = reading
+            let objects: Vec<ExportedObject<'_>> = reading
                 .objects
                 .iter()
-                .map(|object| Object {
+                .map(|object| ExportedObject {
                     name: object.name_any(),
                     created: object.creation_timestamp().map(|time| time.0.to_string()),
                     spec: &object.spec,

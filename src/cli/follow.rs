@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-use super::out::Out;
+use super::out::Output;
 use crate::cluster::answer::plain;
 use crate::cluster::drain::{self, DrainSettings};
 use crate::cluster::look;
-use crate::cluster::pods::{SkipReason, Verdict, verdict};
+use crate::cluster::pods::{PodVerdict, SkipReason, verdict};
 use crate::ids::NodeName;
 use crate::nodemaintenance;
 use crate::nodemaintenance::kind::NodeMaintenanceStatus;
@@ -28,7 +28,7 @@ const NOBODY_ANSWERS: Duration = Duration::from_secs(15);
 pub(super) async fn follow(
     client: &kube::Client,
     name: &str,
-    mut following: Following,
+    mut following: RequestFollower,
 ) -> anyhow::Result<()> {
     let out = following.out;
     let node = NodeName::new(following.node.clone());
@@ -83,8 +83,8 @@ fn end(status: &NodeMaintenanceStatus) -> Option<Result<(), String>> {
 }
 
 /// What has been told so far of a drain.
-pub(super) struct Following {
-    out: Out,
+pub(super) struct RequestFollower {
+    out: Output,
     is_for_people: bool,
     node: String,
     was_cordoned: bool,
@@ -100,8 +100,8 @@ pub(super) struct Following {
     stalled: Option<String>,
 }
 
-impl Following {
-    pub(super) fn new(out: Out, is_for_people: bool, node: &str, was_cordoned: bool) -> Self {
+impl RequestFollower {
+    pub(super) fn new(out: Output, is_for_people: bool, node: &str, was_cordoned: bool) -> Self {
         Self {
             out,
             is_for_people,
@@ -210,7 +210,7 @@ impl Following {
         let node = NodeName::new(self.node.clone());
         let ignored: Vec<String> = pods
             .iter()
-            .filter(|pod| matches!(verdict(pod, &node), Verdict::Skip(SkipReason::DaemonSet)))
+            .filter(|pod| matches!(verdict(pod, &node), PodVerdict::Skip(SkipReason::DaemonSet)))
             .map(full_name)
             .collect();
         if !ignored.is_empty() {
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn only_pods_that_are_held_back_are_told_however_the_reason_reads() {
-        let mut following = Following::new(Out::new(), true, "gpu1", false);
+        let mut following = RequestFollower::new(Output::new(), true, "gpu1", false);
         let pods = PodState::ALL.iter().map(|state| PendingPod {
             namespace: "ml".to_owned(),
             name: state.name().to_lowercase(),

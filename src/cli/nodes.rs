@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::age::age;
-pub(super) use super::reading::{Reading, read_nodes};
+pub(super) use super::reading::{NodeReading, read_nodes};
 use super::table::Table;
-use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, Waiting};
+use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, WaitStatus};
 use crate::status::PhaseKind;
 
 /// How a node stands.
@@ -18,7 +18,7 @@ pub(super) struct NodeState {
     pub(super) node: String,
     pub(super) state: PhaseKind,
     #[serde(skip)]
-    pub(super) standing: Standing,
+    pub(super) standing: ExitState,
     /// Since when it stands so, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) since: Option<String>,
@@ -36,7 +36,7 @@ pub(super) struct NodeState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) parked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) waiting_on: Option<Waiting>,
+    pub(super) waiting_on: Option<WaitStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) pods: Vec<PendingPod>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ pub(super) struct NodeState {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) wishes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) trace: Option<Trace>,
+    pub(super) trace: Option<TraceLink>,
 }
 
 /// A request that stands.
@@ -73,7 +73,7 @@ pub(super) struct RequestState {
 /// Where an episode is to be looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Trace {
+pub(super) struct TraceLink {
     pub(super) node: String,
     pub(super) trace_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,14 +84,14 @@ pub(super) struct Trace {
 
 /// What an exit code tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ExitState {
     #[default]
     InService,
     InMaintenance,
     Stuck,
 }
 
-impl Standing {
+impl ExitState {
     pub(super) fn of(phase: PhaseKind) -> Self {
         if phase == PhaseKind::InService {
             Self::InService

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 /// Where a person reads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Out {
+pub(super) struct Output {
     is_terminal: bool,
     paint: Paint,
 }
@@ -26,7 +26,7 @@ pub(super) enum Tone {
     Faint,
 }
 
-impl Out {
+impl Output {
     /// As the environment wants it: <https://no-color.org>, and no colours where no terminal is.
     pub(super) fn new() -> Self {
         let is_terminal = std::io::stdout().is_terminal();

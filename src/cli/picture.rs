@@ -14,12 +14,12 @@ use crate::app;
 use crate::cluster::drain::{self, DrainSettings};
 use crate::cluster::facts::{GpuResources, node_facts};
 use crate::cluster::look;
-use crate::cluster::update::{Maintenances, Update};
+use crate::cluster::update::{KubernetesUpdate, NodeMaintenanceUpdate};
 use crate::config::Config;
 use crate::ids::{HostRef, NodeName};
 use crate::inventory::{Fact, Forecast, Inventory, readings};
 use crate::keys::Keys;
-use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::finding::{EffectReport, EffectResult};
 use crate::nodemaintenance::{self, api};
 use crate::vsphere::client::Vcenter;
 use crate::vsphere::{self, updates};
@@ -34,13 +34,13 @@ const GOODBYE: Duration = Duration::from_secs(8);
 const FACTS: usize = 1024;
 
 /// A picture of both worlds.
-pub(super) struct Picture {
+pub(super) struct ClusterView {
     pub(super) inventory: Inventory,
     pub(super) vcenter: Vcenter,
     pub(super) client: kube::Client,
 }
 
-impl Picture {
+impl ClusterView {
     /// Reads both worlds. Nothing is changed in either but for the session in vCenter.
     pub(super) async fn read(config: &Config, client: kube::Client) -> anyhow::Result<Self> {
         let mut inventory = Inventory::new(app::rules(config, &client), app::clock());
@@ -48,23 +48,23 @@ impl Picture {
         let gpus = GpuResources::parse(&config.gpu_resources).context("GPU_RESOURCES")?;
         let keys = Keys::under(&config.annotation_prefix);
         let tell = |inventory: &mut Inventory, update| inventory.apply(Fact::Cluster(update));
-        tell(&mut inventory, Update::Reset);
+        tell(&mut inventory, KubernetesUpdate::Reset);
         for node in &nodes {
             let facts = node_facts(node, &keys, &gpus);
-            tell(&mut inventory, Update::Node(Box::new(facts)));
+            tell(&mut inventory, KubernetesUpdate::Node(Box::new(facts)));
         }
-        tell(&mut inventory, Update::Settled);
+        tell(&mut inventory, KubernetesUpdate::Settled);
         if config.node_maintenances {
             let told = nodemaintenance::look::all(&client).await?;
             let concerning = told
                 .iter()
                 .filter(|object| api::concerns(object, &config.gpu_node_label));
-            let seen = concerning.map(|object| Maintenances::Seen(Box::new(api::facts(object))));
-            let all = std::iter::once(Maintenances::Reset)
+            let seen = concerning.map(|object| NodeMaintenanceUpdate::Seen(Box::new(api::facts(object))));
+            let all = std::iter::once(NodeMaintenanceUpdate::Reset)
                 .chain(seen)
-                .chain([Maintenances::Settled]);
+                .chain([NodeMaintenanceUpdate::Settled]);
             for update in all {
-                tell(&mut inventory, Update::Maintenances(update));
+                tell(&mut inventory, KubernetesUpdate::Maintenances(update));
             }
         }
         let vcenter =
@@ -87,10 +87,10 @@ impl Picture {
         stream.spawn(updates::run(self.vcenter.clone(), roster, sender, stop.clone()));
         let told = async {
             while let Some(update) = updates.recv().await {
-                if let vsphere::update::Update::Lost { why } = update {
+                if let vsphere::update::VsphereUpdate::Lost { why } = update {
                     return Err(anyhow!("vCenter cannot be read: {why}"));
                 }
-                let is_settled = update == vsphere::update::Update::Settled;
+                let is_settled = update == vsphere::update::VsphereUpdate::Settled;
                 self.inventory.apply(Fact::Vsphere(update));
                 if is_settled && self.inventory.is_told() {
                     return Ok(());
@@ -130,8 +130,8 @@ impl Picture {
         let claims = claims.context("reading who holds the passthrough devices of other hosts")?;
         for (host, reading) in readings(claims) {
             let Some(node) = names.first().cloned() else { break };
-            let found = Found::Surveyed { host, reading };
-            self.inventory.apply(Fact::Finding(Finding { node, found }));
+            let found = EffectResult::Surveyed { host, reading };
+            self.inventory.apply(Fact::Finding(EffectReport { node, found }));
         }
         Ok(self.inventory.forecast(names))
     }

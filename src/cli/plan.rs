@@ -10,10 +10,10 @@ use serde::Serialize;
 use super::out::{Paint, Tone};
 use crate::cluster::answer::plain;
 use crate::cluster::budgets::hold;
-use crate::cluster::pods::{Verdict, verdict};
+use crate::cluster::pods::{PodVerdict, verdict};
 use crate::inventory::Forecast;
 use crate::keys::STRATEGY;
-use crate::maintenance::observed::{Admission, PowerSeen, Strategy, VmSeen};
+use crate::maintenance::observed::{Admission, BoundVm, ObservedPower, Strategy};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::status::PhaseKind;
 
@@ -47,7 +47,7 @@ pub(super) struct NodePlan {
     pub(super) leaving: Vec<String>,
     /// How many pods are let be, and why.
     pub(super) lets_be: BTreeMap<String, usize>,
-    pub(super) place: Place,
+    pub(super) place: PlannedHost,
     pub(super) gpus: BTreeMap<String, u64>,
     /// What would stop it or make it wait, beside budgets.
     pub(super) stops: Vec<String>,
@@ -68,7 +68,7 @@ pub(super) struct PodPlan {
 /// Where the VM would be.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Place {
+pub(super) struct PlannedHost {
     /// The host it would be moved to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<String>,
@@ -115,17 +115,17 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
             pod.metadata.name.as_deref().unwrap_or_default()
         );
         match verdict(pod, &forecast.node) {
-            Verdict::Evict => plan.evicts.push(PodPlan {
+            PodVerdict::Evict => plan.evicts.push(PodPlan {
                 pod: name,
                 held: hold(pod, budgets).map(|hold| hold.to_string()),
             }),
-            Verdict::Wait { .. } => plan.leaving.push(name),
-            Verdict::Skip(reason) => *plan.lets_be.entry(reason.to_string()).or_default() += 1,
+            PodVerdict::Wait { .. } => plan.leaving.push(name),
+            PodVerdict::Skip(reason) => *plan.lets_be.entry(reason.to_string()).or_default() += 1,
         }
     }
     plan.evicts.sort_by(|a, b| a.pod.cmp(&b.pod));
     plan.leaving.sort();
-    if vm.is_some_and(|vm| vm.power == PowerSeen::On) && forecast.tools_running == Some(false) {
+    if vm.is_some_and(|vm| vm.power == ObservedPower::On) && forecast.tools_running == Some(false) {
         plan.notes
             .push("VMware Tools do not run: its power is cut without asking the guest".to_owned());
     }
@@ -147,19 +147,19 @@ fn stops(forecast: &Forecast) -> Vec<String> {
     let mut stops = Vec::new();
     let mut park = |reason: ParkReason| stops.push(reason.to_string());
     match &forecast.vm {
-        VmSeen::Found(vm) => {
-            if vm.power == PowerSeen::Suspended {
+        BoundVm::Found(vm) => {
+            if vm.power == ObservedPower::Suspended {
                 park(ParkReason::VmSuspended);
             }
             if let Some(question) = &vm.question {
                 stops.push(format!("waits for {}", WaitingOn::Question(question.clone())));
             }
         }
-        VmSeen::NotLookedUp => stops.push("vCenter has not told which VM it is".to_owned()),
-        VmSeen::Missing { .. } => park(ParkReason::VmMissing),
-        VmSeen::NoUuid => park(ParkReason::NoUuid),
-        VmSeen::Ambiguous(vms) => park(ParkReason::VmAmbiguous { count: vms.len() }),
-        VmSeen::Shared(nodes) => park(ParkReason::VmShared { nodes: nodes.clone() }),
+        BoundVm::NotLookedUp => stops.push("vCenter has not told which VM it is".to_owned()),
+        BoundVm::Missing { .. } => park(ParkReason::VmMissing),
+        BoundVm::NoUuid => park(ParkReason::NoUuid),
+        BoundVm::Ambiguous(vms) => park(ParkReason::VmAmbiguous { count: vms.len() }),
+        BoundVm::Shared(nodes) => park(ParkReason::VmShared { nodes: nodes.clone() }),
     }
     if forecast.seen.as_ref().is_some_and(|node| node.wishes.skip) {
         stops.push(format!("waits for {}", WaitingOn::Skip));
@@ -176,14 +176,14 @@ fn stops(forecast: &Forecast) -> Vec<String> {
     stops
 }
 
-fn place(forecast: &Forecast) -> Place {
-    let VmSeen::Found(vm) = &forecast.vm else {
-        return Place::default();
+fn place(forecast: &Forecast) -> PlannedHost {
+    let BoundVm::Found(vm) = &forecast.vm else {
+        return PlannedHost::default();
     };
-    let refused = |offer: &crate::maintenance::placement::Offer| {
+    let refused = |offer: &crate::maintenance::placement::PlacementOffer| {
         offer.refused.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let otherwise = |words: &str, refused| Place {
+    let otherwise = |words: &str, refused| PlannedHost {
         target: None,
         otherwise: Some(words.to_owned()),
         refused,
@@ -199,7 +199,7 @@ fn place(forecast: &Forecast) -> Place {
             otherwise(&words, Vec::new())
         }
         Some(offer) => match &offer.fits {
-            Some((_, host)) => Place {
+            Some((_, host)) => PlannedHost {
                 target: Some(host.clone()),
                 otherwise: None,
                 refused: refused(offer),

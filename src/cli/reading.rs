@@ -5,23 +5,23 @@ use std::collections::BTreeSet;
 use kube::ResourceExt as _;
 
 use super::MarksArgs;
-use super::nodes::{NodeState, RequestState, Standing, Trace};
+use super::nodes::{ExitState, NodeState, RequestState, TraceLink};
 use crate::cluster::facts::{GpuResources, node_facts};
 use crate::cluster::look;
-use crate::cluster::update::Node;
+use crate::cluster::update::NodeFacts;
 use crate::config::TRACE_ID;
 use crate::ids::NodeName;
 use crate::inventory::record_of;
 use crate::keys::Keys;
-use crate::maintenance::episode::{Cordon, Episode, Record};
+use crate::maintenance::episode::{CordonOwner, Episode, Record};
 use crate::maintenance::record::{Annotations, read};
 use crate::nodemaintenance;
 use crate::nodemaintenance::api::{concerns, name_of};
-use crate::nodemaintenance::kind::{NodeMaintenance, NodeMaintenanceStatus, Origin};
+use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance, NodeMaintenanceStatus};
 
 /// What is read of Kubernetes, and how it is to be understood.
-pub(super) struct Reading {
-    pub(super) nodes: Vec<Node>,
+pub(super) struct NodeReading {
+    pub(super) nodes: Vec<NodeFacts>,
     pub(super) objects: Vec<NodeMaintenance>,
     trace_url: Option<String>,
 }
@@ -31,7 +31,7 @@ pub(super) async fn read_nodes(
     client: &kube::Client,
     marks: &MarksArgs,
     only: Option<&str>,
-) -> anyhow::Result<Reading> {
+) -> anyhow::Result<NodeReading> {
     let objects = nodemaintenance::look::all(client).await?;
     let gpus = GpuResources::parse(&marks.gpu_resources)?;
     let keys = Keys::under(&marks.annotation_prefix);
@@ -52,7 +52,7 @@ pub(super) async fn read_nodes(
         Some(name) => object.spec.node_name == name,
         None => concerns(object, &marks.gpu_node_label),
     };
-    Ok(Reading {
+    Ok(NodeReading {
         nodes: nodes.iter().map(|node| node_facts(node, &keys, &gpus)).collect(),
         objects: objects.into_iter().filter(is_wanted).collect(),
         trace_url: marks.trace_ui_url_template.clone(),
@@ -67,14 +67,14 @@ fn is_open(object: &NodeMaintenance) -> bool {
         .is_none_or(|status| status.ended_at.is_none())
 }
 
-impl Reading {
+impl NodeReading {
     /// How each node stands; one whose object is gone in mid-episode is among them.
     pub(super) fn states(&self) -> Vec<NodeState> {
         let mut names: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
         let copies = self
             .objects
             .iter()
-            .filter(|it| it.spec.origin == Origin::Episode && is_open(it));
+            .filter(|it| it.spec.origin == MaintenanceOrigin::Episode && is_open(it));
         names.extend(copies.map(|object| object.spec.node_name.as_str()));
         names.into_iter().map(|name| self.state(name)).collect()
     }
@@ -91,7 +91,7 @@ impl Reading {
         let mut state = NodeState {
             node: name.to_owned(),
             state: record.kind(),
-            standing: Standing::of(record.kind()),
+            standing: ExitState::of(record.kind()),
             trace: self.trace(name, &record),
             ..NodeState::default()
         };
@@ -104,7 +104,7 @@ impl Reading {
         }
         state.requests = self
             .of(name)
-            .filter(|object| object.spec.origin == Origin::Request && is_open(object))
+            .filter(|object| object.spec.origin == MaintenanceOrigin::Request && is_open(object))
             .map(|object| RequestState {
                 name: object.name_any(),
                 action: format!("{:?}", object.spec.action),
@@ -125,7 +125,7 @@ impl Reading {
         if state.waiting_on.is_none() {
             state.waiting_on = self
                 .of(name)
-                .filter(|object| object.spec.origin == Origin::Request && is_open(object))
+                .filter(|object| object.spec.origin == MaintenanceOrigin::Request && is_open(object))
                 .find_map(|object| object.status.as_ref()?.waiting_on.clone());
         }
         state
@@ -160,7 +160,7 @@ impl Reading {
     fn copy(&self, name: &str) -> Record {
         let open = self
             .of(name)
-            .filter(|object| object.spec.origin == Origin::Episode && is_open(object));
+            .filter(|object| object.spec.origin == MaintenanceOrigin::Episode && is_open(object));
         let youngest = open.max_by_key(|object| object.creation_timestamp());
         let episode = youngest.and_then(|object| object.status.as_ref()?.record.clone());
         read(&Annotations {
@@ -170,11 +170,11 @@ impl Reading {
     }
 
     /// The trace of the episode that goes on, or else of the latest one that is kept.
-    pub(super) fn trace(&self, name: &str, record: &Record) -> Option<Trace> {
+    pub(super) fn trace(&self, name: &str, record: &Record) -> Option<TraceLink> {
         let running = record.episode().map(|episode| episode.trace_id().to_owned());
         let latest = self
             .of(name)
-            .filter(|object| object.spec.origin == Origin::Episode)
+            .filter(|object| object.spec.origin == MaintenanceOrigin::Episode)
             .max_by_key(|object| object.creation_timestamp());
         let kept = latest.and_then(|object| object.status.as_ref());
         let trace_id = running
@@ -187,7 +187,7 @@ impl Reading {
             .find(|status| status.trace_url.is_some() && status.trace_id.as_ref() == Some(&trace_id))
             .and_then(|status| status.trace_url.clone());
         let made = || Some(self.trace_url.as_ref()?.replace(TRACE_ID, &trace_id));
-        Some(Trace {
+        Some(TraceLink {
             node: name.to_owned(),
             url: told.or_else(made),
             running: running.is_some(),
@@ -196,15 +196,15 @@ impl Reading {
     }
 }
 
-fn cordoned_by(node: &Node, record: &Record) -> String {
+fn cordoned_by(node: &NodeFacts, record: &Record) -> String {
     match record.episode().map(|episode| &episode.cordon) {
-        Some(Cordon::Ours | Cordon::Adopted(_)) => "Haulout".to_owned(),
-        Some(Cordon::Theirs) => "somebody, before the episode".to_owned(),
-        Some(Cordon::NotYet) | None => node.cordoned_by.clone().unwrap_or_else(|| "somebody".to_owned()),
+        Some(CordonOwner::Ours | CordonOwner::Adopted(_)) => "Haulout".to_owned(),
+        Some(CordonOwner::Theirs) => "somebody, before the episode".to_owned(),
+        Some(CordonOwner::NotYet) | None => node.cordoned_by.clone().unwrap_or_else(|| "somebody".to_owned()),
     }
 }
 
-fn wishes(node: &Node) -> Vec<String> {
+fn wishes(node: &NodeFacts) -> Vec<String> {
     [
         (crate::keys::SKIP, &node.marks.skip),
         (crate::keys::APPROVED, &node.marks.approved),

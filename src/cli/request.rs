@@ -6,31 +6,31 @@ use anyhow::{bail, ensure};
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use super::follow::{Following, follow, is_cordoned};
-use super::nodes::{Reading, read_nodes};
-use super::out::Out;
-use super::{Action, DrainArgs, Format, OfNode, show};
+use super::follow::{RequestFollower, follow, is_cordoned};
+use super::nodes::{NodeReading, read_nodes};
+use super::out::Output;
+use super::{DrainAction, DrainArgs, Format, NodeArgs, show};
 use crate::cluster::answer::plain;
 use crate::cluster::client::connect_by;
 use crate::cluster::look;
 use crate::ids::RequestUid;
 use crate::nodemaintenance::api::{self, WriteError};
-use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenanceSpec, Origin};
+use crate::nodemaintenance::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec};
 
 /// What `drain` has made.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked<'a> {
+struct PostedRequest<'a> {
     name: &'a str,
     node: &'a str,
     action: String,
 }
 
 /// Creates a request, and waits until it is met.
-pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
+pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     ensure!(
-        args.target_host.is_none() || args.action == Action::Relocate,
+        args.target_host.is_none() || args.action == DrainAction::Relocate,
         "--target-host goes with --action Relocate only"
     );
     let before = look::node(&client, &args.node).await?;
@@ -48,7 +48,7 @@ pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
         made => made?,
     };
     let action = format!("{:?}", MaintenanceAction::from(args.action));
-    let asked = Asked {
+    let asked = PostedRequest {
         name: &made.name,
         node: &args.node,
         action,
@@ -66,7 +66,7 @@ pub(super) async fn drain(args: DrainArgs, out: Out) -> anyhow::Result<u8> {
     if !args.wait {
         return Ok(0);
     }
-    let following = Following::new(out, is_for_people, &args.node, is_cordoned(&before));
+    let following = RequestFollower::new(out, is_for_people, &args.node, is_cordoned(&before));
     let wait = follow(&client, &made.name, following);
     match args.timeout {
         0 => wait.await?,
@@ -92,7 +92,7 @@ struct Resumed {
 }
 
 /// Deletes the standing requests of a node, and says what stays.
-pub(super) async fn resume(args: OfNode, out: Out) -> anyhow::Result<u8> {
+pub(super) async fn resume(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     let reading = read_nodes(&client, &args.marks, Some(&args.node)).await?;
     let mut resumed = Resumed {
@@ -105,7 +105,7 @@ pub(super) async fn resume(args: OfNode, out: Out) -> anyhow::Result<u8> {
             .status
             .as_ref()
             .is_some_and(|status| status.ended_at.is_some());
-        if object.spec.origin != Origin::Request || is_over {
+        if object.spec.origin != MaintenanceOrigin::Request || is_over {
             continue;
         }
         let uid = RequestUid::new(object.uid().unwrap_or_default());
@@ -137,7 +137,7 @@ pub(super) async fn resume(args: OfNode, out: Out) -> anyhow::Result<u8> {
 }
 
 /// What deleting requests does not take away.
-fn stays(reading: &Reading, node: &str) -> Vec<String> {
+fn stays(reading: &NodeReading, node: &str) -> Vec<String> {
     let states = reading.states();
     let Some(state) = states.iter().find(|state| state.node == node) else {
         return Vec::new();
@@ -154,7 +154,7 @@ fn stays(reading: &Reading, node: &str) -> Vec<String> {
 }
 
 /// Annotates the Node, so that its next drain may begin.
-pub(super) async fn approve(args: OfNode, out: Out) -> anyhow::Result<u8> {
+pub(super) async fn approve(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     look::approve(&client, &args.node).await?;
     let node = plain(&args.node);

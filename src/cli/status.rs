@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::age::age;
-use super::nodes::{NodeState, Standing, pods, since};
+use super::nodes::{ExitState, NodeState, pods, since};
 use super::out::{Paint, Tone};
 use crate::cluster::answer::plain;
 use crate::nodemaintenance::kind::PhaseTimes;
@@ -25,14 +25,14 @@ fn leaf(text: impl Into<String>) -> Branch {
 /// How `state` reads as a tree at `now`.
 pub(super) fn tree(state: &NodeState, paint: Paint, now: Timestamp) -> String {
     let tone = match state.standing {
-        Standing::InService => Tone::Good,
-        Standing::InMaintenance => Tone::Busy,
-        Standing::Stuck => Tone::Bad,
+        ExitState::InService => Tone::Good,
+        ExitState::InMaintenance => Tone::Busy,
+        ExitState::Stuck => Tone::Bad,
     };
     let mark = match state.standing {
-        Standing::InService => "√",
-        Standing::InMaintenance => "►",
-        Standing::Stuck => "‼",
+        ExitState::InService => "√",
+        ExitState::InMaintenance => "►",
+        ExitState::Stuck => "‼",
     };
     let mut first = paint.apply(
         tone,

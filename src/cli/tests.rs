@@ -3,11 +3,11 @@ use std::ffi::OsString;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::nodes::{NodeState, Standing, Trace};
+use super::nodes::{ExitState, NodeState, TraceLink};
 use super::out::Paint;
-use super::plan::{NodePlan, Place, Plan, PodPlan};
+use super::plan::{NodePlan, Plan, PlannedHost, PodPlan};
 use super::*;
-use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, Waiting};
+use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, WaitStatus};
 use crate::status::PhaseKind;
 
 fn at(time: &str) -> Timestamp {
@@ -18,14 +18,14 @@ fn draining() -> NodeState {
     NodeState {
         node: "gpu-1".to_owned(),
         state: PhaseKind::Draining,
-        standing: Standing::InMaintenance,
+        standing: ExitState::InMaintenance,
         since: Some("2026-03-01T03:00:00Z".to_owned()),
         host: Some("esx-3".to_owned()),
         ready: true,
         cordoned: true,
         cordoned_by: Some("Haulout".to_owned()),
         gpus: [("nvidia.com/gpu".to_owned(), 2)].into(),
-        waiting_on: Some(Waiting {
+        waiting_on: Some(WaitStatus {
             reason: "disruption-budget".to_owned(),
             message: "1 pod to go; ml/train-0: held by PodDisruptionBudget train".to_owned(),
             since: "2026-03-01T03:00:05Z".to_owned(),
@@ -50,7 +50,7 @@ fn draining() -> NodeState {
             },
         ],
         reason: Some("ESXi host esx-3 is entering maintenance (task-9)".to_owned()),
-        trace: Some(Trace {
+        trace: Some(TraceLink {
             node: "gpu-1".to_owned(),
             trace_id: "4bf92f3577b34da6a3ce929d0e0e4736".to_owned(),
             url: None,
@@ -134,7 +134,7 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
         ],
         leaving: Vec::new(),
         lets_be: [("of a DaemonSet".to_owned(), 2)].into(),
-        place: Place {
+        place: PlannedHost {
             target: Some("esx-2".to_owned()),
             otherwise: None,
             refused: vec!["esx-3 has no matching device free".to_owned()],

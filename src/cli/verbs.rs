@@ -7,12 +7,12 @@ use clap::CommandFactory as _;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::nodes::{self, NodeState, Standing, read_nodes};
-use super::out::Out;
-use super::picture::Picture;
+use super::nodes::{self, ExitState, NodeState, read_nodes};
+use super::out::Output;
+use super::picture::ClusterView;
 use super::plan::{self, Plan};
 use super::show::{self, Items};
-use super::{Cli, Format, List, OfNode, PlanArgs, Status, Verb, VersionArgs};
+use super::{Cli, Format, ListArgs, NodeArgs, PlanArgs, StatusArgs, Subcommand, VersionArgs};
 use super::{check, definition, export, request, status};
 use crate::app::clock;
 use crate::cluster::answer::plain;
@@ -29,29 +29,29 @@ pub(super) const SEE_TO_IT: u8 = 4;
 ///
 /// # Errors
 /// Whatever kept it from an answer; that is exit code 1, or 2 for a setting that its user alone could judge.
-pub async fn perform(verb: Verb) -> anyhow::Result<u8> {
-    let out = Out::new();
+pub async fn perform(verb: Subcommand) -> anyhow::Result<u8> {
+    let out = Output::new();
     match verb {
-        Verb::List(args) => list(args, out).await,
-        Verb::Status(args) => show_status(args, out).await,
-        Verb::Plan(args) => show_plan(*args, out).await,
-        Verb::Drain(args) => request::drain(args, out).await,
-        Verb::Resume(args) => request::resume(args, out).await,
-        Verb::Approve(args) => request::approve(args, out).await,
-        Verb::Trace(args) => trace(args, out).await,
-        Verb::Check(args) => check::perform(*args, out).await,
-        Verb::Export(args) => export::perform(*args, out).await,
-        Verb::Crd => out.result(&definition()?).map(|()| 0),
-        Verb::Completion { shell } => {
+        Subcommand::List(args) => list(args, out).await,
+        Subcommand::Status(args) => show_status(args, out).await,
+        Subcommand::Plan(args) => show_plan(*args, out).await,
+        Subcommand::Drain(args) => request::drain(args, out).await,
+        Subcommand::Resume(args) => request::resume(args, out).await,
+        Subcommand::Approve(args) => request::approve(args, out).await,
+        Subcommand::Trace(args) => trace(args, out).await,
+        Subcommand::Check(args) => check::perform(*args, out).await,
+        Subcommand::Export(args) => export::perform(*args, out).await,
+        Subcommand::Crd => out.result(&definition()?).map(|()| 0),
+        Subcommand::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "haulout", &mut script);
             out.result(&String::from_utf8_lossy(&script)).map(|()| 0)
         }
-        Verb::Version(args) => version(args, out),
+        Subcommand::Version(args) => version(args, out),
     }
 }
 
-async fn list(args: List, out: Out) -> anyhow::Result<u8> {
+async fn list(args: ListArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     let states = read_nodes(&client, &args.marks, None).await?.states();
     let format = args.output.output;
@@ -77,7 +77,7 @@ async fn list(args: List, out: Out) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-async fn show_status(args: Status, out: Out) -> anyhow::Result<u8> {
+async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     let until = (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout));
     let mut shown: Option<NodeState> = None;
@@ -102,7 +102,7 @@ async fn show_status(args: Status, out: Out) -> anyhow::Result<u8> {
         let is_news = shown.as_ref() != Some(&state);
         print_status(&args, out, &state, is_news)?;
         let is_late = until.is_some_and(|until| Instant::now() >= until);
-        if !args.watch || state.standing == Standing::InService || is_late {
+        if !args.watch || state.standing == ExitState::InService || is_late {
             return Ok(state.standing.code());
         }
         shown = Some(state);
@@ -110,7 +110,7 @@ async fn show_status(args: Status, out: Out) -> anyhow::Result<u8> {
     }
 }
 
-fn print_status(args: &Status, out: Out, state: &NodeState, is_news: bool) -> anyhow::Result<()> {
+fn print_status(args: &StatusArgs, out: Output, state: &NodeState, is_news: bool) -> anyhow::Result<()> {
     let format = args.output.output;
     let is_redrawn = args.watch && out.is_terminal();
     match show::for_programs(format, state)? {
@@ -124,10 +124,10 @@ fn print_status(args: &Status, out: Out, state: &NodeState, is_news: bool) -> an
     }
 }
 
-async fn show_plan(args: PlanArgs, out: Out) -> anyhow::Result<u8> {
+async fn show_plan(args: PlanArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
     let client = connect_by(&(&args.access).into()).await?;
-    let mut picture = Picture::read(&config, client).await?;
+    let mut picture = ClusterView::read(&config, client).await?;
     let plan = make_plan(&mut picture, &args.name).await;
     picture.close().await;
     let plan = plan?;
@@ -148,7 +148,7 @@ async fn show_plan(args: PlanArgs, out: Out) -> anyhow::Result<u8> {
 }
 
 /// The plan for the node or the host of this name.
-pub(super) async fn make_plan(picture: &mut Picture, name: &str) -> anyhow::Result<Plan> {
+pub(super) async fn make_plan(picture: &mut ClusterView, name: &str) -> anyhow::Result<Plan> {
     let node = NodeName::new(name);
     let (about, state, names) = if picture.inventory.nodes().contains(&node) {
         ("node", None, vec![node])
@@ -173,7 +173,7 @@ pub(super) async fn make_plan(picture: &mut Picture, name: &str) -> anyhow::Resu
     })
 }
 
-async fn trace(args: OfNode, out: Out) -> anyhow::Result<u8> {
+async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     let states = read_nodes(&client, &args.marks, Some(&args.node)).await?.states();
     let state = states.into_iter().next().context("the node is not there")?;
@@ -194,13 +194,13 @@ async fn trace(args: OfNode, out: Out) -> anyhow::Result<u8> {
 }
 
 #[derive(Debug, Serialize)]
-struct Version {
+struct VersionInfo {
     haulout: &'static str,
 }
 
-fn version(args: VersionArgs, out: Out) -> anyhow::Result<u8> {
+fn version(args: VersionArgs, out: Output) -> anyhow::Result<u8> {
     let version = env!("CARGO_PKG_VERSION");
-    let text = show::for_programs(args.output.output, &Version { haulout: version })?;
+    let text = show::for_programs(args.output.output, &VersionInfo { haulout: version })?;
     out.result(&text.unwrap_or_else(|| format!("haulout {version}")))?;
     Ok(0)
 }

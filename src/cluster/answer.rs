@@ -15,7 +15,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
 /// Why a call has no result.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum ApiRefusal {
     /// The kube-apiserver, or something before it, answered with an error.
     Status(Box<Status>),
     /// No answer that can be understood came in time. Whether the request was carried out is unknown.
@@ -26,12 +26,12 @@ pub(crate) enum Refusal {
 pub(crate) async fn within<T>(
     deadline: Duration,
     call: impl Future<Output = kube::Result<T>>,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiRefusal> {
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(kube::Error::Api(status))) => Err(Refusal::Status(status)),
-        Ok(Err(error)) => Err(Refusal::Unreachable(chain(&error))),
-        Err(_elapsed) => Err(Refusal::Unreachable(format!(
+        Ok(Err(kube::Error::Api(status))) => Err(ApiRefusal::Status(status)),
+        Ok(Err(error)) => Err(ApiRefusal::Unreachable(chain(&error))),
+        Err(_elapsed) => Err(ApiRefusal::Unreachable(format!(
             "no answer within {} s",
             deadline.as_secs_f32()
         ))),
@@ -41,7 +41,7 @@ pub(crate) async fn within<T>(
 /// What became of a POST.
 #[derive(Debug)]
 pub(crate) struct Posted {
-    pub(crate) result: Result<(), Refusal>,
+    pub(crate) result: Result<(), ApiRefusal>,
     /// The HTTP status; 0 where there was none.
     pub(crate) code: u16,
     /// How long the server asks to wait before the next try.
@@ -92,13 +92,13 @@ pub(crate) async fn post(
         .or_else(|| status.details.as_ref().map(|details| details.retry_after_seconds))
         .filter(|seconds| *seconds > 0);
     Posted {
-        result: Err(Refusal::Status(Box::new(status))),
+        result: Err(ApiRefusal::Status(Box::new(status))),
         code,
         retry_after: seconds.map(|seconds: u32| Duration::from_secs(seconds.into()).min(RETRY_AFTER_MAX)),
     }
 }
 
-impl Refusal {
+impl ApiRefusal {
     /// What was answered, for people.
     pub(crate) fn said(&self) -> String {
         match self {

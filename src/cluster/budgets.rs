@@ -13,7 +13,7 @@ use kube::core::{Selector, SelectorExt as _};
 
 /// What holds a pod back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum BudgetHold {
     /// One budget, which allows no disruption at this moment.
     Budget {
         /// Its name.
@@ -30,7 +30,7 @@ pub enum Hold {
 }
 
 /// What holds `pod` back, if it was to be evicted at this moment.
-pub fn hold(pod: &Pod, budgets: &[PodDisruptionBudget]) -> Option<Hold> {
+pub fn hold(pod: &Pod, budgets: &[PodDisruptionBudget]) -> Option<BudgetHold> {
     // A pod that has not begun to run is evicted whatever a budget says.
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Pending" | "Succeeded" | "Failed")) || pod.metadata.deletion_timestamp.is_some()
@@ -41,7 +41,9 @@ pub fn hold(pod: &Pod, budgets: &[PodDisruptionBudget]) -> Option<Hold> {
     match of_pod.as_slice() {
         [] => None,
         [budget] => blocks(budget, is_ready(pod)),
-        several => Some(Hold::Several(several.iter().map(|budget| name(budget)).collect())),
+        several => Some(BudgetHold::Several(
+            several.iter().map(|budget| name(budget)).collect(),
+        )),
     }
 }
 
@@ -89,7 +91,7 @@ pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     Selector::try_from(selector).is_ok_and(|selector| selector.matches(labels))
 }
 
-fn blocks(budget: &PodDisruptionBudget, pod_is_ready: bool) -> Option<Hold> {
+fn blocks(budget: &PodDisruptionBudget, pod_is_ready: bool) -> Option<BudgetHold> {
     let status = budget.status.clone().unwrap_or_default();
     let (needs, has) = (
         status.desired_healthy.unwrap_or(0),
@@ -107,7 +109,7 @@ fn blocks(budget: &PodDisruptionBudget, pod_is_ready: bool) -> Option<Hold> {
     if goes_as_unhealthy || status.disruptions_allowed.unwrap_or(0) > 0 {
         return None;
     }
-    Some(Hold::Budget {
+    Some(BudgetHold::Budget {
         name: name(budget),
         needs,
         has,
@@ -122,7 +124,7 @@ fn is_ready(pod: &Pod) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-impl fmt::Display for Hold {
+impl fmt::Display for BudgetHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Budget {

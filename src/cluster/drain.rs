@@ -18,10 +18,10 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 pub use list::list;
-pub use report::{Asked, Left, Report, Why};
+pub use report::{EvictionRequested, PodPending, PodPendingReason, RoundReport};
 
-use super::answer::Refusal;
-use super::pods::{Verdict, verdict};
+use super::answer::ApiRefusal;
+use super::pods::{PodVerdict, verdict};
 use crate::gate::Permit;
 use crate::ids::NodeName;
 use groups::GroupKey;
@@ -79,7 +79,7 @@ pub struct OwnPod {
 
 /// What is asked of a round.
 #[derive(Clone, Copy)]
-pub struct Order<'o> {
+pub struct DrainOrder<'o> {
     /// Evict pods of one group one after the other. Evictions that contend for one budget wait for each other in the
     /// kube-apiserver, half a second each time (`EvictionsRetry` in `pkg/registry/core/pod/storage/eviction.go`): where a
     /// budget lets one go at a time, two that are asked for at once can take longer than twenty in a row.
@@ -87,7 +87,7 @@ pub struct Order<'o> {
     /// The pods, as `namespace/name`, that are not asked in this round because it is too early.
     pub deferred: &'o BTreeSet<String>,
     /// Called for each pod when the kube-apiserver has accepted its eviction: a round may last for a minute.
-    pub on_evicted: &'o (dyn Fn(&Left) + Send + Sync),
+    pub on_evicted: &'o (dyn Fn(&PodPending) + Send + Sync),
 }
 
 /// Why a round could not even look. Nothing is known about the pods then; least of all that there are none.
@@ -118,9 +118,9 @@ pub async fn look(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,
-) -> Result<Report, DrainError> {
+) -> Result<RoundReport, DrainError> {
     let (mut report, pods) = judge(&list(client, node, settings).await?, node, settings);
-    report.leave(pods, &Why::Standing, None);
+    report.leave(pods, &PodPendingReason::Standing, None);
     Ok(report.sorted())
 }
 
@@ -130,8 +130,8 @@ pub async fn round(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,
-    order: Order<'_>,
-) -> Result<Report, DrainError> {
+    order: DrainOrder<'_>,
+) -> Result<RoundReport, DrainError> {
     let begun = Instant::now();
     let mut asked = Vec::new();
     let mut ends = None;
@@ -142,11 +142,11 @@ pub async fn round(
         report.asked = asked;
         let is_deferred = |pod: &Evictable| order.deferred.contains(&pod.full_name());
         let (deferred, pods): (Vec<_>, Vec<_>) = pods.into_iter().partition(is_deferred);
-        report.leave(deferred, &Why::Deferred, None);
+        report.leave(deferred, &PodPendingReason::Deferred, None);
         if pods.is_empty() {
             return Ok(report.sorted());
         }
-        let round = evict::Round {
+        let round = evict::EvictionPass {
             permit,
             client,
             settings,
@@ -233,8 +233,8 @@ impl Evictable {
         self.namespace == own.namespace && self.name == own.name
     }
 
-    fn left(self, why: Why, retry_at: Option<Instant>) -> Left {
-        Left {
+    fn left(self, why: PodPendingReason, retry_at: Option<Instant>) -> PodPending {
+        PodPending {
             namespace: self.namespace,
             name: self.name,
             uid: self.uid,
@@ -245,31 +245,31 @@ impl Evictable {
 }
 
 impl DrainError {
-    fn new(node: &NodeName, refusal: &Refusal) -> Self {
+    fn new(node: &NodeName, refusal: &ApiRefusal) -> Self {
         let (node, said) = (node.clone(), refusal.said());
         match refusal {
-            Refusal::Status(status) if matches!(status.code, 401 | 403) => Self::Forbidden { node, said },
-            Refusal::Status(_) | Refusal::Unreachable(_) => Self::Unlisted { node, said },
+            ApiRefusal::Status(status) if matches!(status.code, 401 | 403) => Self::Forbidden { node, said },
+            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => Self::Unlisted { node, said },
         }
     }
 }
 
 /// Sorts the pods into those that leave, those that do not stand in the way (both into the report), and those to evict.
-fn judge(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (Report, Vec<Evictable>) {
-    let mut report = Report {
+fn judge(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (RoundReport, Vec<Evictable>) {
+    let mut report = RoundReport {
         listed: pods.len(),
-        ..Report::default()
+        ..RoundReport::default()
     };
     let mut evictable = Vec::new();
     let mut own = None;
     for pod in pods {
         match verdict(pod, node) {
-            Verdict::Skip(reason) => *report.skipped.entry(reason).or_default() += 1,
-            Verdict::Wait { since } => {
-                let left = Evictable::new(pod).left(Why::Terminating { since }, None);
+            PodVerdict::Skip(reason) => *report.skipped.entry(reason).or_default() += 1,
+            PodVerdict::Wait { since } => {
+                let left = Evictable::new(pod).left(PodPendingReason::Terminating { since }, None);
                 report.left.push(left);
             }
-            Verdict::Evict => {
+            PodVerdict::Evict => {
                 let pod = Evictable::new(pod);
                 if settings.own_pod.as_ref().is_some_and(|own| pod.is(own)) {
                     own = Some(pod);
@@ -283,7 +283,7 @@ fn judge(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (Report, Ve
         if evictable.is_empty() && report.left.is_empty() {
             evictable.push(own);
         } else {
-            report.left.push(own.left(Why::OwnPod, None));
+            report.left.push(own.left(PodPendingReason::OwnPod, None));
         }
     }
     (report, evictable)

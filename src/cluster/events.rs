@@ -130,12 +130,12 @@ pub struct ConditionState {
 
 /// One thing to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Telling {
+enum QueuedEvent {
     Event(Box<Event>),
     Conditions(Box<Conditions>),
 }
 
-impl Telling {
+impl QueuedEvent {
     fn is_about_a_pod(&self) -> bool {
         match self {
             Self::Event(event) => matches!(event.regarding, Regarding::Pod { .. }),
@@ -147,44 +147,44 @@ impl Telling {
 /// Takes what is to be written, and never waits.
 #[derive(Clone, Debug)]
 pub struct Publisher {
-    nodes: mpsc::Sender<Telling>,
-    pods: mpsc::Sender<Telling>,
-    lost: Lost,
+    nodes: mpsc::Sender<QueuedEvent>,
+    pods: mpsc::Sender<QueuedEvent>,
+    lost: DroppedEvents,
     /// It was logged that something was dropped.
     was_full: Arc<AtomicBool>,
 }
 
 /// What waits to be written, for [`run`].
 #[derive(Debug)]
-pub struct Queue {
+pub struct EventQueue {
     /// What is about Nodes. It waits for nothing that is about pods.
-    nodes: mpsc::Receiver<Telling>,
-    pods: mpsc::Receiver<Telling>,
-    lost: Lost,
+    nodes: mpsc::Receiver<QueuedEvent>,
+    pods: mpsc::Receiver<QueuedEvent>,
+    lost: DroppedEvents,
 }
 
 /// Called for each Event or change of conditions that is lost.
 #[derive(Clone)]
-struct Lost(Arc<dyn Fn() + Send + Sync>);
+struct DroppedEvents(Arc<dyn Fn() + Send + Sync>);
 
-impl std::fmt::Debug for Lost {
+impl std::fmt::Debug for DroppedEvents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Lost")
     }
 }
 
 /// The two ends of the queue. `on_lost` is called for each Event or change of conditions that is not written.
-pub fn queue(on_lost: impl Fn() + Send + Sync + 'static) -> (Publisher, Queue) {
+pub fn queue(on_lost: impl Fn() + Send + Sync + 'static) -> (Publisher, EventQueue) {
     let (nodes, of_nodes) = mpsc::channel(QUEUE);
     let (pods, of_pods) = mpsc::channel(POD_QUEUE);
-    let lost = Lost(Arc::new(on_lost));
+    let lost = DroppedEvents(Arc::new(on_lost));
     let publisher = Publisher {
         nodes,
         pods,
         lost: lost.clone(),
         was_full: Arc::default(),
     };
-    let queue = Queue {
+    let queue = EventQueue {
         nodes: of_nodes,
         pods: of_pods,
         lost,
@@ -195,15 +195,15 @@ pub fn queue(on_lost: impl Fn() + Send + Sync + 'static) -> (Publisher, Queue) {
 impl Publisher {
     /// Hands `event` on. Gives false when it had to be let go.
     pub fn event(&self, event: Event) -> bool {
-        self.hand_on(Telling::Event(Box::new(event)))
+        self.hand_on(QueuedEvent::Event(Box::new(event)))
     }
 
     /// Hands changed conditions on. Gives false when they had to be let go.
     pub fn conditions(&self, conditions: Conditions) -> bool {
-        self.hand_on(Telling::Conditions(Box::new(conditions)))
+        self.hand_on(QueuedEvent::Conditions(Box::new(conditions)))
     }
 
-    fn hand_on(&self, telling: Telling) -> bool {
+    fn hand_on(&self, telling: QueuedEvent) -> bool {
         let queue = if telling.is_about_a_pod() {
             &self.pods
         } else {
@@ -221,8 +221,8 @@ impl Publisher {
 }
 
 /// Writes what is queued until `stop`, and then what is still there, for a moment.
-pub async fn run(client: kube::Client, instance: String, mut queue: Queue, stop: CancellationToken) {
-    let mut writer = Writer {
+pub async fn run(client: kube::Client, instance: String, mut queue: EventQueue, stop: CancellationToken) {
+    let mut writer = EventWriter {
         client,
         instance,
         lost_in_a_row: 0,
@@ -269,19 +269,19 @@ async fn closing(stop: &CancellationToken) {
     tokio::time::sleep(LAST_WORDS / 2).await;
 }
 
-struct Writer {
+struct EventWriter {
     client: kube::Client,
     /// Who tells, in `reportingInstance`.
     instance: String,
     /// How many in a row could not be written.
     lost_in_a_row: u64,
-    lost: Lost,
+    lost: DroppedEvents,
 }
 
-impl Writer {
-    async fn write(&mut self, telling: Telling) {
+impl EventWriter {
+    async fn write(&mut self, telling: QueuedEvent) {
         let written = match telling {
-            Telling::Event(event) => {
+            QueuedEvent::Event(event) => {
                 let namespace = event.regarding.namespace().to_owned();
                 let events: Api<api::Event> = Api::namespaced(self.client.clone(), &namespace);
                 let body = event.into_body(&self.instance);
@@ -289,7 +289,7 @@ impl Writer {
                 let call = events.create(&params, &body);
                 answer::within(WRITE_DEADLINE, call).await.map(|_| ())
             }
-            Telling::Conditions(conditions) => {
+            QueuedEvent::Conditions(conditions) => {
                 let nodes: Api<core::Node> = Api::all(self.client.clone());
                 let params = PatchParams {
                     field_manager: Some(FIELD_MANAGER.to_owned()),

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use thiserror::Error;
 
-use super::update::{Marks, Node, Ready};
+use super::update::{NodeAnnotations, NodeFacts, ReadyCondition};
 use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
 use crate::keys::{APPROVED, Keys, SKIP, STRATEGY};
 
@@ -94,12 +94,12 @@ impl Pattern {
 ///
 /// What is absent reads as the careful answer: not Ready, schedulable, no GPU, no UUID. A `resourceVersion` that is no
 /// number above 0 reads as 0, with which [`super::node::patch`] sends nothing.
-pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) -> Node {
+pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) -> NodeFacts {
     let metadata = &node.metadata;
     let spec = node.spec.as_ref();
     let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     let unschedulable = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
-    Node {
+    NodeFacts {
         name: NodeName::new(metadata.name.clone().unwrap_or_default()),
         uid: NodeUid::new(metadata.uid.clone().unwrap_or_default()),
         resource_version: metadata
@@ -143,13 +143,13 @@ fn cordoned_by(node: &core::Node) -> Option<String> {
         .and_then(|entry| entry.manager.clone())
 }
 
-fn ready(node: &core::Node) -> Ready {
+fn ready(node: &core::Node) -> ReadyCondition {
     let condition = node
         .status
         .iter()
         .flat_map(|status| status.conditions.iter().flatten())
         .find(|condition| condition.type_ == "Ready");
-    Ready {
+    ReadyCondition {
         is_true: condition.is_some_and(|condition| condition.status == "True"),
         heartbeat: condition.and_then(|condition| condition.last_heartbeat_time.as_ref().map(|time| time.0)),
     }
@@ -176,7 +176,7 @@ fn count(quantity: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-fn marks(node: &core::Node, keys: &Keys) -> Marks {
+fn marks(node: &core::Node, keys: &Keys) -> NodeAnnotations {
     let annotation = |key: &str| {
         node.metadata
             .annotations
@@ -184,7 +184,7 @@ fn marks(node: &core::Node, keys: &Keys) -> Marks {
             .and_then(|annotations| annotations.get(key))
             .cloned()
     };
-    Marks {
+    NodeAnnotations {
         state: annotation(&keys.state),
         host: annotation(&keys.host),
         migrated_to_host: annotation(&keys.migrated_to_host),

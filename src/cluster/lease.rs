@@ -19,9 +19,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use self::election::{Bid, Election, Lost, Seen, Step, Tenure, Timing, new_epoch, whole_seconds};
-use super::answer::{self, Refusal};
-use crate::gate::{Gate, Moment, Term};
+use self::election::{
+    Bid, Election, ElectionStep, Leadership, LeadershipLost, ObservedLease, Timing, new_epoch, whole_seconds,
+};
+use super::answer::{self, ApiRefusal};
+use crate::gate::{BoottimeInstant, FenceTerm, WriteFence};
 use crate::keys::{FIELD_MANAGER, YIELDS};
 
 pub use refused::{LoginNote, RefusedLogin};
@@ -46,11 +48,11 @@ pub struct Settings {
 
 /// How the election stands, for whoever goes by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct ElectionStatus {
     /// Who leads, as far as is known; `None` for nobody.
     pub leader: Option<String>,
     /// Our own leadership, where we have one.
-    pub lead: Option<Lead>,
+    pub lead: Option<HeldLeadership>,
     /// The login that vCenter refused, as the Lease has it.
     pub refused: Option<RefusedLogin>,
 }
@@ -66,7 +68,7 @@ pub struct Abilities {
 
 /// A leadership that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lead {
+pub struct HeldLeadership {
     /// Which; 0 without an election.
     pub epoch: u64,
     /// How long after its beginning no effect begins.
@@ -75,12 +77,12 @@ pub struct Lead {
     pub yields: bool,
 }
 
-impl Standing {
+impl ElectionStatus {
     /// That of a process without an election.
     pub fn alone() -> Self {
         Self {
             leader: None,
-            lead: Some(Lead {
+            lead: Some(HeldLeadership {
                 epoch: 0,
                 quarantine: Duration::ZERO,
                 yields: false,
@@ -92,7 +94,7 @@ impl Standing {
 
 /// Why a call about the Lease brought nothing.
 #[derive(Debug)]
-enum Failed {
+enum LeaseError {
     /// Somebody else wrote it first.
     Overtaken,
     /// What was said, or that nothing was.
@@ -106,9 +108,9 @@ enum Failed {
 pub async fn run(
     client: kube::Client,
     settings: Settings,
-    gate: Gate,
+    gate: WriteFence,
     abilities: Abilities,
-    standing: watch::Sender<Standing>,
+    standing: watch::Sender<ElectionStatus>,
     stop: CancellationToken,
 ) {
     let Settings {
@@ -131,7 +133,7 @@ pub async fn run(
         abilities,
         last: None,
         is_read: false,
-        trouble: Trouble::default(),
+        trouble: LeaseTrouble::default(),
     };
     loop {
         // A bid that is under way at the stop is finished within its own deadline, or the release would not know what it
@@ -154,23 +156,23 @@ pub async fn run(
 struct Candidate<'a> {
     leases: Api<Lease>,
     settings: &'a Settings,
-    gate: &'a Gate,
+    gate: &'a WriteFence,
     abilities: Abilities,
     election: Election,
     /// The Lease as it was last read or written. What is not ours in it, labels say, is written back as it was.
     last: Option<Lease>,
     /// Whether `last` is what stands there, as far as is known.
     is_read: bool,
-    trouble: Trouble,
+    trouble: LeaseTrouble,
 }
 
 /// Whether the Lease is out of reach, so that it is said once each time.
 #[derive(Default)]
-struct Trouble(bool);
+struct LeaseTrouble(bool);
 
 impl Candidate<'_> {
     /// Reads where that is needed, writes where it is time, and tells what came of it. Breaks when it is over.
-    async fn turn(&mut self, standing: &watch::Sender<Standing>) -> ControlFlow<()> {
+    async fn turn(&mut self, standing: &watch::Sender<ElectionStatus>) -> ControlFlow<()> {
         // A leader writes on what it wrote last; everybody else looks first.
         if !self.is_read || self.election.tenure().is_none() {
             let name = &self.settings.name;
@@ -182,19 +184,19 @@ impl Candidate<'_> {
         let can_work = *self.abilities.can_work.borrow_and_update();
         self.election.is_able(can_work, self.gate.now());
         match self.step() {
-            Step::Wait => {}
-            Step::StepDown(lost) => {
+            ElectionStep::Wait => {}
+            ElectionStep::StepDown(lost) => {
                 self.step_down(&lost, standing);
                 return ControlFlow::Break(());
             }
-            Step::Bid(bid) if self.is_read => self.bid(&bid).await,
-            Step::Bid(_) => {}
+            ElectionStep::Bid(bid) if self.is_read => self.bid(&bid).await,
+            ElectionStep::Bid(_) => {}
         }
         self.tell(standing);
         ControlFlow::Continue(())
     }
 
-    fn step(&self) -> Step {
+    fn step(&self) -> ElectionStep {
         let new_epoch = new_epoch((self.settings.clock)());
         self.election.step(self.gate.now(), new_epoch)
     }
@@ -216,7 +218,7 @@ impl Candidate<'_> {
         }
     }
 
-    fn stands(&mut self, lease: Option<Lease>, now: Moment) {
+    fn stands(&mut self, lease: Option<Lease>, now: BoottimeInstant) {
         self.election.read(lease.as_ref().map(seen), now);
         self.last = lease;
         self.is_read = true;
@@ -242,11 +244,11 @@ impl Candidate<'_> {
                     info!("this replica can do its work again and goes on as the leader");
                 }
             }
-            Err(Failed::Overtaken) => {
+            Err(LeaseError::Overtaken) => {
                 debug!("another replica wrote the Lease first");
                 self.is_read = false;
             }
-            Err(Failed::Said(said)) => {
+            Err(LeaseError::Said(said)) => {
                 // It may have been carried out all the same.
                 self.is_read = false;
                 self.trouble.say("write", &said, self.election.tenure());
@@ -265,7 +267,7 @@ impl Candidate<'_> {
         let Some(tenure) = self.election.tenure() else {
             return;
         };
-        self.gate.open(Term {
+        self.gate.open(FenceTerm {
             epoch: tenure.epoch,
             until: tenure.until,
             margin: self.settings.timing.margin(),
@@ -280,21 +282,21 @@ impl Candidate<'_> {
         }
     }
 
-    fn step_down(&self, lost: &Lost, standing: &watch::Sender<Standing>) {
+    fn step_down(&self, lost: &LeadershipLost, standing: &watch::Sender<ElectionStatus>) {
         self.gate.close();
-        standing.send_replace(Standing {
+        standing.send_replace(ElectionStatus {
             leader: self.election.holder().map(str::to_owned),
             lead: None,
             refused: None,
         });
         let why = match lost {
-            Lost::Deadline => format!(
+            LeadershipLost::Deadline => format!(
                 "the Lease could not be renewed within {:?}",
                 self.settings.timing.renew_deadline
             ),
-            Lost::To(holder) if holder.is_empty() => "somebody has emptied the Lease".to_owned(),
-            Lost::To(holder) => format!("{holder} holds the Lease"),
-            Lost::Deleted => "somebody has deleted the Lease".to_owned(),
+            LeadershipLost::To(holder) if holder.is_empty() => "somebody has emptied the Lease".to_owned(),
+            LeadershipLost::To(holder) => format!("{holder} holds the Lease"),
+            LeadershipLost::Deleted => "somebody has deleted the Lease".to_owned(),
         };
         error!(
             "{why}: this replica leads no longer and ends, so that nothing of its leadership is left; it begins anew as a \
@@ -302,7 +304,7 @@ impl Candidate<'_> {
         );
     }
 
-    fn tell(&self, standing: &watch::Sender<Standing>) {
+    fn tell(&self, standing: &watch::Sender<ElectionStatus>) {
         let leader = self.election.holder().map(str::to_owned);
         let refused = self.last.as_ref().and_then(RefusedLogin::read);
         standing.send_if_modified(|standing| {
@@ -313,7 +315,7 @@ impl Candidate<'_> {
                     None => info!("nobody leads"),
                 }
             }
-            let lead = self.election.tenure().map(|tenure| Lead {
+            let lead = self.election.tenure().map(|tenure| HeldLeadership {
                 epoch: tenure.epoch,
                 quarantine: match standing.lead {
                     Some(lead) => lead.quarantine,
@@ -321,7 +323,7 @@ impl Candidate<'_> {
                 },
                 yields: tenure.yields,
             });
-            let next = Standing {
+            let next = ElectionStatus {
                 leader,
                 lead,
                 refused,
@@ -341,7 +343,7 @@ impl Candidate<'_> {
         })
     }
 
-    async fn put(&self, lease: &Lease, deadline: Duration) -> Result<Lease, Failed> {
+    async fn put(&self, lease: &Lease, deadline: Duration) -> Result<Lease, LeaseError> {
         let params = PostParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
@@ -354,8 +356,8 @@ impl Candidate<'_> {
         };
         written.map_err(|refusal| match &refusal {
             // 409 is both a conflict and "already exists"; 404 is a replace of what was deleted meanwhile.
-            Refusal::Status(status) if matches!(status.code, 404 | 409) => Failed::Overtaken,
-            Refusal::Status(_) | Refusal::Unreachable(_) => Failed::Said(refusal.said()),
+            ApiRefusal::Status(status) if matches!(status.code, 404 | 409) => LeaseError::Overtaken,
+            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => LeaseError::Said(refusal.said()),
         })
     }
 
@@ -412,23 +414,23 @@ impl Candidate<'_> {
             warn!("the Lease is not released, because something is still under way; it runs out by itself");
             return;
         }
-        let Step::Bid(bid) = self.step() else {
+        let ElectionStep::Bid(bid) = self.step() else {
             return;
         };
         let bid = Bid { yields: false, ..bid };
         let released = self.lease(&bid, String::new(), election::RELEASED);
         match self.put(&released, RELEASE_DEADLINE).await {
             Ok(_) => info!("released the Lease"),
-            Err(Failed::Overtaken) => debug!("the Lease was written by somebody else meanwhile"),
-            Err(Failed::Said(said)) => {
+            Err(LeaseError::Overtaken) => debug!("the Lease was written by somebody else meanwhile"),
+            Err(LeaseError::Said(said)) => {
                 warn!("the Lease could not be released and runs out by itself: {said}");
             }
         }
     }
 }
 
-impl Trouble {
-    fn say(&mut self, verb: &str, said: &str, tenure: Option<Tenure>) {
+impl LeaseTrouble {
+    fn say(&mut self, verb: &str, said: &str, tenure: Option<Leadership>) {
         if std::mem::replace(&mut self.0, true) {
             return;
         }
@@ -464,10 +466,10 @@ fn annotations(
 }
 
 /// What a Lease says, without trusting any of it.
-fn seen(lease: &Lease) -> Seen {
+fn seen(lease: &Lease) -> ObservedLease {
     let spec = lease.spec.as_ref();
     let number = |number: Option<i32>| number.and_then(|it| u64::try_from(it).ok()).unwrap_or_default();
-    Seen {
+    ObservedLease {
         holder: spec
             .and_then(|spec| spec.holder_identity.as_deref())
             .map(answer::plain)

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use thiserror::Error;
 
-use super::answer::{self, Refusal};
+use super::answer::{self, ApiRefusal};
 use crate::keys::{APPROVED, CLI_MANAGER};
 
 /// For one page or object. The kube-apiserver answers within milliseconds or is in trouble; a person waits at a prompt.
@@ -44,11 +44,11 @@ pub enum LookError {
 }
 
 impl LookError {
-    pub(crate) fn new(what: &str, refusal: &Refusal) -> Self {
+    pub(crate) fn new(what: &str, refusal: &ApiRefusal) -> Self {
         let (what, said) = (what.to_owned(), refusal.said());
         match refusal {
-            Refusal::Status(status) if status.code == 404 => Self::Absent { what, said },
-            Refusal::Status(_) | Refusal::Unreachable(_) => Self::Refused { what, said },
+            ApiRefusal::Status(status) if status.code == 404 => Self::Absent { what, said },
+            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => Self::Refused { what, said },
         }
     }
 

@@ -9,9 +9,9 @@ use kube::core::Status;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use super::answer::{self, Refusal};
+use super::answer::{self, ApiRefusal};
 use super::facts::{GpuResources, node_facts};
-use super::update::{Marks, Node};
+use super::update::{NodeAnnotations, NodeFacts};
 use crate::gate::Permit;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{APPROVED, FIELD_MANAGER, Keys};
@@ -25,7 +25,7 @@ pub struct NodePatch {
     pub resource_version: u64,
     /// All our annotations as they shall be: one that is `None` is removed, but for `fulfilled`, which is kept then. A
     /// person's are not touched, whatever stands here.
-    pub marks: Marks,
+    pub marks: NodeAnnotations,
     /// The episode ends with it: a person's approval was for this one, and is taken away.
     pub is_end: bool,
     /// The cordon as it shall be; `None` leaves it as it is.
@@ -98,7 +98,7 @@ pub enum PatchError {
 
 /// Why a Node could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum GetError {
+pub enum NodeGetError {
     /// There is no Node of that name.
     #[error("there is no node {node}: {said}")]
     Gone {
@@ -137,7 +137,7 @@ pub async fn patch(
     name: &NodeName,
     patch: &NodePatch,
     deadline: Duration,
-) -> Result<Node, PatchError> {
+) -> Result<NodeFacts, PatchError> {
     if patch.resource_version == 0 {
         return Err(PatchError::Unversioned { node: name.clone() });
     }
@@ -160,18 +160,18 @@ pub async fn get(
     gpu_resources: &GpuResources,
     name: &NodeName,
     deadline: Duration,
-) -> Result<Node, GetError> {
+) -> Result<NodeFacts, NodeGetError> {
     let nodes: Api<core::Node> = Api::all(client.clone());
     match answer::within(deadline, nodes.get(name.as_str())).await {
         Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
-        Err(refusal) => Err(GetError::new(name, &refusal)),
+        Err(refusal) => Err(NodeGetError::new(name, &refusal)),
     }
 }
 
 impl NodePatch {
     /// The JSON merge patch. An absent cordon is written as null, as `kubectl uncordon` does: the field disappears.
     fn body(&self, keys: &Keys) -> Value {
-        let Marks {
+        let NodeAnnotations {
             state,
             host,
             migrated_to_host,
@@ -219,11 +219,11 @@ impl NodePatch {
 }
 
 impl PatchError {
-    fn new(node: &NodeName, refusal: &Refusal) -> Self {
+    fn new(node: &NodeName, refusal: &ApiRefusal) -> Self {
         let (node, said) = (node.clone(), refusal.said());
         match refusal {
-            Refusal::Unreachable(_) => Self::Unreachable { node, said },
-            Refusal::Status(status) => match status.code {
+            ApiRefusal::Unreachable(_) => Self::Unreachable { node, said },
+            ApiRefusal::Status(status) => match status.code {
                 404 | 410 => Self::Gone { node, said },
                 409 => Self::Conflict { node, said },
                 422 if is_about_uid(status) => Self::Gone { node, said },
@@ -236,13 +236,13 @@ impl PatchError {
     }
 }
 
-impl GetError {
-    fn new(node: &NodeName, refusal: &Refusal) -> Self {
+impl NodeGetError {
+    fn new(node: &NodeName, refusal: &ApiRefusal) -> Self {
         let (node, said) = (node.clone(), refusal.said());
         match refusal {
-            Refusal::Status(status) if status.code == 404 => Self::Gone { node, said },
-            Refusal::Status(status) if matches!(status.code, 401 | 403) => Self::Forbidden { node, said },
-            Refusal::Status(_) | Refusal::Unreachable(_) => Self::Unreachable { node, said },
+            ApiRefusal::Status(status) if status.code == 404 => Self::Gone { node, said },
+            ApiRefusal::Status(status) if matches!(status.code, 401 | 403) => Self::Forbidden { node, said },
+            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => Self::Unreachable { node, said },
         }
     }
 }

@@ -19,7 +19,7 @@ const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// What is to be done about one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PodVerdict {
     /// It stands in the way and has to be evicted.
     Evict,
     /// It stands in the way, and is leaving already.
@@ -45,18 +45,18 @@ pub enum SkipReason {
 }
 
 /// The links of the chain in their order: the first that has an answer decides, and who passes all is evicted.
-const CHAIN: [fn(&Pod, &NodeName) -> Option<Verdict>; 5] =
+const CHAIN: [fn(&Pod, &NodeName) -> Option<PodVerdict>; 5] =
     [other_node, finished, mirror, daemon_set, leaving];
 
 /// What is to be done about `pod` so that `node` can be shut down.
-pub fn verdict(pod: &Pod, node: &NodeName) -> Verdict {
+pub fn verdict(pod: &Pod, node: &NodeName) -> PodVerdict {
     CHAIN
         .iter()
         .find_map(|link| link(pod, node))
-        .unwrap_or(Verdict::Evict)
+        .unwrap_or(PodVerdict::Evict)
 }
 
-impl Verdict {
+impl PodVerdict {
     /// Whether the pod stands in the way.
     pub fn stands_in_the_way(self) -> bool {
         match self {
@@ -78,27 +78,27 @@ impl fmt::Display for SkipReason {
 }
 
 /// The LIST asks for one Node's pods only; this holds even if a proxy or a cache drops the selector.
-fn other_node(pod: &Pod, node: &NodeName) -> Option<Verdict> {
+fn other_node(pod: &Pod, node: &NodeName) -> Option<PodVerdict> {
     let bound_to = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    (bound_to != Some(node.as_str())).then_some(Verdict::Skip(SkipReason::OtherNode))
+    (bound_to != Some(node.as_str())).then_some(PodVerdict::Skip(SkipReason::OtherNode))
 }
 
-fn finished(pod: &Pod, _: &NodeName) -> Option<Verdict> {
+fn finished(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed")).then_some(Verdict::Skip(SkipReason::Finished))
+    matches!(phase, Some("Succeeded" | "Failed")).then_some(PodVerdict::Skip(SkipReason::Finished))
 }
 
-fn mirror(pod: &Pod, _: &NodeName) -> Option<Verdict> {
+fn mirror(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
     pod.metadata
         .annotations
         .as_ref()
         .is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION))
-        .then_some(Verdict::Skip(SkipReason::Mirror))
+        .then_some(PodVerdict::Skip(SkipReason::Mirror))
 }
 
 /// The controlling owner's kind decides, whatever its API version: `extensions/v1beta1` DaemonSets once had pods that
 /// outlived the version.
-fn daemon_set(pod: &Pod, _: &NodeName) -> Option<Verdict> {
+fn daemon_set(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
     pod.metadata
         .owner_references
         .iter()
@@ -109,14 +109,14 @@ fn daemon_set(pod: &Pod, _: &NodeName) -> Option<Verdict> {
                 && owner.kind == "DaemonSet"
                 && matches!(group, "apps" | "extensions")
         })
-        .then_some(Verdict::Skip(SkipReason::DaemonSet))
+        .then_some(PodVerdict::Skip(SkipReason::DaemonSet))
 }
 
 /// `deletionTimestamp` is when the grace ends; the pod was told to leave one grace earlier.
-fn leaving(pod: &Pod, _: &NodeName) -> Option<Verdict> {
+fn leaving(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
     let ends = pod.metadata.deletion_timestamp.as_ref()?.0;
     let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
-    Some(Verdict::Wait {
+    Some(PodVerdict::Wait {
         since: ends.checked_sub(grace).ok(),
     })
 }

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer;
 use super::client;
 use super::facts::{GpuResources, node_facts};
-use super::update::Update;
+use super::update::KubernetesUpdate;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::Keys;
 
@@ -58,7 +58,7 @@ pub struct Settings {
 }
 
 /// How a watch came to its end.
-enum Ended {
+enum WatchEnded {
     /// We were asked to stop, or nobody listens.
     Stopped,
     /// It broke.
@@ -73,7 +73,7 @@ pub async fn run(
     client: kube::Client,
     selection: Selection,
     settings: Settings,
-    out: mpsc::Sender<Update>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let mut backoff = Backoff::new(&settings);
@@ -82,9 +82,9 @@ pub async fn run(
         let config = settings.watcher().labels(&selection.selector);
         let events = pin!(watcher(api, config));
         let ended = follow_nodes(events, &selection, &out, &stop, &mut backoff).await;
-        let Ended::Broke(why) = ended else { return };
+        let WatchEnded::Broke(why) = ended else { return };
         let why = format!("the watch of nodes with {:?} broke: {why}", selection.selector);
-        if !tell(&out, &stop, Update::Lost { why }).await || !pause(&stop, backoff.next()).await {
+        if !tell(&out, &stop, KubernetesUpdate::Lost { why }).await || !pause(&stop, backoff.next()).await {
             return;
         }
     }
@@ -119,15 +119,15 @@ impl Settings {
 async fn follow_nodes(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Node>>>>,
     selection: &Selection,
-    out: &mpsc::Sender<Update>,
+    out: &mpsc::Sender<KubernetesUpdate>,
     stop: &CancellationToken,
     backoff: &mut Backoff,
-) -> Ended {
+) -> WatchEnded {
     let mut is_reset_due = false;
     loop {
         let event = tokio::select! {
             biased;
-            () = stop.cancelled() => return Ended::Stopped,
+            () = stop.cancelled() => return WatchEnded::Stopped,
             event = events.next() => event,
         };
         let update = match event {
@@ -135,27 +135,25 @@ async fn follow_nodes(
                 is_reset_due = true;
                 continue;
             }
-            Some(Ok(Event::InitApply(node) | Event::Apply(node))) => Update::Node(Box::new(node_facts(
-                &node,
-                &selection.keys,
-                &selection.gpu_resources,
-            ))),
+            Some(Ok(Event::InitApply(node) | Event::Apply(node))) => KubernetesUpdate::Node(Box::new(
+                node_facts(&node, &selection.keys, &selection.gpu_resources),
+            )),
             Some(Ok(Event::InitDone)) => {
                 backoff.settled();
-                Update::Settled
+                KubernetesUpdate::Settled
             }
-            Some(Ok(Event::Delete(node))) => Update::NodeGone {
+            Some(Ok(Event::Delete(node))) => KubernetesUpdate::NodeGone {
                 name: NodeName::new(node.metadata.name.unwrap_or_default()),
                 uid: NodeUid::new(node.metadata.uid.unwrap_or_default()),
             },
-            Some(Err(error)) => return Ended::Broke(said(&error)),
-            None => return Ended::Broke("it ended".to_owned()),
+            Some(Err(error)) => return WatchEnded::Broke(said(&error)),
+            None => return WatchEnded::Broke("it ended".to_owned()),
         };
-        if std::mem::take(&mut is_reset_due) && !tell(out, stop, Update::Reset).await {
-            return Ended::Stopped;
+        if std::mem::take(&mut is_reset_due) && !tell(out, stop, KubernetesUpdate::Reset).await {
+            return WatchEnded::Stopped;
         }
         if !tell(out, stop, update).await {
-            return Ended::Stopped;
+            return WatchEnded::Stopped;
         }
     }
 }
@@ -202,7 +200,11 @@ impl Backoff {
 }
 
 /// Hands `update` over; `false` if we were asked to stop or nobody listens.
-pub(crate) async fn tell(out: &mpsc::Sender<Update>, stop: &CancellationToken, update: Update) -> bool {
+pub(crate) async fn tell(
+    out: &mpsc::Sender<KubernetesUpdate>,
+    stop: &CancellationToken,
+    update: KubernetesUpdate,
+) -> bool {
     tokio::select! {
         biased;
         () = stop.cancelled() => false,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Wrong;
+use super::WrongSetting;
 use super::parse::{fraction, object_name, release};
 
 /// The longest name of an object that the API takes.
@@ -16,7 +16,7 @@ const REPLICAS: &str = "Several replicas";
 // keeps.
 /// Whether and how several replicas take turns.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
-pub struct Leadership {
+pub struct LeadershipSettings {
     /// Let one of several replicas act, by a Lease
     ///
     /// auto is true inside a cluster, where a rollout alone makes two replicas.
@@ -70,14 +70,14 @@ pub enum LeaderElection {
     Off,
 }
 
-impl Leadership {
+impl LeadershipSettings {
     /// The releases whose maintenances this one takes over.
     pub fn adopted(&self) -> BTreeSet<String> {
         self.adopt_releases.iter().cloned().collect()
     }
 
     /// The relations that keep two replicas from acting at once, and one lost request from costing the leadership.
-    pub(super) fn check(&self) -> Vec<Wrong> {
+    pub(super) fn check(&self) -> Vec<WrongSetting> {
         let seconds = |duration: Duration| duration.as_secs_f64().to_string();
         let mut wrong = Vec::new();
         // Between the last effect of a leader and the first of the next lies the difference of the two. A third of the lease
@@ -90,7 +90,7 @@ impl Leadership {
                 seconds(least)
             );
             let value = seconds(self.lease_duration);
-            wrong.push(Wrong::new("LEASE_DURATION_SECONDS", &value, expected));
+            wrong.push(WrongSetting::new("LEASE_DURATION_SECONDS", &value, expected));
         }
         // Nothing begins in the last three tenths of a term: with three tries in a term, one may be lost before that.
         let least = self.retry_period * 3;
@@ -101,7 +101,11 @@ impl Leadership {
                 seconds(least)
             );
             let value = seconds(self.renew_deadline);
-            wrong.push(Wrong::new("LEASE_RENEW_DEADLINE_SECONDS", &value, expected));
+            wrong.push(WrongSetting::new(
+                "LEASE_RENEW_DEADLINE_SECONDS",
+                &value,
+                expected,
+            ));
         }
         wrong
     }
@@ -114,7 +118,7 @@ mod tests {
     /// What is wrong with these three.
     fn wrong(duration: &str, renew_deadline: &str, retry_period: &str) -> Vec<(String, String)> {
         let command = clap::Command::new("test");
-        let command = <Leadership as clap::Args>::augment_args(command);
+        let command = <LeadershipSettings as clap::Args>::augment_args(command);
         let words = [
             "test".to_owned(),
             format!("--lease-duration-seconds={duration}"),
@@ -122,7 +126,7 @@ mod tests {
             format!("--lease-retry-period-seconds={retry_period}"),
         ];
         let matches = command.try_get_matches_from(words).unwrap();
-        let leadership = <Leadership as clap::FromArgMatches>::from_arg_matches(&matches).unwrap();
+        let leadership = <LeadershipSettings as clap::FromArgMatches>::from_arg_matches(&matches).unwrap();
         let wrong = leadership.check();
         wrong.into_iter().map(|it| (it.name, it.expected)).collect()
     }

@@ -12,12 +12,12 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct ConfigError {
     /// Everything that is wrong with it; never empty.
-    pub wrong: Vec<Wrong>,
+    pub wrong: Vec<WrongSetting>,
 }
 
 /// One setting that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct WrongSetting {
     /// Its name in the environment.
     pub name: String,
     /// What was given; `None` if nothing was.
@@ -26,7 +26,7 @@ pub struct Wrong {
     pub expected: String,
 }
 
-impl Wrong {
+impl WrongSetting {
     pub(super) fn new(name: &str, value: &str, expected: String) -> Self {
         Self {
             name: name.to_owned(),
@@ -79,7 +79,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for WrongSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             name,
@@ -100,19 +100,20 @@ impl fmt::Display for Wrong {
 ///
 /// # Errors
 /// For a command line that is wrong in anything but the value of a setting.
-pub fn read(command: &Command, words: Vec<OsString>) -> Result<(ArgMatches, Vec<Wrong>), clap::Error> {
+pub fn read(command: &Command, words: Vec<OsString>) -> Result<(ArgMatches, Vec<WrongSetting>), clap::Error> {
     let mut words = words;
     words.retain(|word| !word.to_str().is_some_and(is_empty_flag));
     let mut command = without_variables(command.clone(), |_, value| {
         value.to_string_lossy().trim().is_empty()
     });
-    let mut wrong: Vec<Wrong> = Vec::new();
+    let mut wrong: Vec<WrongSetting> = Vec::new();
     loop {
         let error = match command.clone().try_get_matches_from(&words) {
             Ok(matches) => return Ok((matches, wrong)),
             Err(error) => error,
         };
-        let next = Wrong::of(&command, &error).filter(|next| wrong.iter().all(|it| it.name != next.name));
+        let next =
+            WrongSetting::of(&command, &error).filter(|next| wrong.iter().all(|it| it.name != next.name));
         let Some(next) = next else { return Err(error) };
         command = without_variables(command, |name, _| name == next.name.as_str());
         remove_flag(&mut words, &flag(&next.name));

@@ -3,7 +3,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory as _, Parser as _};
 
 use super::*;
-use crate::cli::{Cli, Command, Refused, Verb};
+use crate::cli::{Cli, Command, RefusedArgs, Subcommand};
 
 /// The least that has to be set.
 const LEAST: [&str; 3] = [
@@ -20,8 +20,8 @@ fn read(flags: &[&str]) -> Result<Config, ConfigError> {
             command: Command::Run(config),
         }) => Ok(*config),
         Ok(other) => panic!("{other:?}"),
-        Err(Refused::Settings(error)) => Err(error),
-        Err(Refused::CommandLine(error)) => panic!("{error}"),
+        Err(RefusedArgs::Settings(error)) => Err(error),
+        Err(RefusedArgs::CommandLine(error)) => panic!("{error}"),
     }
 }
 
@@ -318,7 +318,7 @@ fn a_wrong_command_line_is_told_by_clap() {
         &["list", "--output", "xml"],
     ] {
         let words = ["haulout"].iter().chain(words).map(OsString::from);
-        let Err(Refused::CommandLine(error)) = Cli::read(words) else {
+        let Err(RefusedArgs::CommandLine(error)) = Cli::read(words) else {
             panic!("it is refused");
         };
         assert_eq!(error.exit_code(), i32::from(EXIT_CODE));
@@ -416,5 +416,5 @@ fn a_boolean_flag_needs_no_value() {
     assert!(!config.verifies_tls());
     assert_eq!(config.leadership.election, LeaderElection::On);
     let version = Cli::try_parse_from(["haulout", "version"]).unwrap().command;
-    assert!(matches!(version, Command::Verb(verb) if matches!(*verb, Verb::Version(_))));
+    assert!(matches!(version, Command::Verb(verb) if matches!(*verb, Subcommand::Version(_))));
 }

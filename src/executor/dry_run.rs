@@ -1,7 +1,7 @@
 //! A dry run: what would be changed is logged and answered as if it were done.
 
 use super::Executor;
-use crate::actor::perform::{NotRecorded, Perform, Recorded};
+use crate::actor::perform::{NotRecorded, Recorded, RunEffect};
 use crate::cluster::drain;
 use crate::ids::NodeName;
 use crate::line::line;
@@ -10,8 +10,8 @@ use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
-use crate::maintenance::finding::Found;
-use crate::maintenance::observed::{DrainReport, NodeSeen, Outcome};
+use crate::maintenance::finding::EffectResult;
+use crate::maintenance::observed::{AttemptOutcome, DrainReport, ObservedNode};
 
 /// An executor of which only what changes nothing is used. It asks for no permit, so nothing that it calls can change anything.
 pub struct DryRun {
@@ -25,7 +25,7 @@ impl DryRun {
     }
 
     /// Lists the pods that a round would evict, and tells the drain that none is left.
-    async fn look(&self, name: &NodeName, record: &Record, pods_revision: u64, now: Now) -> Outcome {
+    async fn look(&self, name: &NodeName, record: &Record, pods_revision: u64, now: Now) -> AttemptOutcome {
         let executor = &self.executor;
         match drain::look(&executor.traced(), name, &executor.drain).await {
             Ok(round) => {
@@ -40,24 +40,24 @@ impl DryRun {
                     evicted: 0,
                     backoff: EvictionBackoff::default(),
                 };
-                executor.found(name, Found::Drain(report)).await;
-                Outcome::Done
+                executor.found(name, EffectResult::Drain(report)).await;
+                AttemptOutcome::Done
             }
             Err(error) => super::not_done(error),
         }
     }
 }
 
-impl Perform for DryRun {
+impl RunEffect for DryRun {
     async fn record(
         &self,
         name: &NodeName,
-        _seen: Option<&NodeSeen>,
+        _seen: Option<&ObservedNode>,
         _before: &Record,
         transition: &Transition,
         _now: Now,
     ) -> Result<Recorded, NotRecorded> {
-        let found = Found::DryRunRecord {
+        let found = EffectResult::DryRunRecord {
             record: Box::new(transition.record.clone()),
             unschedulable: transition.unschedulable,
             fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.clone()),
@@ -77,8 +77,10 @@ impl Perform for DryRun {
             | Effect::PowerOn { .. } => {
                 let what = effect.kind().words();
                 line!(info, name, record, "dry run: would {what} at this point");
-                executor.found(name, Found::DryRunEffect(effect.clone())).await;
-                Outcome::Done
+                executor
+                    .found(name, EffectResult::DryRunEffect(effect.clone()))
+                    .await;
+                AttemptOutcome::Done
             }
         };
         executor.tried(name, record, effect, now, outcome).await;

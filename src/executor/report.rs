@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::cluster::drain::{Left, Report, Why};
+use crate::cluster::drain::{PodPending, PodPendingReason, RoundReport};
 use crate::cluster::events::{Event, Regarding, Severity};
 use crate::ids::NodeName;
 use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::{Now, wall_after};
 use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound};
-use crate::maintenance::observed::{DrainReport, PodLeft, PodLeftBecause};
+use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
 
 /// What the drain learns from a round that began at this moment on both clocks, and that did not ask the pods in `deferred`.
 pub(super) fn of_round(
-    round: &Report,
-    deferred: &BTreeMap<String, PodLeftBecause>,
+    round: &RoundReport,
+    deferred: &BTreeMap<String, PendingReason>,
     pods_revision: u64,
     (begun, now): (Instant, Now),
 ) -> DrainReport {
@@ -28,11 +28,11 @@ pub(super) fn of_round(
             let at = now.monotonic.after(at.saturating_duration_since(begun));
             retry_at.insert(name.clone(), at);
         }
-        if left.why == Why::Deferred {
+        if left.why == PodPendingReason::Deferred {
             not_asked.insert(name.clone());
         }
         let why = pod_left(&left.why, deferred.get(&name));
-        PodLeft { name, why }
+        PendingEviction { name, why }
     });
     let left = left.collect();
     DrainReport {
@@ -41,13 +41,17 @@ pub(super) fn of_round(
         left,
         listed: round.listed,
         ignored: round.skipped.values().sum(),
-        evicted: round.left.iter().filter(|left| left.why == Why::Evicted).count(),
+        evicted: round
+            .left
+            .iter()
+            .filter(|left| left.why == PodPendingReason::Evicted)
+            .count(),
         backoff: EvictionBackoff::of_round(retry_at, not_asked),
     }
 }
 
 /// What a pod's owner is told: their logs say only that it was asked to stop.
-pub(super) fn event(node: &NodeName, pod: &Left, at: Timestamp) -> Event {
+pub(super) fn event(node: &NodeName, pod: &PodPending, at: Timestamp) -> Event {
     Event {
         regarding: Regarding::Pod {
             namespace: pod.namespace.clone(),
@@ -63,30 +67,30 @@ pub(super) fn event(node: &NodeName, pod: &Left, at: Timestamp) -> Event {
 }
 
 /// Why a pod is still there, as the decision sees it; `before` is what was known of one that was not asked.
-fn pod_left(why: &Why, before: Option<&PodLeftBecause>) -> PodLeftBecause {
-    let refused = |said: &str| PodLeftBecause::Refused {
+fn pod_left(why: &PodPendingReason, before: Option<&PendingReason>) -> PendingReason {
+    let refused = |said: &str| PendingReason::Refused {
         said: said.to_owned(),
     };
     match why {
-        Why::Evicted | Why::Terminating { .. } => PodLeftBecause::Leaving,
-        Why::Budget { names, said } => PodLeftBecause::Budget {
+        PodPendingReason::Evicted | PodPendingReason::Terminating { .. } => PendingReason::Leaving,
+        PodPendingReason::Budget { names, said } => PendingReason::Budget {
             names: names.clone(),
             said: said.clone(),
         },
-        Why::Migrating { said } => PodLeftBecause::Migrating { said: said.clone() },
-        Why::ServerError { said } | Why::Forbidden { said } | Why::Unreachable { said } => {
-            PodLeftBecause::Refused { said: said.clone() }
-        }
-        Why::NamespaceTerminating => refused("its namespace is being deleted"),
-        Why::TooManyRequests => refused("the kube-apiserver has too much to do"),
-        Why::OwnPod => refused("it is Haulout's own pod, which leaves last"),
-        Why::Deferred => before.cloned().unwrap_or(PodLeftBecause::NotReached),
-        Why::NotReached | Why::Standing => PodLeftBecause::NotReached,
+        PodPendingReason::Migrating { said } => PendingReason::Migrating { said: said.clone() },
+        PodPendingReason::ServerError { said }
+        | PodPendingReason::Forbidden { said }
+        | PodPendingReason::Unreachable { said } => PendingReason::Refused { said: said.clone() },
+        PodPendingReason::NamespaceTerminating => refused("its namespace is being deleted"),
+        PodPendingReason::TooManyRequests => refused("the kube-apiserver has too much to do"),
+        PodPendingReason::OwnPod => refused("it is Haulout's own pod, which leaves last"),
+        PodPendingReason::Deferred => before.cloned().unwrap_or(PendingReason::NotReached),
+        PodPendingReason::NotReached | PodPendingReason::Standing => PendingReason::NotReached,
     }
 }
 
 /// The evictions of a round, for those who show them.
-pub(super) fn evictions(report: &Report, now: Timestamp) -> EvictionRound {
+pub(super) fn evictions(report: &RoundReport, now: Timestamp) -> EvictionRound {
     let at = |since| wall_after(now, since);
     let asked = report.asked.iter().map(|asked| Eviction {
         namespace: asked.namespace.clone(),
@@ -96,22 +100,24 @@ pub(super) fn evictions(report: &Report, now: Timestamp) -> EvictionRound {
         answered_at: at(asked.answered),
         grace: asked.grace,
         answer: match &asked.why {
-            None | Some(Why::Evicted | Why::Terminating { .. }) => EvictionAnswer::Accepted,
-            Some(Why::Budget { names, said }) => EvictionAnswer::Blocked {
+            None | Some(PodPendingReason::Evicted | PodPendingReason::Terminating { .. }) => {
+                EvictionAnswer::Accepted
+            }
+            Some(PodPendingReason::Budget { names, said }) => EvictionAnswer::Blocked {
                 budgets: names.clone(),
                 said: said.clone(),
             },
             Some(
-                Why::ServerError { .. }
-                | Why::Forbidden { .. }
-                | Why::Unreachable { .. }
-                | Why::NamespaceTerminating
-                | Why::TooManyRequests
-                | Why::Migrating { .. }
-                | Why::OwnPod
-                | Why::NotReached
-                | Why::Deferred
-                | Why::Standing,
+                PodPendingReason::ServerError { .. }
+                | PodPendingReason::Forbidden { .. }
+                | PodPendingReason::Unreachable { .. }
+                | PodPendingReason::NamespaceTerminating
+                | PodPendingReason::TooManyRequests
+                | PodPendingReason::Migrating { .. }
+                | PodPendingReason::OwnPod
+                | PodPendingReason::NotReached
+                | PodPendingReason::Deferred
+                | PodPendingReason::Standing,
             ) => EvictionAnswer::Refused,
         },
     });

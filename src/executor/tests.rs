@@ -10,7 +10,7 @@ use super::*;
 use crate::keys::DEFAULT_PREFIX;
 use crate::maintenance::decide::{Decision, decide};
 use crate::maintenance::episode::Phase;
-use crate::maintenance::observed::{HostState, Observed, PowerSeen, VmFacts, VmSeen};
+use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedPower, ObservedVm};
 use crate::maintenance::policy::{DrainTimeoutAction, Policy, Releases};
 use crate::telemetry::stand_in;
 use crate::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust};
@@ -19,7 +19,7 @@ use crate::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Setting
 const SLOW: Duration = Duration::from_secs(7);
 
 /// An executor whose kube-apiserver takes its time and lists no pods, and what it finds.
-fn executor() -> (Executor, mpsc::Receiver<Finding>) {
+fn executor() -> (Executor, mpsc::Receiver<EffectReport>) {
     executor_on(kube::Client::new(
         tower::service_fn(|_: Request<Body>| async {
             tokio::time::sleep(SLOW).await;
@@ -38,7 +38,7 @@ fn pod_list(pods: &[serde_json::Value]) -> serde_json::Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods})
 }
 
-fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<Finding>) {
+fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<EffectReport>) {
     let given = || CredentialPart::Given(SecretString::from("nobody"));
     let credentials = CredentialSource {
         user: given(),
@@ -48,7 +48,7 @@ fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<Finding>) {
     let (findings, found) = mpsc::channel(8);
     let (nodes, _) = mpsc::channel(8);
     let executor = Executor {
-        gate: Gate::without_election(),
+        gate: WriteFence::without_election(),
         vcenter: Vcenter::new(Settings::new(endpoint, credentials, Trust::Nothing)).unwrap(),
         client,
         keys: Keys::under(DEFAULT_PREFIX),
@@ -76,7 +76,7 @@ async fn a_list_of_pods_is_no_younger_than_the_beginning_of_its_round() {
     assert_eq!(began.elapsed(), SLOW);
     let mut report = None;
     while let Ok(finding) = found.try_recv() {
-        if let Found::Drain(drain) = finding.found {
+        if let EffectResult::Drain(drain) = finding.found {
             report = Some(drain);
         }
     }
@@ -124,7 +124,7 @@ async fn asked_at(first: impl Fn() -> Response<Body> + Clone + Send + Sync + 'st
             Decision::Wait { .. } | Decision::Rest => {}
         }
         while let Ok(finding) = found.try_recv() {
-            if let Found::Drain(mut report) = finding.found {
+            if let EffectResult::Drain(mut report) = finding.found {
                 report.follow(seen.drain.as_ref(), |_, _| false);
                 seen.drain = Some(report);
             }
@@ -138,17 +138,17 @@ async fn asked_at(first: impl Fn() -> Response<Body> + Clone + Send + Sync + 'st
 
 /// A cordoned Node that is asked to be in maintenance by its host.
 fn draining(now: Now) -> Observed {
-    let node = NodeSeen {
+    let node = ObservedNode {
         unschedulable: true,
         ..stand_in::node()
     };
-    let vm = VmFacts {
+    let vm = ObservedVm {
         host: HostState::InMaintenance,
         on: Some(crate::ids::HostRef::new("host-1")),
-        power: PowerSeen::On,
-        ..VmFacts::unread(crate::ids::VmRef::new("vm-1"))
+        power: ObservedPower::On,
+        ..ObservedVm::unread(crate::ids::VmRef::new("vm-1"))
     };
-    Observed::of(Some(node), VmSeen::Found(vm), now)
+    Observed::of(Some(node), BoundVm::Found(vm), now)
 }
 
 fn policy() -> Policy {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tracing::error;
 
-use super::Gate;
+use super::WriteFence;
 
 /// How long the last words may take: standard output may be what everything hangs on.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -24,7 +24,7 @@ pub(crate) struct Watchdog(#[expect(dead_code, reason = "its drop is what the th
 ///
 /// # Errors
 /// Where the system gives no thread.
-pub(crate) fn watch(gate: Gate, period: Duration) -> io::Result<Watchdog> {
+pub(crate) fn watch(gate: WriteFence, period: Duration) -> io::Result<Watchdog> {
     let (alive, ended) = mpsc::channel::<()>();
     let watch = move || {
         let mut overdue = 0;
@@ -56,7 +56,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::gate::Term;
+    use crate::gate::FenceTerm;
 
     /// Tells the test, when it runs in a process of its own, to hang.
     const HANGS: &str = "HAULOUT_TEST_HANGS";
@@ -64,8 +64,8 @@ mod tests {
     #[test]
     fn a_process_whose_term_is_over_and_that_hangs_is_aborted() {
         if std::env::var_os(HANGS).is_some() {
-            let gate = Gate::of_a_replica();
-            gate.open(Term {
+            let gate = WriteFence::of_a_replica();
+            gate.open(FenceTerm {
                 epoch: 1,
                 until: gate.now().since_boot + Duration::from_millis(200),
                 margin: Duration::ZERO,

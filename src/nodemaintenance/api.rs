@@ -11,11 +11,13 @@ use serde_json::json;
 use thiserror::Error;
 
 use super::kind::{
-    DrainTimeoutAction, MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus,
-    Origin,
+    DrainTimeoutAction, MaintenanceAction, MaintenanceOrigin, NodeMaintenance, NodeMaintenanceSpec,
+    NodeMaintenanceStatus,
 };
-use crate::cluster::answer::{self, Refusal};
-use crate::cluster::update::{Asked, AskedAction, Maintenance, Role};
+use crate::cluster::answer::{self, ApiRefusal};
+use crate::cluster::update::{
+    NodeMaintenanceFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
+};
 use crate::gate::Permit;
 use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
 use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
@@ -63,13 +65,13 @@ pub fn name_of(node: &NodeName, episode: &EpisodeId) -> String {
 /// Whether it concerns the controller of the nodes of `selector`: a request may, and of episodes its own.
 pub fn concerns(object: &NodeMaintenance, selector: &str) -> bool {
     match object.spec.origin {
-        Origin::Request => true,
-        Origin::Episode => object.spec.selector.as_deref() == Some(selector),
+        MaintenanceOrigin::Request => true,
+        MaintenanceOrigin::Episode => object.spec.selector.as_deref() == Some(selector),
     }
 }
 
 /// The facts of a NodeMaintenance.
-pub fn facts(object: &NodeMaintenance) -> Maintenance {
+pub fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
     let NodeMaintenanceSpec {
         node_name,
         reason,
@@ -84,14 +86,14 @@ pub fn facts(object: &NodeMaintenance) -> Maintenance {
     let status = bounded(object.status.clone().unwrap_or_default());
     let seconds = |seconds: &Option<u32>| seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let action = match action {
-        MaintenanceAction::Drain => Some(AskedAction::Drain),
-        MaintenanceAction::PowerOff => Some(AskedAction::PowerOff),
-        MaintenanceAction::Relocate => Some(AskedAction::Relocate),
-        MaintenanceAction::Reboot => Some(AskedAction::Reboot),
+        MaintenanceAction::Drain => Some(RequestedAction::Drain),
+        MaintenanceAction::PowerOff => Some(RequestedAction::PowerOff),
+        MaintenanceAction::Relocate => Some(RequestedAction::Relocate),
+        MaintenanceAction::Reboot => Some(RequestedAction::Reboot),
         MaintenanceAction::HostMaintenance => None,
     };
     let role = match (origin, action) {
-        (Origin::Request, Some(action)) => Role::Request(Asked {
+        (MaintenanceOrigin::Request, Some(action)) => NodeMaintenanceRole::Request(RequestedMaintenance {
             reason: reason.clone().unwrap_or_default(),
             action,
             target_host: target_host.clone(),
@@ -102,11 +104,13 @@ pub fn facts(object: &NodeMaintenance) -> Maintenance {
             }),
             guest_shutdown_timeout: seconds(guest_shutdown_timeout_seconds),
         }),
-        (Origin::Episode, _) | (Origin::Request, None) => Role::Episode {
-            record: status.record.clone(),
-        },
+        (MaintenanceOrigin::Episode, _) | (MaintenanceOrigin::Request, None) => {
+            NodeMaintenanceRole::Episode {
+                record: status.record.clone(),
+            }
+        }
     };
-    Maintenance {
+    NodeMaintenanceFacts {
         name: object.name_any(),
         uid: RequestUid::new(object.uid().unwrap_or_default()),
         resource_version: object
@@ -140,7 +144,7 @@ pub async fn create(
     client: &kube::Client,
     name: &str,
     spec: NodeMaintenanceSpec,
-) -> Result<Option<Maintenance>, WriteError> {
+) -> Result<Option<NodeMaintenanceFacts>, WriteError> {
     check_name(name)?;
     let metadata = ObjectMeta {
         name: Some(name.to_owned()),
@@ -148,13 +152,16 @@ pub async fn create(
     };
     match post(client, metadata, spec, FIELD_MANAGER).await {
         Ok(object) => Ok(Some(object)),
-        Err(Refusal::Status(status)) if status.code == 409 => Ok(None),
+        Err(ApiRefusal::Status(status)) if status.code == 409 => Ok(None),
         Err(refusal) => Err(WriteError::new(name, &refusal)),
     }
 }
 
 /// Creates a person's request; the kube-apiserver makes up the end of its name.
-pub async fn request(client: &kube::Client, spec: NodeMaintenanceSpec) -> Result<Maintenance, WriteError> {
+pub async fn request(
+    client: &kube::Client,
+    spec: NodeMaintenanceSpec,
+) -> Result<NodeMaintenanceFacts, WriteError> {
     let name = format!("{}-", spec.node_name);
     let metadata = ObjectMeta {
         generate_name: Some(name.clone()),
@@ -169,7 +176,7 @@ async fn post(
     metadata: ObjectMeta,
     spec: NodeMaintenanceSpec,
     manager: &str,
-) -> Result<Maintenance, Refusal> {
+) -> Result<NodeMaintenanceFacts, ApiRefusal> {
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let object = NodeMaintenance {
         metadata,
@@ -192,7 +199,7 @@ pub async fn write_status(
     name: &str,
     uid: Option<&RequestUid>,
     changes: &serde_json::Value,
-) -> Result<Maintenance, WriteError> {
+) -> Result<NodeMaintenanceFacts, WriteError> {
     check_name(name)?;
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let params = PatchParams {
@@ -246,12 +253,12 @@ async fn remove(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(
 }
 
 impl WriteError {
-    fn new(name: &str, refusal: &Refusal) -> Self {
+    fn new(name: &str, refusal: &ApiRefusal) -> Self {
         let (name, said) = (name.to_owned(), refusal.said());
         match refusal {
-            Refusal::Status(status) if status.code == 404 => Self::Gone { name, said },
-            Refusal::Status(_) => Self::Refused { name, said },
-            Refusal::Unreachable(_) => Self::Unreachable { name, said },
+            ApiRefusal::Status(status) if status.code == 404 => Self::Gone { name, said },
+            ApiRefusal::Status(_) => Self::Refused { name, said },
+            ApiRefusal::Unreachable(_) => Self::Unreachable { name, said },
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::cluster::update::Maintenance;
+use crate::cluster::update::NodeMaintenanceFacts;
 use crate::ids::NodeName;
 
 /// How long the history of a node is kept that is gone. Whoever asks what became of a node asks within weeks: for a
@@ -30,12 +30,12 @@ pub(super) enum Presence {
 /// Those of the `ended` episodes that are not to be kept: of each node all but the youngest `keep`, and of those that are
 /// gone what has been over for long and what is more than a bound. Where it is not known whether a node is gone, all stay.
 pub(super) fn beyond<'a>(
-    ended: impl Iterator<Item = &'a Maintenance>,
+    ended: impl Iterator<Item = &'a NodeMaintenanceFacts>,
     presence: impl Fn(&NodeName) -> Presence,
     keep: usize,
     now: Timestamp,
-) -> Vec<&'a Maintenance> {
-    let mut of_nodes: BTreeMap<&NodeName, Vec<&Maintenance>> = BTreeMap::new();
+) -> Vec<&'a NodeMaintenanceFacts> {
+    let mut of_nodes: BTreeMap<&NodeName, Vec<&NodeMaintenanceFacts>> = BTreeMap::new();
     for object in ended {
         of_nodes.entry(&object.node).or_default().push(object);
     }
@@ -53,7 +53,7 @@ pub(super) fn beyond<'a>(
             }
         }
     }
-    let is_recent = |object: &&Maintenance| now.duration_since(ended_at(object)) < GONE_KEPT;
+    let is_recent = |object: &&NodeMaintenanceFacts| now.duration_since(ended_at(object)) < GONE_KEPT;
     let (mut recent, old): (Vec<_>, Vec<_>) = of_the_gone.into_iter().partition(is_recent);
     beyond.extend(old);
     recent.sort_by_key(|object| std::cmp::Reverse((ended_at(object), &object.name)));
@@ -62,7 +62,7 @@ pub(super) fn beyond<'a>(
 }
 
 /// When an episode ended; one that does not tell so in a way that can be read ended no earlier than it was made.
-fn ended_at(object: &Maintenance) -> Timestamp {
+fn ended_at(object: &NodeMaintenanceFacts) -> Timestamp {
     let told = object.status.ended_at.as_deref();
     told.and_then(|at| at.parse().ok()).unwrap_or(object.created_at)
 }
@@ -72,7 +72,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::cluster::update::Role;
+    use crate::cluster::update::NodeMaintenanceRole;
     use crate::ids::RequestUid;
     use crate::telemetry::stand_in::at;
 
@@ -80,16 +80,16 @@ mod tests {
     const DAY: i64 = 24 * HOUR;
 
     /// An episode of `node` that ended `ago` seconds before [`now`].
-    fn over(node: &str, number: usize, ago: i64) -> Maintenance {
+    fn over(node: &str, number: usize, ago: i64) -> NodeMaintenanceFacts {
         let ended_at = now() - SignedDuration::from_secs(ago);
-        let mut object = Maintenance {
+        let mut object = NodeMaintenanceFacts {
             name: format!("{node}-{number:04}"),
             uid: RequestUid::new(format!("uid-of-{node}-{number}")),
             resource_version: 1,
             generation: 1,
             created_at: ended_at - SignedDuration::from_secs(60),
             node: NodeName::new(node),
-            role: Role::Episode { record: None },
+            role: NodeMaintenanceRole::Episode { record: None },
             is_over: true,
             status: Box::default(),
         };
@@ -101,7 +101,7 @@ mod tests {
         at(100 * DAY)
     }
 
-    fn names(objects: Vec<&Maintenance>) -> BTreeSet<String> {
+    fn names(objects: Vec<&NodeMaintenanceFacts>) -> BTreeSet<String> {
         let count = objects.len();
         let names: BTreeSet<String> = objects.into_iter().map(|object| object.name.clone()).collect();
         assert_eq!(names.len(), count, "nothing is deleted twice");
@@ -114,7 +114,7 @@ mod tests {
         let mut cases = 0;
         // Every choice of these ages, for each presence and each setting.
         for chosen in 0..1_u32 << ages.len() {
-            let objects: Vec<Maintenance> = (0..ages.len())
+            let objects: Vec<NodeMaintenanceFacts> = (0..ages.len())
                 .filter(|index| chosen & (1 << index) != 0)
                 .map(|index| over("gpu1", index, ages[index]))
                 .collect();
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn of_many_nodes_that_are_gone_the_latest_episodes_stay_and_none_of_a_node_that_is_there_makes_room() {
-        let gone: Vec<Maintenance> = (0..GONE_MAX + 3)
+        let gone: Vec<NodeMaintenanceFacts> = (0..GONE_MAX + 3)
             .map(|index| {
                 let ago = i64::try_from(index).unwrap() + 10;
                 over(&format!("old-{index:04}"), 0, ago)
@@ -164,8 +164,9 @@ mod tests {
     fn an_end_that_cannot_be_read_is_taken_for_the_beginning() {
         let mut object = over("gpu1", 0, HOUR);
         object.status.ended_at = Some("yesterday".to_owned());
-        let kept =
-            |object: &Maintenance| beyond([object].into_iter(), |_| Presence::Gone, 1, now()).is_empty();
+        let kept = |object: &NodeMaintenanceFacts| {
+            beyond([object].into_iter(), |_| Presence::Gone, 1, now()).is_empty()
+        };
         assert!(kept(&object));
         object.created_at = at(0);
         assert!(!kept(&object));

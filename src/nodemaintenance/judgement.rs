@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::kind::NodeMaintenanceStatus;
-use crate::cluster::update::Maintenance;
-use crate::status::Outcome;
+use crate::cluster::update::NodeMaintenanceFacts;
+use crate::status::EpisodeOutcome;
 
 /// How far something has come.
 #[derive(Clone, Copy)]
@@ -15,12 +15,12 @@ pub(super) enum Progress<'a> {
     Kept,
     Stalled(&'a str),
     /// It is over; why, where it failed.
-    Over(Outcome, &'a str),
+    Over(EpisodeOutcome, &'a str),
 }
 
 /// `status` with its judgement: the phase and the three conditions.
 pub(super) fn judged(
-    object: &Maintenance,
+    object: &NodeMaintenanceFacts,
     mut status: NodeMaintenanceStatus,
     progress: Progress<'_>,
     now: Timestamp,
@@ -34,14 +34,14 @@ pub(super) fn judged(
         Progress::Stalled(why) => ("Running", "Unknown", state, why.to_owned()),
         Progress::Over(outcome, why) => {
             let (phase, succeeded, message) = match outcome {
-                Outcome::Succeeded => ("Succeeded", "True", ""),
-                Outcome::Failed => ("Failed", "False", why),
-                Outcome::Cancelled => (
+                EpisodeOutcome::Succeeded => ("Succeeded", "True", ""),
+                EpisodeOutcome::Failed => ("Failed", "False", why),
+                EpisodeOutcome::Cancelled => (
                     "Succeeded",
                     "False",
                     "it was called off before anything was cut off",
                 ),
-                Outcome::NotSeen => (
+                EpisodeOutcome::NotSeen => (
                     "Running",
                     "Unknown",
                     "how it ended was not seen; the node is out of it",

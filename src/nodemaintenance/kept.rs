@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tracing::warn;
 
-use crate::cluster::update::{Maintenance, Role};
+use crate::cluster::update::{NodeMaintenanceFacts, NodeMaintenanceRole};
 use crate::ids::RequestUid;
 
 /// How many objects are told of. With what is kept of each that is some tens of MiB, and 250 nodes with the default
@@ -16,14 +16,14 @@ const OBJECTS_MAX: usize = 5_000;
 #[derive(Debug)]
 pub(super) struct Kept {
     max: usize,
-    all: BTreeMap<String, (RequestUid, Class)>,
-    names: BTreeMap<Class, BTreeSet<String>>,
+    all: BTreeMap<String, (RequestUid, KeptClass)>,
+    names: BTreeMap<KeptClass, BTreeSet<String>>,
     is_said: bool,
 }
 
 /// What an object is worth where not all are told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Class {
+enum KeptClass {
     /// It has come to its end, and is history.
     Ended,
     Request,
@@ -32,7 +32,7 @@ enum Class {
 
 /// What becomes of an object that was seen.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum KeptAdmission {
     /// It is told of.
     Told,
     /// It is told of, and this one no more.
@@ -68,15 +68,15 @@ impl Kept {
     /// Where there are too many, one that has ended gives way to one that has not. Open requests and open episodes have
     /// half of the places each and may use what the other half leaves: no number of requests displaces the second
     /// copies of records, and no number of copies the requests.
-    pub(super) fn seen(&mut self, object: &Maintenance) -> Admission {
+    pub(super) fn seen(&mut self, object: &NodeMaintenanceFacts) -> KeptAdmission {
         let class = class(object);
         if self.all.contains_key(&object.name) {
             self.insert(object, class);
-            return Admission::Told;
+            return KeptAdmission::Told;
         }
         if self.all.len() < self.max {
             self.insert(object, class);
-            return Admission::Told;
+            return KeptAdmission::Told;
         }
         if !std::mem::replace(&mut self.is_said, true) {
             warn!(
@@ -87,11 +87,11 @@ impl Kept {
             );
         }
         let Some(name) = self.gives_way_to(class) else {
-            return Admission::Ignored;
+            return KeptAdmission::Ignored;
         };
         let uid = self.remove(&name);
         self.insert(object, class);
-        Admission::InPlaceOf(name, uid)
+        KeptAdmission::InPlaceOf(name, uid)
     }
 
     /// Takes that an object was deleted; whether it had been told of.
@@ -103,20 +103,20 @@ impl Kept {
         is_known
     }
 
-    fn gives_way_to(&self, class: Class) -> Option<String> {
+    fn gives_way_to(&self, class: KeptClass) -> Option<String> {
         let other = match class {
-            Class::Ended => return None,
-            Class::Request => Class::Episode,
-            Class::Episode => Class::Request,
+            KeptClass::Ended => return None,
+            KeptClass::Request => KeptClass::Episode,
+            KeptClass::Episode => KeptClass::Request,
         };
         let of = |class| self.names.get(&class);
-        let ended = of(Class::Ended).and_then(BTreeSet::first);
+        let ended = of(KeptClass::Ended).and_then(BTreeSet::first);
         let has_its_half = of(class).map_or(0, BTreeSet::len) >= self.max / 2;
         let of_other = of(other).and_then(BTreeSet::last).filter(|_| !has_its_half);
         ended.or(of_other).cloned()
     }
 
-    fn insert(&mut self, object: &Maintenance, class: Class) {
+    fn insert(&mut self, object: &NodeMaintenanceFacts, class: KeptClass) {
         self.remove(&object.name);
         self.all.insert(object.name.clone(), (object.uid.clone(), class));
         self.names.entry(class).or_default().insert(object.name.clone());
@@ -133,11 +133,11 @@ impl Kept {
     }
 }
 
-fn class(object: &Maintenance) -> Class {
+fn class(object: &NodeMaintenanceFacts) -> KeptClass {
     match (&object.role, object.is_over) {
-        (_, true) => Class::Ended,
-        (Role::Request(_), false) => Class::Request,
-        (Role::Episode { .. }, false) => Class::Episode,
+        (_, true) => KeptClass::Ended,
+        (NodeMaintenanceRole::Request(_), false) => KeptClass::Request,
+        (NodeMaintenanceRole::Episode { .. }, false) => KeptClass::Episode,
     }
 }
 
@@ -146,19 +146,19 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::cluster::update::{Asked, AskedAction};
+    use crate::cluster::update::{RequestedAction, RequestedMaintenance};
     use crate::ids::NodeName;
 
-    fn object(name: &str, class: Class) -> Maintenance {
-        let request = Role::Request(Asked {
+    fn object(name: &str, class: KeptClass) -> NodeMaintenanceFacts {
+        let request = NodeMaintenanceRole::Request(RequestedMaintenance {
             reason: String::new(),
-            action: AskedAction::Drain,
+            action: RequestedAction::Drain,
             target_host: None,
             drain_timeout: None,
             hold_on_drain_timeout: None,
             guest_shutdown_timeout: None,
         });
-        Maintenance {
+        NodeMaintenanceFacts {
             name: name.to_owned(),
             uid: uid(name),
             resource_version: 1,
@@ -166,10 +166,10 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             node: NodeName::new("gpu-1"),
             role: match class {
-                Class::Request => request,
-                Class::Ended | Class::Episode => Role::Episode { record: None },
+                KeptClass::Request => request,
+                KeptClass::Ended | KeptClass::Episode => NodeMaintenanceRole::Episode { record: None },
             },
-            is_over: class == Class::Ended,
+            is_over: class == KeptClass::Ended,
             status: Box::default(),
         }
     }
@@ -178,53 +178,62 @@ mod tests {
         RequestUid::new(format!("uid-of-{name}"))
     }
 
-    fn in_place_of(name: &str) -> Admission {
-        Admission::InPlaceOf(name.to_owned(), uid(name))
+    fn in_place_of(name: &str) -> KeptAdmission {
+        KeptAdmission::InPlaceOf(name.to_owned(), uid(name))
     }
 
-    fn full(names: &[(&str, Class)]) -> Kept {
+    fn full(names: &[(&str, KeptClass)]) -> Kept {
         let mut kept = Kept::at_most(names.len());
         for (name, class) in names {
-            assert_eq!(kept.seen(&object(name, *class)), Admission::Told);
+            assert_eq!(kept.seen(&object(name, *class)), KeptAdmission::Told);
         }
         kept
     }
 
     #[test]
     fn what_has_ended_gives_way_to_what_is_open() {
-        let mut kept = full(&[("old", Class::Ended), ("asked", Class::Request)]);
-        assert_eq!(kept.seen(&object("older", Class::Ended)), Admission::Ignored);
-        assert_eq!(kept.seen(&object("new", Class::Request)), in_place_of("old"));
+        let mut kept = full(&[("old", KeptClass::Ended), ("asked", KeptClass::Request)]);
+        assert_eq!(
+            kept.seen(&object("older", KeptClass::Ended)),
+            KeptAdmission::Ignored
+        );
+        assert_eq!(kept.seen(&object("new", KeptClass::Request)), in_place_of("old"));
         assert_eq!(kept.all.len(), 2);
     }
 
     #[test]
     fn requests_and_episodes_keep_half_of_the_places_each() {
-        for (many, few) in [(Class::Request, Class::Episode), (Class::Episode, Class::Request)] {
+        for (many, few) in [
+            (KeptClass::Request, KeptClass::Episode),
+            (KeptClass::Episode, KeptClass::Request),
+        ] {
             let mut kept = full(&[("a", many), ("b", many), ("c", many), ("d", many)]);
-            assert_eq!(kept.seen(&object("e", many)), Admission::Ignored);
+            assert_eq!(kept.seen(&object("e", many)), KeptAdmission::Ignored);
             assert_eq!(kept.seen(&object("x", few)), in_place_of("d"));
             assert_eq!(kept.seen(&object("y", few)), in_place_of("c"));
-            assert_eq!(kept.seen(&object("z", few)), Admission::Ignored);
+            assert_eq!(kept.seen(&object("z", few)), KeptAdmission::Ignored);
         }
     }
 
     #[test]
     fn a_change_of_a_known_object_is_told_and_one_that_ends_becomes_history() {
-        let mut kept = full(&[("a", Class::Episode), ("b", Class::Episode)]);
-        assert_eq!(kept.seen(&object("a", Class::Ended)), Admission::Told);
-        assert_eq!(kept.seen(&object("c", Class::Episode)), in_place_of("a"));
+        let mut kept = full(&[("a", KeptClass::Episode), ("b", KeptClass::Episode)]);
+        assert_eq!(kept.seen(&object("a", KeptClass::Ended)), KeptAdmission::Told);
+        assert_eq!(kept.seen(&object("c", KeptClass::Episode)), in_place_of("a"));
     }
 
     #[test]
     fn a_deletion_makes_room_and_one_of_an_ignored_object_is_not_told() {
-        let mut kept = full(&[("a", Class::Request)]);
-        assert_eq!(kept.seen(&object("b", Class::Request)), Admission::Ignored);
+        let mut kept = full(&[("a", KeptClass::Request)]);
+        assert_eq!(
+            kept.seen(&object("b", KeptClass::Request)),
+            KeptAdmission::Ignored
+        );
         assert!(!kept.gone("b", &uid("b")));
         assert!(!kept.gone("a", &uid("b")), "another object of that name");
         assert!(kept.gone("a", &uid("a")));
-        assert_eq!(kept.seen(&object("b", Class::Request)), Admission::Told);
+        assert_eq!(kept.seen(&object("b", KeptClass::Request)), KeptAdmission::Told);
         kept.clear();
-        assert_eq!(kept.seen(&object("c", Class::Request)), Admission::Told);
+        assert_eq!(kept.seen(&object("c", KeptClass::Request)), KeptAdmission::Told);
     }
 }

@@ -67,7 +67,7 @@ pub struct NodeMaintenanceSpec {
     pub guest_shutdown_timeout_seconds: Option<u32>,
     /// `Request`: a person asks. `Episode`: Haulout's own record of an episode; creating one asks for nothing.
     #[serde(default)]
-    pub origin: Origin,
+    pub origin: MaintenanceOrigin,
     /// The label selector of the controller that made the record of an episode: of several controllers in a cluster, each
     /// goes by its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,7 +92,7 @@ pub enum MaintenanceAction {
 
 /// Who made an object, and for what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Origin {
+pub enum MaintenanceOrigin {
     /// A person asks.
     #[default]
     Request,

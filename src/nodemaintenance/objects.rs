@@ -14,10 +14,12 @@ use tokio::sync::Notify;
 
 use super::api::name_of;
 use super::history::{self, Presence};
-use super::kind::{MaintenanceAction, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin};
+use super::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec, NodeMaintenanceStatus};
 use super::status;
-use crate::actor::tell::{Tell, Told};
-use crate::cluster::update::{Asked, Maintenance, Maintenances, Role};
+use crate::actor::tell::{NodeEvent, Observer};
+use crate::cluster::update::{
+    NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedMaintenance,
+};
 use crate::ids::{NodeName, RequestUid};
 use crate::maintenance::episode::Episode;
 use crate::status::{NodeEntry, NodeStatuses, StatusBoard};
@@ -36,7 +38,7 @@ const COUNTED: usize = 2;
 
 /// One write that is due.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
+pub enum ObjectWrite {
     /// An episode has no object yet.
     Create {
         name: String,
@@ -53,7 +55,7 @@ pub enum Write {
     Delete { name: String, uid: RequestUid },
 }
 
-impl Write {
+impl ObjectWrite {
     /// The name of the object.
     pub fn name(&self) -> &str {
         match self {
@@ -74,7 +76,7 @@ impl Write {
 
 /// Says what is due to be written.
 #[derive(Debug)]
-pub struct Objects {
+pub struct StatusReconciler {
     trace_url: Option<String>,
     /// The label selector of our nodes.
     selector: String,
@@ -82,18 +84,18 @@ pub struct Objects {
     history: usize,
     clock: fn() -> Timestamp,
     wake: Notify,
-    state: Mutex<State>,
+    state: Mutex<ReconcilerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReconcilerState {
     board: StatusBoard,
-    objects: BTreeMap<String, Maintenance>,
+    objects: BTreeMap<String, NodeMaintenanceFacts>,
     /// Nodes whose latest episode ended before it had an object; it is to have one all the same.
     owed: BTreeSet<NodeName>,
     /// What was told of objects since nodes were last looked at. It counts from the next look: a request that is there and
     /// that its node does not show yet would be taken for a fulfilled one.
-    told: Vec<Maintenances>,
+    told: Vec<NodeMaintenanceUpdate>,
     /// Everything there is has been told, so that what is not here is not there.
     is_complete: bool,
     /// All Nodes have been told, so that one that is not here is gone. As with objects, it counts from the next look.
@@ -101,7 +103,7 @@ struct State {
     nodes_told: bool,
 }
 
-impl Objects {
+impl StatusReconciler {
     /// For the nodes of `selector`: shows links to traces by `trace_url`, and keeps `history` ended episodes of each.
     pub fn new(selector: String, trace_url: Option<String>, history: u32, clock: fn() -> Timestamp) -> Self {
         Self {
@@ -119,7 +121,7 @@ impl Objects {
         self.wake.notified().await;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ReconcilerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -141,7 +143,7 @@ impl Objects {
     }
 
     /// Takes what is told of objects, for the next [`Self::show`].
-    pub fn told(&self, update: &Maintenances) {
+    pub fn told(&self, update: &NodeMaintenanceUpdate) {
         self.state().told.push(update.clone());
     }
 
@@ -154,14 +156,20 @@ impl Objects {
     }
 
     /// Takes the answer to a write of what was due.
-    pub fn wrote(&self, object: &Maintenance) {
-        self.state().apply(Maintenances::Seen(Box::new(object.clone())));
+    pub fn wrote(&self, object: &NodeMaintenanceFacts) {
+        self.state()
+            .apply(NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
     }
 
     /// The newest of the objects that are wanted, at most `most`, for those who show them.
-    pub fn newest(&self, most: usize, is_wanted: impl Fn(&Maintenance) -> bool) -> Vec<Maintenance> {
+    pub fn newest(
+        &self,
+        most: usize,
+        is_wanted: impl Fn(&NodeMaintenanceFacts) -> bool,
+    ) -> Vec<NodeMaintenanceFacts> {
         let state = self.state();
-        let mut wanted: Vec<&Maintenance> = state.objects.values().filter(|it| is_wanted(it)).collect();
+        let mut wanted: Vec<&NodeMaintenanceFacts> =
+            state.objects.values().filter(|it| is_wanted(it)).collect();
         wanted.sort_by_key(|object| std::cmp::Reverse((object.created_at, &object.name)));
         wanted.into_iter().take(most).cloned().collect()
     }
@@ -174,7 +182,7 @@ impl Objects {
     /// What is due to be written, in the order of its weight: statuses with another record, new objects, the rest. Objects
     /// whose names `is_held` are left out. What only counts on is written in turn, [`COUNTED`] objects at a time, and asks
     /// for another look where it is more.
-    pub fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<Write> {
+    pub fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<ObjectWrite> {
         let now = (self.clock)();
         let state = self.state();
         if !state.is_complete {
@@ -186,8 +194,8 @@ impl Objects {
         let open = state.objects.values().filter(|object| !object.is_over);
         for object in open.filter(|object| !is_held(&object.name)) {
             let wanted = match &object.role {
-                Role::Episode { .. } => state.of_episode(object, now),
-                Role::Request(asked) => state.of_request(object, asked, now),
+                NodeMaintenanceRole::Episode { .. } => state.of_episode(object, now),
+                NodeMaintenanceRole::Request(asked) => state.of_request(object, asked, now),
             };
             let Some(mut wanted) = wanted else { continue };
             if let (Some(template), Some(id)) = (&self.trace_url, &wanted.trace_id) {
@@ -208,17 +216,17 @@ impl Objects {
         due.extend(in_turn.filter_map(|(object, wanted)| status_of(object, wanted)));
         let beyond = state.beyond(self.history, now);
         due.extend(beyond.filter(|write| !is_held(write.name())));
-        due.sort_by_key(Write::weight);
+        due.sort_by_key(ObjectWrite::weight);
         due
     }
 }
 
-impl Tell for std::sync::Arc<Objects> {
-    fn tell(&self, node: &NodeName, told: Told<'_>) {
+impl Observer for std::sync::Arc<StatusReconciler> {
+    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
         let now = (self.clock)();
         let mut state = self.state();
         match told {
-            Told::Recorded {
+            NodeEvent::Recorded {
                 before,
                 transition,
                 wrote: (_, at),
@@ -235,8 +243,8 @@ impl Tell for std::sync::Arc<Objects> {
                     }
                 }
             }
-            Told::Waits { on, .. } => state.board.waits(node, on, now),
-            Told::NotRecorded { .. } | Told::Asks { .. } => return,
+            NodeEvent::Waits { on, .. } => state.board.waits(node, on, now),
+            NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } => return,
         }
         drop(state);
         self.wake.notify_one();
@@ -254,14 +262,14 @@ fn awaits_word(entry: &NodeEntry, now: Timestamp) -> bool {
     gone.is_some_and(|(_, since)| now.duration_since(since) < WORD)
 }
 
-impl State {
-    fn apply(&mut self, update: Maintenances) {
+impl ReconcilerState {
+    fn apply(&mut self, update: NodeMaintenanceUpdate) {
         match update {
-            Maintenances::Reset => {
+            NodeMaintenanceUpdate::Reset => {
                 self.objects.clear();
                 self.is_complete = false;
             }
-            Maintenances::Seen(object) => {
+            NodeMaintenanceUpdate::Seen(object) => {
                 let older = self.objects.get(&object.name).is_some_and(|known| {
                     known.uid == object.uid && known.resource_version > object.resource_version
                 });
@@ -278,18 +286,18 @@ impl State {
                     self.objects.insert(object.name.clone(), *object);
                 }
             }
-            Maintenances::Gone { name, uid } => {
+            NodeMaintenanceUpdate::Gone { name, uid } => {
                 if self.objects.get(&name).is_some_and(|known| known.uid == uid) {
                     self.objects.remove(&name);
                 }
             }
-            Maintenances::Settled => self.is_complete = true,
-            Maintenances::Lost { .. } => self.is_complete = false,
+            NodeMaintenanceUpdate::Settled => self.is_complete = true,
+            NodeMaintenanceUpdate::Lost { .. } => self.is_complete = false,
         }
     }
 
     /// The objects of episodes that have none yet.
-    fn missing(&self, selector: &str) -> Vec<Write> {
+    fn missing(&self, selector: &str) -> Vec<ObjectWrite> {
         let mut missing = Vec::new();
         for (node, entry) in self.board.nodes.iter().filter(|(_, entry)| is_known(entry)) {
             let ended = entry.latest_ending().filter(|_| self.owed.contains(node));
@@ -298,7 +306,7 @@ impl State {
                 let name = name_of(node, &episode.id);
                 if !self.objects.contains_key(&name) {
                     let spec = Box::new(spec(node, episode, selector));
-                    missing.push(Write::Create { name, spec });
+                    missing.push(ObjectWrite::Create { name, spec });
                 }
             }
         }
@@ -306,7 +314,7 @@ impl State {
     }
 
     /// What the object of an episode is to say; `None` while that is not known.
-    fn of_episode(&self, object: &Maintenance, now: Timestamp) -> Option<NodeMaintenanceStatus> {
+    fn of_episode(&self, object: &NodeMaintenanceFacts, now: Timestamp) -> Option<NodeMaintenanceStatus> {
         let entry = self
             .board
             .nodes
@@ -327,8 +335,8 @@ impl State {
     /// What a request's own object is to say; `None` while that is not ours to say.
     fn of_request(
         &self,
-        object: &Maintenance,
-        asked: &Asked,
+        object: &NodeMaintenanceFacts,
+        asked: &RequestedMaintenance,
         now: Timestamp,
     ) -> Option<NodeMaintenanceStatus> {
         let entry = self.board.nodes.get(&object.node);
@@ -346,7 +354,9 @@ impl State {
         let first = self
             .objects
             .values()
-            .filter(|it| it.node == object.node && !it.is_over && matches!(it.role, Role::Request(_)))
+            .filter(|it| {
+                it.node == object.node && !it.is_over && matches!(it.role, NodeMaintenanceRole::Request(_))
+            })
             .min_by_key(|it| (it.created_at, &it.name));
         if let Some(first) = first.filter(|first| first.uid != object.uid) {
             let why = format!("NodeMaintenance {} was there first", first.name);
@@ -372,22 +382,22 @@ impl State {
     }
 
     /// Why the latest episode of a request's node gave up, as its object says.
-    fn gave_up(&self, request: &Maintenance) -> Option<String> {
+    fn gave_up(&self, request: &NodeMaintenanceFacts) -> Option<String> {
         let latest = self
             .objects
             .values()
-            .filter(|it| it.node == request.node && matches!(it.role, Role::Episode { .. }))
+            .filter(|it| it.node == request.node && matches!(it.role, NodeMaintenanceRole::Episode { .. }))
             .max_by_key(|it| (it.created_at, &it.name))?;
         let record: Value = serde_json::from_str(latest.status.record.as_deref()?).ok()?;
         Some(record.get("gaveUp")?.as_str()?.to_owned())
     }
 
     /// The ended episodes that are not to be kept.
-    fn beyond(&self, keep: usize, now: Timestamp) -> impl Iterator<Item = Write> {
+    fn beyond(&self, keep: usize, now: Timestamp) -> impl Iterator<Item = ObjectWrite> {
         let ended = self
             .objects
             .values()
-            .filter(|object| object.is_over && matches!(object.role, Role::Episode { .. }));
+            .filter(|object| object.is_over && matches!(object.role, NodeMaintenanceRole::Episode { .. }));
         let is_there = |node: &NodeName| self.board.nodes.contains_key(node);
         let presence = |node: &NodeName| match (is_there(node), self.are_nodes_told) {
             (true, _) => Presence::There,
@@ -395,7 +405,7 @@ impl State {
             (false, false) => Presence::Unknown,
         };
         let beyond = history::beyond(ended, presence, keep, now);
-        beyond.into_iter().map(|object| Write::Delete {
+        beyond.into_iter().map(|object| ObjectWrite::Delete {
             name: object.name.clone(),
             uid: object.uid.clone(),
         })
@@ -407,15 +417,15 @@ fn spec(node: &NodeName, episode: &Episode, selector: &str) -> NodeMaintenanceSp
         node_name: node.to_string(),
         reason: Some(episode.set_off_by()),
         action: MaintenanceAction::HostMaintenance,
-        origin: Origin::Episode,
+        origin: MaintenanceOrigin::Episode,
         selector: Some(selector.to_owned()),
         ..NodeMaintenanceSpec::default()
     }
 }
 
 /// The write by which an object comes to say what is wanted of it, unless it does.
-fn status_of(object: &Maintenance, wanted: &NodeMaintenanceStatus) -> Option<Write> {
-    Some(Write::Status {
+fn status_of(object: &NodeMaintenanceFacts, wanted: &NodeMaintenanceStatus) -> Option<ObjectWrite> {
+    Some(ObjectWrite::Status {
         name: object.name.clone(),
         uid: object.uid.clone(),
         changes: difference(&object.status, wanted)?,

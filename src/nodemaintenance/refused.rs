@@ -28,21 +28,21 @@ const MAX: usize = 1_000;
 
 /// The objects whose latest write was refused or not answered.
 #[derive(Debug, Default)]
-pub(super) struct Refused {
-    by_name: BTreeMap<String, Entry>,
+pub(super) struct RefusedWrites {
+    by_name: BTreeMap<String, RefusedWrite>,
     /// Writes are not answered, and the log says so: once for all objects.
     is_outage: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RefusedWrite {
     wait: Duration,
     until: Instant,
     /// The log says that it is refused.
     is_said: bool,
 }
 
-impl Refused {
+impl RefusedWrites {
     /// Whether `name` is not to be tried at `now`.
     pub(super) fn is_held(&self, name: &str, now: Instant) -> bool {
         self.by_name.get(name).is_some_and(|entry| now < entry.until)
@@ -72,7 +72,7 @@ impl Refused {
         } else {
             UNANSWERED_WAIT_MAX
         };
-        let entry = self.by_name.entry(name).or_insert(Entry {
+        let entry = self.by_name.entry(name).or_insert(RefusedWrite {
             wait: Duration::ZERO,
             until: now,
             is_said: false,
@@ -121,7 +121,7 @@ mod tests {
 
     /// The waits after so many refusals in a row, in seconds.
     fn waits(refusals: usize, is_answered: bool) -> Vec<u64> {
-        let mut refused = Refused::default();
+        let mut refused = RefusedWrites::default();
         let mut now = Instant::now();
         let mut wait = |now: &mut Instant| {
             refused.add("a".to_owned(), &refusal("a"), is_answered, *now);
@@ -142,7 +142,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_write_that_is_carried_out_ends_the_waits() {
-        let mut refused = Refused::default();
+        let mut refused = RefusedWrites::default();
         let now = Instant::now();
         refused.add("a".to_owned(), &refusal("a"), true, now);
         refused.add("a".to_owned(), &refusal("a"), true, now);
@@ -155,9 +155,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_refusal_and_each_outage_is_said_once() {
-        let mut refused = Refused::default();
+        let mut refused = RefusedWrites::default();
         let now = Instant::now();
-        let is_said = |refused: &Refused| refused.by_name["a"].is_said;
+        let is_said = |refused: &RefusedWrites| refused.by_name["a"].is_said;
         refused.add("a".to_owned(), &refusal("a"), false, now);
         refused.add("b".to_owned(), &refusal("b"), false, now);
         assert_eq!((refused.is_outage, is_said(&refused)), (true, false));
@@ -169,7 +169,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_remembered_is_bounded_in_number_and_time() {
-        let mut refused = Refused::default();
+        let mut refused = RefusedWrites::default();
         let begin = Instant::now();
         for number in 0..MAX + 5 {
             let name = number.to_string();

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::judgement::{Progress, judged};
-use super::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, Waiting};
-use crate::cluster::update::{AskedAction, Maintenance};
+use super::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, WaitStatus};
+use crate::cluster::update::{NodeMaintenanceFacts, RequestedAction};
 use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::record;
-use crate::status::{Ending, NodeEntry, Outcome, PhaseKind, Pods, WaitKind};
+use crate::status::{EpisodeEnd, EpisodeOutcome, NodeEntry, PhaseKind, PodCountsByState, WaitKind};
 
 /// The most pods that a status names: a node has 110 at most, and an object must stay small.
 const PODS: usize = 50;
@@ -19,7 +19,7 @@ const PHASES: usize = 100;
 
 /// The status of an episode's object while the episode lasts.
 pub(super) fn of(
-    object: &Maintenance,
+    object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
     episode: &Arc<Episode>,
     now: Timestamp,
@@ -33,8 +33,8 @@ pub(super) fn of(
 
 /// The status of a request that an episode goes about.
 pub(super) fn of_request(
-    object: &Maintenance,
-    action: AskedAction,
+    object: &NodeMaintenanceFacts,
+    action: RequestedAction,
     entry: &NodeEntry,
     episode: &Episode,
     now: Timestamp,
@@ -43,9 +43,9 @@ pub(super) fn of_request(
     let waits_for = entry.waiting_on().map(|wait| wait.on.kind());
     let phase = episode.phase.kind();
     let is_kept = match action {
-        AskedAction::Drain => phase == PhaseKind::Drained,
-        AskedAction::PowerOff => phase == PhaseKind::AwaitingHost && waits_for == Some(WaitKind::Request),
-        AskedAction::Relocate | AskedAction::Reboot => false,
+        RequestedAction::Drain => phase == PhaseKind::Drained,
+        RequestedAction::PowerOff => phase == PhaseKind::AwaitingHost && waits_for == Some(WaitKind::Request),
+        RequestedAction::Relocate | RequestedAction::Reboot => false,
     };
     let parked = parked(episode);
     let otherwise = if is_kept {
@@ -64,9 +64,9 @@ fn parked(episode: &Episode) -> Option<String> {
 
 /// The status of an episode's object at its end. Without an `ending`, nobody saw it.
 pub(super) fn ended(
-    object: &Maintenance,
+    object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
-    ending: Option<&Ending>,
+    ending: Option<&EpisodeEnd>,
     at: Timestamp,
 ) -> NodeMaintenanceStatus {
     let mut status = (*object.status).clone();
@@ -76,7 +76,7 @@ pub(super) fn ended(
         status.record = record::write(&Record::Episode(Arc::clone(episode)), at).episode;
     }
     let gave_up = episode.and_then(|episode| episode.gave_up.as_deref());
-    let outcome = Outcome::from(ending.map(|ending| ending.how));
+    let outcome = EpisodeOutcome::from(ending.map(|ending| ending.how));
     let progress = Progress::Over(outcome, gave_up.unwrap_or_default());
     judged(object, over(status, at), progress, at)
 }
@@ -105,9 +105,13 @@ pub(super) fn counts_on(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStat
 }
 
 /// The status of a request that is fulfilled, or was given up.
-pub(super) fn fulfilled(object: &Maintenance, gave_up: Option<&str>, at: Timestamp) -> NodeMaintenanceStatus {
+pub(super) fn fulfilled(
+    object: &NodeMaintenanceFacts,
+    gave_up: Option<&str>,
+    at: Timestamp,
+) -> NodeMaintenanceStatus {
     let status = over((*object.status).clone(), at);
-    let outcome = gave_up.map_or(Outcome::Succeeded, |_| Outcome::Failed);
+    let outcome = gave_up.map_or(EpisodeOutcome::Succeeded, |_| EpisodeOutcome::Failed);
     judged(
         object,
         status,
@@ -118,7 +122,7 @@ pub(super) fn fulfilled(object: &Maintenance, gave_up: Option<&str>, at: Timesta
 
 /// The status of a request that nothing can be done about.
 pub(super) fn stalled(
-    object: &Maintenance,
+    object: &NodeMaintenanceFacts,
     reason: &str,
     why: &str,
     now: Timestamp,
@@ -130,7 +134,7 @@ pub(super) fn stalled(
 
 /// The status of a request that is not being gone about yet.
 pub(super) fn waiting(
-    object: &Maintenance,
+    object: &NodeMaintenanceFacts,
     reason: &str,
     why: &str,
     now: Timestamp,
@@ -152,7 +156,7 @@ fn over(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStat
 
 /// What an episode shows of itself, whichever object it is shown in.
 fn shown(
-    object: &Maintenance,
+    object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
     episode: &Episode,
     now: Timestamp,
@@ -184,7 +188,7 @@ fn shown(
     status
 }
 
-fn drained(status: &mut NodeMaintenanceStatus, pods: Option<&Pods>, phase: PhaseKind) {
+fn drained(status: &mut NodeMaintenanceStatus, pods: Option<&PodCountsByState>, phase: PhaseKind) {
     status.pending_pods.clear();
     status.pods.clear();
     let Some(pods) = pods.filter(|_| phase == PhaseKind::Draining) else {
@@ -249,12 +253,12 @@ fn close_phase(status: &mut NodeMaintenanceStatus, at: Timestamp) {
     }
 }
 
-fn waiting_since(status: &NodeMaintenanceStatus, reason: &str, message: &str, now: Timestamp) -> Waiting {
+fn waiting_since(status: &NodeMaintenanceStatus, reason: &str, message: &str, now: Timestamp) -> WaitStatus {
     let standing = status
         .waiting_on
         .as_ref()
         .filter(|waiting| waiting.reason == reason);
-    Waiting {
+    WaitStatus {
         reason: reason.to_owned(),
         message: message.to_owned(),
         since: standing.map_or_else(|| text(now), |waiting| waiting.since.clone()),

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::api::{concerns, facts};
-use super::kept::{Admission, Kept};
+use super::kept::{Kept, KeptAdmission};
 use super::kind::NodeMaintenance;
-use crate::cluster::update::{Maintenances, Update};
+use crate::cluster::update::{KubernetesUpdate, NodeMaintenanceUpdate};
 use crate::cluster::watch::{Backoff, Settings, code, pause, said, tell};
 use crate::ids::RequestUid;
 
@@ -29,7 +29,7 @@ pub async fn run(
     client: kube::Client,
     selector: String,
     settings: Settings,
-    out: mpsc::Sender<Update>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let mut backoff = Backoff::new(&settings);
@@ -43,27 +43,27 @@ pub async fn run(
             Err(broke) => broke,
         };
         let (update, wait) = match broke {
-            Broke::NoSuchKind => {
+            WatchBroke::NoSuchKind => {
                 if !std::mem::replace(&mut is_missed, true) {
                     info!(
                         "the kind NodeMaintenance (haulout.dev/v1alpha1) is not installed: no requests of people, and no second copy of a record"
                     );
                 }
-                for update in [Maintenances::Reset, Maintenances::Settled] {
-                    if !tell(&out, &stop, Update::Maintenances(update)).await {
+                for update in [NodeMaintenanceUpdate::Reset, NodeMaintenanceUpdate::Settled] {
+                    if !tell(&out, &stop, KubernetesUpdate::Maintenances(update)).await {
                         return;
                     }
                 }
                 (None, LOOK_FOR_KIND)
             }
-            Broke::Otherwise { why, refused } => {
+            WatchBroke::Otherwise { why, refused } => {
                 is_missed = false;
                 let why = format!("the watch of NodeMaintenances broke: {why}");
-                (Some(Maintenances::Lost { why, refused }), backoff.next())
+                (Some(NodeMaintenanceUpdate::Lost { why, refused }), backoff.next())
             }
         };
         if let Some(update) = update
-            && !tell(&out, &stop, Update::Maintenances(update)).await
+            && !tell(&out, &stop, KubernetesUpdate::Maintenances(update)).await
         {
             return;
         }
@@ -73,7 +73,7 @@ pub async fn run(
     }
 }
 
-enum Broke {
+enum WatchBroke {
     NoSuchKind,
     Otherwise {
         why: String,
@@ -87,10 +87,10 @@ async fn follow(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<NodeMaintenance>>>>,
     selector: &str,
     kept: &mut Kept,
-    out: &mpsc::Sender<Update>,
+    out: &mpsc::Sender<KubernetesUpdate>,
     stop: &CancellationToken,
     backoff: &mut Backoff,
-) -> Result<(), Broke> {
+) -> Result<(), WatchBroke> {
     let mut is_reset_due = false;
     loop {
         let event = tokio::select! {
@@ -113,15 +113,17 @@ async fn follow(
             Some(Ok(Event::InitApply(object) | Event::Apply(object))) => {
                 let seen = facts(&object);
                 match kept.seen(&seen) {
-                    Admission::Told => {}
-                    Admission::InPlaceOf(name, uid) => displaced = Some(Maintenances::Gone { name, uid }),
-                    Admission::Ignored => continue,
+                    KeptAdmission::Told => {}
+                    KeptAdmission::InPlaceOf(name, uid) => {
+                        displaced = Some(NodeMaintenanceUpdate::Gone { name, uid })
+                    }
+                    KeptAdmission::Ignored => continue,
                 }
-                Maintenances::Seen(Box::new(seen))
+                NodeMaintenanceUpdate::Seen(Box::new(seen))
             }
             Some(Ok(Event::InitDone)) => {
                 backoff.settled();
-                Maintenances::Settled
+                NodeMaintenanceUpdate::Settled
             }
             Some(Ok(Event::Delete(object))) => {
                 let name = object.metadata.name.unwrap_or_default();
@@ -129,27 +131,27 @@ async fn follow(
                 if !kept.gone(&name, &uid) {
                     continue;
                 }
-                Maintenances::Gone { name, uid }
+                NodeMaintenanceUpdate::Gone { name, uid }
             }
             Some(Err(watcher::Error::InitialListFailed(kube::Error::Api(status)))) if status.code == 404 => {
-                return Err(Broke::NoSuchKind);
+                return Err(WatchBroke::NoSuchKind);
             }
             Some(Err(error)) => {
-                return Err(Broke::Otherwise {
+                return Err(WatchBroke::Otherwise {
                     why: said(&error),
                     refused: matches!(code(&error), Some(401 | 403)),
                 });
             }
             None => {
-                return Err(Broke::Otherwise {
+                return Err(WatchBroke::Otherwise {
                     why: "it ended".to_owned(),
                     refused: false,
                 });
             }
         };
-        let reset = std::mem::take(&mut is_reset_due).then_some(Maintenances::Reset);
+        let reset = std::mem::take(&mut is_reset_due).then_some(NodeMaintenanceUpdate::Reset);
         for update in reset.into_iter().chain(displaced).chain([update]) {
-            if !tell(out, stop, Update::Maintenances(update)).await {
+            if !tell(out, stop, KubernetesUpdate::Maintenances(update)).await {
                 return Ok(());
             }
         }

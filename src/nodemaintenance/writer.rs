@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{self, WriteError};
-use super::objects::{Objects, Write};
-use super::refused::Refused;
-use crate::cluster::update::{Maintenance, Maintenances, Update};
-use crate::gate::{Errand, Gate, Permit};
+use super::objects::{ObjectWrite, StatusReconciler};
+use super::refused::RefusedWrites;
+use crate::cluster::update::{KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceUpdate};
+use crate::gate::{Permit, WriteFence, WriteKind};
 
 /// How long changes are gathered after a write. A drain changes with each pod that leaves, and whoever looks reads once a
 /// second at most; what comes after a quiet second is written at once.
@@ -33,13 +33,13 @@ const UNANSWERED_MAX: usize = 3;
 /// Runs until `stop`. `count_refused` takes how many writes were refused or not answered.
 pub async fn run(
     client: kube::Client,
-    gate: Gate,
-    objects: Arc<Objects>,
+    gate: WriteFence,
+    objects: Arc<StatusReconciler>,
     count_refused: impl Fn(u64) + Send,
-    told: mpsc::Sender<Update>,
+    told: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
-    let mut refused = Refused::default();
+    let mut refused = RefusedWrites::default();
     loop {
         let look_again = refused.next().min(Instant::now() + LOOK_AGAIN);
         tokio::select! {
@@ -55,7 +55,7 @@ pub async fn run(
             let name = write.name().to_owned();
             let attempt = async {
                 // Another replica leads, and writes.
-                let permit = gate.pass(Errand::Record).ok()?;
+                let permit = gate.pass(WriteKind::Record).ok()?;
                 let writing = perform(&permit, &client, &objects, &told, write);
                 permit.carry(writing).await.ok()
             };
@@ -102,7 +102,7 @@ impl Pass {
         &mut self,
         name: String,
         attempt: Option<Result<(), WriteError>>,
-        refused: &mut Refused,
+        refused: &mut RefusedWrites,
     ) -> ControlFlow<()> {
         match attempt {
             None => self.is_cut_short = true,
@@ -132,20 +132,20 @@ impl Pass {
 async fn perform(
     permit: &Permit,
     client: &kube::Client,
-    objects: &Objects,
-    told: &mpsc::Sender<Update>,
-    write: Write,
+    objects: &StatusReconciler,
+    told: &mpsc::Sender<KubernetesUpdate>,
+    write: ObjectWrite,
 ) -> Result<(), WriteError> {
     let written = match write {
-        Write::Create { name, spec } => api::create(permit, client, &name, *spec).await,
-        Write::Status { name, uid, changes } => {
+        ObjectWrite::Create { name, spec } => api::create(permit, client, &name, *spec).await,
+        ObjectWrite::Status { name, uid, changes } => {
             match api::write_status(permit, client, &name, Some(&uid), &changes).await {
                 // Deleted meanwhile; the watch tells, and what is due then is found anew.
                 Err(WriteError::Gone { .. }) => Ok(None),
                 written => written.map(Some),
             }
         }
-        Write::Delete { name, uid } => api::delete(permit, client, &name, &uid).await.map(|()| None),
+        ObjectWrite::Delete { name, uid } => api::delete(permit, client, &name, &uid).await.map(|()| None),
     }?;
     if let Some(written) = written {
         objects.wrote(&written);
@@ -155,9 +155,9 @@ async fn perform(
 }
 
 /// The hub ends only with the house, and then nobody needs to know.
-async fn tell(told: &mpsc::Sender<Update>, written: Maintenance) {
-    let seen = Maintenances::Seen(Box::new(written));
-    let _ = told.send(Update::Maintenances(seen)).await;
+async fn tell(told: &mpsc::Sender<KubernetesUpdate>, written: NodeMaintenanceFacts) {
+    let seen = NodeMaintenanceUpdate::Seen(Box::new(written));
+    let _ = told.send(KubernetesUpdate::Maintenances(seen)).await;
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::actor::tell::{Tell, Told};
+use crate::actor::tell::{NodeEvent, Observer};
 use crate::cluster::events::{Event, Publisher, Regarding};
 use crate::config::NodeConditions;
 use crate::ids::{NodeName, NodeUid};
@@ -34,12 +34,12 @@ pub struct Events {
     publisher: Publisher,
     conditions: NodeConditions,
     clock: fn() -> Timestamp,
-    memory: Mutex<Memory>,
+    memory: Mutex<EventMemory>,
 }
 
 /// What one Event says, before it is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Said {
+struct EventText {
     uid: NodeUid,
     reason: Reason,
     note: String,
@@ -48,15 +48,15 @@ struct Said {
 }
 
 #[derive(Debug, Default)]
-struct Memory {
+struct EventMemory {
     links: Links,
-    nodes: BTreeMap<NodeName, OfNode>,
+    nodes: BTreeMap<NodeName, EventsOfNode>,
     last_at: Option<Timestamp>,
 }
 
 /// What is kept of a node while its episode lasts. Nothing is decided from it: a restart loses it, and some words.
 #[derive(Debug, Default)]
-struct OfNode {
+struct EventsOfNode {
     parts: Parts,
     /// When the power is cut on a guest that was asked to shut down.
     guest_until: Option<Timestamp>,
@@ -75,16 +75,16 @@ impl Events {
             publisher,
             conditions,
             clock,
-            memory: Mutex::new(Memory {
+            memory: Mutex::new(EventMemory {
                 links,
-                ..Memory::default()
+                ..EventMemory::default()
             }),
         }
     }
 }
 
-impl Tell for Events {
-    fn tell(&self, node: &NodeName, told: Told<'_>) {
+impl Observer for Events {
+    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
         // Nothing under the lock can leave it half changed, so one that is poisoned is as good as any.
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (self.clock)();
@@ -101,14 +101,14 @@ impl Tell for Events {
     }
 }
 
-impl Memory {
+impl EventMemory {
     /// The Event that `told` makes, and its key; none where nobody has to know, or where it is known.
-    fn event(&mut self, node: &NodeName, told: Told<'_>, now: Timestamp) -> Option<(Event, String)> {
+    fn event(&mut self, node: &NodeName, told: NodeEvent<'_>, now: Timestamp) -> Option<(Event, String)> {
         self.note(node, told);
-        let unknown = OfNode::default();
+        let unknown = EventsOfNode::default();
         let of_node = self.nodes.get(node).unwrap_or(&unknown);
         let said = words::of(told, of_node, &self.links, now)?;
-        let has_ended = matches!(told, Told::Recorded { transition, .. } if transition.ended.is_some());
+        let has_ended = matches!(told, NodeEvent::Recorded { transition, .. } if transition.ended.is_some());
         if has_ended {
             self.nodes.remove(node);
         } else {
@@ -140,9 +140,9 @@ impl Memory {
         }
     }
 
-    fn note(&mut self, node: &NodeName, told: Told<'_>) {
+    fn note(&mut self, node: &NodeName, told: NodeEvent<'_>) {
         match told {
-            Told::Recorded {
+            NodeEvent::Recorded {
                 before,
                 transition,
                 wrote,
@@ -158,11 +158,11 @@ impl Memory {
                     of_node.guest_until = None;
                 }
             }
-            Told::Waits {
+            NodeEvent::Waits {
                 on: WaitingOn::GuestShutdown { until },
                 ..
             } => self.nodes.entry(node.clone()).or_default().guest_until = Some(*until),
-            Told::Waits { .. } | Told::NotRecorded { .. } | Told::Asks { .. } => {}
+            NodeEvent::Waits { .. } | NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } => {}
         }
     }
 

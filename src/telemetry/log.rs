@@ -9,13 +9,13 @@ use tracing_subscriber::{EnvFilter, reload};
 
 pub use level::Level;
 
-use crate::actor::tell::{Tell, Told};
+use crate::actor::tell::{NodeEvent, Observer};
 use crate::config::{Config, LogFormat};
 use crate::ids::NodeName;
 use crate::line::line;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
-use crate::maintenance::episode::{Ended, Record};
+use crate::maintenance::episode::{EpisodeResult, Record};
 use crate::maintenance::waiting::WaitingOn;
 use crate::telemetry::link::Links;
 
@@ -77,10 +77,10 @@ fn filter(level: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(format!("{QUIET},{level}"))
 }
 
-impl Tell for Log {
-    fn tell(&self, node: &NodeName, told: Told<'_>) {
+impl Observer for Log {
+    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
         match told {
-            Told::Recorded {
+            NodeEvent::Recorded {
                 before, transition, ..
             } => recorded(
                 node,
@@ -88,7 +88,7 @@ impl Tell for Log {
                 transition,
                 self.trace_url(before, &transition.record),
             ),
-            Told::NotRecorded {
+            NodeEvent::NotRecorded {
                 before,
                 transition,
                 said,
@@ -99,8 +99,8 @@ impl Tell for Log {
                 "could not record {} on the Node: {said}",
                 transition.record.phase_name(),
             ),
-            Told::Asks { record, effect } => asks(node, record, effect),
-            Told::Waits { record, on, .. } => waits(node, record, on),
+            NodeEvent::Asks { record, effect } => asks(node, record, effect),
+            NodeEvent::Waits { record, on, .. } => waits(node, record, on),
         }
     }
 }
@@ -129,9 +129,9 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         return;
     }
     let ended = match transition.ended {
-        Some(Ended::Succeeded) => ": the episode ended well",
-        Some(Ended::Failed) => ": the episode ended without what was asked for",
-        Some(Ended::Cancelled) => ": the episode was called off",
+        Some(EpisodeResult::Succeeded) => ": the episode ended well",
+        Some(EpisodeResult::Failed) => ": the episode ended without what was asked for",
+        Some(EpisodeResult::Cancelled) => ": the episode was called off",
         None => "",
     };
     // The end is a line of the episode that ended.

@@ -16,20 +16,20 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-pub use families::{ALL, Descriptor, Kind};
+pub use families::{ALL, Descriptor, MetricKind};
 pub use text::Text;
 
-use crate::actor::tell::{Tell, Told, Turn};
+use crate::actor::tell::{NodeEvent, Observer, ReconcileOutcome};
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::{DrainEnd, Ended, Episode, Phase, Record};
-use crate::maintenance::finding::{Finding, Found};
-use crate::maintenance::observed::Outcome;
+use crate::maintenance::episode::{DrainEnd, Episode, EpisodeResult, Phase, Record};
+use crate::maintenance::finding::{EffectReport, EffectResult};
+use crate::maintenance::observed::AttemptOutcome;
 use crate::maintenance::waiting::ParkReason;
 use crate::status::{NodeStatuses, TriggerKind};
 use families::{Counters, Families, Histogram, Labels, PREFIX, labels};
-use picture::Picture;
+use picture::CurrentState;
 
 /// All metrics of the process.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct Metrics {
     foreign: Registry,
     leader: Family<Labels, Gauge>,
     families: Families,
-    picture: Arc<Picture>,
+    picture: Arc<CurrentState>,
 }
 
 named_enum! {
@@ -59,7 +59,7 @@ impl Metrics {
         let mut foreign = Registry::default();
         let leader = families::foreign(&mut foreign);
         let families = Families::register(&mut registry);
-        let picture = Arc::new(Picture::default());
+        let picture = Arc::new(CurrentState::default());
         registry.register_collector(Box::new(Arc::clone(&picture)));
         Self {
             registry,
@@ -106,10 +106,10 @@ impl Metrics {
     }
 
     /// Takes what an effect found.
-    pub fn found(&self, finding: &Finding) {
-        if let Found::Tried {
+    pub fn found(&self, finding: &EffectReport) {
+        if let EffectResult::Tried {
             kind: EffectKind::PowerOff,
-            outcome: Outcome::Running(task),
+            outcome: AttemptOutcome::Running(task),
             ..
         } = &finding.found
             && let Some(reason) = self.picture.lock().cuts_power(&finding.node, task)
@@ -219,7 +219,7 @@ impl Metrics {
         }
     }
 
-    fn ended(&self, episode: &Episode, ended: Ended, at: Timestamp) {
+    fn ended(&self, episode: &Episode, ended: EpisodeResult, at: Timestamp) {
         let result = result(ended);
         let placement = match (&episode.moved_to, episode.powered_off) {
             (Some(_), _) => "migrated",
@@ -234,10 +234,10 @@ impl Metrics {
     }
 }
 
-impl Tell for Arc<Metrics> {
-    fn tell(&self, node: &NodeName, told: Told<'_>) {
+impl Observer for Arc<Metrics> {
+    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
         match told {
-            Told::Recorded {
+            NodeEvent::Recorded {
                 before,
                 transition,
                 wrote: (_, at),
@@ -250,16 +250,16 @@ impl Tell for Arc<Metrics> {
                 }
                 self.recorded(before, transition, at);
             }
-            Told::NotRecorded { .. } => self.decided("record_refused"),
-            Told::Asks { effect, .. } => self.decided(effect.kind().name()),
-            Told::Waits { on, .. } => {
+            NodeEvent::NotRecorded { .. } => self.decided("record_refused"),
+            NodeEvent::Asks { effect, .. } => self.decided(effect.kind().name()),
+            NodeEvent::Waits { on, .. } => {
                 self.decided("wait");
                 self.picture.lock().waits.insert(node.clone(), on.kind());
             }
         }
     }
 
-    fn turned(&self, turn: Turn, took: Duration) {
+    fn turned(&self, turn: ReconcileOutcome, took: Duration) {
         let result = labels([("result", families::name_of(turn))]);
         self.families.reconcile.get_or_create(&result).inc();
         let duration = self.families.reconcile_duration.get_or_create(&result);
@@ -275,16 +275,16 @@ fn cuts_pods_off(was: &Episode, is: &Episode) -> bool {
 
 /// An episode ends in these ways alone: what cannot go on is parked and goes on later, and only a relocation that a person
 /// asks for is ever given up.
-fn result(ended: Ended) -> &'static str {
+fn result(ended: EpisodeResult) -> &'static str {
     match ended {
-        Ended::Succeeded => "success",
-        Ended::Cancelled => "cancelled",
-        Ended::Failed => "failed",
+        EpisodeResult::Succeeded => "success",
+        EpisodeResult::Cancelled => "cancelled",
+        EpisodeResult::Failed => "failed",
     }
 }
 
 /// How a phase ended, by what came after it: a phase may fail or be late, though its episode goes on.
-fn result_of_phase(next: Option<&Episode>, ended: Option<Ended>) -> &'static str {
+fn result_of_phase(next: Option<&Episode>, ended: Option<EpisodeResult>) -> &'static str {
     let Some(Episode { phase, .. }) = next else {
         return ended.map_or("success", result);
     };

@@ -3,8 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::ids::{EpisodeId, NodeUid, TaskRef};
-use crate::maintenance::episode::{Cordon, Detection, Episode, HostMark, Phase, Trigger};
-use crate::maintenance::observed::{CordonedBy, NodeSeen};
+use crate::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Trigger};
+use crate::maintenance::observed::{CordonedBy, ObservedNode};
 
 /// Some moment after the beginning, in seconds.
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -12,14 +12,14 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 }
 
 /// A Node in service.
-pub(crate) fn node() -> NodeSeen {
-    NodeSeen {
+pub(crate) fn node() -> ObservedNode {
+    ObservedNode {
         uid: NodeUid::new("uid-1"),
         resource_version: 1,
         unschedulable: false,
         cordoned_by: CordonedBy::Unknown,
         keep_cordoned: false,
-        wishes: crate::maintenance::observed::Wishes::default(),
+        wishes: crate::maintenance::observed::NodeOverrides::default(),
         ready: true,
         heartbeat: None,
         boot_id: None,
@@ -41,14 +41,14 @@ pub(crate) fn episode(phase: Phase, since: i64) -> Episode {
         request: None,
         stray_of: None,
     };
-    let host = HostMark {
+    let host = HostIdentity {
         moref: None,
         name: "esx1".into(),
     };
     Episode {
         id: EpisodeId::new(TRACE),
         traceparent: format!("00-{TRACE}-0011223344556677-01").into(),
-        cordon: Cordon::Ours,
+        cordon: CordonOwner::Ours,
         since: at(since),
         ..Episode::new(NodeUid::new("uid-1"), trigger, host, phase, at(1))
     }

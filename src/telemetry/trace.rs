@@ -28,16 +28,16 @@ use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
-use crate::actor::tell::{Tell, Told};
+use crate::actor::tell::{NodeEvent, Observer};
 use crate::ids::{EpisodeId, NodeName};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, FinishedPhase, Phase, Record};
-use crate::maintenance::finding::{Finding, Found};
+use crate::maintenance::finding::{EffectReport, EffectResult};
 use crate::maintenance::waiting::WaitingOn;
-use pods::Drain;
+use pods::TracedDrain;
 use spans::attributes::{VCENTER, is_call_to, text};
-use spans::{End, EpisodeSpans, Span};
+use spans::{EpisodeSpans, Span, SpanEnd};
 
 /// How many spans may wait for the exporter. An episode has about a dozen, and three for each of its pods up to
 /// 200, so this is some hundred episodes that go on while a collector hangs, and about a megabyte.
@@ -50,16 +50,16 @@ pub struct Traces {
     lost: Counter,
     /// vCenter's name or address.
     vcenter: String,
-    open: Mutex<BTreeMap<NodeName, Open>>,
+    open: Mutex<BTreeMap<NodeName, OpenEpisode>>,
 }
 
 /// What this process has sent of a node's open episode.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenEpisode {
     episode: Option<EpisodeId>,
     /// The finished phase that was sent last.
     sent: Option<Stay>,
-    drain: Option<Drain>,
+    drain: Option<TracedDrain>,
 }
 
 /// One stay in a phase: its name and when it began.
@@ -78,15 +78,15 @@ impl Traces {
     }
 
     /// Takes what an effect found.
-    pub fn found(&self, finding: &Finding) {
-        if let Found::Evictions(round) = &finding.found {
-            let drain = |open: &mut Open| Some(open.drain.as_mut()?.take(&finding.node, round));
+    pub fn found(&self, finding: &EffectReport) {
+        if let EffectResult::Evictions(round) = &finding.found {
+            let drain = |open: &mut OpenEpisode| Some(open.drain.as_mut()?.take(&finding.node, round));
             let spans = self.open().get_mut(&finding.node).and_then(drain);
             self.send(spans.unwrap_or_default());
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeMap<NodeName, Open>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<NodeName, OpenEpisode>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,9 +97,9 @@ impl Traces {
         let open = all.entry(node.clone()).or_default();
         if open.episode.as_ref() != Some(&episode.id) {
             spans.extend(builder.begun());
-            *open = Open {
+            *open = OpenEpisode {
                 episode: Some(episode.id.clone()),
-                ..Open::default()
+                ..OpenEpisode::default()
             };
         }
         let finished = &episode.history.finished;
@@ -126,7 +126,7 @@ impl Traces {
             self.end_drain(node, next, goes_on.map_or(wrote.0, |next| next.since));
             self.catch_up(node, was, &builder);
             if goes_on.is_none() {
-                self.send(builder.ended(End {
+                self.send(builder.ended(SpanEnd {
                     ended: transition.ended,
                     uncordoned: transition.unschedulable == Some(false),
                     wrote,
@@ -161,7 +161,7 @@ impl Traces {
         if let Some(open) = self.open().get_mut(node)
             && !open.drain.as_ref().is_some_and(|drain| drain.is_that_of(episode))
         {
-            open.drain = Some(Drain::of(episode));
+            open.drain = Some(TracedDrain::of(episode));
         }
     }
 
@@ -181,30 +181,30 @@ fn stay(finished: &FinishedPhase) -> Stay {
     (finished.phase.name(), finished.since)
 }
 
-impl Tell for Arc<Traces> {
-    fn tell(&self, node: &NodeName, told: Told<'_>) {
+impl Observer for Arc<Traces> {
+    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
         let record = match told {
-            Told::Recorded {
+            NodeEvent::Recorded {
                 before,
                 transition,
                 wrote,
                 ..
             } => return self.recorded(node, before, transition, wrote),
             // An episode of another release is not taken over.
-            Told::Waits {
+            NodeEvent::Waits {
                 on: WaitingOn::OtherRelease { .. },
                 ..
             } => return,
-            Told::Waits { record, .. }
-            | Told::Asks { record, .. }
-            | Told::NotRecorded { before: record, .. } => record,
+            NodeEvent::Waits { record, .. }
+            | NodeEvent::Asks { record, .. }
+            | NodeEvent::NotRecorded { before: record, .. } => record,
         };
         if let Some(episode) = record.episode()
             && let Some(builder) = EpisodeSpans::of(node, episode)
         {
             self.catch_up(node, episode, &builder);
         }
-        if let Told::Asks { effect, .. } = told
+        if let NodeEvent::Asks { effect, .. } = told
             && effect.kind() == EffectKind::DrainRound
         {
             self.drains(node, record);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use haulout::nodemaintenance::kind::{NodeMaintenance, Origin};
+use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_lab::stage::{PATIENCE, Stage, annotation};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -79,7 +79,7 @@ async fn one_episode_is_history(stage: &Stage<'_>) -> anyhow::Result<()> {
     let objects: Api<NodeMaintenance> = Api::all(stage.client());
     until("one ended episode to be kept", PATIENCE, async || {
         let mut all = objects.list(&ListParams::default()).await?.items;
-        all.retain(|it| it.spec.origin == Origin::Episode && it.spec.node_name == node);
+        all.retain(|it| it.spec.origin == MaintenanceOrigin::Episode && it.spec.node_name == node);
         let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
         Ok((all.len() == 1 && all.iter().all(ended)).then_some(()))
     })

@@ -8,15 +8,16 @@ use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::{Elapsed, Monotonic, Now, Timer};
 use haulout::maintenance::effect::EffectKind;
 use haulout::maintenance::episode::{
-    Cordon, DrainEnd, Episode, HostMark, InFlight, Phase, PythonEpisode, PythonState, Record,
+    CordonOwner, DrainEnd, Episode, HostIdentity, InFlight, Phase, PythonEpisode, PythonState, Record,
 };
 use haulout::maintenance::observed::{
-    Admission, Advice, Attempt, CordonedBy, DrainReport, HostState, Interrupted, Limit, NodeSeen, Observed,
-    Outcome, PodLeft, PodLeftBecause, PowerSeen, Refusal, VmFacts, VmSeen,
+    Admission, AttemptOutcome, BoundVm, CordonedBy, DrainReport, EffectAttempt, EffectRefusal,
+    FailedMaintenance, HostState, Observed, ObservedNode, ObservedPower, ObservedVm, PendingEviction,
+    PendingReason, RetryAdvice, SlotLimit,
 };
-use haulout::maintenance::placement::Offer;
+use haulout::maintenance::placement::PlacementOffer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout::maintenance::request::{Action, Request};
+use haulout::maintenance::request::{Request, RequestAction};
 use haulout::maintenance::waiting::ParkReason;
 
 use crate::facts::*;
@@ -27,7 +28,7 @@ pub fn uuid() -> VmUuid {
 }
 
 pub fn phases_at_work() -> Vec<Phase> {
-    let to = HostMark {
+    let to = HostIdentity {
         moref: Some(spare()),
         name: "esx-spare".into(),
     };
@@ -53,12 +54,12 @@ pub fn parked(phase: &Phase) -> Phase {
     }
 }
 
-fn cordons() -> Vec<Cordon> {
+fn cordons() -> Vec<CordonOwner> {
     vec![
-        Cordon::NotYet,
-        Cordon::Ours,
-        Cordon::Theirs,
-        Cordon::Adopted(Some("python".to_owned())),
+        CordonOwner::NotYet,
+        CordonOwner::Ours,
+        CordonOwner::Theirs,
+        CordonOwner::Adopted(Some("python".to_owned())),
     ]
 }
 
@@ -126,7 +127,7 @@ pub fn records() -> Vec<Record> {
             }
         }
         let is_away = !phase.is_draining() && !matches!(phase, Phase::Queued | Phase::Drained);
-        for cordon in [Cordon::Ours, Cordon::Theirs] {
+        for cordon in [CordonOwner::Ours, CordonOwner::Theirs] {
             records.push(of_vm(episode(parked(&phase), cordon, is_away)));
         }
     }
@@ -147,7 +148,7 @@ fn host_states() -> Vec<HostState> {
 /// A VM with the state of the host that its episode is about.
 #[derive(Clone)]
 pub struct VmCase {
-    pub vm: VmSeen,
+    pub vm: BoundVm,
     pub home: HostState,
 }
 
@@ -156,44 +157,46 @@ pub fn vms() -> Vec<VmCase> {
         vm,
         home: HostState::InService,
     };
-    let known = |power, host: HostState| VmFacts {
+    let known = |power, host: HostState| ObservedVm {
         uuid: Some(uuid()),
         ..vm(power, host)
     };
-    let found = |vm: VmFacts| VmCase {
+    let found = |vm: ObservedVm| VmCase {
         home: vm.host.clone(),
-        vm: VmSeen::Found(vm),
+        vm: BoundVm::Found(vm),
     };
     let mut vms = vec![
-        of(VmSeen::NotLookedUp),
-        of(VmSeen::Missing { was_known: true }),
-        of(VmSeen::Missing { was_known: false }),
-        of(VmSeen::NoUuid),
-        of(VmSeen::Ambiguous([VmRef::new("vm-1"), VmRef::new("vm-2")].into())),
-        of(VmSeen::Shared(vec![haulout::ids::NodeName::new("other")])),
-        found(known(PowerSeen::Unknown, HostState::InService)),
-        found(known(PowerSeen::Suspended, HostState::InService)),
-        found(VmFacts {
-            interrupted: Some(Interrupted {
+        of(BoundVm::NotLookedUp),
+        of(BoundVm::Missing { was_known: true }),
+        of(BoundVm::Missing { was_known: false }),
+        of(BoundVm::NoUuid),
+        of(BoundVm::Ambiguous(
+            [VmRef::new("vm-1"), VmRef::new("vm-2")].into(),
+        )),
+        of(BoundVm::Shared(vec![haulout::ids::NodeName::new("other")])),
+        found(known(ObservedPower::Unknown, HostState::InService)),
+        found(known(ObservedPower::Suspended, HostState::InService)),
+        found(ObservedVm {
+            interrupted: Some(FailedMaintenance {
                 at: moment(0),
                 said: "a timeout".to_owned(),
             }),
-            ..known(PowerSeen::On, HostState::InService)
+            ..known(ObservedPower::On, HostState::InService)
         }),
     ];
     for host in host_states() {
         for drs in [false, true] {
-            for power in [PowerSeen::On, PowerSeen::Off] {
-                vms.push(found(VmFacts {
+            for power in [ObservedPower::On, ObservedPower::Off] {
+                vms.push(found(ObservedVm {
                     drs,
                     ..known(power, host.clone())
                 }));
             }
         }
     }
-    for power in [PowerSeen::On, PowerSeen::Off] {
+    for power in [ObservedPower::On, ObservedPower::Off] {
         // Another VM than the one that the episode began with.
-        vms.push(found(VmFacts {
+        vms.push(found(ObservedVm {
             moref: VmRef::new("vm-other"),
             uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-0304050607ff"),
             ..known(power, entering())
@@ -205,7 +208,7 @@ pub fn vms() -> Vec<VmCase> {
             (entering(), HostState::InService),
         ] {
             vms.push(VmCase {
-                vm: VmSeen::Found(VmFacts {
+                vm: BoundVm::Found(ObservedVm {
                     on: Some(spare()),
                     on_name: "esx-spare".to_owned(),
                     ..known(power, host)
@@ -217,7 +220,7 @@ pub fn vms() -> Vec<VmCase> {
     vms
 }
 
-pub fn nodes() -> Vec<NodeSeen> {
+pub fn nodes() -> Vec<ObservedNode> {
     let mut nodes = Vec::new();
     for (ready, boot, count) in [
         (false, Some(old_boot()), 2),
@@ -231,7 +234,7 @@ pub fn nodes() -> Vec<NodeSeen> {
             (true, CordonedBy::Haulout),
             (true, CordonedBy::Other("kubectl-cordon".to_owned())),
         ] {
-            nodes.push(NodeSeen {
+            nodes.push(ObservedNode {
                 ready,
                 boot_id: boot.clone(),
                 gpus: gpus(count).into(),
@@ -244,17 +247,17 @@ pub fn nodes() -> Vec<NodeSeen> {
     nodes
 }
 
-pub fn held() -> PodLeft {
-    PodLeft {
+pub fn held() -> PendingEviction {
+    PendingEviction {
         name: "ml/train".to_owned(),
-        why: PodLeftBecause::Budget {
+        why: PendingReason::Budget {
             said: String::new(),
             names: vec!["b".to_owned()],
         },
     }
 }
 
-pub fn report(listed_at: Monotonic, pods_revision: u64, left: Vec<PodLeft>) -> DrainReport {
+pub fn report(listed_at: Monotonic, pods_revision: u64, left: Vec<PendingEviction>) -> DrainReport {
     DrainReport {
         listed_at,
         pods_revision,
@@ -284,8 +287,8 @@ fn drains() -> Vec<Option<DrainReport>> {
 }
 
 /// The last attempt of each kind, all with one outcome.
-pub fn tried(kinds: &[EffectKind], outcome: &Outcome) -> BTreeMap<EffectKind, Attempt> {
-    let attempt = Attempt {
+pub fn tried(kinds: &[EffectKind], outcome: &AttemptOutcome) -> BTreeMap<EffectKind, EffectAttempt> {
+    let attempt = EffectAttempt {
         at: moment(1),
         host: None,
         task: None,
@@ -296,8 +299,8 @@ pub fn tried(kinds: &[EffectKind], outcome: &Outcome) -> BTreeMap<EffectKind, At
     kinds.iter().map(|kind| (*kind, attempt.clone())).collect()
 }
 
-pub fn refused(advice: Advice) -> Outcome {
-    Outcome::Refused(Refusal {
+pub fn refused(advice: RetryAdvice) -> AttemptOutcome {
+    AttemptOutcome::Refused(EffectRefusal {
         advice,
         said: "no".to_owned(),
     })
@@ -311,29 +314,29 @@ pub const EFFECTS: [EffectKind; 5] = [
     EffectKind::Survey,
 ];
 
-fn attempts() -> Vec<BTreeMap<EffectKind, Attempt>> {
-    let all = |outcome: Outcome| tried(&EFFECTS, &outcome);
+fn attempts() -> Vec<BTreeMap<EffectKind, EffectAttempt>> {
+    let all = |outcome: AttemptOutcome| tried(&EFFECTS, &outcome);
     vec![
         BTreeMap::new(),
-        all(Outcome::Asked),
-        all(Outcome::Running(TaskRef::new("task-2"))),
-        all(Outcome::Done),
-        all(refused(Advice::OtherHost)),
-        all(refused(Advice::NoTools)),
-        all(refused(Advice::Unanswered)),
+        all(AttemptOutcome::Asked),
+        all(AttemptOutcome::Running(TaskRef::new("task-2"))),
+        all(AttemptOutcome::Done),
+        all(refused(RetryAdvice::OtherHost)),
+        all(refused(RetryAdvice::NoTools)),
+        all(refused(RetryAdvice::Unanswered)),
     ]
 }
 
-fn offers() -> Vec<Offer> {
+fn offers() -> Vec<PlacementOffer> {
     vec![
-        Offer::default(),
-        Offer {
+        PlacementOffer::default(),
+        PlacementOffer {
             fits: Some((spare(), "esx-spare".to_owned())),
-            ..Offer::default()
+            ..PlacementOffer::default()
         },
-        Offer {
+        PlacementOffer {
             survey: vec![spare()],
-            ..Offer::default()
+            ..PlacementOffer::default()
         },
     ]
 }
@@ -342,14 +345,14 @@ fn offers() -> Vec<Offer> {
 pub fn requests() -> Vec<Option<Request>> {
     vec![
         None,
-        Some(request(Action::Drain)),
-        Some(request(Action::PowerOff)),
-        Some(request(Action::Relocate { to: None })),
-        Some(request(Action::Reboot)),
+        Some(request(RequestAction::Drain)),
+        Some(request(RequestAction::PowerOff)),
+        Some(request(RequestAction::Relocate { to: None })),
+        Some(request(RequestAction::Reboot)),
     ]
 }
 
-pub fn asks_for(request: &Option<Request>, action: &Action) -> bool {
+pub fn asks_for(request: &Option<Request>, action: &RequestAction) -> bool {
     request.as_ref().is_some_and(|request| request.action == *action)
 }
 
@@ -366,8 +369,8 @@ fn of_requests<'a>(
 ) -> Vec<(&'a Record, &'a Option<Request>)> {
     let matters = |record: &Record, request: &Option<Request>| {
         let is_parked = matches!(record.phase(), Some(Phase::Parked { .. }));
-        let is_common = record.episode().is_none_or(|it| it.cordon == Cordon::Ours);
-        request.is_none() || (!is_parked && is_common) || asks_for(request, &Action::PowerOff)
+        let is_common = record.episode().is_none_or(|it| it.cordon == CordonOwner::Ours);
+        request.is_none() || (!is_parked && is_common) || asks_for(request, &RequestAction::PowerOff)
     };
     let mut pairs = Vec::new();
     for record in records {
@@ -386,13 +389,13 @@ pub fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Now)) -> usi
     let (vms, nodes, drains, attempts, offers) = (vms(), nodes(), drains(), attempts(), offers());
     let behind = Admission::Behind {
         ahead: vec![],
-        limit: Limit::ConcurrentDrains(1),
+        limit: SlotLimit::ConcurrentDrains(1),
     };
     let mut cases = 0;
     let requests = requests();
     for (record, request) in &of_requests(&records(), &requests) {
         for vm in &vms {
-            let mut seen = observed(node(), crate::facts::vm(PowerSeen::On, HostState::Unknown));
+            let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, HostState::Unknown));
             seen.vm = vm.vm.clone();
             seen.home = vm.home.clone();
             seen.request.clone_from(request);
@@ -409,8 +412,8 @@ pub fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Now)) -> usi
                     seen.record_seen.from_the_start = (index_of_node + index) % 3 != 0;
                     // What cannot matter together is not multiplied: drains matter while the VM is on, offers while it
                     // is off or is to be moved, and targets while it is being relocated.
-                    let off = vm.vm.found().is_some_and(|vm| vm.power == PowerSeen::Off);
-                    let looked_at = if asks_for(request, &Action::Relocate { to: None }) {
+                    let off = vm.vm.found().is_some_and(|vm| vm.power == ObservedPower::Off);
+                    let looked_at = if asks_for(request, &RequestAction::Relocate { to: None }) {
                         offers.len()
                     } else {
                         1

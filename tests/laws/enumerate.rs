@@ -4,21 +4,22 @@ use std::time::Duration;
 
 use haulout::maintenance::clock::{Deadline, Now};
 use haulout::maintenance::decide::{Decision, Transition, decide, is_replaced};
-use haulout::maintenance::effect::{Effect, EffectKind, Place};
-use haulout::maintenance::episode::{Cordon, DrainEnd, Ended, Episode, Phase, Record};
+use haulout::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
+use haulout::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
 use haulout::maintenance::observed::{
-    Admission, Advice, CordonedBy, Hearing, HostState, Lead, Observed, Outcome, PowerSeen, VmFacts, VmSeen,
+    Admission, AttemptOutcome, BoundVm, CordonedBy, HostState, LeadershipTerm, Observed, ObservedPower,
+    ObservedVm, RetryAdvice, SourceState,
 };
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout::maintenance::request::Action;
+use haulout::maintenance::request::RequestAction;
 use haulout::maintenance::waiting::WaitingOn;
 
 use crate::cases::*;
 use crate::facts::*;
 
-fn found(seen: &Observed) -> Option<&VmFacts> {
+fn found(seen: &Observed) -> Option<&ObservedVm> {
     match &seen.vm {
-        VmSeen::Found(vm) => Some(vm),
+        BoundVm::Found(vm) => Some(vm),
         _ => None,
     }
 }
@@ -37,26 +38,26 @@ fn in_service(host: &HostState) -> bool {
 }
 
 /// Whether anything asks for the VM to be off, in the laws' own words: its host, or a person.
-fn down(seen: &Observed, vm: &VmFacts) -> bool {
+fn down(seen: &Observed, vm: &ObservedVm) -> bool {
     let asked = match seen.request.as_ref().map(|request| &request.action) {
-        None | Some(Action::Drain) => false,
-        Some(Action::PowerOff | Action::Relocate { .. } | Action::Reboot) => true,
+        None | Some(RequestAction::Drain) => false,
+        Some(RequestAction::PowerOff | RequestAction::Relocate { .. } | RequestAction::Reboot) => true,
     };
     leaving(&vm.host) || (asked && out(&vm.host))
 }
 
 /// Whether a move is asked for, and nothing else calls the VM away: there is to be a place before anything is done.
-fn placed_first(seen: &Observed, vm: &VmFacts) -> bool {
-    asks(seen, &Action::Relocate { to: None }) && !leaving(&vm.host)
+fn placed_first(seen: &Observed, vm: &ObservedVm) -> bool {
+    asks(seen, &RequestAction::Relocate { to: None }) && !leaving(&vm.host)
 }
 
 /// Whether anything asks for the node to be drained.
-fn called(seen: &Observed, vm: &VmFacts) -> bool {
-    let drain = matches!(&seen.request, Some(request) if request.action == Action::Drain);
+fn called(seen: &Observed, vm: &ObservedVm) -> bool {
+    let drain = matches!(&seen.request, Some(request) if request.action == RequestAction::Drain);
     down(seen, vm) || drain
 }
 
-fn asks(seen: &Observed, action: &Action) -> bool {
+fn asks(seen: &Observed, action: &RequestAction) -> bool {
     asks_for(&seen.request, action)
 }
 
@@ -120,7 +121,7 @@ fn effect_laws(
             || matches!(
                 effect,
                 Effect::PowerOn {
-                    place: Place::Host(_),
+                    place: PowerOnTarget::Host(_),
                     ..
                 }
             ),
@@ -154,7 +155,7 @@ fn effect_laws(
         Effect::Relocate { to, .. } => {
             law(
                 "8: only a VM that is off is relocated",
-                vm.power == PowerSeen::Off,
+                vm.power == ObservedPower::Off,
             );
             law(
                 "8: the target takes VMs",
@@ -164,21 +165,24 @@ fn effect_laws(
                 "8: nobody leaves a home that is back, but at a person's request",
                 vm.on != Some(home())
                     || !in_service(&seen.home)
-                    || asks(seen, &Action::Relocate { to: None }),
+                    || asks(seen, &RequestAction::Relocate { to: None }),
             );
         }
         Effect::PowerOn { place, .. } => {
             law(
                 "8: powered on only where VMs may run, or where DRS chooses",
                 match place {
-                    Place::Host(host) => in_service(&vm.host) && vm.on.as_ref() == Some(host),
-                    Place::Drs => vm.drs,
+                    PowerOnTarget::Host(host) => in_service(&vm.host) && vm.on.as_ref() == Some(host),
+                    PowerOnTarget::Drs => vm.drs,
                 },
             );
-            law("only a VM that is off is powered on", vm.power == PowerSeen::Off);
+            law(
+                "only a VM that is off is powered on",
+                vm.power == ObservedPower::Off,
+            );
             law(
                 "what a person asks to be kept off is not powered on",
-                !asks(seen, &Action::PowerOff),
+                !asks(seen, &RequestAction::PowerOff),
             );
         }
     }
@@ -193,7 +197,7 @@ fn effect_laws(
 }
 
 /// What must hold when a guest is asked to shut down or power is cut.
-fn may_go_down(seen: &Observed, episode: &Episode, vm: &VmFacts, now: Now, law: &dyn Fn(&str, bool)) {
+fn may_go_down(seen: &Observed, episode: &Episode, vm: &ObservedVm, now: Now, law: &dyn Fn(&str, bool)) {
     let Phase::ShuttingDown(end) = episode.phase.at_work() else {
         return law("6: the end of the drain is on record", false);
     };
@@ -201,7 +205,7 @@ fn may_go_down(seen: &Observed, episode: &Episode, vm: &VmFacts, now: Now, law: 
     law("6: the cordon holds", cordoned);
     law(
         "6: the VM is on, and its host leaves or a person asks for it to be off",
-        vm.power == PowerSeen::On && down(seen, vm),
+        vm.power == ObservedPower::On && down(seen, vm),
     );
     let is_current = seen.drain.as_ref().is_some_and(|list| {
         let age = now.monotonic.since(list.listed_at);
@@ -249,12 +253,12 @@ fn transition_laws(
             "5: what is in flight is forgotten only with the VM off, or found on after that",
             !after.in_flight.is_empty()
                 || before.in_flight.is_empty()
-                || found(seen).is_some_and(|vm| vm.power == PowerSeen::Off || before.phase.vm_is_off()),
+                || found(seen).is_some_and(|vm| vm.power == ObservedPower::Off || before.phase.vm_is_off()),
         );
         law(
             "7: a cordon that was a person's stays theirs, whoever lifts it while the VM is away",
-            before.cordon != Cordon::Theirs
-                || after.cordon == Cordon::Theirs
+            before.cordon != CordonOwner::Theirs
+                || after.cordon == CordonOwner::Theirs
                 || (seen.node.as_ref().is_some_and(|node| !node.unschedulable) && !before.phase.vm_is_off()),
         );
     }
@@ -265,12 +269,12 @@ fn transition_laws(
     let cordoned_by = seen.node.as_ref().map(|node| &node.cordoned_by);
     if transition.unschedulable == Some(false) {
         let ours = before.is_some_and(|before| match &before.cordon {
-            Cordon::Ours => !matches!(cordoned_by, Some(CordonedBy::Other(_))),
-            Cordon::Adopted(manager) => match cordoned_by {
+            CordonOwner::Ours => !matches!(cordoned_by, Some(CordonedBy::Other(_))),
+            CordonOwner::Adopted(manager) => match cordoned_by {
                 Some(CordonedBy::Other(by)) => manager.as_ref() == Some(by),
                 _ => true,
             },
-            Cordon::NotYet | Cordon::Theirs => false,
+            CordonOwner::NotYet | CordonOwner::Theirs => false,
         });
         law("7: only our own cordon is taken away", ours);
         law(
@@ -288,8 +292,8 @@ fn transition_laws(
 fn begin_laws(seen: &Observed, transition: &Transition, law: &dyn Fn(&str, bool)) {
     let node = seen.node.as_ref().unwrap();
     let is = |power| found(seen).is_some_and(|vm| vm.power == power);
-    let begins = is(PowerSeen::On) && found(seen).is_some_and(|vm| called(seen, vm));
-    let makes_up = is(PowerSeen::Off) && seen.stray_of.is_some() && seen.request.is_none();
+    let begins = is(ObservedPower::On) && found(seen).is_some_and(|vm| called(seen, vm));
+    let makes_up = is(ObservedPower::Off) && seen.stray_of.is_some() && seen.request.is_none();
     law(
         "an episode begins where a VM that is on is called out of service, or to make up for a power-off of ours",
         begins || makes_up,
@@ -329,11 +333,11 @@ fn end_laws(
     let vm = found(seen);
     law(
         "the end needs a VM that is on and a host that is out",
-        vm.is_some_and(|vm| vm.power == PowerSeen::On && out(&vm.host)),
+        vm.is_some_and(|vm| vm.power == ObservedPower::On && out(&vm.host)),
     );
     law(
         "what a person asks to be kept drained or off is not ended",
-        !asks(seen, &Action::Drain) && !asks(seen, &Action::PowerOff),
+        !asks(seen, &RequestAction::Drain) && !asks(seen, &RequestAction::PowerOff),
     );
     let request = seen.request.as_ref().map(|request| &request.mark);
     law(
@@ -342,7 +346,7 @@ fn end_laws(
     );
     law(
         "a restart that is asked for has been one",
-        !asks(seen, &Action::Reboot) || before.is_some_and(|before| before.powered_off),
+        !asks(seen, &RequestAction::Reboot) || before.is_some_and(|before| before.powered_off),
     );
     let Some(before) = before else { return };
     let since = now.monotonic.since(seen.record_seen.at.monotonic);
@@ -366,8 +370,8 @@ fn end_laws(
     if matches!(before.phase.at_work(), Phase::ShuttingDown(_)) {
         let tried = seen.attempts.get(&EffectKind::ShutdownGuest);
         let may_be_asked = tried.is_some_and(|attempt| match &attempt.outcome {
-            Outcome::Asked | Outcome::Running(_) | Outcome::Done => true,
-            Outcome::Refused(refusal) => refusal.advice == Advice::Unanswered,
+            AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => true,
+            AttemptOutcome::Refused(refusal) => refusal.advice == RetryAdvice::Unanswered,
         });
         law(
             "5: an episode ends from the shutdown only where this process knows that no guest was asked",
@@ -385,7 +389,12 @@ fn end_laws(
         let gave_up = before.gave_up.is_some();
         law(
             "it is told as a success, unless what was asked for was given up",
-            transition.ended == Some(if gave_up { Ended::Failed } else { Ended::Succeeded }),
+            transition.ended
+                == Some(if gave_up {
+                    EpisodeResult::Failed
+                } else {
+                    EpisodeResult::Succeeded
+                }),
         );
     }
 }
@@ -408,10 +417,10 @@ fn way_laws(
         let is_answered = seen
             .attempts
             .get(&EffectKind::Survey)
-            .is_some_and(|attempt| attempt.outcome != Outcome::Asked);
+            .is_some_and(|attempt| attempt.outcome != AttemptOutcome::Asked);
         let goes_down = match (from, next.phase.at_work()) {
             (Some(Phase::Queued), Phase::Draining) | (Some(Phase::Draining), Phase::ShuttingDown(_)) => {
-                vm.power == PowerSeen::On
+                vm.power == ObservedPower::On
             }
             _ => false,
         };
@@ -422,7 +431,9 @@ fn way_laws(
         );
         law(
             "a move that is asked for is given up with the VM on only where there is none",
-            next.gave_up.is_none() || vm.power != PowerSeen::On || (!fits && seen.offer.survey.is_empty()),
+            next.gave_up.is_none()
+                || vm.power != ObservedPower::On
+                || (!fits && seen.offer.survey.is_empty()),
         );
     }
     let is_cordoned =
@@ -468,8 +479,8 @@ fn way_laws(
         }
         Phase::Relocating { .. } | Phase::AwaitingHost | Phase::PoweringOn { .. } | Phase::Rejoining => {
             let is_wish = before.is_some_and(|before| before.recordoned >= 3);
-            let is_known = |vm: &VmFacts| {
-                matches!(vm.power, PowerSeen::On | PowerSeen::Off)
+            let is_known = |vm: &ObservedVm| {
+                matches!(vm.power, ObservedPower::On | ObservedPower::Off)
                     && before.is_none_or(|before| is_replaced(before, vm).is_none())
             };
             let is_known = found(seen).is_some_and(is_known);
@@ -486,10 +497,10 @@ fn way_laws(
 fn a_vm_that_went_off_late_is_brought_back_if_that_was_our_power_off() {
     let mut brought_back = 0;
     for power in [
-        PowerSeen::Unknown,
-        PowerSeen::On,
-        PowerSeen::Off,
-        PowerSeen::Suspended,
+        ObservedPower::Unknown,
+        ObservedPower::On,
+        ObservedPower::Off,
+        ObservedPower::Suspended,
     ] {
         for stray_of in [None, Some(ended())] {
             for host in [
@@ -515,7 +526,7 @@ fn a_vm_that_went_off_late_is_brought_back_if_that_was_our_power_off() {
                             }
                             Decision::Act { .. } | Decision::Wait { .. } | Decision::Rest => false,
                         };
-                        let ours = power == PowerSeen::Off && stray_of.is_some();
+                        let ours = power == ObservedPower::Off && stray_of.is_some();
                         assert_eq!(
                             is_brought_back,
                             ours && !skip && request.is_none(),
@@ -570,15 +581,15 @@ fn with_the_facts_standing_still_decisions_settle() {
 fn without_vcenter_or_kubernetes_nothing_is_done_or_written() {
     for record in records() {
         for silent in [
-            Hearing::NoVcenter {
+            SourceState::NoVcenter {
                 why: "down".to_owned(),
             },
-            Hearing::NoKubernetes {
+            SourceState::NoKubernetes {
                 why: "down".to_owned(),
             },
         ] {
             for vm in vms() {
-                let mut seen = observed(node(), crate::facts::vm(PowerSeen::On, entering()));
+                let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
                 seen.vm = vm.vm;
                 seen.hearing = silent.clone();
                 let policy = policy(DrainTimeoutAction::PowerOff);
@@ -597,7 +608,7 @@ fn a_node_that_a_person_asks_to_skip_is_left_alone_in_every_phase() {
     for record in records() {
         for vm in vms() {
             for request in requests() {
-                let mut seen = observed(node(), crate::facts::vm(PowerSeen::On, entering()));
+                let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
                 seen.node.as_mut().unwrap().wishes.skip = true;
                 seen.vm = vm.vm.clone();
                 seen.request = request;
@@ -623,7 +634,7 @@ fn without_its_node_object_an_episode_waits_or_brings_its_vm_back() {
     for record in records() {
         for vm in vms() {
             for has_copy in [false, true] {
-                let mut seen = observed(node(), crate::facts::vm(PowerSeen::On, entering()));
+                let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
                 seen.node = None;
                 seen.vm = vm.vm.clone();
                 seen.has_copy = has_copy;
@@ -666,7 +677,7 @@ fn a_record_of_another_release_is_left_alone_unless_it_is_to_be_adopted() {
             .into(),
         );
         for vm in vms() {
-            let mut seen = observed(node(), crate::facts::vm(PowerSeen::On, entering()));
+            let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
             seen.vm = vm.vm;
             let mut policy = policy(DrainTimeoutAction::PowerOff);
             let decision = decide(&theirs, &seen, &policy, moment(2));
@@ -708,7 +719,7 @@ fn after_a_takeover_the_epoch_is_written_first_and_no_effect_begins_in_the_quara
             at: end.monotonic,
             shown: end.wall,
         };
-        let lead = Lead {
+        let lead = LeadershipTerm {
             epoch,
             acts_from: Some(until),
         };

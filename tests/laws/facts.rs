@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use haulout::ids::{BootId, EpisodeId, HostRef, NodeUid, RequestUid, TaskRef, VmRef};
 use haulout::maintenance::clock::Now;
-use haulout::maintenance::episode::{Cordon, Detection, Episode, HostMark, Phase, Trigger};
+use haulout::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Trigger};
 use haulout::maintenance::observed::{
-    CordonedBy, HostState, NodeSeen, Observed, PowerSeen, RecordSeen, VmFacts, VmSeen,
+    BoundVm, CordonedBy, HostState, Observed, ObservedNode, ObservedPower, ObservedVm, RecordAge,
 };
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy, Releases};
-use haulout::maintenance::request::{Action, Request, RequestMark};
+use haulout::maintenance::request::{Request, RequestAction, RequestIdentity};
 use jiff::{SignedDuration, Timestamp};
 
 pub const GPU: &str = "nvidia.com/gpu";
@@ -77,8 +77,8 @@ pub fn gpus(count: u64) -> BTreeMap<String, u64> {
     BTreeMap::from([(GPU.to_owned(), count)])
 }
 
-pub fn node() -> NodeSeen {
-    NodeSeen {
+pub fn node() -> ObservedNode {
+    ObservedNode {
         uid: NodeUid::new("uid-1"),
         resource_version: 1,
         unschedulable: false,
@@ -93,20 +93,20 @@ pub fn node() -> NodeSeen {
     }
 }
 
-pub fn vm(power: PowerSeen, host: HostState) -> VmFacts {
-    VmFacts {
+pub fn vm(power: ObservedPower, host: HostState) -> ObservedVm {
+    ObservedVm {
         power,
         on: Some(home()),
         on_name: "esx-home".to_owned(),
         host,
-        ..VmFacts::unread(VmRef::new("vm-1"))
+        ..ObservedVm::unread(VmRef::new("vm-1"))
     }
 }
 
 /// A person's request.
-pub fn request(action: Action) -> Request {
+pub fn request(action: RequestAction) -> Request {
     Request {
-        mark: RequestMark {
+        mark: RequestIdentity {
             name: "by-hand".to_owned(),
             uid: RequestUid::new("request-1"),
         },
@@ -119,9 +119,9 @@ pub fn request(action: Action) -> Request {
 }
 
 /// What is known of a node since the beginning, by a process that has seen its phase begin.
-pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
+pub fn observed(node: ObservedNode, vm: ObservedVm) -> Observed {
     Observed {
-        record_seen: RecordSeen {
+        record_seen: RecordAge {
             at: moment(0),
             phase_at: moment(0).monotonic,
             from_the_start: true,
@@ -129,11 +129,11 @@ pub fn observed(node: NodeSeen, vm: VmFacts) -> Observed {
         home: vm.host.clone(),
         target: HostState::InService,
         is_record_on_node: true,
-        ..Observed::of(Some(node), VmSeen::Found(vm), moment(0))
+        ..Observed::of(Some(node), BoundVm::Found(vm), moment(0))
     }
 }
 
-pub fn episode(phase: Phase, cordon: Cordon, powered_off: bool) -> Episode {
+pub fn episode(phase: Phase, cordon: CordonOwner, powered_off: bool) -> Episode {
     let trigger = Trigger {
         task: Some(TaskRef::new("task-1")),
         clicked_at: at(0),
@@ -142,7 +142,7 @@ pub fn episode(phase: Phase, cordon: Cordon, powered_off: bool) -> Episode {
         request: None,
         stray_of: None,
     };
-    let host = HostMark {
+    let host = HostIdentity {
         moref: Some(home()),
         name: "esx-home".into(),
     };

@@ -7,27 +7,27 @@ use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::{Elapsed, Monotonic};
 use haulout::maintenance::decide::{Decision, decide};
 use haulout::maintenance::effect::Effect;
-use haulout::maintenance::episode::{Cordon, Episode, Phase, Record};
+use haulout::maintenance::episode::{CordonOwner, Episode, Phase, Record};
 use haulout::maintenance::observed::{
-    DrainReport, HostState, NodeSeen, Observed, PodLeft, PodLeftBecause, PowerSeen,
+    DrainReport, HostState, Observed, ObservedNode, ObservedPower, PendingEviction, PendingReason,
 };
 use haulout::maintenance::policy::DrainTimeoutAction;
-use haulout::maintenance::request::{Action, Request};
+use haulout::maintenance::request::{Request, RequestAction};
 
 use crate::facts::*;
 
 /// What is known after a round that began at second 100 and left pods for these reasons.
-fn after_round(left: Vec<PodLeftBecause>, has_changed: bool) -> Observed {
+fn after_round(left: Vec<PendingReason>, has_changed: bool) -> Observed {
     let began = moment(100).monotonic;
-    let node = NodeSeen {
+    let node = ObservedNode {
         unschedulable: true,
         ..node()
     };
-    let pod = |why| PodLeft {
+    let pod = |why| PendingEviction {
         name: "ml/train".to_owned(),
         why,
     };
-    let mut seen = observed(node, vm(PowerSeen::On, entering()));
+    let mut seen = observed(node, vm(ObservedPower::On, entering()));
     seen.record_seen.at = moment(100);
     seen.pods_revision = u64::from(has_changed);
     seen.drain = Some(DrainReport {
@@ -45,7 +45,7 @@ fn after_round(left: Vec<PodLeftBecause>, has_changed: bool) -> Observed {
 /// When the next round comes after the one that began at second 100, in milliseconds.
 fn due_ms(seen: Observed) -> i64 {
     let began = moment(100).monotonic;
-    let record = Record::Episode(Arc::new(episode(Phase::Draining, Cordon::Ours, false)));
+    let record = Record::Episode(Arc::new(episode(Phase::Draining, CordonOwner::Ours, false)));
     let policy = policy(DrainTimeoutAction::Hold);
     let at_elapsed = |at: Monotonic| moment(100).after(at.since(began));
     let is_due = |now: Monotonic| match decide(&record, &seen, &policy, at_elapsed(now)) {
@@ -66,7 +66,7 @@ fn due_ms(seen: Observed) -> i64 {
 
 #[test]
 fn budget_is_asked_when_its_pause_is_over_and_not_because_of_other_pods() {
-    let held = || PodLeftBecause::Budget {
+    let held = || PendingReason::Budget {
         said: String::new(),
         names: vec!["b".to_owned()],
     };
@@ -83,7 +83,7 @@ fn budget_is_asked_when_its_pause_is_over_and_not_because_of_other_pods() {
 
 #[test]
 fn pod_is_not_asked_before_retry_after_has_passed() {
-    let mut seen = after_round(vec![PodLeftBecause::Refused { said: String::new() }], false);
+    let mut seen = after_round(vec![PendingReason::Refused { said: String::new() }], false);
     if let Some(report) = &mut seen.drain {
         let at = moment(107).monotonic;
         report.backoff.retry_at.insert("ml/train".to_owned(), at);
@@ -91,7 +91,7 @@ fn pod_is_not_asked_before_retry_after_has_passed() {
     assert_eq!(due_ms(seen.clone()), 7000);
     // A round for another reason leaves it alone.
     seen.pods_revision = 1;
-    let record = Record::Episode(Arc::new(episode(Phase::Draining, Cordon::Ours, false)));
+    let record = Record::Episode(Arc::new(episode(Phase::Draining, CordonOwner::Ours, false)));
     let deferred_at =
         |seconds| match decide(&record, &seen, &policy(DrainTimeoutAction::Hold), moment(seconds)) {
             Decision::Act {
@@ -107,12 +107,12 @@ fn pod_is_not_asked_before_retry_after_has_passed() {
 #[test]
 fn refused_eviction_is_tried_again_after_the_eviction_retry() {
     let said = String::new;
-    let refused = || PodLeftBecause::Refused { said: said() };
-    let leaving = || PodLeftBecause::Leaving;
+    let refused = || PendingReason::Refused { said: said() };
+    let leaving = || PendingReason::Leaving;
     for (left, ms) in [
         (vec![refused()], 5000),
-        (vec![PodLeftBecause::Migrating { said: said() }], 5000),
-        (vec![PodLeftBecause::NotReached], 5000),
+        (vec![PendingReason::Migrating { said: said() }], 5000),
+        (vec![PendingReason::NotReached], 5000),
         (vec![leaving(), refused()], 5000),
         // Pods that go by themselves are asked for no more, so a round only looks whether a change was missed.
         (vec![leaving()], 30_000),
@@ -131,13 +131,13 @@ fn request_may_give_a_drain_more_time_and_never_less() {
     };
     for (request, seconds) in [
         (None, 600),
-        (Some(asked(Action::PowerOff, None)), 600),
-        (Some(asked(Action::PowerOff, Some(60))), 600),
-        (Some(asked(Action::PowerOff, Some(7200))), 7200),
-        (Some(asked(Action::Drain, Some(60))), 600),
-        (Some(asked(Action::Drain, Some(7200))), 7200),
+        (Some(asked(RequestAction::PowerOff, None)), 600),
+        (Some(asked(RequestAction::PowerOff, Some(60))), 600),
+        (Some(asked(RequestAction::PowerOff, Some(7200))), 7200),
+        (Some(asked(RequestAction::Drain, Some(60))), 600),
+        (Some(asked(RequestAction::Drain, Some(7200))), 7200),
     ] {
-        let node = NodeSeen {
+        let node = ObservedNode {
             unschedulable: true,
             ..node()
         };
@@ -146,18 +146,18 @@ fn request_may_give_a_drain_more_time_and_never_less() {
         } else {
             entering()
         };
-        let refused = PodLeftBecause::Refused { said: String::new() };
+        let refused = PendingReason::Refused { said: String::new() };
         let mut report = after_round(vec![refused], false).drain.expect("a report");
         report.listed_at = moment(0).monotonic;
         let seen = Observed {
             request,
             drain: Some(report),
-            ..observed(node, vm(PowerSeen::On, host))
+            ..observed(node, vm(ObservedPower::On, host))
         };
         // A second before the end, in a process that has just begun.
         let episode = Episode {
             elapsed: Elapsed::of(Duration::from_secs(seconds - 1)),
-            ..episode(Phase::Draining, Cordon::Ours, false)
+            ..episode(Phase::Draining, CordonOwner::Ours, false)
         };
         let record = Record::Episode(Arc::new(episode));
         match decide(&record, &seen, &policy(DrainTimeoutAction::PowerOff), moment(0)) {

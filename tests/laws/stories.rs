@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use haulout::cluster::update::AskedAction;
+use haulout::cluster::update::RequestedAction;
 use haulout::maintenance::episode::{Phase, Record};
 use haulout::maintenance::policy::DrainTimeoutAction;
 use haulout::vsphere::fault::FaultKind;
-use haulout::vsphere::update::Power;
+use haulout::vsphere::update::PowerState;
 use jiff::SignedDuration;
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 
@@ -210,10 +210,10 @@ fn do_it(world: &mut World, happening: Happening, index: usize) {
         PersonUncordons => person_uncordons(world, index),
         PersonPowersOn => world.person_powers_on(index),
         PersonPowersOff => world.person_powers_off(index),
-        PersonAsksForDrain => world.ask(index, AskedAction::Drain),
-        PersonAsksForPowerOff => world.ask(index, AskedAction::PowerOff),
-        PersonAsksForRelocate => world.ask(index, AskedAction::Relocate),
-        PersonAsksForReboot => world.ask(index, AskedAction::Reboot),
+        PersonAsksForDrain => world.ask(index, RequestedAction::Drain),
+        PersonAsksForPowerOff => world.ask(index, RequestedAction::PowerOff),
+        PersonAsksForRelocate => world.ask(index, RequestedAction::Relocate),
+        PersonAsksForReboot => world.ask(index, RequestedAction::Reboot),
         PersonDeletesRequest => world.delete_requests(index),
         PersonSaysSkip => world.mark(index, |marks| marks.skip = Some("true".to_owned())),
         PersonSaysGoOn => world.mark(index, |marks| marks.skip = None),
@@ -303,7 +303,7 @@ fn calm_down(world: &mut World, home_enters: bool) {
 }
 
 /// What stands still when nothing more is going to happen.
-fn state(world: &World) -> Vec<(String, bool, Power, u32)> {
+fn state(world: &World) -> Vec<(String, bool, PowerState, u32)> {
     (0..NODES)
         .map(|index| {
             let phase = world.record(index).phase_name().to_owned();
@@ -359,7 +359,7 @@ proptest! {
         for index in 0..NODES {
             prop_assert_eq!(&world.record(index), &Record::InService, "{}", told(&world));
             let vm = &world.vms[index];
-            prop_assert!(vm.power == Power::On || vm.off_by_person, "the VM was left off\n{}", told(&world));
+            prop_assert!(vm.power == PowerState::On || vm.off_by_person, "the VM was left off\n{}", told(&world));
             if world.node(index).is_some() {
                 prop_assert_eq!(
                     world.is_cordoned(index), world.nodes[index].cordoned_by_person,
@@ -380,13 +380,13 @@ proptest! {
         for index in 0..NODES {
             let vm = &world.vms[index];
             // Without a Node nothing is known of its pods.
-            let is_gone = world.node(index).is_none() && vm.power == Power::On;
+            let is_gone = world.node(index).is_none() && vm.power == PowerState::On;
             prop_assert!(
-                is_gone || vm.power == Power::Off || vm.host >= NODES,
+                is_gone || vm.power == PowerState::Off || vm.host >= NODES,
                 "the VM still runs on its host\n{}", told(&world)
             );
             prop_assert!(
-                vm.power == Power::On || world.is_in_episode(index) || vm.off_by_person,
+                vm.power == PowerState::On || world.is_in_episode(index) || vm.off_by_person,
                 "the VM was left off without an episode\n{}", told(&world)
             );
         }
@@ -395,10 +395,10 @@ proptest! {
     #[test]
     fn whatever_happened_a_request_that_stands_is_as_asked_in_the_end(story in happenings(), kind in 0..4) {
         let action = match kind {
-            0 => AskedAction::Drain,
-            1 => AskedAction::PowerOff,
-            2 => AskedAction::Reboot,
-            _ => AskedAction::Relocate,
+            0 => RequestedAction::Drain,
+            1 => RequestedAction::PowerOff,
+            2 => RequestedAction::Reboot,
+            _ => RequestedAction::Relocate,
         };
         let mut world = World::new(policy(DrainTimeoutAction::PowerOff), false);
         for (happening, index) in story {
@@ -423,18 +423,18 @@ proptest! {
         }
         let phase = world.episode(0).map(|episode| episode.phase);
         match action {
-            AskedAction::Drain => {
+            RequestedAction::Drain => {
                 prop_assert_eq!(phase, Some(Phase::Drained), "{}", told(&world));
                 prop_assert!(world.is_cordoned(0) && world.nodes[0].pods == 0);
-                prop_assert_eq!(world.vms[0].power, Power::On);
+                prop_assert_eq!(world.vms[0].power, PowerState::On);
             }
-            AskedAction::PowerOff => {
+            RequestedAction::PowerOff => {
                 prop_assert_eq!(phase, Some(Phase::AwaitingHost), "{}", told(&world));
-                prop_assert!(world.is_cordoned(0) && world.vms[0].power == Power::Off);
+                prop_assert!(world.is_cordoned(0) && world.vms[0].power == PowerState::Off);
             }
-            AskedAction::Reboot | AskedAction::Relocate => {
+            RequestedAction::Reboot | RequestedAction::Relocate => {
                 prop_assert_eq!(&world.record(0), &Record::InService, "{}", told(&world));
-                prop_assert_eq!(world.vms[0].power, Power::On);
+                prop_assert_eq!(world.vms[0].power, PowerState::On);
                 prop_assert!(world.requests.is_empty(), "it was never fulfilled\n{}", told(&world));
             }
         }

@@ -6,18 +6,19 @@ use std::time::Duration;
 use haulout::ids::{BootId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 use haulout::maintenance::clock::{Elapsed, Timer};
 use haulout::maintenance::decide::{Decision, Transition, decide, wants_place};
-use haulout::maintenance::effect::{Effect, EffectKind, Place};
+use haulout::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use haulout::maintenance::episode::{
-    Cordon, DrainEnd, Ended, Episode, HostMark, InFlight, Phase, PythonEpisode, PythonState, Record,
-    RefusedMove,
+    CordonOwner, DrainEnd, Episode, EpisodeResult, HostIdentity, InFlight, Phase, PythonEpisode, PythonState,
+    Record, RefusedMove,
 };
 use haulout::maintenance::observed::{
-    Admission, Advice, AskedGuest, Attempt, CordonedBy, HostState, Interrupted, Lead, Limit, NodeSeen,
-    Observed, Outcome, PowerSeen, RecordSeen, Strategy, VmFacts, VmSeen,
+    Admission, AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, FailedMaintenance, GuestRequest,
+    HostState, LeadershipTerm, Observed, ObservedNode, ObservedPower, ObservedVm, RecordAge, RetryAdvice,
+    SlotLimit, Strategy,
 };
-use haulout::maintenance::placement::Offer;
+use haulout::maintenance::placement::PlacementOffer;
 use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout::maintenance::request::{Action, Request};
+use haulout::maintenance::request::{Request, RequestAction};
 use haulout::maintenance::waiting::{ParkReason, WaitingOn};
 
 use crate::cases::{held, parked, refused, report, uuid, watched};
@@ -30,16 +31,16 @@ fn new_boot() -> BootId {
     BootId::new("boot-after")
 }
 
-fn to_spare() -> HostMark {
-    HostMark {
+fn to_spare() -> HostIdentity {
+    HostIdentity {
         moref: Some(spare()),
         name: "esx-spare".into(),
     }
 }
 
 /// A node that Haulout has cordoned.
-fn cordoned() -> NodeSeen {
-    NodeSeen {
+fn cordoned() -> ObservedNode {
+    ObservedNode {
         unschedulable: true,
         cordoned_by: CordonedBy::Haulout,
         ..node()
@@ -47,7 +48,7 @@ fn cordoned() -> NodeSeen {
 }
 
 /// A cordoned node, whose VM is in this state on a host in that one.
-fn seen(power: PowerSeen, host: HostState) -> Observed {
+fn seen(power: ObservedPower, host: HostState) -> Observed {
     observed(cordoned(), vm(power, host))
 }
 
@@ -55,18 +56,18 @@ fn seen(power: PowerSeen, host: HostState) -> Observed {
 fn drained(host: HostState) -> Observed {
     Observed {
         drain: Some(report(moment(1).monotonic, 0, vec![])),
-        ..seen(PowerSeen::On, host)
+        ..seen(ObservedPower::On, host)
     }
 }
 
-fn vm_of(seen: &mut Observed) -> &mut VmFacts {
+fn vm_of(seen: &mut Observed) -> &mut ObservedVm {
     match &mut seen.vm {
-        VmSeen::Found(vm) => vm,
+        BoundVm::Found(vm) => vm,
         other => panic!("no VM: {other:?}"),
     }
 }
 
-fn node_of(seen: &mut Observed) -> &mut NodeSeen {
+fn node_of(seen: &mut Observed) -> &mut ObservedNode {
     seen.node.as_mut().expect("a Node")
 }
 
@@ -79,8 +80,8 @@ fn on_spare(mut seen: Observed, host: HostState, home: HostState) -> Observed {
     Observed { home, ..seen }
 }
 
-fn attempt(seconds: i64, refusals: u32, outcome: Outcome) -> Attempt {
-    Attempt {
+fn attempt(seconds: i64, refusals: u32, outcome: AttemptOutcome) -> EffectAttempt {
+    EffectAttempt {
         at: moment(seconds),
         host: None,
         task: None,
@@ -107,12 +108,12 @@ fn record(episode: &Episode) -> Record {
 
 /// An episode with our cordon, whose VM has not been off.
 fn down(phase: Phase) -> Episode {
-    episode(phase, Cordon::Ours, false)
+    episode(phase, CordonOwner::Ours, false)
 }
 
 /// An episode with our cordon, whose VM has been off.
 fn away(phase: Phase) -> Episode {
-    episode(phase, Cordon::Ours, true)
+    episode(phase, CordonOwner::Ours, true)
 }
 
 /// The decision for an open episode, two seconds after the beginning.
@@ -159,11 +160,11 @@ fn record_with_another_epoch_is_taken_over_whether_higher_or_lower() {
     // The Lease may have been deleted and made anew, and counts from the beginning then.
     for (stands, leads, taken_over) in [(3, 7, true), (7, 3, true), (7, 7, false), (7, 0, false)] {
         for has_node in [true, false] {
-            let mut seen = seen(PowerSeen::Off, HostState::InMaintenance);
+            let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
             seen.has_copy = true;
-            seen.lead = Lead {
+            seen.lead = LeadershipTerm {
                 epoch: leads,
-                ..Lead::ALONE
+                ..LeadershipTerm::ALONE
             };
             if !has_node {
                 seen.node = None;
@@ -217,11 +218,11 @@ fn power_is_not_cut_while_the_node_object_is_gone() {
 fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_stands() {
     let gone = |host| Observed {
         node: None,
-        ..seen(PowerSeen::Off, host)
+        ..seen(ObservedPower::Off, host)
     };
     let power_on = Effect::PowerOn {
         vm: VmRef::new("vm-1"),
-        place: Place::Host(home()),
+        place: PowerOnTarget::Host(home()),
     };
     for phase in [
         Phase::Draining,
@@ -249,12 +250,12 @@ fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_stands() {
         stays_off(&waits, &gone(host));
     }
     let asked = Observed {
-        request: Some(request(Action::PowerOff)),
+        request: Some(request(RequestAction::PowerOff)),
         ..gone(HostState::InService)
     };
     stays_off(&waits, &asked);
     let kept_off = Episode {
-        kept_off_by: Some(request(Action::PowerOff).mark),
+        kept_off_by: Some(request(RequestAction::PowerOff).mark),
         ..waits.clone()
     };
     stays_off(&kept_off, &gone(HostState::InService));
@@ -266,7 +267,7 @@ fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_stands() {
     };
     stays_off(&known, &another);
     let mut tried = gone(HostState::InService);
-    let refusal = attempt(1, 3, refused(Advice::Retry));
+    let refusal = attempt(1, 3, refused(RetryAdvice::Retry));
     tried.attempts.insert(EffectKind::PowerOn, refusal);
     match decided(&waits, &tried) {
         Decision::Wait { recheck, .. } => assert_eq!(recheck, Some(moment(5).monotonic)),
@@ -275,9 +276,9 @@ fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_stands() {
 }
 
 /// A Node that was deleted and registered anew, not cordoned.
-fn registered_anew(power: PowerSeen) -> Observed {
+fn registered_anew(power: ObservedPower) -> Observed {
     let mut seen = observed(
-        NodeSeen {
+        ObservedNode {
             uid: NodeUid::new("uid-2"),
             ..node()
         },
@@ -313,7 +314,7 @@ fn episode_goes_on_on_a_node_registered_anew_only_if_the_vm_is_the_same() {
         (same, same, "vm-2", false, false),
         (same, same, "vm-2", true, true),
     ] {
-        let mut seen = registered_anew(PowerSeen::On);
+        let mut seen = registered_anew(ObservedPower::On);
         vm_of(&mut seen).uuid = is;
         vm_of(&mut seen).moref = VmRef::new(moref);
         let episode = Episode {
@@ -339,18 +340,18 @@ fn episode_goes_on_on_a_node_registered_anew_only_if_the_vm_is_the_same() {
 fn node_registered_anew_waits_until_its_vm_is_known() {
     let another = WaitingOn::Parked(ParkReason::AnotherNode);
     for (vm, waits_for) in [
-        (VmSeen::NotLookedUp, WaitingOn::VmLookup),
-        (VmSeen::Missing { was_known: true }, another.clone()),
-        (VmSeen::NoUuid, another.clone()),
+        (BoundVm::NotLookedUp, WaitingOn::VmLookup),
+        (BoundVm::Missing { was_known: true }, another.clone()),
+        (BoundVm::NoUuid, another.clone()),
         (
-            VmSeen::Ambiguous([VmRef::new("vm-1"), VmRef::new("vm-2")].into()),
+            BoundVm::Ambiguous([VmRef::new("vm-1"), VmRef::new("vm-2")].into()),
             another.clone(),
         ),
-        (VmSeen::Shared(vec![NodeName::new("other")]), another.clone()),
+        (BoundVm::Shared(vec![NodeName::new("other")]), another.clone()),
     ] {
         let seen = Observed {
             vm,
-            ..registered_anew(PowerSeen::On)
+            ..registered_anew(ObservedPower::On)
         };
         let decision = decided(&of_vm(down(Phase::Draining)), &seen);
         assert_eq!(waiting(decision), waits_for);
@@ -359,7 +360,7 @@ fn node_registered_anew_waits_until_its_vm_is_known() {
 
 #[test]
 fn node_registered_anew_is_drained_again_before_its_power_is_cut() {
-    let (on, off) = (PowerSeen::On, PowerSeen::Off);
+    let (on, off) = (ObservedPower::On, ObservedPower::Off);
     for (phase, power, next) in [
         (Phase::Queued, on, Phase::Queued),
         (Phase::Draining, on, Phase::Draining),
@@ -384,25 +385,34 @@ fn node_registered_anew_is_drained_again_before_its_power_is_cut() {
         assert_eq!((after.elapsed, after.drained_for), (Elapsed::ZERO, Elapsed::ZERO));
         let is_cordoned = next != Phase::Queued;
         assert_eq!(transition.unschedulable, is_cordoned.then_some(true), "{phase:?}");
-        let cordon = if is_cordoned { Cordon::Ours } else { Cordon::NotYet };
+        let cordon = if is_cordoned {
+            CordonOwner::Ours
+        } else {
+            CordonOwner::NotYet
+        };
         assert_eq!(after.cordon, cordon, "{phase:?}");
     }
 }
 
 #[test]
 fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
-    let python = || Cordon::Adopted(Some("kubectl-replace".to_owned()));
+    let python = || CordonOwner::Adopted(Some("kubectl-replace".to_owned()));
     let by_other = || CordonedBy::Other("kubectl-replace".to_owned());
     for (before, is_put_back, by, after) in [
-        (Cordon::Ours, true, CordonedBy::Haulout, Cordon::Ours),
-        (Cordon::Ours, true, CordonedBy::Unknown, Cordon::Adopted(None)),
-        (Cordon::Ours, true, by_other(), python()),
-        (Cordon::Theirs, true, by_other(), Cordon::Theirs),
+        (CordonOwner::Ours, true, CordonedBy::Haulout, CordonOwner::Ours),
+        (
+            CordonOwner::Ours,
+            true,
+            CordonedBy::Unknown,
+            CordonOwner::Adopted(None),
+        ),
+        (CordonOwner::Ours, true, by_other(), python()),
+        (CordonOwner::Theirs, true, by_other(), CordonOwner::Theirs),
         // Cordoned already when it was registered, by somebody else.
-        (Cordon::Ours, false, by_other(), Cordon::Theirs),
-        (Cordon::Ours, false, CordonedBy::Haulout, Cordon::Theirs),
+        (CordonOwner::Ours, false, by_other(), CordonOwner::Theirs),
+        (CordonOwner::Ours, false, CordonedBy::Haulout, CordonOwner::Theirs),
     ] {
-        let mut seen = registered_anew(PowerSeen::On);
+        let mut seen = registered_anew(ObservedPower::On);
         seen.is_record_on_node = is_put_back;
         node_of(&mut seen).unschedulable = true;
         node_of(&mut seen).cordoned_by = by.clone();
@@ -420,7 +430,7 @@ fn node_that_may_not_drain_takes_no_place_in_the_queue() {
         let mut node = node();
         node.wishes.skip = skip;
         node.wishes.approved = approved;
-        let vm = vm(PowerSeen::On, entering());
+        let vm = vm(ObservedPower::On, entering());
         [Record::InService, record(&down(Phase::Queued))]
             .map(|record| wants_place(&record, &node, &vm, None, require_approval))
     };
@@ -437,11 +447,11 @@ fn phases_that_are_about_to_drain_take_a_place_in_the_queue() {
         let vm = vm(power, host);
         wants_place(&record(episode), &cordoned(), &vm, request.as_ref(), false).is_some()
     };
-    let (on, out) = (PowerSeen::On, HostState::InService);
+    let (on, out) = (ObservedPower::On, HostState::InService);
     for phase in [Phase::Queued, Phase::Drained, Phase::Rejoining] {
         assert!(wants(&away(phase.clone()), on, entering(), None), "{phase:?}");
         assert!(
-            !wants(&away(phase.clone()), PowerSeen::Off, entering(), None),
+            !wants(&away(phase.clone()), ObservedPower::Off, entering(), None),
             "{phase:?}"
         );
         assert!(!wants(&away(phase), on, out.clone(), None));
@@ -449,9 +459,9 @@ fn phases_that_are_about_to_drain_take_a_place_in_the_queue() {
     for phase in [Phase::Draining, SHUTTING_DOWN, Phase::AwaitingHost, POWERING_ON] {
         assert!(!wants(&away(phase.clone()), on, entering(), None), "{phase:?}");
     }
-    let keeps = Some(request(Action::Drain));
+    let keeps = Some(request(RequestAction::Drain));
     assert!(!wants(&down(Phase::Drained), on, out.clone(), keeps));
-    let asks = Some(request(Action::Reboot));
+    let asks = Some(request(RequestAction::Reboot));
     assert!(wants(&down(Phase::Drained), on, out.clone(), asks.clone()));
     assert!(wants(&down(Phase::Rejoining), on, out.clone(), asks.clone()));
     assert!(
@@ -471,7 +481,7 @@ fn drain_that_needs_approval_does_not_begin_without_it() {
         };
         let mut node = node();
         node.wishes.approved = approved;
-        let seen = observed(node, vm(PowerSeen::On, entering()));
+        let seen = observed(node, vm(ObservedPower::On, entering()));
         assert_eq!(seen.admission, Admission::Granted);
         let begun = transition(decide(&Record::InService, &seen, &policy, moment(2)));
         let phase = begun.record.phase();
@@ -479,7 +489,11 @@ fn drain_that_needs_approval_does_not_begin_without_it() {
         assert_eq!(phase == Some(&Phase::Draining), drains, "{told}");
         assert_eq!(phase == Some(&Phase::Queued), !drains, "{told}");
         assert_eq!(begun.unschedulable, drains.then_some(true), "{told}");
-        let queued = decided_by(&policy, &episode(Phase::Queued, Cordon::NotYet, false), &seen);
+        let queued = decided_by(
+            &policy,
+            &episode(Phase::Queued, CordonOwner::NotYet, false),
+            &seen,
+        );
         if drains {
             assert_eq!(written(queued).phase, Phase::Draining, "{told}");
         } else {
@@ -492,19 +506,19 @@ fn drain_that_needs_approval_does_not_begin_without_it() {
 fn cordon_from_before_the_drain_counts_as_a_persons() {
     let by = |manager: &str| CordonedBy::Other(manager.to_owned());
     for (unschedulable, cordoned_by, cordon) in [
-        (false, CordonedBy::Unknown, Cordon::Ours),
-        (true, CordonedBy::Unknown, Cordon::Theirs),
-        (true, CordonedBy::Haulout, Cordon::Theirs),
-        (true, by("kubectl-cordon"), Cordon::Theirs),
+        (false, CordonedBy::Unknown, CordonOwner::Ours),
+        (true, CordonedBy::Unknown, CordonOwner::Theirs),
+        (true, CordonedBy::Haulout, CordonOwner::Theirs),
+        (true, by("kubectl-cordon"), CordonOwner::Theirs),
     ] {
-        let node = NodeSeen {
+        let node = ObservedNode {
             unschedulable,
             cordoned_by,
             ..node()
         };
-        let seen = observed(node, vm(PowerSeen::On, entering()));
+        let seen = observed(node, vm(ObservedPower::On, entering()));
         let policy = policy(DrainTimeoutAction::PowerOff);
-        let queued = record(&episode(Phase::Queued, Cordon::NotYet, false));
+        let queued = record(&episode(Phase::Queued, CordonOwner::NotYet, false));
         for record in [Record::InService, queued] {
             let begun = transition(decide(&record, &seen, &policy, moment(2)));
             let episode = begun.record.episode().unwrap();
@@ -523,7 +537,7 @@ fn drain_that_was_parked_has_its_whole_time_again() {
         drained_for: lasted(500),
         ..down(parked(&Phase::Draining))
     };
-    let mut seen = seen(PowerSeen::On, entering());
+    let mut seen = seen(ObservedPower::On, entering());
     let resumed = written(decided(&waited, &seen));
     assert_eq!(resumed.phase, Phase::Draining);
     assert_eq!(
@@ -541,14 +555,14 @@ fn parked_phase_stays_parked_while_its_reason_stands() {
     let waits = down(parked(&Phase::Draining));
     let of = |vm| Observed {
         vm,
-        ..seen(PowerSeen::On, entering())
+        ..seen(ObservedPower::On, entering())
     };
-    let missing = of(VmSeen::Missing { was_known: true });
+    let missing = of(BoundVm::Missing { was_known: true });
     assert_eq!(
         waiting(decided(&waits, &missing)),
         WaitingOn::Parked(ParkReason::VmMissing)
     );
-    let Phase::Parked { reason, resume, .. } = written(decided(&waits, &of(VmSeen::NoUuid))).phase else {
+    let Phase::Parked { reason, resume, .. } = written(decided(&waits, &of(BoundVm::NoUuid))).phase else {
         panic!("it is not parked");
     };
     assert_eq!((reason, *resume), (ParkReason::NoUuid, Phase::Draining));
@@ -566,13 +580,13 @@ fn with_deadlines() -> Vec<(Episode, Observed, u64)> {
         power_off: asked_for(power_off),
         ..InFlight::default()
     };
-    let mut being_cut = seen(PowerSeen::On, HostState::InService);
+    let mut being_cut = seen(ObservedPower::On, HostState::InService);
     vm_of(&mut being_cut).is_being_cut = true;
-    let mut refused_at_home = seen(PowerSeen::Off, HostState::InService);
-    let refusal = attempt(1, 1, refused(Advice::Cluster));
+    let mut refused_at_home = seen(ObservedPower::Off, HostState::InService);
+    let refusal = attempt(1, 1, refused(RetryAdvice::Cluster));
     refused_at_home.attempts.insert(EffectKind::PowerOn, refusal);
-    refused_at_home.offer = Offer::default();
-    let refuses = HostMark {
+    refused_at_home.offer = PlacementOffer::default();
+    let refuses = HostIdentity {
         moref: Some(home()),
         name: "esx-home".into(),
     };
@@ -582,13 +596,17 @@ fn with_deadlines() -> Vec<(Episode, Observed, u64)> {
     vec![
         (
             away(Phase::Relocating { to }),
-            seen(PowerSeen::Off, HostState::InMaintenance),
+            seen(ObservedPower::Off, HostState::InMaintenance),
             600,
         ),
-        (away(POWERING_ON), seen(PowerSeen::Off, HostState::InService), 300),
+        (
+            away(POWERING_ON),
+            seen(ObservedPower::Off, HostState::InService),
+            300,
+        ),
         (
             away(Phase::Rejoining),
-            waits_for_ready(seen(PowerSeen::On, HostState::InService)),
+            waits_for_ready(seen(ObservedPower::On, HostState::InService)),
             300,
         ),
         (has_refused, refused_at_home, 300),
@@ -638,7 +656,7 @@ fn phase_that_is_overdue_is_parked_and_goes_on_trying() {
         );
         assert_eq!(**resume, episode.phase);
         let seen = Observed {
-            record_seen: RecordSeen {
+            record_seen: RecordAge {
                 at: moment(2),
                 ..seen.record_seen
             },
@@ -674,8 +692,8 @@ fn node_kept_drained_is_drained_again_when_a_pod_comes() {
         let seen = Observed {
             drain,
             pods_revision: 5,
-            request: Some(request(Action::Drain)),
-            ..seen(PowerSeen::On, HostState::InService)
+            request: Some(request(RequestAction::Drain)),
+            ..seen(ObservedPower::On, HostState::InService)
         };
         let decision = decided(&down(Phase::Drained), &seen);
         if again {
@@ -722,13 +740,13 @@ fn drain_is_parked_when_the_node_is_uncordoned_twice() {
 
 #[test]
 fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
-    let python = || Cordon::Adopted(Some("python".to_owned()));
+    let python = || CordonOwner::Adopted(Some("python".to_owned()));
     let by = |manager: &str| CordonedBy::Other(manager.to_owned());
     for (cordon, cordoned_by, is_new) in [
-        (Cordon::Ours, CordonedBy::Haulout, false),
-        (Cordon::Ours, CordonedBy::Unknown, false),
-        (Cordon::Ours, by("kubectl-cordon"), true),
-        (Cordon::Theirs, by("kubectl-cordon"), false),
+        (CordonOwner::Ours, CordonedBy::Haulout, false),
+        (CordonOwner::Ours, CordonedBy::Unknown, false),
+        (CordonOwner::Ours, by("kubectl-cordon"), true),
+        (CordonOwner::Theirs, by("kubectl-cordon"), false),
         (python(), by("python"), false),
         (python(), by("kubectl-cordon"), true),
     ] {
@@ -741,20 +759,20 @@ fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
             let next = written(decision);
             assert_eq!(
                 (next.phase, next.cordon),
-                (Phase::Draining, Cordon::Theirs),
+                (Phase::Draining, CordonOwner::Theirs),
                 "{told}"
             );
         } else {
             assert_eq!(effect(decision).kind(), EffectKind::ShutdownGuest, "{told}");
         }
         // With the VM away there is nothing to drain, but it is noted, so that it stays at the end.
-        let mut off = seen(PowerSeen::Off, HostState::InMaintenance);
+        let mut off = seen(ObservedPower::Off, HostState::InMaintenance);
         node_of(&mut off).cordoned_by = cordoned_by;
         match decided(&episode(Phase::AwaitingHost, cordon, true), &off) {
             Decision::Record(next) => {
                 let next = next.record.episode().unwrap();
                 assert!(is_new && next.phase == Phase::AwaitingHost, "{told}");
-                assert_eq!(next.cordon, Cordon::Theirs, "{told}");
+                assert_eq!(next.cordon, CordonOwner::Theirs, "{told}");
             }
             other => assert!(!is_new, "{told}: {other:#?}"),
         }
@@ -764,9 +782,9 @@ fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
 #[test]
 fn node_uncordoned_four_times_with_its_vm_away_stays_uncordoned() {
     let phases = [
-        (Phase::AwaitingHost, PowerSeen::Off),
-        (POWERING_ON, PowerSeen::Off),
-        (Phase::Rejoining, PowerSeen::On),
+        (Phase::AwaitingHost, ObservedPower::Off),
+        (POWERING_ON, ObservedPower::Off),
+        (Phase::Rejoining, ObservedPower::On),
     ];
     for (phase, power) in phases {
         for (recordoned, is_left) in [(0, false), (2, false), (3, true)] {
@@ -811,7 +829,7 @@ fn vm_with_a_question_is_neither_shut_down_nor_powered_on() {
         (asked, drained(entering()), EffectKind::PowerOff),
         (
             away(POWERING_ON),
-            seen(PowerSeen::Off, HostState::InService),
+            seen(ObservedPower::Off, HostState::InService),
             EffectKind::PowerOn,
         ),
     ] {
@@ -851,7 +869,7 @@ fn node_whose_guest_rebooted_in_the_shutdown_is_drained_again() {
                     guest_shutdown: in_flight,
                     ..InFlight::default()
                 },
-                ..episode(SHUTTING_DOWN, Cordon::Ours, powered_off)
+                ..episode(SHUTTING_DOWN, CordonOwner::Ours, powered_off)
             };
             let decision = decided(&before, &seen);
             let next = match &decision {
@@ -877,11 +895,11 @@ fn cancel_in_the_shutdown_ends_only_if_no_guest_was_asked() {
     let asked = |outcome| Some(attempt(1, 1, outcome));
     for (from_the_start, tried, noted, ends) in [
         (true, None, None, true),
-        (true, asked(refused(Advice::Retry)), None, true),
-        (true, asked(refused(Advice::NoTools)), None, true),
-        (true, asked(Outcome::Asked), None, false),
-        (true, asked(Outcome::Done), None, false),
-        (true, asked(refused(Advice::Unanswered)), None, false),
+        (true, asked(refused(RetryAdvice::Retry)), None, true),
+        (true, asked(refused(RetryAdvice::NoTools)), None, true),
+        (true, asked(AttemptOutcome::Asked), None, false),
+        (true, asked(AttemptOutcome::Done), None, false),
+        (true, asked(refused(RetryAdvice::Unanswered)), None, false),
         // A process before this one may have asked, and has not come to write that down.
         (false, None, None, false),
         (true, None, asked_for(10), false),
@@ -902,7 +920,7 @@ fn cancel_in_the_shutdown_ends_only_if_no_guest_was_asked() {
         match transition.record.episode() {
             None => {
                 assert!(ends, "{told}");
-                assert_eq!(transition.ended, Some(Ended::Cancelled));
+                assert_eq!(transition.ended, Some(EpisodeResult::Cancelled));
                 assert_eq!(transition.unschedulable, Some(false));
             }
             Some(after) => {
@@ -925,7 +943,7 @@ fn asked_guest_holds_up_the_end_for_its_timeout_and_the_monitor_grace() {
             },
             ..down(Phase::Rejoining)
         };
-        let decision = decided(&before, &seen(PowerSeen::On, HostState::InService));
+        let decision = decided(&before, &seen(ObservedPower::On, HostState::InService));
         if ends {
             assert_eq!(transition(decision).record, Record::InService);
         } else {
@@ -944,7 +962,7 @@ fn request_gives_a_guest_more_time_than_the_setting_and_never_less() {
         let mut seen = drained(HostState::InService);
         seen.request = Some(Request {
             guest_shutdown_timeout: asked.map(Duration::from_secs),
-            ..request(Action::PowerOff)
+            ..request(RequestAction::PowerOff)
         });
         let after = |elapsed| Episode {
             in_flight: InFlight {
@@ -964,7 +982,7 @@ fn request_gives_a_guest_more_time_than_the_setting_and_never_less() {
         let cut = written(decided(&after(seconds - 2), &seen));
         assert!(cut.in_flight.power_off.is_some(), "{asked:?}");
         // The same for one that was not asked, because it refused.
-        let refusal = attempt(1, 1, refused(Advice::Retry));
+        let refusal = attempt(1, 1, refused(RetryAdvice::Retry));
         seen.attempts.insert(EffectKind::ShutdownGuest, refusal);
         let unasked = |elapsed| Episode {
             elapsed: lasted(elapsed),
@@ -993,9 +1011,9 @@ fn request_keeps_power_from_being_cut_on_pods_and_never_cuts_it() {
                 drain: Some(watched(report(moment(1).monotonic, 0, vec![held()]))),
                 request: Some(Request {
                     drain_timeout_action: asked,
-                    ..request(Action::PowerOff)
+                    ..request(RequestAction::PowerOff)
                 }),
-                ..seen(PowerSeen::On, host)
+                ..seen(ObservedPower::On, host)
             };
             let overdue = Episode {
                 elapsed: lasted(600),
@@ -1017,8 +1035,8 @@ fn request_keeps_power_from_being_cut_on_pods_and_never_cuts_it() {
 // Refusals.
 
 /// How long after a refusal the power-on is tried again, in seconds.
-fn power_on_again_after(advice: Advice, refusals: u32) -> u64 {
-    let mut seen = seen(PowerSeen::Off, HostState::InService);
+fn power_on_again_after(advice: RetryAdvice, refusals: u32) -> u64 {
+    let mut seen = seen(ObservedPower::Off, HostState::InService);
     let refusal = attempt(1, refusals, refused(advice));
     seen.attempts.insert(EffectKind::PowerOn, refusal);
     let policy = policy(DrainTimeoutAction::PowerOff);
@@ -1038,7 +1056,7 @@ fn power_on_again_after(advice: Advice, refusals: u32) -> u64 {
 
 #[test]
 fn pause_after_a_refusal_doubles_up_to_the_longest() {
-    for advice in [Advice::Retry, Advice::Unanswered, Advice::Cluster] {
+    for advice in [RetryAdvice::Retry, RetryAdvice::Unanswered, RetryAdvice::Cluster] {
         let pauses = [1, 2, 3, 4, 5, 6, 60].map(|refusals| power_on_again_after(advice, refusals));
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30], "{advice:?}");
     }
@@ -1050,7 +1068,7 @@ fn pause_after_a_refusal_doubles_up_to_the_longest() {
 #[test]
 fn refusal_that_a_person_must_cure_is_tried_again_at_the_longest_pause() {
     for refusals in [1, 2, 60] {
-        assert_eq!(power_on_again_after(Advice::Person, refusals), 30);
+        assert_eq!(power_on_again_after(RetryAdvice::Person, refusals), 30);
     }
 }
 
@@ -1061,11 +1079,11 @@ fn each_kind_of_effect_waits_after_a_refusal() {
         power_off: asked_for(0),
         ..InFlight::default()
     };
-    let mut unread = seen(PowerSeen::Off, HostState::InMaintenance);
+    let mut unread = seen(ObservedPower::Off, HostState::InMaintenance);
     unread.offer.survey = vec![spare()];
     let mut fits = unread.clone();
     fits.offer.fits = Some((spare(), "esx-spare".to_owned()));
-    let read = attempt(1, 0, Outcome::Done);
+    let read = attempt(1, 0, AttemptOutcome::Done);
     fits.attempts.insert(EffectKind::Survey, read);
     let cut = Episode {
         in_flight: guest_gone,
@@ -1075,7 +1093,7 @@ fn each_kind_of_effect_waits_after_a_refusal() {
         (
             EffectKind::DrainRound,
             down(Phase::Draining),
-            seen(PowerSeen::On, entering()),
+            seen(ObservedPower::On, entering()),
         ),
         (
             EffectKind::ShutdownGuest,
@@ -1087,17 +1105,17 @@ fn each_kind_of_effect_waits_after_a_refusal() {
         (
             EffectKind::Relocate,
             away(Phase::Relocating { to: to_spare() }),
-            seen(PowerSeen::Off, HostState::InMaintenance),
+            seen(ObservedPower::Off, HostState::InMaintenance),
         ),
         (
             EffectKind::PowerOn,
             away(POWERING_ON),
-            seen(PowerSeen::Off, HostState::InService),
+            seen(ObservedPower::Off, HostState::InService),
         ),
     ] {
         assert_eq!(effect(decided(&episode, &seen)).kind(), kind);
         let mut tried = seen.clone();
-        let refusal = attempt(1, 3, refused(Advice::Retry));
+        let refusal = attempt(1, 3, refused(RetryAdvice::Retry));
         tried.attempts.insert(kind, refusal);
         let pause = decided(&episode, &tried);
         match &pause {
@@ -1117,7 +1135,7 @@ fn each_kind_of_effect_waits_after_a_refusal() {
         written(decided(&waits, &fits)).phase,
         Phase::Relocating { to: to_spare() }
     );
-    let refusal = attempt(1, 3, refused(Advice::Retry));
+    let refusal = attempt(1, 3, refused(RetryAdvice::Retry));
     fits.attempts.insert(EffectKind::Relocate, refusal);
     match decided(&waits, &fits) {
         Decision::Wait { recheck, .. } => assert_eq!(recheck, Some(moment(5).monotonic)),
@@ -1140,7 +1158,7 @@ fn boot_that_the_node_tells_when_its_vm_goes_off_is_the_one_before() {
     ] {
         for (told, before) in [(Some(new_boot()), new_boot()), (None, old_boot())] {
             for host in [HostState::InMaintenance, HostState::InService] {
-                let mut seen = seen(PowerSeen::Off, host);
+                let mut seen = seen(ObservedPower::Off, host);
                 node_of(&mut seen).boot_id.clone_from(&told);
                 let was = Episode {
                     in_flight: InFlight {
@@ -1161,7 +1179,7 @@ fn boot_that_the_node_tells_when_its_vm_goes_off_is_the_one_before() {
 #[test]
 fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
     for (strategy, by_drs) in [(Strategy::Migrate, true), (Strategy::Wait, false)] {
-        let mut seen = seen(PowerSeen::Off, HostState::InMaintenance);
+        let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
         vm_of(&mut seen).drs = true;
         node_of(&mut seen).wishes.strategy = strategy;
         let placed = Phase::PoweringOn { by_drs: true };
@@ -1177,7 +1195,7 @@ fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
         // Said while DRS was about to be asked.
         match decided(&away(placed), &seen) {
             Decision::Act { effect, .. } => {
-                let place = Place::Drs;
+                let place = PowerOnTarget::Drs;
                 let vm = VmRef::new("vm-1");
                 assert!(by_drs && effect == Effect::PowerOn { vm, place });
             }
@@ -1197,9 +1215,9 @@ fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
         (Strategy::Wait, 4, false),
         (Strategy::Wait, 100, false),
     ] {
-        let mut seen = seen(PowerSeen::Off, HostState::InService);
+        let mut seen = seen(ObservedPower::Off, HostState::InService);
         node_of(&mut seen).wishes.strategy = strategy;
-        let refusal = attempt(1, refusals, refused(Advice::OtherHost));
+        let refusal = attempt(1, refusals, refused(RetryAdvice::OtherHost));
         seen.attempts.insert(EffectKind::PowerOn, refusal);
         match decided(&away(POWERING_ON), &seen) {
             Decision::Record(next) => {
@@ -1216,10 +1234,10 @@ fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
 #[test]
 fn only_a_reading_made_during_the_wait_says_where_there_is_a_place() {
     for (read_at, moves) in [(None, false), (Some(-5), false), (Some(1), true)] {
-        let mut seen = seen(PowerSeen::Off, HostState::InMaintenance);
+        let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
         seen.offer.fits = Some((spare(), "esx-spare".to_owned()));
         seen.offer.survey = vec![spare()];
-        let read = read_at.map(|at| (EffectKind::Survey, attempt(at, 0, Outcome::Done)));
+        let read = read_at.map(|at| (EffectKind::Survey, attempt(at, 0, AttemptOutcome::Done)));
         seen.attempts.extend(read);
         let decision = decided(&away(Phase::AwaitingHost), &seen);
         if moves {
@@ -1232,15 +1250,15 @@ fn only_a_reading_made_during_the_wait_says_where_there_is_a_place() {
 
 #[test]
 fn move_is_given_up_when_the_own_host_is_back() {
-    let to = |host: HostRef| HostMark {
+    let to = |host: HostRef| HostIdentity {
         name: host.as_str().into(),
         moref: Some(host),
     };
     let (out, away_from) = (HostState::InService, HostState::InMaintenance);
-    let at_home = |host| seen(PowerSeen::Off, host);
-    let at_spare = |host, home| on_spare(seen(PowerSeen::Off, away_from.clone()), host, home);
+    let at_home = |host| seen(ObservedPower::Off, host);
+    let at_spare = |host, home| on_spare(seen(ObservedPower::Off, away_from.clone()), host, home);
     let asked = |seen| Observed {
-        request: Some(request(Action::Relocate { to: None })),
+        request: Some(request(RequestAction::Relocate { to: None })),
         ..seen
     };
     let full = |seen| Observed {
@@ -1310,11 +1328,11 @@ fn vm_found_running_on_another_host_counts_as_moved_there() {
         POWERING_ON,
         Phase::PoweringOn { by_drs: true },
     ] {
-        let at_home = seen(PowerSeen::On, HostState::InService);
+        let at_home = seen(ObservedPower::On, HostState::InService);
         let elsewhere = on_spare(at_home.clone(), HostState::InService, HostState::InMaintenance);
         for (seen, moved_to) in [(at_home, None), (elsewhere, Some(to_spare()))] {
             let before = Episode {
-                kept_off_by: Some(request(Action::PowerOff).mark),
+                kept_off_by: Some(request(RequestAction::PowerOff).mark),
                 ..away(phase.clone())
             };
             let after = written(decided(&before, &seen));
@@ -1341,7 +1359,11 @@ fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
             episode
         }
     };
-    let mut seen = on_spare(seen(PowerSeen::On, entering()), entering(), HostState::InService);
+    let mut seen = on_spare(
+        seen(ObservedPower::On, entering()),
+        entering(),
+        HostState::InService,
+    );
     node_of(&mut seen).boot_id = Some(new_boot());
     let again = written(decided(&came_back, &seen));
     assert_eq!(again.phase, Phase::Draining);
@@ -1353,7 +1375,7 @@ fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
     assert_eq!(again.boot_before, Some(old_boot()));
     seen.admission = Admission::Behind {
         ahead: vec![NodeName::new("other")],
-        limit: Limit::ConcurrentDrains(1),
+        limit: SlotLimit::ConcurrentDrains(1),
     };
     assert!(matches!(
         waiting(decided(&came_back, &seen)),
@@ -1375,7 +1397,7 @@ fn ready_of_an_unknown_boot_counts_after_the_monitor_grace() {
         (&None, &told, 60, true),
         (&None, &None, 60, false),
     ] {
-        let mut seen = seen(PowerSeen::On, HostState::InService);
+        let mut seen = seen(ObservedPower::On, HostState::InService);
         node_of(&mut seen).boot_id.clone_from(boot);
         let before = Episode {
             boot_before: boot_before.clone(),
@@ -1408,20 +1430,20 @@ fn ready_of_an_unknown_boot_counts_after_the_monitor_grace() {
 
 #[test]
 fn node_is_uncordoned_at_the_end_only_if_the_cordon_is_to_go() {
-    let python = || Cordon::Adopted(Some("python".to_owned()));
+    let python = || CordonOwner::Adopted(Some("python".to_owned()));
     let by = |manager: &str| CordonedBy::Other(manager.to_owned());
     for (cordon, cordoned_by, keep, uncordons) in [
-        (Cordon::Ours, CordonedBy::Haulout, false, true),
-        (Cordon::Ours, CordonedBy::Haulout, true, false),
-        (Cordon::Ours, CordonedBy::Unknown, false, true),
-        (Cordon::Ours, by("kubectl-cordon"), false, false),
-        (Cordon::Theirs, CordonedBy::Haulout, false, false),
-        (Cordon::NotYet, CordonedBy::Haulout, false, false),
+        (CordonOwner::Ours, CordonedBy::Haulout, false, true),
+        (CordonOwner::Ours, CordonedBy::Haulout, true, false),
+        (CordonOwner::Ours, CordonedBy::Unknown, false, true),
+        (CordonOwner::Ours, by("kubectl-cordon"), false, false),
+        (CordonOwner::Theirs, CordonedBy::Haulout, false, false),
+        (CordonOwner::NotYet, CordonedBy::Haulout, false, false),
         (python(), by("python"), false, true),
         (python(), by("python"), true, false),
         (python(), by("kubectl-cordon"), false, false),
     ] {
-        let mut seen = seen(PowerSeen::On, HostState::InService);
+        let mut seen = seen(ObservedPower::On, HostState::InService);
         let node = node_of(&mut seen);
         node.cordoned_by = cordoned_by.clone();
         node.keep_cordoned = keep;
@@ -1432,14 +1454,14 @@ fn node_is_uncordoned_at_the_end_only_if_the_cordon_is_to_go() {
         assert_eq!(end.unschedulable, uncordons.then_some(false), "{case}");
     }
     for keep in [false, true] {
-        let mut seen = seen(PowerSeen::On, HostState::InService);
+        let mut seen = seen(ObservedPower::On, HostState::InService);
         let node = node_of(&mut seen);
         node.boot_id = Some(new_boot());
         node.keep_cordoned = keep;
         let end = transition(decided(&away(Phase::Rejoining), &seen));
         assert_eq!(
             (end.record, end.ended),
-            (Record::InService, Some(Ended::Succeeded))
+            (Record::InService, Some(EpisodeResult::Succeeded))
         );
         assert_eq!(end.unschedulable, (!keep).then_some(false));
     }
@@ -1451,7 +1473,7 @@ fn vm_that_keeps_going_off_is_powered_on_after_pauses_and_then_parked() {
         power_losses,
         ..away(Phase::Rejoining)
     };
-    let off = seen(PowerSeen::Off, HostState::InService);
+    let off = seen(ObservedPower::Off, HostState::InService);
     for (losses, pause) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16)] {
         let again = written(decided(&lost(losses), &off));
         // With its host in service it would be powered on at once otherwise.
@@ -1493,7 +1515,7 @@ fn vm_that_keeps_going_off_is_powered_on_after_pauses_and_then_parked() {
 
 #[test]
 fn python_episode_is_adopted_with_what_the_vm_and_the_node_tell() {
-    let (on, off) = (PowerSeen::On, PowerSeen::Off);
+    let (on, off) = (ObservedPower::On, ObservedPower::Off);
     for (state, power, phase, boot_before) in [
         (PythonState::Draining, on, Phase::Draining, Some(old_boot())),
         (PythonState::Draining, off, Phase::Draining, Some(old_boot())),
@@ -1529,7 +1551,7 @@ fn python_episode_is_adopted_with_what_the_vm_and_the_node_tell() {
                 (&phase, &boot_before),
                 "{state:?} {power:?}"
             );
-            assert_eq!(episode.cordon, Cordon::Adopted(manager));
+            assert_eq!(episode.cordon, CordonOwner::Adopted(manager));
             assert_eq!(episode.powered_off, state != PythonState::Draining);
             assert_eq!(episode.gpus_before, gpus(2).into());
             assert_eq!(episode.host.moref, Some(home()));
@@ -1541,12 +1563,12 @@ fn python_episode_is_adopted_with_what_the_vm_and_the_node_tell() {
 fn failed_maintenance_leaves_the_node_as_it_is_for_the_grace() {
     let in_phase = |phase: Phase| {
         let power = if phase.vm_is_off() {
-            PowerSeen::Off
+            ObservedPower::Off
         } else {
-            PowerSeen::On
+            ObservedPower::On
         };
         let mut seen = seen(power, HostState::InService);
-        vm_of(&mut seen).interrupted = Some(Interrupted {
+        vm_of(&mut seen).interrupted = Some(FailedMaintenance {
             at: moment(0),
             said: "a timeout".to_owned(),
         });
@@ -1574,7 +1596,7 @@ fn failed_maintenance_leaves_the_node_as_it_is_for_the_grace() {
         let over = transition(decide(&record(&episode), &seen, &policy, moment(10)));
         assert_ne!(over.record.phase(), Some(&phase), "it is taken for given up");
         // A person who asks for it to be off does not wait for a maintenance.
-        seen.request = Some(request(Action::PowerOff));
+        seen.request = Some(request(RequestAction::PowerOff));
         let asked = decided(&episode, &seen);
         assert!(
             !matches!(
@@ -1600,15 +1622,15 @@ fn guest_that_an_episode_before_asked_is_remembered_for_fifteen_minutes() {
         (Some(at(2 + 900)), true),
         (Some(at(2 + 901)), false),
     ] {
-        let asked_guest = ended_at.map(|ended_at| AskedGuest {
+        let asked_guest = ended_at.map(|ended_at| GuestRequest {
             at: at(-7200),
             ended_at,
         });
-        let node = NodeSeen {
+        let node = ObservedNode {
             asked_guest,
             ..node()
         };
-        let seen = observed(node, vm(PowerSeen::On, entering()));
+        let seen = observed(node, vm(ObservedPower::On, entering()));
         let policy = policy(DrainTimeoutAction::PowerOff);
         let begun = written(decide(&Record::InService, &seen, &policy, moment(2)));
         let remembered = begun.in_flight.earlier_guest_shutdown;
@@ -1620,21 +1642,24 @@ fn guest_that_an_episode_before_asked_is_remembered_for_fifteen_minutes() {
 fn move_that_is_asked_for_waits_for_three_readings_of_a_host_at_most() {
     for (tries, gives_up) in [(1, false), (2, false), (3, true)] {
         // A host that depends on a reading, and that none has told of.
-        let mut seen = observed(node(), vm(PowerSeen::On, HostState::InService));
-        seen.request = Some(request(Action::Relocate { to: None }));
+        let mut seen = observed(node(), vm(ObservedPower::On, HostState::InService));
+        seen.request = Some(request(RequestAction::Relocate { to: None }));
         seen.offer.survey = vec![spare()];
-        let read = Attempt {
+        let read = EffectAttempt {
             tries,
-            ..attempt(1, 0, Outcome::Done)
+            ..attempt(1, 0, AttemptOutcome::Done)
         };
         seen.attempts.insert(EffectKind::Survey, read);
-        match decided(&episode(Phase::Queued, Cordon::NotYet, false), &seen) {
+        match decided(&episode(Phase::Queued, CordonOwner::NotYet, false), &seen) {
             Decision::Record(next) => {
                 assert!(gives_up, "after {tries}");
                 let next = next.record.episode().unwrap();
                 assert!(next.gave_up.is_some() && next.phase == Phase::Queued);
                 let end = transition(decided(next, &seen));
-                assert_eq!((end.record, end.ended), (Record::InService, Some(Ended::Failed)));
+                assert_eq!(
+                    (end.record, end.ended),
+                    (Record::InService, Some(EpisodeResult::Failed))
+                );
                 assert!(end.fulfilled.is_some());
             }
             other => {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haulout::cluster::update::{
-    self as kubernetes, Maintenance, Maintenances, Marks, Node, Ready, Role, StrandedNode,
+    self as kubernetes, NodeAnnotations, NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole,
+    NodeMaintenanceUpdate, ReadyCondition, StrandedNode,
 };
 use haulout::ids::{
     BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
@@ -17,19 +18,20 @@ use haulout::inventory::{Fact, Inventory, Rules};
 use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout::maintenance::decide::{Decision, Transition, decide};
-use haulout::maintenance::effect::{AskedBy, Effect, EffectKind, Place};
+use haulout::maintenance::effect::{Effect, EffectKind, PowerOffCause, PowerOnTarget};
 use haulout::maintenance::episode::{DrainEnd, Episode, Phase, Record};
-use haulout::maintenance::finding::{Finding, Found};
+use haulout::maintenance::finding::{EffectReport, EffectResult};
 use haulout::maintenance::observed::{
-    Advice, DrainReport, Lead, Outcome, PodLeft, PodLeftBecause, Refusal, Sight,
+    AttemptOutcome, DrainReport, EffectRefusal, LeadershipTerm, NodeSnapshot, PendingEviction, PendingReason,
+    RetryAdvice,
 };
-use haulout::maintenance::placement::{Held, Hold, Reading};
+use haulout::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
 use haulout::maintenance::policy::{MaxUnavailable, Policy};
 use haulout::maintenance::record::{self, LastEpisode, write, write_last};
 use haulout::vsphere::fault::{Fault, FaultKind};
 use haulout::vsphere::update::{
-    self as vsphere, Compute, Connection, EndOutcome, Entering, Host, MaintenanceEnd, Passthrough, PciDevice,
-    Power, Signal, Task, TaskState, Vm, VmKey,
+    self as vsphere, Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection,
+    MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey,
 };
 use jiff::Timestamp;
 
@@ -79,7 +81,7 @@ enum Work {
 /// A VM as it is.
 #[derive(Clone, Debug)]
 pub struct VmTruth {
-    pub power: Power,
+    pub power: PowerState,
     pub host: usize,
     pub exists: bool,
     boots: u32,
@@ -98,7 +100,7 @@ pub struct VmTruth {
 /// A Node object as it stands, and the machine that its kubelet runs on.
 #[derive(Clone, Debug)]
 pub struct NodeTruth {
-    pub object: Option<Node>,
+    pub object: Option<NodeFacts>,
     pub is_selected: bool,
     /// The process watches it by name.
     is_followed: bool,
@@ -123,8 +125,8 @@ pub struct World {
     untold: BTreeSet<usize>,
     pub vms: Vec<VmTruth>,
     pub nodes: Vec<NodeTruth>,
-    pub requests: Vec<Maintenance>,
-    copies: BTreeMap<String, Maintenance>,
+    pub requests: Vec<NodeMaintenanceFacts>,
+    copies: BTreeMap<String, NodeMaintenanceFacts>,
     pub policy: Policy,
     process: Process,
     elapsed: Duration,
@@ -157,7 +159,7 @@ pub fn host_ref(index: usize) -> HostRef {
 fn new_process(began: Now, rules: Rules) -> Inventory {
     let mut inventory = Inventory::new(rules, began.wall);
     inventory.tick(began);
-    inventory.leads(Lead::ALONE);
+    inventory.leads(LeadershipTerm::ALONE);
     inventory
 }
 
@@ -200,7 +202,7 @@ impl World {
         world.hosts[3].is_taken = true;
         for index in 0..NODES {
             world.vms.push(VmTruth {
-                power: Power::On,
+                power: PowerState::On,
                 host: index,
                 exists: true,
                 boots: 1,
@@ -255,7 +257,7 @@ impl World {
         wall_after(at(0), self.elapsed)
     }
 
-    pub fn node(&self, index: usize) -> Option<&Node> {
+    pub fn node(&self, index: usize) -> Option<&NodeFacts> {
         self.nodes[index].object.as_ref()
     }
 
@@ -265,7 +267,7 @@ impl World {
 
     /// What stands on the Node, or on its copy where the Node is gone.
     pub fn record(&self, index: usize) -> Record {
-        let annotations = |marks: &Marks| record::Annotations {
+        let annotations = |marks: &NodeAnnotations| record::Annotations {
             episode: marks.episode.clone(),
             ..record::Annotations::default()
         };
@@ -277,7 +279,7 @@ impl World {
 
     /// Whether an episode of the node is open, on the Node or on a copy.
     pub fn is_in_episode(&self, index: usize) -> bool {
-        let is_open = |copy: &&Maintenance| !copy.is_over && copy.node == node_name(index);
+        let is_open = |copy: &&NodeMaintenanceFacts| !copy.is_over && copy.node == node_name(index);
         self.record(index) != Record::InService || self.copies.values().any(|copy| is_open(&copy))
     }
 
@@ -292,7 +294,7 @@ impl World {
                 .copies
                 .values()
                 .filter(|copy| !copy.is_over && copy.node == node_name(index));
-            let Role::Episode { record } = &open.next()?.role else {
+            let NodeMaintenanceRole::Episode { record } = &open.next()?.role else {
                 return None;
             };
             let annotations = record::Annotations {
@@ -309,21 +311,25 @@ impl World {
     pub fn tell_all(&mut self) {
         let now = self.now();
         let mut facts = vec![
-            Fact::Vsphere(vsphere::Update::Reset),
-            Fact::Cluster(kubernetes::Update::Reset),
-            Fact::Cluster(kubernetes::Update::Maintenances(Maintenances::Reset)),
+            Fact::Vsphere(vsphere::VsphereUpdate::Reset),
+            Fact::Cluster(kubernetes::KubernetesUpdate::Reset),
+            Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(
+                NodeMaintenanceUpdate::Reset,
+            )),
         ];
         facts.extend(self.facts());
         facts.extend([
-            Fact::Cluster(kubernetes::Update::Settled),
-            Fact::Cluster(kubernetes::Update::Maintenances(Maintenances::Settled)),
+            Fact::Cluster(kubernetes::KubernetesUpdate::Settled),
+            Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(
+                NodeMaintenanceUpdate::Settled,
+            )),
         ]);
         facts.push(if self.vcenter_is_lost {
-            Fact::Vsphere(vsphere::Update::Lost {
+            Fact::Vsphere(vsphere::VsphereUpdate::Lost {
                 why: "cut".to_owned(),
             })
         } else {
-            Fact::Vsphere(vsphere::Update::Settled)
+            Fact::Vsphere(vsphere::VsphereUpdate::Settled)
         });
         let inventory = &mut self.process.inventory;
         inventory.tick(now);
@@ -331,7 +337,7 @@ impl World {
     }
 
     fn facts(&self) -> Vec<Fact> {
-        let mut facts = vec![Fact::Vsphere(vsphere::Update::Compute(Compute {
+        let mut facts = vec![Fact::Vsphere(vsphere::VsphereUpdate::Compute(Compute {
             moref: ComputeRef::new("cluster"),
             name: Some("cluster".to_owned()),
             drs: None,
@@ -343,8 +349,8 @@ impl World {
         }
         let objects = self.requests.iter().chain(self.copies.values());
         facts.extend(objects.map(|object| {
-            let seen = Maintenances::Seen(Box::new(object.clone()));
-            Fact::Cluster(kubernetes::Update::Maintenances(seen))
+            let seen = NodeMaintenanceUpdate::Seen(Box::new(object.clone()));
+            Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(seen))
         }));
         facts
     }
@@ -356,24 +362,27 @@ impl World {
             vendor: GPU_IDS.0,
             device: GPU_IDS.1,
         };
-        Fact::Vsphere(vsphere::Update::Host(Arc::new(Host {
+        Fact::Vsphere(vsphere::VsphereUpdate::Host(Arc::new(Host {
             moref: host_ref(index),
             name: Some(HOSTS[index].to_owned()),
             compute: Some(ComputeRef::new("cluster")),
             connection: Some(if truth.is_unreachable {
-                Connection::NotResponding
+                HostConnection::NotResponding
             } else {
-                Connection::Connected
+                HostConnection::Connected
             }),
             in_maintenance: Some(truth.in_maintenance),
             in_quarantine: Some(false),
             last_end: truth.last_end.clone(),
-            entering: truth.entering.as_ref().map(|(task, queued_at)| Entering {
-                task: task.clone(),
-                queued_at: *queued_at,
-                user: None,
-                signal: Signal::Push,
-            }),
+            entering: truth
+                .entering
+                .as_ref()
+                .map(|(task, queued_at)| EnteringMaintenance {
+                    task: task.clone(),
+                    queued_at: *queued_at,
+                    user: None,
+                    signal: DetectionSignal::Push,
+                }),
             datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
             passthrough: Some(Arc::new([device])),
         })))
@@ -383,7 +392,7 @@ impl World {
         let truth = &self.vms[index];
         if !truth.exists {
             return vec![
-                Fact::Vsphere(vsphere::Update::VmGone(vm_ref(index))),
+                Fact::Vsphere(vsphere::VsphereUpdate::VmGone(vm_ref(index))),
                 self.answer(index),
             ];
         }
@@ -394,7 +403,7 @@ impl World {
             template: false,
             power: Some(truth.power),
             host: Some(host_ref(truth.host)),
-            tools_running: Some(truth.power == Power::On && !truth.going_down),
+            tools_running: Some(truth.power == PowerState::On && !truth.going_down),
             question: None,
             datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
             passthrough: Some(vec![Passthrough::Dynamic {
@@ -403,14 +412,14 @@ impl World {
             evacuation_power_off: false,
         };
         let tasks = truth.tasks.iter().cloned();
-        let tasks = tasks.map(|task| Fact::Vsphere(vsphere::Update::Task(task)));
-        let own = [Fact::Vsphere(vsphere::Update::Vm(vm)), self.answer(index)];
+        let tasks = tasks.map(|task| Fact::Vsphere(vsphere::VsphereUpdate::Task(task)));
+        let own = [Fact::Vsphere(vsphere::VsphereUpdate::Vm(vm)), self.answer(index)];
         own.into_iter().chain(tasks).collect()
     }
 
     fn answer(&self, index: usize) -> Fact {
         let vms = self.vms[index].exists.then(|| vm_ref(index));
-        Fact::Vsphere(vsphere::Update::Found {
+        Fact::Vsphere(vsphere::VsphereUpdate::Found {
             key: VmKey::Uuid(uuid(index)),
             vms: vms.into_iter().collect(),
         })
@@ -420,9 +429,9 @@ impl World {
         let truth = &self.nodes[index];
         let node = Box::new(truth.object.clone()?);
         if truth.is_selected {
-            Some(Fact::Cluster(kubernetes::Update::Node(node)))
+            Some(Fact::Cluster(kubernetes::KubernetesUpdate::Node(node)))
         } else if truth.is_followed {
-            Some(Fact::Cluster(kubernetes::Update::Followed(node)))
+            Some(Fact::Cluster(kubernetes::KubernetesUpdate::Followed(node)))
         } else {
             None
         }
@@ -438,7 +447,7 @@ impl World {
             }
             match self.node_fact(index) {
                 Some(fact) => self.apply(fact),
-                None => self.apply(Fact::Cluster(kubernetes::Update::FollowedAbsent {
+                None => self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::FollowedAbsent {
                     name: node_name(index),
                 })),
             }
@@ -459,7 +468,7 @@ impl World {
             })
         });
         let stranded = stranded.collect();
-        self.apply(Fact::Cluster(kubernetes::Update::Scanned { stranded }));
+        self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::Scanned { stranded }));
     }
 
     fn apply(&mut self, fact: Fact) {
@@ -489,9 +498,9 @@ impl World {
         }
     }
 
-    fn tell_object(&mut self, object: Maintenance) {
-        let seen = Maintenances::Seen(Box::new(object));
-        self.apply(Fact::Cluster(kubernetes::Update::Maintenances(seen)));
+    fn tell_object(&mut self, object: NodeMaintenanceFacts) {
+        let seen = NodeMaintenanceUpdate::Seen(Box::new(object));
+        self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(seen)));
     }
 
     // What people, vCenter and kubelets do.
@@ -512,7 +521,7 @@ impl World {
         let is_empty = self
             .vms
             .iter()
-            .all(|vm| vm.host != host || vm.power == Power::Off);
+            .all(|vm| vm.host != host || vm.power == PowerState::Off);
         if self.hosts[host].entering.is_some() && is_empty {
             self.hosts[host].entering = None;
             self.hosts[host].in_maintenance = true;
@@ -562,7 +571,7 @@ impl World {
 
     fn powered_off(&mut self, index: usize) {
         let vm = &mut self.vms[index];
-        vm.power = Power::Off;
+        vm.power = PowerState::Off;
         vm.going_down = false;
         // Its pods are lost with it; the Node goes on telling the boot id and the Ready it had.
         self.nodes[index].pods = 0;
@@ -571,7 +580,7 @@ impl World {
 
     fn powered_on(&mut self, index: usize) {
         let vm = &mut self.vms[index];
-        vm.power = Power::On;
+        vm.power = PowerState::On;
         vm.boots += 1;
         vm.off_by_person = false;
         self.tell_vm(index);
@@ -588,7 +597,7 @@ impl World {
 
     /// The guest that was asked to shut down does so.
     pub fn guest_stops(&mut self, index: usize) {
-        if self.vms[index].power == Power::On && self.vms[index].going_down {
+        if self.vms[index].power == PowerState::On && self.vms[index].going_down {
             self.log.push(format!("guest {index} stops"));
             self.powered_off(index);
         }
@@ -597,7 +606,7 @@ impl World {
     /// The guest restarts instead of stopping.
     pub fn guest_reboots(&mut self, index: usize) {
         let vm = &mut self.vms[index];
-        if vm.power == Power::On && vm.going_down {
+        if vm.power == PowerState::On && vm.going_down {
             vm.going_down = false;
             vm.boots += 1;
             self.tell_vm(index);
@@ -607,14 +616,14 @@ impl World {
 
     /// The VM dies without anybody's doing.
     pub fn vm_dies(&mut self, index: usize) {
-        if self.vms[index].power == Power::On && self.is_in_episode(index) {
+        if self.vms[index].power == PowerState::On && self.is_in_episode(index) {
             self.log.push(format!("VM {index} dies"));
             self.powered_off(index);
         }
     }
 
     pub fn person_powers_off(&mut self, index: usize) {
-        if self.vms[index].power == Power::On && self.vms[index].running.is_none() {
+        if self.vms[index].power == PowerState::On && self.vms[index].running.is_none() {
             self.vms[index].off_by_person = !self.is_in_episode(index);
             self.push_task(index, "VirtualMachine.powerOff", TaskState::Success, false);
             self.powered_off(index);
@@ -623,7 +632,7 @@ impl World {
 
     pub fn person_powers_on(&mut self, index: usize) {
         let vm = &self.vms[index];
-        if vm.power == Power::Off && vm.running.is_none() && self.hosts[vm.host].takes_vms() {
+        if vm.power == PowerState::Off && vm.running.is_none() && self.hosts[vm.host].takes_vms() {
             self.push_task(index, "VirtualMachine.powerOn", TaskState::Success, false);
             self.powered_on(index);
         }
@@ -674,11 +683,13 @@ impl World {
     fn impossible(&self, index: usize, work: &Work) -> Option<FaultKind> {
         let device_is_taken = |host: usize| {
             let other =
-                |vm: &(usize, &VmTruth)| vm.0 != index && vm.1.host == host && vm.1.power == Power::On;
+                |vm: &(usize, &VmTruth)| vm.0 != index && vm.1.host == host && vm.1.power == PowerState::On;
             self.hosts[host].is_taken || self.vms.iter().enumerate().any(|vm| other(&vm))
         };
         match work {
-            Work::PowerOff => (self.vms[index].power == Power::Off).then_some(FaultKind::InvalidPowerState),
+            Work::PowerOff => {
+                (self.vms[index].power == PowerState::Off).then_some(FaultKind::InvalidPowerState)
+            }
             Work::PowerOn(host) if !self.hosts[*host].takes_vms() => Some(FaultKind::InvalidHostState),
             Work::PowerOn(host) if self.hosts[*host].refuses_power_on.is_some() => {
                 self.hosts[*host].refuses_power_on.clone()
@@ -700,7 +711,7 @@ impl World {
         let truth = &mut self.nodes[index];
         truth.registrations += 1;
         self.versions += 1;
-        let node = Node {
+        let node = NodeFacts {
             name: node_name(index),
             uid: NodeUid::new(format!("uid-{index}-{}", truth.registrations)),
             resource_version: self.versions,
@@ -709,13 +720,13 @@ impl World {
             system_uuid: Some(uuid(index)),
             unschedulable: false,
             cordoned_by: None,
-            ready: Ready {
+            ready: ReadyCondition {
                 is_true: true,
                 heartbeat: None,
             },
             boot_id: None,
             gpus: BTreeMap::from([(GPU.to_owned(), 2)]).into(),
-            marks: Marks::default(),
+            marks: NodeAnnotations::default(),
         };
         truth.object = Some(node);
         truth.is_selected = true;
@@ -724,7 +735,7 @@ impl World {
         self.change_node(index, |node| node.boot_id = Some(boot_id));
     }
 
-    fn change_node(&mut self, index: usize, change: impl FnOnce(&mut Node)) {
+    fn change_node(&mut self, index: usize, change: impl FnOnce(&mut NodeFacts)) {
         self.versions += 1;
         let version = self.versions;
         if let Some(node) = &mut self.nodes[index].object {
@@ -737,7 +748,7 @@ impl World {
     /// The kubelet of a VM that runs tells its boot, and its GPUs where they are there.
     pub fn kubelet_reports(&mut self, index: usize, with_gpus: bool) {
         let vm = &self.vms[index];
-        if vm.power != Power::On || !vm.exists || vm.going_down {
+        if vm.power != PowerState::On || !vm.exists || vm.going_down {
             return;
         }
         let boot_id = self.boot_id(index);
@@ -763,7 +774,7 @@ impl World {
 
     /// The node controller has missed the kubelet of a VM that is off.
     pub fn kubelet_is_missed(&mut self, index: usize) {
-        if self.vms[index].power == Power::Off {
+        if self.vms[index].power == PowerState::Off {
             self.change_node(index, |node| node.ready.is_true = false);
         }
     }
@@ -776,9 +787,9 @@ impl World {
         self.nodes[index].cordoned_by_person = false;
         let (name, uid) = (node.name, node.uid);
         self.apply(Fact::Cluster(if self.nodes[index].is_selected {
-            kubernetes::Update::NodeGone { name, uid }
+            kubernetes::KubernetesUpdate::NodeGone { name, uid }
         } else {
-            kubernetes::Update::FollowedGone { name, uid }
+            kubernetes::KubernetesUpdate::FollowedGone { name, uid }
         }));
     }
 
@@ -818,7 +829,10 @@ impl World {
             self.tell_node(index);
         } else {
             let (name, uid) = (node.name.clone(), node.uid.clone());
-            self.apply(Fact::Cluster(kubernetes::Update::NodeGone { name, uid }));
+            self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::NodeGone {
+                name,
+                uid,
+            }));
         }
     }
 
@@ -826,12 +840,12 @@ impl World {
         self.change_node(index, |node| node.marks.episode = None);
     }
 
-    pub fn mark(&mut self, index: usize, change: impl FnOnce(&mut Marks)) {
+    pub fn mark(&mut self, index: usize, change: impl FnOnce(&mut NodeAnnotations)) {
         self.change_node(index, |node| change(&mut node.marks));
     }
 
     pub fn pod_comes(&mut self, index: usize) {
-        if self.node(index).is_some() && self.vms[index].power == Power::On {
+        if self.node(index).is_some() && self.vms[index].power == PowerState::On {
             self.nodes[index].pods += 1;
             self.pods_changed(index);
         }
@@ -847,23 +861,25 @@ impl World {
     /// Only the pods of nodes that are being drained are watched.
     fn pods_changed(&mut self, index: usize) {
         if self.process.inventory.draining().contains(&node_name(index)) {
-            self.apply(Fact::Cluster(kubernetes::Update::PodsChanged(node_name(index))));
+            self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::PodsChanged(
+                node_name(index),
+            )));
         }
     }
 
-    pub fn ask(&mut self, index: usize, action: kubernetes::AskedAction) {
+    pub fn ask(&mut self, index: usize, action: kubernetes::RequestedAction) {
         if self.requests.iter().any(|it| it.node == node_name(index)) {
             return;
         }
         self.versions += 1;
-        let object = Maintenance {
+        let object = NodeMaintenanceFacts {
             name: format!("request-{}", self.versions),
             uid: RequestUid::new(format!("request-{}", self.versions)),
             resource_version: self.versions,
             generation: 1,
             created_at: self.true_time(),
             node: node_name(index),
-            role: Role::Request(kubernetes::Asked {
+            role: NodeMaintenanceRole::Request(kubernetes::RequestedMaintenance {
                 reason: String::new(),
                 action,
                 target_host: None,
@@ -882,14 +898,14 @@ impl World {
         let (gone, stay) = self
             .requests
             .drain(..)
-            .partition(|it: &Maintenance| it.node == node_name(index));
+            .partition(|it: &NodeMaintenanceFacts| it.node == node_name(index));
         self.requests = stay;
         for object in gone {
-            let gone = Maintenances::Gone {
+            let gone = NodeMaintenanceUpdate::Gone {
                 name: object.name,
                 uid: object.uid,
             };
-            self.apply(Fact::Cluster(kubernetes::Update::Maintenances(gone)));
+            self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(gone)));
         }
     }
 
@@ -900,7 +916,7 @@ impl World {
 
     pub fn lose_vcenter(&mut self) {
         self.vcenter_is_lost = true;
-        self.apply(Fact::Vsphere(vsphere::Update::Lost {
+        self.apply(Fact::Vsphere(vsphere::VsphereUpdate::Lost {
             why: "cut".to_owned(),
         }));
     }
@@ -1015,7 +1031,7 @@ impl World {
         }
     }
 
-    fn write(&mut self, index: usize, sight: &Sight, transition: &Transition) {
+    fn write(&mut self, index: usize, sight: &NodeSnapshot, transition: &Transition) {
         let name = node_name(index);
         let phase = transition.record.phase_name();
         self.log
@@ -1029,7 +1045,7 @@ impl World {
             self.now().wall,
         );
         let last = last.map(|last| write_last(&last));
-        if let Some(Role::Request(_)) = transition.fulfilled.as_ref().and_then(|mark| {
+        if let Some(NodeMaintenanceRole::Request(_)) = transition.fulfilled.as_ref().and_then(|mark| {
             let object = self.requests.iter().find(|it| it.uid == mark.uid)?;
             Some(object.role.clone())
         }) {
@@ -1069,7 +1085,7 @@ impl World {
             return;
         };
         let name = format!("{}-{}", node_name(index), episode.id);
-        let object = Maintenance {
+        let object = NodeMaintenanceFacts {
             uid: RequestUid::new(name.clone()),
             name: name.clone(),
             resource_version: self.versions,
@@ -1077,7 +1093,7 @@ impl World {
             created_at: episode.begun_at,
             node: node_name(index),
             is_over: json.is_none(),
-            role: Role::Episode { record: json },
+            role: NodeMaintenanceRole::Episode { record: json },
             status: Box::default(),
         };
         self.copies.insert(name, object.clone());
@@ -1085,7 +1101,7 @@ impl World {
     }
 
     /// What must hold when an episode ends, and when a cordon is taken away.
-    fn end_is_right(&self, index: usize, sight: &Sight, transition: &Transition) {
+    fn end_is_right(&self, index: usize, sight: &NodeSnapshot, transition: &Transition) {
         let log = || self.told();
         if transition.unschedulable == Some(false) {
             assert!(
@@ -1098,7 +1114,12 @@ impl World {
             return;
         };
         let vm = &self.vms[index];
-        assert_eq!(vm.power, Power::On, "an episode ended with the VM off\n{}", log());
+        assert_eq!(
+            vm.power,
+            PowerState::On,
+            "an episode ended with the VM off\n{}",
+            log()
+        );
         if before.powered_off {
             let node = self.node(index).expect("an episode ended without a Node");
             assert!(node.ready.is_true, "back without being Ready\n{}", log());
@@ -1117,7 +1138,7 @@ impl World {
         }
     }
 
-    fn perform(&mut self, index: usize, sight: &Sight, effect: &Effect) {
+    fn perform(&mut self, index: usize, sight: &NodeSnapshot, effect: &Effect) {
         let name = node_name(index);
         let at = self.now();
         self.log.push(format!(
@@ -1142,43 +1163,43 @@ impl World {
         let mut outcome = self.act(index, sight, effect);
         if is_lost && effect.changes_something() {
             self.lose_replies -= 1;
-            outcome = Outcome::Refused(Refusal {
-                advice: Advice::Unanswered,
+            outcome = AttemptOutcome::Refused(EffectRefusal {
+                advice: RetryAdvice::Unanswered,
                 said: "the connection was lost".to_owned(),
             });
         }
         let host = match effect {
             Effect::Relocate { to: host, .. }
             | Effect::PowerOn {
-                place: Place::Host(host),
+                place: PowerOnTarget::Host(host),
                 ..
             } => Some(host.clone()),
             _ => None,
         };
-        let found = Found::Tried {
+        let found = EffectResult::Tried {
             kind: effect.kind(),
             at,
             host,
             outcome,
         };
-        self.apply(Fact::Finding(Finding { node: name, found }));
+        self.apply(Fact::Finding(EffectReport { node: name, found }));
         self.tell_vm(index);
     }
 
     /// Does it, and checks that it may be done.
-    fn act(&mut self, index: usize, sight: &Sight, effect: &Effect) -> Outcome {
+    fn act(&mut self, index: usize, sight: &NodeSnapshot, effect: &Effect) -> AttemptOutcome {
         let log = |world: &Self| world.told();
         let refused = |advice, said: &str| {
-            Outcome::Refused(Refusal {
+            AttemptOutcome::Refused(EffectRefusal {
                 advice,
                 said: said.to_owned(),
             })
         };
         match effect {
             Effect::DrainRound { pods_revision, .. } => {
-                let left = (0..self.nodes[index].pods).map(|pod| PodLeft {
+                let left = (0..self.nodes[index].pods).map(|pod| PendingEviction {
                     name: format!("ml/{pod}"),
-                    why: PodLeftBecause::Leaving,
+                    why: PendingReason::Leaving,
                 });
                 let report = DrainReport {
                     listed_at: self.now().monotonic,
@@ -1189,29 +1210,29 @@ impl World {
                     ignored: 0,
                     evicted: 0,
                 };
-                let found = Found::Drain(report);
+                let found = EffectResult::Drain(report);
                 let node = node_name(index);
-                self.apply(Fact::Finding(Finding { node, found }));
-                Outcome::Done
+                self.apply(Fact::Finding(EffectReport { node, found }));
+                AttemptOutcome::Done
             }
             Effect::Survey { hosts } => {
                 for host in 0..HOSTS.len() {
                     if hosts.contains(&host_ref(host)) {
                         let holds = self.holds(host);
-                        let found = Found::Surveyed {
+                        let found = EffectResult::Surveyed {
                             host: host_ref(host),
-                            reading: Reading::Held(holds),
+                            reading: HostSurvey::Held(holds),
                         };
                         let node = node_name(index);
-                        self.apply(Fact::Finding(Finding { node, found }));
+                        self.apply(Fact::Finding(EffectReport { node, found }));
                     }
                 }
-                Outcome::Done
+                AttemptOutcome::Done
             }
             Effect::ShutdownGuest { asked_by, .. } | Effect::PowerOff { asked_by, .. }
                 if !self.still_asks(asked_by) =>
             {
-                refused(Advice::Retry, "it is not leaving any more")
+                refused(RetryAdvice::Retry, "it is not leaving any more")
             }
             Effect::ShutdownGuest { .. } => {
                 self.may_go_down(index, sight);
@@ -1219,16 +1240,16 @@ impl World {
                 let vm = &mut self.vms[index];
                 let is_again = vm.going_down && vm.asked_in == episode;
                 vm.asked_in = episode;
-                vm.going_down |= vm.power == Power::On;
+                vm.going_down |= vm.power == PowerState::On;
                 assert!(!is_again, "a guest on its way down is asked again\n{}", log(self));
-                Outcome::Asked
+                AttemptOutcome::Asked
             }
             Effect::PowerOff { .. } => {
                 self.may_go_down(index, sight);
                 self.start(index, "VirtualMachine.powerOff", Work::PowerOff)
             }
             Effect::Relocate { to, .. } => {
-                assert_eq!(self.vms[index].power, Power::Off, "a VM that runs is moved");
+                assert_eq!(self.vms[index].power, PowerState::Off, "a VM that runs is moved");
                 let to = (0..HOSTS.len()).find(|host| host_ref(*host) == *to).unwrap();
                 let is_refused = sight.record.episode().is_some_and(|episode| {
                     episode.refusal_of(&host_ref(to)).is_some() && episode.host.moref != Some(host_ref(to))
@@ -1240,7 +1261,7 @@ impl World {
                 let keeps_off = self.requests.iter().any(|it| {
                     let asks_off = matches!(
                         &it.role,
-                        Role::Request(asked) if asked.action == kubernetes::AskedAction::PowerOff
+                        NodeMaintenanceRole::Request(asked) if asked.action == kubernetes::RequestedAction::PowerOff
                     );
                     it.node == node_name(index) && asks_off
                 });
@@ -1250,9 +1271,11 @@ impl World {
                     log(self)
                 );
                 match (place, self.vms[index].power) {
-                    (_, Power::On | Power::Suspended) => Outcome::Done,
-                    (Place::Drs, Power::Off) => refused(Advice::OtherHost, "there is no DRS here"),
-                    (Place::Host(host), Power::Off) => {
+                    (_, PowerState::On | PowerState::Suspended) => AttemptOutcome::Done,
+                    (PowerOnTarget::Drs, PowerState::Off) => {
+                        refused(RetryAdvice::OtherHost, "there is no DRS here")
+                    }
+                    (PowerOnTarget::Host(host), PowerState::Off) => {
                         let here = self.vms[index].host;
                         assert_eq!(*host, host_ref(here), "powered on where it does not stand");
                         self.start(index, "VirtualMachine.powerOn", Work::PowerOn(here))
@@ -1263,8 +1286,8 @@ impl World {
     }
 
     /// The last look before the act: what vCenter itself says, told or not.
-    fn still_asks(&self, asked_by: &AskedBy) -> bool {
-        let AskedBy::Host { host, task } = asked_by else {
+    fn still_asks(&self, asked_by: &PowerOffCause) -> bool {
+        let PowerOffCause::Host { host, task } = asked_by else {
             return true;
         };
         let index = (0..HOSTS.len()).find(|index| host_ref(*index) == *host).unwrap();
@@ -1273,25 +1296,25 @@ impl World {
         truth.in_maintenance || truth.entering.as_ref().is_some_and(is_it)
     }
 
-    fn holds(&self, host: usize) -> Vec<Hold> {
+    fn holds(&self, host: usize) -> Vec<DeviceHold> {
         let of_ours = self.vms.iter().enumerate().filter(|(_, vm)| vm.host == host);
-        let mut holds: Vec<Hold> = of_ours
-            .map(|(index, _)| Hold {
+        let mut holds: Vec<DeviceHold> = of_ours
+            .map(|(index, _)| DeviceHold {
                 vm: vm_ref(index),
-                device: Held::AnyOf(vec![GPU_IDS]),
+                device: HeldDevice::AnyOf(vec![GPU_IDS]),
             })
             .collect();
         if self.hosts[host].is_taken {
-            holds.push(Hold {
+            holds.push(DeviceHold {
                 vm: VmRef::new("vm-of-somebody"),
-                device: Held::Address("0000:01:00.0".to_owned()),
+                device: HeldDevice::Address("0000:01:00.0".to_owned()),
             });
         }
         holds
     }
 
     /// A VM may be shut down only while something asks for that, on a cordoned node without pods that nobody knows of.
-    fn may_go_down(&self, index: usize, sight: &Sight) {
+    fn may_go_down(&self, index: usize, sight: &NodeSnapshot) {
         let log = || self.told();
         assert!(
             self.is_cordoned(index),
@@ -1318,19 +1341,19 @@ impl World {
     }
 
     /// Starts a task, unless one runs on the VM already.
-    fn start(&mut self, index: usize, what: &str, work: Work) -> Outcome {
+    fn start(&mut self, index: usize, what: &str, work: Work) -> AttemptOutcome {
         if let Some((running, other)) = &self.vms[index].running {
             return if std::mem::discriminant(other) == std::mem::discriminant(&work) {
-                Outcome::Running(running.clone())
+                AttemptOutcome::Running(running.clone())
             } else {
-                Outcome::Refused(Refusal {
-                    advice: Advice::Retry,
+                AttemptOutcome::Refused(EffectRefusal {
+                    advice: RetryAdvice::Retry,
                     said: "another task is at work on it".to_owned(),
                 })
             };
         }
         let task = self.push_task(index, what, TaskState::Running, true);
         self.vms[index].running = Some((task.clone(), work));
-        Outcome::Running(task)
+        AttemptOutcome::Running(task)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout::nodemaintenance::kind::{NodeMaintenance, Origin};
+use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_lab::gate::{Gate, Side};
 use haulout_lab::kube::{Kube, Options, User};
 use haulout_lab::stage::{Member, PATIENCE, Stage};
@@ -130,7 +130,7 @@ async fn one_episode_and_few_writes(stage: &Stage<'_>) -> anyhow::Result<()> {
     ensure!(cycles == (1, 1), "off {} times, on {} times", cycles.0, cycles.1);
     let objects: Api<NodeMaintenance> = Api::all(stage.client());
     let mut episodes = objects.list(&ListParams::default()).await?.items;
-    episodes.retain(|it| it.spec.origin == Origin::Episode && it.spec.node_name == node);
+    episodes.retain(|it| it.spec.origin == MaintenanceOrigin::Episode && it.spec.node_name == node);
     ensure!(episodes.len() == 1, "{episodes:#?}");
     Ok(())
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use haulout::gate::{Errand, Gate as ElectionGate};
+use haulout::gate::{WriteFence as ElectionGate, WriteKind};
 use haulout::ids::VmRef;
 use haulout::keys::LOGIN_REFUSED;
 use haulout::vsphere::client::{
-    AskedBy, CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter,
+    CredentialPart, CredentialSource, Endpoint, MaintenanceCause, Settings, Trust, Vcenter,
 };
 use haulout_lab::gate::{Crossing, Gate, Moment, Side};
 use haulout_lab::kube::AuditEvent;
@@ -624,9 +624,13 @@ async fn power_off_as_haulout(stage: &Stage<'_>) -> anyhow::Result<()> {
     ))?;
     let state = stage.vcenter.state().await?;
     let vm = state.vm("gpu1").context("gpu1 is a VM")?;
-    let permit = ElectionGate::without_election().pass(Errand::Effect)?;
+    let permit = ElectionGate::without_election().pass(WriteKind::Effect)?;
     vcenter
-        .power_off(&permit, &VmRef::new(vm.reference.as_str()), &AskedBy::default())
+        .power_off(
+            &permit,
+            &VmRef::new(vm.reference.as_str()),
+            &MaintenanceCause::default(),
+        )
         .await?;
     vcenter.logout().await;
     let is_off = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.power == Power::PoweredOff);

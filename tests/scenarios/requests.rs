@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{
-    MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus, Origin,
+    MaintenanceAction, MaintenanceOrigin, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus,
 };
 use haulout_lab::stage::{Stage, annotation, is_cordoned, is_ready};
 use haulout_lab::vcenter::Delays;
@@ -76,7 +76,7 @@ async fn wait_status(
 /// The objects that Haulout keeps of the episodes of `node`, oldest first.
 async fn episodes(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
     let mut all = objects(stage).list(&ListParams::default()).await?.items;
-    all.retain(|object| object.spec.origin == Origin::Episode && object.spec.node_name == node);
+    all.retain(|object| object.spec.origin == MaintenanceOrigin::Episode && object.spec.node_name == node);
     all.sort_by_key(|object| (object.creation_timestamp().map(|time| time.0), object.name_any()));
     Ok(all)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout::nodemaintenance::kind::{NodeMaintenance, Origin};
+use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_lab::kube::{Options, User};
 use haulout_lab::stage::{ANNOTATIONS, Haulout, Member, Stage, annotation, is_cordoned};
 use haulout_lab::vcenter::{GuestPatch, Spec, State, TaskResult};
@@ -85,7 +85,7 @@ fn record_with_a_bad_id_keeps_no_other_node_from_its_copy() {
         until("the honest node's episode to have its copy", SOON, async || {
             let all = objects.list(&ListParams::default()).await?.items;
             let copy = all.into_iter().find(|it| {
-                it.spec.origin == Origin::Episode
+                it.spec.origin == MaintenanceOrigin::Episode
                     && it.spec.node_name == honest
                     && it.status.as_ref().is_some_and(|status| status.record.is_some())
             });

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use haulout::ids::{HostRef, TaskRef, VmUuid};
-use haulout::vsphere::update::{Roster, Update, VmKey};
+use haulout::vsphere::update::{VmKey, VsphereUpdate, WatchSet};
 use tokio::sync::watch;
 
 use super::server::{Fake, Reply, Request, follow, host, is_reread, told};
@@ -48,7 +48,7 @@ async fn set_without_an_end_breaks_the_stream() {
         })
     })
     .await;
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     let why = stream.lost().await;
     assert!(why.contains("no end after 1000 parts of one set"), "{why}");
     stream.stop().await;
@@ -56,7 +56,7 @@ async fn set_without_an_end_breaks_the_stream() {
 
 #[tokio::test]
 async fn roster_that_changes_all_the_time_does_not_starve_the_reread() {
-    let roster: Arc<OnceLock<watch::Sender<Roster>>> = Arc::default();
+    let roster: Arc<OnceLock<watch::Sender<WatchSet>>> = Arc::default();
     let changing = roster.clone();
     let mut count = 0;
     let (fake, vcenter, _server) = Fake::start_with(
@@ -74,7 +74,7 @@ async fn roster_that_changes_all_the_time_does_not_starve_the_reread() {
     )
     .await;
     fake.push(1, &first_set());
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     stream
         .roster
@@ -101,13 +101,13 @@ async fn new_keys_beyond_the_pace_are_asked_for_later() {
     })
     .await;
     fake.push(1, &first_set());
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     let uuid = |n: u32| VmUuid::parse(&format!("42160000-0000-4000-8000-{n:012x}")).unwrap();
     let keys: BTreeSet<VmKey> = (0..1_003).map(|n| VmKey::Uuid(uuid(n))).collect();
     stream.roster.send_modify(|roster| roster.vms = keys.into());
     let mut found = 0;
-    let is_found = |update: &Update| matches!(update, Update::Found { .. }).then_some(());
+    let is_found = |update: &VsphereUpdate| matches!(update, VsphereUpdate::Found { .. }).then_some(());
     stream.until(is_found).await;
     found += 1;
     // What was not asked for at once is, some tenths of a second later.

@@ -1,14 +1,14 @@
 //! Calls that change something: what is looked at before, what is sent, and how often.
 
-use haulout::gate::{Errand, Gate, Permit};
+use haulout::gate::{Permit, WriteFence, WriteKind};
 use haulout::ids::{HostRef, TaskRef, VmRef};
-use haulout::vsphere::client::{Asked, AskedBy, Error, PowerOnBy, Started, Vcenter};
+use haulout::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
 use haulout::vsphere::fault::{Failure, FaultKind};
 
 use super::server::{DEAD, Fake, Reply, Request, login};
 
 fn permit() -> Permit {
-    Gate::without_election().pass(Errand::Effect).unwrap()
+    WriteFence::without_election().pass(WriteKind::Effect).unwrap()
 }
 
 fn vm() -> VmRef {
@@ -73,7 +73,7 @@ const ACTS: [(&str, &str); 5] = [
 ];
 
 async fn act(vcenter: &Vcenter, method: &str) -> Result<(), Error> {
-    let (permit, vm, person) = (permit(), vm(), AskedBy::default());
+    let (permit, vm, person) = (permit(), vm(), MaintenanceCause::default());
     match method {
         "ShutdownGuest" => vcenter.shutdown_guest(&permit, &vm, &person).await.map(|_| ()),
         "PowerOffVM_Task" => vcenter.power_off(&permit, &vm, &person).await.map(|_| ()),
@@ -216,7 +216,11 @@ async fn task_of_the_same_kind_at_work_is_taken_for_ours() {
                 .await;
         let (permit, vm) = (permit(), vm());
         let started = match method {
-            "PowerOffVM_Task" => vcenter.power_off(&permit, &vm, &AskedBy::default()).await,
+            "PowerOffVM_Task" => {
+                vcenter
+                    .power_off(&permit, &vm, &MaintenanceCause::default())
+                    .await
+            }
             "PowerOnVM_Task" => {
                 vcenter
                     .power_on(&permit, &vm, PowerOnBy::Host(HostRef::new("host-1")))
@@ -224,7 +228,7 @@ async fn task_of_the_same_kind_at_work_is_taken_for_ours() {
             }
             _ => vcenter.relocate(&permit, &vm, &HostRef::new("host-2")).await,
         };
-        assert_eq!(started.unwrap(), Started::Running(TaskRef::new("task-3")));
+        assert_eq!(started.unwrap(), StartedTask::Running(TaskRef::new("task-3")));
         assert!(fake.calls(method).is_empty(), "{method}");
     }
 }
@@ -245,9 +249,9 @@ async fn guest_of_a_vm_that_is_off_is_not_asked() {
     let (fake, vcenter, _server) =
         Fake::start(|call: &Request| looks(call).then(|| seen("poweredOff", ""))).await;
     let asked = vcenter
-        .shutdown_guest(&permit(), &vm(), &AskedBy::default())
+        .shutdown_guest(&permit(), &vm(), &MaintenanceCause::default())
         .await;
-    assert_eq!(asked.unwrap(), Asked::AlreadyOff);
+    assert_eq!(asked.unwrap(), GuestShutdown::AlreadyOff);
     assert!(fake.calls("ShutdownGuest").is_empty());
 
     // It went off between the look and the call.
@@ -260,9 +264,9 @@ async fn guest_of_a_vm_that_is_off_is_not_asked() {
     })
     .await;
     let asked = vcenter
-        .shutdown_guest(&permit(), &vm(), &AskedBy::default())
+        .shutdown_guest(&permit(), &vm(), &MaintenanceCause::default())
         .await;
-    assert_eq!(asked.unwrap(), Asked::AlreadyOff);
+    assert_eq!(asked.unwrap(), GuestShutdown::AlreadyOff);
 }
 
 const ENTERS: &str = "HostSystem.enterMaintenanceMode";
@@ -283,7 +287,7 @@ fn host_seen(in_maintenance: &str, tasks: &[(&str, &str)]) -> String {
 
 #[tokio::test]
 async fn power_is_cut_only_while_the_host_is_leaving() {
-    let by = |host: bool, task: bool| AskedBy {
+    let by = |host: bool, task: bool| MaintenanceCause {
         host: host.then(|| HostRef::new("host-1")),
         task: task.then(|| TaskRef::new("task-9")),
     };
@@ -365,8 +369,12 @@ async fn power_is_cut_only_while_the_host_is_leaving() {
             fake.calls("PowerOffVM_Task").len(),
         );
         if goes_on {
-            assert_eq!(shut_down.unwrap(), Asked::Sent, "{what}");
-            assert_eq!(cut.unwrap(), Started::Running(TaskRef::new("task-1")), "{what}");
+            assert_eq!(shut_down.unwrap(), GuestShutdown::Sent, "{what}");
+            assert_eq!(
+                cut.unwrap(),
+                StartedTask::Running(TaskRef::new("task-1")),
+                "{what}"
+            );
             assert_eq!(sent, (1, 1), "{what}");
             continue;
         }
@@ -399,7 +407,7 @@ async fn refusal_names_the_host_and_why() {
     ] {
         let (_fake, vcenter, _server) =
             Fake::start(move |call: &Request| looks(call).then(|| seen("poweredOn", &beside))).await;
-        let asked = AskedBy {
+        let asked = MaintenanceCause {
             host: Some(HostRef::new("host-1")),
             task: None,
         };
@@ -414,13 +422,13 @@ async fn task_of_the_host_is_no_task_of_the_vm() {
         looks(call).then(|| seen("poweredOn", &host_seen("false", &[("task-9", "running")])))
     })
     .await;
-    let asked = AskedBy {
+    let asked = MaintenanceCause {
         host: Some(HostRef::new("host-1")),
         task: Some(TaskRef::new("task-9")),
     };
     assert_eq!(
         vcenter.shutdown_guest(&permit(), &vm(), &asked).await.unwrap(),
-        Asked::Sent
+        GuestShutdown::Sent
     );
 }
 
@@ -440,7 +448,7 @@ async fn power_on_names_its_host_and_is_not_sent_for_another() {
         (answer, fake.calls("PowerOnVM_Task"))
     };
     let (answer, sent) = power_on("host-1").await;
-    assert_eq!(answer.unwrap(), Started::Running(TaskRef::new("task-1")));
+    assert_eq!(answer.unwrap(), StartedTask::Running(TaskRef::new("task-1")));
     assert!(
         sent[0]
             .body

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
-use haulout::vsphere::update::{Host, Roster, Update};
+use haulout::vsphere::update::{Host, VsphereUpdate, WatchSet};
 use haulout::vsphere::updates;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -360,13 +360,13 @@ impl Answers for Fake {
 
 /// A stream that is followed.
 pub struct Followed {
-    pub updates: mpsc::Receiver<Update>,
-    pub roster: watch::Sender<Roster>,
+    pub updates: mpsc::Receiver<VsphereUpdate>,
+    pub roster: watch::Sender<WatchSet>,
     pub stop: CancellationToken,
     pub tasks: JoinSet<()>,
 }
 
-pub fn follow(vcenter: &Vcenter, roster: Roster) -> Followed {
+pub fn follow(vcenter: &Vcenter, roster: WatchSet) -> Followed {
     let (sender, roster) = watch::channel(roster);
     let (out, updates) = mpsc::channel(64);
     let stop = CancellationToken::new();
@@ -382,11 +382,11 @@ pub fn follow(vcenter: &Vcenter, roster: Roster) -> Followed {
 
 impl Followed {
     /// The next update for which `pick` has something.
-    pub async fn until<T>(&mut self, pick: impl Fn(&Update) -> Option<T>) -> T {
+    pub async fn until<T>(&mut self, pick: impl Fn(&VsphereUpdate) -> Option<T>) -> T {
         let told = async {
             loop {
                 let update = self.updates.recv().await.expect("the stream ended");
-                if let Update::Lost { why } = &update {
+                if let VsphereUpdate::Lost { why } = &update {
                     panic!("the stream broke: {why}");
                 }
                 if let Some(picked) = pick(&update) {
@@ -402,7 +402,9 @@ impl Followed {
     /// The next thing told of a host for which `pick` has something.
     pub async fn host<T>(&mut self, pick: impl Fn(&Host) -> Option<T>) -> T {
         self.until(|update| {
-            let Update::Host(host) = update else { return None };
+            let VsphereUpdate::Host(host) = update else {
+                return None;
+            };
             pick(host)
         })
         .await
@@ -413,7 +415,7 @@ impl Followed {
         let lost = async {
             loop {
                 let update = self.updates.recv().await.expect("the stream ended");
-                if let Update::Lost { why } = update {
+                if let VsphereUpdate::Lost { why } = update {
                     return why;
                 }
             }
@@ -424,7 +426,7 @@ impl Followed {
     }
 
     pub async fn settled(&mut self) {
-        self.until(|update| (*update == Update::Settled).then_some(()))
+        self.until(|update| (*update == VsphereUpdate::Settled).then_some(()))
             .await;
     }
 

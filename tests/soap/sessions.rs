@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use haulout::gate::{Errand, Gate, Permit};
+use haulout::gate::{Permit, WriteFence, WriteKind};
 use haulout::ids::{HostRef, VmRef};
 use haulout::vsphere::client::{
-    AskedBy, CredentialPart, CredentialSource, Endpoint, Error, LoginError, LoginOutcome, OnLogin, Settings,
-    Trust, Vcenter,
+    CredentialPart, CredentialSource, Endpoint, Error, LoginError, LoginOutcome, MaintenanceCause, OnLogin,
+    Settings, Trust, Vcenter,
 };
 use haulout::vsphere::fault::FaultKind;
-use haulout::vsphere::update::{Roster, Update};
+use haulout::vsphere::update::{VsphereUpdate, WatchSet};
 use haulout::vsphere::updates;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -26,7 +26,7 @@ use super::server::{
 const REFUSED: &[u8] = include_bytes!("../../proto-notes/captures/login-refused.xml");
 
 fn permit() -> Permit {
-    Gate::without_election().pass(Errand::Effect).unwrap()
+    WriteFence::without_election().pass(WriteKind::Effect).unwrap()
 }
 
 /// Answers a reading of hosts and `ShutdownGuest` in the session that was logged in last, and counts.
@@ -275,7 +275,7 @@ async fn refused_credentials_are_held_back_until_they_change() {
     let (vcenter, script, _tasks) = start(script, Some(source)).await;
     for _ in 0..3 {
         let error = vcenter
-            .shutdown_guest(&permit(), &VmRef::new("vm-1"), &AskedBy::default())
+            .shutdown_guest(&permit(), &VmRef::new("vm-1"), &MaintenanceCause::default())
             .await
             .unwrap_err();
         let again_in = held_for(&error).unwrap_or_else(|| panic!("{}", error.chain()));
@@ -285,7 +285,7 @@ async fn refused_credentials_are_held_back_until_they_change() {
     assert_eq!(script.logins.load(Ordering::SeqCst), 1);
     std::fs::write(&password, "other").unwrap();
     vcenter
-        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &AskedBy::default())
+        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &MaintenanceCause::default())
         .await
         .unwrap_err();
     assert_eq!(script.logins.load(Ordering::SeqCst), 2);
@@ -300,7 +300,7 @@ async fn a_call_that_acts_is_sent_once_when_its_answer_is_useless() {
     };
     let (vcenter, script, _tasks) = start(script, None).await;
     let error = vcenter
-        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &AskedBy::default())
+        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &MaintenanceCause::default())
         .await
         .unwrap_err();
     assert!(error.chain().contains("503"), "{}", error.chain());
@@ -329,7 +329,7 @@ async fn a_stream_that_cannot_stand_says_so_goes_on_trying_and_stops_when_told()
         ..Script::default()
     };
     let (vcenter, script, _tasks) = start(script, None).await;
-    let (_roster, roster) = watch::channel(Roster::default());
+    let (_roster, roster) = watch::channel(WatchSet::default());
     let (out, mut updates) = mpsc::channel(8);
     let stop = CancellationToken::new();
     let mut stream = JoinSet::new();
@@ -337,7 +337,7 @@ async fn a_stream_that_cannot_stand_says_so_goes_on_trying_and_stops_when_told()
     for _ in 0..2 {
         let update = updates.recv().await;
         assert!(
-            matches!(&update, Some(Update::Lost { why }) if why.contains("503")),
+            matches!(&update, Some(VsphereUpdate::Lost { why }) if why.contains("503")),
             "{update:?}"
         );
     }
@@ -360,7 +360,7 @@ async fn view_that_does_not_exist_any_more_ends_the_session() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
     let first_set = host("enter", "host-1", &told("name", "esx1"));
     fake.push(1, &first_set);
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     fake.push(
         1,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use haulout::ids::VmUuid;
-use haulout::vsphere::update::{Roster, Update, VmKey};
+use haulout::vsphere::update::{VmKey, VsphereUpdate, WatchSet};
 use tokio::time::Instant;
 
 use super::server::{Fake, Reply, Request, follow, host, is_reread, told};
@@ -20,18 +20,18 @@ async fn nothing_is_told_between_the_parts_of_a_set() {
     let part = |content: &str| format!("<filterSet>{content}</filterSet><truncated>true</truncated>");
     fake.push_raw(1, &part(&first_set()));
     fake.push(1, &host("enter", "host-2", &told("name", "esx2")));
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     let mut told_first = Vec::new();
     loop {
         let update = stream.until(|update| Some(update.clone())).await;
-        if update == Update::Settled {
+        if update == VsphereUpdate::Settled {
             break;
         }
         told_first.push(update);
     }
-    assert_eq!(told_first.remove(0), Update::Reset);
+    assert_eq!(told_first.remove(0), VsphereUpdate::Reset);
     assert!(
-        matches!(told_first.as_slice(), [Update::Host(one), Update::Host(two)]
+        matches!(told_first.as_slice(), [VsphereUpdate::Host(one), VsphereUpdate::Host(two)]
             if one.name.as_deref() == Some("esx1") && two.name.as_deref() == Some("esx2")),
         "{told_first:?}"
     );
@@ -52,7 +52,7 @@ async fn pauses_between_attempts_grow() {
         |settings| settings.retry_min = Duration::from_millis(50),
     )
     .await;
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     let mut pauses = Vec::new();
     stream.lost().await;
     for _ in 0..3 {
@@ -88,7 +88,7 @@ async fn stream_that_vcenter_ends_is_rebuilt_at_once_but_not_twice_in_a_row() {
         |settings| settings.retry_min = PAUSE,
     )
     .await;
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     let mut took = Vec::new();
     for _ in 0..2 {
         stream.lost().await;
@@ -110,7 +110,7 @@ async fn poll_that_is_never_answered_breaks_the_stream() {
         },
     )
     .await;
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     let why = stream.lost().await;
     assert!(why.contains("no whole answer within 2 s"), "{why}");
     stream.stop().await;
@@ -124,7 +124,7 @@ async fn reread_that_finds_no_host_ends_the_session() {
     )
     .await;
     fake.push(1, &first_set());
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     let why = stream.lost().await;
     assert!(why.contains("none of the hosts stands in our view"), "{why}");
@@ -161,7 +161,7 @@ async fn what_was_made_in_the_session_is_destroyed() {
     })
     .await;
     fake.push(1, &first_set());
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     fake.called(|call| call.method() == "SetCollectorPageSize").await;
     fake.called(|call| call.method() == "WaitForUpdatesEx" && call.value("_this") == Some("session[1]pc-2"))
@@ -190,11 +190,11 @@ async fn what_was_made_in_the_session_is_destroyed() {
 
 const EVACUATION: &str = "maintenance.vm.evacuation.poweroff";
 
-fn one_node() -> Roster {
+fn one_node() -> WatchSet {
     let uuid = VmUuid::parse("42160000-0000-4000-8000-0000000000a1").unwrap();
-    Roster {
+    WatchSet {
         vms: Arc::new([VmKey::Uuid(uuid)].into()),
-        ..Roster::default()
+        ..WatchSet::default()
     }
 }
 
@@ -224,7 +224,9 @@ async fn mark_for_evacuation_by_power_off_is_read_where_vcenter_knows_it() {
         fake.push(1, &[first_set(), vm].concat());
         let mut stream = follow(&vcenter, one_node());
         let marked = stream.until(|update| {
-            let Update::Vm(vm) = update else { return None };
+            let VsphereUpdate::Vm(vm) = update else {
+                return None;
+            };
             Some(vm.evacuation_power_off)
         });
         assert_eq!(marked.await, is_known);
@@ -256,7 +258,7 @@ async fn uuid_is_asked_for_in_both_byte_orders() {
     );
     let mut stream = follow(&vcenter, one_node());
     let found = stream.until(|update| {
-        let Update::Found { vms, .. } = update else {
+        let VsphereUpdate::Found { vms, .. } = update else {
             return None;
         };
         Some(vms.len())

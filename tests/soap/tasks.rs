@@ -2,7 +2,7 @@
 
 use haulout::ids::TaskRef;
 use haulout::vsphere::fault::FaultKind;
-use haulout::vsphere::update::{EndOutcome, Host, MaintenanceEnd, Roster, TaskState, Update};
+use haulout::vsphere::update::{EndOutcome, Host, MaintenanceEnd, TaskState, VsphereUpdate, WatchSet};
 
 use super::server::{
     Fake, Reply, Request, entering, failed, follow, host, is_reread, recent, task_changed, told, told_ref,
@@ -27,8 +27,10 @@ fn power_on_by_drs(state: &str) -> String {
     )
 }
 
-fn end_of_task(update: &Update) -> Option<TaskState> {
-    let Update::Task(task) = update else { return None };
+fn end_of_task(update: &VsphereUpdate) -> Option<TaskState> {
+    let VsphereUpdate::Task(task) = update else {
+        return None;
+    };
     (task.state != TaskState::Running).then(|| task.state.clone())
 }
 
@@ -51,9 +53,9 @@ async fn result_is_read_only_of_a_task_of_ours_that_needs_it() {
     })
     .await;
     fake.push(1, &first_set());
-    let roster = Roster {
+    let roster = WatchSet {
         tasks: [TaskRef::new("task-9")].into(),
-        ..Roster::default()
+        ..WatchSet::default()
     };
     let mut stream = follow(&vcenter, roster);
     stream.settled().await;
@@ -88,7 +90,7 @@ fn named(call: &Request, element: &str) -> Vec<String> {
 async fn cancel_is_heard_where_only_the_list_view_tells_of_it() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
     fake.push(1, &first_set());
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     fake.push(1, &entering("task-7", "host-1", 2));
     stream.host(|host| host.entering.clone()).await;
@@ -117,7 +119,7 @@ async fn at_most_a_thousand_maintenance_tasks_are_followed() {
         .map(|n| entering(&format!("task-{n}"), &format!("host-{n}"), 2))
         .collect();
     fake.push(1, &format!("{}{tasks}", first_set()));
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     let listed = fake.called(|call| call.method() == "ModifyListView").await;
     assert_eq!(named(&listed, "add").len(), 1_000);
@@ -139,7 +141,7 @@ async fn maintenance_task_that_is_read_as_running_is_not_over() {
     )
     .await;
     fake.push(1, &[first_set(), entering("task-7", "host-1", 2)].concat());
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     for _ in 0..3 {
         let count = fake.calls("RetrievePropertiesEx").len();
@@ -171,7 +173,7 @@ async fn failed_maintenance_is_told_apart_from_a_cancelled_one() {
     ] {
         let (fake, vcenter, _server) = Fake::start(|_| None).await;
         fake.push(1, &first_set());
-        let mut stream = follow(&vcenter, Roster::default());
+        let mut stream = follow(&vcenter, WatchSet::default());
         stream.settled().await;
         fake.push(1, &entering("task-7", "host-1", 2));
         fake.push(1, &task_changed("task-7", &end));
@@ -205,7 +207,7 @@ async fn end_that_the_stream_did_not_follow_is_not_told() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
     let ended = entering("task-7", "host-1", 2).replace(">running<", ">error<");
     fake.push(1, &[first_set(), ended].concat());
-    let mut stream = follow(&vcenter, Roster::default());
+    let mut stream = follow(&vcenter, WatchSet::default());
     let last_end = stream.host(|host| Some(host.last_end.clone())).await;
     assert_eq!(last_end, None);
     stream.settled().await;
@@ -234,15 +236,15 @@ async fn end_that_the_stream_did_not_follow_is_not_told() {
     stream.stop().await;
 }
 
-fn awaits(task: &str) -> Roster {
-    Roster {
+fn awaits(task: &str) -> WatchSet {
+    WatchSet {
         tasks: [TaskRef::new(task)].into(),
-        ..Roster::default()
+        ..WatchSet::default()
     }
 }
 
-fn task_gone(update: &Update) -> Option<TaskRef> {
-    let Update::TaskGone(task) = update else {
+fn task_gone(update: &VsphereUpdate) -> Option<TaskRef> {
+    let VsphereUpdate::TaskGone(task) = update else {
         return None;
     };
     Some(task.clone())
@@ -266,7 +268,9 @@ async fn awaited_task_that_the_list_view_does_not_resolve_is_told_gone_once() {
     fake.push(1, &host("modify", "host-1", &told("name", "renamed")));
     let next = stream.until(|update| {
         task_gone(update).map(|_| true).or_else(|| {
-            let Update::Host(host) = update else { return None };
+            let VsphereUpdate::Host(host) = update else {
+                return None;
+            };
             (host.name.as_deref() == Some("renamed")).then_some(false)
         })
     });

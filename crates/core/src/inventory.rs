@@ -1,4 +1,4 @@
-//! Folds what both worlds tell, and what effects found, into one [`Sight`] per node. Pure: no async, no clock, no I/O.
+//! Folds what both worlds tell, and what effects found, into one [`NodeSnapshot`] per node. Pure: no async, no clock, no I/O.
 //!
 //! Whatever comes in is a [`Fact`]; what goes out is the whole picture of each node, so that a missed or repeated fact
 //! is repaired by the next look. Half a set is never the world: between a `Reset` and its `Settled` a side counts as
@@ -33,17 +33,18 @@ use crate::facts::kubernetes as cluster;
 use crate::facts::vsphere;
 use crate::ids::EpisodeId;
 use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
-use crate::maintenance::admission::Ledger;
+use crate::maintenance::admission::AdmissionQueue;
 use crate::maintenance::clock::{Elapsed, Monotonic, Now};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, InFlight, Phase, PythonState, Record};
-use crate::maintenance::finding::Finding;
+use crate::maintenance::finding::EffectReport;
 use crate::maintenance::observed::{
-    AskedGuest, Attempt, DrainReport, Hearing, Interrupted, Lead, Outcome, Pictures, RecordSeen, Sight,
+    AttemptOutcome, DrainReport, EffectAttempt, FailedMaintenance, GuestRequest, LeadershipTerm,
+    NodeSnapshot, RecordAge, SnapshotBatch, SourceState,
 };
-use crate::maintenance::placement::{Offer, Reading};
+use crate::maintenance::placement::{HostSurvey, PlacementOffer};
 use crate::maintenance::policy::{MaxUnavailable, Releases};
-use news::News;
+use news::Dirty;
 use slots::Slot;
 
 pub use forecast::{Forecast, Reach};
@@ -54,11 +55,11 @@ pub use survey::readings;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
     /// vCenter told it.
-    Vsphere(vsphere::Update),
+    Vsphere(vsphere::VsphereUpdate),
     /// Kubernetes told it.
-    Cluster(cluster::Update),
+    Cluster(cluster::KubernetesUpdate),
     /// An effect found it.
-    Finding(Finding),
+    Finding(EffectReport),
 }
 
 /// The configured part of the fold.
@@ -89,7 +90,7 @@ const WITHOUT_REQUESTS_AFTER: Duration = Duration::from_secs(30);
 pub struct Inventory {
     rules: Rules,
     process_began: Timestamp,
-    lead: Lead,
+    lead: LeadershipTerm,
     /// The time by which everything counts that is folded in until the next [`Inventory::tick`].
     now: Now,
     /// This process acts: it leads, or is alone.
@@ -98,9 +99,9 @@ pub struct Inventory {
     has_taken_stock: bool,
     /// When the next place lapses, or something else changes by the mere passing of time.
     next_lapse: Option<Monotonic>,
-    vcenter: Side<String>,
-    kubernetes: Side<NodeName>,
-    requests: Side<String>,
+    vcenter: Source<String>,
+    kubernetes: Source<NodeName>,
+    requests: Source<String>,
     /// Since when NodeMaintenance objects are out of reach.
     requests_lost_at: Option<Monotonic>,
     /// That has lasted for so long that maintenance goes on without them.
@@ -117,27 +118,27 @@ pub struct Inventory {
     /// The node that was first found to be this VM.
     owners: BTreeMap<VmRef, NodeName>,
     /// The hosts whose latest maintenance failed.
-    interrupted: BTreeMap<HostRef, (TaskRef, Interrupted)>,
+    interrupted: BTreeMap<HostRef, (TaskRef, FailedMaintenance)>,
     /// The Nodes of `nodes` that the label selector does not match.
     followed: BTreeSet<NodeName>,
     /// The episodes that the latest look through all Nodes found.
     stranded: Vec<cluster::StrandedNode>,
-    pressed: BTreeMap<vsphere::VmKey, fresh::Pressed>,
-    readings: BTreeMap<HostRef, Reading>,
-    nodes: BTreeMap<NodeName, cluster::Node>,
-    maintenances: requests::Objects,
-    local: BTreeMap<NodeName, Local>,
+    pressed: BTreeMap<vsphere::VmKey, fresh::UrgentLookup>,
+    readings: BTreeMap<HostRef, HostSurvey>,
+    nodes: BTreeMap<NodeName, cluster::NodeFacts>,
+    maintenances: requests::RequestStore,
+    local: BTreeMap<NodeName, NodeState>,
     /// The episode of any node that was about this host and ended last.
-    last_of: BTreeMap<HostRef, LastOf>,
+    last_of: BTreeMap<HostRef, LastEpisodeOfHost>,
     /// What was offered in the last pictures, to nodes that look for a host.
-    offers: BTreeMap<NodeName, Offer>,
+    offers: BTreeMap<NodeName, PlacementOffer>,
     /// The budgets whose watch stands.
     blocked_budgets: BTreeSet<cluster::Budget>,
-    ledger: Ledger,
+    ledger: AdmissionQueue,
     /// What of all our nodes is asked of vCenter.
     keys: Arc<BTreeSet<vsphere::VmKey>>,
     /// What came in since the last pictures, where it can change one.
-    news: Option<News>,
+    news: Option<Dirty>,
     /// The hosts that were told of since the last pictures.
     told_hosts: BTreeSet<HostRef>,
     /// In the last pictures every node was in service, and nobody asked otherwise.
@@ -150,7 +151,7 @@ pub struct Inventory {
 
 /// Whether one world is being heard, and what it has told since its last `Reset`.
 #[derive(Debug)]
-struct Side<Key> {
+struct Source<Key> {
     silent: Option<String>,
     /// What was told since the last `Reset`.
     told: BTreeSet<Key>,
@@ -160,15 +161,15 @@ struct Side<Key> {
 
 /// An episode that has ended.
 #[derive(Debug)]
-struct LastOf {
+struct LastEpisodeOfHost {
     at: Timestamp,
     traceparent: Arc<str>,
 }
 
 /// What this process knows of a node beyond what the two worlds tell. Nothing here is needed after a restart.
 #[derive(Debug, Default)]
-struct Local {
-    attempts: BTreeMap<EffectKind, Attempt>,
+struct NodeState {
+    attempts: BTreeMap<EffectKind, EffectAttempt>,
     drain: Option<DrainReport>,
     pods_revision: u64,
     offered: Option<HostRef>,
@@ -177,31 +178,31 @@ struct Local {
     /// The record last seen on a Node that is gone since.
     record_of_gone: Option<Record>,
     /// What the last episode asked of the guest, where it ended before the guest did.
-    asked_guest: Option<AskedGuest>,
+    asked_guest: Option<GuestRequest>,
     /// The record that stands there, and since when this process knows it.
-    stands: Stands,
+    stands: ObservedRecord,
     /// Exactly one VM was found for it.
     has_known_vm: bool,
     /// Its place among those being drained.
     slot: Slot,
     /// When its Node was last found to tell other UUIDs.
     identity_changed_at: Option<Monotonic>,
-    dry_run: dry_run::Overlay,
+    dry_run: dry_run::DryRunOverlay,
 }
 
 /// Since when this process knows what stands on a Node.
 #[derive(Debug, Default)]
-struct Stands {
+struct ObservedRecord {
     /// Which stay in which phase of which episode; `None` for a node in service.
     phase: Option<(EpisodeId, &'static str, Timestamp)>,
     /// What the record says to have elapsed.
     elapsed: (Elapsed, InFlight, Elapsed),
-    seen: Option<RecordSeen>,
+    seen: Option<RecordAge>,
     /// What stood there before was seen while this process was acting.
     is_watched: bool,
 }
 
-impl Stands {
+impl ObservedRecord {
     /// Takes the record that stands there now.
     fn take(&mut self, record: &Record, now: Now, is_acting: bool) {
         let phase = record.episode().map(phase_of);
@@ -210,8 +211,8 @@ impl Stands {
         });
         self.seen = Some(match self.seen {
             Some(seen) if self.phase == phase && self.elapsed == elapsed => seen,
-            Some(seen) if self.phase == phase => RecordSeen { at: now, ..seen },
-            Some(_) | None => RecordSeen {
+            Some(seen) if self.phase == phase => RecordAge { at: now, ..seen },
+            Some(_) | None => RecordAge {
                 at: now,
                 phase_at: now.monotonic,
                 from_the_start: is_acting && self.is_watched,
@@ -237,7 +238,7 @@ fn phase_of(episode: &Episode) -> (EpisodeId, &'static str, Timestamp) {
     (episode.id.clone(), phase, episode.worked_since())
 }
 
-impl<Key> Side<Key> {
+impl<Key> Source<Key> {
     fn unheard(who: &str) -> Self {
         Self {
             silent: Some(format!("{who} has not told its first complete set yet")),
@@ -251,14 +252,14 @@ impl Inventory {
     /// An inventory that knows nothing yet, of a process that began at `process_began`.
     pub fn new(rules: Rules, process_began: Timestamp) -> Self {
         let requests = if rules.node_maintenances {
-            Side::unheard("the watch of NodeMaintenances")
+            Source::unheard("the watch of NodeMaintenances")
         } else {
-            Side::silent_by_choice()
+            Source::silent_by_choice()
         };
         Self {
             rules,
             process_began,
-            lead: Lead::ALONE,
+            lead: LeadershipTerm::ALONE,
             now: Now {
                 wall: process_began,
                 monotonic: Monotonic::default(),
@@ -272,8 +273,8 @@ impl Inventory {
             interrupted: BTreeMap::new(),
             followed: BTreeSet::new(),
             stranded: Vec::new(),
-            vcenter: Side::unheard("vCenter"),
-            kubernetes: Side::unheard("the kube-apiserver"),
+            vcenter: Source::unheard("vCenter"),
+            kubernetes: Source::unheard("the kube-apiserver"),
             requests,
             hosts: BTreeMap::new(),
             computes: BTreeMap::new(),
@@ -285,14 +286,14 @@ impl Inventory {
             pressed: BTreeMap::new(),
             readings: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            maintenances: requests::Objects::default(),
+            maintenances: requests::RequestStore::default(),
             local: BTreeMap::new(),
             last_of: BTreeMap::new(),
             offers: BTreeMap::new(),
             blocked_budgets: BTreeSet::new(),
-            ledger: Ledger::default(),
+            ledger: AdmissionQueue::default(),
             keys: Arc::default(),
-            news: Some(News::OfAll),
+            news: Some(Dirty::OfAll),
             told_hosts: BTreeSet::new(),
             is_calm: false,
             awake: BTreeSet::new(),
@@ -305,16 +306,16 @@ impl Inventory {
         let lost_for = self.requests_lost_at.map(|at| now.monotonic.since(at));
         let is_without = lost_for.is_some_and(|lost| lost >= WITHOUT_REQUESTS_AFTER);
         if std::mem::replace(&mut self.is_without_requests, is_without) != is_without {
-            self.news = Some(News::OfAll);
+            self.news = Some(Dirty::OfAll);
         }
         if self.next_lapse.is_some_and(|lapse| now.monotonic >= lapse) {
             self.next_lapse = None;
-            self.news = Some(News::OfAll);
+            self.news = Some(Dirty::OfAll);
         }
     }
 
     /// Takes that this process leads from now on. What it saw before, another may have done.
-    pub fn leads(&mut self, lead: Lead) {
+    pub fn leads(&mut self, lead: LeadershipTerm) {
         self.lead = lead;
         self.process_began = self.now.wall;
         self.is_acting = true;
@@ -323,13 +324,13 @@ impl Inventory {
             local.stands.forget_who();
             local.slot = Slot::default();
         }
-        self.news = Some(News::OfAll);
+        self.news = Some(Dirty::OfAll);
     }
 
     /// Folds one fact in.
     pub fn apply(&mut self, fact: Fact) {
         let news = self.news_in(&fact);
-        if let (Some(_), Fact::Vsphere(vsphere::Update::Host(host))) = (&news, &fact) {
+        if let (Some(_), Fact::Vsphere(vsphere::VsphereUpdate::Host(host))) = (&news, &fact) {
             self.told_hosts.insert(host.moref.clone());
         }
         self.news = match (self.news.take(), news) {
@@ -351,8 +352,8 @@ impl Inventory {
     }
 
     /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
-    pub fn roster(&mut self) -> vsphere::Roster {
-        if matches!(self.news, Some(News::OfAll)) {
+    pub fn roster(&mut self) -> vsphere::WatchSet {
+        if matches!(self.news, Some(Dirty::OfAll)) {
             let names = self.names();
             let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.keys_of(name)).collect();
             if *self.keys != keys {
@@ -366,10 +367,10 @@ impl Inventory {
             .values()
             .flat_map(|local| local.attempts.values())
             .filter_map(|attempt| match &attempt.outcome {
-                Outcome::Running(task) => Some(task.clone()),
-                Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
+                AttemptOutcome::Running(task) => Some(task.clone()),
+                AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => None,
             });
-        vsphere::Roster {
+        vsphere::WatchSet {
             vms: Arc::clone(&self.keys),
             pressing,
             tasks: tasks.collect(),
@@ -396,16 +397,16 @@ impl Inventory {
     }
 
     /// The whole picture of each node.
-    pub fn sights(&mut self) -> BTreeMap<NodeName, Sight> {
-        self.news = Some(News::OfAll);
+    pub fn sights(&mut self) -> BTreeMap<NodeName, NodeSnapshot> {
+        self.news = Some(Dirty::OfAll);
         self.draw().sights
     }
 
     /// The pictures that may be other ones than were drawn last.
-    pub fn draw(&mut self) -> Pictures {
+    pub fn draw(&mut self) -> SnapshotBatch {
         let names = self.in_the_news();
-        let are_all = matches!(self.news, Some(News::OfAll));
-        let are_alone = matches!(self.news, Some(News::OnlyOf(_)));
+        let are_all = matches!(self.news, Some(Dirty::OfAll));
+        let are_alone = matches!(self.news, Some(Dirty::OnlyOf(_)));
         self.take_notes(&names);
         if !are_alone {
             self.update_ledger(&names);
@@ -418,7 +419,7 @@ impl Inventory {
         for name in names {
             let offer = self.offers.get(&name).cloned().unwrap_or_default();
             let sight = self.sight(&name, offer);
-            if sight.as_ref().is_none_or(Sight::is_at_rest) {
+            if sight.as_ref().is_none_or(NodeSnapshot::is_at_rest) {
                 self.awake.remove(&name);
             } else {
                 self.awake.insert(name.clone());
@@ -432,9 +433,10 @@ impl Inventory {
             .filter_map(|moref| self.hosts.get(&moref))
             .map(|host| self.shown(host))
             .collect();
-        let is_calm = |sight: &Sight| sight.record == Record::InService && sight.seen.request.is_none();
+        let is_calm =
+            |sight: &NodeSnapshot| sight.record == Record::InService && sight.seen.request.is_none();
         self.is_calm = sights.values().all(is_calm) && (self.is_calm || !are_alone);
-        Pictures {
+        SnapshotBatch {
             sights,
             are_all,
             hosts,
@@ -459,7 +461,7 @@ impl Inventory {
 
     /// Why nothing may be done for any node, if one of the worlds is not heard. Without NodeMaintenance objects maintenance
     /// goes on after a while.
-    fn silent(&self) -> Option<Hearing> {
+    fn silent(&self) -> Option<SourceState> {
         let requests = self
             .requests
             .silent
@@ -468,8 +470,8 @@ impl Inventory {
         let kubernetes = self.kubernetes.silent.as_ref().or(requests);
         match (&self.vcenter.silent, kubernetes) {
             (None, None) => None,
-            (Some(why), _) => Some(Hearing::NoVcenter { why: why.clone() }),
-            (None, Some(why)) => Some(Hearing::NoKubernetes { why: why.clone() }),
+            (Some(why), _) => Some(SourceState::NoVcenter { why: why.clone() }),
+            (None, Some(why)) => Some(SourceState::NoKubernetes { why: why.clone() }),
         }
     }
 
@@ -480,7 +482,7 @@ impl Inventory {
     }
 
     /// The same for one node. One that a request keeps out of service waits until it is known what became of that.
-    fn silent_for(&self, name: &NodeName, record: &Record) -> Option<Hearing> {
+    fn silent_for(&self, name: &NodeName, record: &Record) -> Option<SourceState> {
         if let Some(hearing) = self.silent() {
             return Some(hearing);
         }
@@ -489,7 +491,7 @@ impl Inventory {
             .episode()
             .is_some_and(|it| it.trigger.request.is_some() || it.kept_off_by.is_some());
         let is_asked_for = is_asked_for || self.request(name, self.nodes.get(name)).is_some();
-        is_asked_for.then(|| Hearing::NoKubernetes { why: why.to_owned() })
+        is_asked_for.then(|| SourceState::NoKubernetes { why: why.to_owned() })
     }
 }
 

@@ -7,8 +7,8 @@ mod board;
 mod kinds;
 mod sentences;
 
-pub use board::{Ending, EpisodeHistory, NodeEntry, Span, StatusBoard, Wait};
-pub use kinds::{HostKind, Outcome, PhaseKind, PodState, TriggerKind, WaitKind};
+pub use board::{EpisodeEnd, EpisodeHistory, NodeEntry, StatusBoard, StatusSpan, Wait};
+pub use kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind, WaitKind};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::ids::{NodeName, NodeUid};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{
-    Admission, Advice, Hearing, Observed, Outcome as EffectOutcome, Pictures, PodLeft, Sight, VmSeen, Wishes,
+    Admission, AttemptOutcome as EffectOutcome, BoundVm, NodeOverrides, NodeSnapshot, Observed,
+    PendingEviction, RetryAdvice, SnapshotBatch, SourceState,
 };
 use crate::maintenance::request::Request;
 
@@ -37,13 +38,13 @@ pub struct NodeStatus {
     /// The Node; `None` where the object is gone.
     pub node: Option<NodeMarks>,
     /// The VM and its host.
-    pub vm: VmSeen,
+    pub vm: BoundVm,
     /// What a person asks of it.
     pub request: Option<Request>,
     /// Its place in the admission queue.
     pub queue: Admission,
     /// What the latest drain round of its episode found.
-    pub pods: Option<Pods>,
+    pub pods: Option<PodCountsByState>,
     /// Both sources are synced and its VM has been looked up, so that an episode that is not seen is over.
     pub is_known: bool,
     /// It is in service and nothing is asked of it, so it waits for nothing.
@@ -62,16 +63,16 @@ pub struct NodeMarks {
     /// It is Ready.
     pub is_ready: bool,
     /// What people have annotated.
-    pub wishes: Wishes,
+    pub wishes: NodeOverrides,
 }
 
 /// The pods of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pods {
+pub struct PodCountsByState {
     /// How many pods were on the node.
     pub listed: usize,
     /// Those that stand in the way.
-    pub left: Vec<PodLeft>,
+    pub left: Vec<PendingEviction>,
 }
 
 /// The statuses of one batch of snapshots.
@@ -85,7 +86,7 @@ pub struct NodeStatuses {
 
 impl NodeStatuses {
     /// The statuses of `pictures`.
-    pub fn of(pictures: &Pictures) -> Self {
+    pub fn of(pictures: &SnapshotBatch) -> Self {
         let sights = pictures.sights.iter();
         Self {
             nodes: sights
@@ -98,10 +99,10 @@ impl NodeStatuses {
 
 impl NodeStatus {
     /// The status of a node of which this is known.
-    pub fn of(sight: &Sight) -> Self {
-        let Sight { record, seen } = sight;
+    pub fn of(sight: &NodeSnapshot) -> Self {
+        let NodeSnapshot { record, seen } = sight;
         let phase = record.kind();
-        let is_synced = seen.hearing == Hearing::Both;
+        let is_synced = seen.hearing == SourceState::Both;
         let guest = seen.attempts.get(&EffectKind::ShutdownGuest);
         Self {
             phase,
@@ -121,16 +122,16 @@ impl NodeStatus {
             vm: seen.vm.clone(),
             request: seen.request.clone(),
             queue: seen.admission.clone(),
-            pods: seen.drain.as_ref().map(|report| Pods {
+            pods: seen.drain.as_ref().map(|report| PodCountsByState {
                 listed: report.listed,
                 left: report.left.clone(),
             }),
             is_known: is_synced
-                && seen.vm != VmSeen::NotLookedUp
+                && seen.vm != BoundVm::NotLookedUp
                 && !matches!(record, Record::Unreadable { .. }),
             is_at_rest: phase == PhaseKind::InService && is_synced && asks_nothing(seen),
             lacks_tools: guest.is_some_and(|attempt| {
-                matches!(&attempt.outcome, EffectOutcome::Refused(refusal) if refusal.advice == Advice::NoTools)
+                matches!(&attempt.outcome, EffectOutcome::Refused(refusal) if refusal.advice == RetryAdvice::NoTools)
             }),
         }
     }
@@ -149,7 +150,7 @@ fn asks_nothing(seen: &Observed) -> bool {
     seen.request.is_none() && !(is_skipped && vm.host.is_leaving())
 }
 
-impl Pods {
+impl PodCountsByState {
     /// How many of those that are left are in this state.
     pub fn count(&self, state: PodState) -> usize {
         self.left.iter().filter(|pod| pod.why.state() == state).count()

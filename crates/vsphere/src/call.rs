@@ -5,21 +5,21 @@ use super::fault::{Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::{self, ReplyError};
 use super::transport::Line;
-use super::xml::write::Out;
+use super::xml::write::XmlWriter;
 use crate::Permit;
 
 /// One call: what, and on what. It is sent once; what only reads is asked again by [`super::client::Vcenter::retrieve`].
 #[derive(Clone)]
-pub(super) struct Call {
+pub(super) struct SoapCall {
     pub(super) method: &'static str,
     pub(super) on: Moref,
-    pub(super) body: Out,
+    pub(super) body: XmlWriter,
     /// Of the leadership that permits it, for what changes something.
     pub(super) epoch: Option<u64>,
     pub(super) line: Line,
 }
 
-impl Call {
+impl SoapCall {
     /// A call that reads, or that concerns nothing but what lives in our session.
     pub(super) fn to(method: &'static str, on: &Moref) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Call {
     }
 
     /// With one more argument, in the schema's order.
-    pub(super) fn with(mut self, argument: Out) -> Self {
+    pub(super) fn with(mut self, argument: XmlWriter) -> Self {
         self.body = self.body.with(argument);
         self
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::call::Call;
-pub use super::commands::{Asked, AskedBy, PowerOnBy, Started};
+use super::call::SoapCall;
+pub use super::commands::{GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask};
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
 use super::session::{Session, Sessions};
-pub use super::settings::{Came, LoginOutcome, OnAnswer, OnLogin, Settings};
-use super::soap::{self, Answer, ReplyError};
+pub use super::settings::{CallOutcome, LoginOutcome, OnCall, OnLogin, Settings};
+use super::soap::{self, ReplyError, SoapAnswer};
 use super::xml::Element;
 
 /// vCenter, with one session that all clones share.
@@ -49,7 +49,7 @@ impl Vcenter {
     }
 
     /// Names one call in vCenter's log, and, where it changes something, under which leadership and for whom.
-    fn operation_id(&self, call: &Call) -> String {
+    fn operation_id(&self, call: &SoapCall) -> String {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         match call.epoch {
             Some(epoch) if self.subject.is_empty() => format!("haulout-e{epoch}-{number:x}"),
@@ -88,7 +88,7 @@ impl Vcenter {
     pub(super) async fn call_in<T>(
         &self,
         session: &Session,
-        call: &Call,
+        call: &SoapCall,
         read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
     ) -> Result<T, Error> {
         let deadline = self.settings.call_deadline;
@@ -99,17 +99,17 @@ impl Vcenter {
     pub(super) async fn call_within<T>(
         &self,
         session: &Session,
-        call: &Call,
+        call: &SoapCall,
         deadline: Duration,
         read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
     ) -> Result<T, Error> {
         let began = Instant::now();
         let answer = self.exchange(session, call, deadline, read).await;
         let came = match &answer {
-            Ok(_) => Came::Returned,
-            Err(Error::Refused { .. }) => Came::Fault,
-            Err(Error::Transport { .. } | Error::Login { .. }) => Came::Nothing,
-            Err(Error::Reply { .. }) => Came::Unreadable,
+            Ok(_) => CallOutcome::Returned,
+            Err(Error::Refused { .. }) => CallOutcome::Fault,
+            Err(Error::Transport { .. } | Error::Login { .. }) => CallOutcome::Nothing,
+            Err(Error::Reply { .. }) => CallOutcome::Unreadable,
         };
         self.settings.on_answer.note(call.method, came, began);
         answer
@@ -118,7 +118,7 @@ impl Vcenter {
     async fn exchange<T>(
         &self,
         session: &Session,
-        call: &Call,
+        call: &SoapCall,
         deadline: Duration,
         read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
     ) -> Result<T, Error> {
@@ -139,8 +139,8 @@ impl Vcenter {
             source,
         })?;
         match soap::read_answer(operation, &reply.body, read) {
-            Ok(Answer::Returned(response)) => Ok(response),
-            Ok(Answer::Fault { fault, existing }) => {
+            Ok(SoapAnswer::Returned(response)) => Ok(response),
+            Ok(SoapAnswer::Fault { fault, existing }) => {
                 if super::fault::ends_session(&fault, &call.on) {
                     self.sessions.give_up(session.generation);
                 }

@@ -4,7 +4,7 @@ use haulout_core::ids::{HostRef, TaskRef};
 
 /// What asks for a VM's power to be cut. It is looked at once more right before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AskedBy {
+pub struct MaintenanceCause {
     /// The host that is on its way into maintenance, or there. Without a host and a task a person asks, and there is nothing
     /// to look at.
     pub host: Option<HostRef>,
@@ -14,7 +14,7 @@ pub struct AskedBy {
 
 /// What came of a call that starts a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Started {
+pub enum StartedTask {
     /// Nothing was to do: the VM is in the wanted state.
     AlreadyThere,
     /// This task does it, started by this call or found at work. It ends in [`super::update::Update::Task`].
@@ -23,7 +23,7 @@ pub enum Started {
 
 /// What came of asking a guest to shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum GuestShutdown {
     /// The guest was asked. The end shows in the VM's power state, or never.
     Sent,
     /// The VM is off; nothing was sent.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::moref::Moref;
 use super::text::for_people;
-use super::update::{Connection, Drs, DrsBehavior, DrsOverride, Passthrough, PciDevice, Power};
+use super::update::{Drs, DrsBehavior, DrsOverride, HostConnection, Passthrough, PciDevice, PowerState};
 use super::xml::Element;
 use haulout_core::ids::VmRef;
 
@@ -16,21 +16,21 @@ pub(crate) fn timestamp(text: &str) -> Option<Timestamp> {
 }
 
 /// Reads a `VirtualMachinePowerState`.
-pub(crate) fn power(text: &str) -> Option<Power> {
+pub(crate) fn power(text: &str) -> Option<PowerState> {
     match text {
-        "poweredOn" => Some(Power::On),
-        "poweredOff" => Some(Power::Off),
-        "suspended" => Some(Power::Suspended),
+        "poweredOn" => Some(PowerState::On),
+        "poweredOff" => Some(PowerState::Off),
+        "suspended" => Some(PowerState::Suspended),
         _ => None,
     }
 }
 
 /// Reads a `HostSystemConnectionState`.
-pub(crate) fn connection(text: &str) -> Option<Connection> {
+pub(crate) fn connection(text: &str) -> Option<HostConnection> {
     match text {
-        "connected" => Some(Connection::Connected),
-        "disconnected" => Some(Connection::Disconnected),
-        "notResponding" => Some(Connection::NotResponding),
+        "connected" => Some(HostConnection::Connected),
+        "disconnected" => Some(HostConnection::Disconnected),
+        "notResponding" => Some(HostConnection::NotResponding),
         _ => None,
     }
 }
@@ -51,7 +51,7 @@ pub(crate) fn morefs(value: &Element<'_>) -> Vec<Moref> {
 
 /// A passthrough device of a VM, with the address it was given at power-on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Device {
+pub(crate) struct DecodedDevice {
     /// What it is.
     pub what: Passthrough,
     /// `assignedId` of a dynamic backing, set while the VM runs.
@@ -59,14 +59,14 @@ pub(crate) struct Device {
 }
 
 /// The passthrough devices in `config.hardware.device`.
-pub(crate) fn passthrough(devices: &Element<'_>) -> Vec<Device> {
+pub(crate) fn passthrough(devices: &Element<'_>) -> Vec<DecodedDevice> {
     let passthrough = |device: &&Element<'_>| device.xsi_type() == Some("VirtualPCIPassthrough");
     devices.children().filter(passthrough).map(device).collect()
 }
 
-fn device(device: &Element<'_>) -> Device {
+fn device(device: &Element<'_>) -> DecodedDevice {
     let Some(backing) = device.child("backing") else {
-        return Device {
+        return DecodedDevice {
             what: Passthrough::Other {
                 backing: "none".to_owned(),
             },
@@ -96,7 +96,7 @@ fn device(device: &Element<'_>) -> Device {
             backing: for_people(other),
         },
     };
-    Device {
+    DecodedDevice {
         what,
         assigned: text("assignedId").map(pci_address),
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::fault::{Failure, Fault};
 use super::soap::ReplyError;
-use super::update::Power;
+use super::update::PowerState;
 
 /// A call to vCenter failed.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum Error {
         #[source]
         source: Fault,
         /// The power state that an `InvalidPowerState` found.
-        existing: Option<Power>,
+        existing: Option<PowerState>,
     },
     /// There is no session, and none could be had.
     #[error("no session with vCenter at {endpoint}")]

@@ -1,6 +1,6 @@
 //! How the faults vCenter answers with are read.
 
-use haulout_core::facts::vsphere::Power;
+use haulout_core::facts::vsphere::PowerState;
 
 pub use haulout_core::facts::fault::{Failure, Fault, FaultKind};
 
@@ -49,7 +49,7 @@ pub(crate) fn ends_session(fault: &Fault, about: &Moref) -> bool {
 ///
 /// The type is `xsi:type` of the only child of `detail`; without it, that child's name less `Fault`; without a detail,
 /// nothing but the words are known.
-pub(crate) fn read_soap(fault: &Element<'_>) -> (Fault, Option<Power>) {
+pub(crate) fn read_soap(fault: &Element<'_>) -> (Fault, Option<PowerState>) {
     // `faultstring` and `detail` belong to no namespace in SOAP 1.1, but some servers let them inherit one.
     let words = fault.child_of_any_space("faultstring").map_or("", Element::text);
     let detail = fault.child_of_any_space("detail");

@@ -4,11 +4,11 @@
 use quick_xml::events::Event;
 use quick_xml::reader::NsReader;
 
-use super::property::{Change, Object, UpdateSet, is_of_dead_session, read_page, read_update_set};
-use super::soap::{self, Answer, ReplyError, read_answer};
-use super::update::Update;
-use super::updates::shadow::Shadow;
-use super::xml::{self, Element, Shape, Space};
+use super::property::{Change, ObjectProperties, UpdateSet, is_of_dead_session, read_page, read_update_set};
+use super::soap::{self, ReplyError, SoapAnswer, read_answer};
+use super::update::VsphereUpdate;
+use super::updates::shadow::PropertyCache;
+use super::xml::{self, Element, KnownNamespace, Shape};
 use super::{session, survey};
 
 /// Reads `body` as any of the answers that are asked for, and does with it what the program does.
@@ -16,11 +16,11 @@ pub fn reply(body: &[u8]) {
     let text = String::from_utf8_lossy(body);
     let is_of = |method: &str| text.contains(&format!("{method}Response"));
     if is_of("WaitForUpdatesEx") {
-        if let Ok(Answer::Returned(Some(set))) = read_answer("WaitForUpdatesEx", body, read_update_set) {
+        if let Ok(SoapAnswer::Returned(Some(set))) = read_answer("WaitForUpdatesEx", body, read_update_set) {
             merge(set.changes);
         }
     } else if is_of("RetrievePropertiesEx") {
-        if let Ok(Answer::Returned(page)) = read_answer("RetrievePropertiesEx", body, read_page) {
+        if let Ok(SoapAnswer::Returned(page)) = read_answer("RetrievePropertiesEx", body, read_page) {
             is_of_dead_session(&page.objects);
             let hosts: Vec<_> = page
                 .objects
@@ -55,13 +55,13 @@ pub fn xml(document: &[u8]) {
     }
 }
 
-fn list_names(element: &Element<'_>, names: &mut Vec<(Space, String)>) {
+fn list_names(element: &Element<'_>, names: &mut Vec<(KnownNamespace, String)>) {
     names.push((element.space(), element.name().to_owned()));
     element.children().for_each(|child| list_names(child, names));
 }
 
 /// Where quick-xml finds that the names of a well-formed document belong.
-fn names_by_ns_reader(document: &[u8]) -> Vec<(Space, String)> {
+fn names_by_ns_reader(document: &[u8]) -> Vec<(KnownNamespace, String)> {
     let mut reader = NsReader::from_reader(document);
     let (mut names, mut buffer) = (Vec::new(), Vec::new());
     loop {
@@ -72,7 +72,7 @@ fn names_by_ns_reader(document: &[u8]) -> Vec<(Space, String)> {
             Event::Eof => return names,
             Event::Start(start) | Event::Empty(start) => {
                 let (namespace, local) = reader.resolver().resolve_element(start.name());
-                names.push((Space::of(&namespace), local.into_inner().to_owned()));
+                names.push((KnownNamespace::of(&namespace), local.into_inner().to_owned()));
             }
             Event::End(_)
             | Event::Text(_)
@@ -102,9 +102,9 @@ fn measured(element: &Element<'_>) -> (usize, usize) {
 }
 
 /// Tells `changes` to a property cache twice, as the stream and as a re-read.
-fn merge(changes: Vec<Change>) -> Vec<Update> {
-    let mut shadow = Shadow::default();
-    let objects: Vec<Object> = changes
+fn merge(changes: Vec<Change>) -> Vec<VsphereUpdate> {
+    let mut shadow = PropertyCache::default();
+    let objects: Vec<ObjectProperties> = changes
         .iter()
         .filter_map(|change| match change {
             Change::Upsert(object) => Some(object.clone()),
@@ -133,15 +133,15 @@ pub struct Decoded(UpdateSet);
 pub fn update_set(body: &[u8]) -> Result<Option<Decoded>, impl std::error::Error + Send + Sync + use<>> {
     let answer = read_answer("WaitForUpdatesEx", body, read_update_set)?;
     Ok::<_, ReplyError>(match answer {
-        Answer::Returned(set) => set.map(Decoded),
-        Answer::Fault { .. } => None,
+        SoapAnswer::Returned(set) => set.map(Decoded),
+        SoapAnswer::Fault { .. } => None,
     })
 }
 
 impl Decoded {
     /// What an empty property cache tells of it.
-    pub fn updates(&self) -> Vec<Update> {
-        let mut shadow = Shadow::default();
+    pub fn updates(&self) -> Vec<VsphereUpdate> {
+        let mut shadow = PropertyCache::default();
         shadow.apply(self.0.changes.clone());
         shadow.tell()
     }

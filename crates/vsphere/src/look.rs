@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::client::Vcenter;
-use super::commands::AskedBy;
+use super::commands::MaintenanceCause;
 use super::decode;
 use super::error::Error;
 use super::fault::{Fault, FaultKind};
 use super::moref::Moref;
-use super::property::{Object, Spec, Step};
+use super::property::{ObjectProperties, PropertySpec, TraversalStep};
 use super::session::Session;
 use super::soap::ReplyError;
 use super::task::{self, TaskInfo};
 use super::text;
-use super::update::Power;
+use super::update::PowerState;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
 
 /// Objects per page: a VM, a host, and the recent tasks of both, of which there are 200 at the most, and each is small.
@@ -21,11 +21,11 @@ const PAGE: u32 = 500;
 
 /// A VM as it is right before something is started on it.
 #[derive(Clone, Debug)]
-pub(super) struct Look {
+pub(super) struct PreflightCheck {
     /// In which it was read, and in which alone it may be acted on: in another one time has passed, in which what asked for it
     /// may have ended.
     pub(super) session: Arc<Session>,
-    pub(super) power: Option<Power>,
+    pub(super) power: Option<PowerState>,
     pub(super) host: Option<HostRef>,
     pub(super) pool: Option<Moref>,
     /// Its tasks that have not ended.
@@ -84,8 +84,8 @@ impl Vcenter {
         &self,
         operation: &'static str,
         vm: &VmRef,
-        asked: &AskedBy,
-    ) -> Result<Look, Error> {
+        asked: &MaintenanceCause,
+    ) -> Result<PreflightCheck, Error> {
         let (session, objects) = self.retrieve_with_session(asked.spec(vm), PAGE).await?;
         let moref = Moref::from(vm);
         let Some(own) = objects.iter().find(|object| object.moref == moref) else {
@@ -101,7 +101,7 @@ impl Vcenter {
         if let Some((_, fault)) = own.missing.first() {
             return Err(refused(operation, vm, fault.clone()));
         }
-        Ok(Look {
+        Ok(PreflightCheck {
             session,
             power: own.text("runtime.powerState").and_then(decode::power),
             host: own.moref("runtime.host").and_then(Moref::host),
@@ -116,10 +116,10 @@ impl Vcenter {
     }
 }
 
-impl AskedBy {
-    fn spec(&self, vm: &VmRef) -> Spec {
-        let recent = |kind| vec![Step::new(kind, "recentTask", Vec::new())];
-        let mut spec = Spec::default()
+impl MaintenanceCause {
+    fn spec(&self, vm: &VmRef) -> PropertySpec {
+        let recent = |kind| vec![TraversalStep::new(kind, "recentTask", Vec::new())];
+        let mut spec = PropertySpec::default()
             .read(
                 "VirtualMachine",
                 &["runtime.powerState", "runtime.host", "resourcePool", "recentTask"],
@@ -142,7 +142,7 @@ impl AskedBy {
 
     /// Why the power is not to be cut any more: the host is not in maintenance, and nothing is putting it there. Where vCenter does
     /// not know the task, any other one that does so is as good.
-    fn ended(&self, objects: &[Object]) -> Option<Fault> {
+    fn ended(&self, objects: &[ObjectProperties]) -> Option<Fault> {
         let of = |moref: Moref| objects.iter().find(move |object| object.moref == moref);
         let host = self.host.as_ref().and_then(|host| of(host.into()));
         let word = |path: &str| host?.text(path);
@@ -150,7 +150,7 @@ impl AskedBy {
         if is_in_maintenance == Some(true) || (self.host.is_none() && self.task.is_none()) {
             return None;
         }
-        let read = |object: &Object| task::read(object, None).ok();
+        let read = |object: &ObjectProperties| task::read(object, None).ok();
         let task = self.task.as_ref().and_then(|task| of(task.into())).and_then(read);
         let is_under_way = match &task {
             Some(task) => !task.has_ended(),
@@ -183,7 +183,7 @@ impl AskedBy {
     }
 }
 
-impl Look {
+impl PreflightCheck {
     /// The task of `kind` at work on the VM, if there is one.
     ///
     /// # Errors
@@ -253,7 +253,7 @@ fn refused(operation: &'static str, vm: &VmRef, source: Fault) -> Error {
 }
 
 /// The tasks of the VM that have not ended. What is read beside are its host's.
-fn unfinished(vm: &Object, objects: &[Object]) -> Result<Vec<TaskInfo>, ReplyError> {
+fn unfinished(vm: &ObjectProperties, objects: &[ObjectProperties]) -> Result<Vec<TaskInfo>, ReplyError> {
     let own = vm.morefs("recentTask");
     let mut tasks = Vec::new();
     for object in objects.iter().filter(|object| own.contains(&object.moref)) {

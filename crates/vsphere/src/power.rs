@@ -1,16 +1,16 @@
 //! Power: shut a guest down, cut a VM's power, switch it on. Each looks first, because starting twice is not starting once.
 
-use super::call::Call;
+use super::call::SoapCall;
 use super::client::Vcenter;
-use super::commands::{Asked, AskedBy, PowerOnBy, Started};
+use super::commands::{GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask};
 use super::error::Error;
-use super::look::{Look, TaskKind};
+use super::look::{PreflightCheck, TaskKind};
 use super::moref::Moref;
-use super::property::{Spec, Step};
+use super::property::{PropertySpec, TraversalStep};
 use super::soap::{self, ReplyError};
-use super::update::Power;
+use super::update::PowerState;
 use super::xml::Element;
-use super::xml::write::Out;
+use super::xml::write::XmlWriter;
 use crate::Permit;
 use haulout_core::ids::VmRef;
 
@@ -26,22 +26,22 @@ impl Vcenter {
         &self,
         permit: &impl Permit,
         vm: &VmRef,
-        asked: &AskedBy,
-    ) -> Result<Asked, Error> {
+        asked: &MaintenanceCause,
+    ) -> Result<GuestShutdown, Error> {
         const METHOD: &str = "ShutdownGuest";
         let look = self.look(METHOD, vm, asked).await?;
-        if look.power == Some(Power::Off) {
-            return Ok(Asked::AlreadyOff);
+        if look.power == Some(PowerState::Off) {
+            return Ok(GuestShutdown::AlreadyOff);
         }
         look.still_asked(METHOD, vm)?;
         look.is_free(METHOD, vm)?;
-        let call = Call::under(permit, METHOD, &vm.into());
+        let call = SoapCall::under(permit, METHOD, &vm.into());
         match self.call_in(&look.session, &call, soap::nothing).await {
-            Ok(()) => Ok(Asked::Sent),
+            Ok(()) => Ok(GuestShutdown::Sent),
             Err(Error::Refused {
-                existing: Some(Power::Off),
+                existing: Some(PowerState::Off),
                 ..
-            }) => Ok(Asked::AlreadyOff),
+            }) => Ok(GuestShutdown::AlreadyOff),
             Err(error) => Err(error),
         }
     }
@@ -56,19 +56,23 @@ impl Vcenter {
         &self,
         permit: &impl Permit,
         vm: &VmRef,
-        asked: &AskedBy,
-    ) -> Result<Started, Error> {
+        asked: &MaintenanceCause,
+    ) -> Result<StartedTask, Error> {
         const METHOD: &str = "PowerOffVM_Task";
         let look = self.look(METHOD, vm, asked).await?;
-        if look.power == Some(Power::Off) {
-            return Ok(Started::AlreadyThere);
+        if look.power == Some(PowerState::Off) {
+            return Ok(StartedTask::AlreadyThere);
         }
         look.still_asked(METHOD, vm)?;
         if let Some(task) = look.at_work(METHOD, vm, &TaskKind::POWER_OFF)? {
-            return Ok(Started::Running(task));
+            return Ok(StartedTask::Running(task));
         }
-        self.start(&look, &Call::under(permit, METHOD, &vm.into()), Power::Off)
-            .await
+        self.start(
+            &look,
+            &SoapCall::under(permit, METHOD, &vm.into()),
+            PowerState::Off,
+        )
+        .await
     }
 
     /// Switches `vm` on, after a look as in [`Vcenter::power_off`].
@@ -79,56 +83,66 @@ impl Vcenter {
     /// # Errors
     /// As [`Vcenter::power_off`], and [`super::fault::FaultKind::InvalidState`] where the VM is registered on another host than the
     /// one that is named: vCenter takes a host that it finds incompatible for none (API reference, `PowerOnVM_Task`).
-    pub async fn power_on(&self, permit: &impl Permit, vm: &VmRef, by: PowerOnBy) -> Result<Started, Error> {
+    pub async fn power_on(
+        &self,
+        permit: &impl Permit,
+        vm: &VmRef,
+        by: PowerOnBy,
+    ) -> Result<StartedTask, Error> {
         let method = match by {
             PowerOnBy::Host(_) => "PowerOnVM_Task",
             PowerOnBy::Drs => "PowerOnMultiVM_Task",
         };
-        let look = self.look(method, vm, &AskedBy::default()).await?;
-        if look.power == Some(Power::On) {
-            return Ok(Started::AlreadyThere);
+        let look = self.look(method, vm, &MaintenanceCause::default()).await?;
+        if look.power == Some(PowerState::On) {
+            return Ok(StartedTask::AlreadyThere);
         }
         if let Some(task) = look.at_work(method, vm, &TaskKind::POWER_ON)? {
-            return Ok(Started::Running(task));
+            return Ok(StartedTask::Running(task));
         }
         let call = match by {
             PowerOnBy::Host(host) => {
                 look.is_on(method, vm, &host)?;
-                Call::under(permit, method, &vm.into()).with(Out::moref("host", &(&host).into()))
+                SoapCall::under(permit, method, &vm.into()).with(XmlWriter::moref("host", &(&host).into()))
             }
             PowerOnBy::Drs => {
                 let datacenter = self.datacenter(vm, &look).await?;
-                Call::under(permit, method, &datacenter).with(Out::moref("vm", &vm.into()))
+                SoapCall::under(permit, method, &datacenter).with(XmlWriter::moref("vm", &vm.into()))
             }
         };
-        self.start(&look, &call, Power::On).await
+        self.start(&look, &call, PowerState::On).await
     }
 
     /// Sends a call that starts a task, in the session of the look. A VM that turns out to be in the wanted state is already there.
-    async fn start(&self, look: &Look, call: &Call, wanted: Power) -> Result<Started, Error> {
+    async fn start(
+        &self,
+        look: &PreflightCheck,
+        call: &SoapCall,
+        wanted: PowerState,
+    ) -> Result<StartedTask, Error> {
         match self.call_in(&look.session, call, read_started).await {
             Ok(started) => Ok(started),
             Err(Error::Refused {
                 existing: Some(power),
                 ..
-            }) if power == wanted => Ok(Started::AlreadyThere),
+            }) if power == wanted => Ok(StartedTask::AlreadyThere),
             Err(error) => Err(error),
         }
     }
 
     /// The datacenter that `vm` is in, found upwards from the host it is registered on: that chain exists for VMs in
     /// folders and in vApps alike.
-    async fn datacenter(&self, vm: &VmRef, look: &Look) -> Result<Moref, Error> {
+    async fn datacenter(&self, vm: &VmRef, look: &PreflightCheck) -> Result<Moref, Error> {
         let start = look.host.as_ref().map_or_else(|| Moref::from(vm), Moref::from);
-        let spec = Spec::default()
+        let spec = PropertySpec::default()
             .read("Datacenter", &["name"])
-            .of(&start, vec![Step::up()]);
+            .of(&start, vec![TraversalStep::up()]);
         let found = self.retrieve(spec).await?;
         let mut datacenters = found.into_iter().map(|object| object.moref);
         datacenters
             .find(|moref| moref.kind == "Datacenter")
             .ok_or_else(|| {
-                let call = Call::to("RetrievePropertiesEx", &start);
+                let call = SoapCall::to("RetrievePropertiesEx", &start);
                 call.unreadable(ReplyError::value(
                     format!("the datacenter above {start}"),
                     "visible to us",
@@ -138,8 +152,8 @@ impl Vcenter {
 }
 
 /// Reads the task that a method returns.
-pub(super) fn read_started(response: &Element<'_>) -> Result<Started, ReplyError> {
+pub(super) fn read_started(response: &Element<'_>) -> Result<StartedTask, ReplyError> {
     let task = soap::returned_moref(response)?.task();
-    task.map(Started::Running)
+    task.map(StartedTask::Running)
         .ok_or_else(|| ReplyError::value("returnval", "a Task"))
 }

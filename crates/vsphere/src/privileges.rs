@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::call::Call;
+use super::call::SoapCall;
 use super::client::Vcenter;
 use super::decode;
 use super::error::Error;
 use super::moref::Moref;
 use super::soap::ReplyError;
 use super::xml::Element;
-use super::xml::write::Out;
+use super::xml::write::XmlWriter;
 use haulout_core::ids::{HostRef, VmRef};
 
 /// A privilege that Haulout needs.
@@ -94,13 +94,13 @@ impl Vcenter {
             Entity::Host(host) => host.into(),
             Entity::Vm(vm) => vm.into(),
         };
-        let mut call = Call::to(METHOD, manager);
+        let mut call = SoapCall::to(METHOD, manager);
         for entity in entities {
-            call = call.with(Out::moref("entity", &moref(entity)));
+            call = call.with(XmlWriter::moref("entity", &moref(entity)));
         }
         call = call
-            .with(Out::text("sessionId", key.clone()))
-            .with(Out::text("privId", id));
+            .with(XmlWriter::text("sessionId", key.clone()))
+            .with(XmlWriter::text("privId", id));
         if entities.is_empty() {
             return Ok(Some(lacking));
         }

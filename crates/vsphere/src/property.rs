@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::decode::{self, Device};
+use super::decode::{self, DecodedDevice};
 use super::fault::{self, Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::{ReplyError, TASK_INFO};
 use super::update::{Drs, PciDevice};
-use super::xml::write::Out;
-use super::xml::{Breach, Element};
+use super::xml::write::XmlWriter;
+use super::xml::{Element, LimitBreach};
 use haulout_core::ids::VmRef;
 
 /// How a dead session answers a reading.
@@ -18,54 +18,54 @@ pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuat
 
 /// A `PropertyFilterSpec`: which properties of which types, starting from which objects.
 #[derive(Clone, Default)]
-pub(super) struct Spec {
-    properties: Vec<Out>,
-    objects: Vec<Out>,
+pub(super) struct PropertySpec {
+    properties: Vec<XmlWriter>,
+    objects: Vec<XmlWriter>,
 }
 
 /// A `TraversalSpec`: along which property the selection goes on from an object.
 #[derive(Clone)]
-pub(super) struct Step(Out);
+pub(super) struct TraversalStep(XmlWriter);
 
-impl Spec {
+impl PropertySpec {
     /// Asks for `paths` of every selected object of type `kind` or a type derived from it.
     pub(super) fn read(mut self, kind: &str, paths: &[&str]) -> Self {
-        let spec = Out::new("propSet")
-            .with(Out::text("type", kind))
-            .with_all(paths.iter().map(|path| Out::text("pathSet", *path)));
+        let spec = XmlWriter::new("propSet")
+            .with(XmlWriter::text("type", kind))
+            .with_all(paths.iter().map(|path| XmlWriter::text("pathSet", *path)));
         self.properties.push(spec);
         self
     }
 
     /// Selects `object` itself, and what `steps` lead to.
-    pub(super) fn of(self, object: &Moref, steps: Vec<Step>) -> Self {
+    pub(super) fn of(self, object: &Moref, steps: Vec<TraversalStep>) -> Self {
         self.select(object, false, steps)
     }
 
     /// Selects only what `steps` lead to from `object`.
-    pub(super) fn through(self, object: &Moref, steps: Vec<Step>) -> Self {
+    pub(super) fn through(self, object: &Moref, steps: Vec<TraversalStep>) -> Self {
         self.select(object, true, steps)
     }
 
-    fn select(mut self, object: &Moref, skip: bool, steps: Vec<Step>) -> Self {
-        let spec = Out::new("objectSet")
-            .with(Out::moref("obj", object))
-            .with(Out::text("skip", skip.to_string()))
+    fn select(mut self, object: &Moref, skip: bool, steps: Vec<TraversalStep>) -> Self {
+        let spec = XmlWriter::new("objectSet")
+            .with(XmlWriter::moref("obj", object))
+            .with(XmlWriter::text("skip", skip.to_string()))
             .with_all(steps.into_iter().map(|step| step.0));
         self.objects.push(spec);
         self
     }
 
     /// As the element `name`. A stale reference is reported in the result; without that the whole call would fail.
-    pub(super) fn render(self, name: &'static str) -> Out {
-        Out::new(name)
+    pub(super) fn render(self, name: &'static str) -> XmlWriter {
+        XmlWriter::new(name)
             .with_all(self.properties)
             .with_all(self.objects)
-            .with(Out::text("reportMissingObjectsInResults", "true"))
+            .with(XmlWriter::text("reportMissingObjectsInResults", "true"))
     }
 }
 
-impl Step {
+impl TraversalStep {
     /// From objects of type `kind` along `path`, then on by `steps`.
     pub(super) fn new(kind: &str, path: &str, steps: Vec<Self>) -> Self {
         Self::along(kind, path, false, steps)
@@ -77,32 +77,32 @@ impl Step {
     }
 
     fn along(kind: &str, path: &str, skip: bool, steps: Vec<Self>) -> Self {
-        let spec = Out::new("selectSet")
+        let spec = XmlWriter::new("selectSet")
             .attribute("xsi:type", "TraversalSpec")
-            .with(Out::text("type", kind))
-            .with(Out::text("path", path))
-            .with(Out::text("skip", skip.to_string()));
+            .with(XmlWriter::text("type", kind))
+            .with(XmlWriter::text("path", path))
+            .with(XmlWriter::text("skip", skip.to_string()));
         Self(spec.with_all(steps.into_iter().map(|step| step.0)))
     }
 
     /// From a managed entity to its parent, and on to the root.
     pub(super) fn up() -> Self {
-        let again = Out::new("selectSet")
+        let again = XmlWriter::new("selectSet")
             .attribute("xsi:type", "SelectionSpec")
-            .with(Out::text("name", "up"));
-        let spec = Out::new("selectSet")
+            .with(XmlWriter::text("name", "up"));
+        let spec = XmlWriter::new("selectSet")
             .attribute("xsi:type", "TraversalSpec")
-            .with(Out::text("name", "up"))
-            .with(Out::text("type", "ManagedEntity"))
-            .with(Out::text("path", "parent"))
-            .with(Out::text("skip", "false"));
+            .with(XmlWriter::text("name", "up"))
+            .with(XmlWriter::text("type", "ManagedEntity"))
+            .with(XmlWriter::text("path", "parent"))
+            .with(XmlWriter::text("skip", "false"));
         Self(spec.with(again))
     }
 }
 
 /// An object with the properties that were read.
 #[derive(Clone, Debug)]
-pub(crate) struct Object {
+pub(crate) struct ObjectProperties {
     /// Which.
     pub(crate) moref: Moref,
     /// Paths that could not be read, and why.
@@ -119,7 +119,7 @@ pub(crate) enum Value {
     Moref(Moref),
     Morefs(Vec<Moref>),
     /// The passthrough devices among a VM's devices.
-    Devices(Vec<Device>),
+    Devices(Vec<DecodedDevice>),
     /// The addresses of a host's devices for which passthrough is active.
     Addresses(BTreeSet<String>),
     PciDevices(Vec<PciDevice>),
@@ -129,10 +129,10 @@ pub(crate) enum Value {
     /// Why a task failed, or started nothing.
     Fault(Fault),
     /// A page of the task history, each task with the properties that a `Task` would have.
-    Tasks(Vec<Result<Object, Unreadable>>),
+    Tasks(Vec<Result<ObjectProperties, Unreadable>>),
 }
 
-impl Object {
+impl ObjectProperties {
     /// The value at `path`, where it is set and readable.
     pub(crate) fn get(&self, path: &str) -> Option<&Value> {
         self.properties.iter().find(|(name, _)| name == path)?.1.as_ref()
@@ -212,20 +212,20 @@ macro_rules! held {
 held! {
     text: Text -> str;
     moref: Moref -> Moref;
-    devices: Devices -> [Device];
+    devices: Devices -> [DecodedDevice];
     addresses: Addresses -> BTreeSet<String>;
     pci_devices: PciDevices -> [PciDevice];
     bindings: Bindings -> BTreeMap<VmRef, Option<BTreeSet<String>>>;
     drs: Drs -> Drs;
     fault: Fault -> Fault;
-    tasks: Tasks -> [Result<Object, Unreadable>];
+    tasks: Tasks -> [Result<ObjectProperties, Unreadable>];
 }
 
 /// One page of `RetrievePropertiesEx`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     /// The objects on it.
-    pub(crate) objects: Vec<Object>,
+    pub(crate) objects: Vec<ObjectProperties>,
     /// Asks for the next page; absent on the last one.
     pub(crate) token: Option<String>,
     /// Those that could not be read.
@@ -260,7 +260,7 @@ pub(crate) struct UpdateSet {
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// It is selected, or properties of it changed.
-    Upsert(Object),
+    Upsert(ObjectProperties),
     /// It is not selected any more, or it does not exist.
     Gone(Moref),
 }
@@ -357,8 +357,8 @@ fn object_ref(element: &Element<'_>) -> Result<Moref, ReplyError> {
 }
 
 /// Reads an object whose properties are the elements called `property`.
-fn read_object(told: &Element<'_>, property: &str) -> Result<Object, ReplyError> {
-    let mut object = Object {
+fn read_object(told: &Element<'_>, property: &str) -> Result<ObjectProperties, ReplyError> {
+    let mut object = ObjectProperties {
         moref: object_ref(told)?,
         missing: Vec::new(),
         properties: Vec::new(),
@@ -394,7 +394,7 @@ fn read_property(path: &str, property: &Element<'_>) -> Option<Value> {
 }
 
 /// Reads a `TaskInfo` as if its fields were told as properties of the task.
-fn read_listed_task(info: &Element<'_>) -> Result<Object, Unreadable> {
+fn read_listed_task(info: &Element<'_>) -> Result<ObjectProperties, Unreadable> {
     let moref = info.child("task").and_then(Element::moref);
     let unreadable = |why: String| Unreadable {
         moref: moref.clone(),
@@ -414,7 +414,7 @@ fn read_listed_task(info: &Element<'_>) -> Result<Object, Unreadable> {
         let value = Value::read(&path, field);
         (path, value)
     });
-    Ok(Object {
+    Ok(ObjectProperties {
         moref: task,
         missing: Vec::new(),
         properties: properties.collect(),
@@ -422,7 +422,7 @@ fn read_listed_task(info: &Element<'_>) -> Result<Object, Unreadable> {
 }
 
 /// Why a value is not known that exceeds a limit of ours: it is as good as withheld.
-fn beyond(breach: Breach) -> Fault {
+fn beyond(breach: LimitBreach) -> Fault {
     Fault {
         kind: FaultKind::Unreadable,
         said: format!("the value cannot be read: it has {breach}"),
@@ -431,8 +431,8 @@ fn beyond(breach: Breach) -> Fault {
 
 /// Whether the reply is that of a dead session: reading needs no session (`System.Anonymous`), so it answers with every
 /// property missing for want of one.
-pub(crate) fn is_of_dead_session<'a>(objects: impl IntoIterator<Item = &'a Object>) -> bool {
-    let is_withheld = |object: &Object| {
+pub(crate) fn is_of_dead_session<'a>(objects: impl IntoIterator<Item = &'a ObjectProperties>) -> bool {
+    let is_withheld = |object: &ObjectProperties| {
         let mut missing = object.missing.iter();
         object.properties.is_empty()
             && !object.missing.is_empty()

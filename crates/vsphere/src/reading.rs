@@ -4,15 +4,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::Call;
+use super::call::SoapCall;
 use super::client::Vcenter;
 use super::error::{Error, TransportError};
 use super::fault::FaultKind;
 use super::moref::Moref;
-use super::property::{Object, Page, Spec, Unreadable, WITHHELD, is_of_dead_session, read_page};
+use super::property::{
+    ObjectProperties, Page, PropertySpec, Unreadable, WITHHELD, is_of_dead_session, read_page,
+};
 use super::session::Session;
 use super::soap::ReplyError;
-use super::xml::write::Out;
+use super::xml::write::XmlWriter;
 
 /// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
 const PAGE: u32 = 50;
@@ -26,12 +28,12 @@ const CALLS_A_READING: u32 = 10;
 
 /// All pages of one reading.
 #[derive(Debug, Default)]
-pub(super) struct Read {
-    pub(super) objects: Vec<Object>,
+pub(super) struct BoundedRead {
+    pub(super) objects: Vec<ObjectProperties>,
     pub(super) unreadable: Vec<Unreadable>,
 }
 
-impl Read {
+impl BoundedRead {
     /// Whether the object exists: it was read, or could not be.
     pub(super) fn tells_of(&self, moref: &Moref) -> bool {
         let mut unreadable = self.unreadable.iter();
@@ -43,16 +45,16 @@ impl Read {
 impl Vcenter {
     /// Reads once, in whichever session lives, to the last page. A dead session costs one login and one more try, a broken
     /// connection one more try: reading twice is as good as reading once.
-    pub(super) async fn retrieve(&self, spec: Spec) -> Result<Vec<Object>, Error> {
+    pub(super) async fn retrieve(&self, spec: PropertySpec) -> Result<Vec<ObjectProperties>, Error> {
         Ok(self.retrieve_with_session(spec, PAGE).await?.1)
     }
 
     /// The same with so many objects per page, and with the session in which it was read.
     pub(super) async fn retrieve_with_session(
         &self,
-        spec: Spec,
+        spec: PropertySpec,
         page: u32,
-    ) -> Result<(Arc<Session>, Vec<Object>), Error> {
+    ) -> Result<(Arc<Session>, Vec<ObjectProperties>), Error> {
         let session = self.sessions.get().await?;
         match self.read_whole(&session, spec.clone(), page).await {
             Err(Error::Refused { source, .. }) if source.kind == FaultKind::NotAuthenticated => {}
@@ -69,16 +71,25 @@ impl Vcenter {
     }
 
     /// Reads once, in this session, to the last page. What cannot be read whole is an error: nobody is to decide by the rest.
-    pub(super) async fn retrieve_in(&self, session: &Session, spec: Spec) -> Result<Vec<Object>, Error> {
+    pub(super) async fn retrieve_in(
+        &self,
+        session: &Session,
+        spec: PropertySpec,
+    ) -> Result<Vec<ObjectProperties>, Error> {
         self.read_whole(session, spec, PAGE).await
     }
 
-    async fn read_whole(&self, session: &Session, spec: Spec, page: u32) -> Result<Vec<Object>, Error> {
+    async fn read_whole(
+        &self,
+        session: &Session,
+        spec: PropertySpec,
+        page: u32,
+    ) -> Result<Vec<ObjectProperties>, Error> {
         let read = self.retrieve_pages(session, spec, page).await?;
         let Some(broken) = read.unreadable.into_iter().next() else {
             return Ok(read.objects);
         };
-        let call = Call::to("RetrievePropertiesEx", &session.content.property_collector);
+        let call = SoapCall::to("RetrievePropertiesEx", &session.content.property_collector);
         let object = broken.moref.map_or_else(
             || "an object without a reference".to_owned(),
             |moref| moref.to_string(),
@@ -91,22 +102,27 @@ impl Vcenter {
     pub(super) async fn retrieve_pages(
         &self,
         session: &Session,
-        spec: Spec,
+        spec: PropertySpec,
         page: u32,
-    ) -> Result<Read, Error> {
+    ) -> Result<BoundedRead, Error> {
         let collector = &session.content.property_collector;
-        let options = Out::new("options").with(Out::text("maxObjects", page.to_string()));
-        let first = Call::to("RetrievePropertiesEx", collector)
+        let options = XmlWriter::new("options").with(XmlWriter::text("maxObjects", page.to_string()));
+        let first = SoapCall::to("RetrievePropertiesEx", collector)
             .with(spec.render("specSet"))
             .with(options);
-        let ask = |call: Call| -> Answer<'_> {
+        let ask = |call: SoapCall| -> ReadOutcome<'_> {
             Box::pin(async move { self.call_in(session, &call, read_page).await })
         };
         let read = within(self.settings.call_deadline, first.clone(), ask).await?;
         self.unless_dead(session, &first, read)
     }
 
-    fn unless_dead(&self, session: &Session, call: &Call, read: Read) -> Result<Read, Error> {
+    fn unless_dead(
+        &self,
+        session: &Session,
+        call: &SoapCall,
+        read: BoundedRead,
+    ) -> Result<BoundedRead, Error> {
         if !is_of_dead_session(&read.objects) {
             return Ok(read);
         }
@@ -115,10 +131,14 @@ impl Vcenter {
     }
 }
 
-type Answer<'a> = Pin<Box<dyn Future<Output = Result<Page, Error>> + Send + 'a>>;
+type ReadOutcome<'a> = Pin<Box<dyn Future<Output = Result<Page, Error>> + Send + 'a>>;
 
 /// Reads all pages, in some times the deadline of one call.
-async fn within<'a>(call: Duration, first: Call, ask: impl Fn(Call) -> Answer<'a>) -> Result<Read, Error> {
+async fn within<'a>(
+    call: Duration,
+    first: SoapCall,
+    ask: impl Fn(SoapCall) -> ReadOutcome<'a>,
+) -> Result<BoundedRead, Error> {
     let deadline = call * CALLS_A_READING;
     let (operation, object) = (first.method, first.on.to_string());
     let read = tokio::time::timeout(deadline, all_pages(first, ask)).await;
@@ -132,8 +152,11 @@ async fn within<'a>(call: Duration, first: Call, ask: impl Fn(Call) -> Answer<'a
 }
 
 /// Asks for one page after the other, to the last one.
-async fn all_pages<'a>(first: Call, ask: impl Fn(Call) -> Answer<'a>) -> Result<Read, Error> {
-    let mut read = Read::default();
+async fn all_pages<'a>(
+    first: SoapCall,
+    ask: impl Fn(SoapCall) -> ReadOutcome<'a>,
+) -> Result<BoundedRead, Error> {
+    let mut read = BoundedRead::default();
     let mut bytes = 0;
     let mut call = first;
     for _ in 0..MAX_PAGES {
@@ -146,7 +169,7 @@ async fn all_pages<'a>(first: Call, ask: impl Fn(Call) -> Answer<'a>) -> Result<
         };
         let objects = read.objects.len() + read.unreadable.len();
         endless(bytes, objects).map_err(|source| call.unreadable(source))?;
-        call = Call::to("ContinueRetrievePropertiesEx", &call.on).with(Out::text("token", token));
+        call = SoapCall::to("ContinueRetrievePropertiesEx", &call.on).with(XmlWriter::text("token", token));
     }
     let source = ReplyError::Endless {
         what: "pages",
@@ -172,7 +195,7 @@ mod tests {
     use super::*;
 
     /// Hands out a token with each page, for ever.
-    fn endless_pages(_: Call) -> Answer<'static> {
+    fn endless_pages(_: SoapCall) -> ReadOutcome<'static> {
         let token = Some("more".to_owned());
         Box::pin(std::future::ready(Ok(Page {
             token,
@@ -180,8 +203,8 @@ mod tests {
         })))
     }
 
-    fn first_page() -> Call {
-        Call::to("RetrievePropertiesEx", &Moref::new("PropertyCollector", "pc"))
+    fn first_page() -> SoapCall {
+        SoapCall::to("RetrievePropertiesEx", &Moref::new("PropertyCollector", "pc"))
     }
 
     #[tokio::test]
@@ -196,7 +219,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_pages_together_have_a_deadline() {
-        let slow = |call| -> Answer<'static> {
+        let slow = |call| -> ReadOutcome<'static> {
             Box::pin(async move {
                 tokio::time::sleep(Duration::from_secs(29)).await;
                 endless_pages(call).await

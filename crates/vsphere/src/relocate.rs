@@ -1,17 +1,17 @@
 //! Relocate: move a VM that is off to another host, with its disks where they are.
 
-use super::call::Call;
+use super::call::SoapCall;
 use super::client::Vcenter;
-use super::commands::{AskedBy, Started};
+use super::commands::{MaintenanceCause, StartedTask};
 use super::error::Error;
 use super::fault::{Fault, FaultKind};
 use super::look::TaskKind;
 use super::moref::Moref;
 use super::power::read_started;
-use super::property::{Spec, Step};
+use super::property::{PropertySpec, TraversalStep};
 use super::soap::ReplyError;
-use super::update::Power;
-use super::xml::write::Out;
+use super::update::PowerState;
+use super::xml::write::XmlWriter;
 use crate::Permit;
 use haulout_core::ids::{HostRef, VmRef};
 
@@ -28,33 +28,41 @@ impl Vcenter {
     /// # Errors
     /// As [`Vcenter::power_off`], and [`FaultKind::InvalidPowerState`] without asking where the VM is not off: vCenter
     /// would try to move it while it runs.
-    pub async fn relocate(&self, permit: &impl Permit, vm: &VmRef, to: &HostRef) -> Result<Started, Error> {
-        let look = self.look(METHOD, vm, &AskedBy::default()).await?;
+    pub async fn relocate(
+        &self,
+        permit: &impl Permit,
+        vm: &VmRef,
+        to: &HostRef,
+    ) -> Result<StartedTask, Error> {
+        let look = self.look(METHOD, vm, &MaintenanceCause::default()).await?;
         if let Some(task) = look.at_work(METHOD, vm, &TaskKind::RELOCATE)? {
-            return Ok(Started::Running(task));
+            return Ok(StartedTask::Running(task));
         }
         if look.host.as_ref() == Some(to) {
-            return Ok(Started::AlreadyThere);
+            return Ok(StartedTask::AlreadyThere);
         }
-        if look.power != Some(Power::Off) {
+        if look.power != Some(PowerState::Off) {
             return Err(not_off(vm, look.power));
         }
         let pool = self.other_pool(look.pool.as_ref(), to).await?;
-        let spec = Out::new("spec")
-            .with_all(pool.map(|pool| Out::moref("pool", &pool)))
-            .with(Out::moref("host", &to.into()));
-        let call = Call::under(permit, METHOD, &vm.into()).with(spec);
+        let spec = XmlWriter::new("spec")
+            .with_all(pool.map(|pool| XmlWriter::moref("pool", &pool)))
+            .with(XmlWriter::moref("host", &to.into()));
+        let call = SoapCall::under(permit, METHOD, &vm.into()).with(spec);
         self.call_in(&look.session, &call, read_started).await
     }
 
     /// The root pool of `to`'s compute resource, where `pool` belongs to another one.
     async fn other_pool(&self, pool: Option<&Moref>, to: &HostRef) -> Result<Option<Moref>, Error> {
         let host = Moref::from(to);
-        let mut spec = Spec::default()
+        let mut spec = PropertySpec::default()
             .read("ComputeResource", &["resourcePool"])
             .read("HostSystem", &["parent"])
             .read("ResourcePool", &["owner"])
-            .of(&host, vec![Step::new("HostSystem", "parent", Vec::new())]);
+            .of(
+                &host,
+                vec![TraversalStep::new("HostSystem", "parent", Vec::new())],
+            );
         if let Some(pool) = pool {
             spec = spec.of(pool, Vec::new());
         }
@@ -64,7 +72,7 @@ impl Vcenter {
             object.moref(path).cloned()
         };
         let unknown = |what: &str| {
-            let call = Call::to("RetrievePropertiesEx", &host);
+            let call = SoapCall::to("RetrievePropertiesEx", &host);
             call.unreadable(ReplyError::value(what, "visible to us"))
         };
         let compute = value(&host, "parent").ok_or_else(|| unknown("the destination's compute resource"))?;
@@ -78,7 +86,7 @@ impl Vcenter {
     }
 }
 
-fn not_off(vm: &VmRef, existing: Option<Power>) -> Error {
+fn not_off(vm: &VmRef, existing: Option<PowerState>) -> Error {
     Error::Refused {
         operation: METHOD,
         object: Moref::from(vm).to_string(),

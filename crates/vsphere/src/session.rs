@@ -13,11 +13,11 @@ use self::refusal::Refusals;
 use super::endpoint::Trust;
 use super::error::{ConnectError, Error, LoginError};
 use super::moref::Moref;
-use super::settings::{Came, LoginOutcome, Settings};
-use super::soap::{self, Answer, ReplyError};
+use super::settings::{CallOutcome, LoginOutcome, Settings};
+use super::soap::{self, ReplyError, SoapAnswer};
 use super::tls;
 use super::transport::{Line, Transport};
-use super::xml::write::Out;
+use super::xml::write::XmlWriter;
 use super::xml::{self, Element, Shape};
 
 mod refusal;
@@ -40,7 +40,7 @@ pub(super) struct Session {
     /// The negotiated API version, number by number.
     version: Vec<u32>,
     pub(super) cookie: HeaderValue,
-    pub(super) content: Content,
+    pub(super) content: ServiceContent,
     /// `UserSession.key`, by which vCenter is asked what this session may do. It is no secret: the cookie is.
     pub(super) key: Option<String>,
     /// `UserSession.userName`: how vCenter calls us where it tells who did what. It need not be what we logged in with.
@@ -62,7 +62,7 @@ fn numbers(version: &str) -> Vec<u32> {
 
 /// The singletons of a vCenter, read from its `ServiceContent`, never guessed.
 #[derive(Clone, Debug)]
-pub(super) struct Content {
+pub(super) struct ServiceContent {
     pub(super) root_folder: Moref,
     pub(super) property_collector: Moref,
     pub(super) view_manager: Moref,
@@ -77,7 +77,7 @@ pub(super) struct Content {
 /// Hands out the session, and makes it.
 pub(super) struct Sessions {
     settings: Settings,
-    connection: Mutex<Connection>,
+    connection: Mutex<TransportWithCa>,
     live: watch::Sender<Option<Arc<Session>>>,
     /// The one that was given up last: it may still stand on vCenter's side and count against its limit.
     given_up: Mutex<Option<Arc<Session>>>,
@@ -87,7 +87,7 @@ pub(super) struct Sessions {
 }
 
 /// How vCenter is reached, with the CA file that this was made from.
-struct Connection {
+struct TransportWithCa {
     transport: Transport,
     ca: Option<Vec<u8>>,
 }
@@ -109,7 +109,7 @@ impl Sessions {
         let transport = Transport::new(&settings, ca.as_deref())?;
         Ok(Self {
             settings,
-            connection: Mutex::new(Connection { transport, ca }),
+            connection: Mutex::new(TransportWithCa { transport, ca }),
             live: watch::Sender::new(None),
             given_up: Mutex::default(),
             generations: AtomicU64::default(),
@@ -260,21 +260,21 @@ impl Sessions {
         let soap_action = format!("urn:vim25/{version}");
         let content = self.service_content(&transport, &soap_action).await?;
         let call = soap::method("Login", &content.session_manager)
-            .with(Out::text("userName", credentials.user.clone()))
-            .with(Out::text("password", credentials.password.expose_secret()));
+            .with(XmlWriter::text("userName", credentials.user.clone()))
+            .with(XmlWriter::text("password", credentials.password.expose_secret()));
         let (answer, cookie) = self
             .ask(&transport, &soap_action, "Login", &call, read_user)
             .await?;
         let (key, user) = match answer {
-            Answer::Returned(user) => user,
-            Answer::Fault { fault, .. } if refusal::is_refusal(&fault) => {
+            SoapAnswer::Returned(user) => user,
+            SoapAnswer::Fault { fault, .. } if refusal::is_refusal(&fault) => {
                 let hold = self.settings.bad_login_hold;
                 let error = self.refusals.refused(&credentials, fault, hold);
                 let user = super::text::for_people(&credentials.user);
                 self.settings.on_login.tell(LoginOutcome::Refused { user });
                 return Err(error);
             }
-            Answer::Fault { fault, .. } => return Err(step("Login", fault)),
+            SoapAnswer::Fault { fault, .. } => return Err(step("Login", fault)),
         };
         let cookie =
             cookie.ok_or_else(|| step("Login", ReplyError::value("Set-Cookie", "a session cookie")))?;
@@ -307,15 +307,19 @@ impl Sessions {
         choose_version(&body).map_err(|error| step(STEP, error))
     }
 
-    async fn service_content(&self, transport: &Transport, action: &str) -> Result<Content, LoginError> {
+    async fn service_content(
+        &self,
+        transport: &Transport,
+        action: &str,
+    ) -> Result<ServiceContent, LoginError> {
         let instance = Moref::new("ServiceInstance", "ServiceInstance");
         let call = soap::method("RetrieveServiceContent", &instance);
         let (answer, _) = self
             .ask(transport, action, "RetrieveServiceContent", &call, read_content)
             .await?;
         match answer {
-            Answer::Returned(content) => Ok(content),
-            Answer::Fault { fault, .. } => Err(step("RetrieveServiceContent", fault)),
+            SoapAnswer::Returned(content) => Ok(content),
+            SoapAnswer::Fault { fault, .. } => Err(step("RetrieveServiceContent", fault)),
         }
     }
 
@@ -325,9 +329,9 @@ impl Sessions {
         transport: &Transport,
         soap_action: &str,
         method: &'static str,
-        call: &Out,
+        call: &XmlWriter,
         read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
-    ) -> Result<(Answer<T>, Option<HeaderValue>), LoginError> {
+    ) -> Result<(SoapAnswer<T>, Option<HeaderValue>), LoginError> {
         let envelope = soap::envelope(call, "haulout-login");
         let began = tokio::time::Instant::now();
         let reply = transport
@@ -340,15 +344,15 @@ impl Sessions {
             )
             .await;
         let read = reply
-            .map_err(|error| (Came::Nothing, step(method, error)))
+            .map_err(|error| (CallOutcome::Nothing, step(method, error)))
             .and_then(|reply| {
                 let answer = soap::read_answer(method, &reply.body, read);
-                let answer = answer.map_err(|error| (Came::Unreadable, step(method, error)))?;
+                let answer = answer.map_err(|error| (CallOutcome::Unreadable, step(method, error)))?;
                 Ok((answer, reply.cookie))
             });
         let came = match &read {
-            Ok((Answer::Returned(_), _)) => Came::Returned,
-            Ok((Answer::Fault { .. }, _)) => Came::Fault,
+            Ok((SoapAnswer::Returned(_), _)) => CallOutcome::Returned,
+            Ok((SoapAnswer::Fault { .. }, _)) => CallOutcome::Fault,
             Err((came, _)) => *came,
         };
         self.settings.on_answer.note(method, came, began);
@@ -436,7 +440,7 @@ fn read_user(response: &Element<'_>) -> Result<(Option<String>, Option<String>),
     Ok((text("key"), text("userName")))
 }
 
-fn read_content(response: &Element<'_>) -> Result<Content, ReplyError> {
+fn read_content(response: &Element<'_>) -> Result<ServiceContent, ReplyError> {
     let content = response
         .child("returnval")
         .ok_or_else(|| ReplyError::value("returnval", "a ServiceContent"))?;
@@ -446,7 +450,7 @@ fn read_content(response: &Element<'_>) -> Result<Content, ReplyError> {
             .and_then(Element::moref)
             .ok_or_else(|| ReplyError::value(name, "a managed object reference"))
     };
-    Ok(Content {
+    Ok(ServiceContent {
         root_folder: moref("rootFolder")?,
         property_collector: moref("propertyCollector")?,
         view_manager: moref("viewManager")?,

@@ -31,7 +31,7 @@ pub struct Settings {
     /// Changed credentials are tried at once.
     pub bad_login_hold: Duration,
     /// Who is told of each call, nobody unless asked for.
-    pub on_answer: OnAnswer,
+    pub on_answer: OnCall,
     /// Who we are among several of us; it stands in vCenter's list of sessions. Empty where nobody needs to know.
     pub instance: String,
     /// Who is told how logins end, nobody unless asked for.
@@ -75,13 +75,13 @@ impl std::fmt::Debug for OnLogin {
 
 /// Is told of each call that was made: which method, what came of it, and how long it took.
 #[derive(Clone, Default)]
-pub struct OnAnswer(Option<Arc<Listener>>);
+pub struct OnCall(Option<Arc<CallListener>>);
 
-type Listener = dyn Fn(&'static str, Came, Duration) + Send + Sync;
+type CallListener = dyn Fn(&'static str, CallOutcome, Duration) + Send + Sync;
 
 /// What came of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Came {
+pub enum CallOutcome {
     /// The answer.
     Returned,
     /// A fault.
@@ -92,20 +92,20 @@ pub enum Came {
     Unreadable,
 }
 
-impl OnAnswer {
+impl OnCall {
     /// Tells `listener`, which must not wait.
-    pub fn tell(listener: impl Fn(&'static str, Came, Duration) + Send + Sync + 'static) -> Self {
+    pub fn tell(listener: impl Fn(&'static str, CallOutcome, Duration) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(listener)))
     }
 
-    pub(super) fn note(&self, method: &'static str, came: Came, began: Instant) {
+    pub(super) fn note(&self, method: &'static str, came: CallOutcome, began: Instant) {
         if let Some(listener) = &self.0 {
             listener(method, came, began.elapsed());
         }
     }
 }
 
-impl std::fmt::Debug for OnAnswer {
+impl std::fmt::Debug for OnCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("OnAnswer").field(&self.0.is_some()).finish()
     }
@@ -124,7 +124,7 @@ impl Settings {
             retry_min: Duration::from_secs(1),
             retry_max: Duration::from_secs(30),
             bad_login_hold: Duration::from_secs(180),
-            on_answer: OnAnswer::default(),
+            on_answer: OnCall::default(),
             instance: String::new(),
             on_login: OnLogin::default(),
         }

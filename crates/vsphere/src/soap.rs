@@ -3,13 +3,13 @@
 use super::fault::{self, Fault};
 use super::moref::Moref;
 use super::text::for_people;
-use super::update::Power;
-use super::xml::write::Out;
-use super::xml::{self, Element, Shape, Space, XmlError};
+use super::update::PowerState;
+use super::xml::write::XmlWriter;
+use super::xml::{self, Element, KnownNamespace, Shape, XmlError};
 
 /// What vCenter answered.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer<T> {
+pub(crate) enum SoapAnswer<T> {
     /// What the method's response says.
     Returned(T),
     /// A fault.
@@ -17,7 +17,7 @@ pub(crate) enum Answer<T> {
         /// The fault.
         fault: Fault,
         /// The power state that an `InvalidPowerState` found.
-        existing: Option<Power>,
+        existing: Option<PowerState>,
     },
 }
 
@@ -72,22 +72,22 @@ impl ReplyError {
 }
 
 /// A request of `method` on `this`, without arguments yet.
-pub(crate) fn method(method: &'static str, this: &Moref) -> Out {
-    Out::new(method)
+pub(crate) fn method(method: &'static str, this: &Moref) -> XmlWriter {
+    XmlWriter::new(method)
         .attribute("xmlns", xml::VIM25)
-        .with(Out::moref("_this", this))
+        .with(XmlWriter::moref("_this", this))
 }
 
 /// The whole request. `operation_id` is logged by vCenter's `vpxd`, which makes one call findable on both sides.
-pub(crate) fn envelope(call: &Out, operation_id: &str) -> String {
+pub(crate) fn envelope(call: &XmlWriter, operation_id: &str) -> String {
     let mut text = String::with_capacity(1_024);
     text.push_str(r#"<?xml version="1.0" encoding="UTF-8"?>"#);
-    Out::new("soapenv:Envelope")
+    XmlWriter::new("soapenv:Envelope")
         .attribute("xmlns:soapenv", xml::ENVELOPE)
         .attribute("xmlns:xsd", "http://www.w3.org/2001/XMLSchema")
         .attribute("xmlns:xsi", "http://www.w3.org/2001/XMLSchema-instance")
-        .with(Out::new("soapenv:Header").with(Out::text("operationID", operation_id)))
-        .with(Out::new("soapenv:Body").with(call.clone()))
+        .with(XmlWriter::new("soapenv:Header").with(XmlWriter::text("operationID", operation_id)))
+        .with(XmlWriter::new("soapenv:Body").with(call.clone()))
         .render(&mut text);
     text
 }
@@ -129,9 +129,9 @@ pub(crate) fn read_answer<T>(
     method: &str,
     body: &[u8],
     read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
-) -> Result<Answer<T>, ReplyError> {
+) -> Result<SoapAnswer<T>, ReplyError> {
     let of_envelope =
-        |element: &Element<'_>, name| element.space() == Space::Envelope && element.name() == name;
+        |element: &Element<'_>, name| element.space() == KnownNamespace::Envelope && element.name() == name;
     let envelope = xml::parse(body, REPLY)?;
     if !of_envelope(&envelope, "Envelope") {
         return Err(not_soap(&envelope, "a SOAP 1.1 Envelope"));
@@ -142,12 +142,12 @@ pub(crate) fn read_answer<T>(
         .ok_or_else(|| ReplyError::value("Body", "an element with the answer"))?;
     if of_envelope(content, "Fault") {
         let (fault, existing) = fault::read_soap(content);
-        return Ok(Answer::Fault { fault, existing });
+        return Ok(SoapAnswer::Fault { fault, existing });
     }
-    if content.space() != Space::Vim || content.name().strip_suffix("Response") != Some(method) {
+    if content.space() != KnownNamespace::Vim || content.name().strip_suffix("Response") != Some(method) {
         return Err(not_soap(content, "the method's response in urn:vim25"));
     }
-    read(content).map(Answer::Returned)
+    read(content).map(SoapAnswer::Returned)
 }
 
 /// Reads the response of a method that returns nothing, or nothing of interest.

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::client::{Error, Vcenter};
-use super::decode::{self, Device};
+use super::decode::{self, DecodedDevice};
 use super::moref::Moref;
-use super::property::{Object, Spec, Step, Value};
+use super::property::{ObjectProperties, PropertySpec, TraversalStep, Value};
 use super::text;
-use super::update::{Claim, ClaimedDevice, Claims, NotSurveyed, Passthrough, Power, Surveyed, UnreadableVm};
+use super::update::{
+    Claim, ClaimedDevice, Claims, NotSurveyed, Passthrough, PowerState, Surveyed, UnreadableVm,
+};
 use haulout_core::ids::{HostRef, VmRef};
 
 const DEVICES: &str = "config.hardware.device";
@@ -26,7 +28,7 @@ impl Vcenter {
         if hosts.is_empty() {
             return Ok(Surveyed::default());
         }
-        let mut spec = Spec::default().read("HostSystem", &["vm", BINDING]).read(
+        let mut spec = PropertySpec::default().read("HostSystem", &["vm", BINDING]).read(
             "VirtualMachine",
             &[
                 "name",
@@ -37,7 +39,10 @@ impl Vcenter {
             ],
         );
         for host in hosts.iter().collect::<BTreeSet<_>>() {
-            spec = spec.of(&host.into(), vec![Step::new("HostSystem", "vm", Vec::new())]);
+            spec = spec.of(
+                &host.into(),
+                vec![TraversalStep::new("HostSystem", "vm", Vec::new())],
+            );
         }
         let objects = self.retrieve(spec).await?;
         Ok(survey(hosts, &objects))
@@ -50,7 +55,7 @@ impl Vcenter {
 /// (`proto-notes/relocate.md`): a VM that it names by addresses holds exactly these. One that it does not name holds nothing, unless the
 /// VM is known not to run: what is bound is what runs. A host that tells no binding may have none, or be too old for it, so there
 /// the VM stays unreadable.
-pub(crate) fn survey(hosts: &[HostRef], objects: &[Object]) -> Surveyed {
+pub(crate) fn survey(hosts: &[HostRef], objects: &[ObjectProperties]) -> Surveyed {
     let mut vms = BTreeMap::new();
     let mut registered: BTreeMap<HostRef, BTreeSet<VmRef>> = BTreeMap::new();
     for object in objects {
@@ -81,9 +86,9 @@ pub(crate) fn survey(hosts: &[HostRef], objects: &[Object]) -> Surveyed {
 
 fn of_host(
     host: &HostRef,
-    object: &Object,
+    object: &ObjectProperties,
     here: &BTreeSet<VmRef>,
-    vms: &BTreeMap<VmRef, &Object>,
+    vms: &BTreeMap<VmRef, &ObjectProperties>,
 ) -> Claims {
     let bindings = object.get(BINDING).and_then(Value::bindings);
     let mut claims = Claims {
@@ -124,7 +129,10 @@ fn of_host(
 }
 
 /// The VMs that a host lists, with the host; or why they are not known.
-fn listed<'a>(host: &HostRef, objects: &'a [Object]) -> Result<(Vec<VmRef>, &'a Object), String> {
+fn listed<'a>(
+    host: &HostRef,
+    objects: &'a [ObjectProperties],
+) -> Result<(Vec<VmRef>, &'a ObjectProperties), String> {
     let object = objects.iter().find(|object| object.moref == Moref::from(host));
     let object =
         object.ok_or("vCenter does not show the host: it was removed, or this user may not see it")?;
@@ -137,7 +145,7 @@ fn listed<'a>(host: &HostRef, objects: &'a [Object]) -> Result<(Vec<VmRef>, &'a 
 }
 
 /// What a VM holds; or why that is not known.
-fn devices(vm: Option<&Object>) -> Result<Vec<ClaimedDevice>, String> {
+fn devices(vm: Option<&ObjectProperties>) -> Result<Vec<ClaimedDevice>, String> {
     let vm = vm.ok_or("vCenter does not show the VM: this user may not see it, or it was just removed")?;
     if vm.text("config.template") == Some("true") {
         return Ok(Vec::new());
@@ -152,7 +160,7 @@ fn devices(vm: Option<&Object>) -> Result<Vec<ClaimedDevice>, String> {
     Ok(devices.iter().filter_map(held).collect())
 }
 
-fn held(device: &Device) -> Option<ClaimedDevice> {
+fn held(device: &DecodedDevice) -> Option<ClaimedDevice> {
     match &device.what {
         Passthrough::Static { address, .. } => Some(ClaimedDevice::Address(address.clone())),
         Passthrough::Dynamic { allowed } => Some(match &device.assigned {
@@ -164,9 +172,9 @@ fn held(device: &Device) -> Option<ClaimedDevice> {
 }
 
 /// Whether the VM runs, or may do so: its power state may be as unreadable as its devices.
-fn may_run(vm: &Object) -> bool {
+fn may_run(vm: &ObjectProperties) -> bool {
     match vm.text("runtime.powerState").and_then(decode::power) {
-        Some(Power::On) | None => true,
-        Some(Power::Off | Power::Suspended) => false,
+        Some(PowerState::On) | None => true,
+        Some(PowerState::Off | PowerState::Suspended) => false,
     }
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::decode::{boolean, timestamp};
 use super::fault::{Fault, FaultKind};
 use super::moref::Moref;
-use super::property::{Object, Value};
+use super::property::{ObjectProperties, Value};
 use super::soap::ReplyError;
 use super::text::for_people;
 use super::update::TaskState;
@@ -81,12 +81,12 @@ impl TaskInfo {
 ///
 /// # Errors
 /// Where the description id, the state or the queue time is neither told nor known, or ill-formed.
-pub(crate) fn read(object: &Object, before: Option<&TaskInfo>) -> Result<TaskInfo, ReplyError> {
+pub(crate) fn read(object: &ObjectProperties, before: Option<&TaskInfo>) -> Result<TaskInfo, ReplyError> {
     let moref = object
         .moref
         .task()
         .ok_or_else(|| ReplyError::value(object.moref.to_string(), "a Task"))?;
-    let mut draft = before.map_or_else(Draft::default, Draft::of);
+    let mut draft = before.map_or_else(TaskDraft::default, TaskDraft::of);
     for (path, value) in &object.properties {
         draft.set(path, value.as_ref());
     }
@@ -101,11 +101,11 @@ pub(crate) fn read(object: &Object, before: Option<&TaskInfo>) -> Result<TaskInf
 
 /// A task of which not everything is known yet.
 #[derive(Default)]
-struct Draft {
+struct TaskDraft {
     name: Option<String>,
     description_id: Option<String>,
     entity: Option<Moref>,
-    state: Option<Stage>,
+    state: Option<TaskStage>,
     cancelled: bool,
     error: Option<Fault>,
     user: Option<String>,
@@ -114,20 +114,20 @@ struct Draft {
 
 /// `TaskInfoState`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum TaskStage {
     Queued,
     Running,
     Success,
     Error,
 }
 
-impl Draft {
+impl TaskDraft {
     fn of(task: &TaskInfo) -> Self {
         let (state, error) = match &task.state {
-            TaskState::Queued => (Stage::Queued, None),
-            TaskState::Running => (Stage::Running, None),
-            TaskState::Success => (Stage::Success, None),
-            TaskState::Error(fault) => (Stage::Error, Some(fault.clone())),
+            TaskState::Queued => (TaskStage::Queued, None),
+            TaskState::Running => (TaskStage::Running, None),
+            TaskState::Success => (TaskStage::Success, None),
+            TaskState::Error(fault) => (TaskStage::Error, Some(fault.clone())),
         };
         Self {
             name: task.name.clone(),
@@ -170,10 +170,10 @@ impl Draft {
                 .ok_or_else(|| missing("TaskInfo.descriptionId", "a text"))?,
             entity: self.entity,
             state: match state {
-                Stage::Queued => TaskState::Queued,
-                Stage::Running => TaskState::Running,
-                Stage::Success => TaskState::Success,
-                Stage::Error => TaskState::Error(self.error.unwrap_or_else(|| Fault {
+                TaskStage::Queued => TaskState::Queued,
+                TaskStage::Running => TaskState::Running,
+                TaskStage::Success => TaskState::Success,
+                TaskStage::Error => TaskState::Error(self.error.unwrap_or_else(|| Fault {
                     kind: FaultKind::Other("without a type".to_owned()),
                     said: "the task failed and does not say why".to_owned(),
                 })),
@@ -187,12 +187,12 @@ impl Draft {
     }
 }
 
-fn stage(text: &str) -> Option<Stage> {
+fn stage(text: &str) -> Option<TaskStage> {
     match text {
-        "queued" => Some(Stage::Queued),
-        "running" => Some(Stage::Running),
-        "success" => Some(Stage::Success),
-        "error" => Some(Stage::Error),
+        "queued" => Some(TaskStage::Queued),
+        "running" => Some(TaskStage::Running),
+        "success" => Some(TaskStage::Success),
+        "error" => Some(TaskStage::Error),
         _ => None,
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn config(trust: &Trust, ca: Option<&[u8]>) -> Result<ClientConfig, C
         Trust::Nothing => {
             return Ok(builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+                .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
                 .with_no_client_auth());
         }
         Trust::SystemRoots => system_roots(),
@@ -85,9 +85,9 @@ fn add_ca(roots: &mut RootCertStore, path: &Path, content: &[u8]) -> Result<(), 
 
 /// Believes every certificate. Signatures are still verified, which costs nothing and keeps the handshake sound.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

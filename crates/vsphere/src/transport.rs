@@ -203,7 +203,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// Sends `answer`, raw bytes of HTTP, in reply to each request. It serves one connection after the other.
-    struct Server {
+    struct FakeServer {
         transport: Transport,
         connections: Arc<AtomicUsize>,
         /// One message for each connection that the client closed.
@@ -211,7 +211,7 @@ mod tests {
         _serves: JoinSet<()>,
     }
 
-    impl Server {
+    impl FakeServer {
         async fn answering(answer: &'static [u8], then_closes: bool) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -276,7 +276,7 @@ mod tests {
 
     #[tokio::test]
     async fn polls_reuse_their_connection() {
-        let server = Server::answering(WHOLE, false).await;
+        let server = FakeServer::answering(WHOLE, false).await;
         for _ in 0..3 {
             assert_eq!(server.ask().await.unwrap().body, b"<answer/>");
         }
@@ -285,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn connection_closed_between_polls_is_replaced() {
-        let server = Server::answering(WHOLE, true).await;
+        let server = FakeServer::answering(WHOLE, true).await;
         for asked in 1..=3 {
             assert_eq!(server.ask().await.unwrap().body, b"<answer/>");
             assert_eq!(server.connections(), asked);
@@ -295,7 +295,7 @@ mod tests {
     #[tokio::test]
     async fn connection_of_a_cut_answer_is_not_reused() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n<answer/>";
-        let server = Server::answering(answer, true).await;
+        let server = FakeServer::answering(answer, true).await;
         for asked in 1..=2 {
             let error = server.ask().await.err().unwrap();
             assert!(matches!(error, TransportError::Connection(_)), "{error}");
@@ -305,7 +305,7 @@ mod tests {
 
     #[tokio::test]
     async fn request_that_may_have_arrived_is_not_repeated() {
-        let server = Server::answering(b"", true).await;
+        let server = FakeServer::answering(b"", true).await;
         let error = server.ask().await.err().unwrap();
         assert!(matches!(error, TransportError::Connection(_)), "{error}");
         assert_eq!(server.connections(), 1);
@@ -313,7 +313,7 @@ mod tests {
 
     #[tokio::test]
     async fn abandoned_poll_closes_its_connection() {
-        let mut server = Server::answering(b"", false).await;
+        let mut server = FakeServer::answering(b"", false).await;
         {
             let mut poll = pin!(server.ask());
             while server.connections() == 0 {
@@ -331,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn status_without_soap_is_an_error() {
         let answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
-        let server = Server::answering(answer, false).await;
+        let server = FakeServer::answering(answer, false).await;
         let error = server.ask().await.err().unwrap();
         assert!(matches!(error, TransportError::Status(503)), "{error}");
     }

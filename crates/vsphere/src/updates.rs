@@ -17,14 +17,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::feed::{Feed, Remains};
-use self::following::{Done, Following, Scope, Work};
+use self::feed::{SessionObjects, Subscription};
+use self::following::{RefreshDone, Scope, StreamWork, Tracker};
 use super::client::Vcenter;
 use super::error::Error;
 use super::property::UpdateSet;
 use super::session::Session;
 use super::settings::Settings;
-use super::update::{Roster, Update};
+use super::update::{VsphereUpdate, WatchSet};
 
 mod feed;
 mod following;
@@ -49,8 +49,8 @@ const HISTORY_PAUSE: Duration = Duration::from_secs(1);
 /// made in the session, and logs out, each within a few seconds.
 pub async fn run(
     vcenter: Vcenter,
-    roster: watch::Receiver<Roster>,
-    out: mpsc::Sender<Update>,
+    roster: watch::Receiver<WatchSet>,
+    out: mpsc::Sender<VsphereUpdate>,
     stop: CancellationToken,
 ) {
     let mut stream = Stream {
@@ -67,9 +67,9 @@ pub async fn run(
         stream.stood = false;
         let Err(end) = stream.follow().await;
         let (why, answered) = match end {
-            End::Stopped => break,
-            End::Broken(error) => (error.chain(), error.fault().is_some()),
-            End::Replaced => ("another call found the session gone".to_owned(), true),
+            StreamEnd::Stopped => break,
+            StreamEnd::Broken(error) => (error.chain(), error.fault().is_some()),
+            StreamEnd::Replaced => ("another call found the session gone".to_owned(), true),
         };
         if stream.stood {
             pauses = self::pauses(&stream.vcenter.settings);
@@ -86,7 +86,7 @@ pub async fn run(
             pause_ms = pause.as_millis(),
             "the vCenter stream is lost and will be rebuilt"
         );
-        if stream.tell(vec![Update::Lost { why }]).await.is_err()
+        if stream.tell(vec![VsphereUpdate::Lost { why }]).await.is_err()
             || stream.unless_stopped(sleep(pause)).await.is_err()
         {
             break;
@@ -108,7 +108,7 @@ fn pauses(settings: &Settings) -> ExponentialBackoff {
 }
 
 /// Why following ended.
-enum End {
+enum StreamEnd {
     /// We were told to, or nobody listens.
     Stopped,
     /// A call failed: nothing of the feed can be relied on.
@@ -117,7 +117,7 @@ enum End {
     Replaced,
 }
 
-impl From<Error> for End {
+impl From<Error> for StreamEnd {
     fn from(error: Error) -> Self {
         Self::Broken(error)
     }
@@ -125,26 +125,26 @@ impl From<Error> for End {
 
 struct Stream {
     vcenter: Vcenter,
-    roster: watch::Receiver<Roster>,
-    out: mpsc::Sender<Update>,
+    roster: watch::Receiver<WatchSet>,
+    out: mpsc::Sender<VsphereUpdate>,
     stop: CancellationToken,
     /// What the last feed made, to be destroyed before the next is built.
-    remains: Option<Remains>,
+    remains: Option<SessionObjects>,
     /// Whether this feed has told a complete set.
     stood: bool,
 }
 
 impl Stream {
     /// Builds a feed and follows it to its end.
-    async fn follow(&mut self) -> Result<Infallible, End> {
+    async fn follow(&mut self) -> Result<Infallible, StreamEnd> {
         // Clearing comes first: in a dead session it finds that out.
         self.clear().await;
         let session = self.unless_stopped(self.vcenter.sessions.get()).await??;
         let mut sessions = self.vcenter.sessions.watch();
-        let remains = Remains::new(&self.vcenter, &session);
-        let feed = self.unless_stopped(Feed::build(&remains)).await;
+        let remains = SessionObjects::new(&self.vcenter, &session);
+        let feed = self.unless_stopped(Subscription::build(&remains)).await;
         self.remains = Some(remains);
-        let mut following = Following::new(Arc::new(feed??));
+        let mut following = Tracker::new(Arc::new(feed??));
         let roster = self.roster.borrow_and_update().clone();
         let first = following.job(roster, Scope::Lookups);
         let done = self.unless_stopped(first.perform()).await??;
@@ -154,9 +154,9 @@ impl Stream {
         let mut tick = interval_at(Instant::now() + reread, reread);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut poll = following.poll();
-        let mut history: Option<Work<Option<UpdateSet>>> = None;
+        let mut history: Option<StreamWork<Option<UpdateSet>>> = None;
         let mut history_due = Instant::now() + HISTORY_PAUSE;
-        let mut work: Option<Work<Done>> = None;
+        let mut work: Option<StreamWork<RefreshDone>> = None;
         let mut roster_lives = true;
         // They stand for as long as the feed does: to register them anew for each set would hold that set up.
         let (stop, out) = (self.stop.clone(), self.out.clone());
@@ -169,8 +169,8 @@ impl Stream {
             }
             tokio::select! {
                 biased;
-                () = &mut stopped => return Err(End::Stopped),
-                () = &mut unheard => return Err(End::Stopped),
+                () = &mut stopped => return Err(StreamEnd::Stopped),
+                () = &mut unheard => return Err(StreamEnd::Stopped),
                 set = &mut poll => {
                     let updates = following.set(set?, &mut self.stood)?;
                     self.tell(updates).await?;
@@ -201,7 +201,7 @@ impl Stream {
                     };
                     self.tell(updates).await?;
                 }
-                () = replaced(&mut sessions, &session) => return Err(End::Replaced),
+                () = replaced(&mut sessions, &session) => return Err(StreamEnd::Replaced),
                 // Before the roster, which may change all the time: a re-read takes its changes along.
                 _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
                 changed = self.roster.changed(), if idle && roster_lives => {
@@ -221,23 +221,23 @@ impl Stream {
         }
     }
 
-    fn begin(&mut self, following: &mut Following, scope: Scope) -> Work<Done> {
+    fn begin(&mut self, following: &mut Tracker, scope: Scope) -> StreamWork<RefreshDone> {
         let roster = self.roster.borrow_and_update().clone();
         Box::pin(following.job(roster, scope).perform())
     }
 
-    async fn tell(&self, updates: Vec<Update>) -> Result<(), End> {
+    async fn tell(&self, updates: Vec<VsphereUpdate>) -> Result<(), StreamEnd> {
         let is_news = !updates.is_empty();
         for update in updates {
             let update = match self.out.try_send(update) {
                 Ok(()) => continue,
-                Err(TrySendError::Closed(_)) => return Err(End::Stopped),
+                Err(TrySendError::Closed(_)) => return Err(StreamEnd::Stopped),
                 Err(TrySendError::Full(update)) => update,
             };
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Err(End::Stopped),
-                sent = self.out.send(update) => sent.map_err(|_| End::Stopped)?,
+                () = self.stop.cancelled() => return Err(StreamEnd::Stopped),
+                sent = self.out.send(update) => sent.map_err(|_| StreamEnd::Stopped)?,
             }
         }
         if is_news {
@@ -248,14 +248,14 @@ impl Stream {
     }
 
     /// Does `work`, unless it is time to stop; then `work` has a moment to end by itself.
-    async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, End> {
+    async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, StreamEnd> {
         let mut work = pin!(work);
         tokio::select! {
             biased;
             () = self.stop.cancelled() => {
                 let ended = timeout(GRACE, work).await.is_ok();
                 tracing::debug!(ended, "stopped while a call was under way");
-                Err(End::Stopped)
+                Err(StreamEnd::Stopped)
             }
             result = &mut work => Ok(result),
         }
@@ -286,7 +286,7 @@ async fn until(time: Option<Instant>) {
 }
 
 /// The result of work that is under way. Without any it never ends.
-async fn finish<T>(work: &mut Option<Work<T>>) -> Result<T, Error> {
+async fn finish<T>(work: &mut Option<StreamWork<T>>) -> Result<T, Error> {
     match work {
         Some(work) => work.await,
         None => std::future::pending().await,

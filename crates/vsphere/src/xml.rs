@@ -31,7 +31,7 @@ const XSI: &str = "http://www.w3.org/2001/XMLSchema-instance";
 
 /// The namespace of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Space {
+pub(crate) enum KnownNamespace {
     /// `urn:vim25`.
     Vim,
     /// The SOAP envelope.
@@ -43,10 +43,10 @@ pub(crate) enum Space {
 /// One element: its name, the two attributes that carry meaning, and either text or children.
 pub(crate) struct Element<'t> {
     name: Cow<'t, str>,
-    space: Space,
+    space: KnownNamespace,
     types: Option<Box<Types<'t>>>,
     content: Content<'t>,
-    breach: Option<Breach>,
+    breach: Option<LimitBreach>,
     size: usize,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Shape {
 
 /// Which limit was exceeded within an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Breach {
+pub enum LimitBreach {
     /// Levels of nesting.
     Depth,
     /// Elements of the document.
@@ -130,10 +130,10 @@ pub enum XmlError {
     },
     /// It exceeds one of the limits.
     #[error("it has {0}")]
-    Beyond(Breach),
+    Beyond(LimitBreach),
 }
 
-impl Breach {
+impl LimitBreach {
     fn limit(self) -> usize {
         match self {
             Self::Depth => MAX_DEPTH,
@@ -154,7 +154,7 @@ impl Breach {
     }
 }
 
-impl std::fmt::Display for Breach {
+impl std::fmt::Display for LimitBreach {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = match self {
             Self::Depth => "levels of nesting",
@@ -186,7 +186,7 @@ pub(crate) fn parse(bytes: &[u8], shape: Shape) -> Result<Element<'_>, XmlError>
 
 impl<'t> Element<'t> {
     /// The namespace of its name.
-    pub(crate) fn space(&self) -> Space {
+    pub(crate) fn space(&self) -> KnownNamespace {
         self.space
     }
 
@@ -196,7 +196,7 @@ impl<'t> Element<'t> {
     }
 
     /// The limit that was exceeded within it: a part of it was dropped, so that its value is not known.
-    pub(crate) fn breach(&self) -> Option<Breach> {
+    pub(crate) fn breach(&self) -> Option<LimitBreach> {
         self.breach
     }
 
@@ -235,7 +235,7 @@ impl<'t> Element<'t> {
     /// All children of that name in vSphere's namespace, in order.
     pub(crate) fn children_named(&self, name: &str) -> impl Iterator<Item = &Self> {
         self.children()
-            .filter(move |child| child.space == Space::Vim && child.name == name)
+            .filter(move |child| child.space == KnownNamespace::Vim && child.name == name)
     }
 
     /// The first child of that name in vSphere's namespace.
@@ -263,7 +263,7 @@ impl<'t> Element<'t> {
         } else {
             text.to_mut().push_str(&more);
         }
-        Breach::Text.unless(text.len())
+        LimitBreach::Text.unless(text.len())
     }
 
     fn push(&mut self, child: Self) {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
 
-use super::view::{Leadership, Step};
-use crate::actor::tell::Told;
+use super::view::{EpisodeStep, PageLeadership};
+use crate::actor::tell::NodeEvent;
 use crate::ids::{EpisodeId, HostRef, NodeName};
 use crate::maintenance::observed::HostState;
-use crate::status::{HostKind, NodeStatuses, Span, StatusBoard};
+use crate::status::{HostKind, NodeStatuses, StatusBoard, StatusSpan};
 
 /// How many steps of one episode are kept, the latest: what a person reads, not a log.
 const STEPS: usize = 40;
@@ -18,33 +18,33 @@ const HOST_CHANGES: usize = 16;
 
 /// Everything that is known.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct PageState {
     /// Why vCenter is not heard.
     pub(super) vcenter: Option<String>,
     /// Why Kubernetes is not heard.
     pub(super) kubernetes: Option<String>,
-    pub(super) leadership: Leadership,
+    pub(super) leadership: PageLeadership,
     pub(super) board: StatusBoard,
-    steps: BTreeMap<NodeName, (EpisodeId, VecDeque<Step>)>,
-    pub(super) hosts: BTreeMap<HostRef, OfHost>,
+    steps: BTreeMap<NodeName, (EpisodeId, VecDeque<EpisodeStep>)>,
+    pub(super) hosts: BTreeMap<HostRef, HostEntry>,
 }
 
 /// What is known of one host.
 #[derive(Debug)]
-pub(super) struct OfHost {
+pub(super) struct HostEntry {
     pub(super) name: String,
     pub(super) state: HostState,
     /// Its states, each with the time from which it was seen.
     pub(super) past: VecDeque<(Timestamp, HostKind)>,
 }
 
-impl Default for Known {
+impl Default for PageState {
     fn default() -> Self {
         let unheard = |who: &str| Some(format!("{who} has not told its complete set yet"));
         Self {
             vcenter: unheard("vCenter"),
             kubernetes: unheard("Kubernetes"),
-            leadership: Leadership::Leads,
+            leadership: PageLeadership::Leads,
             board: StatusBoard::default(),
             steps: BTreeMap::new(),
             hosts: BTreeMap::new(),
@@ -59,10 +59,10 @@ pub(super) fn set<T: PartialEq>(place: &mut T, value: T) -> bool {
     is_changed
 }
 
-impl Known {
+impl PageState {
     /// Whether this replica acts, and so follows vCenter.
     pub(super) fn leads(&self) -> bool {
-        self.leadership == Leadership::Leads
+        self.leadership == PageLeadership::Leads
     }
 
     /// Takes how nodes stand; gives whether that shows.
@@ -84,7 +84,7 @@ impl Known {
         for (moref, (name, state)) in &hosts {
             self.hosts.entry(moref.clone()).or_insert_with(|| {
                 is_changed = true;
-                OfHost {
+                HostEntry {
                     name: name.clone(),
                     state: state.clone(),
                     past: VecDeque::new(),
@@ -119,9 +119,9 @@ impl Known {
     }
 
     /// Takes what an actor tells of its node; gives whether that shows.
-    pub(super) fn told(&mut self, node: &NodeName, told: Told<'_>, now: Timestamp) -> bool {
+    pub(super) fn told(&mut self, node: &NodeName, told: NodeEvent<'_>, now: Timestamp) -> bool {
         match told {
-            Told::Recorded {
+            NodeEvent::Recorded {
                 before,
                 transition,
                 wrote: (_, at),
@@ -133,15 +133,15 @@ impl Known {
                 self.step(node, at, transition.words(before));
                 true
             }
-            Told::NotRecorded { transition, said, .. } => {
+            NodeEvent::NotRecorded { transition, said, .. } => {
                 let phase = transition.record.phase_name();
                 self.step(node, now, format!("could not record {phase} on the Node: {said}"))
             }
-            Told::Asks { effect, .. } => {
+            NodeEvent::Asks { effect, .. } => {
                 let kind = effect.kind();
                 !kind.is_routine() && self.step(node, now, format!("asks to {}", kind.words()))
             }
-            Told::Waits { on, .. } => {
+            NodeEvent::Waits { on, .. } => {
                 self.board.waits(node, on, now);
                 let entry = self.board.nodes.get(node);
                 let latest = entry.and_then(|entry| entry.ending(&entry.latest.as_ref()?.episode.id));
@@ -154,7 +154,7 @@ impl Known {
     }
 
     /// The steps of the episode `id`, the newest first.
-    pub(super) fn steps(&self, node: &NodeName, id: &EpisodeId) -> Vec<Step> {
+    pub(super) fn steps(&self, node: &NodeName, id: &EpisodeId) -> Vec<EpisodeStep> {
         let steps = self.steps.get(node).filter(|(of, _)| of == id);
         steps.map_or_else(Vec::new, |(_, steps)| steps.iter().rev().cloned().collect())
     }
@@ -176,17 +176,17 @@ impl Known {
         if steps.len() == STEPS {
             steps.pop_front();
         }
-        steps.push_back(Step { at, text });
+        steps.push_back(EpisodeStep { at, text });
         true
     }
 }
 
-impl OfHost {
+impl HostEntry {
     /// Its states over time.
-    pub(super) fn spans(&self) -> impl Iterator<Item = Span<HostKind>> {
+    pub(super) fn spans(&self) -> impl Iterator<Item = StatusSpan<HostKind>> {
         let ends = self.past.iter().skip(1).map(|(at, _)| Some(*at)).chain([None]);
         let spans = self.past.iter().zip(ends);
-        spans.map(|((from, kind), to)| Span {
+        spans.map(|((from, kind), to)| StatusSpan {
             kind: *kind,
             from: *from,
             to,

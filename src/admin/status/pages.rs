@@ -3,8 +3,8 @@
 use askama::Template;
 use jiff::Timestamp;
 
-use super::picture::{self, BAR_HEIGHT, Picture};
-use super::view::{EpisodePage, Frame, Leadership, NodePage, Overview, Span, State};
+use super::picture::{self, BAR_HEIGHT, TimelinePicture};
+use super::view::{EpisodePage, Frame, NodePage, Overview, PageLeadership, ShownState, TimelineSpan};
 use super::words;
 use crate::status::{HostKind, PhaseKind};
 
@@ -22,7 +22,7 @@ struct OverviewHtml<'a> {
     root: &'static str,
     json: &'static str,
     page: &'a Overview,
-    picture: Picture,
+    picture: TimelinePicture,
     period: String,
 }
 
@@ -42,7 +42,7 @@ struct EpisodeHtml<'a> {
     root: &'static str,
     json: String,
     page: &'a EpisodePage,
-    picture: Picture,
+    picture: TimelinePicture,
     period: String,
 }
 
@@ -108,13 +108,13 @@ fn segment(name: &str) -> String {
 }
 
 /// A moment, as the templates write it.
-struct Moment {
+struct ShownTime {
     machine: String,
     hour: String,
     ago: String,
 }
 
-impl Moment {
+impl ShownTime {
     fn of(at: &Timestamp, frame: &Frame) -> Self {
         Self {
             machine: format!("{at:.3}"),
@@ -125,7 +125,7 @@ impl Moment {
 }
 
 /// How long a phase of `page` took, or has taken so far.
-fn took(span: &Span, page: &EpisodePage) -> String {
+fn took(span: &TimelineSpan, page: &EpisodePage) -> String {
     let until = span.to.or(page.row.ended_at).unwrap_or(page.frame.now);
     words::length(until.duration_since(span.from))
 }

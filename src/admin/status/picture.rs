@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::view::{Span, State, Timeline};
+use super::view::{ShownState, Timeline, TimelineSpan};
 use super::words;
 
 /// The height of a row: its name, its bar, and the space between.
@@ -34,29 +34,29 @@ const NAME_CHARS: usize = 48;
 
 /// A picture, ready to be written as SVG.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Picture {
+pub(super) struct TimelinePicture {
     pub(super) height: usize,
     /// Where the rows end.
     pub(super) floor: usize,
-    pub(super) rows: Vec<Row>,
-    pub(super) marks: Vec<Mark>,
+    pub(super) rows: Vec<PictureRow>,
+    pub(super) marks: Vec<PictureMark>,
     /// The states that are in it.
-    pub(super) legend: Vec<State>,
+    pub(super) legend: Vec<ShownState>,
 }
 
 /// One row.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Row {
+pub(super) struct PictureRow {
     pub(super) name: String,
     pub(super) name_y: usize,
     pub(super) y: usize,
-    pub(super) bars: Vec<Bar>,
+    pub(super) bars: Vec<PictureBar>,
 }
 
 /// One span.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Bar {
-    pub(super) state: State,
+pub(super) struct PictureBar {
+    pub(super) state: ShownState,
     /// In percent, as `width`.
     pub(super) x: String,
     pub(super) width: String,
@@ -66,7 +66,7 @@ pub(super) struct Bar {
 
 /// One mark of the axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct PictureMark {
     /// In percent.
     pub(super) x: String,
     pub(super) text: String,
@@ -75,15 +75,15 @@ pub(super) struct Mark {
 }
 
 /// Draws `timeline`.
-pub(super) fn draw(timeline: &Timeline) -> Picture {
-    let mut legend: Vec<State> = Vec::new();
+pub(super) fn draw(timeline: &Timeline) -> TimelinePicture {
+    let mut legend: Vec<ShownState> = Vec::new();
     let mut rows = Vec::new();
     for (index, row) in timeline.rows.iter().enumerate() {
         let top = index * ROW;
         let bars = row.spans.iter().filter_map(|span| bar(span, timeline));
-        let bars: Vec<Bar> = bars.collect();
+        let bars: Vec<PictureBar> = bars.collect();
         legend.extend(bars.iter().map(|bar| bar.state));
-        rows.push(Row {
+        rows.push(PictureRow {
             name: short(&row.name),
             name_y: top + NAME,
             y: top + BAR,
@@ -91,13 +91,13 @@ pub(super) fn draw(timeline: &Timeline) -> Picture {
         });
     }
     let floor = rows.len() * ROW;
-    let in_picture = |state: &State| legend.contains(state);
-    Picture {
+    let in_picture = |state: &ShownState| legend.contains(state);
+    TimelinePicture {
         height: floor + AXIS,
         floor,
         rows,
         marks: marks(timeline.from, timeline.to),
-        legend: State::all().filter(in_picture).collect(),
+        legend: ShownState::all().filter(in_picture).collect(),
     }
 }
 
@@ -109,7 +109,7 @@ fn short(name: &str) -> String {
 }
 
 /// The part of a span that lies in the picture, if any does.
-fn bar(span: &Span, timeline: &Timeline) -> Option<Bar> {
+fn bar(span: &TimelineSpan, timeline: &Timeline) -> Option<PictureBar> {
     let to = span.to.unwrap_or(timeline.to);
     if to < timeline.from || span.from > timeline.to {
         return None;
@@ -122,7 +122,7 @@ fn bar(span: &Span, timeline: &Timeline) -> Option<Bar> {
         None => format!("{}, {took} so far", span.label),
     };
     let x = from.min(100.0 - width);
-    Some(Bar {
+    Some(PictureBar {
         state: span.state,
         x: percent(x),
         width: percent(width),
@@ -145,7 +145,7 @@ fn percent(share: f64) -> String {
 }
 
 /// Marks at round hours, as many as there is room for.
-fn marks(from: Timestamp, to: Timestamp) -> Vec<Mark> {
+fn marks(from: Timestamp, to: Timestamp) -> Vec<PictureMark> {
     let length = to.duration_since(from).as_secs().max(1);
     let fits = |step: &&i64| length / **step < MARKS;
     let step = STEPS.iter().find(fits).copied().unwrap_or(604_800);
@@ -168,7 +168,7 @@ fn marks(from: Timestamp, to: Timestamp) -> Vec<Mark> {
             } else {
                 "middle"
             };
-            Mark {
+            PictureMark {
                 x: percent(x),
                 text: at.strftime(shown).to_string(),
                 anchor,

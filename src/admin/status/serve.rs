@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{Status, pages};
+use super::{StatusPage, pages};
 use crate::ids::NodeName;
 
 /// How many pages are told of changes at once: a hundred, and room for those that are being closed. Any other is told to
@@ -71,17 +71,17 @@ const HEADERS: [(HeaderName, &str); 7] = [
 
 #[derive(Clone)]
 struct Served {
-    status: Arc<Status>,
+    status: Arc<StatusPage>,
     listeners: Arc<Semaphore>,
 }
 
 /// All that is served.
-pub(super) fn router(status: Arc<Status>) -> Router {
+pub(super) fn router(status: Arc<StatusPage>) -> Router {
     router_with(status, Arc::new(Semaphore::new(RENDERS)))
 }
 
 /// The same, with as many renders at once as `renders` has permits.
-pub(super) fn router_with(status: Arc<Status>, renders: Arc<Semaphore>) -> Router {
+pub(super) fn router_with(status: Arc<StatusPage>, renders: Arc<Semaphore>) -> Router {
     let served = Served {
         status,
         listeners: Arc::new(Semaphore::new(LISTENERS)),
@@ -176,7 +176,7 @@ async fn events(State(served): State<Served>) -> Response {
         let wait = [(header::RETRY_AFTER, "60")];
         return (StatusCode::SERVICE_UNAVAILABLE, wait, refusal).into_response();
     };
-    let listener = Listener {
+    let listener = PageListener {
         changes: served.status.changes.subscribe(),
         until: Instant::now() + LISTENING_MAX,
         told: None,
@@ -191,7 +191,7 @@ async fn events(State(served): State<Served>) -> Response {
 }
 
 /// One page that is told of changes.
-struct Listener {
+struct PageListener {
     changes: watch::Receiver<u64>,
     until: Instant,
     /// When it was told something last.
@@ -199,7 +199,7 @@ struct Listener {
     _place: OwnedSemaphorePermit,
 }
 
-impl Listener {
+impl PageListener {
     /// The next event; `None` when it has listened for long enough.
     async fn next(&mut self) -> Option<Event> {
         let event = match self.told {

@@ -10,14 +10,16 @@ use futures::StreamExt as _;
 use jiff::SignedDuration;
 use tower::ServiceExt as _;
 
-use super::view::{Span, State, Timeline, TimelineRow};
+use super::view::{ShownState, Timeline, TimelineRow, TimelineSpan};
 use super::*;
 use crate::ids::{NodeUid, TaskRef, VmRef};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{Cordon, Detection, Ended, Episode, HostMark, Phase, Record, Trigger};
+use crate::maintenance::episode::{
+    CordonOwner, Detection, Episode, EpisodeResult, HostIdentity, Phase, Record, Trigger,
+};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, DrainReport, Limit, NodeSeen, Observed, Pictures, PodLeft, PodLeftBecause,
-    PowerSeen, Sight, VmFacts, VmSeen, Wishes,
+    Admission, BoundVm, CordonedBy, DrainReport, NodeOverrides, NodeSnapshot, Observed, ObservedNode,
+    ObservedPower, ObservedVm, PendingEviction, PendingReason, SlotLimit, SnapshotBatch,
 };
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::PhaseKind;
@@ -32,12 +34,12 @@ fn clock() -> Timestamp {
     at(100)
 }
 
-fn status() -> Arc<Status> {
+fn status() -> Arc<StatusPage> {
     let about = About {
         is_dry_run: false,
         links: Links::default(),
     };
-    let status = Status::new(about, None, clock);
+    let status = StatusPage::new(about, None, clock);
     status.vcenter(Ok(()));
     status.kubernetes(Ok(()));
     Arc::new(status)
@@ -52,38 +54,38 @@ fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
         request: None,
         stray_of: None,
     };
-    let host = HostMark {
+    let host = HostIdentity {
         moref: Some(HostRef::new("host-1")),
         name: host.into(),
     };
     Episode {
-        cordon: Cordon::Ours,
+        cordon: CordonOwner::Ours,
         since,
         ..Episode::new(NodeUid::new(node), trigger, host, phase, at(1))
     }
 }
 
-fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
+fn sight(node: &str, host: &str, record: Record, left: Vec<PendingEviction>) -> NodeSnapshot {
     let entering = HostState::Entering {
         task: TaskRef::new("task-1"),
         clicked_at: at(0),
         user: None,
         detection: Detection::Pushed,
     };
-    let vm = VmFacts {
-        power: PowerSeen::On,
+    let vm = ObservedVm {
+        power: ObservedPower::On,
         on: Some(HostRef::new("host-1")),
         on_name: host.to_owned(),
         host: entering,
-        ..VmFacts::unread(VmRef::new("vm-1"))
+        ..ObservedVm::unread(VmRef::new("vm-1"))
     };
-    let node = NodeSeen {
+    let node = ObservedNode {
         uid: NodeUid::new(node),
         resource_version: 1,
         unschedulable: true,
         cordoned_by: CordonedBy::Haulout,
         keep_cordoned: false,
-        wishes: Wishes::default(),
+        wishes: NodeOverrides::default(),
         ready: true,
         heartbeat: None,
         boot_id: None,
@@ -99,24 +101,24 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PodLeft>) -> Sight {
         left,
         backoff: EvictionBackoff::default(),
     };
-    Sight {
+    NodeSnapshot {
         record,
         seen: Observed {
             drain: Some(report),
-            ..Observed::of(Some(node), VmSeen::Found(vm), Now::at(at(0), 0))
+            ..Observed::of(Some(node), BoundVm::Found(vm), Now::at(at(0), 0))
         },
     }
 }
 
-fn draining(node: &str, host: &str, left: Vec<PodLeft>) -> Sight {
+fn draining(node: &str, host: &str, left: Vec<PendingEviction>) -> NodeSnapshot {
     let episode = episode(node, host, Phase::Draining, at(1));
     sight(node, host, Record::Episode(Arc::new(episode)), left)
 }
 
-fn held() -> PodLeft {
-    PodLeft {
+fn held() -> PendingEviction {
+    PendingEviction {
         name: format!("ml/{NASTY}"),
-        why: PodLeftBecause::Budget {
+        why: PendingReason::Budget {
             names: vec!["<i>budget".to_owned()],
             said: "The disruption budget <i>budget needs 1 & has 1".to_owned(),
         },
@@ -124,7 +126,7 @@ fn held() -> PodLeft {
 }
 
 /// A node of this name on a host of a nasty one, held by a budget of a nasty one.
-fn show(status: &Arc<Status>, node: &str) {
+fn show(status: &Arc<StatusPage>, node: &str) {
     let name = NodeName::new(node);
     let sights = BTreeMap::from([(name.clone(), draining(node, NASTY, vec![held()]))]);
     let entering = HostState::Entering {
@@ -134,11 +136,14 @@ fn show(status: &Arc<Status>, node: &str) {
         detection: Detection::Pushed,
     };
     let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
-    status.show(&NodeStatuses::of(&Pictures::all(sights.clone())), BTreeMap::new());
+    status.show(
+        &NodeStatuses::of(&SnapshotBatch::all(sights.clone())),
+        BTreeMap::new(),
+    );
     status.show_hosts(hosts);
     let on = WaitingOn::Pods(vec![held()]);
     let record = &sights[&name].record;
-    let waits = Told::Waits {
+    let waits = NodeEvent::Waits {
         node: None,
         record,
         on: &on,
@@ -147,7 +152,7 @@ fn show(status: &Arc<Status>, node: &str) {
 }
 
 async fn ask(
-    status: &Arc<Status>,
+    status: &Arc<StatusPage>,
     method: Method,
     path: &str,
 ) -> (StatusCode, axum::http::HeaderMap, String) {
@@ -161,7 +166,7 @@ async fn ask(
 }
 
 /// The paths of all pages of a node.
-fn pages_of(status: &Arc<Status>, node: &str) -> [String; 3] {
+fn pages_of(status: &Arc<StatusPage>, node: &str) -> [String; 3] {
     let overview = status.overview();
     let id = overview.episodes[0].id.clone();
     [
@@ -267,7 +272,7 @@ async fn banners_say_what_the_reader_has_to_know_first() {
     let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
     assert!(html.contains("vCenter is not heard"));
     assert!(html.contains("connection &#60;refused&#62;"));
-    status.leadership(Leadership::StandsBy {
+    status.leadership(PageLeadership::StandsBy {
         leader: Some("haulout-b".to_owned()),
     });
     let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
@@ -280,7 +285,7 @@ async fn banners_say_what_the_reader_has_to_know_first() {
         is_dry_run: true,
         links: Links::default(),
     };
-    let dry = Arc::new(Status::new(about, None, clock));
+    let dry = Arc::new(StatusPage::new(about, None, clock));
     let (_, _, html) = ask(&dry, Method::GET, "/").await;
     assert!(html.contains("Dry run."));
     assert!(html.contains("vCenter has not told its complete set yet"));
@@ -403,11 +408,14 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
         &name,
         &before,
         Record::InService,
-        Some(Ended::Succeeded),
+        Some(EpisodeResult::Succeeded),
         50,
     );
     let sights = BTreeMap::from([(name, sight("gpu1", "esx1", Record::InService, Vec::new()))]);
-    status.show(&NodeStatuses::of(&Pictures::all(sights.clone())), BTreeMap::new());
+    status.show(
+        &NodeStatuses::of(&SnapshotBatch::all(sights.clone())),
+        BTreeMap::new(),
+    );
 
     let page = status.episode(&id).unwrap();
     let seen: Vec<_> = page
@@ -433,11 +441,11 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
 }
 
 fn record_change(
-    status: &Arc<Status>,
+    status: &Arc<StatusPage>,
     name: &NodeName,
     before: &Record,
     record: Record,
-    ended: Option<Ended>,
+    ended: Option<EpisodeResult>,
     seconds: i64,
 ) {
     let transition = Transition {
@@ -446,7 +454,7 @@ fn record_change(
         ended,
         fulfilled: None,
     };
-    let told = Told::Recorded {
+    let told = NodeEvent::Recorded {
         node: None,
         before,
         transition: &transition,
@@ -464,12 +472,12 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         let mut sight = sight(node, "esx1", Record::Episode(Arc::new(episode)), Vec::new());
         sight.seen.admission = Admission::Behind {
             ahead: vec![NodeName::new("gpu9")],
-            limit: Limit::ConcurrentDrains(1),
+            limit: SlotLimit::ConcurrentDrains(1),
         };
         (NodeName::new(node), sight)
     };
     status.show(
-        &NodeStatuses::of(&Pictures::all(BTreeMap::from([
+        &NodeStatuses::of(&SnapshotBatch::all(BTreeMap::from([
             queued("gpu1", 30),
             queued("gpu2", 20),
         ]))),
@@ -493,7 +501,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
 #[test]
 fn thousands_of_nodes_make_a_page_of_bounded_size_and_those_in_maintenance_are_on_it() {
     let status = status();
-    let mut sights: BTreeMap<NodeName, Sight> = (0..3000)
+    let mut sights: BTreeMap<NodeName, NodeSnapshot> = (0..3000)
         .map(|index| {
             let name = format!("gpu{index:04}");
             let sight = sight(&name, "esx1", Record::InService, Vec::new());
@@ -501,7 +509,10 @@ fn thousands_of_nodes_make_a_page_of_bounded_size_and_those_in_maintenance_are_o
         })
         .collect();
     sights.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
-    status.show(&NodeStatuses::of(&Pictures::all(sights.clone())), BTreeMap::new());
+    status.show(
+        &NodeStatuses::of(&SnapshotBatch::all(sights.clone())),
+        BTreeMap::new(),
+    );
     let overview = status.overview();
     assert_eq!((overview.nodes.len(), overview.more_nodes), (200, 2801));
     assert_eq!(overview.nodes[0].name, "zz");
@@ -514,8 +525,8 @@ fn thousands_of_nodes_make_a_page_of_bounded_size_and_those_in_maintenance_are_o
 
 #[test]
 fn a_span_lies_where_its_times_say() {
-    let span = |from: i64, to: Option<i64>| Span {
-        state: State::Phase(PhaseKind::Draining),
+    let span = |from: i64, to: Option<i64>| TimelineSpan {
+        state: ShownState::Phase(PhaseKind::Draining),
         label: "Draining".to_owned(),
         from: at(from),
         to: to.map(at),
@@ -549,7 +560,7 @@ fn a_span_lies_where_its_times_say() {
             ("99.50%", "0.50%", "Draining, 0 s so far"),
         ]
     );
-    assert_eq!(picture.legend, [State::Phase(PhaseKind::Draining)]);
+    assert_eq!(picture.legend, [ShownState::Phase(PhaseKind::Draining)]);
     assert_eq!(picture.rows[0].name.chars().count(), 49);
     assert_eq!(picture.height, picture.floor + 24);
     let marks: BTreeSet<_> = picture.marks.iter().map(|mark| mark.text.as_str()).collect();
@@ -572,7 +583,7 @@ fn the_axis_has_a_few_round_hours_however_long_the_timeline_is() {
 
 #[test]
 fn every_state_has_a_look_of_its_own_in_colour_and_hatching() {
-    for state in State::all() {
+    for state in ShownState::all() {
         let class = format!(".s-{}", state.name());
         assert!(pages::STYLE.contains(&class), "{class}");
     }

@@ -18,7 +18,7 @@ use crate::status::{self, PhaseKind};
 pub(super) use episode::episode;
 pub(super) use node::node;
 pub(super) use overview::overview;
-pub use state::State;
+pub use state::ShownState;
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -31,13 +31,13 @@ pub struct Frame {
     pub vcenter_silent: Option<String>,
     /// Why Kubernetes is not heard, if it is not.
     pub kubernetes_silent: Option<String>,
-    pub leadership: Leadership,
+    pub leadership: PageLeadership,
 }
 
 /// Which of several replicas acts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "role")]
-pub enum Leadership {
+pub enum PageLeadership {
     Leads,
     /// Another one; this one looks on.
     StandsBy {
@@ -51,7 +51,7 @@ pub enum Leadership {
 pub struct Overview {
     #[serde(flatten)]
     pub frame: Frame,
-    pub figures: Figures,
+    pub figures: OverviewFigures,
     /// The hosts of the clusters that carry nodes of ours; those that are not in service first.
     pub hosts: Vec<HostRow>,
     pub more_hosts: usize,
@@ -68,7 +68,7 @@ pub struct Overview {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Figures {
+pub struct OverviewFigures {
     pub nodes: usize,
     /// Those with an episode that is not queued.
     pub in_episode: usize,
@@ -83,7 +83,7 @@ pub struct Figures {
 #[serde(rename_all = "camelCase")]
 pub struct HostRow {
     pub name: String,
-    pub state: State,
+    pub state: ShownState,
     pub words: &'static str,
     /// Who clicked, where vCenter tells.
     pub by: Option<String>,
@@ -97,7 +97,7 @@ pub struct HostRow {
 #[serde(rename_all = "camelCase")]
 pub struct NodeRow {
     pub name: String,
-    pub state: State,
+    pub state: ShownState,
     pub phase: PhaseKind,
     pub since: Option<Timestamp>,
     pub host: Option<String>,
@@ -145,24 +145,24 @@ pub struct NodePage {
     pub frame: Frame,
     #[serde(flatten)]
     pub row: NodeRow,
-    pub facts: Vec<Fact>,
+    pub facts: Vec<LabelledFact>,
     /// The pods that are still to go; `None` while no drain has listed them.
-    pub pods: Option<Pods>,
+    pub pods: Option<PodRows>,
     /// What was done and waited for in the latest episode, as far as this process has seen; the newest first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<EpisodeStep>,
     pub episodes: Vec<EpisodeRow>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Fact {
+pub struct LabelledFact {
     pub name: &'static str,
     pub value: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pods {
+pub struct PodRows {
     /// Those that are listed, the ones that are held back first.
     pub left: Vec<PodRow>,
     pub more: usize,
@@ -177,7 +177,7 @@ pub struct PodRow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Step {
+pub struct EpisodeStep {
     pub at: Timestamp,
     pub text: String,
 }
@@ -193,15 +193,15 @@ pub struct EpisodePage {
     pub trace_id: String,
     /// The address of its trace, where the configuration tells how.
     pub trace_url: Option<String>,
-    pub facts: Vec<Fact>,
+    pub facts: Vec<LabelledFact>,
     pub waits_for: Option<Waits>,
-    pub phases: Vec<Span>,
+    pub phases: Vec<TimelineSpan>,
     /// Its phases, and what was waited for, over time.
     pub timeline: Timeline,
     /// The pods that are still to go; `None` while no drain has listed them.
-    pub pods: Option<Pods>,
+    pub pods: Option<PodRows>,
     /// What was done and waited for, as far as this process has seen; the newest first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<EpisodeStep>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -217,28 +217,28 @@ pub struct Timeline {
 pub struct TimelineRow {
     pub name: String,
     /// In order, and never two at once.
-    pub spans: Vec<Span>,
+    pub spans: Vec<TimelineSpan>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Span {
-    pub state: State,
+pub struct TimelineSpan {
+    pub state: ShownState,
     pub label: String,
     pub from: Timestamp,
     /// When it ended; `None` while it lasts.
     pub to: Option<Timestamp>,
 }
 
-impl Fact {
+impl LabelledFact {
     fn new(name: &'static str, value: impl Into<String>) -> Self {
         let value = value.into();
         Self { name, value }
     }
 }
 
-impl Span {
-    fn of(span: status::Span<impl Display>, state: State) -> Self {
+impl TimelineSpan {
+    fn of(span: status::StatusSpan<impl Display>, state: ShownState) -> Self {
         Self {
             state,
             label: span.kind.to_string(),

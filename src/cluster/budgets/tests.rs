@@ -74,7 +74,7 @@ fn two_budgets_on_one_pod_hold_it_for_ever() {
     );
     assert_eq!(
         held,
-        Some(Hold::Several(vec!["web".to_owned(), "all".to_owned()]))
+        Some(BudgetHold::Several(vec!["web".to_owned(), "all".to_owned()]))
     );
 }
 

@@ -13,16 +13,16 @@ use kube::core::Status;
 use tokio::time::Instant;
 
 use super::groups::Groups;
-use super::{Asked, DrainSettings, Evictable, Order, Report, Why};
-use crate::cluster::answer::{self, Posted, Refusal};
+use super::{DrainOrder, DrainSettings, Evictable, EvictionRequested, PodPendingReason, RoundReport};
+use crate::cluster::answer::{self, ApiRefusal, Posted};
 use crate::gate::Permit;
 
 /// What all evictions of one round share.
-pub(super) struct Round<'r> {
+pub(super) struct EvictionPass<'r> {
     pub(super) permit: &'r Permit,
     pub(super) client: &'r kube::Client,
     pub(super) settings: &'r DrainSettings,
-    pub(super) order: Order<'r>,
+    pub(super) order: DrainOrder<'r>,
     pub(super) begun: Instant,
     /// Until when evictions may begin.
     pub(super) ends: Instant,
@@ -30,9 +30,9 @@ pub(super) struct Round<'r> {
 
 /// How the answer to one eviction is read.
 #[derive(Debug, PartialEq, Eq)]
-struct Answer {
+struct EvictionReply {
     /// Why the pod is still there; `None` where the pod that was meant is gone.
-    why: Option<Why>,
+    why: Option<PodPendingReason>,
     /// When it may be asked for again, where the kube-apiserver says so.
     retry_at: Option<Instant>,
     /// The HTTP status, 0 where there was none.
@@ -41,10 +41,10 @@ struct Answer {
     asked: Instant,
 }
 
-impl Round<'_> {
+impl EvictionPass<'_> {
     /// Evicts `pods`, a bounded number at once, until all were asked or spoken for, the round ends, or the kube-apiserver
     /// is overloaded.
-    pub(super) async fn evict_all(&self, pods: Vec<Evictable>, report: &mut Report) {
+    pub(super) async fn evict_all(&self, pods: Vec<Evictable>, report: &mut RoundReport) {
         let mut groups = Groups::of(pods, self.order.in_turn);
         let mut flying = FuturesUnordered::new();
         loop {
@@ -61,19 +61,26 @@ impl Round<'_> {
             };
             let Some(answer) = answer else {
                 // The round is over for all that wait.
-                report.leave(groups.drop_all(), &Why::NotReached, None);
-                report.leave(vec![pod], &Why::NotReached, None);
+                report.leave(groups.drop_all(), &PodPendingReason::NotReached, None);
+                report.leave(vec![pod], &PodPendingReason::NotReached, None);
                 continue;
             };
             self.take(&mut groups, group, pod, answer, report);
         }
-        report.leave(groups.drop_all(), &Why::NotReached, None);
+        report.leave(groups.drop_all(), &PodPendingReason::NotReached, None);
     }
 
     /// Takes one answer into the report, and what follows from it for the pods that wait.
-    fn take(&self, groups: &mut Groups, group: usize, pod: Evictable, answer: Answer, report: &mut Report) {
+    fn take(
+        &self,
+        groups: &mut Groups,
+        group: usize,
+        pod: Evictable,
+        answer: EvictionReply,
+        report: &mut RoundReport,
+    ) {
         *report.answers.entry(answer.code).or_default() += 1;
-        report.asked.push(Asked {
+        report.asked.push(EvictionRequested {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
@@ -84,26 +91,28 @@ impl Round<'_> {
         });
         let retry_at = answer.retry_at;
         match &answer.why {
-            None | Some(Why::Evicted) => groups.accepted(group),
-            Some(why @ Why::Budget { .. }) => report.leave(groups.blocked(group), why, retry_at),
+            None | Some(PodPendingReason::Evicted) => groups.accepted(group),
+            Some(why @ PodPendingReason::Budget { .. }) => report.leave(groups.blocked(group), why, retry_at),
             // It is about the kube-apiserver and no pod, so all wait that long.
-            Some(Why::TooManyRequests) => report.leave(groups.drop_all(), &Why::NotReached, retry_at),
+            Some(PodPendingReason::TooManyRequests) => {
+                report.leave(groups.drop_all(), &PodPendingReason::NotReached, retry_at)
+            }
             Some(
-                Why::Terminating { .. }
-                | Why::ServerError { .. }
-                | Why::NamespaceTerminating
-                | Why::Forbidden { .. }
-                | Why::Unreachable { .. }
-                | Why::NotReached
-                | Why::Migrating { .. }
-                | Why::OwnPod
-                | Why::Deferred
-                | Why::Standing,
+                PodPendingReason::Terminating { .. }
+                | PodPendingReason::ServerError { .. }
+                | PodPendingReason::NamespaceTerminating
+                | PodPendingReason::Forbidden { .. }
+                | PodPendingReason::Unreachable { .. }
+                | PodPendingReason::NotReached
+                | PodPendingReason::Migrating { .. }
+                | PodPendingReason::OwnPod
+                | PodPendingReason::Deferred
+                | PodPendingReason::Standing,
             ) => groups.refused(group),
         }
         if let Some(why) = answer.why {
             let left = pod.left(why, retry_at);
-            if left.why == Why::Evicted {
+            if left.why == PodPendingReason::Evicted {
                 (self.order.on_evicted)(&left);
             }
             report.left.push(left);
@@ -112,8 +121,8 @@ impl Round<'_> {
 }
 
 /// Asks for one eviction when it is its turn; `None` if the round ended before that.
-async fn ask(permit: &Permit, round: &Round<'_>, pod: &Evictable) -> Option<Answer> {
-    let Round { settings, ends, .. } = *round;
+async fn ask(permit: &Permit, round: &EvictionPass<'_>, pod: &Evictable) -> Option<EvictionReply> {
+    let EvictionPass { settings, ends, .. } = *round;
     // The semaphore is never closed; were it, nothing would be asked.
     let slot = settings.evictions.semaphore.acquire();
     let _slot = tokio::time::timeout_at(ends, slot).await.ok()?.ok()?;
@@ -130,11 +139,11 @@ async fn ask(permit: &Permit, round: &Round<'_>, pod: &Evictable) -> Option<Answ
         retry_after,
     } = posted;
     let why = match result {
-        Ok(()) => Some(Why::Evicted),
-        Err(Refusal::Status(status)) => why(&status),
-        Err(Refusal::Unreachable(said)) => Some(Why::Unreachable { said }),
+        Ok(()) => Some(PodPendingReason::Evicted),
+        Err(ApiRefusal::Status(status)) => why(&status),
+        Err(ApiRefusal::Unreachable(said)) => Some(PodPendingReason::Unreachable { said }),
     };
-    Some(Answer {
+    Some(EvictionReply {
         why,
         retry_at: retry_after.map(|after| Instant::now() + after),
         code,
@@ -171,28 +180,30 @@ async fn evict(_permit: &Permit, client: &kube::Client, pod: &Evictable, deadlin
 }
 
 /// Why the pod is still there after this refusal; `None` where the pod that was meant is gone.
-fn why(status: &Status) -> Option<Why> {
+fn why(status: &Status) -> Option<PodPendingReason> {
     let said = answer::said(status);
     Some(match status.code {
         404 => return None,
         409 if is_about_uid(status) => return None,
         429 => match budgets(status) {
-            Some(names) => Why::Budget {
+            Some(names) => PodPendingReason::Budget {
                 names,
                 said: answer::causes(status, "DisruptionBudget")
                     .map(answer::plain)
                     .find(|cause| !cause.is_empty())
                     .unwrap_or(said),
             },
-            None if status.message.contains(EVACUATION) => Why::Migrating { said },
+            None if status.message.contains(EVACUATION) => PodPendingReason::Migrating { said },
             // It speaks for one pod, and not for the kube-apiserver.
-            None if status.message.contains("admission webhook") => Why::ServerError { said },
-            None => Why::TooManyRequests,
+            None if status.message.contains("admission webhook") => PodPendingReason::ServerError { said },
+            None => PodPendingReason::TooManyRequests,
         },
-        403 if answer::causes(status, "NamespaceTerminating").next().is_some() => Why::NamespaceTerminating,
+        403 if answer::causes(status, "NamespaceTerminating").next().is_some() => {
+            PodPendingReason::NamespaceTerminating
+        }
         // 422 is how an admission policy refuses unless it asks for another code.
-        401 | 403 | 422 => Why::Forbidden { said },
-        _ => Why::ServerError { said },
+        401 | 403 | 422 => PodPendingReason::Forbidden { said },
+        _ => PodPendingReason::ServerError { said },
     })
 }
 

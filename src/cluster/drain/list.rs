@@ -5,7 +5,7 @@ use kube::Api;
 use kube::api::ListParams;
 
 use super::{DrainError, DrainSettings};
-use crate::cluster::answer::{self, Refusal};
+use crate::cluster::answer::{self, ApiRefusal};
 use crate::ids::NodeName;
 
 /// A continue token expires when the list outlives etcd's compaction (5 minutes); a list that expires three times is no
@@ -61,7 +61,7 @@ async fn list_pages(
     loop {
         let page = match answer::within(settings.list_deadline, api.list(&params)).await {
             Ok(page) => page,
-            Err(Refusal::Status(status)) if status.code == 410 => return Ok(None),
+            Err(ApiRefusal::Status(status)) if status.code == 410 => return Ok(None),
             Err(refusal) => return Err(DrainError::new(node, &refusal)),
         };
         pods.extend(page.items);

@@ -11,22 +11,22 @@ use crate::cluster::pods::SkipReason;
 
 /// What a round found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct RoundReport {
     /// The pods in the last complete list, those that do not stand in the way included.
     pub listed: usize,
     /// The pods that stand in the way, by namespace and name. Empty only if a complete list showed none.
-    pub left: Vec<Left>,
+    pub left: Vec<PodPending>,
     /// How many pods do not stand in the way, and why.
     pub skipped: BTreeMap<SkipReason, usize>,
     /// How many evictions were answered with each HTTP status; under 0, how many were not answered.
     pub answers: BTreeMap<u16, u64>,
     /// The evictions that were asked for, in the order of their answers.
-    pub asked: Vec<Asked>,
+    pub asked: Vec<EvictionRequested>,
 }
 
 /// One eviction, by its times since the round began.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct EvictionRequested {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
@@ -40,12 +40,12 @@ pub struct Asked {
     /// When it was answered, or given up.
     pub answered: Duration,
     /// Why the pod is still there; `None` where it was gone.
-    pub why: Option<Why>,
+    pub why: Option<PodPendingReason>,
 }
 
 /// A pod that stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Left {
+pub struct PodPending {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -53,14 +53,14 @@ pub struct Left {
     /// Which of the pods of that name.
     pub uid: String,
     /// Why it is still there.
-    pub why: Why,
+    pub why: PodPendingReason,
     /// When it may be asked again, where the kube-apiserver says so.
     pub retry_at: Option<Instant>,
 }
 
 /// Why a pod is still there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
+pub enum PodPendingReason {
     /// It was asked to leave in this round, and leaves.
     Evicted,
     /// It was leaving before this round.
@@ -110,9 +110,9 @@ pub enum Why {
     Standing,
 }
 
-impl Report {
+impl RoundReport {
     /// Adds `pods`, each for the same reason.
-    pub(super) fn leave(&mut self, pods: Vec<Evictable>, why: &Why, retry_at: Option<Instant>) {
+    pub(super) fn leave(&mut self, pods: Vec<Evictable>, why: &PodPendingReason, retry_at: Option<Instant>) {
         let left = pods.into_iter().map(|pod| pod.left(why.clone(), retry_at));
         self.left.extend(left);
     }
@@ -124,7 +124,7 @@ impl Report {
     }
 }
 
-impl Left {
+impl PodPending {
     /// Its `namespace/name`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)

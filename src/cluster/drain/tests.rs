@@ -7,12 +7,12 @@ use super::groups::Groups;
 use super::*;
 use crate::cluster::pods::SkipReason;
 use crate::cluster::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, server};
-use crate::gate::{Errand, Gate};
+use crate::gate::{WriteFence, WriteKind};
 
 const LIST: &str = "GET /api/v1/pods";
 
 fn permit() -> Permit {
-    Gate::without_election().pass(Errand::Effect).unwrap()
+    WriteFence::without_election().pass(WriteKind::Effect).unwrap()
 }
 
 fn node() -> NodeName {
@@ -24,7 +24,7 @@ fn evicted(name: &str) -> String {
 }
 
 /// A round in which every pod may be asked.
-const ORDER: Order<'static> = Order {
+const ORDER: DrainOrder<'static> = DrainOrder {
     in_turn: false,
     deferred: &BTreeSet::new(),
     on_evicted: &|_| {},
@@ -39,14 +39,14 @@ fn accepted() -> Reply {
 
 async fn evict_round(
     answer: impl FnMut(&Seen) -> Reply + Send + 'static,
-) -> (Result<Report, DrainError>, Log) {
+) -> (Result<RoundReport, DrainError>, Log) {
     let (client, log) = server(answer);
     let report = round(&permit(), &client, &node(), &DrainSettings::default(), ORDER).await;
     (report, log)
 }
 
 /// One round on one pod whose eviction is answered with `reply`; the pod is still listed afterwards.
-async fn why(reply: impl Fn() -> Reply + Send + 'static) -> (Why, Report) {
+async fn why(reply: impl Fn() -> Reply + Send + 'static) -> (PodPendingReason, RoundReport) {
     let (report, _) = evict_round(move |seen| match seen.line.as_str() {
         LIST => pod_list(&[pod("web-1")], ""),
         _ => reply(),
@@ -76,7 +76,7 @@ async fn an_eviction_names_the_pod_by_its_uid_and_overrides_nothing() {
     })
     .await;
     let report = report.unwrap();
-    assert_eq!(report.left[0].why, Why::Evicted);
+    assert_eq!(report.left[0].why, PodPendingReason::Evicted);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     assert_eq!(
         log.all()[1].body,
@@ -104,7 +104,7 @@ async fn an_eviction_refused_by_a_budget_names_the_budget() {
     .await;
     assert_eq!(
         why,
-        Why::Budget {
+        PodPendingReason::Budget {
             names: vec!["web-pdb".to_owned()],
             said: "The disruption budget web-pdb needs 2 healthy pods and has 2 currently".to_owned(),
         }
@@ -158,7 +158,7 @@ async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
     .await;
     assert_eq!(
         why,
-        Why::Budget {
+        PodPendingReason::Budget {
             names: vec![],
             said: "Budget says no".to_owned()
         }
@@ -167,7 +167,7 @@ async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
 
 #[tokio::test]
 async fn each_refusal_has_its_own_meaning() {
-    type Case = (fn() -> Reply, Why);
+    type Case = (fn() -> Reply, PodPendingReason);
     let said = |text: &str| text.to_owned();
     let cases: [Case; 8] = [
         (
@@ -179,7 +179,7 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            Why::Forbidden {
+            PodPendingReason::Forbidden {
                 said: said("ValidatingAdmissionPolicy 'calm' denied request: not today (HTTP 422)"),
             },
         ),
@@ -192,7 +192,7 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            Why::ServerError {
+            PodPendingReason::ServerError {
                 said: said(
                     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support. (HTTP 500)",
                 ),
@@ -207,7 +207,7 @@ async fn each_refusal_has_its_own_meaning() {
                     json!({"causes": [{"reason": "NamespaceTerminating", "message": "namespace shop is being terminated"}]}),
                 )
             },
-            Why::NamespaceTerminating,
+            PodPendingReason::NamespaceTerminating,
         ),
         (
             || {
@@ -218,7 +218,7 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            Why::Forbidden {
+            PodPendingReason::Forbidden {
                 said: said("admission webhook \"guard\" denied the request: not today (HTTP 403)"),
             },
         ),
@@ -231,7 +231,7 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            Why::Migrating {
+            PodPendingReason::Migrating {
                 said: said(
                     "admission webhook \"virt-launcher-eviction-interceptor.kubevirt.io\" denied the request: Eviction triggered evacuation of VMI \"ml/vm\" (HTTP 429)",
                 ),
@@ -246,7 +246,7 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            Why::TooManyRequests,
+            PodPendingReason::TooManyRequests,
         ),
         (
             || {
@@ -257,13 +257,13 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            Why::ServerError {
+            PodPendingReason::ServerError {
                 said: said("Operation cannot be fulfilled on poddisruptionbudgets (HTTP 409)"),
             },
         ),
         (
             || Reply::Text(502, "<html>Bad gateway</html>"),
-            Why::ServerError {
+            PodPendingReason::ServerError {
                 said: said("<html>Bad gateway</html> (HTTP 502)"),
             },
         ),
@@ -279,7 +279,7 @@ async fn an_eviction_without_an_answer_ends_at_our_deadline() {
     let (why, _) = why(|| Reply::Silence).await;
     assert_eq!(
         why,
-        Why::Unreachable {
+        PodPendingReason::Unreachable {
             said: "no answer within 20 s".to_owned()
         }
     );
@@ -402,7 +402,10 @@ async fn pods_that_leave_are_not_asked_again_and_the_others_are_counted() {
     assert_eq!(log.lines(), [LIST]);
     assert_eq!(report.listed, 2);
     assert_eq!(report.skipped, BTreeMap::from([(SkipReason::Finished, 1)]));
-    assert!(matches!(report.left[0].why, Why::Terminating { since: Some(_) }));
+    assert!(matches!(
+        report.left[0].why,
+        PodPendingReason::Terminating { since: Some(_) }
+    ));
 }
 
 #[tokio::test]
@@ -431,7 +434,7 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
 async fn look_sends_no_eviction() {
     let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
     let report = look(&client, &node(), &DrainSettings::default()).await.unwrap();
-    assert_eq!(report.left[0].why, Why::Standing);
+    assert_eq!(report.left[0].why, PodPendingReason::Standing);
     assert_eq!(log.lines(), [LIST]);
 }
 
@@ -467,9 +470,12 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
     let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
-    let count = |is: fn(&Why) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
-    assert_eq!(count(|why| matches!(why, Why::Unreachable { .. })), 4);
-    assert_eq!(count(|why| *why == Why::NotReached), 1);
+    let count = |is: fn(&PodPendingReason) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
+    assert_eq!(
+        count(|why| matches!(why, PodPendingReason::Unreachable { .. })),
+        4
+    );
+    assert_eq!(count(|why| *why == PodPendingReason::NotReached), 1);
     assert_eq!(log.lines().len(), 5);
 }
 
@@ -517,7 +523,10 @@ async fn overloaded_kube_apiserver_is_asked_for_no_other_pod() {
     assert_eq!(log.lines().len(), 2);
     assert_eq!(report.left.len(), 50);
     assert!(report.left.iter().all(|left| left.retry_at == Some(again)));
-    let not_reached = report.left.iter().filter(|left| left.why == Why::NotReached);
+    let not_reached = report
+        .left
+        .iter()
+        .filter(|left| left.why == PodPendingReason::NotReached);
     assert_eq!(not_reached.count(), 49);
 }
 
@@ -535,10 +544,13 @@ async fn webhook_that_asks_for_a_pause_delays_its_own_pod_only() {
     })
     .await;
     let left = report.unwrap().left;
-    assert!(matches!(&left[0].why, Why::ServerError { said } if said.contains("later")));
+    assert!(matches!(&left[0].why, PodPendingReason::ServerError { said } if said.contains("later")));
     let pause = left[0].retry_at.unwrap() - Instant::now();
     assert_eq!(pause.as_secs(), 60);
-    assert_eq!((&left[1].why, left[1].retry_at), (&Why::Evicted, None));
+    assert_eq!(
+        (&left[1].why, left[1].retry_at),
+        (&PodPendingReason::Evicted, None)
+    );
 }
 
 #[tokio::test]
@@ -548,7 +560,7 @@ async fn deferred_pods_are_listed_and_not_asked() {
         _ => accepted(),
     });
     let deferred = BTreeSet::from(["shop/web-1".to_owned(), "lab/web-2".to_owned()]);
-    let order = Order {
+    let order = DrainOrder {
         deferred: &deferred,
         ..ORDER
     };
@@ -559,7 +571,10 @@ async fn deferred_pods_are_listed_and_not_asked() {
     let left = report.left.iter().map(|left| (left.name.as_str(), &left.why));
     assert_eq!(
         left.collect::<Vec<_>>(),
-        [("web-1", &Why::Deferred), ("web-2", &Why::Evicted)]
+        [
+            ("web-1", &PodPendingReason::Deferred),
+            ("web-2", &PodPendingReason::Evicted)
+        ]
     );
 }
 
@@ -582,13 +597,13 @@ async fn our_own_pod_leaves_last() {
     let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
-    assert_eq!(report.left[0].why, Why::OwnPod);
+    assert_eq!(report.left[0].why, PodPendingReason::OwnPod);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     let (client, log) = server(answer(vec![pod("haulout-1")]));
     let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
-    assert_eq!(report.left[0].why, Why::Evicted);
+    assert_eq!(report.left[0].why, PodPendingReason::Evicted);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("haulout-1")]);
 }
 
@@ -626,7 +641,7 @@ async fn a_budget_answers_for_all_pods_that_are_alike_and_for_no_others() {
     })
     .await;
     let report = report.unwrap();
-    let held = |left: &&Left| matches!(&left.why, Why::Budget { names, .. } if names == &["web-pdb"]);
+    let held = |left: &&PodPending| matches!(&left.why, PodPendingReason::Budget { names, .. } if names == &["web-pdb"]);
     assert_eq!(report.left.iter().filter(held).count(), 50);
     assert_eq!(report.left.len(), 52);
     assert_eq!(report.answers, BTreeMap::from([(201, 2), (429, 1)]));
@@ -643,7 +658,13 @@ async fn pods_that_are_alike_are_all_asked_where_nothing_holds_them() {
         _ => accepted(),
     })
     .await;
-    assert!(report.unwrap().left.iter().all(|left| left.why == Why::Evicted));
+    assert!(
+        report
+            .unwrap()
+            .left
+            .iter()
+            .all(|left| left.why == PodPendingReason::Evicted)
+    );
     assert_eq!(log.lines().len(), 201);
 }
 
@@ -685,7 +706,7 @@ async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
     let begun = Instant::now();
     let told = std::sync::Mutex::new(Vec::new());
     let permit = permit();
-    let order = Order {
+    let order = DrainOrder {
         on_evicted: &|left| {
             told.lock()
                 .unwrap()
@@ -705,7 +726,11 @@ async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
     told.sort();
     assert_eq!(told, ["web-0", "web-1", "web-3"].map(|name| (name.to_owned(), 0)));
     assert_eq!(
-        report.left.iter().filter(|left| left.why == Why::Evicted).count(),
+        report
+            .left
+            .iter()
+            .filter(|left| left.why == PodPendingReason::Evicted)
+            .count(),
         3
     );
 }
@@ -768,7 +793,7 @@ async fn round_that_waited_for_its_list_has_its_time_for_evictions() {
     let reports = futures::future::join_all(rounds).await;
     assert!(reports.iter().all(|report| {
         let left = &report.as_ref().unwrap().left;
-        left.iter().all(|left| left.why == Why::Evicted)
+        left.iter().all(|left| left.why == PodPendingReason::Evicted)
     }));
     assert_eq!(log.lines().len(), 2 * 4);
 }

@@ -18,7 +18,7 @@ fn event(note: &str) -> Event {
 }
 
 /// The two ends of a queue, and how many were lost.
-fn counted_queue() -> (Publisher, Queue, Arc<AtomicUsize>) {
+fn counted_queue() -> (Publisher, EventQueue, Arc<AtomicUsize>) {
     let lost = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&lost);
     let (publisher, queue) = queue(move || {

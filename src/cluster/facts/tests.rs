@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::keys::DEFAULT_PREFIX;
 
-fn facts(node: Value) -> Node {
+fn facts(node: Value) -> NodeFacts {
     let gpus = GpuResources::parse("nvidia.com/*, amd.com/gpu").unwrap();
     node_facts(
         &serde_json::from_value(node).unwrap(),
@@ -59,7 +59,7 @@ fn the_facts_of_a_node_are_read() {
     assert!(!node.unschedulable);
     assert_eq!(
         node.ready,
-        Ready {
+        ReadyCondition {
             is_true: true,
             heartbeat: Some("2026-01-02T03:04:05Z".parse().unwrap())
         }
@@ -72,11 +72,11 @@ fn the_facts_of_a_node_are_read() {
     assert_eq!(*node.gpus, BTreeMap::from(expected));
     assert_eq!(
         node.marks,
-        Marks {
+        NodeAnnotations {
             state: Some("migrated".to_owned()),
             migrated_to_host: Some("esx-2".to_owned()),
             keep_cordoned: Some("true".to_owned()),
-            ..Marks::default()
+            ..NodeAnnotations::default()
         }
     );
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::gate::Moment;
+use crate::gate::BoottimeInstant;
 
 /// The most that another's `leaseDurationSeconds` is believed: what may be configured at most. Anybody who may write
 /// the Lease could otherwise keep every replica from leading for years.
@@ -74,7 +74,7 @@ impl Timing {
 
 /// A Lease as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObservedLease {
     /// Who holds it; empty where it was released.
     pub holder: String,
     /// How often it has changed hands.
@@ -91,13 +91,13 @@ pub struct Seen {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ElectionStep {
     /// Nothing.
     Wait,
     /// Write the Lease.
     Bid(Bid),
     /// End: this replica leads no longer.
-    StepDown(Lost),
+    StepDown(LeadershipLost),
 }
 
 /// A write of the Lease with our name.
@@ -115,7 +115,7 @@ pub struct Bid {
 
 /// How a leadership ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum LeadershipLost {
     /// It could not be renewed in time.
     Deadline,
     /// Somebody else holds the Lease.
@@ -126,7 +126,7 @@ pub enum Lost {
 
 /// A leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tenure {
+pub struct Leadership {
     /// Which: the Lease's `leaseTransitions`.
     pub epoch: u64,
     /// When it ends unless it is renewed, since boot.
@@ -142,8 +142,8 @@ pub struct Tenure {
 pub struct Election {
     me: String,
     timing: Timing,
-    lease: Read,
-    tenure: Option<Tenure>,
+    lease: LeaseRead,
+    tenure: Option<Leadership>,
     /// Since when this replica cannot do its work, since boot; `None` while it can.
     unable_since: Option<Duration>,
     /// The greatest `leaseTransitions` that was ever seen.
@@ -151,14 +151,14 @@ pub struct Election {
 }
 
 #[derive(Debug)]
-enum Read {
+enum LeaseRead {
     NotYet,
     Absent {
         /// When this process first saw that there is none, awake.
         since: Duration,
     },
     Present {
-        seen: Seen,
+        seen: ObservedLease,
         /// When this process first saw it like that, awake.
         since: Duration,
     },
@@ -170,7 +170,7 @@ impl Election {
         Self {
             me,
             timing,
-            lease: Read::NotYet,
+            lease: LeaseRead::NotYet,
             tenure: None,
             unable_since: None,
             greatest: 0,
@@ -178,7 +178,7 @@ impl Election {
     }
 
     /// Takes whether this replica can do its work at `now`.
-    pub fn is_able(&mut self, is_able: bool, now: Moment) {
+    pub fn is_able(&mut self, is_able: bool, now: BoottimeInstant) {
         self.unable_since = match (is_able, self.unable_since) {
             (true, _) => None,
             (false, since) => Some(since.unwrap_or(now.since_boot)),
@@ -186,51 +186,51 @@ impl Election {
     }
 
     /// The leadership, where this replica has one.
-    pub fn tenure(&self) -> Option<Tenure> {
+    pub fn tenure(&self) -> Option<Leadership> {
         self.tenure
     }
 
     /// Who holds the Lease, as far as is known; `None` for nobody.
     pub fn holder(&self) -> Option<&str> {
         match &self.lease {
-            Read::Present { seen, .. } if !seen.holder.is_empty() => Some(&seen.holder),
-            Read::Present { .. } | Read::NotYet | Read::Absent { .. } => None,
+            LeaseRead::Present { seen, .. } if !seen.holder.is_empty() => Some(&seen.holder),
+            LeaseRead::Present { .. } | LeaseRead::NotYet | LeaseRead::Absent { .. } => None,
         }
     }
 
     /// Takes what was read at `now`.
-    pub fn read(&mut self, lease: Option<Seen>, now: Moment) {
+    pub fn read(&mut self, lease: Option<ObservedLease>, now: BoottimeInstant) {
         let Some(seen) = lease else {
             let since = match &self.lease {
-                Read::Absent { since } => *since,
-                Read::Present { .. } | Read::NotYet => now.awake,
+                LeaseRead::Absent { since } => *since,
+                LeaseRead::Present { .. } | LeaseRead::NotYet => now.awake,
             };
-            self.lease = Read::Absent { since };
+            self.lease = LeaseRead::Absent { since };
             return;
         };
         self.greatest = self.greatest.max(seen.transitions);
         let since = match &self.lease {
-            Read::Present { seen: before, since } if before.is_as_old_as(&seen) => *since,
-            Read::Present { .. } | Read::NotYet | Read::Absent { .. } => now.awake,
+            LeaseRead::Present { seen: before, since } if before.is_as_old_as(&seen) => *since,
+            LeaseRead::Present { .. } | LeaseRead::NotYet | LeaseRead::Absent { .. } => now.awake,
         };
-        self.lease = Read::Present { seen, since };
+        self.lease = LeaseRead::Present { seen, since };
     }
 
     /// What to do at `now`. A leadership that follows none that is known takes `new_epoch`, which no leadership before
     /// may have had: the clock tells one.
-    pub fn step(&self, now: Moment, new_epoch: u64) -> Step {
+    pub fn step(&self, now: BoottimeInstant, new_epoch: u64) -> ElectionStep {
         if let Some(tenure) = self.tenure {
             return self.lead_on(tenure, now);
         }
         let new_epoch = new_epoch.max(self.greatest.saturating_add(1));
         let (seen, since) = match &self.lease {
-            Read::Present { seen, since } => (seen, *since),
-            Read::NotYet => return Step::Wait,
+            LeaseRead::Present { seen, since } => (seen, *since),
+            LeaseRead::NotYet => return ElectionStep::Wait,
             // Either there never was one, or somebody deleted it under a leader, who then leads to the end of its term.
-            Read::Absent { since } if now.awake.saturating_sub(*since) < NEW_LEASE_AFTER => {
-                return Step::Wait;
+            LeaseRead::Absent { since } if now.awake.saturating_sub(*since) < NEW_LEASE_AFTER => {
+                return ElectionStep::Wait;
             }
-            Read::Absent { .. } => return self.take(None, new_epoch, self.timing.lease),
+            LeaseRead::Absent { .. } => return self.take(None, new_epoch, self.timing.lease),
         };
         let next = match seen.transitions.saturating_add(1) {
             next if next > TRANSITIONS_MAX => new_epoch,
@@ -255,26 +255,28 @@ impl Election {
         if seen.yields && self.unable_since.is_none() {
             return self.take(Some(seen), next, self.lasts(seen));
         }
-        Step::Wait
+        ElectionStep::Wait
     }
 
     /// What a leader does: it renews until it is deposed or its term ends.
-    fn lead_on(&self, tenure: Tenure, now: Moment) -> Step {
+    fn lead_on(&self, tenure: Leadership, now: BoottimeInstant) -> ElectionStep {
         if now.since_boot >= tenure.until {
-            return Step::StepDown(Lost::Deadline);
+            return ElectionStep::StepDown(LeadershipLost::Deadline);
         }
         let version = match &self.lease {
-            Read::NotYet => return Step::Wait,
+            LeaseRead::NotYet => return ElectionStep::Wait,
             // Whoever had taken it may have been deposed by whoever deleted it; its epoch must not be used again.
-            Read::Absent { .. } if tenure.yields => return Step::StepDown(Lost::Deleted),
-            Read::Absent { .. } => None,
-            Read::Present { seen, .. } if seen.holder != self.me => {
-                return Step::StepDown(Lost::To(seen.holder.clone()));
+            LeaseRead::Absent { .. } if tenure.yields => {
+                return ElectionStep::StepDown(LeadershipLost::Deleted);
             }
-            Read::Present { seen, .. } => Some(seen.version.clone()),
+            LeaseRead::Absent { .. } => None,
+            LeaseRead::Present { seen, .. } if seen.holder != self.me => {
+                return ElectionStep::StepDown(LeadershipLost::To(seen.holder.clone()));
+            }
+            LeaseRead::Present { seen, .. } => Some(seen.version.clone()),
         };
         let is_long = |since| now.since_boot.saturating_sub(since) >= self.timing.yield_after;
-        Step::Bid(Bid {
+        ElectionStep::Bid(Bid {
             version,
             transitions: tenure.epoch,
             quarantine: Duration::ZERO,
@@ -285,7 +287,7 @@ impl Election {
     /// Whether a Lease that nobody holds was given back: then nothing is under way. One that was emptied otherwise may
     /// have been so under a leader, as one that is gone. With a configured duration as short as that of a released Lease,
     /// the two cannot be told apart.
-    fn is_released(&self, seen: &Seen) -> bool {
+    fn is_released(&self, seen: &ObservedLease) -> bool {
         seen.duration == RELEASED && seen.renewed.is_some() && whole_seconds(self.timing.lease) > RELEASED
     }
 
@@ -297,13 +299,13 @@ impl Election {
     }
 
     /// Takes that `bid`, sent at `sent`, was accepted and left the Lease as `seen`.
-    pub fn won(&mut self, bid: &Bid, seen: Seen, sent: Moment) {
+    pub fn won(&mut self, bid: &Bid, seen: ObservedLease, sent: BoottimeInstant) {
         let until = sent.since_boot + self.timing.renew_deadline;
         let effects_from = match self.tenure {
             Some(tenure) => tenure.effects_from,
             None => sent.since_boot + bid.quarantine,
         };
-        self.tenure = Some(Tenure {
+        self.tenure = Some(Leadership {
             epoch: bid.transitions,
             until,
             effects_from,
@@ -313,14 +315,14 @@ impl Election {
     }
 
     /// How long to wait until the next step.
-    pub fn pause(&self, now: Moment) -> Duration {
+    pub fn pause(&self, now: BoottimeInstant) -> Duration {
         let left = match (&self.tenure, &self.lease) {
             (Some(tenure), _) => tenure.until.saturating_sub(now.since_boot),
-            (None, Read::Present { seen, since }) if !seen.holder.is_empty() => {
+            (None, LeaseRead::Present { seen, since }) if !seen.holder.is_empty() => {
                 (*since + self.lasts(seen)).saturating_sub(now.awake)
             }
-            (None, Read::Absent { since }) => (*since + NEW_LEASE_AFTER).saturating_sub(now.awake),
-            (None, Read::Present { .. } | Read::NotYet) => self.timing.retry,
+            (None, LeaseRead::Absent { since }) => (*since + NEW_LEASE_AFTER).saturating_sub(now.awake),
+            (None, LeaseRead::Present { .. } | LeaseRead::NotYet) => self.timing.retry,
         };
         // A lease that runs out while it cannot be read must not be asked for in a circle.
         left.clamp(self.timing.retry / 10, self.timing.retry)
@@ -329,7 +331,7 @@ impl Election {
     /// How long another's Lease lasts: as long as ours, or as it says where that is longer, so that replicas of two
     /// configurations agree on the longer one. The API knows whole seconds, and ours may be fractions that were
     /// rounded up.
-    fn lasts(&self, seen: &Seen) -> Duration {
+    fn lasts(&self, seen: &ObservedLease) -> Duration {
         let said = seen.duration.min(FOREIGN_LEASE_MAX);
         if said > whole_seconds(self.timing.lease) {
             said
@@ -338,8 +340,8 @@ impl Election {
         }
     }
 
-    fn take(&self, replaces: Option<&Seen>, transitions: u64, quarantine: Duration) -> Step {
-        Step::Bid(Bid {
+    fn take(&self, replaces: Option<&ObservedLease>, transitions: u64, quarantine: Duration) -> ElectionStep {
+        ElectionStep::Bid(Bid {
             version: replaces.map(|seen| seen.version.clone()),
             transitions,
             quarantine,
@@ -348,7 +350,7 @@ impl Election {
     }
 }
 
-impl Seen {
+impl ObservedLease {
     /// Whether nobody has renewed it between the two. Its version is no part of that: who annotates it does not renew.
     fn is_as_old_as(&self, later: &Self) -> bool {
         (&self.holder, self.transitions, self.duration, &self.renewed)

@@ -7,7 +7,7 @@ use super::election::EPOCHS_BEGIN;
 use super::*;
 use crate::cluster::lease::stand_in::Store;
 use crate::cluster::stand_in::Log;
-use crate::gate::{Errand, Shut};
+use crate::gate::{FenceClosed, WriteKind};
 use crate::keys::LOGIN_REFUSED;
 
 const PUT: &str = "PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout";
@@ -45,8 +45,8 @@ fn now() -> Timestamp {
 
 struct Running {
     tasks: tokio::task::JoinSet<()>,
-    gate: Gate,
-    standing: watch::Receiver<Standing>,
+    gate: WriteFence,
+    standing: watch::Receiver<ElectionStatus>,
     stop: CancellationToken,
     can_work: watch::Sender<bool>,
     login: watch::Sender<LoginNote>,
@@ -59,8 +59,8 @@ fn candidate(store: &Store, identity: &str) -> Running {
 
 fn candidate_by(store: &Store, identity: &str, timing: Timing) -> Running {
     let (client, log) = store.client();
-    let gate = Gate::of_a_replica();
-    let (sender, standing) = watch::channel(Standing::default());
+    let gate = WriteFence::of_a_replica();
+    let (sender, standing) = watch::channel(ElectionStatus::default());
     let (can_work, works) = watch::channel(true);
     let (login, note) = watch::channel(LoginNote::Keep);
     let stop = CancellationToken::new();
@@ -88,7 +88,7 @@ fn candidate_by(store: &Store, identity: &str, timing: Timing) -> Running {
 }
 
 impl Running {
-    async fn leads(&mut self) -> Lead {
+    async fn leads(&mut self) -> HeldLeadership {
         let led = self.standing.wait_for(|standing| standing.lead.is_some());
         let standing = tokio::time::timeout(Duration::from_secs(20), led).await;
         standing.unwrap().unwrap().lead.unwrap()
@@ -117,7 +117,10 @@ async fn of_two_candidates_one_leads_and_the_other_says_who() {
         .await
         .unwrap();
     assert_eq!(json!(heard.unwrap().leader), holder);
-    assert_eq!(other.gate.pass(Errand::Record).unwrap_err(), Shut::Standby);
+    assert_eq!(
+        other.gate.pass(WriteKind::Record).unwrap_err(),
+        FenceClosed::Standby
+    );
 }
 
 #[tokio::test]
@@ -130,7 +133,7 @@ async fn a_released_lease_is_taken_at_once_and_effects_begin_at_once() {
     first.ended().await;
     let lead = second.leads().await;
     assert_eq!((lead.epoch, lead.quarantine), (7_001, Duration::ZERO));
-    assert!(second.gate.pass(Errand::Effect).is_ok());
+    assert!(second.gate.pass(WriteKind::Effect).is_ok());
 }
 
 #[tokio::test]
@@ -143,7 +146,7 @@ async fn a_lease_is_not_released_while_something_is_under_way() {
     }));
     let mut first = candidate_by(&store, "first", SLOW);
     first.leads().await;
-    let _out = first.gate.pass(Errand::Effect).unwrap();
+    let _out = first.gate.pass(WriteKind::Effect).unwrap();
     first.stop.cancel();
     first.ended().await;
     assert_eq!(store.lease()["spec"]["holderIdentity"], "first");
@@ -156,14 +159,20 @@ async fn a_leader_that_cannot_renew_shuts_its_gate_and_ends_and_is_followed_afte
     first.leads().await;
     store.silence(true);
     first.ended().await;
-    assert_eq!(first.gate.pass(Errand::Record).unwrap_err(), Shut::Closed);
+    assert_eq!(
+        first.gate.pass(WriteKind::Record).unwrap_err(),
+        FenceClosed::Closed
+    );
     store.silence(false);
     let mut second = candidate(&store, "second");
     let lead = second.leads().await;
     assert_eq!(lead.epoch, 7_001);
     assert!(lead.quarantine > Duration::ZERO);
-    assert!(second.gate.pass(Errand::Record).is_ok());
-    assert_eq!(second.gate.pass(Errand::Effect).unwrap_err(), Shut::Quarantine);
+    assert!(second.gate.pass(WriteKind::Record).is_ok());
+    assert_eq!(
+        second.gate.pass(WriteKind::Effect).unwrap_err(),
+        FenceClosed::Quarantine
+    );
 }
 
 #[tokio::test]
@@ -176,7 +185,10 @@ async fn a_forged_holder_deposes_a_leader_at_its_next_renewal() {
     forged["metadata"]["resourceVersion"] = json!("forged");
     store.put(forged);
     first.ended().await;
-    assert_eq!(first.gate.pass(Errand::Record).unwrap_err(), Shut::Closed);
+    assert_eq!(
+        first.gate.pass(WriteKind::Record).unwrap_err(),
+        FenceClosed::Closed
+    );
 }
 
 #[tokio::test]
@@ -196,7 +208,7 @@ async fn what_others_keep_on_the_lease_is_written_back() {
 
 impl Running {
     /// Waits until the standing is as `is` wants it.
-    async fn stands(&mut self, is: impl Fn(&Standing) -> bool) -> Standing {
+    async fn stands(&mut self, is: impl Fn(&ElectionStatus) -> bool) -> ElectionStatus {
         let stands = self.standing.wait_for(|standing| is(standing));
         let standing = tokio::time::timeout(Duration::from_secs(20), stands).await;
         standing.unwrap().unwrap().clone()
@@ -232,27 +244,27 @@ async fn a_leader_that_cannot_work_says_so_and_begins_nothing_until_it_took_that
     }));
     let mut leader = candidate_by(&store, "leader", SLOW);
     leader.leads().await;
-    assert!(leader.gate.pass(Errand::Effect).is_ok());
+    assert!(leader.gate.pass(WriteKind::Effect).is_ok());
     leader.can_work.send_replace(false);
     leader.yields(true).await;
     assert_eq!(annotation(&store), "true");
-    for errand in [Errand::Record, Errand::Effect] {
-        assert_eq!(leader.gate.pass(errand).unwrap_err(), Shut::Yielding);
+    for errand in [WriteKind::Record, WriteKind::Effect] {
+        assert_eq!(leader.gate.pass(errand).unwrap_err(), FenceClosed::Yielding);
     }
     let renewals = leader.log.count();
     store.silence(true);
     leader.can_work.send_replace(true);
     until(|| leader.log.count() > renewals).await;
     assert_eq!(
-        leader.gate.pass(Errand::Effect).unwrap_err(),
-        Shut::Yielding,
+        leader.gate.pass(WriteKind::Effect).unwrap_err(),
+        FenceClosed::Yielding,
         "that it can work again is not written yet"
     );
     store.silence(false);
     leader.yields(false).await;
     assert_eq!(annotation(&store), Value::Null);
     assert_eq!(store.lease()["metadata"]["annotations"]["of"], "somebody");
-    assert!(leader.gate.pass(Errand::Effect).is_ok());
+    assert!(leader.gate.pass(WriteKind::Effect).is_ok());
 }
 
 #[tokio::test]
@@ -277,14 +289,17 @@ async fn the_gate_is_shut_before_the_lease_says_that_another_may_lead() {
     let seen = Arc::clone(&sent);
     store.on_write(move |lease| {
         if lease["metadata"]["annotations"][YIELDS] == "true" {
-            seen.lock().unwrap().push(gate.pass(Errand::Record).err());
+            seen.lock().unwrap().push(gate.pass(WriteKind::Record).err());
         }
     });
     leader.can_work.send_replace(false);
     leader.yields(true).await;
     let sent = sent.lock().unwrap().clone();
     assert!(!sent.is_empty());
-    assert!(sent.iter().all(|shut| *shut == Some(Shut::Yielding)), "{sent:?}");
+    assert!(
+        sent.iter().all(|shut| *shut == Some(FenceClosed::Yielding)),
+        "{sent:?}"
+    );
 }
 
 #[tokio::test]
@@ -310,7 +325,10 @@ async fn a_standby_that_can_work_follows_a_leader_that_cannot() {
     assert!(lead.quarantine > FAST.lease - FAST.retry, "{lead:?}");
     assert_eq!(annotation(&store), Value::Null);
     first.ended().await;
-    assert_eq!(first.gate.pass(Errand::Record).unwrap_err(), Shut::Closed);
+    assert_eq!(
+        first.gate.pass(WriteKind::Record).unwrap_err(),
+        FenceClosed::Closed
+    );
 }
 
 #[tokio::test]

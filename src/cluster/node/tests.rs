@@ -1,6 +1,6 @@
 use super::*;
 use crate::cluster::stand_in::{Reply, refusal, server};
-use crate::gate::{Errand, Gate};
+use crate::gate::{WriteFence, WriteKind};
 use crate::keys::DEFAULT_PREFIX;
 
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -13,7 +13,7 @@ fn cordon() -> NodePatch {
     NodePatch {
         uid: NodeUid::new("uid-1"),
         resource_version: 41,
-        marks: Marks {
+        marks: NodeAnnotations {
             state: Some("draining".to_owned()),
             host: Some("esx-1".to_owned()),
             migrated_to_host: None,
@@ -21,7 +21,7 @@ fn cordon() -> NodePatch {
             episode: Some("{}".to_owned()),
             last_episode: None,
             keep_cordoned: Some("true".to_owned()),
-            ..Marks::default()
+            ..NodeAnnotations::default()
         },
         is_end: false,
         unschedulable: Some(true),
@@ -31,11 +31,11 @@ fn cordon() -> NodePatch {
 async fn patched(
     with: &NodePatch,
     reply: Reply,
-) -> (Result<Node, PatchError>, Vec<super::super::stand_in::Seen>) {
+) -> (Result<NodeFacts, PatchError>, Vec<super::super::stand_in::Seen>) {
     let mut reply = Some(reply);
     let (client, log) = server(move |_| reply.take().unwrap());
     let keys = Keys::under(DEFAULT_PREFIX);
-    let permit = Gate::without_election().pass(Errand::Record).unwrap();
+    let permit = WriteFence::without_election().pass(WriteKind::Record).unwrap();
     let result = patch(
         &permit,
         &client,
@@ -94,7 +94,7 @@ async fn a_transition_is_one_patch_that_only_the_view_it_was_decided_on_accepts(
 #[tokio::test]
 async fn the_end_removes_our_annotations_and_the_cordon_as_kubectl_uncordon_does() {
     let end = NodePatch {
-        marks: Marks::default(),
+        marks: NodeAnnotations::default(),
         unschedulable: Some(false),
         ..cordon()
     };

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn judged(pod: Value) -> Verdict {
+fn judged(pod: Value) -> PodVerdict {
     verdict(&serde_json::from_value(pod).unwrap(), &NodeName::new("gpu-1"))
 }
 
@@ -22,57 +22,61 @@ fn each_kind_of_pod_gets_the_verdict_of_kubectl_or_the_documented_other() {
     use SkipReason::{DaemonSet, Finished, Mirror, OtherNode};
     let owners = "/metadata/ownerReferences";
     for (what, pod, expected) in [
-        ("a ReplicaSet's pod", with("/spec/x", Value::Null), Verdict::Evict),
-        ("an unmanaged pod", with(owners, json!([])), Verdict::Evict),
+        (
+            "a ReplicaSet's pod",
+            with("/spec/x", Value::Null),
+            PodVerdict::Evict,
+        ),
+        ("an unmanaged pod", with(owners, json!([])), PodVerdict::Evict),
         (
             "a StatefulSet's pod",
             with(owners, owner("apps/v1", "StatefulSet", true)),
-            Verdict::Evict,
+            PodVerdict::Evict,
         ),
         (
             "a Job's pod",
             with(owners, owner("batch/v1", "Job", true)),
-            Verdict::Evict,
+            PodVerdict::Evict,
         ),
         (
             "a pod with an emptyDir",
             with("/spec/volumes", json!([{"name": "scratch", "emptyDir": {}}])),
-            Verdict::Evict,
+            PodVerdict::Evict,
         ),
         (
             "a pod that is bound but pending",
             with("/status/phase", json!("Pending")),
-            Verdict::Evict,
+            PodVerdict::Evict,
         ),
         (
             "a pod of unknown phase",
             with("/status/phase", json!("Unknown")),
-            Verdict::Evict,
+            PodVerdict::Evict,
         ),
         (
             "a pod without a phase",
             with("/status/phase", Value::Null),
-            Verdict::Evict,
+            PodVerdict::Evict,
         ),
         (
             "a DaemonSet's pod",
             with(owners, owner("apps/v1", "DaemonSet", true)),
-            Verdict::Skip(DaemonSet),
+            PodVerdict::Skip(DaemonSet),
         ),
         (
             "a DaemonSet's pod of an old API version",
             with(owners, owner("extensions/v1beta1", "DaemonSet", true)),
-            Verdict::Skip(DaemonSet),
+            PodVerdict::Skip(DaemonSet),
         ),
         (
             "a pod of a DaemonSet of somebody else's API",
             with(owners, owner("apps.kruise.io/v1alpha1", "DaemonSet", true)),
-            Verdict::Evict,
+            PodVerdict::Evict,
         ),
         (
             "a pod that a DaemonSet owns but does not control",
             with(owners, owner("apps/v1", "DaemonSet", false)),
-            Verdict::Evict,
+            PodVerdict::Evict,
         ),
         (
             "a static pod",
@@ -80,27 +84,27 @@ fn each_kind_of_pod_gets_the_verdict_of_kubectl_or_the_documented_other() {
                 "/metadata/annotations",
                 json!({"kubernetes.io/config.mirror": "x"}),
             ),
-            Verdict::Skip(Mirror),
+            PodVerdict::Skip(Mirror),
         ),
         (
             "a succeeded pod",
             with("/status/phase", json!("Succeeded")),
-            Verdict::Skip(Finished),
+            PodVerdict::Skip(Finished),
         ),
         (
             "a failed pod",
             with("/status/phase", json!("Failed")),
-            Verdict::Skip(Finished),
+            PodVerdict::Skip(Finished),
         ),
         (
             "a pod on another node",
             with("/spec/nodeName", json!("gpu-2")),
-            Verdict::Skip(OtherNode),
+            PodVerdict::Skip(OtherNode),
         ),
         (
             "an unbound pod",
             with("/spec/nodeName", Value::Null),
-            Verdict::Skip(OtherNode),
+            PodVerdict::Skip(OtherNode),
         ),
     ] {
         assert_eq!(judged(pod), expected, "{what}");
@@ -112,9 +116,9 @@ fn a_pod_that_leaves_already_is_waited_for_from_when_it_was_told_to() {
     let mut pod = with("/metadata/deletionTimestamp", json!("2026-01-02T03:04:35Z"));
     pod["metadata"]["deletionGracePeriodSeconds"] = json!(30);
     let since = Some("2026-01-02T03:04:05Z".parse().unwrap());
-    assert_eq!(judged(pod.clone()), Verdict::Wait { since });
+    assert_eq!(judged(pod.clone()), PodVerdict::Wait { since });
     pod["metadata"]["ownerReferences"] = owner("apps/v1", "DaemonSet", true);
-    assert_eq!(judged(pod), Verdict::Skip(SkipReason::DaemonSet));
+    assert_eq!(judged(pod), PodVerdict::Skip(SkipReason::DaemonSet));
 }
 
 /// What the chain must come to, said once more without a chain.
@@ -141,6 +145,6 @@ fn only_a_living_evictable_pod_of_this_node_stands_in_the_way() {
         let verdict = judged(pod);
         let is_skipped = has(0) || has(1) || has(2) || has(3);
         assert_eq!(verdict.stands_in_the_way(), !is_skipped, "{bits:05b}");
-        assert_eq!(verdict == Verdict::Evict, !is_skipped && !has(4), "{bits:05b}");
+        assert_eq!(verdict == PodVerdict::Evict, !is_skipped && !has(4), "{bits:05b}");
     }
 }

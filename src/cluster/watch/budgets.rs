@@ -14,15 +14,15 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::steered::steered;
-use super::{Backoff, Ended, Settings, pause, said, tell};
-use crate::cluster::update::{Budget, BudgetStands, Update};
+use super::{Backoff, Settings, WatchEnded, pause, said, tell};
+use crate::cluster::update::{Budget, BudgetStands, KubernetesUpdate};
 
 /// Tells how the budgets in `holding` stand, until `stop`.
 pub async fn run(
     client: kube::Client,
     holding: watch::Receiver<BTreeSet<Budget>>,
     settings: Settings,
-    out: mpsc::Sender<Update>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let follow = |budget: Budget, token| one(client.clone(), budget, settings.clone(), out.clone(), token);
@@ -34,7 +34,7 @@ async fn one(
     client: kube::Client,
     budget: Budget,
     settings: Settings,
-    out: mpsc::Sender<Update>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let mut backoff = Backoff::new(&settings);
@@ -45,7 +45,7 @@ async fn one(
             .watcher()
             .fields(&format!("metadata.name={}", budget.name));
         let events = pin!(watcher(api, config));
-        let Ended::Broke(why) = follow(events, &budget, &out, &stop, &mut backoff).await else {
+        let WatchEnded::Broke(why) = follow(events, &budget, &out, &stop, &mut backoff).await else {
             return;
         };
         // Where it is not allowed, it is not allowed the next time either: one line says so.
@@ -58,7 +58,7 @@ async fn one(
                 "the watch of a PodDisruptionBudget broke; until it stands, evictions are asked for from time to time"
             );
         }
-        let unheard = Update::Budget {
+        let unheard = KubernetesUpdate::Budget {
             budget: budget.clone(),
             stands: BudgetStands::Unheard,
         };
@@ -72,16 +72,16 @@ async fn one(
 async fn follow(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<PodDisruptionBudget>>>>,
     budget: &Budget,
-    out: &mpsc::Sender<Update>,
+    out: &mpsc::Sender<KubernetesUpdate>,
     stop: &CancellationToken,
     backoff: &mut Backoff,
-) -> Ended {
+) -> WatchEnded {
     // One that is not there holds nobody.
     let mut listed = BudgetStands::Allows;
     loop {
         let event = tokio::select! {
             biased;
-            () = stop.cancelled() => return Ended::Stopped,
+            () = stop.cancelled() => return WatchEnded::Stopped,
             event = events.next() => event,
         };
         let stands = match event {
@@ -99,15 +99,15 @@ async fn follow(
             }
             Some(Ok(Event::Apply(object))) => stands(&object),
             Some(Ok(Event::Delete(_))) => BudgetStands::Allows,
-            Some(Err(error)) => return Ended::Broke(said(&error)),
-            None => return Ended::Broke("it ended".to_owned()),
+            Some(Err(error)) => return WatchEnded::Broke(said(&error)),
+            None => return WatchEnded::Broke("it ended".to_owned()),
         };
-        let update = Update::Budget {
+        let update = KubernetesUpdate::Budget {
             budget: budget.clone(),
             stands,
         };
         if !tell(out, stop, update).await {
-            return Ended::Stopped;
+            return WatchEnded::Stopped;
         }
     }
 }
@@ -162,7 +162,7 @@ mod tests {
         futures::join!(watching, ten_seconds);
         let mut told = Vec::new();
         while let Ok(update) = updates.try_recv() {
-            let Update::Budget { budget, stands } = update else {
+            let KubernetesUpdate::Budget { budget, stands } = update else {
                 panic!("{update:?}");
             };
             assert_eq!(budget, web);

@@ -13,9 +13,9 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::steered::steered;
-use super::{Backoff, Ended, Selection, Settings, pause, said, tell};
+use super::{Backoff, Selection, Settings, WatchEnded, pause, said, tell};
 use crate::cluster::facts::node_facts;
-use crate::cluster::update::Update;
+use crate::cluster::update::KubernetesUpdate;
 use crate::ids::{NodeName, NodeUid};
 
 /// How many Nodes are watched at once; more wait until one is not wanted any more. Each costs a connection's stream, and
@@ -31,12 +31,12 @@ pub async fn run(
     followed: watch::Receiver<BTreeSet<NodeName>>,
     selection: Selection,
     settings: Settings,
-    out: mpsc::Sender<Update>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let follow = |name: NodeName, token: CancellationToken| {
-        let one = One {
+        let one = FollowedNode {
             client: client.clone(),
             name,
             selection: selection.clone(),
@@ -50,16 +50,16 @@ pub async fn run(
 }
 
 /// The watch of one Node.
-struct One {
+struct FollowedNode {
     client: kube::Client,
     name: NodeName,
     selection: Selection,
     settings: Settings,
-    out: mpsc::Sender<Update>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 }
 
-impl One {
+impl FollowedNode {
     /// Waits for a place, and watches until it is stopped, over breaks.
     async fn in_turn(self, places: Arc<Semaphore>) {
         let _place = tokio::select! {
@@ -76,7 +76,7 @@ impl One {
                 .watcher()
                 .fields(&format!("metadata.name={}", self.name));
             let events = pin!(watcher(api, config));
-            let Ended::Broke(why) = self.follow(events, &mut backoff).await else {
+            let WatchEnded::Broke(why) = self.follow(events, &mut backoff).await else {
                 return;
             };
             if !std::mem::replace(&mut is_said, true) {
@@ -96,12 +96,12 @@ impl One {
         &self,
         mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Node>>>>,
         backoff: &mut Backoff,
-    ) -> Ended {
+    ) -> WatchEnded {
         let mut is_listed = false;
         loop {
             let event = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Ended::Stopped,
+                () = self.stop.cancelled() => return WatchEnded::Stopped,
                 event = events.next() => event,
             };
             let update = match event {
@@ -118,31 +118,31 @@ impl One {
                     if is_listed {
                         continue;
                     }
-                    Update::FollowedAbsent {
+                    KubernetesUpdate::FollowedAbsent {
                         name: self.name.clone(),
                     }
                 }
                 Some(Ok(Event::Apply(node))) => self.seen(&node),
-                Some(Ok(Event::Delete(node))) => Update::FollowedGone {
+                Some(Ok(Event::Delete(node))) => KubernetesUpdate::FollowedGone {
                     name: self.name.clone(),
                     uid: NodeUid::new(node.metadata.uid.unwrap_or_default()),
                 },
-                Some(Err(error)) => return Ended::Broke(said(&error)),
-                None => return Ended::Broke("it ended".to_owned()),
+                Some(Err(error)) => return WatchEnded::Broke(said(&error)),
+                None => return WatchEnded::Broke("it ended".to_owned()),
             };
             if !tell(&self.out, &self.stop, update).await {
-                return Ended::Stopped;
+                return WatchEnded::Stopped;
             }
         }
     }
 
-    fn seen(&self, node: &core::Node) -> Update {
+    fn seen(&self, node: &core::Node) -> KubernetesUpdate {
         let Selection {
             selector: _,
             keys,
             gpu_resources,
         } = &self.selection;
-        Update::Followed(Box::new(node_facts(node, keys, gpu_resources)))
+        KubernetesUpdate::Followed(Box::new(node_facts(node, keys, gpu_resources)))
     }
 }
 

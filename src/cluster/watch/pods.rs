@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::steered::steered;
-use super::{Backoff, Ended, Settings, pause, said, tell};
-use crate::cluster::pods::{Verdict, verdict};
-use crate::cluster::update::Update;
+use super::{Backoff, Settings, WatchEnded, pause, said, tell};
+use crate::cluster::pods::{PodVerdict, verdict};
+use crate::cluster::update::KubernetesUpdate;
 use crate::ids::NodeName;
 
 /// Tells when the pods of the Nodes in `draining` change, until `stop`.
@@ -28,7 +28,7 @@ pub async fn run(
     client: kube::Client,
     draining: watch::Receiver<BTreeSet<NodeName>>,
     settings: Settings,
-    out: mpsc::Sender<Update>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let follow = |node: NodeName, token| pods_of(client.clone(), node, settings.clone(), out.clone(), token);
@@ -40,7 +40,7 @@ async fn pods_of(
     client: kube::Client,
     node: NodeName,
     settings: Settings,
-    out: mpsc::Sender<Update>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let mut backoff = Backoff::new(&settings);
@@ -49,8 +49,8 @@ async fn pods_of(
         let config = settings.watcher().fields(&format!("spec.nodeName={node}"));
         let events = pin!(watcher(api, config));
         match follow_pods(events, &node, &settings, &out, &stop, &mut backoff).await {
-            Ended::Stopped => return,
-            Ended::Broke(why) => {
+            WatchEnded::Stopped => return,
+            WatchEnded::Broke(why) => {
                 let wait = backoff.next();
                 tracing::warn!(%node, why, wait_s = wait.as_secs_f32(), "the watch of the node's pods broke and is rebuilt");
                 if !pause(&stop, wait).await {
@@ -66,24 +66,24 @@ async fn follow_pods(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Pod>>>>,
     node: &NodeName,
     settings: &Settings,
-    out: &mpsc::Sender<Update>,
+    out: &mpsc::Sender<KubernetesUpdate>,
     stop: &CancellationToken,
     backoff: &mut Backoff,
-) -> Ended {
+) -> WatchEnded {
     let mut standing = StandingPods::default();
-    let mut due: Option<Due> = None;
+    let mut due: Option<PodWatchDue> = None;
     loop {
         let event = tokio::select! {
             biased;
-            () = stop.cancelled() => return Ended::Stopped,
+            () = stop.cancelled() => return WatchEnded::Stopped,
             () = until(due.as_ref().map(|due| due.at)) => {
                 let was_gathered = due.take().is_some_and(|due| due.is_gathered);
                 // All that were to be evicted are leaving by then: the next that is worth a round is that they are gone.
                 if was_gathered && !standing.has_some_to_evict() {
                     continue;
                 }
-                if !tell(out, stop, Update::PodsChanged(node.clone())).await {
-                    return Ended::Stopped;
+                if !tell(out, stop, KubernetesUpdate::PodsChanged(node.clone())).await {
+                    return WatchEnded::Stopped;
                 }
                 continue;
             }
@@ -93,7 +93,7 @@ async fn follow_pods(
             Some(Ok(Event::Init)) => standing.reset(),
             Some(Ok(Event::InitApply(pod))) => {
                 standing.apply(&pod, node);
-                News::None
+                PodNews::None
             }
             Some(Ok(Event::InitDone)) => {
                 backoff.settled();
@@ -101,26 +101,26 @@ async fn follow_pods(
             }
             Some(Ok(Event::Apply(pod))) => standing.apply(&pod, node),
             Some(Ok(Event::Delete(pod))) => standing.remove(&pod),
-            Some(Err(error)) => return Ended::Broke(said(&error)),
-            None => return Ended::Broke("it ended".to_owned()),
+            Some(Err(error)) => return WatchEnded::Broke(said(&error)),
+            None => return WatchEnded::Broke("it ended".to_owned()),
         };
         let now = Instant::now();
         match news {
-            News::None => {}
-            News::Now => {
-                due = Some(Due {
+            PodNews::None => {}
+            PodNews::Now => {
+                due = Some(PodWatchDue {
                     at: now,
                     latest: now,
                     is_gathered: false,
                 });
             }
-            News::Soon | News::Leaves => {
+            PodNews::Soon | PodNews::Leaves => {
                 let at = now + settings.gather;
                 match &mut due {
                     Some(due) => due.at = at.min(due.latest),
-                    None if news == News::Leaves => {}
+                    None if news == PodNews::Leaves => {}
                     None => {
-                        due = Some(Due {
+                        due = Some(PodWatchDue {
                             at,
                             latest: now + settings.gather_max,
                             is_gathered: true,
@@ -134,7 +134,7 @@ async fn follow_pods(
 
 /// What one change among a Node's pods is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum PodNews {
     /// A drain round would make nothing of it.
     None,
     /// One that was to be evicted is leaving: what waits to be told waits for more of the same.
@@ -146,7 +146,7 @@ enum News {
 }
 
 /// When a change is told.
-struct Due {
+struct PodWatchDue {
     at: Instant,
     /// No change puts it off beyond this.
     latest: Instant,
@@ -159,34 +159,34 @@ struct Due {
 struct StandingPods(BTreeMap<String, bool>);
 
 impl StandingPods {
-    fn reset(&mut self) -> News {
+    fn reset(&mut self) -> PodNews {
         self.0.clear();
-        News::None
+        PodNews::None
     }
 
-    fn apply(&mut self, pod: &core::Pod, node: &NodeName) -> News {
+    fn apply(&mut self, pod: &core::Pod, node: &NodeName) -> PodNews {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         match verdict(pod, node) {
-            Verdict::Evict => match self.0.insert(uid, true) {
-                Some(_) => News::None,
-                None => News::Soon,
+            PodVerdict::Evict => match self.0.insert(uid, true) {
+                Some(_) => PodNews::None,
+                None => PodNews::Soon,
             },
-            Verdict::Wait { .. } => match self.0.insert(uid, false) {
-                Some(true) => News::Leaves,
-                Some(false) | None => News::None,
+            PodVerdict::Wait { .. } => match self.0.insert(uid, false) {
+                Some(true) => PodNews::Leaves,
+                Some(false) | None => PodNews::None,
             },
-            Verdict::Skip(_) => self.forget(&uid),
+            PodVerdict::Skip(_) => self.forget(&uid),
         }
     }
 
     /// All that are there have been told: what was missed shows in them.
-    fn complete(&self) -> News {
+    fn complete(&self) -> PodNews {
         if self.0.is_empty() {
-            News::Now
+            PodNews::Now
         } else if self.has_some_to_evict() {
-            News::Soon
+            PodNews::Soon
         } else {
-            News::None
+            PodNews::None
         }
     }
 
@@ -194,14 +194,14 @@ impl StandingPods {
         self.0.values().any(|is_to_evict| *is_to_evict)
     }
 
-    fn remove(&mut self, pod: &core::Pod) -> News {
+    fn remove(&mut self, pod: &core::Pod) -> PodNews {
         self.forget(pod.metadata.uid.as_deref().unwrap_or_default())
     }
 
-    fn forget(&mut self, uid: &str) -> News {
+    fn forget(&mut self, uid: &str) -> PodNews {
         match self.0.remove(uid) {
             Some(_) => self.complete(),
-            None => News::None,
+            None => PodNews::None,
         }
     }
 }

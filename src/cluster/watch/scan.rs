@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{Backoff, Selection, Settings, tell};
-use crate::cluster::answer::{self, Refusal};
-use crate::cluster::lease::Standing;
-use crate::cluster::update::{StrandedNode, Update};
+use crate::cluster::answer::{self, ApiRefusal};
+use crate::cluster::lease::ElectionStatus;
+use crate::cluster::update::{KubernetesUpdate, StrandedNode};
 use crate::ids::{NodeName, NodeUid};
 
 /// How often. What is found here was left behind by a label or a setting that changed, hours or days ago.
@@ -51,9 +51,9 @@ struct Versioned {
 pub async fn run(
     client: kube::Client,
     selection: Selection,
-    mut standing: watch::Receiver<Standing>,
+    mut standing: watch::Receiver<ElectionStatus>,
     settings: Settings,
-    out: mpsc::Sender<Update>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let mut backoff = Backoff::new(&settings);
@@ -72,7 +72,7 @@ pub async fn run(
                     info!("all nodes are looked through for episodes again");
                 }
                 backoff.settled();
-                if !tell(&out, &stop, Update::Scanned { stranded }).await {
+                if !tell(&out, &stop, KubernetesUpdate::Scanned { stranded }).await {
                     return;
                 }
                 EVERY
@@ -101,12 +101,12 @@ pub async fn run(
     }
 }
 
-fn epoch(standing: &Standing) -> Option<u64> {
+fn epoch(standing: &ElectionStatus) -> Option<u64> {
     standing.lead.map(|lead| lead.epoch)
 }
 
 /// Reads the metadata of all Nodes, and gives the episodes on them.
-async fn scan(client: &kube::Client, selection: &Selection) -> Result<Vec<StrandedNode>, Refusal> {
+async fn scan(client: &kube::Client, selection: &Selection) -> Result<Vec<StrandedNode>, ApiRefusal> {
     let mut stranded = Vec::new();
     let mut is_too_many = false;
     each_node(client, ListParams::default(), |metadata| {
@@ -150,7 +150,7 @@ async fn each_node(
     client: &kube::Client,
     params: ListParams,
     mut show: impl FnMut(kube::core::ObjectMeta),
-) -> Result<(), Refusal> {
+) -> Result<(), ApiRefusal> {
     let nodes: Api<core::Node> = Api::all(client.clone());
     let mut params = params.limit(PAGE);
     for _ in 0..PAGES_MAX {
@@ -163,7 +163,7 @@ async fn each_node(
             Some(_) | None => return Ok(()),
         }
     }
-    Err(Refusal::Unreachable(format!(
+    Err(ApiRefusal::Unreachable(format!(
         "there are more than {PAGES_MAX} pages of {PAGE} nodes"
     )))
 }

@@ -58,21 +58,21 @@ async fn told(lists: Vec<Reply>, watches: Vec<Reply>, count: usize) -> (Vec<Stri
     (told, log)
 }
 
-pub(super) fn word(update: Update) -> String {
+pub(super) fn word(update: KubernetesUpdate) -> String {
     match update {
-        Update::Reset => "reset".to_owned(),
-        Update::Node(node) => node.name.to_string(),
-        Update::Answered(node) => format!("answered {}", node.name),
-        Update::NodeGone { uid, .. } => format!("gone {uid}"),
-        Update::Settled => "settled".to_owned(),
-        Update::Maintenances(update) => format!("{update:?}"),
-        Update::PodsChanged(node) => format!("pods of {node}"),
-        Update::Budget { budget, stands } => format!("{}: {stands:?}", budget.name),
-        Update::Followed(node) => format!("followed {}", node.name),
-        Update::FollowedGone { uid, .. } => format!("followed gone {uid}"),
-        Update::FollowedAbsent { name } => format!("followed absent {name}"),
-        Update::Scanned { stranded } => format!("{} stranded", stranded.len()),
-        Update::Lost { why } => format!("lost: {why}"),
+        KubernetesUpdate::Reset => "reset".to_owned(),
+        KubernetesUpdate::Node(node) => node.name.to_string(),
+        KubernetesUpdate::Answered(node) => format!("answered {}", node.name),
+        KubernetesUpdate::NodeGone { uid, .. } => format!("gone {uid}"),
+        KubernetesUpdate::Settled => "settled".to_owned(),
+        KubernetesUpdate::Maintenances(update) => format!("{update:?}"),
+        KubernetesUpdate::PodsChanged(node) => format!("pods of {node}"),
+        KubernetesUpdate::Budget { budget, stands } => format!("{}: {stands:?}", budget.name),
+        KubernetesUpdate::Followed(node) => format!("followed {}", node.name),
+        KubernetesUpdate::FollowedGone { uid, .. } => format!("followed gone {uid}"),
+        KubernetesUpdate::FollowedAbsent { name } => format!("followed absent {name}"),
+        KubernetesUpdate::Scanned { stranded } => format!("{} stranded", stranded.len()),
+        KubernetesUpdate::Lost { why } => format!("lost: {why}"),
     }
 }
 

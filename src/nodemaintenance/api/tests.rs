@@ -2,12 +2,12 @@ use serde_json::Value;
 
 use super::*;
 use crate::cluster::stand_in::{Reply, refusal, server};
-use crate::gate::{Errand, Gate};
+use crate::gate::{WriteFence, WriteKind};
 
 #[tokio::test]
 async fn an_invalid_object_name_is_never_sent() {
     let (client, log) = server(|_| Reply::Json(200, Value::Null));
-    let permit = Gate::without_election().pass(Errand::Record).unwrap();
+    let permit = WriteFence::without_election().pass(WriteKind::Record).unwrap();
     let uid = RequestUid::new("uid");
     for name in ["gpu1-!!!!!!!!", "../nodes/gpu1", "gpu1-0/status", ""] {
         let created = create(&permit, &client, name, NodeMaintenanceSpec::default()).await;
@@ -22,7 +22,7 @@ async fn an_invalid_object_name_is_never_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_told_from_no_answer() {
-    let permit = Gate::without_election().pass(Errand::Record).unwrap();
+    let permit = WriteFence::without_election().pass(WriteKind::Record).unwrap();
     let mut replies = vec![
         Reply::Silence,
         refusal(422, "Invalid", "too long", Value::Null),
@@ -49,7 +49,7 @@ fn what_is_kept_of_an_object_is_bounded() {
             ..NodeMaintenanceStatus::default()
         };
         let spec = NodeMaintenanceSpec {
-            origin: Origin::Episode,
+            origin: MaintenanceOrigin::Episode,
             ..NodeMaintenanceSpec::default()
         };
         let mut object = NodeMaintenance::new("gpu1-0", spec);
@@ -61,5 +61,5 @@ fn what_is_kept_of_an_object_is_bounded() {
     assert_eq!(kept.status.pending_pods.len(), LIST_MAX);
     let too_long = with("x".repeat(RECORD_BYTES_MAX + 1));
     assert_eq!(too_long.status.record, None);
-    assert_eq!(too_long.role, Role::Episode { record: None });
+    assert_eq!(too_long.role, NodeMaintenanceRole::Episode { record: None });
 }

@@ -6,35 +6,36 @@ use std::time::Duration;
 use futures::FutureExt as _;
 
 use super::*;
-use crate::cluster::update::{Asked, AskedAction};
+use crate::cluster::update::{RequestedAction, RequestedMaintenance};
 use crate::ids::{EpisodeId, HostRef, VmRef};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{DrainEnd, Ended, Phase, Record};
+use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{
-    DrainReport, HostState, Observed, Pictures, PodLeft, PodLeftBecause, PowerSeen, Sight, VmFacts, VmSeen,
+    BoundVm, DrainReport, HostState, NodeSnapshot, Observed, ObservedPower, ObservedVm, PendingEviction,
+    PendingReason, SnapshotBatch,
 };
-use crate::maintenance::request::{Action, Request, RequestMark};
+use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 use crate::telemetry::stand_in::{at, episode, node};
 
-fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> Sight {
-    let vm = VmFacts {
-        power: PowerSeen::On,
+fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> NodeSnapshot {
+    let vm = ObservedVm {
+        power: ObservedPower::On,
         on: Some(HostRef::new("host-1")),
         on_name: "esx1".to_owned(),
         host: HostState::InService,
-        ..VmFacts::unread(VmRef::new("vm-1"))
+        ..ObservedVm::unread(VmRef::new("vm-1"))
     };
-    Sight {
+    NodeSnapshot {
         record,
         seen: Observed {
             request,
             drain,
-            ..Observed::of(Some(node()), VmSeen::Found(vm), Now::at(at(-60), 0))
+            ..Observed::of(Some(node()), BoundVm::Found(vm), Now::at(at(-60), 0))
         },
     }
 }
 
-fn in_episode(phase: Phase, since: i64) -> Sight {
+fn in_episode(phase: Phase, since: i64) -> NodeSnapshot {
     sight(Record::Episode(Arc::new(episode(phase, since))), None, None)
 }
 
@@ -49,16 +50,16 @@ fn now() -> Timestamp {
 
 /// What stands in the cluster, and what is due to be written there.
 struct Cluster {
-    objects: Arc<Objects>,
-    standing: BTreeMap<String, Maintenance>,
+    objects: Arc<StatusReconciler>,
+    standing: BTreeMap<String, NodeMaintenanceFacts>,
     writes: u64,
 }
 
 impl Cluster {
     fn new() -> Self {
-        let objects = Arc::new(Objects::new("gpu=true".to_owned(), None, 2, now));
-        objects.told(&Maintenances::Reset);
-        objects.told(&Maintenances::Settled);
+        let objects = Arc::new(StatusReconciler::new("gpu=true".to_owned(), None, 2, now));
+        objects.told(&NodeMaintenanceUpdate::Reset);
+        objects.told(&NodeMaintenanceUpdate::Settled);
         Self {
             objects,
             standing: BTreeMap::new(),
@@ -66,20 +67,21 @@ impl Cluster {
         }
     }
 
-    fn show(&self, sight: Sight) {
+    fn show(&self, sight: NodeSnapshot) {
         let sights = BTreeMap::from([(NodeName::new("gpu1"), sight)]);
         self.objects
-            .show(&NodeStatuses::of(&Pictures::all(sights.clone())));
+            .show(&NodeStatuses::of(&SnapshotBatch::all(sights.clone())));
     }
 
-    fn stands(&mut self, object: Maintenance) {
-        self.objects.told(&Maintenances::Seen(Box::new(object.clone())));
+    fn stands(&mut self, object: NodeMaintenanceFacts) {
+        self.objects
+            .told(&NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
         self.standing.insert(object.name.clone(), object);
     }
 
     /// Somebody creates an object.
-    fn created(&mut self, name: &str, node: &str, created_at: i64, role: Role) {
-        self.stands(Maintenance {
+    fn created(&mut self, name: &str, node: &str, created_at: i64, role: NodeMaintenanceRole) {
+        self.stands(NodeMaintenanceFacts {
             name: name.to_owned(),
             uid: RequestUid::new(format!("uid-of-{name}")),
             resource_version: 1,
@@ -93,7 +95,7 @@ impl Cluster {
     }
 
     /// Carries out all that is due, until nothing is, as the kube-apiserver would.
-    fn settle(&mut self, sight: &Sight) {
+    fn settle(&mut self, sight: &NodeSnapshot) {
         for _ in 0..5 {
             self.show(sight.clone());
             let due = self.objects.due(|_| false);
@@ -110,14 +112,19 @@ impl Cluster {
         );
     }
 
-    fn write(&mut self, write: Write) {
+    fn write(&mut self, write: ObjectWrite) {
         self.writes += 1;
         match write {
-            Write::Create { name, spec } => {
-                assert_eq!(spec.origin, Origin::Episode);
-                self.created(&name, &spec.node_name, 100, Role::Episode { record: None });
+            ObjectWrite::Create { name, spec } => {
+                assert_eq!(spec.origin, MaintenanceOrigin::Episode);
+                self.created(
+                    &name,
+                    &spec.node_name,
+                    100,
+                    NodeMaintenanceRole::Episode { record: None },
+                );
             }
-            Write::Status { name, uid, changes } => {
+            ObjectWrite::Status { name, uid, changes } => {
                 let mut object = self.standing[&name].clone();
                 assert_eq!(object.uid, uid);
                 let mut status = serde_json::to_value(&object.status).unwrap();
@@ -130,28 +137,28 @@ impl Cluster {
                     .retain(|_, value| !value.is_null());
                 object.status = serde_json::from_value(status).unwrap();
                 object.is_over = object.status.ended_at.is_some();
-                if let Role::Episode { record } = &mut object.role {
+                if let NodeMaintenanceRole::Episode { record } = &mut object.role {
                     record.clone_from(&object.status.record);
                 }
                 object.resource_version = 1 + self.writes;
                 self.stands(object);
             }
-            Write::Delete { name, uid } => {
+            ObjectWrite::Delete { name, uid } => {
                 self.standing.remove(&name);
-                self.objects.told(&Maintenances::Gone { name, uid });
+                self.objects.told(&NodeMaintenanceUpdate::Gone { name, uid });
             }
         }
     }
 
     /// The actor tells how the episode that `before` shows has ended.
-    fn ends(&self, before: &Sight, ended: Ended) {
+    fn ends(&self, before: &NodeSnapshot, ended: EpisodeResult) {
         let transition = Transition {
             record: Record::InService,
             unschedulable: Some(false),
             ended: Some(ended),
             fulfilled: None,
         };
-        let told = Told::Recorded {
+        let told = NodeEvent::Recorded {
             node: Some(&node()),
             before: &before.record,
             transition: &transition,
@@ -165,9 +172,9 @@ impl Cluster {
     }
 }
 
-fn request(action: Action) -> Option<Request> {
+fn request(action: RequestAction) -> Option<Request> {
     Some(Request {
-        mark: RequestMark {
+        mark: RequestIdentity {
             name: "asked".to_owned(),
             uid: RequestUid::new("uid-of-asked"),
         },
@@ -179,8 +186,8 @@ fn request(action: Action) -> Option<Request> {
     })
 }
 
-fn asked(action: AskedAction) -> Role {
-    Role::Request(Asked {
+fn asked(action: RequestedAction) -> NodeMaintenanceRole {
+    NodeMaintenanceRole::Request(RequestedMaintenance {
         reason: String::new(),
         action,
         target_host: None,
@@ -218,7 +225,7 @@ fn an_object_that_somebody_deletes_is_made_again_and_one_that_ended_is_not() {
     let draining = in_episode(Phase::Draining, 1);
     cluster.settle(&draining);
     let object = cluster.standing.remove("gpu1-00112233").unwrap();
-    let gone = Maintenances::Gone {
+    let gone = NodeMaintenanceUpdate::Gone {
         name: object.name,
         uid: object.uid,
     };
@@ -234,17 +241,17 @@ fn an_object_that_somebody_deletes_is_made_again_and_one_that_ended_is_not() {
 
 #[test]
 fn nothing_is_due_before_everything_there_is_has_been_told() {
-    let objects = Objects::new("gpu=true".to_owned(), None, 2, now);
+    let objects = StatusReconciler::new("gpu=true".to_owned(), None, 2, now);
     let sights = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
-    objects.show(&NodeStatuses::of(&Pictures::all(sights.clone())));
+    objects.show(&NodeStatuses::of(&SnapshotBatch::all(sights.clone())));
     assert_eq!(objects.due(|_| false), []);
-    objects.told(&Maintenances::Settled);
+    objects.told(&NodeMaintenanceUpdate::Settled);
     assert_eq!(
         objects.due(|_| false),
         [],
         "what is told counts from the next look"
     );
-    objects.show(&NodeStatuses::of(&Pictures::all(sights.clone())));
+    objects.show(&NodeStatuses::of(&SnapshotBatch::all(sights.clone())));
     assert_eq!(objects.due(|_| false).len(), 1);
 }
 
@@ -271,7 +278,7 @@ fn an_end_that_the_watch_tells_before_its_actor_does_waits_for_the_actors_word()
     let after = sight(Record::InService, None, None);
     cluster.settle(&after);
     assert_eq!(cluster.writes, writes, "how it ended is not known yet");
-    cluster.ends(&before, Ended::Succeeded);
+    cluster.ends(&before, EpisodeResult::Succeeded);
     cluster.settle(&after);
     assert_eq!(is(cluster.status("gpu1-00112233"), "Succeeded"), "True");
 }
@@ -279,7 +286,12 @@ fn an_end_that_the_watch_tells_before_its_actor_does_waits_for_the_actors_word()
 #[test]
 fn an_episode_that_was_over_before_this_process_began_waits_for_nobody() {
     let mut cluster = Cluster::new();
-    cluster.created("gpu1-00112233", "gpu1", 50, Role::Episode { record: None });
+    cluster.created(
+        "gpu1-00112233",
+        "gpu1",
+        50,
+        NodeMaintenanceRole::Episode { record: None },
+    );
     cluster.settle(&sight(Record::InService, None, None));
     assert!(cluster.status("gpu1-00112233").ended_at.is_some());
 }
@@ -287,9 +299,9 @@ fn an_episode_that_was_over_before_this_process_began_waits_for_nobody() {
 #[test]
 fn an_end_that_was_seen_is_told_as_it_was() {
     for (ended, succeeded, phase) in [
-        (Ended::Succeeded, "True", "Succeeded"),
-        (Ended::Cancelled, "False", "Succeeded"),
-        (Ended::Failed, "False", "Failed"),
+        (EpisodeResult::Succeeded, "True", "Succeeded"),
+        (EpisodeResult::Cancelled, "False", "Succeeded"),
+        (EpisodeResult::Failed, "False", "Failed"),
     ] {
         let mut cluster = Cluster::new();
         let before = in_episode(Phase::Rejoining, 50);
@@ -308,13 +320,13 @@ fn an_episode_that_is_over_before_it_has_an_object_has_one_all_the_same_and_only
     let mut cluster = Cluster::new();
     let before = in_episode(Phase::Draining, 50);
     cluster.show(before.clone());
-    cluster.ends(&before, Ended::Cancelled);
+    cluster.ends(&before, EpisodeResult::Cancelled);
     let after = sight(Record::InService, None, None);
     cluster.settle(&after);
     let name = "gpu1-00112233";
     assert_eq!(cluster.status(name).state.as_deref(), Some("Ended"));
     let uid = cluster.standing[name].uid.clone();
-    cluster.write(Write::Delete {
+    cluster.write(ObjectWrite::Delete {
         name: name.to_owned(),
         uid,
     });
@@ -325,11 +337,11 @@ fn an_episode_that_is_over_before_it_has_an_object_has_one_all_the_same_and_only
 #[test]
 fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     let mut cluster = Cluster::new();
-    cluster.created("asked", "gpu1", 0, asked(AskedAction::Drain));
-    let with = |left: Vec<PodLeft>| {
+    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
+    let with = |left: Vec<PendingEviction>| {
         sight(
             Record::Episode(Arc::new(episode(Phase::Draining, 1))),
-            request(Action::Drain),
+            request(RequestAction::Drain),
             Some(DrainReport {
                 listed_at: Monotonic::since_boot(Duration::from_secs(2)),
                 pods_revision: 0,
@@ -341,16 +353,16 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
             }),
         )
     };
-    let pod = |name: &str, why| PodLeft {
+    let pod = |name: &str, why| PendingEviction {
         name: name.to_owned(),
         why,
     };
-    let held = || PodLeftBecause::Budget {
+    let held = || PendingReason::Budget {
         names: vec!["train".to_owned()],
         said: String::new(),
     };
     cluster.settle(&with(vec![
-        pod("ml/a", PodLeftBecause::Leaving),
+        pod("ml/a", PendingReason::Leaving),
         pod("ml/b", held()),
     ]));
     cluster.settle(&with(vec![pod("ml/b", held())]));
@@ -362,7 +374,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     assert_eq!(is(status, "Reconciling"), "True");
 
     let drained = Record::Episode(Arc::new(episode(Phase::Drained, 9)));
-    cluster.settle(&sight(drained, request(Action::Drain), None));
+    cluster.settle(&sight(drained, request(RequestAction::Drain), None));
     let status = cluster.status("asked");
     assert_eq!(status.drain_progress, Some(100));
     assert_eq!(
@@ -379,9 +391,9 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
     let mut cluster = Cluster::new();
     let names = ["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"];
     let with = |phase: Phase, left: usize| {
-        let left = (0..left).map(|number| PodLeft {
+        let left = (0..left).map(|number| PendingEviction {
             name: format!("ml/{number}"),
-            why: PodLeftBecause::Leaving,
+            why: PendingReason::Leaving,
         });
         let report = DrainReport {
             listed_at: Monotonic::since_boot(Duration::from_secs(2)),
@@ -394,10 +406,10 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
         };
         sight(Record::Episode(Arc::new(episode(phase, 1))), None, Some(report))
     };
-    let show = |cluster: &Cluster, sights: &BTreeMap<NodeName, Sight>| {
+    let show = |cluster: &Cluster, sights: &BTreeMap<NodeName, NodeSnapshot>| {
         cluster
             .objects
-            .show(&NodeStatuses::of(&Pictures::all(sights.clone())));
+            .show(&NodeStatuses::of(&SnapshotBatch::all(sights.clone())));
     };
     let is_woken = |cluster: &Cluster| cluster.objects.changed().now_or_never().is_some();
     let all = |left| names.map(|name| (NodeName::new(name), with(Phase::Draining, left)));
@@ -430,8 +442,8 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
         let due = cluster.objects.due(|_| false);
         assert!(is_woken(&cluster), "two are held back");
         let nodes = due.iter().map(|write| match write {
-            Write::Status { name, .. } => name.split('-').next().unwrap_or_default().to_owned(),
-            Write::Create { .. } | Write::Delete { .. } => panic!("{write:?}"),
+            ObjectWrite::Status { name, .. } => name.split('-').next().unwrap_or_default().to_owned(),
+            ObjectWrite::Create { .. } | ObjectWrite::Delete { .. } => panic!("{write:?}"),
         });
         turns.push(nodes.collect::<Vec<_>>().join(" "));
         for write in due {
@@ -466,17 +478,17 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
 fn a_request_that_its_node_shows_no_more_is_fulfilled_and_one_that_it_does_not_show_yet_is_not() {
     let mut cluster = Cluster::new();
     cluster.settle(&sight(Record::InService, None, None));
-    cluster.created("asked", "gpu1", 0, asked(AskedAction::Reboot));
+    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Reboot));
     assert_eq!(
         cluster.objects.due(|_| false),
         [],
         "the node has not been looked at since"
     );
     let rejoining = Record::Episode(Arc::new(episode(Phase::Rejoining, 50)));
-    let rejoining = sight(rejoining, request(Action::Reboot), None);
+    let rejoining = sight(rejoining, request(RequestAction::Reboot), None);
     cluster.settle(&rejoining);
     assert_eq!(cluster.status("asked").ended_at, None);
-    cluster.ends(&rejoining, Ended::Succeeded);
+    cluster.ends(&rejoining, EpisodeResult::Succeeded);
     cluster.settle(&sight(Record::InService, None, None));
     let status = cluster.status("asked");
     assert!(status.ended_at.is_some());
@@ -486,10 +498,10 @@ fn a_request_that_its_node_shows_no_more_is_fulfilled_and_one_that_it_does_not_s
 #[test]
 fn of_two_requests_for_a_node_the_younger_says_whom_it_waits_for() {
     let mut cluster = Cluster::new();
-    cluster.created("asked", "gpu1", 0, asked(AskedAction::Drain));
-    cluster.created("later", "gpu1", 5, asked(AskedAction::Reboot));
+    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
+    cluster.created("later", "gpu1", 5, asked(RequestedAction::Reboot));
     let drained = Record::Episode(Arc::new(episode(Phase::Drained, 9)));
-    cluster.settle(&sight(drained, request(Action::Drain), None));
+    cluster.settle(&sight(drained, request(RequestAction::Drain), None));
     let waiting = cluster.status("later").waiting_on.clone().unwrap();
     assert_eq!(waiting.message, "NodeMaintenance asked was there first");
     assert_eq!(is(cluster.status("later"), "Succeeded"), "Unknown");
@@ -498,13 +510,13 @@ fn of_two_requests_for_a_node_the_younger_says_whom_it_waits_for() {
 #[test]
 fn a_request_for_a_node_of_nobodys_is_stalled_once_it_is_clear_that_no_other_controller_speaks() {
     let mut cluster = Cluster::new();
-    cluster.created("typo", "gpu9", 95, asked(AskedAction::Drain));
+    cluster.created("typo", "gpu9", 95, asked(RequestedAction::Drain));
     cluster.settle(&sight(Record::InService, None, None));
     assert!(
         cluster.status("typo").conditions.is_empty(),
         "it is five seconds old"
     );
-    cluster.created("typo", "gpu9", 50, asked(AskedAction::Drain));
+    cluster.created("typo", "gpu9", 50, asked(RequestedAction::Drain));
     cluster.settle(&sight(Record::InService, None, None));
     assert_eq!(is(cluster.status("typo"), "Stalled"), "True");
 }
@@ -512,14 +524,14 @@ fn a_request_for_a_node_of_nobodys_is_stalled_once_it_is_clear_that_no_other_con
 #[test]
 fn the_history_of_a_node_that_is_gone_stays_until_all_nodes_are_told() {
     let mut cluster = Cluster::new();
-    let mut old = Maintenance {
+    let mut old = NodeMaintenanceFacts {
         name: "gpu9-a".to_owned(),
         uid: RequestUid::new("uid-of-gpu9-a"),
         resource_version: 1,
         generation: 1,
         created_at: at(-40 * 86_400),
         node: NodeName::new("gpu9"),
-        role: Role::Episode { record: None },
+        role: NodeMaintenanceRole::Episode { record: None },
         is_over: true,
         status: Box::default(),
     };
@@ -542,14 +554,19 @@ fn the_history_of_a_node_that_is_gone_stays_until_all_nodes_are_told() {
 fn the_oldest_of_the_ended_episodes_go_first() {
     let mut cluster = Cluster::new();
     for (name, created_at) in [("gpu1-a", 1), ("gpu1-b", 2), ("gpu1-c", 3)] {
-        cluster.created(name, "gpu1", created_at, Role::Episode { record: None });
+        cluster.created(
+            name,
+            "gpu1",
+            created_at,
+            NodeMaintenanceRole::Episode { record: None },
+        );
     }
     cluster.settle(&sight(Record::InService, None, None));
     let left: Vec<_> = cluster.standing.keys().map(String::as_str).collect();
     assert_eq!(left, ["gpu1-b", "gpu1-c"]);
 }
 
-fn weights(due: &[Write]) -> Vec<(String, u8)> {
+fn weights(due: &[ObjectWrite]) -> Vec<(String, u8)> {
     due.iter()
         .map(|write| (write.name().to_owned(), write.weight()))
         .collect()
@@ -559,7 +576,7 @@ fn weights(due: &[Write]) -> Vec<(String, u8)> {
 fn records_are_written_before_new_objects_and_those_before_the_rest() {
     let mut cluster = Cluster::new();
     cluster.settle(&in_episode(Phase::Draining, 1));
-    cluster.created("asked", "gpu1", 0, asked(AskedAction::Drain));
+    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
     let mut other = episode(Phase::Draining, 1);
     other.id = EpisodeId::new("ffeeddccbbaa99887766554433221100");
     let sights = BTreeMap::from([
@@ -567,7 +584,7 @@ fn records_are_written_before_new_objects_and_those_before_the_rest() {
             NodeName::new("gpu1"),
             sight(
                 Record::Episode(Arc::new(episode(Phase::AwaitingHost, 9))),
-                request(Action::Drain),
+                request(RequestAction::Drain),
                 None,
             ),
         ),
@@ -576,7 +593,9 @@ fn records_are_written_before_new_objects_and_those_before_the_rest() {
             sight(Record::Episode(Arc::new(other)), None, None),
         ),
     ]);
-    cluster.objects.show(&NodeStatuses::of(&Pictures::all(sights)));
+    cluster
+        .objects
+        .show(&NodeStatuses::of(&SnapshotBatch::all(sights)));
     let due = cluster.objects.due(|_| false);
     let expected = [("gpu1-00112233", 0), ("gpu0-ffeeddcc", 1), ("asked", 2)];
     assert_eq!(

@@ -23,7 +23,7 @@ fn list(objects: &[Value]) -> Reply {
 }
 
 /// Starts the watch on the script and gives the first updates.
-async fn told(lists: Vec<Reply>, watches: Vec<Reply>, count: usize) -> Vec<Maintenances> {
+async fn told(lists: Vec<Reply>, watches: Vec<Reply>, count: usize) -> Vec<NodeMaintenanceUpdate> {
     let (client, log) = scripted(lists, watches);
     let (out, mut updates) = mpsc::channel(1);
     let stop = CancellationToken::new();
@@ -38,7 +38,8 @@ async fn told(lists: Vec<Reply>, watches: Vec<Reply>, count: usize) -> Vec<Maint
         let mut told = Vec::new();
         while told.len() < count {
             let update = tokio::time::timeout(Duration::from_secs(300), updates.recv());
-            let Update::Maintenances(update) = update.await.expect("an update in time").unwrap() else {
+            let KubernetesUpdate::Maintenances(update) = update.await.expect("an update in time").unwrap()
+            else {
                 panic!("only NodeMaintenances are watched");
             };
             told.push(update);
@@ -63,7 +64,7 @@ async fn a_refused_watch_is_told_from_one_that_broke() {
         (refusal(429, "TooManyRequests", "later", Value::Null), false),
     ] {
         let told = told(vec![reply], vec![], 1).await;
-        let [Maintenances::Lost { refused, why }] = &told[..] else {
+        let [NodeMaintenanceUpdate::Lost { refused, why }] = &told[..] else {
             panic!("{told:?}");
         };
         assert_eq!(*refused, is_refused, "{why}");
@@ -71,7 +72,7 @@ async fn a_refused_watch_is_told_from_one_that_broke() {
     let refused = vec![refusal(403, "Forbidden", "watch is not allowed", Value::Null)];
     let told = told(vec![list(&[])], refused, 3).await;
     assert!(
-        matches!(&told[2], Maintenances::Lost { refused: true, .. }),
+        matches!(&told[2], NodeMaintenanceUpdate::Lost { refused: true, .. }),
         "{told:?}"
     );
 }
@@ -90,11 +91,11 @@ async fn objects_are_told_as_they_come_and_go() {
     let words: Vec<String> = told
         .iter()
         .map(|update| match update {
-            Maintenances::Reset => "reset".to_owned(),
-            Maintenances::Seen(seen) => seen.name.clone(),
-            Maintenances::Gone { name, .. } => format!("gone {name}"),
-            Maintenances::Settled => "settled".to_owned(),
-            Maintenances::Lost { why, .. } => why.clone(),
+            NodeMaintenanceUpdate::Reset => "reset".to_owned(),
+            NodeMaintenanceUpdate::Seen(seen) => seen.name.clone(),
+            NodeMaintenanceUpdate::Gone { name, .. } => format!("gone {name}"),
+            NodeMaintenanceUpdate::Settled => "settled".to_owned(),
+            NodeMaintenanceUpdate::Lost { why, .. } => why.clone(),
         })
         .collect();
     assert_eq!(words, ["reset", "a", "settled", "b", "gone a"]);

@@ -15,7 +15,10 @@ fn unreachable(name: &str) -> WriteError {
 }
 
 /// Tries to write five objects, with this answer to each; gives the names that were tried, and how the pass went.
-fn tried(memory: &mut Refused, answer: impl Fn(&str) -> Option<Result<(), WriteError>>) -> (String, Pass) {
+fn tried(
+    memory: &mut RefusedWrites,
+    answer: impl Fn(&str) -> Option<Result<(), WriteError>>,
+) -> (String, Pass) {
     let (mut tried, mut pass) = (String::new(), Pass::default());
     for name in ["a", "b", "c", "d", "e"] {
         tried.push_str(name);
@@ -28,7 +31,7 @@ fn tried(memory: &mut Refused, answer: impl Fn(&str) -> Option<Result<(), WriteE
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_object_delays_no_other() {
-    let mut memory = Refused::default();
+    let mut memory = RefusedWrites::default();
     let (names, pass) = tried(&mut memory, |name| {
         Some(if name == "a" { Err(refused("a")) } else { Ok(()) })
     });
@@ -40,7 +43,7 @@ async fn a_refused_object_delays_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kube_apiserver_that_does_not_answer_is_not_asked_about_every_object() {
-    let mut memory = Refused::default();
+    let mut memory = RefusedWrites::default();
     let (names, pass) = tried(&mut memory, |name| Some(Err(unreachable(name))));
     assert_eq!(names, "abc");
     assert_eq!((pass.refused, pass.is_cut_short), (3, true));
@@ -57,7 +60,7 @@ async fn a_kube_apiserver_that_does_not_answer_is_not_asked_about_every_object()
 
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_may_not_write_tries_nothing_more() {
-    let mut memory = Refused::default();
+    let mut memory = RefusedWrites::default();
     let (names, pass) = tried(&mut memory, |_| None);
     assert_eq!(names, "a");
     assert_eq!((pass.refused, pass.is_cut_short), (0, true));

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::actor::tell::Told;
+use crate::actor::tell::NodeEvent;
 use crate::cluster::events::{ConditionChange, ConditionState, Conditions};
 use crate::ids::NodeName;
 use crate::maintenance::episode::{DrainEnd, Episode, Phase, Record};
@@ -17,8 +17,13 @@ const KINDS: [&str; 4] = [
 
 /// The conditions that `told` changes. Within an episode only what differs from before is written; its end removes all
 /// four, so that a write that was lost on the way leaves nothing behind.
-pub(super) fn changed(node: &NodeName, told: Told<'_>, links: &Links, now: Timestamp) -> Option<Conditions> {
-    let Told::Recorded {
+pub(super) fn changed(
+    node: &NodeName,
+    told: NodeEvent<'_>,
+    links: &Links,
+    now: Timestamp,
+) -> Option<Conditions> {
+    let NodeEvent::Recorded {
         node: seen,
         before,
         transition,

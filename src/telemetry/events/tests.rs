@@ -7,14 +7,16 @@ use crate::cluster::events::Severity;
 use crate::ids::{EpisodeId, TaskRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::{Cordon, DrainEnd, Ended, Episode, HostMark, Phase, Record, Trigger};
-use crate::maintenance::observed::{Limit, PodLeft, PodLeftBecause};
-use crate::maintenance::placement::{Refused, Why};
+use crate::maintenance::episode::{
+    CordonOwner, DrainEnd, Episode, EpisodeResult, HostIdentity, Phase, Record, Trigger,
+};
+use crate::maintenance::observed::{PendingEviction, PendingReason, SlotLimit};
+use crate::maintenance::placement::{RejectedHost, RejectionReason};
 use crate::maintenance::waiting::ParkReason;
 use crate::telemetry::stand_in::{self, at, node};
 
-fn mark(name: &str) -> HostMark {
-    HostMark {
+fn mark(name: &str) -> HostIdentity {
+    HostIdentity {
         moref: None,
         name: name.into(),
     }
@@ -67,7 +69,7 @@ fn to(record: Record) -> Transition {
     }
 }
 
-fn ending(ended: Ended, unschedulable: Option<bool>) -> Transition {
+fn ending(ended: EpisodeResult, unschedulable: Option<bool>) -> Transition {
     Transition {
         record: Record::InService,
         unschedulable,
@@ -85,9 +87,9 @@ fn powering_on() -> Phase {
 }
 
 /// Tells a change of record at 100 s; gives the Event as `Type Reason: note`.
-fn recorded(memory: &mut Memory, before: &Record, transition: &Transition) -> String {
+fn recorded(memory: &mut EventMemory, before: &Record, transition: &Transition) -> String {
     let node = node();
-    let told = Told::Recorded {
+    let told = NodeEvent::Recorded {
         node: Some(&node),
         before,
         transition,
@@ -96,9 +98,9 @@ fn recorded(memory: &mut Memory, before: &Record, transition: &Transition) -> St
     shown(memory, told, 100)
 }
 
-fn waits(memory: &mut Memory, record: &Record, on: &WaitingOn, now: i64) -> String {
+fn waits(memory: &mut EventMemory, record: &Record, on: &WaitingOn, now: i64) -> String {
     let node = node();
-    let told = Told::Waits {
+    let told = NodeEvent::Waits {
         node: Some(&node),
         record,
         on,
@@ -106,7 +108,7 @@ fn waits(memory: &mut Memory, record: &Record, on: &WaitingOn, now: i64) -> Stri
     shown(memory, told, now)
 }
 
-fn shown(memory: &mut Memory, told: Told<'_>, now: i64) -> String {
+fn shown(memory: &mut EventMemory, told: NodeEvent<'_>, now: i64) -> String {
     memory.event(&NodeName::new("gpu-1"), told, at(now)).map_or_else(
         || "-".to_owned(),
         |(event, _)| {
@@ -128,7 +130,7 @@ fn each_change_of_phase_tells_at_most_one_event() {
         since: at(0),
     });
     let theirs = Record::Episode(Arc::new(Episode {
-        cordon: Cordon::Theirs,
+        cordon: CordonOwner::Theirs,
         ..episode(Phase::Draining, 10)
     }));
     let recordoned = Record::Episode(Arc::new(Episode {
@@ -273,18 +275,18 @@ fn each_change_of_phase_tells_at_most_one_event() {
         ),
         (
             record(Phase::Draining, 10),
-            ending(Ended::Cancelled, Some(false)),
+            ending(EpisodeResult::Cancelled, Some(false)),
             "MaintenanceCancelled: The maintenance of ESXi host esx-1 was called off after 1m30s; uncordoned; trace 4bf9",
         ),
         (
             record(Phase::Rejoining, 10),
-            ending(Ended::Succeeded, None),
+            ending(EpisodeResult::Succeeded, None),
             "MaintenanceSucceeded: Back in service after 1m30s; its cordon is left as it is; trace 4bf9",
         ),
     ];
     for (before, transition, event) in table {
         assert_eq!(
-            recorded(&mut Memory::default(), &before, &transition),
+            recorded(&mut EventMemory::default(), &before, &transition),
             event,
             "{before:?} -> {transition:?}"
         );
@@ -293,20 +295,20 @@ fn each_change_of_phase_tells_at_most_one_event() {
 
 #[test]
 fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
-    let budget = |name: &str, budget: &str| PodLeft {
+    let budget = |name: &str, budget: &str| PendingEviction {
         name: format!("ml/{name}"),
-        why: PodLeftBecause::Budget {
+        why: PendingReason::Budget {
             names: vec![budget.to_owned()],
             said: format!("The disruption budget {budget} needs 1 healthy pods and has 1 currently"),
         },
     };
-    let leaving = PodLeft {
+    let leaving = PendingEviction {
         name: "ml/gone".to_owned(),
-        why: PodLeftBecause::Leaving,
+        why: PendingReason::Leaving,
     };
-    let webhook = PodLeft {
+    let webhook = PendingEviction {
         name: "ml/kept".to_owned(),
-        why: PodLeftBecause::Refused {
+        why: PendingReason::Refused {
             said: "admission webhook \"keep\" denied the request".to_owned(),
         },
     };
@@ -326,7 +328,7 @@ fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
             Phase::Queued,
             WaitingOn::Slot {
                 ahead: vec![NodeName::new("gpu-7")],
-                limit: Limit::ConcurrentDrains(1),
+                limit: SlotLimit::ConcurrentDrains(1),
             },
             "MaintenanceQueued: Waiting for its turn: at most 1 drained at once, and gpu-7 comes first",
         ),
@@ -372,9 +374,9 @@ fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
         ),
         (
             Phase::AwaitingHost,
-            exit(vec![Refused {
+            exit(vec![RejectedHost {
                 host: "esx-2".to_owned(),
-                why: Why::DevicesTaken,
+                why: RejectionReason::DevicesTaken,
             }]),
             "! NoCompatibleHost: No other host can take the VM: esx-2 has no matching device free. Waiting for ESXi host esx-1 to be back in service",
         ),
@@ -417,14 +419,14 @@ fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
         ),
     ];
     for (phase, on, event) in table {
-        let said = waits(&mut Memory::default(), &record(phase, 10), &on, 100);
+        let said = waits(&mut EventMemory::default(), &record(phase, 10), &on, 100);
         assert_eq!(said, event, "{on:?}");
     }
 }
 
 #[test]
 fn a_guest_that_could_not_be_asked_is_not_told_to_be_late() {
-    let memory = &mut Memory::default();
+    let memory = &mut EventMemory::default();
     let record = record(Phase::ShuttingDown(DrainEnd::Complete), 10);
     waits(memory, &record, &WaitingOn::GuestShutdown { until: at(130) }, 11);
     assert_eq!(
@@ -435,12 +437,12 @@ fn a_guest_that_could_not_be_asked_is_not_told_to_be_late() {
 
 #[test]
 fn what_is_told_again_within_ten_minutes_is_not_sent_and_an_end_clears_the_memory() {
-    let memory = &mut Memory::default();
+    let memory = &mut EventMemory::default();
     let draining = record(Phase::Draining, 10);
     let held = |pods: &[&str]| {
-        let pods = pods.iter().map(|name| PodLeft {
+        let pods = pods.iter().map(|name| PendingEviction {
             name: (*name).to_owned(),
-            why: PodLeftBecause::Budget {
+            why: PendingReason::Budget {
                 names: vec!["train".to_owned()],
                 said: String::new(),
             },
@@ -455,18 +457,18 @@ fn what_is_told_again_within_ten_minutes_is_not_sent_and_an_end_clears_the_memor
     );
     assert_eq!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 619), "-");
     assert_ne!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 620), "-");
-    recorded(memory, &draining, &ending(Ended::Cancelled, Some(false)));
+    recorded(memory, &draining, &ending(EpisodeResult::Cancelled, Some(false)));
     assert!(memory.nodes.is_empty(), "{memory:?}");
 }
 
 #[test]
 fn a_budget_is_told_again_when_it_begins_to_lack_pods_and_not_with_every_count() {
-    let memory = &mut Memory::default();
+    let memory = &mut EventMemory::default();
     let draining = record(Phase::Draining, 10);
     let held = |words: &str| {
-        WaitingOn::Pods(vec![PodLeft {
+        WaitingOn::Pods(vec![PendingEviction {
             name: "ml/a".to_owned(),
-            why: PodLeftBecause::Budget {
+            why: PendingReason::Budget {
                 names: vec!["train".to_owned()],
                 said: format!("The disruption budget train {words}"),
             },
@@ -491,9 +493,9 @@ fn a_budget_is_told_again_when_it_begins_to_lack_pods_and_not_with_every_count()
 fn a_budget_that_is_not_named_or_counted_is_told_all_the_same() {
     let draining = record(Phase::Draining, 10);
     let held = |names: &[&str], said: &str| {
-        WaitingOn::Pods(vec![PodLeft {
+        WaitingOn::Pods(vec![PendingEviction {
             name: "ml/a".to_owned(),
-            why: PodLeftBecause::Budget {
+            why: PendingReason::Budget {
                 names: names.iter().map(|name| (*name).to_owned()).collect(),
                 said: said.to_owned(),
             },
@@ -507,7 +509,7 @@ fn a_budget_that_is_not_named_or_counted_is_told_all_the_same() {
         ),
     ];
     for (on, end) in table {
-        let said = waits(&mut Memory::default(), &draining, &on, 20);
+        let said = waits(&mut EventMemory::default(), &draining, &on, 20);
         assert!(said.ends_with(end), "{said}");
     }
 }
@@ -521,10 +523,15 @@ fn a_node_that_cannot_begin_an_episode_is_told_on_unless_its_vm_is_just_not_ther
         why: "version 9".to_owned(),
     };
     assert_eq!(
-        waits(&mut Memory::default(), &unreadable, &WaitingOn::Parked(why), 20),
+        waits(
+            &mut EventMemory::default(),
+            &unreadable,
+            &WaitingOn::Parked(why),
+            20
+        ),
         "! MaintenanceParked: Waiting for a person or a change: the episode on the Node cannot be read and is left alone: version 9"
     );
-    let memory = &mut Memory::default();
+    let memory = &mut EventMemory::default();
     let two = WaitingOn::Parked(ParkReason::VmAmbiguous { count: 2 });
     assert_eq!(
         waits(memory, &Record::InService, &two, 20),
@@ -538,9 +545,9 @@ fn a_node_that_cannot_begin_an_episode_is_told_on_unless_its_vm_is_just_not_ther
 
 #[test]
 fn where_the_ui_is_known_the_first_and_the_last_event_link_to_the_trace() {
-    let memory = &mut Memory {
+    let memory = &mut EventMemory {
         links: Links::by("https://jaeger.example/trace/{trace_id}"),
-        ..Memory::default()
+        ..EventMemory::default()
     };
     let traced = |phase| {
         Record::Episode(Arc::new(Episode {
@@ -552,13 +559,13 @@ fn where_the_ui_is_known_the_first_and_the_last_event_link_to_the_trace() {
     let link = "; trace https://jaeger.example/trace/4bf9";
     let first = recorded(memory, &Record::InService, &to(draining.clone()));
     assert!(first.ends_with(link), "{first}");
-    let last = recorded(memory, &draining, &ending(Ended::Cancelled, None));
+    let last = recorded(memory, &draining, &ending(EpisodeResult::Cancelled, None));
     assert!(last.ends_with(link), "{last}");
 }
 
 #[test]
 fn a_parked_node_is_told_once_by_its_record_and_not_again_by_its_wait() {
-    let memory = &mut Memory::default();
+    let memory = &mut EventMemory::default();
     let phase = parked(ParkReason::VmSuspended, Phase::Draining, 10);
     let standing = record(phase, 100);
     assert_ne!(
@@ -568,7 +575,7 @@ fn a_parked_node_is_told_once_by_its_record_and_not_again_by_its_wait() {
     let wait = WaitingOn::Parked(ParkReason::VmSuspended);
     assert_eq!(waits(memory, &standing, &wait, 101), "-");
     // After a restart nobody knows what was told.
-    assert_ne!(waits(&mut Memory::default(), &standing, &wait, 101), "-");
+    assert_ne!(waits(&mut EventMemory::default(), &standing, &wait, 101), "-");
 }
 
 #[test]
@@ -593,11 +600,11 @@ fn the_end_tells_where_the_time_went_if_all_of_it_was_seen() {
         ),
     ];
     let end = |skip: usize| {
-        let memory = &mut Memory::default();
+        let memory = &mut EventMemory::default();
         let node = node();
-        let tell = |memory: &mut Memory, before: &Record, transition: &Transition, now: i64| {
+        let tell = |memory: &mut EventMemory, before: &Record, transition: &Transition, now: i64| {
             let wrote = (at(now), at(now));
-            let told = Told::Recorded {
+            let told = NodeEvent::Recorded {
                 node: Some(&node),
                 before,
                 transition,
@@ -609,7 +616,12 @@ fn the_end_tells_where_the_time_went_if_all_of_it_was_seen() {
             tell(memory, before, &to(after.clone()), *now);
         }
         let back = record(Phase::Rejoining, 11_240);
-        tell(memory, &back, &ending(Ended::Succeeded, Some(false)), 11_600)
+        tell(
+            memory,
+            &back,
+            &ending(EpisodeResult::Succeeded, Some(false)),
+            11_600,
+        )
     };
     assert_eq!(
         end(0),
@@ -623,7 +635,7 @@ fn the_end_tells_where_the_time_went_if_all_of_it_was_seen() {
 
 #[test]
 fn no_two_events_are_told_for_one_moment() {
-    let memory = &mut Memory::default();
+    let memory = &mut EventMemory::default();
     let moments = [memory.moment(at(1)), memory.moment(at(1)), memory.moment(at(0))];
     assert!(moments.is_sorted() && moments[0] < moments[1] && moments[1] < moments[2]);
 }
@@ -642,7 +654,7 @@ fn reasons_and_actions_are_words_that_the_api_takes() {
 fn conditions_follow_the_phase_and_only_what_changes_is_written() {
     let node = node();
     let changes = |before: &Record, transition: &Transition| -> Vec<String> {
-        let told = Told::Recorded {
+        let told = NodeEvent::Recorded {
             node: Some(&node),
             before,
             transition,
@@ -692,7 +704,7 @@ fn conditions_follow_the_phase_and_only_what_changes_is_written() {
         assert_eq!(changes(&before, &to(record(phase, 1))), expected, "{before:?}");
     }
     assert_eq!(
-        changes(&record(Phase::Queued, 0), &ending(Ended::Cancelled, None)),
+        changes(&record(Phase::Queued, 0), &ending(EpisodeResult::Cancelled, None)),
         [
             "-MaintenancePlanned",
             "-DrainInProgress",

@@ -6,11 +6,11 @@ use jiff::Timestamp;
 
 use super::parts::Took;
 use super::words::parked;
-use super::{OfNode, Reason};
+use super::{EventsOfNode, Reason};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Episode;
-use crate::maintenance::observed::{PodLeft, PodLeftBecause};
-use crate::maintenance::placement::Refused;
+use crate::maintenance::observed::{PendingEviction, PendingReason};
+use crate::maintenance::placement::RejectedHost;
 use crate::maintenance::waiting::{BUDGET, WaitingOn, few, few_by};
 
 /// The Event that a wait makes, and what of it makes it another one. Waits that are over within moments or that a phase
@@ -18,7 +18,7 @@ use crate::maintenance::waiting::{BUDGET, WaitingOn, few, few_by};
 pub(super) fn of(
     episode: &Episode,
     on: &WaitingOn,
-    known: &OfNode,
+    known: &EventsOfNode,
     now: Timestamp,
 ) -> Option<(Reason, String, String)> {
     let note = format!("Waiting for {on}");
@@ -83,7 +83,7 @@ pub(super) fn of(
     Some((reason, note, detail))
 }
 
-fn host_exit(host: &str, refused: &[Refused]) -> (Reason, String, String) {
+fn host_exit(host: &str, refused: &[RejectedHost]) -> (Reason, String, String) {
     let waits = format!("Waiting for ESXi host {host} to be back in service");
     if refused.is_empty() {
         return (Reason::WaitingForHost, waits, host.to_owned());
@@ -95,11 +95,11 @@ fn host_exit(host: &str, refused: &[Refused]) -> (Reason, String, String) {
 
 /// Cluster API's words, which people know. The same budgets are one fact, however many of their pods come and go, and
 /// so is how many of them are healthy, until the budget lacks some: then it is not the drain alone that it waits for.
-fn blocked(left: &[PodLeft]) -> Option<(Reason, String, String)> {
+fn blocked(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
     let mut held: Vec<String> = Vec::new();
     let mut budgets: BTreeMap<String, &str> = BTreeMap::new();
     for pod in left {
-        if let PodLeftBecause::Budget { names, said } = &pod.why {
+        if let PendingReason::Budget { names, said } = &pod.why {
             held.push(pod.name.clone());
             budgets.insert(names.join(", "), said);
         }
@@ -143,13 +143,13 @@ fn is_short(said: &str) -> bool {
 
 /// Why the first few hosts will not do. Host by host, and not by reason as in a wait's sentence: how many share a reason changes
 /// with each that joins them, and a note that reads differently is sent anew.
-fn elsewhere(refused: &[Refused]) -> String {
-    few(&refused.iter().map(Refused::to_string).collect::<Vec<_>>())
+fn elsewhere(refused: &[RejectedHost]) -> String {
+    few(&refused.iter().map(RejectedHost::to_string).collect::<Vec<_>>())
 }
 
-fn refused(left: &[PodLeft]) -> Option<(Reason, String, String)> {
+fn refused(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
     let refusals = left.iter().filter_map(|pod| {
-        let PodLeftBecause::Refused { said } = &pod.why else {
+        let PendingReason::Refused { said } = &pod.why else {
             return None;
         };
         Some((pod.name.clone(), said))
@@ -161,7 +161,7 @@ fn refused(left: &[PodLeft]) -> Option<(Reason, String, String)> {
 }
 
 /// Power is cut on a guest that did not shut down in time, or that could not be asked to.
-fn power_cut(episode: &Episode, known: &OfNode, now: Timestamp) -> (Reason, String, String) {
+fn power_cut(episode: &Episode, known: &EventsOfNode, now: Timestamp) -> (Reason, String, String) {
     // Without a deadline known, this process has not asked: the time was up before it began.
     if known.guest_until.is_some_and(|until| now < until) {
         return (

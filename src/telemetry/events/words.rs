@@ -3,19 +3,24 @@
 use jiff::Timestamp;
 
 use super::parts::Took;
-use super::{OfNode, Reason, Said, waits};
-use crate::actor::tell::Told;
+use super::{EventText, EventsOfNode, Reason, waits};
+use crate::actor::tell::NodeEvent;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{Cordon, DrainEnd, Ended, Episode, Phase, Record};
+use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
 use crate::maintenance::waiting::{ParkReason, WaitingOn, few};
 use crate::status::PhaseKind;
 use crate::telemetry::link::Links;
 
 /// The Event that `told` makes. Without an episode nothing has begun that could be told of, but for a Node that cannot
 /// begin one: whoever clicked waits for it in vain.
-pub(super) fn of(told: Told<'_>, known: &OfNode, links: &Links, now: Timestamp) -> Option<Said> {
+pub(super) fn of(
+    told: NodeEvent<'_>,
+    known: &EventsOfNode,
+    links: &Links,
+    now: Timestamp,
+) -> Option<EventText> {
     match told {
-        Told::Recorded {
+        NodeEvent::Recorded {
             node,
             before,
             transition,
@@ -24,14 +29,14 @@ pub(super) fn of(told: Told<'_>, known: &OfNode, links: &Links, now: Timestamp) 
             let (reason, note) = recorded(before, transition, known, links, wrote.0)?;
             let episode = transition.record.episode().or(before.episode());
             let uid = node.map(|node| &node.uid).or(episode.map(|it| &it.node_uid))?;
-            Some(Said {
+            Some(EventText {
                 uid: uid.clone(),
                 reason,
                 key: format!("{} {note}", reason.name()),
                 note,
             })
         }
-        Told::NotRecorded {
+        NodeEvent::NotRecorded {
             before,
             transition,
             said,
@@ -39,7 +44,7 @@ pub(super) fn of(told: Told<'_>, known: &OfNode, links: &Links, now: Timestamp) 
             let episode = transition.record.episode().or(before.episode())?;
             let phase = transition.record.phase_name();
             let reason = Reason::NodeWriteFailed;
-            Some(Said {
+            Some(EventText {
                 uid: episode.node_uid.clone(),
                 reason,
                 note: format!("Could not record {phase} on the Node: {said}"),
@@ -47,8 +52,8 @@ pub(super) fn of(told: Told<'_>, known: &OfNode, links: &Links, now: Timestamp) 
                 key: format!("{} {phase}", reason.name()),
             })
         }
-        Told::Asks { .. } => None,
-        Told::Waits { node, record, on } => {
+        NodeEvent::Asks { .. } => None,
+        NodeEvent::Waits { node, record, on } => {
             let (uid, (reason, note, detail)) = match (record.episode(), on) {
                 (Some(episode), _) => {
                     // An episode of another Node of that name is told on the one that stands there.
@@ -61,7 +66,7 @@ pub(super) fn of(told: Told<'_>, known: &OfNode, links: &Links, now: Timestamp) 
                 }
                 (None, _) => return None,
             };
-            Some(Said {
+            Some(EventText {
                 uid: uid.clone(),
                 reason,
                 key: format!("{} {detail}", reason.name()),
@@ -74,7 +79,7 @@ pub(super) fn of(told: Told<'_>, known: &OfNode, links: &Links, now: Timestamp) 
 fn recorded(
     before: &Record,
     transition: &Transition,
-    known: &OfNode,
+    known: &EventsOfNode,
     links: &Links,
     at: Timestamp,
 ) -> Option<(Reason, String)> {
@@ -171,8 +176,8 @@ fn draining(was: &Episode, episode: &Episode, from: PhaseKind, took: Took) -> (R
         };
     }
     let cordon = match episode.cordon {
-        Cordon::Theirs => "Was cordoned already",
-        Cordon::NotYet | Cordon::Ours | Cordon::Adopted(_) => "Cordoned",
+        CordonOwner::Theirs => "Was cordoned already",
+        CordonOwner::NotYet | CordonOwner::Ours | CordonOwner::Adopted(_) => "Cordoned",
     };
     let is_queue_over = from == PhaseKind::Queued;
     let after = is_queue_over.then(|| format!(" after {took} in the queue"));
@@ -206,19 +211,19 @@ fn off(was: &Episode, episode: &Episode, from: PhaseKind, took: Took) -> Option<
 fn ended(
     was: &Episode,
     transition: &Transition,
-    known: &OfNode,
+    known: &EventsOfNode,
     links: &Links,
     at: Timestamp,
 ) -> (Reason, String) {
     let cordon = match transition.unschedulable {
         Some(false) => "; uncordoned",
-        Some(true) | None if was.cordon == Cordon::NotYet => "",
+        Some(true) | None if was.cordon == CordonOwner::NotYet => "",
         Some(true) | None => "; its cordon is left as it is",
     };
     let whole = Took(at.duration_since(was.begun_at));
     let (parts, trace) = (&known.parts, links.or_id(was));
     match transition.ended {
-        Some(Ended::Cancelled) => {
+        Some(EpisodeResult::Cancelled) => {
             let cause = was.cause();
             let cause = cause
                 .strip_prefix('t')
@@ -226,7 +231,7 @@ fn ended(
             let note = format!("{cause} was called off after {whole}{cordon}; trace {trace}");
             (Reason::MaintenanceCancelled, note)
         }
-        Some(Ended::Failed) => {
+        Some(EpisodeResult::Failed) => {
             let why = was.gave_up.as_deref().unwrap_or_default();
             let note = format!(
                 "Back in service after {whole}{parts}, and not relocated: it found no place, while waiting for \
@@ -234,7 +239,7 @@ fn ended(
             );
             (Reason::MaintenanceFailed, note)
         }
-        Some(Ended::Succeeded) | None => {
+        Some(EpisodeResult::Succeeded) | None => {
             let note = format!("Back in service after {whole}{parts}{cordon}; trace {trace}");
             (Reason::MaintenanceSucceeded, note)
         }
@@ -259,8 +264,10 @@ fn detected(episode: &Episode, links: &Links) -> String {
     };
     let next = match (&episode.phase, &episode.cordon) {
         (Phase::Queued, _) => "waits for its turn",
-        (_, Cordon::Theirs) => "was cordoned already, pods are being evicted",
-        (_, Cordon::NotYet | Cordon::Ours | Cordon::Adopted(_)) => "cordoned, pods are being evicted",
+        (_, CordonOwner::Theirs) => "was cordoned already, pods are being evicted",
+        (_, CordonOwner::NotYet | CordonOwner::Ours | CordonOwner::Adopted(_)) => {
+            "cordoned, pods are being evicted"
+        }
     };
     format!("{}{more}; {next}; trace {trace}", episode.set_off_by())
 }

@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use crate::actor::tell::Turn;
+use crate::actor::tell::ReconcileOutcome;
 use crate::status::TriggerKind;
 
 /// What all our metrics' names begin with.
@@ -39,18 +39,18 @@ const REQUEST: [f64; 12] = [
 /// do, and one that drains until its round is over.
 const TURN: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
 
-const TURNS: [Turn; 6] = [
-    Turn::Rested,
-    Turn::Waited,
-    Turn::Acted,
-    Turn::Recorded,
-    Turn::Outdated,
-    Turn::Refused,
+const TURNS: [ReconcileOutcome; 6] = [
+    ReconcileOutcome::Rested,
+    ReconcileOutcome::Waited,
+    ReconcileOutcome::Acted,
+    ReconcileOutcome::Recorded,
+    ReconcileOutcome::Outdated,
+    ReconcileOutcome::Refused,
 ];
 
 /// What a metric counts or shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only goes up, from 0 at the start of the process.
     Counter,
     /// Goes up and down.
@@ -68,7 +68,7 @@ pub struct Descriptor {
     /// Whether its name, type and labels stay as they are until the next major version.
     pub is_stable: bool,
     /// Its type.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Its labels.
     pub labels: &'static [&'static str],
     /// What it means.
@@ -82,7 +82,11 @@ impl Descriptor {
             return self.stem.to_owned();
         }
         let seconds = if self.is_seconds { "_seconds" } else { "" };
-        let total = if self.kind == Kind::Counter { "_total" } else { "" };
+        let total = if self.kind == MetricKind::Counter {
+            "_total"
+        } else {
+            ""
+        };
         format!("{PREFIX}_{}{seconds}{total}", self.stem)
     }
 
@@ -95,7 +99,7 @@ impl Descriptor {
     }
 
     const fn new(
-        kind: Kind,
+        kind: MetricKind,
         stem: &'static str,
         labels: &'static [&'static str],
         help: &'static str,
@@ -135,7 +139,7 @@ impl Descriptor {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for MetricKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Counter => "counter",
@@ -149,7 +153,7 @@ impl fmt::Display for Kind {
 macro_rules! metrics {
     ($($constant:ident: $kind:ident, $stem:literal, [$($label:literal),*], $help:literal $(, $mark:ident)*;)*) => {
         $(pub(super) const $constant: Descriptor =
-            Descriptor::new(Kind::$kind, $stem, &[$($label),*], $help)$(.$mark())*;)*
+            Descriptor::new(MetricKind::$kind, $stem, &[$($label),*], $help)$(.$mark())*;)*
 
         /// Every metric, by topic.
         pub const ALL: &[Descriptor] = &[$($constant),*];
@@ -323,14 +327,14 @@ pub(super) fn foreign(registry: &mut Registry) -> Family<Labels, Gauge> {
 }
 
 /// What a turn came to, as its label says it.
-pub(super) const fn name_of(turn: Turn) -> &'static str {
+pub(super) const fn name_of(turn: ReconcileOutcome) -> &'static str {
     match turn {
-        Turn::Rested => "rested",
-        Turn::Waited => "waited",
-        Turn::Acted => "acted",
-        Turn::Recorded => "recorded",
-        Turn::Outdated => "outdated",
-        Turn::Refused => "refused",
+        ReconcileOutcome::Rested => "rested",
+        ReconcileOutcome::Waited => "waited",
+        ReconcileOutcome::Acted => "acted",
+        ReconcileOutcome::Recorded => "recorded",
+        ReconcileOutcome::Outdated => "outdated",
+        ReconcileOutcome::Refused => "refused",
     }
 }
 

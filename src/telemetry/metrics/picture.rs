@@ -12,17 +12,17 @@ use prometheus_client::metrics::MetricType;
 
 use super::families::{self, Descriptor};
 use crate::ids::{NodeName, TaskRef};
-use crate::status::{HostKind, NodeStatus, NodeStatuses, PhaseKind, PodState, Pods, WaitKind};
+use crate::status::{HostKind, NodeStatus, NodeStatuses, PhaseKind, PodCountsByState, PodState, WaitKind};
 
 /// The states of a host, as the metric has them.
 const HOST_STATES: [&str; 4] = ["normal", "entering", "in", "unknown"];
 
 /// How things stand.
 #[derive(Debug, Default)]
-pub(super) struct Picture(Mutex<Standing>);
+pub(super) struct CurrentState(Mutex<StateGauges>);
 
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct StateGauges {
     nodes: BTreeMap<NodeName, Arc<NodeStatus>>,
     pub(super) waits: BTreeMap<NodeName, WaitKind>,
     /// The latest task of each node that cut the power of its VM, so that none is counted twice.
@@ -35,14 +35,14 @@ pub(super) struct Standing {
     pub(super) vcenter_answered: Option<Timestamp>,
 }
 
-impl Picture {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Standing> {
+impl CurrentState {
+    pub(super) fn lock(&self) -> MutexGuard<'_, StateGauges> {
         // Every change of it is whole, whatever panicked meanwhile.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Collector for Picture {
+impl Collector for CurrentState {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let standing = self.lock();
         standing.build_info(&mut encoder)?;
@@ -58,18 +58,18 @@ impl Collector for Picture {
 fn gauge(
     encoder: &mut DescriptorEncoder<'_>,
     descriptor: &Descriptor,
-    samples: impl FnOnce(&mut Gauge<'_>) -> fmt::Result,
+    samples: impl FnOnce(&mut GaugeWriter<'_>) -> fmt::Result,
 ) -> fmt::Result {
     let unit = descriptor.unit();
     // The registry ends what it is told with a full stop; this way in does not.
     let help = format!("{}.", descriptor.help);
     let encoder = encoder.encode_descriptor(descriptor.stem(), &help, unit.as_ref(), MetricType::Gauge)?;
-    samples(&mut Gauge(encoder))
+    samples(&mut GaugeWriter(encoder))
 }
 
-struct Gauge<'a>(MetricEncoder<'a>);
+struct GaugeWriter<'a>(MetricEncoder<'a>);
 
-impl Gauge<'_> {
+impl GaugeWriter<'_> {
     fn bare(&mut self, value: f64) -> fmt::Result {
         self.0.encode_gauge(&value)
     }
@@ -79,7 +79,7 @@ impl Gauge<'_> {
     }
 }
 
-impl Standing {
+impl StateGauges {
     pub(super) fn show(&mut self, statuses: &NodeStatuses) {
         if statuses.are_all {
             self.nodes.clear();
@@ -218,7 +218,7 @@ impl Standing {
 }
 
 /// How many pods are left, by the reasons of the metric.
-fn by_reason(pods: &Pods) -> [(&'static str, usize); 3] {
+fn by_reason(pods: &PodCountsByState) -> [(&'static str, usize); 3] {
     let held = pods.count(PodState::HeldByBudget);
     let terminating = pods.count(PodState::Terminating);
     let other = pods.left.len() - held - terminating;

@@ -8,24 +8,24 @@ use crate::ids::{EpisodeId, HostRef, RequestUid, TaskRef, VmRef};
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Detection;
 use crate::maintenance::observed::{
-    Advice, Attempt, DrainReport, Hearing, HostState, Observed, Pictures, PodLeft, PodLeftBecause, PowerSeen,
-    Refusal, Sight, VmFacts, VmSeen,
+    BoundVm, DrainReport, EffectAttempt, EffectRefusal, HostState, NodeSnapshot, Observed, ObservedPower,
+    ObservedVm, PendingEviction, PendingReason, RetryAdvice, SnapshotBatch, SourceState,
 };
-use crate::maintenance::request::RequestMark;
+use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::waiting::WaitingOn;
 use crate::telemetry::stand_in::{TRACE, at, episode, node};
 
-fn sight(record: Record, host: HostState) -> Sight {
-    let vm = VmFacts {
-        power: PowerSeen::On,
+fn sight(record: Record, host: HostState) -> NodeSnapshot {
+    let vm = ObservedVm {
+        power: ObservedPower::On,
         on: Some(HostRef::new("host-1")),
         on_name: "esx1".to_owned(),
         host,
-        ..VmFacts::unread(VmRef::new("vm-1"))
+        ..ObservedVm::unread(VmRef::new("vm-1"))
     };
-    Sight {
+    NodeSnapshot {
         record,
-        seen: Observed::of(Some(node()), VmSeen::Found(vm), Now::at(at(-60), 0)),
+        seen: Observed::of(Some(node()), BoundVm::Found(vm), Now::at(at(-60), 0)),
     }
 }
 
@@ -46,14 +46,14 @@ impl Teller {
         }
     }
 
-    fn recorded(&self, before: &Record, after: Record, ended: Option<Ended>, when: i64) {
+    fn recorded(&self, before: &Record, after: Record, ended: Option<EpisodeResult>, when: i64) {
         let transition = Transition {
             record: after,
             unschedulable: None,
             ended,
             fulfilled: None,
         };
-        let told = Told::Recorded {
+        let told = NodeEvent::Recorded {
             node: Some(&node()),
             before,
             transition: &transition,
@@ -65,7 +65,7 @@ impl Teller {
     fn waits(&self, record: &Record, on: &WaitingOn) {
         self.metrics.tell(
             &self.name,
-            Told::Waits {
+            NodeEvent::Waits {
                 node: Some(&node()),
                 record,
                 on,
@@ -73,18 +73,18 @@ impl Teller {
         );
     }
 
-    fn shows(&self, sights: impl IntoIterator<Item = Sight>) {
+    fn shows(&self, sights: impl IntoIterator<Item = NodeSnapshot>) {
         let sights = sights
             .into_iter()
             .map(|sight| (self.name.clone(), sight))
             .collect();
-        self.metrics.show(&NodeStatuses::of(&Pictures::all(sights)));
+        self.metrics.show(&NodeStatuses::of(&SnapshotBatch::all(sights)));
     }
 
-    fn tried_power_off(&self, outcome: Outcome) {
-        self.metrics.found(&Finding {
+    fn tried_power_off(&self, outcome: AttemptOutcome) {
+        self.metrics.found(&EffectReport {
             node: self.name.clone(),
-            found: Found::Tried {
+            found: EffectResult::Tried {
                 kind: EffectKind::PowerOff,
                 at: Now::at(at(9), 9),
                 host: None,
@@ -130,7 +130,7 @@ fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
     });
     told.recorded(&Record::InService, draining.clone(), None, 1);
     told.recorded(&draining, waiting.clone(), None, 31);
-    told.recorded(&waiting, Record::InService, Some(Ended::Succeeded), 3631);
+    told.recorded(&waiting, Record::InService, Some(EpisodeResult::Succeeded), 3631);
     let bucket = told
         .open()
         .lines()
@@ -178,7 +178,7 @@ fn a_phase_tells_how_it_ended_and_an_episode_ends_well_or_is_called_off() {
     told.recorded(&draining, timed_out, None, 5);
     told.recorded(&draining, parked(late), None, 5);
     told.recorded(&draining, parked(ParkReason::VmSuspended), None, 5);
-    told.recorded(&draining, Record::InService, Some(Ended::Cancelled), 5);
+    told.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
     told.says(&[
         "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"timeout\"} 2",
         "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"failed\"} 1",
@@ -257,26 +257,26 @@ fn a_cut_of_power_is_counted_once_with_its_reason() {
     let told = Teller::new();
     let record = of(episode(Phase::Draining, 1));
     let mut toolless = sight(record.clone(), HostState::InMaintenance);
-    let refusal = Refusal {
-        advice: Advice::NoTools,
+    let refusal = EffectRefusal {
+        advice: RetryAdvice::NoTools,
         said: "ToolsUnavailable".to_owned(),
     };
     toolless.seen.attempts.insert(
         EffectKind::ShutdownGuest,
-        Attempt {
+        EffectAttempt {
             at: Now::at(at(2), 2),
             host: None,
             task: None,
             refusals: 1,
             tries: 1,
-            outcome: Outcome::Refused(refusal.clone()),
+            outcome: AttemptOutcome::Refused(refusal.clone()),
         },
     );
     told.shows([toolless]);
-    told.tried_power_off(Outcome::Refused(refusal));
-    told.tried_power_off(Outcome::Done);
+    told.tried_power_off(AttemptOutcome::Refused(refusal));
+    told.tried_power_off(AttemptOutcome::Done);
     told.says(&["haulout_forced_poweroffs_total{reason=\"no_tools\"} 0"]);
-    let running = Outcome::Running(TaskRef::new("task-9"));
+    let running = AttemptOutcome::Running(TaskRef::new("task-9"));
     told.tried_power_off(running.clone());
     told.tried_power_off(running);
     told.says(&[
@@ -290,7 +290,7 @@ fn what_a_node_waits_for_is_shown_until_it_is_over() {
     let told = Teller::new();
     let idle = || sight(Record::InService, HostState::InService);
     let mut unheard = idle();
-    unheard.seen.hearing = Hearing::NoVcenter { why: String::new() };
+    unheard.seen.hearing = SourceState::NoVcenter { why: String::new() };
     told.shows([unheard]);
     told.waits(&Record::InService, &WaitingOn::Vcenter { why: String::new() });
     told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"vcenter\"} 1.0"]);
@@ -311,7 +311,7 @@ fn what_a_node_waits_for_is_shown_until_it_is_over() {
 fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_gone() {
     let told = Teller::new();
     let mut draining = sight(of(episode(Phase::Draining, 7)), HostState::InMaintenance);
-    let left = |why| PodLeft {
+    let left = |why| PendingEviction {
         name: "ml/secretive-pod".to_owned(),
         why,
     };
@@ -319,13 +319,13 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         listed_at: Monotonic::since_boot(Duration::from_secs(8)),
         pods_revision: 0,
         left: vec![
-            left(PodLeftBecause::Budget {
+            left(PendingReason::Budget {
                 names: Vec::new(),
                 said: String::new(),
             }),
-            left(PodLeftBecause::Leaving),
-            left(PodLeftBecause::Leaving),
-            left(PodLeftBecause::NotReached),
+            left(PendingReason::Leaving),
+            left(PendingReason::Leaving),
+            left(PendingReason::NotReached),
         ],
         backoff: EvictionBackoff::default(),
         listed: 0,
@@ -356,7 +356,7 @@ fn everything() -> Teller {
     let told = Teller::new();
     let draining = of(episode(Phase::Draining, 1));
     told.recorded(&Record::InService, draining.clone(), None, 1);
-    told.recorded(&draining, Record::InService, Some(Ended::Cancelled), 5);
+    told.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
     let mut shown = sight(draining.clone(), HostState::InService);
     shown.seen.drain = Some(DrainReport {
         listed_at: Monotonic::since_boot(Duration::from_secs(2)),
@@ -372,13 +372,14 @@ fn everything() -> Teller {
     let effect = Effect::Survey { hosts: Vec::new() };
     told.metrics.tell(
         &told.name,
-        Told::Asks {
+        NodeEvent::Asks {
             record: &draining,
             effect: &effect,
         },
     );
     told.metrics.evictions(429, 2);
-    told.metrics.turned(Turn::Acted, Duration::from_millis(300));
+    told.metrics
+        .turned(ReconcileOutcome::Acted, Duration::from_millis(300));
     told.metrics
         .vcenter_called("Login", "ok", Duration::from_millis(30));
     told.metrics.name_vcenter("vc.example.com");
@@ -409,8 +410,8 @@ fn every_metric_is_written_under_its_name_with_its_type_and_its_labels() {
     for metric in ALL {
         let name = metric.name();
         let name = match metric.kind {
-            Kind::Histogram => format!("{name}_count"),
-            Kind::Counter | Kind::Gauge => name,
+            MetricKind::Histogram => format!("{name}_count"),
+            MetricKind::Counter | MetricKind::Gauge => name,
         };
         let sample = older
             .lines()
@@ -449,8 +450,10 @@ fn the_older_text_has_no_exemplar_no_unit_and_whole_names() {
 fn a_turn_is_counted_and_timed_by_what_it_came_to() {
     let told = Teller::new();
     told.says(&["haulout_reconcile_total{result=\"recorded\"} 0"]);
-    told.metrics.turned(Turn::Recorded, Duration::from_millis(20));
-    told.metrics.turned(Turn::Outdated, Duration::from_millis(5));
+    told.metrics
+        .turned(ReconcileOutcome::Recorded, Duration::from_millis(20));
+    told.metrics
+        .turned(ReconcileOutcome::Outdated, Duration::from_millis(5));
     told.says(&[
         "haulout_reconcile_total{result=\"recorded\"} 1",
         "haulout_reconcile_total{result=\"outdated\"} 1",
@@ -470,7 +473,7 @@ fn who_accepts_openmetrics_gets_it() {
 
 #[test]
 fn every_phase_is_shown() {
-    let host = crate::maintenance::episode::HostMark {
+    let host = crate::maintenance::episode::HostIdentity {
         moref: None,
         name: "esx2".into(),
     };
@@ -547,7 +550,7 @@ fn episodes_are_counted_by_what_set_them_off() {
         begun.trigger.stray_of = stray_of;
         begun
     };
-    let request = RequestMark {
+    let request = RequestIdentity {
         name: "drain-1".to_owned(),
         uid: RequestUid::new("uid-2"),
     };

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::catalogue::unknown;
-use super::spans::{Moment, Span};
+use super::spans::{Span, SpanEvent};
 
 /// How many spans go into one request: some ten kilobytes.
 const BATCH: usize = 128;
@@ -40,7 +40,7 @@ const COMPLAINT_EVERY: Duration = Duration::from_secs(60);
 /// A variable with a value that nothing can be made of.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}={value:?}: {why}")]
-pub struct Wrong {
+pub struct ExportSettingError {
     /// The variable.
     pub name: &'static str,
     /// Its value.
@@ -54,7 +54,7 @@ pub struct Wrong {
 ///
 /// # Errors
 /// For a protocol that is not spoken, or an endpoint, certificate or header that cannot be used.
-pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExporter>, Wrong> {
+pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExporter>, ExportSettingError> {
     let read = |name: &str| read(name).filter(|value| !value.is_empty());
     // What is said for traces alone goes before what is said for all signals.
     let either = |specific: &'static str, general: &'static str| {
@@ -144,8 +144,8 @@ fn without_password(text: &str) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-fn wrong(name: &'static str, value: &str, why: &str) -> Wrong {
-    Wrong {
+fn wrong(name: &'static str, value: &str, why: &str) -> ExportSettingError {
+    ExportSettingError {
         name,
         value: value.to_owned(),
         why: why.to_owned(),
@@ -194,7 +194,7 @@ pub async fn run<E: Export>(
     lost: Counter,
     stop: CancellationToken,
 ) {
-    let mut complaints = Complaints {
+    let mut complaints = ExportErrors {
         lost,
         told: 0,
         quiet_until: None,
@@ -225,13 +225,13 @@ pub async fn run<E: Export>(
 }
 
 /// Tells of lost spans, but not of each: a collector that is down for a day would fill the log.
-struct Complaints {
+struct ExportErrors {
     lost: Counter,
     told: u64,
     quiet_until: Option<Instant>,
 }
 
-impl Complaints {
+impl ExportErrors {
     fn after(&mut self, batch: usize, why: Option<&str>) {
         if why.is_some() {
             let batch = u64::try_from(batch).unwrap_or(u64::MAX);
@@ -283,7 +283,7 @@ fn data(span: Span) -> SpanData {
     }
 }
 
-fn event(moment: Moment) -> Event {
+fn event(moment: SpanEvent) -> Event {
     Event::new(moment.name, SystemTime::from(moment.at), moment.attributes, 0)
 }
 

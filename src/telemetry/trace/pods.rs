@@ -15,7 +15,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::trace::SpanKind;
 
 use super::spans::attributes::{count, number, text};
-use super::spans::{EpisodeSpans, Moment, Span};
+use super::spans::{EpisodeSpans, Span, SpanEvent};
 use crate::ids::NodeName;
 use crate::maintenance::episode::Episode;
 use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound};
@@ -35,17 +35,17 @@ const MESSAGE_CHARS: usize = 300;
 
 /// The evictions of one drain.
 #[derive(Debug)]
-pub(super) struct Drain {
+pub(super) struct TracedDrain {
     episode: Box<Episode>,
     /// The pods that are asked to leave and not seen gone, by UID.
-    pods: BTreeMap<String, Pod>,
+    pods: BTreeMap<String, TracedPod>,
     /// How many have had a place in `pods`.
     places: usize,
     others: Others,
 }
 
 #[derive(Debug)]
-struct Pod {
+struct TracedPod {
     namespace: String,
     name: String,
     grace: Option<i64>,
@@ -65,7 +65,7 @@ struct Others {
     first: Option<Timestamp>,
 }
 
-impl Drain {
+impl TracedDrain {
     /// The evictions of the drain that `episode` is in.
     pub(super) fn of(episode: &Episode) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl Drain {
         if !is_known {
             self.places += 1;
         }
-        let pod = self.pods.entry(asked.uid.clone()).or_insert_with(|| Pod {
+        let pod = self.pods.entry(asked.uid.clone()).or_insert_with(|| TracedPod {
             namespace: asked.namespace.clone(),
             name: asked.pod.clone(),
             grace: asked.grace,
@@ -166,7 +166,7 @@ impl Drain {
         &self,
         node: &NodeName,
         uid: &str,
-        pod: &Pod,
+        pod: &TracedPod,
         gone: Timestamp,
         left: Option<Timestamp>,
         spans: &mut Vec<Span>,
@@ -202,11 +202,12 @@ impl Drain {
             let mut wait = about("wait pdb", parent, (blocked, until.min(end)));
             let budgets: Vec<&str> = pod.budgets.iter().map(String::as_str).collect();
             wait.attributes.push(text("k8s.pdb.name", &budgets.join(", ")));
-            wait.moments.extend(pod.messages.iter().map(|(at, said)| Moment {
-                at: *at,
-                name: "eviction.blocked",
-                attributes: vec![text("message", said)],
-            }));
+            wait.moments
+                .extend(pod.messages.iter().map(|(at, said)| SpanEvent {
+                    at: *at,
+                    name: "eviction.blocked",
+                    attributes: vec![text("message", said)],
+                }));
             spans.push(wait);
         }
         if let Some(accepted) = pod.accepted {

@@ -20,7 +20,7 @@ use opentelemetry::trace::{SpanContext, SpanId, SpanKind, TraceFlags, TraceId, T
 use sha2::{Digest as _, Sha256};
 
 use crate::ids::{NodeName, TaskRef};
-use crate::maintenance::episode::{Ended, Episode, Incident, Origin};
+use crate::maintenance::episode::{Episode, EpisodeOrigin, EpisodeResult, Incident};
 use attributes::{count, failed, kubernetes, number, text};
 
 /// The length of what has none. Jaeger takes a span that ends where it begins for one of negative duration, marks it with a
@@ -47,7 +47,7 @@ pub struct Span {
     /// What it was about.
     pub attributes: Vec<KeyValue>,
     /// What happened in it.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<SpanEvent>,
     /// What went wrong, if something did.
     pub failed: Option<String>,
     /// The root of another episode that this one waited for.
@@ -56,7 +56,7 @@ pub struct Span {
 
 /// Something that happened at one moment of a span.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moment {
+pub struct SpanEvent {
     /// When.
     pub at: Timestamp,
     /// What: one of a fixed set.
@@ -80,9 +80,9 @@ fn context(traceparent: &str) -> Option<SpanContext> {
 
 /// The end of an episode.
 #[derive(Clone, Copy, Debug)]
-pub struct End {
+pub struct SpanEnd {
     /// How it ended; `None` where another episode took its place.
-    pub ended: Option<Ended>,
+    pub ended: Option<EpisodeResult>,
     /// Whether the Node was uncordoned with it.
     pub uncordoned: bool,
     /// When the write of the end began and when it was accepted.
@@ -190,7 +190,7 @@ impl<'a> EpisodeSpans<'a> {
     fn with_trigger(&self, mut span: Span) -> Span {
         let episode = self.episode;
         let trigger = &episode.trigger;
-        let Origin { cluster, vm, .. } = &episode.history.origin;
+        let EpisodeOrigin { cluster, vm, .. } = &episode.history.origin;
         span.attributes
             .push(text("haulout.trigger", episode.trigger_kind().name()));
         span.attributes
@@ -221,7 +221,7 @@ impl<'a> EpisodeSpans<'a> {
     }
 
     /// The spans of the episode's end, the root as the last of them. Its last phase is not among them.
-    pub fn ended(&self, end: End) -> Vec<Span> {
+    pub fn ended(&self, end: SpanEnd) -> Vec<Span> {
         let episode = self.episode;
         let mut spans = Vec::new();
         let (at, mut until) = (end.wrote.0, end.wrote.0);
@@ -236,9 +236,9 @@ impl<'a> EpisodeSpans<'a> {
         root.moments = moments(episode, end);
         root.link = episode.history.origin.before.as_deref().and_then(context);
         let result = match end.ended {
-            Some(Ended::Succeeded) => "succeeded",
-            Some(Ended::Cancelled) => "cancelled",
-            Some(Ended::Failed) => "failed",
+            Some(EpisodeResult::Succeeded) => "succeeded",
+            Some(EpisodeResult::Cancelled) => "cancelled",
+            Some(EpisodeResult::Failed) => "failed",
             None => "replaced",
         };
         root.attributes.push(text("haulout.result", result));
@@ -249,7 +249,7 @@ impl<'a> EpisodeSpans<'a> {
         if left > 0 {
             root.attributes.push(count("haulout.pods.left_behind", left));
         }
-        if end.ended == Some(Ended::Failed) {
+        if end.ended == Some(EpisodeResult::Failed) {
             let why = episode.gave_up.clone().unwrap_or_default();
             root = failed(root, "not_to_be_had", why);
         }
@@ -259,20 +259,20 @@ impl<'a> EpisodeSpans<'a> {
 }
 
 /// What happened to the episode beside its phases.
-fn moments(episode: &Episode, end: End) -> Vec<Moment> {
+fn moments(episode: &Episode, end: SpanEnd) -> Vec<SpanEvent> {
     let incident = |incident: &Incident| match incident {
-        Incident::Restarted { at } => Moment {
+        Incident::Restarted { at } => SpanEvent {
             at: *at,
             name: "controller.restarted",
             attributes: Vec::new(),
         },
-        Incident::LeaderChanged { at, old, new } => Moment {
+        Incident::LeaderChanged { at, old, new } => SpanEvent {
             at: *at,
             name: "leader.changed",
             attributes: vec![number("old", *old), number("new", *new)],
         },
     };
-    let cancelled = (end.ended == Some(Ended::Cancelled)).then(|| Moment {
+    let cancelled = (end.ended == Some(EpisodeResult::Cancelled)).then(|| SpanEvent {
         at: end.wrote.0,
         name: "operator.cancelled",
         attributes: Vec::new(),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ids::NodeUid;
-use crate::maintenance::episode::{Origin, PhaseStats, Trigger};
-use crate::maintenance::observed::{CordonedBy, NodeSeen};
+use crate::maintenance::episode::{EpisodeOrigin, PhaseStats, Trigger};
+use crate::maintenance::observed::{CordonedBy, ObservedNode};
 use crate::maintenance::phase_stats::close;
 use crate::telemetry::stand_in;
 
@@ -41,8 +41,8 @@ fn listener(room: usize) -> (Arc<Traces>, mpsc::Receiver<Span>) {
     (Arc::new(traces), queue)
 }
 
-fn seen() -> NodeSeen {
-    NodeSeen {
+fn seen() -> ObservedNode {
+    ObservedNode {
         unschedulable: true,
         cordoned_by: CordonedBy::Haulout,
         ..stand_in::node()
@@ -58,10 +58,10 @@ fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second
         ended: None,
         fulfilled: None,
     };
-    let (stats, origin) = (PhaseStats::default(), Origin::default());
+    let (stats, origin) = (PhaseStats::default(), EpisodeOrigin::default());
     let closed = close(before, &mut transition, stats, &origin, at(-10), at(second));
     if let Some(traces) = traces {
-        let told = Told::Recorded {
+        let told = NodeEvent::Recorded {
             node: Some(&seen()),
             before: &closed,
             transition: &transition,
@@ -73,7 +73,7 @@ fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second
 }
 
 fn waits(traces: &Arc<Traces>, record: &Record, on: &WaitingOn) {
-    let told = Told::Waits {
+    let told = NodeEvent::Waits {
         node: Some(&seen()),
         record,
         on,

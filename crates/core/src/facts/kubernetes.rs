@@ -10,13 +10,13 @@ use crate::ids::{BootId, NodeName, NodeUid, RequestUid, VmUuid};
 
 /// One thing that the kube-apiserver told, or that became of the watch itself.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Update {
+pub enum KubernetesUpdate {
     /// All Nodes told before are void. A complete list follows, closed by [`Update::Settled`].
     Reset,
     /// A Node that the selector matches appeared or changed.
-    Node(Box<Node>),
+    Node(Box<NodeFacts>),
     /// A Node as the answer to our own PATCH or GET shows it. Whether the selector matches it is not said.
-    Answered(Box<Node>),
+    Answered(Box<NodeFacts>),
     /// A Node was deleted, or the selector matches it no longer.
     NodeGone {
         /// Its name.
@@ -27,7 +27,7 @@ pub enum Update {
     /// What was told since the last `Reset` is complete.
     Settled,
     /// What the watch of NodeMaintenance objects tells.
-    Maintenances(Maintenances),
+    Maintenances(NodeMaintenanceUpdate),
     /// A pod on this Node came, went or changed, while the Node's pods are being watched.
     PodsChanged(NodeName),
     /// What the watch of a PodDisruptionBudget that holds a drain tells.
@@ -38,7 +38,7 @@ pub enum Update {
         stands: BudgetStands,
     },
     /// A Node that is followed by its name is so, whether the selector matches it or not.
-    Followed(Box<Node>),
+    Followed(Box<NodeFacts>),
     /// A Node that is followed by its name was deleted.
     FollowedGone {
         /// Its name.
@@ -100,11 +100,11 @@ pub enum BudgetStands {
 
 /// What the watch of NodeMaintenance objects tells.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Maintenances {
-    /// All objects told before are void. A complete list follows, closed by [`Maintenances::Settled`].
+pub enum NodeMaintenanceUpdate {
+    /// All objects told before are void. A complete list follows, closed by [`NodeMaintenanceUpdate::Settled`].
     Reset,
     /// An object appeared or changed, or is the answer to our own write.
-    Seen(Box<Maintenance>),
+    Seen(Box<NodeMaintenanceFacts>),
     /// An object was deleted.
     Gone {
         /// Its name.
@@ -125,7 +125,7 @@ pub enum Maintenances {
 
 /// A NodeMaintenance object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Maintenance {
+pub struct NodeMaintenanceFacts {
     /// `metadata.name`.
     pub name: String,
     /// `metadata.uid`.
@@ -139,7 +139,7 @@ pub struct Maintenance {
     /// `spec.nodeName`.
     pub node: NodeName,
     /// Who made it, and for what.
-    pub role: Role,
+    pub role: NodeMaintenanceRole,
     /// Its status says that it has come to its end.
     pub is_over: bool,
     /// Its status as it stands, to tell whether it says what is so.
@@ -148,9 +148,9 @@ pub struct Maintenance {
 
 /// What a NodeMaintenance object is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Role {
+pub enum NodeMaintenanceRole {
     /// A person's request.
-    Request(Asked),
+    Request(RequestedMaintenance),
     /// The record of an episode, made by Haulout: the second copy of what stands on the Node, kept as history. It asks for
     /// nothing.
     Episode {
@@ -161,11 +161,11 @@ pub enum Role {
 
 /// What a person asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestedMaintenance {
     /// `spec.reason`.
     pub reason: String,
     /// `spec.action`.
-    pub action: AskedAction,
+    pub action: RequestedAction,
     /// `spec.targetHost`.
     pub target_host: Option<String>,
     /// `spec.drainTimeoutSeconds`.
@@ -179,7 +179,7 @@ pub struct Asked {
 /// `spec.action`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the schema of the kind says what each asks for")]
-pub enum AskedAction {
+pub enum RequestedAction {
     Drain,
     PowerOff,
     Relocate,
@@ -188,7 +188,7 @@ pub enum AskedAction {
 
 /// The part of a Node that maintenance is about.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct NodeFacts {
     /// `metadata.name`.
     pub name: NodeName,
     /// `metadata.uid`.
@@ -207,18 +207,18 @@ pub struct Node {
     /// The field manager that `metadata.managedFields` names as the owner of `spec.unschedulable`.
     pub cordoned_by: Option<String>,
     /// The condition `Ready`.
-    pub ready: Ready,
+    pub ready: ReadyCondition,
     /// `status.nodeInfo.bootID`.
     pub boot_id: Option<BootId>,
     /// `status.allocatable` of each GPU resource, by resource name; a resource with none is absent.
     pub gpus: Arc<BTreeMap<String, u64>>,
     /// Our annotations.
-    pub marks: Marks,
+    pub marks: NodeAnnotations,
 }
 
 /// The condition `Ready` of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ready {
+pub struct ReadyCondition {
     /// Its status is `True`.
     pub is_true: bool,
     /// `lastHeartbeatTime`: when the kubelet last said so. It tells a living Ready from one that nobody has refuted yet.
@@ -227,7 +227,7 @@ pub struct Ready {
 
 /// Our annotations on a Node, by what they say (their keys are in [`crate::keys`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
+pub struct NodeAnnotations {
     /// `state`: `draining`, `powered-off` or `migrated`.
     pub state: Option<String>,
     /// `host`: the name of the ESXi host that triggered maintenance.

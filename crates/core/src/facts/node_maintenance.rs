@@ -54,7 +54,7 @@ pub struct NodeMaintenanceStatus {
     pub trace_url: Option<String>,
     /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub waiting_on: Option<Waiting>,
+    pub waiting_on: Option<WaitStatus>,
     /// The phases so far, each with its times.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseTimes>,
@@ -89,7 +89,7 @@ pub struct PendingPod {
 
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Waiting {
+pub struct WaitStatus {
     /// As a word.
     pub reason: String,
     /// As a sentence that follows "waiting for".

@@ -13,7 +13,7 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
 
 /// One thing that vCenter told, or that became of the stream itself.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Update {
+pub enum VsphereUpdate {
     /// All that was told before is void. A complete set follows, closed by [`Update::Settled`].
     Reset,
     /// A host appeared or changed. It is shared with what it is compared to when it is told next.
@@ -32,7 +32,7 @@ pub enum Update {
     Task(Task),
     /// A task that is [awaited](Roster::tasks) and that vCenter does not know any more: how it ended is not to be learnt.
     TaskGone(TaskRef),
-    /// Which VMs answer to a key of the [`Roster`]: none, one, or more than one.
+    /// Which VMs answer to a key of the [`WatchSet`]: none, one, or more than one.
     Found {
         /// What was asked for.
         key: VmKey,
@@ -59,19 +59,19 @@ pub enum VmKey {
 
 /// What the house wants to hear about, beside the hosts, which it always hears about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Roster {
+pub struct WatchSet {
     /// The VMs of our nodes.
     pub vms: Arc<BTreeSet<VmKey>>,
     /// Those of `vms` for which an old answer could do harm. Each is asked for when it comes in here or becomes
     /// [more pressing](Pressing), and told in [`Update::Found`] although nothing changed.
-    pub pressing: BTreeMap<VmKey, Pressing>,
+    pub pressing: BTreeMap<VmKey, LookupUrgency>,
     /// Tasks whose end somebody waits for.
     pub tasks: BTreeSet<TaskRef>,
 }
 
 /// Why an answer must not be an old one: a VM may have been cloned since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pressing {
+pub enum LookupUrgency {
     /// Its node is in maintenance, or its host is leaving.
     Maintenance,
     /// The next thing done to it cuts its power.
@@ -88,13 +88,13 @@ pub struct Host {
     /// The cluster (or standalone compute resource) it belongs to.
     pub compute: Option<ComputeRef>,
     /// `runtime.connectionState`.
-    pub connection: Option<Connection>,
+    pub connection: Option<HostConnection>,
     /// `runtime.inMaintenanceMode`: false during the whole entering phase.
     pub in_maintenance: Option<bool>,
     /// `runtime.inQuarantineMode`: a host that proactive HA distrusts.
     pub in_quarantine: Option<bool>,
     /// The latest `HostSystem.enterMaintenanceMode` task of this host that is queued or running.
-    pub entering: Option<Entering>,
+    pub entering: Option<EnteringMaintenance>,
     /// The newest such task that ended without success while this stream followed it. `None` once a newer one has begun, once the
     /// host is in maintenance, and after the stream was rebuilt.
     pub last_end: Option<MaintenanceEnd>,
@@ -107,7 +107,7 @@ pub struct Host {
 
 /// A queued or running `EnterMaintenanceMode_Task`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entering {
+pub struct EnteringMaintenance {
     /// The task.
     pub task: TaskRef,
     /// `info.queueTime`: the moment of the click, on vCenter's clock.
@@ -115,7 +115,7 @@ pub struct Entering {
     /// Who clicked, when a person or a service account did (`info.reason`).
     pub user: Option<String>,
     /// What told of it first.
-    pub signal: Signal,
+    pub signal: DetectionSignal,
 }
 
 /// An `EnterMaintenanceMode_Task` that ended without success.
@@ -141,7 +141,7 @@ pub enum EndOutcome {
 
 /// What tells of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
+pub enum DetectionSignal {
     /// A long poll: vCenter pushed it.
     Push,
     /// The re-read, because no long poll had.
@@ -150,7 +150,7 @@ pub enum Signal {
 
 /// `HostSystemConnectionState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connection {
+pub enum HostConnection {
     /// vCenter hears the host.
     Connected,
     /// A person disconnected it.
@@ -235,7 +235,7 @@ pub struct Vm {
     /// `config.template`: a template can answer to a UUID but never run.
     pub template: bool,
     /// `runtime.powerState`.
-    pub power: Option<Power>,
+    pub power: Option<PowerState>,
     /// `runtime.host`: where it runs, or is registered while off.
     pub host: Option<HostRef>,
     /// `guest.toolsRunningStatus == guestToolsRunning`.
@@ -253,7 +253,7 @@ pub struct Vm {
 
 /// `VirtualMachinePowerState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Power {
+pub enum PowerState {
     /// Running.
     On,
     /// Off.
@@ -306,15 +306,17 @@ pub struct Task {
 impl Task {
     /// What it has made of the VM's power, where it ended well and is of that kind; by `descriptionId`, because names
     /// differ by who started it.
-    pub fn made(&self) -> Option<Power> {
+    pub fn made(&self) -> Option<PowerState> {
         (self.state == TaskState::Success).then(|| self.makes()).flatten()
     }
 
     /// What it makes of the VM's power, where it ends well and is of that kind.
-    pub fn makes(&self) -> Option<Power> {
+    pub fn makes(&self) -> Option<PowerState> {
         match &*self.description_id {
-            "VirtualMachine.powerOff" => Some(Power::Off),
-            "VirtualMachine.powerOn" | "Drm.ExecuteVmPowerOnLRO" | "VirtualMachine.reset" => Some(Power::On),
+            "VirtualMachine.powerOff" => Some(PowerState::Off),
+            "VirtualMachine.powerOn" | "Drm.ExecuteVmPowerOnLRO" | "VirtualMachine.reset" => {
+                Some(PowerState::On)
+            }
             _ => None,
         }
     }

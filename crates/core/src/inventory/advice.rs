@@ -1,9 +1,9 @@
 //! What a failed call to vCenter asks of the decision: the one table.
 
 use crate::facts::fault::{Failure, Fault, FaultKind};
-use crate::maintenance::observed::{Advice, Refusal};
+use crate::maintenance::observed::{EffectRefusal, RetryAdvice};
 
-impl From<Failure<'_>> for Advice {
+impl From<Failure<'_>> for RetryAdvice {
     fn from(failure: Failure<'_>) -> Self {
         match failure {
             // Whatever is wrong with the login says nothing against the call, the VM or the host. The session shows it.
@@ -14,7 +14,7 @@ impl From<Failure<'_>> for Advice {
     }
 }
 
-impl From<&FaultKind> for Advice {
+impl From<&FaultKind> for RetryAdvice {
     fn from(kind: &FaultKind) -> Self {
         match kind {
             FaultKind::ToolsUnavailable => Self::NoTools,
@@ -51,7 +51,7 @@ impl From<&FaultKind> for Advice {
     }
 }
 
-impl From<&Fault> for Refusal {
+impl From<&Fault> for EffectRefusal {
     fn from(fault: &Fault) -> Self {
         // The name of a fault that is not known here is what people can search for.
         let said = if let FaultKind::Other(_) = &fault.kind {
@@ -60,7 +60,7 @@ impl From<&Fault> for Refusal {
             fault.said.clone()
         };
         Self {
-            advice: Advice::from(&fault.kind),
+            advice: RetryAdvice::from(&fault.kind),
             said,
         }
     }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 
 use super::Inventory;
-use crate::facts::kubernetes::Node;
-use crate::facts::vsphere::{Passthrough, Power, TaskState, Vm, VmKey};
+use crate::facts::kubernetes::NodeFacts;
+use crate::facts::vsphere::{Passthrough, PowerState, TaskState, Vm, VmKey};
 use crate::ids::{NodeName, VmRef};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{HostState, Interrupted, PowerSeen, VmFacts, VmSeen};
+use crate::maintenance::observed::{BoundVm, FailedMaintenance, HostState, ObservedPower, ObservedVm};
 
 impl Inventory {
     /// What vCenter is asked about a node, whether its object is there or gone in mid-episode.
@@ -28,7 +28,7 @@ impl Inventory {
     }
 
     /// What vCenter is asked about `node`.
-    pub(super) fn keys(&self, node: &Node) -> BTreeSet<VmKey> {
+    pub(super) fn keys(&self, node: &NodeFacts) -> BTreeSet<VmKey> {
         let mut keys: BTreeSet<VmKey> = BTreeSet::new();
         for uuid in [node.provider_uuid, node.system_uuid].into_iter().flatten() {
             // The two usually name one machine in two byte orders; one question is enough then.
@@ -47,33 +47,33 @@ impl Inventory {
     }
 
     /// The VM of a node.
-    pub(super) fn vm_of(&self, name: &NodeName) -> VmSeen {
+    pub(super) fn vm_of(&self, name: &NodeName) -> BoundVm {
         let moref = match self.found_for(name) {
             Ok(moref) => moref,
             Err(seen) => return *seen,
         };
         match self.owners.get(&moref) {
             Some(owner) if owner == name => {}
-            Some(owner) if self.holds_vm(owner, &moref) => return VmSeen::Shared(vec![owner.clone()]),
+            Some(owner) if self.holds_vm(owner, &moref) => return BoundVm::Shared(vec![owner.clone()]),
             Some(_) | None => {
                 let others = self.others_that_go_by(&moref, name);
                 if !others.is_empty() {
-                    return VmSeen::Shared(others);
+                    return BoundVm::Shared(others);
                 }
             }
         }
         match self.vms.get(&moref) {
-            Some(vm) => VmSeen::Found(self.facts(vm)),
+            Some(vm) => BoundVm::Found(self.facts(vm)),
             // It answers to the key, and its properties have not been told yet, or it is on its way out.
-            None => VmSeen::NotLookedUp,
+            None => BoundVm::NotLookedUp,
         }
     }
 
     /// The one VM that answers to all keys of a node, whoever else goes by it.
-    fn found_for(&self, name: &NodeName) -> Result<VmRef, Box<VmSeen>> {
+    fn found_for(&self, name: &NodeName) -> Result<VmRef, Box<BoundVm>> {
         let keys = self.keys_of(name);
         if keys.is_empty() {
-            return Err(Box::new(VmSeen::NoUuid));
+            return Err(Box::new(BoundVm::NoUuid));
         }
         let mut vms: BTreeSet<VmRef> = BTreeSet::new();
         let mut all_answered = true;
@@ -84,13 +84,13 @@ impl Inventory {
             }
         }
         if !all_answered {
-            return Err(Box::new(VmSeen::NotLookedUp));
+            return Err(Box::new(BoundVm::NotLookedUp));
         }
         if vms.len() > 1 {
-            return Err(Box::new(VmSeen::Ambiguous(vms)));
+            return Err(Box::new(BoundVm::Ambiguous(vms)));
         }
         let was_known = self.local.get(name).is_some_and(|local| local.has_known_vm);
-        let missing = || Box::new(VmSeen::Missing { was_known });
+        let missing = || Box::new(BoundVm::Missing { was_known });
         vms.into_iter().next().ok_or_else(missing)
     }
 
@@ -181,8 +181,8 @@ impl Inventory {
     }
 
     /// Takes that `name` asks for the keys of `after`, where it asked for those of `before`.
-    pub(super) fn asks(&mut self, name: &NodeName, before: Option<&Node>, after: Option<&Node>) {
-        let keys = |node: Option<&Node>| node.map(|node| self.keys(node)).unwrap_or_default();
+    pub(super) fn asks(&mut self, name: &NodeName, before: Option<&NodeFacts>, after: Option<&NodeFacts>) {
+        let keys = |node: Option<&NodeFacts>| node.map(|node| self.keys(node)).unwrap_or_default();
         let (before, after) = (keys(before), keys(after));
         for key in before.difference(&after) {
             if let Entry::Occupied(mut names) = self.askers.entry(key.clone()) {
@@ -197,7 +197,7 @@ impl Inventory {
         }
     }
 
-    fn facts(&self, vm: &Vm) -> VmFacts {
+    fn facts(&self, vm: &Vm) -> ObservedVm {
         let host = vm.host.as_ref().and_then(|moref| self.hosts.get(moref));
         let on_name = host
             .and_then(|host| host.name.clone())
@@ -213,14 +213,14 @@ impl Inventory {
                 .iter()
                 .any(|device| matches!(device, Passthrough::Static { .. }))
         });
-        VmFacts {
+        ObservedVm {
             moref: vm.moref.clone(),
             uuid: vm.uuid,
             power: match vm.power {
-                None => PowerSeen::Unknown,
-                Some(Power::On) => PowerSeen::On,
-                Some(Power::Off) => PowerSeen::Off,
-                Some(Power::Suspended) => PowerSeen::Suspended,
+                None => ObservedPower::Unknown,
+                Some(PowerState::On) => ObservedPower::On,
+                Some(PowerState::Off) => ObservedPower::Off,
+                Some(PowerState::Suspended) => ObservedPower::Suspended,
             },
             on: vm.host.clone(),
             on_name,
@@ -234,7 +234,7 @@ impl Inventory {
     }
 
     /// The maintenance of the VM's host that failed, where none came after it.
-    fn interrupted(&self, vm: &Vm) -> Option<Interrupted> {
+    fn interrupted(&self, vm: &Vm) -> Option<FailedMaintenance> {
         let host = vm.host.as_ref()?;
         let is_out = self.host_state(Some(host)) == HostState::InService;
         let (_, interrupted) = self.interrupted.get(host).filter(|_| is_out)?;
@@ -245,7 +245,7 @@ impl Inventory {
     fn is_being_cut(&self, vm: &Vm) -> bool {
         self.tasks.values().any(|task| {
             let is_under_way = matches!(task.state, TaskState::Queued | TaskState::Running);
-            is_under_way && task.vm.as_ref() == Some(&vm.moref) && task.makes() == Some(Power::Off)
+            is_under_way && task.vm.as_ref() == Some(&vm.moref) && task.makes() == Some(PowerState::Off)
         })
     }
 }

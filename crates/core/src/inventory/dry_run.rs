@@ -4,19 +4,19 @@
 //! decides, such as the host's own way through maintenance, stays real.
 
 use crate::ids::{BootId, HostRef, RequestUid, TaskRef};
-use crate::maintenance::effect::{Effect, Place};
+use crate::maintenance::effect::{Effect, PowerOnTarget};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{CordonedBy, HostState, Observed, PowerSeen, VmFacts, VmSeen};
+use crate::maintenance::observed::{BoundVm, CordonedBy, HostState, Observed, ObservedPower, ObservedVm};
 
 /// The boot id of a node after a power cycle that was not done.
 const DRY_RUN_BOOT: &str = "dry-run";
 
 /// What differs from the facts of one node. Empty outside of a dry run.
 #[derive(Debug, Default)]
-pub(super) struct Overlay {
+pub(super) struct DryRunOverlay {
     record: Option<Record>,
     unschedulable: Option<bool>,
-    power: Option<PowerSeen>,
+    power: Option<ObservedPower>,
     on: Option<Option<HostRef>>,
     booted: bool,
     /// The click whose episode has been walked through to its end: for the node that host is out of maintenance.
@@ -25,7 +25,7 @@ pub(super) struct Overlay {
     fulfilled: Option<RequestUid>,
 }
 
-impl Overlay {
+impl DryRunOverlay {
     pub(super) fn record(&self) -> Option<&Record> {
         self.record.as_ref()
     }
@@ -64,12 +64,12 @@ impl Overlay {
     pub(super) fn perform(&mut self, effect: &Effect) {
         match effect {
             Effect::DrainRound { .. } | Effect::Survey { .. } => {}
-            Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => self.power = Some(PowerSeen::Off),
+            Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => self.power = Some(ObservedPower::Off),
             Effect::Relocate { to, .. } => self.on = Some(Some(to.clone())),
             Effect::PowerOn { place, .. } => {
-                self.power = Some(PowerSeen::On);
+                self.power = Some(ObservedPower::On);
                 self.booted = true;
-                if *place == Place::Drs {
+                if *place == PowerOnTarget::Drs {
                     // Which host DRS would have picked cannot be known; it is one that takes VMs.
                     self.on = Some(None);
                 }
@@ -78,7 +78,7 @@ impl Overlay {
     }
 
     pub(super) fn lay_over(&self, seen: &mut Observed, state: impl Fn(&HostRef) -> HostState) {
-        if let VmSeen::Found(vm) = &mut seen.vm {
+        if let BoundVm::Found(vm) = &mut seen.vm {
             self.lay_over_vm(vm, state);
         }
         let Some(node) = &mut seen.node else { return };
@@ -92,7 +92,7 @@ impl Overlay {
         }
     }
 
-    pub(super) fn lay_over_vm(&self, vm: &mut VmFacts, state: impl Fn(&HostRef) -> HostState) {
+    pub(super) fn lay_over_vm(&self, vm: &mut ObservedVm, state: impl Fn(&HostRef) -> HostState) {
         if let HostState::Entering { task, .. } = &vm.host
             && self.done.as_ref() == Some(task)
         {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{Inventory, Local};
+use super::{Inventory, NodeState};
 use crate::facts::kubernetes::Budget;
-use crate::facts::vsphere::{Power, Task, TaskState};
+use crate::facts::vsphere::{PowerState, Task, TaskState};
 use crate::ids::{NodeName, TaskRef};
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::finding::{Finding, Found};
-use crate::maintenance::observed::{Attempt, Outcome, Refusal};
+use crate::maintenance::finding::{EffectReport, EffectResult};
+use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal};
 
 impl Inventory {
     /// A power-on by DRS ends well whatever becomes of the VM; why it did not start stands on a task of the VM's own
@@ -24,7 +24,7 @@ impl Inventory {
         let Some(vm) = task
             .vm
             .as_ref()
-            .filter(|_| !was_failed && task.makes() == Some(Power::On))
+            .filter(|_| !was_failed && task.makes() == Some(PowerState::On))
         else {
             return;
         };
@@ -35,16 +35,16 @@ impl Inventory {
                 continue;
             };
             let is_by_drs = attempt.host.is_none() && attempt.task.as_ref() != Some(&task.moref);
-            if is_by_drs && !matches!(attempt.outcome, Outcome::Refused(_)) {
-                attempt.refuse(Refusal::from(fault));
+            if is_by_drs && !matches!(attempt.outcome, AttemptOutcome::Refused(_)) {
+                attempt.refuse(EffectRefusal::from(fault));
             }
         }
     }
 
-    pub(super) fn apply_finding(&mut self, finding: Finding) {
+    pub(super) fn apply_finding(&mut self, finding: EffectReport) {
         let local = self.local.entry(finding.node).or_default();
         match finding.found {
-            Found::Tried {
+            EffectResult::Tried {
                 kind,
                 at,
                 host,
@@ -53,16 +53,16 @@ impl Inventory {
                 let before = local.attempts.get(&kind);
                 let refused = before.map_or(0, |attempt| attempt.refusals);
                 let refusals = match &outcome {
-                    Outcome::Refused(_) => refused.saturating_add(1),
-                    Outcome::Done => 0,
-                    Outcome::Asked | Outcome::Running(_) => refused,
+                    AttemptOutcome::Refused(_) => refused.saturating_add(1),
+                    AttemptOutcome::Done => 0,
+                    AttemptOutcome::Asked | AttemptOutcome::Running(_) => refused,
                 };
                 let tries = before.map_or(0, |attempt| attempt.tries).saturating_add(1);
                 let task = match &outcome {
-                    Outcome::Running(task) => Some(task.clone()),
-                    Outcome::Asked | Outcome::Done | Outcome::Refused(_) => None,
+                    AttemptOutcome::Running(task) => Some(task.clone()),
+                    AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => None,
                 };
-                let attempt = Attempt {
+                let attempt = EffectAttempt {
                     at,
                     host,
                     task: task.clone(),
@@ -76,8 +76,8 @@ impl Inventory {
                     local.settle(&task, &self.tasks);
                 }
             }
-            Found::Evictions(_) => {}
-            Found::Drain(mut report) => {
+            EffectResult::Evictions(_) => {}
+            EffectResult::Drain(mut report) => {
                 let blocked = &self.blocked_budgets;
                 report.follow(local.drain.as_ref(), |namespace, name| {
                     let is_it = |budget: &Budget| budget.namespace == namespace && budget.name == name;
@@ -85,44 +85,44 @@ impl Inventory {
                 });
                 local.drain = Some(report);
             }
-            Found::Surveyed { host, reading } => {
+            EffectResult::Surveyed { host, reading } => {
                 self.readings.insert(host, reading);
             }
-            Found::DryRunRecord {
+            EffectResult::DryRunRecord {
                 record,
                 unschedulable,
                 fulfilled,
             } => local.dry_run.write(*record, unschedulable, fulfilled),
-            Found::DryRunEffect(effect) => local.dry_run.perform(&effect),
+            EffectResult::DryRunEffect(effect) => local.dry_run.perform(&effect),
         }
     }
 }
 
-impl Local {
+impl NodeState {
     /// Carries the end of `task` into the attempt that waits for it.
     pub(super) fn settle(&mut self, task: &TaskRef, tasks: &BTreeMap<TaskRef, Task>) {
         let Some(state) = tasks.get(task).map(|task| &task.state) else {
             return;
         };
         for attempt in self.attempts.values_mut() {
-            if attempt.outcome != Outcome::Running(task.clone()) {
+            if attempt.outcome != AttemptOutcome::Running(task.clone()) {
                 continue;
             }
             match state {
                 TaskState::Queued | TaskState::Running => {}
                 TaskState::Success => {
-                    attempt.outcome = Outcome::Done;
+                    attempt.outcome = AttemptOutcome::Done;
                     attempt.refusals = 0;
                 }
-                TaskState::Error(fault) => attempt.refuse(Refusal::from(fault)),
+                TaskState::Error(fault) => attempt.refuse(EffectRefusal::from(fault)),
             }
         }
     }
 }
 
-impl Attempt {
-    fn refuse(&mut self, refusal: Refusal) {
-        self.outcome = Outcome::Refused(refusal);
+impl EffectAttempt {
+    fn refuse(&mut self, refusal: EffectRefusal) {
+        self.outcome = AttemptOutcome::Refused(refusal);
         self.refusals = self.refusals.saturating_add(1);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Inventory, News};
-use crate::facts::kubernetes::{Node, StrandedNode};
+use super::{Dirty, Inventory};
+use crate::facts::kubernetes::{NodeFacts, StrandedNode};
 use crate::ids::{NodeName, NodeUid};
 use crate::maintenance::episode::Record;
 
@@ -32,7 +32,7 @@ impl Inventory {
     }
 
     /// Takes a Node that was looked for by name.
-    pub(super) fn apply_followed(&mut self, node: Node) {
+    pub(super) fn apply_followed(&mut self, node: NodeFacts) {
         let is_selected = self.nodes.contains_key(&node.name) && !self.followed.contains(&node.name);
         if !is_selected {
             self.followed.insert(node.name.clone());
@@ -42,7 +42,7 @@ impl Inventory {
 
     /// Takes that there is no such Node: of this UID, or of the name at all.
     pub(super) fn lose_followed(&mut self, name: &NodeName, uid: Option<&NodeUid>) {
-        let is_it = |node: &Node| uid.is_none_or(|uid| node.uid == *uid);
+        let is_it = |node: &NodeFacts| uid.is_none_or(|uid| node.uid == *uid);
         if self.followed.contains(name) && self.nodes.get(name).is_some_and(is_it) {
             self.followed.remove(name);
             self.forget_node(name);
@@ -74,7 +74,7 @@ impl Inventory {
         };
         let over: Vec<NodeName> = self.followed.iter().filter(is_over).cloned().collect();
         for name in over {
-            self.news = Some(News::OfAll);
+            self.news = Some(Dirty::OfAll);
             self.followed.remove(&name);
             self.stranded.retain(|node| node.name != name);
             self.forget_node(&name);
@@ -91,7 +91,7 @@ impl Inventory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::kubernetes::{self as cluster, Marks};
+    use crate::facts::kubernetes::{self as cluster, NodeAnnotations};
     use crate::inventory::Fact;
     use crate::inventory::tests::{copied, in_episode, name, node, sight, told, trio};
     use crate::maintenance::episode::Phase;
@@ -109,11 +109,11 @@ mod tests {
     }
 
     fn scanned(stranded: Vec<StrandedNode>) -> Fact {
-        Fact::Cluster(cluster::Update::Scanned { stranded })
+        Fact::Cluster(cluster::KubernetesUpdate::Scanned { stranded })
     }
 
-    fn followed(node: Node) -> Fact {
-        Fact::Cluster(cluster::Update::Followed(Box::new(node)))
+    fn followed(node: NodeFacts) -> Fact {
+        Fact::Cluster(cluster::KubernetesUpdate::Followed(Box::new(node)))
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
         inventory.apply(followed(in_episode(1, Phase::AwaitingHost, OURS)));
         assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
         assert_eq!(inventory.to_follow(), [name(1)].into());
-        inventory.apply(followed(Node {
+        inventory.apply(followed(NodeFacts {
             resource_version: 11,
             ..node(1)
         }));
@@ -167,11 +167,13 @@ mod tests {
     fn a_node_that_is_gone_is_looked_for_as_long_as_its_episode_is_open() {
         let of = in_episode(1, Phase::AwaitingHost, OURS);
         let mut inventory = told([scanned(vec![found(1, false)]), followed(of.clone())]);
-        inventory.apply(Fact::Cluster(cluster::Update::FollowedAbsent { name: name(1) }));
+        inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::FollowedAbsent {
+            name: name(1),
+        }));
         assert_eq!(sight(&mut inventory, 1).seen.node, None);
         assert_eq!(inventory.to_follow(), [name(1)].into());
         // Another Node of the name has no part in it, and one that is gone takes nothing with it.
-        inventory.apply(Fact::Cluster(cluster::Update::FollowedGone {
+        inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::FollowedGone {
             name: name(1),
             uid: NodeUid::new("uid-9"),
         }));
@@ -194,8 +196,8 @@ mod tests {
     fn no_episode_begins_on_a_node_that_is_only_followed() {
         let mut inventory = told(trio(1));
         assert_eq!(inventory.sights().len(), 1);
-        inventory.apply(followed(Node {
-            marks: Marks::default(),
+        inventory.apply(followed(NodeFacts {
+            marks: NodeAnnotations::default(),
             ..node(2)
         }));
         assert_eq!(inventory.sights().len(), 1);

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::Inventory;
-use super::places::{Drawn, Reservation, device_needs};
+use super::places::{HostsView, Reservation, device_needs};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{Admission, HostState, NodeSeen, VmSeen};
-use crate::maintenance::placement::{Offer, look};
+use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode};
+use crate::maintenance::placement::{PlacementOffer, look};
 
 /// What a maintenance of one node would meet.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,9 +17,9 @@ pub struct Forecast {
     /// What stands on it.
     pub record: Record,
     /// The Node, where there is one.
-    pub seen: Option<NodeSeen>,
+    pub seen: Option<ObservedNode>,
     /// Its VM.
-    pub vm: VmSeen,
+    pub vm: BoundVm,
     /// The name of its VM.
     pub vm_name: Option<String>,
     /// Whether VMware Tools run in it, where vCenter tells.
@@ -29,7 +29,7 @@ pub struct Forecast {
     /// Why it would wait its turn, if it would.
     pub queue: Option<Admission>,
     /// Where its VM would be placed once it is off; `None` where that is not known.
-    pub offer: Option<Offer>,
+    pub offer: Option<PlacementOffer>,
 }
 
 /// Which of our nodes a host's maintenance reaches.
@@ -46,7 +46,7 @@ pub struct Reach {
 impl Inventory {
     /// Whether both worlds have told all that a forecast asks for.
     pub fn is_told(&self) -> bool {
-        let looked_up = |name: &NodeName| !matches!(self.vm_of(name), VmSeen::NotLookedUp);
+        let looked_up = |name: &NodeName| !matches!(self.vm_of(name), BoundVm::NotLookedUp);
         self.silent().is_none() && !self.is_amid_a_set() && self.names().iter().all(looked_up)
     }
 
@@ -90,9 +90,9 @@ impl Inventory {
         self.update_ledger(&self.names());
         let (offers, mut reservations) = self.placed(&self.names());
         let mut forecasts = Vec::new();
-        let mut drawn = Drawn::new();
+        let mut drawn = HostsView::new();
         for name in names {
-            let Some(sight) = self.sight(name, Offer::default()) else {
+            let Some(sight) = self.sight(name, PlacementOffer::default()) else {
                 continue;
             };
             let vm = self.bound_vm(name);
@@ -122,8 +122,8 @@ impl Inventory {
         &self,
         name: &NodeName,
         reservations: &mut Vec<(NodeName, Reservation)>,
-        drawn: &mut Drawn,
-    ) -> Option<Offer> {
+        drawn: &mut HostsView,
+    ) -> Option<PlacementOffer> {
         let wanted = self.wanted(self.bound_vm(name)?, None, None)?;
         let hosts = self.hosts_for(&wanted, reservations, drawn);
         let offer = look(&wanted, hosts, None, &[]);

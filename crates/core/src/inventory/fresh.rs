@@ -2,24 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use super::{Inventory, News};
-use crate::facts::kubernetes::Node;
-use crate::facts::vsphere::{Pressing, VmKey};
+use super::{Dirty, Inventory};
+use crate::facts::kubernetes::NodeFacts;
+use crate::facts::vsphere::{LookupUrgency, VmKey};
 use crate::ids::VmRef;
 use crate::maintenance::episode::{Phase, Record};
 
 /// A key for which an old answer could do harm.
 #[derive(Debug)]
-pub(super) struct Pressed {
-    how: Pressing,
+pub(super) struct UrgentLookup {
+    how: LookupUrgency,
     /// An answer came in since.
     pub(super) is_answered: bool,
 }
 
 impl Inventory {
     /// Notes which keys are pressing by now, and gives them, so that vCenter is asked for them.
-    pub(super) fn press(&mut self) -> BTreeMap<VmKey, Pressing> {
-        if matches!(self.news, Some(News::OnlyOf(_))) {
+    pub(super) fn press(&mut self) -> BTreeMap<VmKey, LookupUrgency> {
+        if matches!(self.news, Some(Dirty::OnlyOf(_))) {
             // None of it moves a node to another phase or its VM to another host, and what presses of the others stands.
             return self
                 .pressed
@@ -41,7 +41,7 @@ impl Inventory {
         self.pressed
             .retain(|key, pressed| pressing.get(key) == Some(&pressed.how));
         for (key, how) in &pressing {
-            self.pressed.entry(key.clone()).or_insert(Pressed {
+            self.pressed.entry(key.clone()).or_insert(UrgentLookup {
                 how: *how,
                 is_answered: false,
             });
@@ -49,10 +49,10 @@ impl Inventory {
         pressing
     }
 
-    fn pressing(&self, node: &Node) -> Option<Pressing> {
+    fn pressing(&self, node: &NodeFacts) -> Option<LookupUrgency> {
         let record = self.record(node);
         if let Some(Phase::ShuttingDown(_)) = record.phase().map(Phase::at_work) {
-            return Some(Pressing::PowerCut);
+            return Some(LookupUrgency::PowerCut);
         }
         let is_on_its_way = |vm: &VmRef| {
             let vm = self.vms.get(vm);
@@ -63,16 +63,16 @@ impl Inventory {
             let mut vms = keys.iter().filter_map(|key| self.answers.get(key)).flatten();
             vms.any(is_on_its_way)
         };
-        (record != Record::InService || is_leaving()).then_some(Pressing::Maintenance)
+        (record != Record::InService || is_leaving()).then_some(LookupUrgency::Maintenance)
     }
 
     /// Whether the node's power may be cut as far as the answers to its keys go: each was asked for since its drain has ended.
-    pub(super) fn is_surely(&self, node: &Node) -> bool {
+    pub(super) fn is_surely(&self, node: &NodeFacts) -> bool {
         let keys = self.keys(node);
         keys.iter().all(|key| {
             self.pressed
                 .get(key)
-                .is_some_and(|pressed| pressed.how == Pressing::PowerCut && pressed.is_answered)
+                .is_some_and(|pressed| pressed.how == LookupUrgency::PowerCut && pressed.is_answered)
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Inventory;
 use crate::facts::kubernetes::{Budget, BudgetStands};
-use crate::maintenance::observed::{DrainReport, PodLeft, PodLeftBecause};
+use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
 
 /// The most budgets that are watched at once. Each is a request that stands; a fleet that is drained at once may be held by
 /// hundreds, and those beyond are asked from time to time.
@@ -54,13 +54,13 @@ fn holding(report: &DrainReport) -> impl Iterator<Item = Budget> {
 }
 
 /// The budgets that a refusal names, where a budget is why the pod is still there.
-fn names(pod: &PodLeft) -> Option<&[String]> {
+fn names(pod: &PendingEviction) -> Option<&[String]> {
     match &pod.why {
-        PodLeftBecause::Budget { names, .. } => Some(names),
-        PodLeftBecause::Leaving
-        | PodLeftBecause::Migrating { .. }
-        | PodLeftBecause::Refused { .. }
-        | PodLeftBecause::NotReached => None,
+        PendingReason::Budget { names, .. } => Some(names),
+        PendingReason::Leaving
+        | PendingReason::Migrating { .. }
+        | PendingReason::Refused { .. }
+        | PendingReason::NotReached => None,
     }
 }
 

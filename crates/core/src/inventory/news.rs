@@ -8,12 +8,12 @@ use crate::facts::vsphere;
 use crate::ids::{HostRef, NodeName, TaskRef};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
-use crate::maintenance::finding::Found;
-use crate::maintenance::observed::{Attempt, Outcome};
+use crate::maintenance::finding::EffectResult;
+use crate::maintenance::observed::{AttemptOutcome, EffectAttempt};
 
 /// What has to be drawn anew.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum Dirty {
     /// Every picture.
     OfAll,
     /// Those of these nodes, and of whoever is awake.
@@ -32,18 +32,18 @@ impl Inventory {
     /// ours: while no node is on its way out or back, they cost a look at where our VMs stand. One on its way may go to
     /// any of them. And a thousand kubelets say several times a second that they live, each of a node at rest in a Node
     /// that is another only by its version; what happens to the node next shows its latest.
-    pub(super) fn news_in(&self, fact: &Fact) -> Option<News> {
+    pub(super) fn news_in(&self, fact: &Fact) -> Option<Dirty> {
         let is_heard = self.silent().is_none();
-        let of = |node: &NodeName| Some(News::Of(BTreeSet::from([node.clone()])));
-        let only_of = |node: &NodeName| Some(News::OnlyOf(BTreeSet::from([node.clone()])));
+        let of = |node: &NodeName| Some(Dirty::Of(BTreeSet::from([node.clone()])));
+        let only_of = |node: &NodeName| Some(Dirty::OnlyOf(BTreeSet::from([node.clone()])));
         match fact {
             Fact::Cluster(
-                cluster::Update::Node(node)
-                | cluster::Update::Answered(node)
-                | cluster::Update::Followed(node),
+                cluster::KubernetesUpdate::Node(node)
+                | cluster::KubernetesUpdate::Answered(node)
+                | cluster::KubernetesUpdate::Followed(node),
             ) => {
                 let Some(known) = self.nodes.get(&node.name) else {
-                    return Some(News::OfAll);
+                    return Some(Dirty::OfAll);
                 };
                 if is_later_only(known, node) {
                     let is_awake = self.awake.contains(&node.name);
@@ -54,47 +54,53 @@ impl Inventory {
                 if is_heard && is_same_machine {
                     of(&node.name)
                 } else {
-                    Some(News::OfAll)
+                    Some(Dirty::OfAll)
                 }
             }
-            Fact::Cluster(cluster::Update::PodsChanged(node)) if is_heard => only_of(node),
-            Fact::Cluster(cluster::Update::Maintenances(cluster::Maintenances::Seen(seen)))
-                if is_heard && matches!(seen.role, cluster::Role::Episode { .. }) =>
-            {
+            Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(node)) if is_heard => only_of(node),
+            Fact::Cluster(cluster::KubernetesUpdate::Maintenances(cluster::NodeMaintenanceUpdate::Seen(
+                seen,
+            ))) if is_heard && matches!(seen.role, cluster::NodeMaintenanceRole::Episode { .. }) => {
                 let on_node = self
                     .local
                     .get(&seen.node)
                     .and_then(|local| local.on_node.as_ref());
                 let before = self.maintenances.get(&seen.name).map(|before| &before.node);
                 match on_node {
-                    _ if before.is_some_and(|before| *before != seen.node) => Some(News::OfAll),
+                    _ if before.is_some_and(|before| *before != seen.node) => Some(Dirty::OfAll),
                     // The record on the Node counts; the copy only has to say the same.
                     Some(Record::Episode(_)) => only_of(&seen.node),
                     Some(Record::InService | Record::Python(_) | Record::Unreadable { .. }) => of(&seen.node),
-                    None => Some(News::OfAll),
+                    None => Some(Dirty::OfAll),
                 }
             }
-            Fact::Cluster(cluster::Update::FollowedAbsent { name }) if !self.followed.contains(name) => None,
+            Fact::Cluster(cluster::KubernetesUpdate::FollowedAbsent { name })
+                if !self.followed.contains(name) =>
+            {
+                None
+            }
             // It changes who is to be looked for, and no picture.
-            Fact::Cluster(cluster::Update::Scanned { stranded }) => {
-                (self.stranded != *stranded).then(|| News::Of(BTreeSet::new()))
+            Fact::Cluster(cluster::KubernetesUpdate::Scanned { stranded }) => {
+                (self.stranded != *stranded).then(|| Dirty::Of(BTreeSet::new()))
             }
             // Whoever drains is awake.
-            Fact::Cluster(cluster::Update::Budget { .. }) if is_heard => Some(News::Of(BTreeSet::new())),
+            Fact::Cluster(cluster::KubernetesUpdate::Budget { .. }) if is_heard => {
+                Some(Dirty::Of(BTreeSet::new()))
+            }
             Fact::Finding(finding) if is_heard => match finding.found {
                 // It is for those who look on.
-                Found::Evictions(_) => None,
-                Found::Drain(_)
-                | Found::Tried {
+                EffectResult::Evictions(_) => None,
+                EffectResult::Drain(_)
+                | EffectResult::Tried {
                     kind: EffectKind::DrainRound,
                     ..
                 } => only_of(&finding.node),
-                Found::Tried { .. }
-                | Found::Surveyed { .. }
-                | Found::DryRunRecord { .. }
-                | Found::DryRunEffect(_) => of(&finding.node),
+                EffectResult::Tried { .. }
+                | EffectResult::Surveyed { .. }
+                | EffectResult::DryRunRecord { .. }
+                | EffectResult::DryRunEffect(_) => of(&finding.node),
             },
-            Fact::Vsphere(vsphere::Update::Host(host)) => {
+            Fact::Vsphere(vsphere::VsphereUpdate::Host(host)) => {
                 let known = self.hosts.get(&host.moref);
                 if known == Some(host) {
                     return None;
@@ -105,35 +111,37 @@ impl Inventory {
                 }
                 let stays = known.is_some_and(|known| known.compute == host.compute);
                 Some(if is_heard && stays {
-                    News::Of(ours)
+                    Dirty::Of(ours)
                 } else {
-                    News::OfAll
+                    Dirty::OfAll
                 })
             }
             // A template binds nobody; who stops being one, or begins to be, may bind others.
-            Fact::Vsphere(vsphere::Update::Vm(vm)) => match self.vms.get(&vm.moref) {
+            Fact::Vsphere(vsphere::VsphereUpdate::Vm(vm)) => match self.vms.get(&vm.moref) {
                 Some(known) if known == vm => None,
                 Some(known) if is_heard && known.template == vm.template => {
-                    Some(News::Of(self.nodes_of(&vm.moref).cloned().collect()))
+                    Some(Dirty::Of(self.nodes_of(&vm.moref).cloned().collect()))
                 }
-                Some(_) | None => Some(News::OfAll),
+                Some(_) | None => Some(Dirty::OfAll),
             },
-            Fact::Vsphere(vsphere::Update::Task(task)) if is_heard => {
+            Fact::Vsphere(vsphere::VsphereUpdate::Task(task)) if is_heard => {
                 let of_vm = task.vm.iter().flat_map(|vm| self.nodes_of(vm));
                 let ours = of_vm.chain(self.awaiting(&task.moref));
-                Some(News::Of(ours.cloned().collect()))
+                Some(Dirty::Of(ours.cloned().collect()))
             }
-            Fact::Vsphere(vsphere::Update::TaskGone(task)) if is_heard => {
-                Some(News::Of(self.awaiting(task).cloned().collect()))
+            Fact::Vsphere(vsphere::VsphereUpdate::TaskGone(task)) if is_heard => {
+                Some(Dirty::Of(self.awaiting(task).cloned().collect()))
             }
             // The same answer, given anew: whoever asked may be sure of it.
-            Fact::Vsphere(vsphere::Update::Found { key, vms })
+            Fact::Vsphere(vsphere::VsphereUpdate::Found { key, vms })
                 if is_heard && self.answers.get(key) == Some(vms) =>
             {
-                Some(News::Of(self.askers.get(key).cloned().unwrap_or_default()))
+                Some(Dirty::Of(self.askers.get(key).cloned().unwrap_or_default()))
             }
-            Fact::Vsphere(vsphere::Update::Settled) => self.vcenter.silent.is_some().then_some(News::OfAll),
-            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => Some(News::OfAll),
+            Fact::Vsphere(vsphere::VsphereUpdate::Settled) => {
+                self.vcenter.silent.is_some().then_some(Dirty::OfAll)
+            }
+            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => Some(Dirty::OfAll),
         }
     }
 
@@ -145,9 +153,9 @@ impl Inventory {
 
     /// The nodes for which a try of this process waits for `task`.
     fn awaiting<'a>(&'a self, task: &'a TaskRef) -> impl Iterator<Item = &'a NodeName> {
-        let is_it = move |attempt: &Attempt| match &attempt.outcome {
-            Outcome::Running(running) => running == task,
-            Outcome::Asked | Outcome::Done | Outcome::Refused(_) => false,
+        let is_it = move |attempt: &EffectAttempt| match &attempt.outcome {
+            AttemptOutcome::Running(running) => running == task,
+            AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => false,
         };
         let locals = self.local.iter();
         locals.filter_map(move |(name, local)| local.attempts.values().any(is_it).then_some(name))
@@ -157,14 +165,14 @@ impl Inventory {
     pub(super) fn in_the_news(&self) -> BTreeSet<NodeName> {
         match &self.news {
             None => self.awake.clone(),
-            Some(News::OfAll) => self.names(),
-            Some(News::Of(nodes)) => nodes.union(&self.awake).cloned().collect(),
-            Some(News::OnlyOf(nodes)) => nodes.clone(),
+            Some(Dirty::OfAll) => self.names(),
+            Some(Dirty::Of(nodes)) => nodes.union(&self.awake).cloned().collect(),
+            Some(Dirty::OnlyOf(nodes)) => nodes.clone(),
         }
     }
 }
 
-impl News {
+impl Dirty {
     /// Both of them.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -182,12 +190,12 @@ impl News {
 }
 
 /// Whether a Node shows nothing more than that its kubelet lives.
-fn is_later_only(known: &cluster::Node, node: &cluster::Node) -> bool {
-    let ready = cluster::Ready {
+fn is_later_only(known: &cluster::NodeFacts, node: &cluster::NodeFacts) -> bool {
+    let ready = cluster::ReadyCondition {
         heartbeat: known.ready.heartbeat,
         ..node.ready
     };
-    let only_later = cluster::Node {
+    let only_later = cluster::NodeFacts {
         resource_version: known.resource_version,
         ready,
         ..node.clone()

@@ -3,30 +3,30 @@
 use std::time::Duration;
 
 use super::sight::record_of;
-use super::{Inventory, LastOf};
+use super::{Inventory, LastEpisodeOfHost};
 use crate::facts::kubernetes as cluster;
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Phase, Record};
-use crate::maintenance::observed::AskedGuest;
+use crate::maintenance::observed::GuestRequest;
 use crate::maintenance::record;
 
 /// How often a Node may tell other UUIDs: a VM that is replaced under its Node's name tells them once.
 const IDENTITY_PACE: Duration = Duration::from_secs(10);
 
 impl Inventory {
-    pub(super) fn apply_cluster(&mut self, update: cluster::Update) {
-        use cluster::Update;
+    pub(super) fn apply_cluster(&mut self, update: cluster::KubernetesUpdate) {
+        use cluster::KubernetesUpdate;
         match update {
-            Update::Reset => {
+            KubernetesUpdate::Reset => {
                 self.kubernetes.silent = Some("the kube-apiserver is listing the Nodes anew".to_owned());
                 self.kubernetes.told.clear();
             }
-            Update::Node(node) => {
+            KubernetesUpdate::Node(node) => {
                 self.followed.remove(&node.name);
                 self.apply_node(*node);
             }
             // One that is not known is gone again, and its watch says so.
-            Update::Answered(node) => {
+            KubernetesUpdate::Answered(node) => {
                 if self
                     .nodes
                     .get(&node.name)
@@ -35,13 +35,13 @@ impl Inventory {
                     self.apply_node(*node);
                 }
             }
-            Update::NodeGone { name, uid } => {
+            KubernetesUpdate::NodeGone { name, uid } => {
                 let is_it = self.nodes.get(&name).is_some_and(|node| node.uid == uid);
                 if is_it && !self.followed.contains(&name) {
                     self.forget_node(&name);
                 }
             }
-            Update::Settled => {
+            KubernetesUpdate::Settled => {
                 if self.kubernetes.silent.take().is_some() {
                     let told = std::mem::take(&mut self.kubernetes.told);
                     let gone: Vec<NodeName> = self
@@ -55,22 +55,22 @@ impl Inventory {
                     }
                 }
             }
-            Update::Maintenances(update) => self.apply_maintenances(update),
-            Update::PodsChanged(name) => {
+            KubernetesUpdate::Maintenances(update) => self.apply_maintenances(update),
+            KubernetesUpdate::PodsChanged(name) => {
                 if let Some(local) = self.local.get_mut(&name) {
                     local.pods_revision = local.pods_revision.wrapping_add(1);
                 }
             }
-            Update::Budget { budget, stands } => self.apply_budget(budget, stands),
-            Update::Followed(node) => self.apply_followed(*node),
-            Update::FollowedGone { name, uid } => self.lose_followed(&name, Some(&uid)),
-            Update::FollowedAbsent { name } => self.lose_followed(&name, None),
-            Update::Scanned { stranded } => self.apply_scan(stranded),
-            Update::Lost { why } => self.kubernetes.silent = Some(why),
+            KubernetesUpdate::Budget { budget, stands } => self.apply_budget(budget, stands),
+            KubernetesUpdate::Followed(node) => self.apply_followed(*node),
+            KubernetesUpdate::FollowedGone { name, uid } => self.lose_followed(&name, Some(&uid)),
+            KubernetesUpdate::FollowedAbsent { name } => self.lose_followed(&name, None),
+            KubernetesUpdate::Scanned { stranded } => self.apply_scan(stranded),
+            KubernetesUpdate::Lost { why } => self.kubernetes.silent = Some(why),
         }
     }
 
-    pub(super) fn apply_node(&mut self, mut node: cluster::Node) {
+    pub(super) fn apply_node(&mut self, mut node: cluster::NodeFacts) {
         let known = self.nodes.get(&node.name).filter(|known| known.uid == node.uid);
         // The watch tells an older view than the answer to our own PATCH did. Versions are compared within one list and what
         // follows it: where etcd was restored, they have gone back with the next list.
@@ -117,7 +117,7 @@ impl Inventory {
 
     /// Takes other UUIDs of a Node no more often than each [`IDENTITY_PACE`]: each costs searches in vCenter and a look at every
     /// node. Until then it goes by those that it told before.
-    fn pace_identity(&mut self, node: &mut cluster::Node) {
+    fn pace_identity(&mut self, node: &mut cluster::NodeFacts) {
         let local = self.local.entry(node.name.clone()).or_default();
         let changed_at = local.identity_changed_at;
         if changed_at.is_some_and(|at| self.now.monotonic < at.after(IDENTITY_PACE)) {
@@ -131,11 +131,11 @@ impl Inventory {
     }
 
     /// Notes the episode that `node` tells to have ended, for the next one on its host.
-    fn has_ended(&mut self, node: &cluster::Node) {
+    fn has_ended(&mut self, node: &cluster::NodeFacts) {
         let last = node.marks.last_episode.as_deref().and_then(record::read_last);
         let asked = last.as_ref().and_then(|last| {
             let at = last.episode.in_flight.guest_asked_at()?;
-            Some(AskedGuest {
+            Some(GuestRequest {
                 at,
                 ended_at: last.at,
             })
@@ -147,7 +147,7 @@ impl Inventory {
         let Some(host) = last.episode.host.moref else {
             return;
         };
-        let last = LastOf {
+        let last = LastEpisodeOfHost {
             at: last.at,
             traceparent: last.episode.traceparent,
         };

@@ -3,43 +3,43 @@
 use super::Inventory;
 use crate::facts::vsphere::{self as vsphere, EndOutcome};
 use crate::ids::TaskRef;
-use crate::maintenance::observed::{Interrupted, Outcome};
+use crate::maintenance::observed::{AttemptOutcome, FailedMaintenance};
 
 impl Inventory {
-    pub(super) fn apply_vsphere(&mut self, update: vsphere::Update) {
-        use vsphere::Update;
-        self.vcenter.is_open = !matches!(update, Update::Settled | Update::Lost { .. });
+    pub(super) fn apply_vsphere(&mut self, update: vsphere::VsphereUpdate) {
+        use vsphere::VsphereUpdate;
+        self.vcenter.is_open = !matches!(update, VsphereUpdate::Settled | VsphereUpdate::Lost { .. });
         match update {
-            Update::Reset => {
+            VsphereUpdate::Reset => {
                 self.vcenter.silent = Some("vCenter is telling its whole set anew".to_owned());
                 self.vcenter.told.clear();
             }
-            Update::Host(host) => {
+            VsphereUpdate::Host(host) => {
                 self.vcenter.told.insert(host.moref.to_string());
                 self.note_end(&host);
                 self.hosts.insert(host.moref.clone(), host);
             }
-            Update::HostGone(host) => {
+            VsphereUpdate::HostGone(host) => {
                 self.hosts.remove(&host);
                 self.readings.remove(&host);
                 self.interrupted.remove(&host);
                 self.last_of.remove(&host);
             }
-            Update::Compute(compute) => {
+            VsphereUpdate::Compute(compute) => {
                 self.vcenter.told.insert(compute.moref.to_string());
                 self.computes.insert(compute.moref.clone(), compute);
             }
-            Update::ComputeGone(compute) => {
+            VsphereUpdate::ComputeGone(compute) => {
                 self.computes.remove(&compute);
             }
-            Update::Vm(vm) => {
+            VsphereUpdate::Vm(vm) => {
                 self.vcenter.told.insert(vm.moref.to_string());
                 self.vms.insert(vm.moref.clone(), vm);
             }
-            Update::VmGone(vm) => {
+            VsphereUpdate::VmGone(vm) => {
                 self.vms.remove(&vm);
             }
-            Update::Task(task) => {
+            VsphereUpdate::Task(task) => {
                 self.vcenter.told.insert(task.moref.to_string());
                 let moref = task.moref.clone();
                 self.settle_drs_power_on(&task);
@@ -48,15 +48,15 @@ impl Inventory {
                     local.settle(&moref, &self.tasks);
                 }
             }
-            Update::Found { key, vms } => {
+            VsphereUpdate::Found { key, vms } => {
                 if let Some(pressed) = self.pressed.get_mut(&key) {
                     pressed.is_answered = true;
                 }
                 self.answer(key, vms);
             }
-            Update::TaskGone(task) => self.lose_task(&task),
-            Update::Settled => self.settle_vcenter(),
-            Update::Lost { why } => self.vcenter.silent = Some(why),
+            VsphereUpdate::TaskGone(task) => self.lose_task(&task),
+            VsphereUpdate::Settled => self.settle_vcenter(),
+            VsphereUpdate::Lost { why } => self.vcenter.silent = Some(why),
         }
     }
 
@@ -72,9 +72,9 @@ impl Inventory {
                 self.interrupted.remove(&host.moref);
             }
             EndOutcome::Failed { said } => {
-                let is_known = |(task, _): &(TaskRef, Interrupted)| *task == end.task;
+                let is_known = |(task, _): &(TaskRef, FailedMaintenance)| *task == end.task;
                 if !self.interrupted.get(&host.moref).is_some_and(is_known) {
-                    let interrupted = Interrupted {
+                    let interrupted = FailedMaintenance {
                         at: self.now,
                         said: said.clone(),
                     };
@@ -93,8 +93,8 @@ impl Inventory {
             .values_mut()
             .flat_map(|local| local.attempts.values_mut());
         for attempt in attempts {
-            if attempt.outcome == Outcome::Running(task.clone()) {
-                attempt.outcome = Outcome::Done;
+            if attempt.outcome == AttemptOutcome::Running(task.clone()) {
+                attempt.outcome = AttemptOutcome::Done;
             }
         }
     }
@@ -116,8 +116,8 @@ impl Inventory {
         // VM does not show it.
         for local in self.local.values_mut() {
             local.attempts.retain(|_, attempt| match &attempt.outcome {
-                Outcome::Running(task) => self.tasks.contains_key(task),
-                Outcome::Asked | Outcome::Done | Outcome::Refused(_) => true,
+                AttemptOutcome::Running(task) => self.tasks.contains_key(task),
+                AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => true,
             });
         }
     }

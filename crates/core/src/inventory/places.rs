@@ -5,18 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::Inventory;
-use crate::facts::vsphere::{Connection, Passthrough, PciDevice, Signal, Vm};
+use crate::facts::vsphere::{DetectionSignal, HostConnection, Passthrough, PciDevice, Vm};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
-use crate::maintenance::placement::{Device, HostView, Offer, Reading, Wanted, WantedDevices, look};
-use crate::maintenance::request::{Action, Request};
+use crate::maintenance::placement::{
+    DeviceRequirements, HostDevice, HostSurvey, HostView, PlacementOffer, VmRequirements, look,
+};
+use crate::maintenance::request::{Request, RequestAction};
 
 /// A node that looks for a host.
-struct Seeker {
+struct PlacementRequest {
     since: Timestamp,
     node: NodeName,
-    wanted: Wanted,
+    wanted: VmRequirements,
     /// The hosts that refused its VM in this episode.
     refused: Vec<(HostRef, String)>,
 }
@@ -30,7 +32,7 @@ pub(super) struct Reservation {
 
 /// The hosts of clusters, each cluster's drawn once for all VMs that look for a place there: of a drain of 200 nodes a profiler
 /// saw a quarter or more in pictures, and most of that in a drawing of the hosts for each VM.
-pub(super) type Drawn = BTreeMap<ComputeRef, Vec<HostView>>;
+pub(super) type HostsView = BTreeMap<ComputeRef, Vec<HostView>>;
 
 impl Inventory {
     /// The state of a host; unknown when vCenter does not tell of it.
@@ -39,10 +41,12 @@ impl Inventory {
             return HostState::Unknown;
         };
         match (host.connection, host.in_maintenance, &host.entering) {
-            (None, _, _) | (Some(Connection::Connected), None, _) => HostState::Unknown,
-            (Some(Connection::Disconnected | Connection::NotResponding), _, _) => HostState::Unreachable,
-            (Some(Connection::Connected), Some(true), _) => HostState::InMaintenance,
-            (Some(Connection::Connected), Some(false), Some(entering)) => HostState::Entering {
+            (None, _, _) | (Some(HostConnection::Connected), None, _) => HostState::Unknown,
+            (Some(HostConnection::Disconnected | HostConnection::NotResponding), _, _) => {
+                HostState::Unreachable
+            }
+            (Some(HostConnection::Connected), Some(true), _) => HostState::InMaintenance,
+            (Some(HostConnection::Connected), Some(false), Some(entering)) => HostState::Entering {
                 task: entering.task.clone(),
                 clicked_at: entering.queued_at,
                 user: entering.user.clone(),
@@ -50,21 +54,21 @@ impl Inventory {
                     Detection::AtStartup
                 } else {
                     match entering.signal {
-                        Signal::Push => Detection::Pushed,
-                        Signal::Reread => Detection::Polled,
+                        DetectionSignal::Push => Detection::Pushed,
+                        DetectionSignal::Reread => Detection::Polled,
                     }
                 },
             },
-            (Some(Connection::Connected), Some(false), None) if host.in_quarantine == Some(true) => {
+            (Some(HostConnection::Connected), Some(false), None) if host.in_quarantine == Some(true) => {
                 HostState::Quarantined
             }
-            (Some(Connection::Connected), Some(false), None) => HostState::InService,
+            (Some(HostConnection::Connected), Some(false), None) => HostState::InService,
         }
     }
 
     /// An offer for each node that looks for a host, first come first served. What is offered to one is reserved
     /// against the others for as long as it keeps looking, so that two can never take one place.
-    pub(super) fn offers(&mut self, names: &BTreeSet<NodeName>) -> BTreeMap<NodeName, Offer> {
+    pub(super) fn offers(&mut self, names: &BTreeSet<NodeName>) -> BTreeMap<NodeName, PlacementOffer> {
         let (offers, _) = self.placed(names);
         for name in names {
             if let Some(local) = self.local.get_mut(name) {
@@ -82,10 +86,10 @@ impl Inventory {
     pub(super) fn placed(
         &self,
         names: &BTreeSet<NodeName>,
-    ) -> (BTreeMap<NodeName, Offer>, Vec<(NodeName, Reservation)>) {
+    ) -> (BTreeMap<NodeName, PlacementOffer>, Vec<(NodeName, Reservation)>) {
         let mut reservations: Vec<(NodeName, Reservation)> = Vec::new();
-        let mut seekers: Vec<Seeker> = Vec::new();
-        let mut lookers: Vec<Seeker> = Vec::new();
+        let mut seekers: Vec<PlacementRequest> = Vec::new();
+        let mut lookers: Vec<PlacementRequest> = Vec::new();
         for name in names {
             let node = self.nodes.get(name);
             let record = match node {
@@ -102,17 +106,17 @@ impl Inventory {
             let Some(vm) = self.bound_vm(name) else { continue };
             let request = self.request(name, node);
             let wanted = self.wanted(vm, request.as_ref(), Some(episode));
-            let seeker = wanted.map(|wanted| Seeker {
+            let seeker = wanted.map(|wanted| PlacementRequest {
                 since: episode.trigger.clicked_at,
                 node: name.clone(),
-                wanted: Wanted {
+                wanted: VmRequirements {
                     home_only: episode.refusals.len() >= MAX_REFUSALS
                         || node.is_some_and(|node| node.marks.strategy.as_deref() == Some("wait")),
                     ..wanted
                 },
                 refused: refused_hosts(episode),
             });
-            let relocates = |request: &Request| matches!(request.action, Action::Relocate { .. });
+            let relocates = |request: &Request| matches!(request.action, RequestAction::Relocate { .. });
             let phase = episode.phase.at_work();
             if *phase == Phase::AwaitingHost {
                 seekers.extend(seeker);
@@ -124,7 +128,7 @@ impl Inventory {
         }
         seekers.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
         let mut offers = BTreeMap::new();
-        let mut drawn = Drawn::new();
+        let mut drawn = HostsView::new();
         for seeker in &seekers {
             let kept = self
                 .local
@@ -176,10 +180,10 @@ impl Inventory {
         vm: &Vm,
         request: Option<&Request>,
         episode: Option<&Episode>,
-    ) -> Option<Wanted> {
+    ) -> Option<VmRequirements> {
         let from = vm.host.clone()?;
         let compute = self.hosts.get(&from).and_then(|host| host.compute.clone());
-        Some(Wanted {
+        Some(VmRequirements {
             vm: vm.moref.clone(),
             home: episode.map_or_else(|| Some(from.clone()), |episode| episode.host.moref.clone()),
             home_only: false,
@@ -188,8 +192,8 @@ impl Inventory {
             datastores: vm.datastores.clone(),
             devices: wanted_devices(vm),
             only: request.and_then(|request| match &request.action {
-                Action::Relocate { to } => to.clone(),
-                Action::Drain | Action::PowerOff | Action::Reboot => None,
+                RequestAction::Relocate { to } => to.clone(),
+                RequestAction::Drain | RequestAction::PowerOff | RequestAction::Reboot => None,
             }),
         })
     }
@@ -197,9 +201,9 @@ impl Inventory {
     /// The hosts to which a VM could go, with what others have reserved there.
     pub(super) fn hosts_for<'a>(
         &self,
-        wanted: &Wanted,
+        wanted: &VmRequirements,
         reservations: &[(NodeName, Reservation)],
-        drawn: &'a mut Drawn,
+        drawn: &'a mut HostsView,
     ) -> &'a [HostView] {
         let Some(compute) = &wanted.compute else {
             return &[];
@@ -209,7 +213,7 @@ impl Inventory {
             .or_insert_with(|| self.hosts_of(compute));
         for host in hosts.iter_mut() {
             let shown = |vm: &VmRef| {
-                let holds = host.reading.iter().flat_map(Reading::holds);
+                let holds = host.reading.iter().flat_map(HostSurvey::holds);
                 holds.into_iter().any(|hold| hold.vm == *vm)
             };
             host.reserved = reservations
@@ -235,7 +239,7 @@ impl Inventory {
                 state: self.host_state(Some(&host.moref)),
                 datastores: host.datastores.clone(),
                 devices: host.passthrough.as_ref().map(|devices| {
-                    let device = |it: &PciDevice| Device {
+                    let device = |it: &PciDevice| HostDevice {
                         address: it.address.clone(),
                         ids: (it.vendor, it.device),
                     };
@@ -255,36 +259,40 @@ fn refused_hosts(episode: &Episode) -> Vec<(HostRef, String)> {
     refusals.map(|it| (it.host.clone(), it.said.clone())).collect()
 }
 
-fn wanted_devices(vm: &Vm) -> WantedDevices {
+fn wanted_devices(vm: &Vm) -> DeviceRequirements {
     let Some(devices) = &vm.passthrough else {
-        return WantedDevices::Unknown;
+        return DeviceRequirements::Unknown;
     };
     let mut needs = Vec::new();
     for device in devices {
         match device {
-            Passthrough::Static { .. } => return WantedDevices::Static,
+            Passthrough::Static { .. } => return DeviceRequirements::Static,
             Passthrough::Other { backing } => {
-                return WantedDevices::Foreign {
+                return DeviceRequirements::Foreign {
                     backing: backing.clone(),
                 };
             }
             Passthrough::Dynamic { allowed } => needs.push(allowed.clone()),
         }
     }
-    WantedDevices::AnyOf(needs)
+    DeviceRequirements::AnyOf(needs)
 }
 
-pub(super) fn device_needs(wanted: &Wanted) -> Vec<Vec<(u16, u16)>> {
+pub(super) fn device_needs(wanted: &VmRequirements) -> Vec<Vec<(u16, u16)>> {
     match &wanted.devices {
-        WantedDevices::AnyOf(needs) => needs.clone(),
-        WantedDevices::Unknown | WantedDevices::Static | WantedDevices::Foreign { .. } => Vec::new(),
+        DeviceRequirements::AnyOf(needs) => needs.clone(),
+        DeviceRequirements::Unknown | DeviceRequirements::Static | DeviceRequirements::Foreign { .. } => {
+            Vec::new()
+        }
     }
 }
 
 pub(super) fn needs(vm: &Vm) -> Vec<Vec<(u16, u16)>> {
     match wanted_devices(vm) {
-        WantedDevices::AnyOf(needs) => needs,
-        WantedDevices::Unknown | WantedDevices::Static | WantedDevices::Foreign { .. } => Vec::new(),
+        DeviceRequirements::AnyOf(needs) => needs,
+        DeviceRequirements::Unknown | DeviceRequirements::Static | DeviceRequirements::Foreign { .. } => {
+            Vec::new()
+        }
     }
 }
 

@@ -4,43 +4,47 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Inventory, Side};
-use crate::facts::kubernetes::{Asked, AskedAction, Maintenance, Maintenances, Node, Role};
+use super::{Inventory, Source};
+use crate::facts::kubernetes::{
+    NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedAction,
+    RequestedMaintenance,
+};
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::record::{Annotations, read};
-use crate::maintenance::request::{Action, Request, RequestMark};
+use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
 /// The NodeMaintenance objects that stand.
 #[derive(Debug, Default)]
-pub(super) struct Objects {
-    by_name: BTreeMap<String, Object>,
+pub(super) struct RequestStore {
+    by_name: BTreeMap<String, StoredRequest>,
     of_node: BTreeMap<NodeName, BTreeSet<String>>,
 }
 
 /// One of them.
 #[derive(Debug)]
-struct Object {
-    told: Maintenance,
+struct StoredRequest {
+    told: NodeMaintenanceFacts,
     /// The episode whose copy it is, read when it was told: a picture is drawn far more often.
     copy: Option<Arc<Episode>>,
 }
 
-impl Objects {
-    pub(super) fn get(&self, name: &str) -> Option<&Maintenance> {
+impl RequestStore {
+    pub(super) fn get(&self, name: &str) -> Option<&NodeMaintenanceFacts> {
         self.by_name.get(name).map(|object| &object.told)
     }
 
-    fn insert(&mut self, told: Maintenance) {
+    fn insert(&mut self, told: NodeMaintenanceFacts) {
         self.remove(&told.name);
         let copy = match &told.role {
-            Role::Episode { record } if !told.is_over => record.clone().and_then(read_copy),
-            Role::Episode { .. } | Role::Request(_) => None,
+            NodeMaintenanceRole::Episode { record } if !told.is_over => record.clone().and_then(read_copy),
+            NodeMaintenanceRole::Episode { .. } | NodeMaintenanceRole::Request(_) => None,
         };
         let names = self.of_node.entry(told.node.clone()).or_default();
         names.insert(told.name.clone());
-        self.by_name.insert(told.name.clone(), Object { told, copy });
+        self.by_name
+            .insert(told.name.clone(), StoredRequest { told, copy });
     }
 
     fn remove(&mut self, name: &str) {
@@ -66,7 +70,7 @@ impl Objects {
     }
 
     /// Those of a node that have not come to their end.
-    fn open(&self, node: &NodeName) -> impl Iterator<Item = &Object> {
+    fn open(&self, node: &NodeName) -> impl Iterator<Item = &StoredRequest> {
         let names = self.of_node.get(node).into_iter().flatten();
         let objects = names.filter_map(|name| self.by_name.get(name));
         objects.filter(|object| !object.told.is_over)
@@ -86,14 +90,14 @@ fn read_copy(record: String) -> Option<Arc<Episode>> {
 }
 
 impl Inventory {
-    pub(super) fn apply_maintenances(&mut self, update: Maintenances) {
+    pub(super) fn apply_maintenances(&mut self, update: NodeMaintenanceUpdate) {
         match update {
-            Maintenances::Reset => {
+            NodeMaintenanceUpdate::Reset => {
                 self.requests.silent =
                     Some("the kube-apiserver is listing the NodeMaintenances anew".to_owned());
                 self.requests.told.clear();
             }
-            Maintenances::Seen(seen) => {
+            NodeMaintenanceUpdate::Seen(seen) => {
                 // As with Nodes, versions are compared within one list and what follows it.
                 let is_of_this_list =
                     self.requests.told.contains(&seen.name) || self.requests.silent.is_none();
@@ -107,19 +111,19 @@ impl Inventory {
                     self.maintenances.insert(*seen);
                 }
             }
-            Maintenances::Gone { name, uid } => {
+            NodeMaintenanceUpdate::Gone { name, uid } => {
                 if self.maintenances.get(&name).is_some_and(|known| known.uid == uid) {
                     self.maintenances.remove(&name);
                 }
             }
-            Maintenances::Settled => {
+            NodeMaintenanceUpdate::Settled => {
                 self.requests_lost_at = None;
                 if self.requests.silent.take().is_some() {
                     let told = std::mem::take(&mut self.requests.told);
                     self.maintenances.retain(&told);
                 }
             }
-            Maintenances::Lost { why, .. } => {
+            NodeMaintenanceUpdate::Lost { why, .. } => {
                 self.requests_lost_at.get_or_insert(self.now.monotonic);
                 self.requests.silent = Some(why);
             }
@@ -128,13 +132,13 @@ impl Inventory {
 
     /// The request that counts for a node: the oldest that has not come to its end. One that the Node says is fulfilled
     /// holds the others back until its own status says so too, so that none is ever gone about twice.
-    pub(super) fn request(&self, name: &NodeName, node: Option<&Node>) -> Option<Request> {
+    pub(super) fn request(&self, name: &NodeName, node: Option<&NodeFacts>) -> Option<Request> {
         let (oldest, asked) = self
             .maintenances
             .open(name)
             .filter_map(|it| match &it.told.role {
-                Role::Request(asked) => Some((&it.told, asked)),
-                Role::Episode { .. } => None,
+                NodeMaintenanceRole::Request(asked) => Some((&it.told, asked)),
+                NodeMaintenanceRole::Episode { .. } => None,
             })
             .min_by_key(|(it, _)| (it.created_at, &it.name))?;
         let fulfilled = node.and_then(|node| node.marks.fulfilled.as_deref());
@@ -146,8 +150,8 @@ impl Inventory {
     /// The copy of a node's record: of its youngest episode that has not come to its end.
     pub(super) fn copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
         let copies = self.maintenances.open(name).filter(|it| match &it.told.role {
-            Role::Episode { record } => record.is_some(),
-            Role::Request(_) => false,
+            NodeMaintenanceRole::Episode { record } => record.is_some(),
+            NodeMaintenanceRole::Request(_) => false,
         });
         let youngest = copies.max_by_key(|it| (it.told.created_at, &it.told.name))?;
         youngest.copy.as_ref()
@@ -193,18 +197,18 @@ fn is_younger(one: &Episode, other: &Episode) -> bool {
     }
 }
 
-fn request(object: &Maintenance, asked: &Asked) -> Request {
+fn request(object: &NodeMaintenanceFacts, asked: &RequestedMaintenance) -> Request {
     Request {
-        mark: RequestMark {
+        mark: RequestIdentity {
             name: object.name.clone(),
             uid: object.uid.clone(),
         },
         asked_at: object.created_at,
         action: match asked.action {
-            AskedAction::Drain => Action::Drain,
-            AskedAction::PowerOff => Action::PowerOff,
-            AskedAction::Reboot => Action::Reboot,
-            AskedAction::Relocate => Action::Relocate {
+            RequestedAction::Drain => RequestAction::Drain,
+            RequestedAction::PowerOff => RequestAction::PowerOff,
+            RequestedAction::Reboot => RequestAction::Reboot,
+            RequestedAction::Relocate => RequestAction::Relocate {
                 to: asked.target_host.clone(),
             },
         },
@@ -220,7 +224,7 @@ fn request(object: &Maintenance, asked: &Asked) -> Request {
     }
 }
 
-impl Side<String> {
+impl Source<String> {
     /// A side that has nothing to tell, and says so.
     pub(super) fn silent_by_choice() -> Self {
         Self {

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use super::Inventory;
 use crate::facts::vsphere::Host;
 use crate::ids::{ComputeRef, HostRef, NodeName};
-use crate::maintenance::observed::{HostState, Sight};
-use crate::maintenance::placement::Offer;
+use crate::maintenance::observed::{HostState, NodeSnapshot};
+use crate::maintenance::placement::PlacementOffer;
 
 impl Inventory {
     /// The picture of each node as [`Inventory::sights`] gives it, with no place granted and no host offered: a replica that
     /// stands by shows it, and decides nothing from it.
-    pub fn looks(&self) -> BTreeMap<NodeName, Sight> {
+    pub fn looks(&self) -> BTreeMap<NodeName, NodeSnapshot> {
         let names = self.names().into_iter();
         names
             .filter_map(|name| {
-                let sight = self.sight(&name, Offer::default())?;
+                let sight = self.sight(&name, PlacementOffer::default())?;
                 Some((name, sight))
             })
             .collect()

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::Inventory;
-use crate::facts::kubernetes::Node;
-use crate::facts::vsphere::{Power, Vm};
+use crate::facts::kubernetes::NodeFacts;
+use crate::facts::vsphere::{PowerState, Vm};
 use crate::ids::{EpisodeId, HostRef, NodeName, VmRef};
 use crate::keys::FIELD_MANAGER;
-use crate::maintenance::episode::{Origin, Phase, Record};
+use crate::maintenance::episode::{EpisodeOrigin, Phase, Record};
 use crate::maintenance::observed::{
-    Admission, CordonedBy, Hearing, HostState, NodeSeen, Observed, PowerSeen, RecordSeen, STRAY, Sight,
-    Strategy, VmFacts, VmSeen, Wishes,
+    Admission, BoundVm, CordonedBy, HostState, NodeOverrides, NodeSnapshot, Observed, ObservedNode,
+    ObservedPower, ObservedVm, RecordAge, STRAY, SourceState, Strategy,
 };
-use crate::maintenance::placement::Offer;
+use crate::maintenance::placement::PlacementOffer;
 use crate::maintenance::record::{self, Annotations, read};
 
 /// What stands on `node`.
-pub fn record_of(node: &Node) -> Record {
+pub fn record_of(node: &NodeFacts) -> Record {
     let marks = node.marks.clone();
     read(&Annotations {
         state: marks.state,
@@ -31,7 +31,7 @@ pub fn record_of(node: &Node) -> Record {
 
 impl Inventory {
     /// The record that counts: what stands on the Node, or in a dry run what would stand there.
-    pub(super) fn record(&self, node: &Node) -> Record {
+    pub(super) fn record(&self, node: &NodeFacts) -> Record {
         let local = self.local.get(&node.name);
         let record = local.and_then(|local| local.dry_run.record().or(local.on_node.as_ref()));
         let record = record.cloned().unwrap_or_else(|| record_of(node));
@@ -44,9 +44,9 @@ impl Inventory {
     /// The episode that an object tells of and the Node does not: of a Node that was deleted, where this one is the same
     /// machine registered again, or of one whose annotations were removed. An episode that its own Node has ended is told by
     /// a copy that has not been closed yet, and that Node names it, or a younger one, as its last.
-    fn left_by_another(&self, node: &Node) -> Option<Record> {
+    fn left_by_another(&self, node: &NodeFacts) -> Option<Record> {
         let copy = self.copy(&node.name)?;
-        let VmSeen::Found(vm) = self.vm_of(&node.name) else {
+        let BoundVm::Found(vm) = self.vm_of(&node.name) else {
             return None;
         };
         let is_same_machine = vm.uuid.is_some() && vm.uuid == copy.vm_uuid;
@@ -63,7 +63,7 @@ impl Inventory {
         self.vms.get(&seen.found()?.moref)
     }
 
-    pub(super) fn sight(&self, name: &NodeName, offer: Offer) -> Option<Sight> {
+    pub(super) fn sight(&self, name: &NodeName, offer: PlacementOffer) -> Option<NodeSnapshot> {
         let local = self.local.get(name);
         let node = self.nodes.get(name);
         let record = match node {
@@ -74,11 +74,11 @@ impl Inventory {
         let phase = record.phase().map(Phase::at_work);
         // Its power is cut next: of the one VM that answers at this time, not of the one that answered once. One that is off
         // is in no danger, and has to be seen to be brought back.
-        if let (Some(Phase::ShuttingDown(_)), VmSeen::Found(facts)) = (phase, &vm)
-            && facts.power != PowerSeen::Off
+        if let (Some(Phase::ShuttingDown(_)), BoundVm::Found(facts)) = (phase, &vm)
+            && facts.power != ObservedPower::Off
             && !node.is_some_and(|node| self.is_surely(node))
         {
-            vm = VmSeen::NotLookedUp;
+            vm = BoundVm::NotLookedUp;
         }
         let home = record.episode().and_then(|episode| episode.host.moref.as_ref());
         let home = self.host_state(home);
@@ -87,7 +87,7 @@ impl Inventory {
             Some(_) | None => HostState::Unknown,
         };
         let stray_of = match (&record, vm.found(), node) {
-            (Record::InService, Some(facts), Some(node)) if facts.power == PowerSeen::Off => {
+            (Record::InService, Some(facts), Some(node)) if facts.power == ObservedPower::Off => {
                 self.stray_of(node, &facts.moref)
             }
             (_, _, _) => None,
@@ -104,13 +104,13 @@ impl Inventory {
             stray_of,
             process_began: self.process_began,
             lead: self.lead,
-            record_seen: local.and_then(|local| local.stands.seen).unwrap_or(RecordSeen {
+            record_seen: local.and_then(|local| local.stands.seen).unwrap_or(RecordAge {
                 at: self.now,
                 phase_at: self.now.monotonic,
                 from_the_start: false,
             }),
-            hearing: self.silent_for(name, &record).unwrap_or(Hearing::Both),
-            node: node.map(|node| NodeSeen {
+            hearing: self.silent_for(name, &record).unwrap_or(SourceState::Both),
+            node: node.map(|node| ObservedNode {
                 asked_guest: local.and_then(|local| local.asked_guest),
                 ..node_seen(node)
             }),
@@ -121,7 +121,7 @@ impl Inventory {
             request: self.request(name, node),
             vm,
             behind: None,
-            origin: Origin::default(),
+            origin: EpisodeOrigin::default(),
             admission: Admission::Granted,
             drain: local.and_then(|local| local.drain.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
@@ -135,13 +135,13 @@ impl Inventory {
                 .dry_run
                 .lay_over(&mut seen, |host| self.host_state(Some(host)));
         }
-        let mut sight = Sight { record, seen };
+        let mut sight = NodeSnapshot { record, seen };
         // What others do is shown to those alone on whom something can be decided: so one at rest stays as it was drawn.
         if !sight.is_at_rest() {
             let admission = self.ledger.admission(name, self.limits());
             sight.seen.behind = self.root_ahead(&admission);
             sight.seen.admission = admission;
-            if let (VmSeen::Found(vm), None) = (&sight.seen.vm, sight.record.episode()) {
+            if let (BoundVm::Found(vm), None) = (&sight.seen.vm, sight.record.episode()) {
                 sight.seen.origin = self.origin(vm);
             }
         }
@@ -149,7 +149,7 @@ impl Inventory {
     }
 
     /// The state of the host that the VM is on its way to; unknown where that is none of its cluster's.
-    fn target(&self, to: Option<&HostRef>, vm: Option<&VmFacts>) -> HostState {
+    fn target(&self, to: Option<&HostRef>, vm: Option<&ObservedVm>) -> HostState {
         let compute = |host: Option<&HostRef>| self.hosts.get(host?)?.compute.as_ref();
         let from = vm.and_then(|vm| vm.on.as_ref());
         if compute(to).is_some() && compute(to) == compute(from) {
@@ -162,17 +162,17 @@ impl Inventory {
     /// The episode of `node` that ended a short while ago and is why `vm` is off, where it is: a power-off of ours arrived late,
     /// or the guest that it had asked shut down after all. Whoever switched the VM on or off since is respected, as far as vCenter
     /// tells: what a guest does by itself leaves no task.
-    fn stray_of(&self, node: &Node, vm: &VmRef) -> Option<EpisodeId> {
+    fn stray_of(&self, node: &NodeFacts, vm: &VmRef) -> Option<EpisodeId> {
         let last = record::read_last(node.marks.last_episode.as_deref()?)?;
         let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
         let switched = of_vm.filter(|task| task.made().is_some());
-        let was_on = switched.clone().any(|task| task.made() == Some(Power::On));
+        let was_on = switched.clone().any(|task| task.made() == Some(PowerState::On));
         let latest = switched.max_by_key(|task| task.queued_at);
         let is_recent = |at: Timestamp| at.duration_since(last.at).abs() <= STRAY;
         let is_ours = match latest {
             // It is not the one that the episode was about: a power-on came before it. Where that left no task, the clocks of
             // vCenter and of this process have to tell.
-            Some(task) if task.made() == Some(Power::Off) => {
+            Some(task) if task.made() == Some(PowerState::Off) => {
                 let is_later = was_on || task.queued_at > last.episode.since;
                 task.by_us && is_later && is_recent(task.queued_at)
             }
@@ -183,7 +183,7 @@ impl Inventory {
     }
 
     /// Whether an episode of `node` has ended a short while ago whose guest may still shut down.
-    pub(super) fn may_be_stray(&self, node: &Node) -> bool {
+    pub(super) fn may_be_stray(&self, node: &NodeFacts) -> bool {
         let last = node.marks.last_episode.as_deref().and_then(record::read_last);
         last.is_some_and(|last| {
             !last.episode.in_flight.is_empty() && self.now.wall.duration_since(last.at).abs() <= STRAY
@@ -191,14 +191,14 @@ impl Inventory {
     }
 
     /// What is told of an episode that begins with `vm` where it stands.
-    fn origin(&self, vm: &VmFacts) -> Origin {
+    fn origin(&self, vm: &ObservedVm) -> EpisodeOrigin {
         let host = vm.on.as_ref();
         let compute = host.and_then(|host| self.hosts.get(host)?.compute.as_ref());
-        Origin {
+        EpisodeOrigin {
             cluster: compute.and_then(|compute| self.computes.get(compute)?.name.clone()),
             vm: self.vms.get(&vm.moref).and_then(|vm| vm.name.clone()),
             before: host.and_then(|host| Some(self.last_of.get(host)?.traceparent.to_string())),
-            ..Origin::default()
+            ..EpisodeOrigin::default()
         }
     }
 
@@ -213,9 +213,9 @@ impl Inventory {
         }
     }
 
-    pub(super) fn vm_in_dry_run(&self, node: &Node) -> VmSeen {
+    pub(super) fn vm_in_dry_run(&self, node: &NodeFacts) -> BoundVm {
         let mut vm = self.vm_of(&node.name);
-        if let (VmSeen::Found(facts), Some(local)) = (&mut vm, self.local.get(&node.name)) {
+        if let (BoundVm::Found(facts), Some(local)) = (&mut vm, self.local.get(&node.name)) {
             local
                 .dry_run
                 .lay_over_vm(facts, |host| self.host_state(Some(host)));
@@ -224,8 +224,8 @@ impl Inventory {
     }
 }
 
-pub(super) fn node_seen(node: &Node) -> NodeSeen {
-    NodeSeen {
+pub(super) fn node_seen(node: &NodeFacts) -> ObservedNode {
+    ObservedNode {
         uid: node.uid.clone(),
         resource_version: node.resource_version,
         unschedulable: node.unschedulable,
@@ -235,7 +235,7 @@ pub(super) fn node_seen(node: &Node) -> NodeSeen {
             Some(other) => CordonedBy::Other(other.to_owned()),
         },
         keep_cordoned: node.marks.keep_cordoned.as_deref() == Some("true"),
-        wishes: Wishes {
+        wishes: NodeOverrides {
             skip: node.marks.skip.as_deref() == Some("true"),
             approved: node.marks.approved.as_deref() == Some("true"),
             strategy: match node.marks.strategy.as_deref() {

@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::Inventory;
-use crate::facts::kubernetes::Node;
+use crate::facts::kubernetes::NodeFacts;
 use crate::ids::NodeName;
-use crate::maintenance::admission::{Applicant, Ledger, Limits};
+use crate::maintenance::admission::{AdmissionLimits, AdmissionQueue, QueuedNode};
 use crate::maintenance::clock::Monotonic;
 use crate::maintenance::decide::{is_replaced, wants_place};
 use crate::maintenance::episode::{PythonState, Record};
-use crate::maintenance::observed::VmSeen;
+use crate::maintenance::observed::BoundVm;
 use crate::maintenance::policy::MaxUnavailable;
 
 /// The place that a node holds among those being drained.
@@ -25,7 +25,7 @@ pub(super) struct Slot {
 }
 
 impl Inventory {
-    pub(super) fn limits(&self) -> Limits {
+    pub(super) fn limits(&self) -> AdmissionLimits {
         let unavailable = match self.rules.unavailable {
             MaxUnavailable::Unlimited => None,
             MaxUnavailable::Nodes(nodes) => Some(nodes),
@@ -34,7 +34,7 @@ impl Inventory {
                 Some(u32::try_from(nodes).unwrap_or(u32::MAX).max(1))
             }
         };
-        Limits {
+        AdmissionLimits {
             concurrent_drains: self.rules.concurrent_drains,
             unavailable,
         }
@@ -42,10 +42,10 @@ impl Inventory {
 
     /// Takes who holds places and who wants one. A node at rest does neither, so `names` need only be of those that are not.
     pub(super) fn update_ledger(&mut self, names: &BTreeSet<NodeName>) {
-        let mut ledger = Ledger {
+        let mut ledger = AdmissionQueue {
             granted: std::mem::take(&mut self.ledger.granted),
             deferred: std::mem::take(&mut self.ledger.deferred),
-            ..Ledger::default()
+            ..AdmissionQueue::default()
         };
         let is_told = self.silent().is_none();
         let mut lapses: Vec<Monotonic> = Vec::new();
@@ -87,7 +87,7 @@ impl Inventory {
                 ledger.unavailable.insert(name.clone());
             }
             if let Some(clicked_at) = applies {
-                ledger.applicants.insert(Applicant {
+                ledger.applicants.insert(QueuedNode {
                     clicked_at,
                     node: name.clone(),
                 });
@@ -106,17 +106,18 @@ impl Inventory {
     }
 
     /// Whether a record says that its node is being drained, and that it is unavailable, where it is the node's own.
-    fn takes_places(&self, node: &Node, record: &Record) -> (bool, bool) {
+    fn takes_places(&self, node: &NodeFacts, record: &Record) -> (bool, bool) {
         match record {
             Record::InService | Record::Unreadable { .. } => (false, false),
             Record::Python(python) => (python.state == PythonState::Draining, true),
             Record::Episode(episode) => {
                 let is_its_vm = match self.vm_of(&node.name) {
-                    VmSeen::Found(vm) => is_replaced(episode, &vm).is_none(),
-                    VmSeen::NotLookedUp => true,
-                    VmSeen::Missing { .. } | VmSeen::NoUuid | VmSeen::Ambiguous(_) | VmSeen::Shared(_) => {
-                        false
-                    }
+                    BoundVm::Found(vm) => is_replaced(episode, &vm).is_none(),
+                    BoundVm::NotLookedUp => true,
+                    BoundVm::Missing { .. }
+                    | BoundVm::NoUuid
+                    | BoundVm::Ambiguous(_)
+                    | BoundVm::Shared(_) => false,
                 };
                 let is_its_own = episode.node_uid == node.uid;
                 let is_left_alone = node.marks.skip.as_deref() == Some("true");
@@ -127,8 +128,8 @@ impl Inventory {
     }
 
     /// Since when `node` wants a place under the limits, if it does.
-    fn applies_since(&self, node: &Node, record: &Record) -> Option<Timestamp> {
-        let VmSeen::Found(vm) = self.vm_in_dry_run(node) else {
+    fn applies_since(&self, node: &NodeFacts, record: &Record) -> Option<Timestamp> {
+        let BoundVm::Found(vm) = self.vm_in_dry_run(node) else {
             return None;
         };
         let request = self.request(&node.name, Some(node));

@@ -6,7 +6,7 @@ use super::Inventory;
 use super::places::needs;
 use crate::facts::vsphere::{Host, Vm};
 use crate::ids::{ComputeRef, HostRef};
-use crate::maintenance::placement::{Held, Reading};
+use crate::maintenance::placement::{HeldDevice, HostSurvey};
 
 impl Inventory {
     /// By the name of each cluster that carries a VM of ours: its hosts in service with a device that fits one of those
@@ -56,13 +56,13 @@ impl Inventory {
             .flat_map(|devices| devices.iter())
             .filter(|device| ids.contains(&(device.vendor, device.device)));
         let held = match self.readings.get(&host.moref) {
-            Some(Reading::Unreadable(_)) => return false,
-            Some(Reading::Held(holds)) => {
-                let is_fitting = |held: &Held| match held {
-                    Held::Address(address) => fitting
+            Some(HostSurvey::Unreadable(_)) => return false,
+            Some(HostSurvey::Held(holds)) => {
+                let is_fitting = |held: &HeldDevice| match held {
+                    HeldDevice::Address(address) => fitting
                         .clone()
                         .any(|device| device.address.eq_ignore_ascii_case(address)),
-                    Held::AnyOf(any) => any.iter().any(|id| ids.contains(id)),
+                    HeldDevice::AnyOf(any) => any.iter().any(|id| ids.contains(id)),
                 };
                 holds.iter().filter(|hold| is_fitting(&hold.device)).count()
             }

@@ -2,19 +2,19 @@
 
 use crate::facts::vsphere::{Claim, ClaimedDevice, Surveyed, UnreadableVm};
 use crate::ids::HostRef;
-use crate::maintenance::placement::{Held, Hold, Reading};
+use crate::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
 
 /// The reading of each surveyed host.
-pub fn readings(surveyed: Surveyed) -> impl Iterator<Item = (HostRef, Reading)> {
+pub fn readings(surveyed: Surveyed) -> impl Iterator<Item = (HostRef, HostSurvey)> {
     let read = surveyed.claims.into_iter().map(|claims| {
         let reading = match claims.unreadable.split_first() {
-            None => Reading::Held(claims.held.into_iter().map(hold).collect()),
-            Some((first, rest)) => Reading::Unreadable(unreadable(first, rest.len())),
+            None => HostSurvey::Held(claims.held.into_iter().map(hold).collect()),
+            Some((first, rest)) => HostSurvey::Unreadable(unreadable(first, rest.len())),
         };
         (claims.host, reading)
     });
     let not_read = surveyed.not_surveyed.into_iter();
-    read.chain(not_read.map(|host| (host.host, Reading::Unreadable(host.why))))
+    read.chain(not_read.map(|host| (host.host, HostSurvey::Unreadable(host.why))))
 }
 
 /// Which VM may hold any device of its host, as people read it.
@@ -28,10 +28,10 @@ fn unreadable(vm: &UnreadableVm, others: usize) -> String {
     format!("the devices of VM {name}{others} cannot be read: {}", vm.why)
 }
 
-fn hold(claim: Claim) -> Hold {
+fn hold(claim: Claim) -> DeviceHold {
     let device = match claim.device {
-        ClaimedDevice::Address(address) => Held::Address(address),
-        ClaimedDevice::AnyOf(ids) => Held::AnyOf(ids),
+        ClaimedDevice::Address(address) => HeldDevice::Address(address),
+        ClaimedDevice::AnyOf(ids) => HeldDevice::AnyOf(ids),
     };
-    Hold { vm: claim.vm, device }
+    DeviceHold { vm: claim.vm, device }
 }

@@ -5,19 +5,20 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::*;
 use crate::facts::fault::{Fault, FaultKind};
-use crate::facts::kubernetes::{Marks, Node, Ready};
+use crate::facts::kubernetes::{NodeAnnotations, NodeFacts, ReadyCondition};
 use crate::facts::vsphere::{
-    Compute, Connection, EndOutcome, Entering, Host, MaintenanceEnd, Passthrough, PciDevice, Power, Signal,
-    Task, TaskState, Vm, VmKey,
+    Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection, MaintenanceEnd,
+    Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey,
 };
 use crate::ids::{DatastoreRef, NodeUid, VmUuid};
 use crate::maintenance::backoff::EvictionBackoff;
-use crate::maintenance::episode::{Cordon, Detection, DrainEnd, Episode, HostMark, Phase, Trigger};
-use crate::maintenance::finding::Found;
+use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, Episode, HostIdentity, Phase, Trigger};
+use crate::maintenance::finding::EffectResult;
 use crate::maintenance::observed::{
-    Admission, Advice, Hearing, HostState, PodLeft, PodLeftBecause, Refusal, Sight, VmSeen,
+    Admission, BoundVm, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason, RetryAdvice,
+    SourceState,
 };
-use crate::maintenance::placement::{Held, Hold, Reading};
+use crate::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
 use crate::maintenance::policy::Releases;
 use crate::maintenance::record::{EndedEpisode, write};
 
@@ -55,8 +56,8 @@ pub(super) fn name(n: u8) -> NodeName {
     NodeName::new(format!("gpu-{n}"))
 }
 
-pub(super) fn node(n: u8) -> Node {
-    Node {
+pub(super) fn node(n: u8) -> NodeFacts {
+    NodeFacts {
         name: name(n),
         uid: NodeUid::new(format!("uid-{n}")),
         resource_version: 10,
@@ -65,13 +66,13 @@ pub(super) fn node(n: u8) -> Node {
         system_uuid: Some(uuid(n).swapped()),
         unschedulable: false,
         cordoned_by: None,
-        ready: Ready {
+        ready: ReadyCondition {
             is_true: true,
             heartbeat: None,
         },
         boot_id: None,
         gpus: Default::default(),
-        marks: Marks::default(),
+        marks: NodeAnnotations::default(),
     }
 }
 
@@ -80,7 +81,7 @@ pub(super) fn host(n: u8) -> Host {
         moref: HostRef::new(format!("host-{n}")),
         name: Some(format!("esx-{n}")),
         compute: Some(ComputeRef::new("c")),
-        connection: Some(Connection::Connected),
+        connection: Some(HostConnection::Connected),
         in_maintenance: Some(false),
         in_quarantine: Some(false),
         last_end: None,
@@ -97,11 +98,11 @@ pub(super) fn host(n: u8) -> Host {
 pub(super) fn entering(n: u8, clicked: i64) -> Host {
     let task = TaskRef::new(format!("task-{n}"));
     Host {
-        entering: Some(Entering {
+        entering: Some(EnteringMaintenance {
             task,
             queued_at: at(clicked),
             user: None,
-            signal: Signal::Push,
+            signal: DetectionSignal::Push,
         }),
         ..host(n)
     }
@@ -113,7 +114,7 @@ pub(super) fn vm(n: u8) -> Vm {
         name: Some(format!("gpu-{n}")),
         uuid: Some(uuid(n)),
         template: false,
-        power: Some(Power::On),
+        power: Some(PowerState::On),
         host: Some(HostRef::new(format!("host-{n}"))),
         tools_running: Some(true),
         question: None,
@@ -123,13 +124,13 @@ pub(super) fn vm(n: u8) -> Vm {
     }
 }
 
-pub(super) fn vsphere(update: vsphere::Update) -> Fact {
+pub(super) fn vsphere(update: vsphere::VsphereUpdate) -> Fact {
     Fact::Vsphere(update)
 }
 
 pub(super) fn found(n: u8, vms: &[u8]) -> Fact {
     let vms = vms.iter().map(|n| VmRef::new(format!("vm-{n}"))).collect();
-    vsphere(vsphere::Update::Found {
+    vsphere(vsphere::VsphereUpdate::Found {
         key: VmKey::Uuid(uuid(n)),
         vms,
     })
@@ -143,41 +144,41 @@ pub(super) fn told(facts: impl IntoIterator<Item = Fact>) -> Inventory {
 }
 
 pub(super) fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
-    inventory.apply(vsphere(vsphere::Update::Reset));
-    inventory.apply(Fact::Cluster(cluster::Update::Reset));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Reset));
     facts.into_iter().for_each(|fact| inventory.apply(fact));
-    inventory.apply(vsphere(vsphere::Update::Settled));
-    inventory.apply(Fact::Cluster(cluster::Update::Settled));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Settled));
 }
 
 /// Node, VM and host of this number, all in service.
 pub(super) fn trio(n: u8) -> Vec<Fact> {
     vec![
-        Fact::Cluster(cluster::Update::Node(Box::new(node(n)))),
-        vsphere(vsphere::Update::Host(host(n).into())),
-        vsphere(vsphere::Update::Vm(vm(n))),
+        Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node(n)))),
+        vsphere(vsphere::VsphereUpdate::Host(host(n).into())),
+        vsphere(vsphere::VsphereUpdate::Vm(vm(n))),
         found(n, &[n]),
     ]
 }
 
-pub(super) fn sight(inventory: &mut Inventory, n: u8) -> Sight {
+pub(super) fn sight(inventory: &mut Inventory, n: u8) -> NodeSnapshot {
     inventory.sights().remove(&name(n)).unwrap()
 }
 
-pub(super) fn tried(n: u8, kind: EffectKind, when: i64, outcome: Outcome) -> Fact {
-    let found = Found::Tried {
+pub(super) fn tried(n: u8, kind: EffectKind, when: i64, outcome: AttemptOutcome) -> Fact {
+    let found = EffectResult::Tried {
         kind,
         at: moment(when),
         host: None,
         outcome,
     };
-    Fact::Finding(Finding { node: name(n), found })
+    Fact::Finding(EffectReport { node: name(n), found })
 }
 
 fn task(state: TaskState) -> Fact {
     let moref = TaskRef::new("task-9");
     let description_id = "VirtualMachine.powerOn".to_owned();
-    vsphere(vsphere::Update::Task(Task {
+    vsphere(vsphere::VsphereUpdate::Task(Task {
         moref,
         vm: None,
         description_id,
@@ -200,7 +201,7 @@ pub(super) fn awaiting(n: u8) -> Fact {
 }
 
 pub(super) fn in_phase(n: u8, phase: Phase) -> Fact {
-    Fact::Cluster(cluster::Update::Node(Box::new(in_episode(
+    Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(in_episode(
         n,
         phase,
         "haulout/haulout",
@@ -208,12 +209,12 @@ pub(super) fn in_phase(n: u8, phase: Phase) -> Fact {
 }
 
 /// A Node with an episode of `release`.
-pub(super) fn in_episode(n: u8, phase: Phase, release: &str) -> Node {
+pub(super) fn in_episode(n: u8, phase: Phase, release: &str) -> NodeFacts {
     with_episode(n, phase, |episode| episode.release = release.into())
 }
 
 /// A Node with an episode that has been changed so.
-pub(super) fn with_episode(n: u8, phase: Phase, change: impl FnOnce(&mut Episode)) -> Node {
+pub(super) fn with_episode(n: u8, phase: Phase, change: impl FnOnce(&mut Episode)) -> NodeFacts {
     let trigger = Trigger {
         task: None,
         clicked_at: at(i64::from(n)),
@@ -223,24 +224,24 @@ pub(super) fn with_episode(n: u8, phase: Phase, change: impl FnOnce(&mut Episode
         stray_of: None,
     };
     let uid = NodeUid::new(format!("uid-{n}"));
-    let host = HostMark {
+    let host = HostIdentity {
         moref: None,
         name: format!("esx-{n}").into(),
     };
     let mut episode = Episode {
         vm_uuid: Some(uuid(n)),
-        cordon: Cordon::Ours,
+        cordon: CordonOwner::Ours,
         powered_off: true,
         release: "haulout/haulout".into(),
         ..Episode::new(uid, trigger, host, phase, at(0))
     };
     change(&mut episode);
     let written = write(&Record::Episode(Arc::new(episode)), at(0));
-    let marks = Marks {
+    let marks = NodeAnnotations {
         episode: written.episode,
-        ..Marks::default()
+        ..NodeAnnotations::default()
     };
-    Node {
+    NodeFacts {
         marks,
         unschedulable: true,
         ..node(n)
@@ -248,16 +249,21 @@ pub(super) fn with_episode(n: u8, phase: Phase, change: impl FnOnce(&mut Episode
 }
 
 /// The NodeMaintenance object that keeps a copy of the episode on `of`.
-pub(super) fn copied(of: Node) -> Fact {
-    let role = cluster::Role::Episode {
+pub(super) fn copied(of: NodeFacts) -> Fact {
+    let role = cluster::NodeMaintenanceRole::Episode {
         record: of.marks.episode,
     };
     maintenance(format!("copy-of-{}", of.name), of.name, 0, role)
 }
 
 /// The NodeMaintenance object of this name, made at that time.
-pub(super) fn maintenance(name: String, node: NodeName, made: i64, role: cluster::Role) -> Fact {
-    let seen = cluster::Maintenance {
+pub(super) fn maintenance(
+    name: String,
+    node: NodeName,
+    made: i64,
+    role: cluster::NodeMaintenanceRole,
+) -> Fact {
+    let seen = cluster::NodeMaintenanceFacts {
         uid: crate::ids::RequestUid::new(format!("uid-of-{name}")),
         name,
         resource_version: 1,
@@ -268,17 +274,17 @@ pub(super) fn maintenance(name: String, node: NodeName, made: i64, role: cluster
         is_over: false,
         status: Box::default(),
     };
-    let seen = cluster::Maintenances::Seen(Box::new(seen));
-    Fact::Cluster(cluster::Update::Maintenances(seen))
+    let seen = cluster::NodeMaintenanceUpdate::Seen(Box::new(seen));
+    Fact::Cluster(cluster::KubernetesUpdate::Maintenances(seen))
 }
 
 /// What a survey found on the host of this number.
-pub(super) fn surveyed(n: u8, reading: Reading) -> Fact {
-    let found = Found::Surveyed {
+pub(super) fn surveyed(n: u8, reading: HostSurvey) -> Fact {
+    let found = EffectResult::Surveyed {
         host: HostRef::new(format!("host-{n}")),
         reading,
     };
-    Fact::Finding(Finding { node: name(1), found })
+    Fact::Finding(EffectReport { node: name(1), found })
 }
 
 /// VM, powered off, and host of this number, in maintenance.
@@ -288,19 +294,19 @@ pub(super) fn switched_off(n: u8) -> [Fact; 3] {
         ..host(n)
     };
     let vm = Vm {
-        power: Some(Power::Off),
+        power: Some(PowerState::Off),
         ..vm(n)
     };
     [
-        vsphere(vsphere::Update::Host(host.into())),
-        vsphere(vsphere::Update::Vm(vm)),
+        vsphere(vsphere::VsphereUpdate::Host(host.into())),
+        vsphere(vsphere::VsphereUpdate::Vm(vm)),
         found(n, &[n]),
     ]
 }
 
 /// What a person asks for in so few words.
-pub(super) fn asked(action: cluster::AskedAction) -> cluster::Asked {
-    cluster::Asked {
+pub(super) fn asked(action: cluster::RequestedAction) -> cluster::RequestedMaintenance {
+    cluster::RequestedMaintenance {
         reason: String::new(),
         action,
         target_host: None,
@@ -316,34 +322,34 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
     let host_is = |n: u8, change: fn(&mut Host)| {
         let mut host = host(n);
         change(&mut host);
-        of(vsphere::Update::Host(host.into()))
+        of(vsphere::VsphereUpdate::Host(host.into()))
     };
-    let node_is = |n: u8, change: fn(&mut Node)| {
+    let node_is = |n: u8, change: fn(&mut NodeFacts)| {
         let mut node = node(n);
         node.resource_version = 20;
         change(&mut node);
-        Fact::Cluster(cluster::Update::Node(Box::new(node)))
+        Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node)))
     };
-    let finds = |n: u8, found| Fact::Finding(Finding { node: name(n), found });
+    let finds = |n: u8, found| Fact::Finding(EffectReport { node: name(n), found });
     let copies = |n: u8, uid: &str, is_over| {
-        let Fact::Cluster(cluster::Update::Node(node)) = in_phase(n, Phase::Draining) else {
+        let Fact::Cluster(cluster::KubernetesUpdate::Node(node)) = in_phase(n, Phase::Draining) else {
             panic!("no Node");
         };
-        let seen = cluster::Maintenance {
+        let seen = cluster::NodeMaintenanceFacts {
             name: format!("copy-{n}"),
             uid: crate::ids::RequestUid::new(uid),
             resource_version: 1,
             generation: 1,
             created_at: at(0),
             node: name(n),
-            role: cluster::Role::Episode {
+            role: cluster::NodeMaintenanceRole::Episode {
                 record: node.marks.episode,
             },
             is_over,
             status: Box::default(),
         };
-        let seen = cluster::Maintenances::Seen(Box::new(seen));
-        Fact::Cluster(cluster::Update::Maintenances(seen))
+        let seen = cluster::NodeMaintenanceUpdate::Seen(Box::new(seen));
+        Fact::Cluster(cluster::KubernetesUpdate::Maintenances(seen))
     };
     let round = DrainReport {
         listed_at: moment(5).monotonic,
@@ -355,9 +361,9 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         evicted: 0,
     };
     let facts = [
-        of(vsphere::Update::Host(entering(1, 5).into())),
-        of(vsphere::Update::Host(entering(2, 4).into())),
-        of(vsphere::Update::Host(host(1).into())),
+        of(vsphere::VsphereUpdate::Host(entering(1, 5).into())),
+        of(vsphere::VsphereUpdate::Host(entering(2, 4).into())),
+        of(vsphere::VsphereUpdate::Host(host(1).into())),
         host_is(1, |host| host.in_maintenance = Some(true)),
         host_is(1, |host| {
             host.last_end = Some(MaintenanceEnd {
@@ -368,27 +374,27 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         host_is(2, |host| host.in_quarantine = Some(true)),
         host_is(2, |host| host.name = Some("renamed".to_owned())),
         host_is(2, |host| host.compute = Some(ComputeRef::new("other"))),
-        host_is(4, |host| host.connection = Some(Connection::NotResponding)),
+        host_is(4, |host| host.connection = Some(HostConnection::NotResponding)),
         host_is(4, |host| host.passthrough = Some(Arc::new([]))),
-        of(vsphere::Update::HostGone(HostRef::new("host-4"))),
-        of(vsphere::Update::Vm(Vm {
+        of(vsphere::VsphereUpdate::HostGone(HostRef::new("host-4"))),
+        of(vsphere::VsphereUpdate::Vm(Vm {
             host: Some(HostRef::new("host-4")),
             ..vm(1)
         })),
-        of(vsphere::Update::Vm(Vm {
-            power: Some(Power::Off),
+        of(vsphere::VsphereUpdate::Vm(Vm {
+            power: Some(PowerState::Off),
             ..vm(1)
         })),
         found(1, &[1]),
         found(1, &[1, 2]),
-        of(vsphere::Update::Vm(Vm {
+        of(vsphere::VsphereUpdate::Vm(Vm {
             template: true,
             ..vm(2)
         })),
-        of(vsphere::Update::Lost {
+        of(vsphere::VsphereUpdate::Lost {
             why: "gone".to_owned(),
         }),
-        of(vsphere::Update::Settled),
+        of(vsphere::VsphereUpdate::Settled),
         node_is(1, |node| node.ready.heartbeat = Some(at(9))),
         node_is(1, |node| node.unschedulable = true),
         node_is(2, |node| node.provider_uuid = Some(uuid(1))),
@@ -397,36 +403,36 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         in_phase(1, Phase::ShuttingDown(DrainEnd::Complete)),
         awaiting(1),
         awaiting(2),
-        Fact::Cluster(cluster::Update::NodeGone {
+        Fact::Cluster(cluster::KubernetesUpdate::NodeGone {
             name: name(1),
             uid: NodeUid::new("uid-1"),
         }),
-        Fact::Cluster(cluster::Update::PodsChanged(name(1))),
+        Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(1))),
         finds(
             1,
-            Found::Surveyed {
+            EffectResult::Surveyed {
                 host: HostRef::new("host-4"),
-                reading: Reading::Held(Vec::new()),
+                reading: HostSurvey::Held(Vec::new()),
             },
         ),
-        tried(1, EffectKind::PowerOn, 3, Outcome::Asked),
+        tried(1, EffectKind::PowerOn, 3, AttemptOutcome::Asked),
         tried(
             2,
             EffectKind::PowerOn,
             3,
-            Outcome::Running(TaskRef::new("task-9")),
+            AttemptOutcome::Running(TaskRef::new("task-9")),
         ),
-        tried(2, EffectKind::DrainRound, 4, Outcome::Asked),
-        finds(1, Found::Drain(round)),
+        tried(2, EffectKind::DrainRound, 4, AttemptOutcome::Asked),
+        finds(1, EffectResult::Drain(round)),
         copies(1, "uid-a", false),
         copies(1, "uid-a", true),
         copies(2, "uid-b", false),
         task(TaskState::Error(fault())),
-        of(vsphere::Update::TaskGone(TaskRef::new("task-9"))),
+        of(vsphere::VsphereUpdate::TaskGone(TaskRef::new("task-9"))),
         switching(TaskState::Running, "VirtualMachine.powerOff", 3, true),
     ];
     let calm = || {
-        let fourth = of(vsphere::Update::Host(host(4).into()));
+        let fourth = of(vsphere::VsphereUpdate::Host(host(4).into()));
         let trios = [1, 2, 3].into_iter().flat_map(trio);
         trios.chain([fourth]).collect::<Vec<Fact>>()
     };
@@ -436,7 +442,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
     };
     // That the kubelet of a node at rest lives, and that what was tried on it is forgotten with that, is drawn with whatever
     // happens to it next: nothing is decided on it before.
-    let at_sight = |sights: &BTreeMap<NodeName, Sight>| {
+    let at_sight = |sights: &BTreeMap<NodeName, NodeSnapshot>| {
         let mut sights = sights.clone();
         for sight in sights.values_mut().filter(|sight| sight.is_at_rest()) {
             if let Some(node) = &mut sight.seen.node {
@@ -461,7 +467,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
                 in_part.apply((*fact).clone());
                 whole.apply((*fact).clone());
             }
-            whole.news = Some(News::OfAll);
+            whole.news = Some(Dirty::OfAll);
             let roster = whole.roster();
             let all = whole.sights();
             if in_part.has_news() {
@@ -490,16 +496,16 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
 #[test]
 fn half_a_set_is_never_the_world() {
     let mut inventory = told(trio(1));
-    assert_eq!(sight(&mut inventory, 1).seen.hearing, Hearing::Both);
-    inventory.apply(vsphere(vsphere::Update::Reset));
+    assert_eq!(sight(&mut inventory, 1).seen.hearing, SourceState::Both);
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
     assert!(matches!(
         sight(&mut inventory, 1).seen.hearing,
-        Hearing::NoVcenter { .. }
+        SourceState::NoVcenter { .. }
     ));
-    inventory.apply(vsphere(vsphere::Update::Settled));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
     // Nothing was told again, so nothing is there: unknown, and not out of maintenance.
-    assert_eq!(sight(&mut inventory, 1).seen.hearing, Hearing::Both);
-    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::NotLookedUp);
+    assert_eq!(sight(&mut inventory, 1).seen.hearing, SourceState::Both);
+    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::NotLookedUp);
 }
 
 #[test]
@@ -527,7 +533,7 @@ fn a_host_that_is_gone_or_unreadable_is_unknown() {
         ),
         (
             Host {
-                connection: Some(Connection::NotResponding),
+                connection: Some(HostConnection::NotResponding),
                 in_maintenance: Some(true),
                 ..host(1)
             },
@@ -548,50 +554,53 @@ fn a_host_that_is_gone_or_unreadable_is_unknown() {
             HostState::InMaintenance,
         ),
     ] {
-        inventory.apply(vsphere(vsphere::Update::Host(change.into())));
+        inventory.apply(vsphere(vsphere::VsphereUpdate::Host(change.into())));
         assert_eq!(host_of(&mut inventory), state);
     }
-    inventory.apply(vsphere(vsphere::Update::HostGone(HostRef::new("host-1"))));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::HostGone(HostRef::new("host-1"))));
     assert_eq!(host_of(&mut inventory), HostState::Unknown);
 }
 
 #[test]
 fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
     let vm_seen = |facts: Vec<Fact>| sight(&mut told(trio(1).into_iter().chain(facts)), 1).seen.vm;
-    assert!(matches!(vm_seen(vec![]), VmSeen::Found(_)));
-    assert_eq!(vm_seen(vec![found(1, &[])]), VmSeen::Missing { was_known: false });
-    let clone = vsphere(vsphere::Update::Vm(vm(2)));
-    assert!(matches!(vm_seen(vec![clone, found(1, &[1, 2])]), VmSeen::Ambiguous(vms) if vms.len() == 2));
-    let template = vsphere(vsphere::Update::Vm(Vm {
+    assert!(matches!(vm_seen(vec![]), BoundVm::Found(_)));
+    assert_eq!(
+        vm_seen(vec![found(1, &[])]),
+        BoundVm::Missing { was_known: false }
+    );
+    let clone = vsphere(vsphere::VsphereUpdate::Vm(vm(2)));
+    assert!(matches!(vm_seen(vec![clone, found(1, &[1, 2])]), BoundVm::Ambiguous(vms) if vms.len() == 2));
+    let template = vsphere(vsphere::VsphereUpdate::Vm(Vm {
         template: true,
         ..vm(2)
     }));
     assert!(matches!(
         vm_seen(vec![template, found(1, &[1, 2])]),
-        VmSeen::Found(_)
+        BoundVm::Found(_)
     ));
-    let namesake = Node {
+    let namesake = NodeFacts {
         provider_uuid: Some(uuid(1)),
         system_uuid: None,
         ..node(2)
     };
-    let namesake = Fact::Cluster(cluster::Update::Node(Box::new(namesake)));
+    let namesake = Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(namesake)));
     let mut both = told(trio(1).into_iter().chain([namesake]));
-    assert!(matches!(sight(&mut both, 1).seen.vm, VmSeen::Found(_)));
-    assert_eq!(sight(&mut both, 2).seen.vm, VmSeen::Shared(vec![name(1)]));
+    assert!(matches!(sight(&mut both, 1).seen.vm, BoundVm::Found(_)));
+    assert_eq!(sight(&mut both, 2).seen.vm, BoundVm::Shared(vec![name(1)]));
 }
 
 /// A Node of this number that tells the UUID of another one's VM.
-fn claims(n: u8, of: u8, provider_id: bool) -> Node {
-    Node {
+fn claims(n: u8, of: u8, provider_id: bool) -> NodeFacts {
+    NodeFacts {
         provider_uuid: provider_id.then(|| uuid(of)),
         system_uuid: Some(uuid(of)),
         ..node(n)
     }
 }
 
-pub(super) fn seen_of(node: Node) -> Fact {
-    Fact::Cluster(cluster::Update::Node(Box::new(node)))
+pub(super) fn seen_of(node: NodeFacts) -> Fact {
+    Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node)))
 }
 
 #[test]
@@ -599,35 +608,35 @@ fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
     let mut inventory = told(trio(2));
     sight(&mut inventory, 2);
     // The newcomer would be preferred by its name and by its age, and says it as loudly as it can.
-    let older = Node {
+    let older = NodeFacts {
         created_at: at(-1000),
         ..claims(1, 2, true)
     };
     inventory.apply(seen_of(older));
-    assert!(matches!(sight(&mut inventory, 2).seen.vm, VmSeen::Found(_)));
-    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::Shared(vec![name(2)]));
+    assert!(matches!(sight(&mut inventory, 2).seen.vm, BoundVm::Found(_)));
+    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::Shared(vec![name(2)]));
     // Also while the owner is gone from the kube-apiserver in the middle of an episode.
     let mut inventory = told(trio(2).into_iter().chain([in_phase(2, Phase::AwaitingHost)]));
     sight(&mut inventory, 2);
-    inventory.apply(Fact::Cluster(cluster::Update::NodeGone {
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::NodeGone {
         name: name(2),
         uid: NodeUid::new("uid-2"),
     }));
     inventory.apply(seen_of(claims(1, 2, true)));
-    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::Shared(vec![name(2)]));
-    assert!(matches!(sight(&mut inventory, 2).seen.vm, VmSeen::Found(_)));
+    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::Shared(vec![name(2)]));
+    assert!(matches!(sight(&mut inventory, 2).seen.vm, BoundVm::Found(_)));
 }
 
 #[test]
 fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
-    let vm_of_one = |n, provider_id, created| Node {
+    let vm_of_one = |n, provider_id, created| NodeFacts {
         created_at: at(created),
         ..claims(n, 9, provider_id)
     };
-    let facts = |a: Node, b: Node| {
+    let facts = |a: NodeFacts, b: NodeFacts| {
         let mut inventory = told([
-            vsphere(vsphere::Update::Host(host(9).into())),
-            vsphere(vsphere::Update::Vm(vm(9))),
+            vsphere(vsphere::VsphereUpdate::Host(host(9).into())),
+            vsphere(vsphere::VsphereUpdate::Vm(vm(9))),
             found(9, &[9]),
             seen_of(a),
             seen_of(b),
@@ -656,7 +665,7 @@ fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
     let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.roster().vms);
     let tells = |inventory: &mut Inventory, seconds: i64, n: u8, version: u64| {
         inventory.tick(moment(seconds));
-        inventory.apply(seen_of(Node {
+        inventory.apply(seen_of(NodeFacts {
             resource_version: version,
             ..claims(1, n, true)
         }));
@@ -680,7 +689,7 @@ fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
 
 /// The VM of this number, as a template.
 fn template(n: u8) -> Fact {
-    vsphere(vsphere::Update::Vm(Vm {
+    vsphere(vsphere::VsphereUpdate::Vm(Vm {
         template: true,
         ..vm(n)
     }))
@@ -690,10 +699,10 @@ fn template(n: u8) -> Fact {
 fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
     let mut inventory = told(trio(1).into_iter().chain([template(2), found(1, &[1, 2])]));
     inventory.sights();
-    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 5).into())));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 5).into())));
     assert!(inventory.has_news());
     let drawn = inventory.draw().sights.remove(&name(1)).unwrap();
-    let VmSeen::Found(vm) = drawn.seen.vm else {
+    let BoundVm::Found(vm) = drawn.seen.vm else {
         panic!("{:?}", drawn.seen.vm);
     };
     assert!(vm.host.is_leaving(), "{:?}", vm.host);
@@ -701,17 +710,17 @@ fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
 
 #[test]
 fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_template_too() {
-    let another = Node {
+    let another = NodeFacts {
         provider_uuid: Some(uuid(2)),
         system_uuid: None,
         ..node(3)
     };
-    let another = Fact::Cluster(cluster::Update::Node(Box::new(another)));
+    let another = Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(another)));
     let answers = [template(2), found(1, &[1, 2]), found(2, &[1])];
     let mut inventory = told(trio(1).into_iter().chain([another]).chain(answers));
     let seen = |inventory: &mut Inventory, n| sight(inventory, n).seen.vm;
-    assert!(matches!(seen(&mut inventory, 1), VmSeen::Found(_)));
-    assert_eq!(seen(&mut inventory, 3), VmSeen::Shared(vec![name(1)]));
+    assert!(matches!(seen(&mut inventory, 1), BoundVm::Found(_)));
+    assert_eq!(seen(&mut inventory, 3), BoundVm::Shared(vec![name(1)]));
 }
 
 #[test]
@@ -722,10 +731,10 @@ fn what_is_news_of_one_node_alone_takes_nothing_from_what_vcenter_is_asked_about
     assert_eq!(pressing.len(), 2, "{pressing:?}");
     inventory.apply(found(1, &[1]));
     inventory.draw();
-    inventory.apply(Fact::Cluster(cluster::Update::PodsChanged(name(2))));
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(2))));
     assert_eq!(inventory.roster().pressing, pressing);
     inventory.draw();
-    let VmSeen::Found(_) = sight(&mut inventory, 1).seen.vm else {
+    let BoundVm::Found(_) = sight(&mut inventory, 1).seen.vm else {
         panic!("the answer was given, and the power can be cut");
     };
 }
@@ -740,14 +749,14 @@ fn the_name_counts_only_where_it_is_configured() {
         by_uuid,
         "both byte orders are one question"
     );
-    let nameless = Node {
+    let nameless = NodeFacts {
         provider_uuid: None,
         system_uuid: None,
         ..node(1)
     };
     let mut nameless = told([seen_of(nameless)]);
     assert_eq!(keys(&mut nameless), BTreeSet::new());
-    assert_eq!(sight(&mut nameless, 1).seen.vm, VmSeen::NoUuid);
+    assert_eq!(sight(&mut nameless, 1).seen.vm, BoundVm::NoUuid);
     let mut configured = Inventory::new(
         Rules {
             bind_by_name: true,
@@ -765,7 +774,7 @@ fn the_name_counts_only_where_it_is_configured() {
 fn an_older_view_of_a_node_does_not_undo_a_younger_one() {
     let mut inventory = told(trio(1));
     let version = |n| {
-        Fact::Cluster(cluster::Update::Node(Box::new(Node {
+        Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(NodeFacts {
             resource_version: n,
             ..node(1)
         })))
@@ -782,7 +791,7 @@ fn the_end_of_a_task_reaches_the_attempt_that_waits_for_it_in_either_order() {
             1,
             EffectKind::PowerOn,
             5,
-            Outcome::Running(TaskRef::new("task-9")),
+            AttemptOutcome::Running(TaskRef::new("task-9")),
         )
     };
     let failed = || task(TaskState::Error(fault()));
@@ -794,13 +803,13 @@ fn the_end_of_a_task_reaches_the_attempt_that_waits_for_it_in_either_order() {
             .attempts
             .remove(&EffectKind::PowerOn)
             .unwrap();
-        let refusal = Refusal {
-            advice: Advice::OtherHost,
+        let refusal = EffectRefusal {
+            advice: RetryAdvice::OtherHost,
             said: "no device".to_owned(),
         };
         assert_eq!(
             (attempt.outcome, attempt.refusals),
-            (Outcome::Refused(refusal), 1)
+            (AttemptOutcome::Refused(refusal), 1)
         );
     }
 }
@@ -812,7 +821,7 @@ fn a_task_that_vcenter_forgot_is_awaited_no_more() {
         1,
         EffectKind::PowerOn,
         5,
-        Outcome::Running(TaskRef::new("task-9")),
+        AttemptOutcome::Running(TaskRef::new("task-9")),
     ));
     assert_eq!(inventory.roster().tasks, BTreeSet::from([TaskRef::new("task-9")]));
     // A Node without its episode would have it forgotten as well.
@@ -825,12 +834,12 @@ fn a_task_that_vcenter_forgot_is_awaited_no_more() {
 #[test]
 fn between_episodes_nothing_of_an_earlier_one_counts() {
     let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
-    inventory.apply(tried(1, EffectKind::PowerOn, 5, Outcome::Done));
-    let ended = Node {
+    inventory.apply(tried(1, EffectKind::PowerOn, 5, AttemptOutcome::Done));
+    let ended = NodeFacts {
         resource_version: 20,
         ..node(1)
     };
-    inventory.apply(Fact::Cluster(cluster::Update::Node(Box::new(ended))));
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(ended))));
     assert!(sight(&mut inventory, 1).seen.attempts.is_empty());
 }
 
@@ -838,18 +847,18 @@ fn between_episodes_nothing_of_an_earlier_one_counts() {
 fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
     // Hosts 1 and 2 are in maintenance; host 3 has one device free.
     let off = |n| {
-        vsphere(vsphere::Update::Vm(Vm {
-            power: Some(Power::Off),
+        vsphere(vsphere::VsphereUpdate::Vm(Vm {
+            power: Some(PowerState::Off),
             ..vm(n)
         }))
     };
     let away = |n| {
-        vsphere(vsphere::Update::Host(Arc::new(Host {
+        vsphere(vsphere::VsphereUpdate::Host(Arc::new(Host {
             in_maintenance: Some(true),
             ..host(n)
         })))
     };
-    let third = vsphere(vsphere::Update::Host(host(3).into()));
+    let third = vsphere(vsphere::VsphereUpdate::Host(host(3).into()));
     let facts = [
         awaiting(1),
         awaiting(2),
@@ -866,11 +875,11 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
         sight(&mut inventory, 1).seen.offer.survey,
         [HostRef::new("host-3")]
     );
-    let holds = Found::Surveyed {
+    let holds = EffectResult::Surveyed {
         host: HostRef::new("host-3"),
-        reading: Reading::Held(Vec::new()),
+        reading: HostSurvey::Held(Vec::new()),
     };
-    inventory.apply(Fact::Finding(Finding {
+    inventory.apply(Fact::Finding(EffectReport {
         node: name(1),
         found: holds,
     }));
@@ -889,7 +898,7 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
 
 #[test]
 fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one() {
-    let of = |host: Host| vsphere(vsphere::Update::Host(host.into()));
+    let of = |host: Host| vsphere(vsphere::VsphereUpdate::Host(host.into()));
     let own = || of(entering(1, 5));
     let foreign = || of(entering(2, 5));
     let same = || of(host(2));
@@ -898,10 +907,10 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
     let looking = || told(there().chain([awaiting(1)]));
     let silent = || {
         let mut inventory = calm();
-        inventory.apply(vsphere(vsphere::Update::Lost { why: "gone".into() }));
+        inventory.apply(vsphere(vsphere::VsphereUpdate::Lost { why: "gone".into() }));
         inventory
     };
-    let settled = || vsphere(vsphere::Update::Settled);
+    let settled = || vsphere(vsphere::VsphereUpdate::Settled);
     for (what, mut inventory, fact, is_news) in [
         ("a foreign host, all calm", calm(), foreign(), false),
         ("our host", calm(), own(), true),
@@ -924,14 +933,14 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
 fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_no_other() {
     use crate::facts::kubernetes::BudgetStands;
     let held_by = |n: u8, pods: &[(&str, &[&str])]| {
-        let left = pods.iter().map(|(name, budgets)| PodLeft {
+        let left = pods.iter().map(|(name, budgets)| PendingEviction {
             name: (*name).to_owned(),
-            why: PodLeftBecause::Budget {
+            why: PendingReason::Budget {
                 names: budgets.iter().map(|name| (*name).to_owned()).collect(),
                 said: String::new(),
             },
         });
-        let found = Found::Drain(DrainReport {
+        let found = EffectResult::Drain(DrainReport {
             listed_at: moment(5).monotonic,
             pods_revision: 0,
             left: left.collect(),
@@ -940,14 +949,14 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
             ignored: 0,
             evicted: 0,
         });
-        Fact::Finding(Finding { node: name(n), found })
+        Fact::Finding(EffectReport { node: name(n), found })
     };
     let budget = |namespace: &str, name: &str| cluster::Budget {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
     let stands = |budget: &cluster::Budget, stands| {
-        Fact::Cluster(cluster::Update::Budget {
+        Fact::Cluster(cluster::KubernetesUpdate::Budget {
             budget: budget.clone(),
             stands,
         })
@@ -1001,34 +1010,34 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
 
 #[test]
 fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided() {
-    let alive = || Node {
+    let alive = || NodeFacts {
         resource_version: 11,
-        ready: Ready {
+        ready: ReadyCondition {
             is_true: true,
             heartbeat: Some(at(9)),
         },
         ..node(1)
     };
-    let seen = |node: Node| Fact::Cluster(cluster::Update::Node(Box::new(node)));
+    let seen = |node: NodeFacts| Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node)));
     let leaving = || {
         told(
             trio(1)
                 .into_iter()
-                .chain([vsphere(vsphere::Update::Host(entering(1, 5).into()))]),
+                .chain([vsphere(vsphere::VsphereUpdate::Host(entering(1, 5).into()))]),
         )
     };
-    let cordoned = || Node {
+    let cordoned = || NodeFacts {
         unschedulable: true,
         ..alive()
     };
-    let not_ready = || Node {
-        ready: Ready {
+    let not_ready = || NodeFacts {
+        ready: ReadyCondition {
             is_true: false,
             heartbeat: Some(at(9)),
         },
         ..alive()
     };
-    let another = || Node {
+    let another = || NodeFacts {
         uid: NodeUid::new("another"),
         ..alive()
     };
@@ -1048,7 +1057,7 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
         inventory.apply(fact);
         assert_eq!(inventory.has_news(), is_news, "{what}");
         // What comes next is decided on the latest of the Node.
-        inventory.apply(vsphere(vsphere::Update::Host(entering(1, 7).into())));
+        inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 7).into())));
         assert!(inventory.has_news(), "{what}");
         let version = sight(&mut inventory, 1)
             .seen
@@ -1063,28 +1072,28 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
     // A person asks for node 1 to be moved; node 2 is off already, and its own host is in maintenance. Host 3 has one
     // device free.
     let asked = || {
-        let role = cluster::Role::Request(asked(cluster::AskedAction::Relocate));
+        let role = cluster::NodeMaintenanceRole::Request(asked(cluster::RequestedAction::Relocate));
         maintenance("asked".to_owned(), name(1), 0, role)
     };
-    let off = vsphere(vsphere::Update::Vm(Vm {
-        power: Some(Power::Off),
+    let off = vsphere(vsphere::VsphereUpdate::Vm(Vm {
+        power: Some(PowerState::Off),
         ..vm(2)
     }));
-    let away = vsphere(vsphere::Update::Host(Arc::new(Host {
+    let away = vsphere(vsphere::VsphereUpdate::Host(Arc::new(Host {
         in_maintenance: Some(true),
         ..host(2)
     })));
     let read = || {
-        Fact::Finding(Finding {
+        Fact::Finding(EffectReport {
             node: name(1),
-            found: Found::Surveyed {
+            found: EffectResult::Surveyed {
                 host: HostRef::new("host-3"),
-                reading: Reading::Held(Vec::new()),
+                reading: HostSurvey::Held(Vec::new()),
             },
         })
     };
     for phase in [Phase::Queued, Phase::Draining] {
-        let third = vsphere(vsphere::Update::Host(host(3).into()));
+        let third = vsphere(vsphere::VsphereUpdate::Host(host(3).into()));
         let looks = trio(1).into_iter().chain([in_phase(1, phase.clone()), third]);
         let mut inventory = told(looks.chain([asked(), away.clone()]));
         let fits = |inventory: &mut Inventory, n| sight(inventory, n).seen.offer.fits.is_some();
@@ -1112,10 +1121,10 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
 #[test]
 fn of_two_clicks_in_one_set_the_earlier_is_served() {
     let mut inventory = told(trio(1).into_iter().chain(trio(2)));
-    inventory.apply(vsphere(vsphere::Update::Host(entering(1, 20).into())));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 20).into())));
     assert!(inventory.is_amid_a_set(), "the set is not told to its end");
-    inventory.apply(vsphere(vsphere::Update::Host(entering(2, 10).into())));
-    inventory.apply(vsphere(vsphere::Update::Settled));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(2, 10).into())));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
     assert!(!inventory.is_amid_a_set());
     assert_eq!(sight(&mut inventory, 2).seen.admission, Admission::Granted);
     assert!(matches!(
@@ -1146,7 +1155,7 @@ fn a_share_of_the_nodes_is_rounded_down_and_never_to_none() {
 #[test]
 fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
     let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
-    inventory.apply(Fact::Cluster(cluster::Update::NodeGone {
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::NodeGone {
         name: name(1),
         uid: NodeUid::new("uid-1"),
     }));
@@ -1155,7 +1164,7 @@ fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
     assert!(gone.record.episode().is_some());
     // A Node without an episode leaves nothing behind.
     let mut inventory = told(trio(2));
-    inventory.apply(Fact::Cluster(cluster::Update::NodeGone {
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::NodeGone {
         name: name(2),
         uid: NodeUid::new("uid-2"),
     }));
@@ -1172,9 +1181,9 @@ fn a_standalone_host_has_no_drs() {
     let mut inventory = told(
         trio(1)
             .into_iter()
-            .chain([vsphere(vsphere::Update::Compute(compute))]),
+            .chain([vsphere(vsphere::VsphereUpdate::Compute(compute))]),
     );
-    assert!(matches!(sight(&mut inventory, 1).seen.vm, VmSeen::Found(vm) if !vm.drs));
+    assert!(matches!(sight(&mut inventory, 1).seen.vm, BoundVm::Found(vm) if !vm.drs));
 }
 
 #[test]
@@ -1184,30 +1193,30 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
         name: Some("train".to_owned()),
         drs: None,
     };
-    let cluster = vsphere(vsphere::Update::Compute(compute));
-    let empty = |n| vsphere(vsphere::Update::Host(host(n).into()));
+    let cluster = vsphere(vsphere::VsphereUpdate::Compute(compute));
+    let empty = |n| vsphere(vsphere::VsphereUpdate::Host(host(n).into()));
     let mut inventory = told(trio(1).into_iter().chain([cluster, empty(2), empty(3)]));
     let free = |inventory: &Inventory| inventory.free_gpu_hosts().get("train").copied();
     assert_eq!(free(&inventory), Some(2), "its own host holds its VM");
 
-    inventory.apply(Fact::Finding(Finding {
+    inventory.apply(Fact::Finding(EffectReport {
         node: name(1),
-        found: Found::Surveyed {
+        found: EffectResult::Surveyed {
             host: HostRef::new("host-2"),
-            reading: Reading::Held(vec![Hold {
+            reading: HostSurvey::Held(vec![DeviceHold {
                 vm: VmRef::new("vm-9"),
-                device: Held::Address("0000:01:00.0".to_owned()),
+                device: HeldDevice::Address("0000:01:00.0".to_owned()),
             }]),
         },
     }));
     assert_eq!(free(&inventory), Some(1), "a foreign VM was seen there");
-    inventory.apply(vsphere(vsphere::Update::Host(entering(3, 5).into())));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(3, 5).into())));
     assert_eq!(
         free(&inventory),
         Some(0),
         "one that is entering maintenance takes no VM"
     );
-    inventory.apply(vsphere(vsphere::Update::Lost { why: String::new() }));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Lost { why: String::new() }));
     assert!(inventory.free_gpu_hosts().is_empty(), "nobody knows");
 }
 
@@ -1218,7 +1227,7 @@ fn switched(description_id: &str, when: i64, by_us: bool) -> Fact {
 
 /// A task that changes the power of VM 1.
 fn switching(state: TaskState, description_id: &str, when: i64, by_us: bool) -> Fact {
-    vsphere(vsphere::Update::Task(Task {
+    vsphere(vsphere::VsphereUpdate::Task(Task {
         moref: TaskRef::new(format!("task-{when}")),
         vm: Some(VmRef::new("vm-1")),
         description_id: description_id.to_owned(),
@@ -1231,7 +1240,7 @@ fn switching(state: TaskState, description_id: &str, when: i64, by_us: bool) -> 
 #[test]
 fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
     const END: i64 = 1000;
-    let Fact::Cluster(cluster::Update::Node(away)) = awaiting(1) else {
+    let Fact::Cluster(cluster::KubernetesUpdate::Node(away)) = awaiting(1) else {
         panic!("a Node is expected");
     };
     let Record::Episode(episode) = super::sight::record_of(&away) else {
@@ -1247,17 +1256,16 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
         },
     };
     let last = crate::maintenance::record::write_last(&last);
-    let stray = |mark: Option<&String>, power: Power, tasks: &[(&str, i64, bool)]| {
-        let marks = Marks {
+    let stray = |mark: Option<&String>, power: PowerState, tasks: &[(&str, i64, bool)]| {
+        let marks = NodeAnnotations {
             last_episode: mark.cloned(),
-            ..Marks::default()
+            ..NodeAnnotations::default()
         };
         let mut facts = trio(1);
-        facts.push(Fact::Cluster(cluster::Update::Node(Box::new(Node {
-            marks,
-            ..node(1)
-        }))));
-        facts.push(vsphere(vsphere::Update::Vm(Vm {
+        facts.push(Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(
+            NodeFacts { marks, ..node(1) },
+        ))));
+        facts.push(vsphere(vsphere::VsphereUpdate::Vm(Vm {
             power: Some(power),
             ..vm(1)
         })));
@@ -1271,7 +1279,7 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
     let (off, on) = ("VirtualMachine.powerOff", "VirtualMachine.powerOn");
     let own = [(off, END - 200, true), (on, END - 100, true)];
     let after = |more: &[(&'static str, i64, bool)]| [&own[..], more].concat();
-    let is_off = |tasks: &[(&str, i64, bool)]| stray(Some(&last), Power::Off, tasks);
+    let is_off = |tasks: &[(&str, i64, bool)]| stray(Some(&last), PowerState::Off, tasks);
 
     assert_eq!(is_off(&after(&[(off, END + 1, true)])), Some(id.clone()));
     assert_eq!(
@@ -1301,15 +1309,15 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
     let person_since = after(&[(off, END + 1, true), (on, END + 2, false), (off, END + 3, false)]);
     assert_eq!(is_off(&person_since), None, "a person has switched it since");
     let late = after(&[(off, END + 1, true)]);
-    assert_eq!(stray(None, Power::Off, &late), None, "no episode ended");
-    assert_eq!(stray(Some(&last), Power::On, &late), None, "it is on");
+    assert_eq!(stray(None, PowerState::Off, &late), None, "no episode ended");
+    assert_eq!(stray(Some(&last), PowerState::On, &late), None, "it is on");
 }
 
 #[test]
 fn a_host_that_is_not_told_again_is_unknown() {
     let mut inventory = told(trio(1));
     assert_eq!(inventory.hosts_of_ours().len(), 1);
-    let but_its_host = |fact: &Fact| !matches!(fact, Fact::Vsphere(vsphere::Update::Host(_)));
+    let but_its_host = |fact: &Fact| !matches!(fact, Fact::Vsphere(vsphere::VsphereUpdate::Host(_)));
     tell(&mut inventory, trio(1).into_iter().filter(but_its_host));
     let seen = sight(&mut inventory, 1).seen;
     assert_eq!(seen.vm.found().unwrap().host, HostState::Unknown);
@@ -1320,7 +1328,7 @@ fn a_host_that_is_not_told_again_is_unknown() {
 fn a_click_from_before_a_leadership_was_met_at_its_start() {
     let mut inventory = told(trio(1));
     let heard_at = |inventory: &mut Inventory, clicked| {
-        inventory.apply(vsphere(vsphere::Update::Host(entering(1, clicked).into())));
+        inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, clicked).into())));
         let seen = sight(inventory, 1).seen;
         let HostState::Entering { detection, .. } = &seen.vm.found().unwrap().host else {
             panic!("{:?}", seen.vm);
@@ -1329,7 +1337,7 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
     };
     assert_eq!(heard_at(&mut inventory, 50), Detection::Pushed);
     inventory.tick(moment(100));
-    let lead = Lead {
+    let lead = LeadershipTerm {
         epoch: 7,
         acts_from: None,
     };
@@ -1343,12 +1351,12 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
 #[test]
 fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
     let mut inventory = told(trio(1));
-    inventory.leads(Lead::ALONE);
+    inventory.leads(LeadershipTerm::ALONE);
     let from_the_start = |inventory: &mut Inventory| sight(inventory, 1).seen.record_seen.from_the_start;
     assert!(!from_the_start(&mut inventory));
     inventory.apply(in_phase(1, Phase::Draining));
     assert!(from_the_start(&mut inventory), "this process saw the node before");
-    inventory.leads(Lead::ALONE);
+    inventory.leads(LeadershipTerm::ALONE);
     assert!(!from_the_start(&mut inventory), "another may have led in between");
 }
 
@@ -1367,9 +1375,9 @@ fn listed_empty() -> Inventory {
         ignored: 0,
         evicted: 0,
     };
-    inventory.apply(Fact::Finding(Finding {
+    inventory.apply(Fact::Finding(EffectReport {
         node: name(1),
-        found: Found::Drain(round),
+        found: EffectResult::Drain(round),
     }));
     assert!(sight(&mut inventory, 1).seen.is_drained(Duration::ZERO));
     inventory
@@ -1378,12 +1386,12 @@ fn listed_empty() -> Inventory {
 #[test]
 fn a_change_of_its_pods_calls_for_another_look_at_a_drained_node() {
     let mut inventory = listed_empty();
-    inventory.apply(Fact::Cluster(cluster::Update::PodsChanged(name(2))));
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(2))));
     assert!(
         sight(&mut inventory, 1).seen.is_drained(Duration::ZERO),
         "another's"
     );
-    inventory.apply(Fact::Cluster(cluster::Update::PodsChanged(name(1))));
+    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(1))));
     assert!(inventory.has_news());
     let seen = sight(&mut inventory, 1).seen;
     assert_eq!(seen.pods_revision, 1);
@@ -1394,7 +1402,7 @@ fn a_change_of_its_pods_calls_for_another_look_at_a_drained_node() {
 fn a_drain_round_from_before_an_uncordon_does_not_count() {
     let mut inventory = listed_empty();
     let cordon = |unschedulable, version| {
-        seen_of(Node {
+        seen_of(NodeFacts {
             unschedulable,
             resource_version: version,
             ..in_episode(1, Phase::Draining, "haulout/haulout")
@@ -1411,21 +1419,21 @@ fn a_drain_round_from_before_an_uncordon_does_not_count() {
 fn refusals_in_a_row_are_counted_and_a_success_ends_the_row() {
     let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
     let refused = || {
-        Outcome::Refused(Refusal {
-            advice: Advice::Retry,
+        AttemptOutcome::Refused(EffectRefusal {
+            advice: RetryAdvice::Retry,
             said: "busy".to_owned(),
         })
     };
-    let mut counts = |outcome: Outcome| {
+    let mut counts = |outcome: AttemptOutcome| {
         inventory.apply(tried(1, EffectKind::Survey, 5, outcome));
         let attempts = sight(&mut inventory, 1).seen.attempts;
         let attempt = &attempts[&EffectKind::Survey];
         (attempt.refusals, attempt.tries)
     };
     assert_eq!([(); 3].map(|()| counts(refused())), [(1, 1), (2, 2), (3, 3)]);
-    let running = Outcome::Running(TaskRef::new("task-7"));
+    let running = AttemptOutcome::Running(TaskRef::new("task-7"));
     assert_eq!(counts(running), (3, 4), "it may still be refused");
     assert_eq!(counts(refused()), (4, 5));
-    assert_eq!(counts(Outcome::Done), (0, 6));
+    assert_eq!(counts(AttemptOutcome::Done), (0, 6));
     assert_eq!(counts(refused()), (1, 7));
 }

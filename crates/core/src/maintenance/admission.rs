@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::clock::Monotonic;
-use super::observed::{Admission, Limit};
+use super::observed::{Admission, SlotLimit};
 use crate::ids::NodeName;
 
 /// How long a grant stands without the node's record showing that it is used. The record is written within milliseconds, or
@@ -19,7 +19,7 @@ pub const DEFERRED_FOR: Duration = Duration::from_secs(300);
 
 /// The configured limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct AdmissionLimits {
     /// `MAX_CONCURRENT_DRAINS`: nodes from their cordon until their VM is off or away.
     pub concurrent_drains: u32,
     /// `MAX_UNAVAILABLE`, as a number of nodes: from their cordon until they are back.
@@ -28,7 +28,7 @@ pub struct Limits {
 
 /// A node that wants to drain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Applicant {
+pub struct QueuedNode {
     /// When its host's maintenance was asked for, on vCenter's clock: durable, and one clock for all.
     pub clicked_at: Timestamp,
     /// Its name, which breaks ties.
@@ -37,7 +37,7 @@ pub struct Applicant {
 
 /// Who holds places, and who waits for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
+pub struct AdmissionQueue {
     /// Nodes that hold a place among those being drained.
     pub draining: BTreeSet<NodeName>,
     /// Nodes that are unavailable; those draining are among them.
@@ -47,14 +47,14 @@ pub struct Ledger {
     /// Nodes that did not use their grant, with the time until which the others come first.
     pub deferred: BTreeMap<NodeName, Monotonic>,
     /// Nodes that want a place, those granted one among them.
-    pub applicants: BTreeSet<Applicant>,
+    pub applicants: BTreeSet<QueuedNode>,
 }
 
-impl Ledger {
+impl AdmissionQueue {
     /// Grants free places in order, and remembers them: a place once granted stays granted until the node's record
     /// shows it, the node no longer applies, or the grant was not used in time. So two nodes can never be granted one place,
     /// however old the view that either acts on, and one that cannot begin holds nobody up.
-    pub fn grant(&mut self, limits: Limits, now: Monotonic) {
+    pub fn grant(&mut self, limits: AdmissionLimits, now: Monotonic) {
         let applying: BTreeSet<&NodeName> = self.applicants.iter().map(|applicant| &applicant.node).collect();
         self.granted.retain(|node, _| applying.contains(node));
         self.deferred
@@ -63,7 +63,7 @@ impl Ledger {
         for (node, _) in self.granted.extract_if(.., |_, since| unused(since)) {
             self.deferred.insert(node, now.after(DEFERRED_FOR));
         }
-        let (last, first): (Vec<&Applicant>, Vec<&Applicant>) = self
+        let (last, first): (Vec<&QueuedNode>, Vec<&QueuedNode>) = self
             .applicants
             .iter()
             .partition(|applicant| self.deferred.contains_key(&applicant.node));
@@ -84,7 +84,7 @@ impl Ledger {
     }
 
     /// What `node` is told.
-    pub fn admission(&self, node: &NodeName, limits: Limits) -> Admission {
+    pub fn admission(&self, node: &NodeName, limits: AdmissionLimits) -> Admission {
         let applies = || self.applicants.iter().any(|applicant| applicant.node == *node);
         // Whoever drains has its place, and nobody is ahead of it; naming all others to each of many would take long.
         if self.granted.contains_key(node) || self.draining.contains(node) && !applies() {
@@ -92,10 +92,10 @@ impl Ledger {
         }
         let limit = self
             .full(limits)
-            .unwrap_or(Limit::ConcurrentDrains(limits.concurrent_drains));
+            .unwrap_or(SlotLimit::ConcurrentDrains(limits.concurrent_drains));
         let holders = match limit {
-            Limit::ConcurrentDrains(_) => &self.draining,
-            Limit::Unavailable(_) => &self.unavailable,
+            SlotLimit::ConcurrentDrains(_) => &self.draining,
+            SlotLimit::Unavailable(_) => &self.unavailable,
         };
         let granted = self.granted.keys().filter(|name| !holders.contains(*name));
         let mut ahead: Vec<NodeName> = holders
@@ -115,18 +115,18 @@ impl Ledger {
     }
 
     /// The limit that is full, if one is.
-    pub fn full(&self, limits: Limits) -> Option<Limit> {
+    pub fn full(&self, limits: AdmissionLimits) -> Option<SlotLimit> {
         let count = |holders: &BTreeSet<NodeName>| {
             let granted = self.granted.keys().filter(|name| !holders.contains(*name));
             u32::try_from(holders.len() + granted.count()).unwrap_or(u32::MAX)
         };
         if count(&self.draining) >= limits.concurrent_drains {
-            return Some(Limit::ConcurrentDrains(limits.concurrent_drains));
+            return Some(SlotLimit::ConcurrentDrains(limits.concurrent_drains));
         }
         limits
             .unavailable
             .filter(|limit| count(&self.unavailable) >= *limit)
-            .map(Limit::Unavailable)
+            .map(SlotLimit::Unavailable)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::clock::Monotonic;
-use super::observed::{DrainReport, PodLeft, PodLeftBecause};
+use super::observed::{DrainReport, PendingEviction, PendingReason};
 
 /// The first pause after a budget refused an eviction; it doubles with each refusal in a row. It is also the shortest
 /// time between two rounds that ask a budget: twenty evictions a second are little for a kube-apiserver.
@@ -106,20 +106,20 @@ impl DrainReport {
 
     /// When the eviction of `pod` is asked for again; `None` where the pod leaves by itself. That is when the
     /// kube-apiserver says so, or else after `retry`, and at the latest after that where a budget refused it.
-    pub fn retry_at(&self, pod: &PodLeft, retry: Duration) -> Option<Monotonic> {
+    pub fn retry_at(&self, pod: &PendingEviction, retry: Duration) -> Option<Monotonic> {
         let told = self.backoff.retry_at.get(&pod.name).copied();
         match &pod.why {
-            PodLeftBecause::Leaving => None,
-            PodLeftBecause::Budget { .. } => Some(self.budget_due(pod, retry)).max(told),
-            PodLeftBecause::Migrating { .. }
-            | PodLeftBecause::Refused { .. }
-            | PodLeftBecause::NotReached => told.or_else(|| Some(self.listed_at.after(retry))),
+            PendingReason::Leaving => None,
+            PendingReason::Budget { .. } => Some(self.budget_due(pod, retry)).max(told),
+            PendingReason::Migrating { .. } | PendingReason::Refused { .. } | PendingReason::NotReached => {
+                told.or_else(|| Some(self.listed_at.after(retry)))
+            }
         }
     }
 
     /// The pods that a round at `now` does not ask, each with the reason why it is still there.
-    pub fn deferred(&self, now: Monotonic, retry: Duration) -> BTreeMap<String, PodLeftBecause> {
-        let is_early = |pod: &&PodLeft| {
+    pub fn deferred(&self, now: Monotonic, retry: Duration) -> BTreeMap<String, PendingReason> {
+        let is_early = |pod: &&PendingEviction| {
             let told = self.backoff.retry_at.get(&pod.name).copied();
             let of_budget = budget(pod).map(|_| self.budget_due(pod, retry));
             told.max(of_budget) > Some(now)
@@ -133,7 +133,7 @@ impl DrainReport {
         self.left.iter().any(|pod| budget(pod).is_some())
     }
 
-    fn budget_due(&self, pod: &PodLeft, retry: Duration) -> Monotonic {
+    fn budget_due(&self, pod: &PendingEviction, retry: Duration) -> Monotonic {
         let blocked = budget(pod).and_then(|key| self.backoff.budgets.get(&key));
         let Some(blocked) = blocked else {
             return self.listed_at.after(BUDGET_RETRY_MIN);
@@ -151,16 +151,16 @@ impl DrainReport {
 }
 
 /// The budgets that hold `pod`, where a budget is why it is still there.
-fn budget(pod: &PodLeft) -> Option<BudgetKey> {
+fn budget(pod: &PendingEviction) -> Option<BudgetKey> {
     match &pod.why {
-        PodLeftBecause::Budget { names, .. } => {
+        PendingReason::Budget { names, .. } => {
             let namespace = pod.name.split_once('/').map_or("", |(namespace, _)| namespace);
             Some((namespace.to_owned(), names.clone()))
         }
-        PodLeftBecause::Leaving
-        | PodLeftBecause::Migrating { .. }
-        | PodLeftBecause::Refused { .. }
-        | PodLeftBecause::NotReached => None,
+        PendingReason::Leaving
+        | PendingReason::Migrating { .. }
+        | PendingReason::Refused { .. }
+        | PendingReason::NotReached => None,
     }
 }
 

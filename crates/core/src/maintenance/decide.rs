@@ -19,15 +19,16 @@ use std::time::Duration;
 
 use super::clock::{Elapsed, Monotonic, Now};
 use super::effect::Effect;
-use super::episode::{Cordon, Ended, Episode, HostMark, Phase, Record};
+use super::episode::{CordonOwner, Episode, EpisodeResult, HostIdentity, Phase, Record};
 use super::observed::{
-    Admission, CordonedBy, Hearing, HostState, Lead, NodeSeen, Observed, PowerSeen, VmFacts, VmSeen,
+    Admission, BoundVm, CordonedBy, HostState, LeadershipTerm, Observed, ObservedNode, ObservedPower,
+    ObservedVm, SourceState,
 };
 use super::policy::Policy;
-use super::request::{Action, Call, Request, RequestMark};
+use super::request::{DesiredState, Request, RequestAction, RequestIdentity};
 use super::waiting::{ParkReason, WaitingOn};
 pub use begin::wants_place;
-use scene::{Scene, Step, at_latest};
+use scene::{PhaseContext, PhaseStep, at_latest};
 
 /// How often at the most and at the least what has elapsed is written down while a deadline runs. What a crash loses is counted
 /// again, so it prolongs a deadline by that much at the most; a write each ten seconds would be felt in a fleet.
@@ -70,9 +71,9 @@ pub struct Transition {
     /// What `spec.unschedulable` is to become in the same PATCH; `None` leaves it.
     pub unschedulable: Option<bool>,
     /// How the episode ended, when it does.
-    pub ended: Option<Ended>,
+    pub ended: Option<EpisodeResult>,
     /// The request that is fulfilled with its end, so that it is never gone about again.
-    pub fulfilled: Option<RequestMark>,
+    pub fulfilled: Option<RequestIdentity>,
 }
 
 impl Transition {
@@ -110,9 +111,9 @@ impl Transition {
 /// for each node can be under way, and no effect of ours begins before that one has arrived.
 pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Decision {
     match &seen.hearing {
-        Hearing::Both => {}
-        Hearing::NoVcenter { why } => return wait(WaitingOn::Vcenter { why: why.clone() }),
-        Hearing::NoKubernetes { why } => return wait(WaitingOn::Kubernetes { why: why.clone() }),
+        SourceState::Both => {}
+        SourceState::NoVcenter { why } => return wait(WaitingOn::Vcenter { why: why.clone() }),
+        SourceState::NoKubernetes { why } => return wait(WaitingOn::Kubernetes { why: why.clone() }),
     }
     let decision = match (record, &seen.node) {
         (Record::Unreadable { why }, _) => wait(WaitingOn::Parked(ParkReason::UnreadableRecord {
@@ -167,11 +168,11 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> 
 
 /// Whether another leader, or another release, wrote the record last. Epochs are compared for being others, not for being older:
 /// the Lease may have been deleted and made anew.
-fn is_to_be_taken_over(episode: &Episode, lead: Lead, policy: &Policy) -> bool {
+fn is_to_be_taken_over(episode: &Episode, lead: LeadershipTerm, policy: &Policy) -> bool {
     (lead.epoch != 0 && lead.epoch != episode.epoch) || episode.release != policy.releases.own
 }
 
-fn take_over(episode: &Episode, lead: Lead, policy: &Policy) -> Decision {
+fn take_over(episode: &Episode, lead: LeadershipTerm, policy: &Policy) -> Decision {
     write(Episode {
         epoch: if lead.epoch == 0 {
             episode.epoch
@@ -184,7 +185,7 @@ fn take_over(episode: &Episode, lead: Lead, policy: &Policy) -> Decision {
 }
 
 /// Holds effects back that would begin too soon after a takeover. What only reads may begin.
-fn unless_quarantined(decision: Decision, lead: Lead, now: Now) -> Decision {
+fn unless_quarantined(decision: Decision, lead: LeadershipTerm, now: Now) -> Decision {
     match (decision, lead.acts_from) {
         (Decision::Act { effect, .. }, Some(from))
             if now.monotonic < from.at && effect.changes_something() =>
@@ -208,30 +209,30 @@ fn wait(waiting_on: WaitingOn) -> Decision {
 /// Whether a VM is to be moved for no other reason than that a person asks for it: then there is to be a place for it
 /// before anything is done to its node. One whose host leaves has to go in any case.
 fn is_to_be_placed_first(host: &HostState, request: Option<&Request>) -> bool {
-    let is_asked = request.is_some_and(|request| matches!(request.action, Action::Relocate { .. }));
+    let is_asked = request.is_some_and(|request| matches!(request.action, RequestAction::Relocate { .. }));
     is_asked && !host.is_leaving()
 }
 
-fn is_approved(node: &NodeSeen, require_approval: bool) -> bool {
+fn is_approved(node: &ObservedNode, require_approval: bool) -> bool {
     node.wishes.approved || !require_approval
 }
 
-fn not_visible(vm: &VmFacts) -> WaitingOn {
+fn not_visible(vm: &ObservedVm) -> WaitingOn {
     WaitingOn::HostVisible {
         host: vm.on_name.clone(),
         state: vm.host.words(),
     }
 }
 
-fn stands_on(vm: &VmFacts) -> HostMark {
-    HostMark {
+fn stands_on(vm: &ObservedVm) -> HostIdentity {
+    HostIdentity {
         moref: vm.on.clone(),
         name: vm.on_name.as_str().into(),
     }
 }
 
 /// Cordons and begins to drain, in one write. The drain has all its time.
-fn start_draining(episode: &Episode, node: &NodeSeen, now: Now) -> Transition {
+fn start_draining(episode: &Episode, node: &ObservedNode, now: Now) -> Transition {
     cordoned(
         Episode {
             recordoned: 0,
@@ -244,11 +245,11 @@ fn start_draining(episode: &Episode, node: &NodeSeen, now: Now) -> Transition {
 }
 
 /// Writes `episode`, and cordons the Node in the same PATCH unless it is cordoned already.
-fn cordoned(mut episode: Episode, node: &NodeSeen) -> Transition {
+fn cordoned(mut episode: Episode, node: &ObservedNode) -> Transition {
     episode.cordon = match (&episode.cordon, node.unschedulable) {
-        (_, true) if is_anothers(&episode.cordon, node) => Cordon::Theirs,
+        (_, true) if is_anothers(&episode.cordon, node) => CordonOwner::Theirs,
         (standing, true) => standing.clone(),
-        (_, false) => Cordon::Ours,
+        (_, false) => CordonOwner::Ours,
     };
     Transition {
         record: Record::Episode(Arc::new(episode)),
@@ -259,24 +260,24 @@ fn cordoned(mut episode: Episode, node: &NodeSeen) -> Transition {
 }
 
 /// Whether the cordon that stands there is not the one that the episode is to take away: a person has made it theirs since.
-fn is_anothers(cordon: &Cordon, node: &NodeSeen) -> bool {
+fn is_anothers(cordon: &CordonOwner, node: &ObservedNode) -> bool {
     node.unschedulable
         && match (cordon, &node.cordoned_by) {
-            (Cordon::NotYet, _) | (Cordon::Ours, CordonedBy::Other(_)) => true,
-            (Cordon::Adopted(manager), CordonedBy::Other(by)) => manager.as_ref() != Some(by),
-            (Cordon::Theirs | Cordon::Ours | Cordon::Adopted(_), _) => false,
+            (CordonOwner::NotYet, _) | (CordonOwner::Ours, CordonedBy::Other(_)) => true,
+            (CordonOwner::Adopted(manager), CordonedBy::Other(by)) => manager.as_ref() != Some(by),
+            (CordonOwner::Theirs | CordonOwner::Ours | CordonOwner::Adopted(_), _) => false,
         }
 }
 
 fn in_episode(
     episode: &Episode,
     aged_by: Duration,
-    node: &NodeSeen,
+    node: &ObservedNode,
     seen: &Observed,
     policy: &Policy,
     now: Now,
 ) -> Decision {
-    let scene = |episode, vm| Scene {
+    let scene = |episode, vm| PhaseContext {
         episode,
         aged_by,
         node,
@@ -292,8 +293,8 @@ fn in_episode(
     } = &episode.phase
     else {
         return match checkpoint(episode, aged_by, policy, now, step(episode, seen, scene)) {
-            Step::Go(transition) => Decision::Record(Box::new(transition)),
-            Step::Do {
+            PhaseStep::Go(transition) => Decision::Record(Box::new(transition)),
+            PhaseStep::Do {
                 effect,
                 waiting_on,
                 recheck,
@@ -302,8 +303,8 @@ fn in_episode(
                 waiting_on,
                 recheck,
             },
-            Step::Wait { waiting_on, recheck } => Decision::Wait { waiting_on, recheck },
-            Step::Park { reason, .. } => write(park(episode, reason, now)),
+            PhaseStep::Wait { waiting_on, recheck } => Decision::Wait { waiting_on, recheck },
+            PhaseStep::Park { reason, .. } => write(park(episode, reason, now)),
         };
     };
     // A parked episode is asked what it would do if it were not: when it would be parked again, it stays.
@@ -313,8 +314,8 @@ fn in_episode(
         ..episode.clone()
     };
     match step(&resumed, seen, scene) {
-        Step::Go(transition) => Decision::Record(Box::new(transition)),
-        Step::Park {
+        PhaseStep::Go(transition) => Decision::Record(Box::new(transition)),
+        PhaseStep::Park {
             reason: again,
             effect,
             recheck,
@@ -329,10 +330,10 @@ fn in_episode(
                 None => Decision::Wait { waiting_on, recheck },
             }
         }
-        Step::Park { reason: other, .. } => write(park(&resumed, other, now)),
+        PhaseStep::Park { reason: other, .. } => write(park(&resumed, other, now)),
         // Its clock starts anew: what it waited for was not the phase's own work, and a drain that was parked for an
         // hour has had no hour to drain.
-        Step::Do { .. } | Step::Wait { .. } => write(Episode {
+        PhaseStep::Do { .. } | PhaseStep::Wait { .. } => write(Episode {
             drained_for: Elapsed::ZERO,
             ..resumed.enter((**resume).clone(), now)
         }),
@@ -340,19 +341,21 @@ fn in_episode(
 }
 
 /// The same step, or the time that has elapsed written down first, where that is due.
-fn checkpoint(episode: &Episode, aged_by: Duration, policy: &Policy, now: Now, step: Step) -> Step {
+fn checkpoint(episode: &Episode, aged_by: Duration, policy: &Policy, now: Now, step: PhaseStep) -> PhaseStep {
     let Some(timeout) = counts_towards(episode, policy) else {
         return step;
     };
     let (least, most) = CHECKPOINT_EVERY;
     let every = (timeout / CHECKPOINTS).clamp(least, most);
     match step {
-        Step::Do { .. } | Step::Wait { .. } if aged_by >= every => Step::Go(go(episode.clone())),
-        Step::Do { .. } | Step::Wait { .. } => {
+        PhaseStep::Do { .. } | PhaseStep::Wait { .. } if aged_by >= every => {
+            PhaseStep::Go(go(episode.clone()))
+        }
+        PhaseStep::Do { .. } | PhaseStep::Wait { .. } => {
             let due = now.monotonic.after(every.saturating_sub(aged_by));
             at_latest(due, step)
         }
-        Step::Go(_) | Step::Park { .. } => step,
+        PhaseStep::Go(_) | PhaseStep::Park { .. } => step,
     }
 }
 
@@ -404,28 +407,28 @@ fn go(episode: Episode) -> Transition {
 fn step<'a>(
     episode: &'a Episode,
     seen: &'a Observed,
-    scene: impl FnOnce(&'a Episode, &'a VmFacts) -> Scene<'a>,
-) -> Step {
+    scene: impl FnOnce(&'a Episode, &'a ObservedVm) -> PhaseContext<'a>,
+) -> PhaseStep {
     let vm = match &seen.vm {
-        VmSeen::NotLookedUp => return Step::wait(WaitingOn::VmLookup),
+        BoundVm::NotLookedUp => return PhaseStep::wait(WaitingOn::VmLookup),
         // A vCenter that has never known the VM may have nothing to do with it: another instance may.
-        VmSeen::Missing { was_known: false } => {
-            return Step::wait(WaitingOn::Parked(ParkReason::VmMissing));
+        BoundVm::Missing { was_known: false } => {
+            return PhaseStep::wait(WaitingOn::Parked(ParkReason::VmMissing));
         }
-        VmSeen::Missing { was_known: true } => return Step::park(ParkReason::VmMissing),
-        VmSeen::NoUuid => return Step::park(ParkReason::NoUuid),
-        VmSeen::Ambiguous(vms) => return Step::park(ParkReason::VmAmbiguous { count: vms.len() }),
-        VmSeen::Shared(nodes) => return Step::park(ParkReason::VmShared { nodes: nodes.clone() }),
-        VmSeen::Found(vm) => vm,
+        BoundVm::Missing { was_known: true } => return PhaseStep::park(ParkReason::VmMissing),
+        BoundVm::NoUuid => return PhaseStep::park(ParkReason::NoUuid),
+        BoundVm::Ambiguous(vms) => return PhaseStep::park(ParkReason::VmAmbiguous { count: vms.len() }),
+        BoundVm::Shared(nodes) => return PhaseStep::park(ParkReason::VmShared { nodes: nodes.clone() }),
+        BoundVm::Found(vm) => vm,
     };
     if let Some(reason) = is_replaced(episode, vm) {
-        return Step::park(reason);
+        return PhaseStep::park(reason);
     }
     let on = match vm.power {
-        PowerSeen::Unknown => return Step::wait(WaitingOn::PowerState),
-        PowerSeen::Suspended => return Step::park(ParkReason::VmSuspended),
-        PowerSeen::On => true,
-        PowerSeen::Off => false,
+        ObservedPower::Unknown => return PhaseStep::wait(WaitingOn::PowerState),
+        ObservedPower::Suspended => return PhaseStep::park(ParkReason::VmSuspended),
+        ObservedPower::On => true,
+        ObservedPower::Off => false,
     };
     let scene = scene(episode, vm);
     let is_away = episode.phase.vm_is_off() || episode.phase == Phase::Rejoining;
@@ -448,7 +451,7 @@ fn step<'a>(
         Phase::Rejoining => scene.went_off(),
         // A parked phase resumes a phase that is at work, never a parked one; a record that says otherwise was not
         // written by us.
-        Phase::Parked { .. } => Step::park(ParkReason::UnreadableRecord {
+        Phase::Parked { .. } => PhaseStep::park(ParkReason::UnreadableRecord {
             why: "a parked phase that resumes a parked phase".to_owned(),
         }),
     }
@@ -456,7 +459,7 @@ fn step<'a>(
 
 /// Why `vm` is not the VM that the episode began with, where it is not. One that is off and has been registered anew under its
 /// old UUID is that VM: nobody else would bring it back.
-pub fn is_replaced(episode: &Episode, vm: &VmFacts) -> Option<ParkReason> {
+pub fn is_replaced(episode: &Episode, vm: &ObservedVm) -> Option<ParkReason> {
     let is_other_uuid = match (&episode.vm_uuid, &vm.uuid) {
         (Some(was), Some(is)) => !was.same_machine(*is),
         (None, _) | (_, None) => false,
@@ -479,20 +482,20 @@ pub fn is_replaced(episode: &Episode, vm: &VmFacts) -> Option<ParkReason> {
     })
 }
 
-impl Scene<'_> {
+impl PhaseContext<'_> {
     /// Queued, VM on: wait for approval and a place, or for whatever called to be called off.
-    fn queued(self) -> Step {
+    fn queued(self) -> PhaseStep {
         match self.call() {
-            Call::Nothing => return self.finish(),
-            Call::Unclear => return self.host_not_visible(),
-            Call::Interrupted { until, said } => return Self::interrupted(until, said),
-            Call::Down | Call::Drained(_) => {}
+            DesiredState::Nothing => return self.finish(),
+            DesiredState::Unclear => return self.host_not_visible(),
+            DesiredState::Interrupted { until, said } => return Self::interrupted(until, said),
+            DesiredState::Down | DesiredState::Drained(_) => {}
         }
         if let Some(step) = self.given_up() {
             return step;
         }
         if !is_approved(self.node, self.policy.require_approval) {
-            return Step::wait(WaitingOn::Approval);
+            return PhaseStep::wait(WaitingOn::Approval);
         }
         if self.seen.admission == Admission::Granted
             && let Some(step) = self.place_first()
@@ -503,10 +506,10 @@ impl Scene<'_> {
     }
 
     /// Begins to drain once there is a place.
-    fn drain_in_turn(self, episode: Episode) -> Step {
+    fn drain_in_turn(self, episode: Episode) -> PhaseStep {
         match &self.seen.admission {
-            Admission::Granted => Step::Go(start_draining(&episode, self.node, self.now)),
-            Admission::Behind { ahead, limit } => Step::wait(WaitingOn::Slot {
+            Admission::Granted => PhaseStep::Go(start_draining(&episode, self.node, self.now)),
+            Admission::Behind { ahead, limit } => PhaseStep::wait(WaitingOn::Slot {
                 ahead: ahead.clone(),
                 limit: *limit,
             }),
@@ -514,18 +517,18 @@ impl Scene<'_> {
     }
 
     /// The end of the episode. The Node is uncordoned if the cordon is ours and no person has made it theirs since.
-    fn end(self, fulfilled: Option<RequestMark>) -> Step {
+    fn end(self, fulfilled: Option<RequestIdentity>) -> PhaseStep {
         let is_anothers = is_anothers(&self.episode.cordon, self.node);
         let uncordon = self.episode.cordon_is_ours() && !is_anothers && !self.node.keep_cordoned;
-        Step::Go(Transition {
+        PhaseStep::Go(Transition {
             record: Record::InService,
             unschedulable: (uncordon && self.node.unschedulable).then_some(false),
             ended: Some(if self.episode.gave_up.is_some() {
-                Ended::Failed
+                EpisodeResult::Failed
             } else if self.episode.powered_off || *self.episode.phase.at_work() == Phase::Drained {
-                Ended::Succeeded
+                EpisodeResult::Succeeded
             } else {
-                Ended::Cancelled
+                EpisodeResult::Cancelled
             }),
             fulfilled,
         })

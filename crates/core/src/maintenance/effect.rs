@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::observed::{Drained, PodLeftBecause};
+use super::observed::{Drained, PendingReason};
 use crate::ids::{HostRef, TaskRef, VmRef};
 
 /// One thing to do. Each only starts something and is short; what comes of it is observed.
@@ -15,7 +15,7 @@ pub enum Effect {
         /// A budget held pods in the last one, so that pods that are alike are asked one after the other.
         in_turn: bool,
         /// The pods that are not asked in this round, because it is too early, and why each is still there.
-        deferred: BTreeMap<String, PodLeftBecause>,
+        deferred: BTreeMap<String, PendingReason>,
     },
     /// Ask the guest to shut down. The VM and what asked for it are looked at first; an off VM is left alone.
     ShutdownGuest {
@@ -24,7 +24,7 @@ pub enum Effect {
         /// That it may be done.
         drained: Drained,
         /// What has to hold still when vCenter is asked.
-        asked_by: AskedBy,
+        asked_by: PowerOffCause,
     },
     /// Cut the VM's power. Repeatable: the VM and what asked for it are looked at first, and an off VM is left alone.
     PowerOff {
@@ -33,7 +33,7 @@ pub enum Effect {
         /// That it may be done.
         drained: Drained,
         /// What has to hold still when vCenter is asked.
-        asked_by: AskedBy,
+        asked_by: PowerOffCause,
     },
     /// Read who holds which passthrough device on these hosts. Changes nothing.
     Survey {
@@ -52,13 +52,13 @@ pub enum Effect {
         /// Which VM.
         vm: VmRef,
         /// Where.
-        place: Place,
+        place: PowerOnTarget,
     },
 }
 
 /// What a power-off is for. It is read once more right before anything is sent: a cancel may not have been told yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AskedBy {
+pub enum PowerOffCause {
     /// The host is on its way into maintenance, or in it.
     Host {
         /// Which.
@@ -72,7 +72,7 @@ pub enum AskedBy {
 
 /// Where a VM is powered on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PowerOnTarget {
     /// On this host, where it is registered.
     Host(HostRef),
     /// Where DRS puts it.
@@ -109,7 +109,7 @@ impl Effect {
         match self {
             Self::Relocate { to: host, .. }
             | Self::PowerOn {
-                place: Place::Host(host),
+                place: PowerOnTarget::Host(host),
                 ..
             } => Some(host),
             Self::DrainRound { .. }
@@ -117,7 +117,8 @@ impl Effect {
             | Self::PowerOff { .. }
             | Self::Survey { .. }
             | Self::PowerOn {
-                place: Place::Drs, ..
+                place: PowerOnTarget::Drs,
+                ..
             } => None,
         }
     }

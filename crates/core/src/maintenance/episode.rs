@@ -17,11 +17,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::clock::{Elapsed, Now};
-use super::request::RequestMark;
+use super::request::RequestIdentity;
 use super::waiting::ParkReason;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
 pub use history::{
-    FinishedPhase, History, Incident, Origin, PhaseOutcome, PhaseStats, PodCounts, QueuePosition, RefusedHost,
+    EpisodeOrigin, FinishedPhase, Incident, PhaseHistory, PhaseOutcome, PhaseStats, PodCounts, QueuePosition,
+    RefusedHost,
 };
 pub(super) use history::{MAX_FINISHED, MAX_INCIDENTS};
 pub use in_flight::InFlight;
@@ -111,11 +112,11 @@ pub struct Episode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmRef>,
     /// The host it was about when it began.
-    pub host: HostMark,
+    pub host: HostIdentity,
     /// When it began, on our clock.
     pub begun_at: Timestamp,
     /// Who cordoned the Node.
-    pub cordon: Cordon,
+    pub cordon: CordonOwner,
     /// How many times somebody uncordoned the Node and it was cordoned again, since it was drained or its VM went off.
     #[serde(default)]
     pub recordoned: u8,
@@ -131,7 +132,7 @@ pub struct Episode {
     #[serde(default)]
     pub powered_off: bool,
     /// The host the VM was moved to, once it has been.
-    pub moved_to: Option<HostMark>,
+    pub moved_to: Option<HostIdentity>,
     /// Why the relocation that was asked for could not be had, once it was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gave_up: Option<String>,
@@ -153,7 +154,7 @@ pub struct Episode {
     pub power_losses: u8,
     /// The request that keeps the VM off, so that it is known where requests cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept_off_by: Option<RequestMark>,
+    pub kept_off_by: Option<RequestIdentity>,
     /// The release of Haulout whose episode it is; empty in records from before it was kept.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub release: Arc<str>,
@@ -174,10 +175,10 @@ pub struct Episode {
     /// Its finished phases, and what happened beside them. Nothing is decided from it.
     #[serde(
         default,
-        deserialize_with = "History::read",
-        skip_serializing_if = "History::is_empty"
+        deserialize_with = "PhaseHistory::read",
+        skip_serializing_if = "PhaseHistory::is_empty"
     )]
-    pub history: History,
+    pub history: PhaseHistory,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -187,14 +188,14 @@ fn is_none(count: &u8) -> bool {
 
 /// A host as it was known when something was written down: the moref decides, the name is for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostMark {
+pub struct HostIdentity {
     /// Its moref; `None` in an episode adopted from the Python controller, which writes names only.
     pub moref: Option<HostRef>,
     /// Its name.
     pub name: Arc<str>,
 }
 
-impl fmt::Display for HostMark {
+impl fmt::Display for HostIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }
@@ -203,7 +204,7 @@ impl fmt::Display for HostMark {
 /// Whose the cordon on the Node is. Only our own is taken away at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Cordon {
+pub enum CordonOwner {
     /// The episode is queued; nothing is cordoned yet.
     NotYet,
     /// This episode cordoned it, in the PATCH that began the drain.
@@ -229,7 +230,7 @@ pub enum Phase {
     /// Off; being relocated cold.
     Relocating {
         /// To this host, reserved for it.
-        to: HostMark,
+        to: HostIdentity,
     },
     /// Off; waits for its host to come back, and keeps looking for another one.
     AwaitingHost,
@@ -271,7 +272,7 @@ impl Phase {
     }
 
     /// The host that the VM is being moved to.
-    pub fn target(&self) -> Option<&HostMark> {
+    pub fn target(&self) -> Option<&HostIdentity> {
         if let Self::Relocating { to } = self.at_work() {
             Some(to)
         } else {
@@ -329,7 +330,7 @@ pub enum DrainEnd {
 /// How an episode ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Ended {
+pub enum EpisodeResult {
     /// What was asked for could not be had; the node is back all the same.
     Failed,
     /// The node went through what it was called out of service for, and is back.
@@ -357,7 +358,7 @@ impl Episode {
 
     /// An episode of this Node and host that `trigger` begins at `at`, in `phase`. Nothing has been done and nothing is known of
     /// what was before.
-    pub fn new(node_uid: NodeUid, trigger: Trigger, host: HostMark, phase: Phase, at: Timestamp) -> Self {
+    pub fn new(node_uid: NodeUid, trigger: Trigger, host: HostIdentity, phase: Phase, at: Timestamp) -> Self {
         let (id, traceparent) = Self::name(&node_uid, &trigger, at);
         Self {
             id,
@@ -368,7 +369,7 @@ impl Episode {
             vm: None,
             host,
             begun_at: at,
-            cordon: Cordon::NotYet,
+            cordon: CordonOwner::NotYet,
             recordoned: 0,
             boot_before: None,
             drained_boot: None,
@@ -388,7 +389,7 @@ impl Episode {
             phase,
             since: at,
             elapsed: Elapsed::ZERO,
-            history: History::default(),
+            history: PhaseHistory::default(),
         }
     }
 
@@ -436,8 +437,8 @@ impl Episode {
     /// Whether the Node is to be uncordoned at the end, as far as this record tells.
     pub fn cordon_is_ours(&self) -> bool {
         match self.cordon {
-            Cordon::Ours | Cordon::Adopted(_) => true,
-            Cordon::NotYet | Cordon::Theirs => false,
+            CordonOwner::Ours | CordonOwner::Adopted(_) => true,
+            CordonOwner::NotYet | CordonOwner::Theirs => false,
         }
     }
 }

@@ -7,22 +7,22 @@ use jiff::Timestamp;
 use super::clock::Now;
 use super::effect::{Effect, EffectKind};
 use super::episode::Record;
-use super::observed::{DrainReport, Outcome};
-use super::placement::Reading;
+use super::observed::{AttemptOutcome, DrainReport};
+use super::placement::HostSurvey;
 use crate::ids::{HostRef, NodeName, RequestUid};
 
 /// Something found out on the way of performing an effect for one node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
+pub struct EffectReport {
     /// For which node.
     pub node: NodeName,
     /// What.
-    pub found: Found,
+    pub found: EffectResult,
 }
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum EffectResult {
     /// An effect was tried.
     Tried {
         /// Which kind.
@@ -32,7 +32,7 @@ pub enum Found {
         /// The host it was about, for a relocate, and for a power-on that names one.
         host: Option<HostRef>,
         /// What became of it so far.
-        outcome: Outcome,
+        outcome: AttemptOutcome,
     },
     /// A drain round asked for these evictions. Nothing is decided from it: what counts is in the report.
     Evictions(EvictionRound),
@@ -43,7 +43,7 @@ pub enum Found {
         /// Which.
         host: HostRef,
         /// What was found there.
-        reading: Reading,
+        reading: HostSurvey,
     },
     /// A dry run would have written this record.
     DryRunRecord {

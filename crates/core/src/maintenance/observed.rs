@@ -9,14 +9,14 @@ use jiff::{SignedDuration, Timestamp};
 use super::backoff::EvictionBackoff;
 use super::clock::{Deadline, Monotonic, Now};
 use super::effect::EffectKind;
-use super::episode::{Detection, DrainEnd, Origin, Record};
-use super::placement::Offer;
+use super::episode::{Detection, DrainEnd, EpisodeOrigin, Record};
+use super::placement::PlacementOffer;
 use super::request::Request;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
 
 /// One node, ready to be decided on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sight {
+pub struct NodeSnapshot {
     /// What stands on the Node.
     pub record: Record,
     /// The facts.
@@ -25,18 +25,18 @@ pub struct Sight {
 
 /// The pictures that were drawn last: of all nodes, or of those whose picture may be another one.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pictures {
+pub struct SnapshotBatch {
     /// By node.
-    pub sights: BTreeMap<NodeName, Sight>,
+    pub sights: BTreeMap<NodeName, NodeSnapshot>,
     /// Whether they are all, so that a node that is not among them is gone.
     pub are_all: bool,
     /// Where they are not all: the hosts that were told of since, each with name and state.
     pub hosts: BTreeMap<HostRef, (String, HostState)>,
 }
 
-impl Pictures {
+impl SnapshotBatch {
     /// The pictures of all nodes.
-    pub fn all(sights: BTreeMap<NodeName, Sight>) -> Self {
+    pub fn all(sights: BTreeMap<NodeName, NodeSnapshot>) -> Self {
         Self {
             sights,
             are_all: true,
@@ -50,13 +50,13 @@ impl Pictures {
     }
 }
 
-impl Sight {
+impl NodeSnapshot {
     /// Whether nothing can be decided on it: the node is in service on a host in service, and nobody asks otherwise.
     pub fn is_at_rest(&self) -> bool {
         let seen = &self.seen;
         let on_host_in_service = seen.vm.found().is_some_and(|vm| vm.host == HostState::InService);
         self.record == Record::InService
-            && seen.hearing == Hearing::Both
+            && seen.hearing == SourceState::Both
             && seen.request.is_none()
             && seen.stray_of.is_none()
             && on_host_in_service
@@ -69,13 +69,13 @@ pub struct Observed {
     /// When this process began to act, on the wall clock: when it was started, or when it began to lead. For traces alone.
     pub process_began: Timestamp,
     /// Since when this process knows the record that stands there.
-    pub record_seen: RecordSeen,
+    pub record_seen: RecordAge,
     /// The leadership under which is decided.
-    pub lead: Lead,
+    pub lead: LeadershipTerm,
     /// Whether both worlds are being heard. Without them nothing is done: what we know may be old.
-    pub hearing: Hearing,
+    pub hearing: SourceState,
     /// The Node, `None` when the object is gone.
-    pub node: Option<NodeSeen>,
+    pub node: Option<ObservedNode>,
     /// What stands on a NodeMaintenance object of this episode, so that it outlives the Node.
     pub has_copy: bool,
     /// The record stands on the Node itself, and not on its copy alone.
@@ -83,7 +83,7 @@ pub struct Observed {
     /// What a person asks of it: the oldest request that is not fulfilled yet.
     pub request: Option<Request>,
     /// Its VM.
-    pub vm: VmSeen,
+    pub vm: BoundVm,
     /// The episode that ended a short while before a power-off of ours cut the VM's power, where none stands on the Node:
     /// it was still on its way from a leader that was deposed.
     pub stray_of: Option<EpisodeId>,
@@ -92,15 +92,15 @@ pub struct Observed {
     /// The traceparent of the first episode among those ahead of it, where it waits its turn.
     pub behind: Option<Arc<str>>,
     /// What an episode that begins would be told to come from; empty where none can begin. Nothing is decided from it.
-    pub origin: Origin,
+    pub origin: EpisodeOrigin,
     /// What the latest drain round of this episode found.
     pub drain: Option<DrainReport>,
     /// Counts the changes of the node's pods, and of the budgets that hold them, so that a round older than the latest change is known as such.
     pub pods_revision: u64,
     /// The latest try of each kind of effect in this process.
-    pub attempts: BTreeMap<EffectKind, Attempt>,
+    pub attempts: BTreeMap<EffectKind, EffectAttempt>,
     /// Where the VM could go while it is off.
-    pub offer: Offer,
+    pub offer: PlacementOffer,
     /// The state of the host it is being relocated to, when it is. A host of another cluster is unknown here.
     pub target: HostState,
     /// The state of the host that the episode is about, when there is an episode.
@@ -109,7 +109,7 @@ pub struct Observed {
 
 /// Since when a process knows a record, on its own clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordSeen {
+pub struct RecordAge {
     /// When it first saw the record as it stands: what the record says to have elapsed, had elapsed then.
     pub at: Now,
     /// When it first saw the record's phase. A try from before was made in another phase.
@@ -120,14 +120,14 @@ pub struct RecordSeen {
 
 /// The leadership under which a decision is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lead {
+pub struct LeadershipTerm {
     /// Which; 0 without leader election.
     pub epoch: u64,
     /// From when on effects may begin: before, one of the predecessor's may still arrive.
     pub acts_from: Option<Deadline>,
 }
 
-impl Lead {
+impl LeadershipTerm {
     /// That of a process that is alone.
     pub const ALONE: Self = Self {
         epoch: 0,
@@ -137,7 +137,7 @@ impl Lead {
 
 /// Which of the two worlds are being heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hearing {
+pub enum SourceState {
     /// Both, and each has told its first complete set.
     Both,
     /// vCenter's stream is down or not complete yet.
@@ -154,7 +154,7 @@ pub enum Hearing {
 
 /// A Node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NodeSeen {
+pub struct ObservedNode {
     /// `metadata.uid`.
     pub uid: NodeUid,
     /// `metadata.resourceVersion`.
@@ -166,7 +166,7 @@ pub struct NodeSeen {
     /// A person asks to leave it cordoned at the end.
     pub keep_cordoned: bool,
     /// What else a person has written on it.
-    pub wishes: Wishes,
+    pub wishes: NodeOverrides,
     /// The condition Ready is True.
     pub ready: bool,
     /// When the kubelet last said so.
@@ -176,12 +176,12 @@ pub struct NodeSeen {
     /// Allocatable GPUs by resource name.
     pub gpus: Arc<BTreeMap<String, u64>>,
     /// What the last episode of this Node asked of the guest, where it ended before the guest did.
-    pub asked_guest: Option<AskedGuest>,
+    pub asked_guest: Option<GuestRequest>,
 }
 
 /// A guest that was asked to shut down in an episode that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AskedGuest {
+pub struct GuestRequest {
     /// When it was asked.
     pub at: Timestamp,
     /// When the episode ended.
@@ -190,7 +190,7 @@ pub struct AskedGuest {
 
 /// What a person writes on a Node, to be heeded whatever happens to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct NodeOverrides {
     /// `haulout.dev/skip`: hands off.
     pub skip: bool,
     /// `haulout.dev/approved`: its next drain may begin.
@@ -227,7 +227,7 @@ pub enum CordonedBy {
 
 /// The VM of a node.
 #[derive(Clone, Debug, PartialEq)]
-pub enum VmSeen {
+pub enum BoundVm {
     /// vCenter has not been asked yet, or has not answered.
     NotLookedUp,
     /// vCenter knows none: not created, removed, on a removed host, or not visible to our user.
@@ -242,12 +242,12 @@ pub enum VmSeen {
     /// Other Nodes answer to the same VM: to cut its power for one would cut it on the pods of the others.
     Shared(Vec<NodeName>),
     /// This one.
-    Found(VmFacts),
+    Found(ObservedVm),
 }
 
-impl VmSeen {
+impl BoundVm {
     /// The VM, where it is exactly one.
-    pub fn found(&self) -> Option<&VmFacts> {
+    pub fn found(&self) -> Option<&ObservedVm> {
         match self {
             Self::Found(vm) => Some(vm),
             Self::NotLookedUp
@@ -261,13 +261,13 @@ impl VmSeen {
 
 /// What is known of a VM.
 #[derive(Clone, Debug, PartialEq)]
-pub struct VmFacts {
+pub struct ObservedVm {
     /// Its moref.
     pub moref: VmRef,
     /// Its BIOS UUID.
     pub uuid: Option<VmUuid>,
     /// Its power state.
-    pub power: PowerSeen,
+    pub power: ObservedPower,
     /// The host it stands on, running or registered.
     pub on: Option<HostRef>,
     /// That host's name, or its moref where the name is unknown.
@@ -279,7 +279,7 @@ pub struct VmFacts {
     /// A pending question that a person must answer first.
     pub question: Option<String>,
     /// An Enter Maintenance Mode of its host that failed and was not cancelled, where that is the latest of its maintenance.
-    pub interrupted: Option<Interrupted>,
+    pub interrupted: Option<FailedMaintenance>,
     /// A task that cuts its power is queued or running, whoever started it.
     pub is_being_cut: bool,
     /// Whether VMware Tools run in it, where vCenter tells.
@@ -288,7 +288,7 @@ pub struct VmFacts {
 
 /// A maintenance that failed: who asked for it is likely to try again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interrupted {
+pub struct FailedMaintenance {
     /// When this process saw it fail.
     pub at: Now,
     /// What vCenter said.
@@ -297,7 +297,7 @@ pub struct Interrupted {
 
 /// The power state of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PowerSeen {
+pub enum ObservedPower {
     /// Not told.
     Unknown,
     /// Running.
@@ -379,13 +379,13 @@ pub enum Admission {
         /// Those that hold the places, or stand before it in the queue.
         ahead: Vec<NodeName>,
         /// Which limit is full.
-        limit: Limit,
+        limit: SlotLimit,
     },
 }
 
 /// A limit on how many nodes may be in maintenance at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum SlotLimit {
     /// `MAX_CONCURRENT_DRAINS`.
     ConcurrentDrains(u32),
     /// `MAX_UNAVAILABLE`, as a number of nodes.
@@ -400,7 +400,7 @@ pub struct DrainReport {
     /// [`Observed::pods_revision`] when the round began.
     pub pods_revision: u64,
     /// The pods that stand in the way, in a stable order. Empty only when a complete list showed none.
-    pub left: Vec<PodLeft>,
+    pub left: Vec<PendingEviction>,
     /// How many pods the list showed, those that do not stand in the way included.
     pub listed: usize,
     /// How many of them do not stand in the way.
@@ -413,16 +413,16 @@ pub struct DrainReport {
 
 /// A pod that stands in the way of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodLeft {
+pub struct PendingEviction {
     /// `namespace/name`.
     pub name: String,
     /// Why it is still there.
-    pub why: PodLeftBecause,
+    pub why: PendingReason,
 }
 
 /// Why a pod is still there after a drain round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PodLeftBecause {
+pub enum PendingReason {
     /// Its eviction was accepted, or it was going already.
     Leaving,
     /// A PodDisruptionBudget allows no disruption.
@@ -448,7 +448,7 @@ pub enum PodLeftBecause {
 
 /// One try of an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct EffectAttempt {
     /// When it began.
     pub at: Now,
     /// The host it was about, for a relocate, and for a power-on that names one.
@@ -460,12 +460,12 @@ pub struct Attempt {
     /// How many tries of this kind there were in this episode, this one included.
     pub tries: u32,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
 }
 
 /// What became of an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// It was asked for, and there is no task to follow; what it does shows on the VM.
     Asked,
     /// A task of vCenter is at work on it.
@@ -473,21 +473,21 @@ pub enum Outcome {
     /// Its task ended well, or there was nothing to do.
     Done,
     /// It was refused, at the call or by the end of its task.
-    Refused(Refusal),
+    Refused(EffectRefusal),
 }
 
 /// A refusal, with what it asks of us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct EffectRefusal {
     /// What to do about it.
-    pub advice: Advice,
+    pub advice: RetryAdvice,
     /// What was answered, for people.
     pub said: String,
 }
 
 /// What a refusal asks of us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Advice {
+pub enum RetryAdvice {
     /// The same again, after a while: something else is at work, or nothing was sent at all.
     Retry,
     /// No usable answer: it may have been carried out.
@@ -504,7 +504,7 @@ pub enum Advice {
     Person,
 }
 
-impl Advice {
+impl RetryAdvice {
     /// Whether the host that refused is to be left for another one: it spoke against this VM itself, or nobody knows.
     pub fn speaks_against_host(self) -> bool {
         match self {
@@ -522,7 +522,7 @@ pub struct Drained(());
 impl Drained {
     /// The proof, where the recorded end of the drain still holds: the Node is cordoned, and `list`, which is of this moment,
     /// shows no pod to evict, or the drain had timed out and its pods are left behind knowingly.
-    pub(super) fn holds(end: &DrainEnd, node: &NodeSeen, list: &DrainReport) -> Option<Self> {
+    pub(super) fn holds(end: &DrainEnd, node: &ObservedNode, list: &DrainReport) -> Option<Self> {
         let is_empty = match end {
             DrainEnd::Complete => list.left.is_empty(),
             DrainEnd::TimedOut => true,
@@ -531,13 +531,13 @@ impl Drained {
     }
 }
 
-impl VmFacts {
+impl ObservedVm {
     /// A VM of which nothing is known but that it exists.
     pub fn unread(moref: VmRef) -> Self {
         Self {
             moref,
             uuid: None,
-            power: PowerSeen::Unknown,
+            power: ObservedPower::Unknown,
             on: None,
             on_name: "(no host)".to_owned(),
             host: HostState::Unknown,
@@ -552,16 +552,16 @@ impl VmFacts {
 
 impl Observed {
     /// A node with this VM at `now`, of a process that is alone and hears both worlds: nothing else is known, nothing was done.
-    pub fn of(node: Option<NodeSeen>, vm: VmSeen, now: Now) -> Self {
+    pub fn of(node: Option<ObservedNode>, vm: BoundVm, now: Now) -> Self {
         Self {
             process_began: now.wall,
-            record_seen: RecordSeen {
+            record_seen: RecordAge {
                 at: now,
                 phase_at: now.monotonic,
                 from_the_start: false,
             },
-            lead: Lead::ALONE,
-            hearing: Hearing::Both,
+            lead: LeadershipTerm::ALONE,
+            hearing: SourceState::Both,
             node,
             has_copy: false,
             is_record_on_node: false,
@@ -570,11 +570,11 @@ impl Observed {
             stray_of: None,
             admission: Admission::Granted,
             behind: None,
-            origin: Origin::default(),
+            origin: EpisodeOrigin::default(),
             drain: None,
             pods_revision: 0,
             attempts: BTreeMap::new(),
-            offer: Offer::default(),
+            offer: PlacementOffer::default(),
             target: HostState::Unknown,
             home: HostState::Unknown,
         }
@@ -593,7 +593,7 @@ impl Observed {
     }
 
     /// The latest try of `kind`, where it was made in the phase that stands there.
-    pub fn attempt(&self, kind: EffectKind) -> Option<&Attempt> {
+    pub fn attempt(&self, kind: EffectKind) -> Option<&EffectAttempt> {
         let attempt = self.attempts.get(&kind)?;
         (attempt.at.monotonic >= self.record_seen.phase_at).then_some(attempt)
     }

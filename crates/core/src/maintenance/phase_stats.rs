@@ -8,9 +8,11 @@ use jiff::Timestamp;
 use super::clock::Monotonic;
 use super::decide::{Decision, Transition};
 use super::effect::EffectKind;
-use super::episode::{Episode, History, Origin, Phase, PhaseStats, QueuePosition, Record, RefusedHost};
-use super::observed::{DrainReport, Limit, Observed, PodLeft, PodLeftBecause};
-use super::placement::Refused;
+use super::episode::{
+    Episode, EpisodeOrigin, Phase, PhaseHistory, PhaseStats, QueuePosition, Record, RefusedHost,
+};
+use super::observed::{DrainReport, Observed, PendingEviction, PendingReason, SlotLimit};
+use super::placement::RejectedHost;
 use super::waiting::WaitingOn;
 
 /// The most budgets that are named for one drain, which may meet one after the other for days.
@@ -114,7 +116,7 @@ impl StatsCollector {
     }
 
     /// What spoke against the other hosts when the place was decided on; what changes later is another decision.
-    fn keep_refusals(&mut self, refused: &[Refused]) {
+    fn keep_refusals(&mut self, refused: &[RejectedHost]) {
         if !self.stats.refused.is_empty() {
             return;
         }
@@ -125,9 +127,9 @@ impl StatsCollector {
         self.stats.refused.extend(hosts);
     }
 
-    fn keep_budgets(&mut self, left: &[PodLeft]) {
+    fn keep_budgets(&mut self, left: &[PendingEviction]) {
         for pod in left {
-            if let PodLeftBecause::Budget { names, .. } = &pod.why {
+            if let PendingReason::Budget { names, .. } = &pod.why {
                 let room = MAX_BUDGETS.saturating_sub(self.stats.budgets.len());
                 self.stats.budgets.extend(names.iter().take(room).cloned());
             }
@@ -142,7 +144,7 @@ pub fn close(
     record: &Record,
     transition: &mut Transition,
     stats: PhaseStats,
-    origin: &Origin,
+    origin: &EpisodeOrigin,
     writer: Timestamp,
     now: Timestamp,
 ) -> Record {
@@ -163,21 +165,21 @@ pub fn close(
         next.history = match closed.episode().filter(|was| goes_on(was, next)) {
             Some(was) => was.history.clone(),
             None => {
-                let origin = Origin {
+                let origin = EpisodeOrigin {
                     adopted: matches!(record, Record::Python(_)),
                     ..origin.clone()
                 };
-                History::begun(origin, writer)
+                PhaseHistory::begun(origin, writer)
             }
         };
     }
     closed
 }
 
-fn position(ahead: usize, limit: Limit) -> QueuePosition {
+fn position(ahead: usize, limit: SlotLimit) -> QueuePosition {
     let (setting, limit) = match limit {
-        Limit::ConcurrentDrains(limit) => ("MAX_CONCURRENT_DRAINS", limit),
-        Limit::Unavailable(limit) => ("MAX_UNAVAILABLE", limit),
+        SlotLimit::ConcurrentDrains(limit) => ("MAX_CONCURRENT_DRAINS", limit),
+        SlotLimit::Unavailable(limit) => ("MAX_UNAVAILABLE", limit),
     };
     // Those ahead are the ones let in, as many as the limit allows, and the ones before it in the queue.
     let let_in = usize::try_from(limit).unwrap_or(usize::MAX);

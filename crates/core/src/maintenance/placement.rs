@@ -9,7 +9,7 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, VmRef};
 
 /// What a VM needs of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct VmRequirements {
     /// The VM.
     pub vm: VmRef,
     /// The host it stands on.
@@ -23,14 +23,14 @@ pub struct Wanted {
     /// Its datastores. It is moved without its files, so the host must see them all.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its passthrough devices.
-    pub devices: WantedDevices,
+    pub devices: DeviceRequirements,
     /// The only host that will do, by name, where a person asks for it.
     pub only: Option<String>,
 }
 
 /// The passthrough devices a VM needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WantedDevices {
+pub enum DeviceRequirements {
     /// Its configuration is not readable.
     Unknown,
     /// One list of acceptable vendor and device ids for each device; none at all for a VM without passthrough.
@@ -58,16 +58,16 @@ pub struct HostView {
     /// The datastores it sees.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its devices that are active for passthrough; `None` while vCenter has not told them.
-    pub devices: Option<Vec<Device>>,
+    pub devices: Option<Vec<HostDevice>>,
     /// What a recent survey found there; `None` without one.
-    pub reading: Option<Reading>,
+    pub reading: Option<HostSurvey>,
     /// What other episodes have reserved there, one list of acceptable ids for each device.
     pub reserved: Vec<Vec<(u16, u16)>>,
 }
 
 /// A passthrough device of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct HostDevice {
     /// Its address on that host.
     pub address: String,
     /// Vendor and device id.
@@ -76,16 +76,16 @@ pub struct Device {
 
 /// What a survey found on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum HostSurvey {
     /// Who holds its devices.
-    Held(Vec<Hold>),
+    Held(Vec<DeviceHold>),
     /// That is not to be known, for this reason. A VM that cannot be read may hold any of them.
     Unreadable(String),
 }
 
-impl Reading {
+impl HostSurvey {
     /// Who is known to hold devices there.
-    pub fn holds(&self) -> &[Hold] {
+    pub fn holds(&self) -> &[DeviceHold] {
         match self {
             Self::Held(holds) => holds,
             Self::Unreadable(_) => &[],
@@ -95,16 +95,16 @@ impl Reading {
 
 /// A VM's hold on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct DeviceHold {
     /// The VM.
     pub vm: VmRef,
     /// What it holds.
-    pub device: Held,
+    pub device: HeldDevice,
 }
 
 /// Which device is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum HeldDevice {
     /// This one.
     Address(String),
     /// One of those with any of these ids.
@@ -113,16 +113,16 @@ pub enum Held {
 
 /// What placement has to say about a VM that is off, or will be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offer {
+pub struct PlacementOffer {
     /// The host that can take it, reserved for it.
     pub fits: Option<(HostRef, String)>,
     /// Hosts for which it depends on who holds their devices, which only a survey tells.
     pub survey: Vec<HostRef>,
     /// The other hosts of its cluster, each with the reason why not.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RejectedHost>,
 }
 
-impl Offer {
+impl PlacementOffer {
     /// Whether a host that might have a place has not been read, where none that has been read fits.
     pub fn has_unread(&self) -> bool {
         let read = self
@@ -130,23 +130,23 @@ impl Offer {
             .iter()
             .filter(|refused| refused.why.may_change())
             .count();
-        let is_untold = |refused: &Refused| refused.why == Why::DevicesUntold;
+        let is_untold = |refused: &RejectedHost| refused.why == RejectionReason::DevicesUntold;
         self.fits.is_none() && (self.survey.len() > read || self.refused.iter().any(is_untold))
     }
 }
 
 /// Why a host will not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RejectedHost {
     /// Its name.
     pub host: String,
     /// Why not.
-    pub why: Why,
+    pub why: RejectionReason,
 }
 
 /// Why a host will not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum RejectionReason {
     /// It does not take VMs: the state, in words.
     State(&'static str),
     /// It does not see all of the VM's datastores.
@@ -171,7 +171,7 @@ pub enum Why {
     RefusedByVcenter(String),
 }
 
-impl Why {
+impl RejectionReason {
     /// Whether the host has been read, and may be another one at the next reading.
     fn may_change(&self) -> bool {
         match self {
@@ -188,13 +188,13 @@ impl Why {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RejectedHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.host, self.why)
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for RejectionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::State(state) => write!(f, "is {state}"),
@@ -213,21 +213,21 @@ impl fmt::Display for Why {
 }
 
 /// What one host is to one VM.
-enum Verdict {
+enum HostVerdict {
     Fits,
     Survey,
-    No(Why),
+    No(RejectionReason),
 }
 
 /// Looks for a host for `wanted` among `hosts`. `kept` is the host already reserved for it, which is preferred as long
 /// as it fits, so that an offer does not jump about; `refused` are hosts that vCenter refused it a moment ago.
 pub fn look(
-    wanted: &Wanted,
+    wanted: &VmRequirements,
     hosts: &[HostView],
     kept: Option<&HostRef>,
     refused: &[(HostRef, String)],
-) -> Offer {
-    let mut offer = Offer::default();
+) -> PlacementOffer {
+    let mut offer = PlacementOffer::default();
     let mut fits: Vec<&HostView> = Vec::new();
     // Hosts of other clusters are not worth a word each: a vCenter may have thousands.
     let is_home = |host: &HostView| wanted.home.as_ref() == Some(&host.moref);
@@ -241,25 +241,25 @@ pub fn look(
     if let Some(only) = &wanted.only
         && !hosts.iter().filter(eligible).any(|host| asked_for(&host))
     {
-        offer.refused.push(Refused {
+        offer.refused.push(RejectedHost {
             host: only.clone(),
-            why: Why::NotThere,
+            why: RejectionReason::NotThere,
         });
     }
     for host in hosts.iter().filter(eligible).filter(asked_for) {
         match judge(wanted, host, refused) {
-            Verdict::Fits => {
+            HostVerdict::Fits => {
                 // It fits by the latest reading; a wait that begins later wants one of its own.
                 offer.survey.push(host.moref.clone());
                 fits.push(host);
             }
-            Verdict::Survey => offer.survey.push(host.moref.clone()),
-            Verdict::No(why) => {
+            HostVerdict::Survey => offer.survey.push(host.moref.clone()),
+            HostVerdict::No(why) => {
                 // What other VMs hold, and what vCenter refuses, may be otherwise at the next reading.
                 if why.may_change() {
                     offer.survey.push(host.moref.clone());
                 }
-                offer.refused.push(Refused {
+                offer.refused.push(RejectedHost {
                     host: host.name.clone(),
                     why,
                 });
@@ -280,63 +280,67 @@ pub fn look(
     offer
 }
 
-fn judge(wanted: &Wanted, host: &HostView, refused: &[(HostRef, String)]) -> Verdict {
+fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]) -> HostVerdict {
     let needs: &[Vec<(u16, u16)>] = match &wanted.devices {
-        WantedDevices::AnyOf(needs) => needs,
+        DeviceRequirements::AnyOf(needs) => needs,
         // The address is the one on its own host.
-        WantedDevices::Static if wanted.home.as_ref() == Some(&host.moref) => &[],
-        WantedDevices::Static => return Verdict::No(Why::StaticDevice),
-        WantedDevices::Foreign { backing } => return Verdict::No(Why::ForeignDevice(backing.clone())),
-        WantedDevices::Unknown => return Verdict::No(Why::UnknownDevice),
+        DeviceRequirements::Static if wanted.home.as_ref() == Some(&host.moref) => &[],
+        DeviceRequirements::Static => return HostVerdict::No(RejectionReason::StaticDevice),
+        DeviceRequirements::Foreign { backing } => {
+            return HostVerdict::No(RejectionReason::ForeignDevice(backing.clone()));
+        }
+        DeviceRequirements::Unknown => return HostVerdict::No(RejectionReason::UnknownDevice),
     };
     if !host.state.takes_vms() {
-        return Verdict::No(Why::State(host.state.words()));
+        return HostVerdict::No(RejectionReason::State(host.state.words()));
     }
     if wanted.datastores.is_empty() || !wanted.datastores.is_subset(&host.datastores) {
-        return Verdict::No(Why::Datastore);
+        return HostVerdict::No(RejectionReason::Datastore);
     }
     if let Some((_, said)) = refused.iter().find(|(moref, _)| *moref == host.moref) {
-        return Verdict::No(Why::RefusedByVcenter(said.clone()));
+        return HostVerdict::No(RejectionReason::RefusedByVcenter(said.clone()));
     }
     let Some(devices) = &host.devices else {
-        return Verdict::No(Why::DevicesUntold);
+        return HostVerdict::No(RejectionReason::DevicesUntold);
     };
-    let all: Vec<&Device> = devices.iter().collect();
+    let all: Vec<&HostDevice> = devices.iter().collect();
     if !enough(&all, needs) {
-        return Verdict::No(Why::NoMatchingDevice);
+        return HostVerdict::No(RejectionReason::NoMatchingDevice);
     }
     let held = match &host.reading {
-        None => return Verdict::Survey,
-        Some(Reading::Unreadable(why)) => return Verdict::No(Why::Unreadable(why.clone())),
-        Some(Reading::Held(held)) => held,
+        None => return HostVerdict::Survey,
+        Some(HostSurvey::Unreadable(why)) => {
+            return HostVerdict::No(RejectionReason::Unreadable(why.clone()));
+        }
+        Some(HostSurvey::Held(held)) => held,
     };
-    let others: Vec<&Held> = held
+    let others: Vec<&HeldDevice> = held
         .iter()
         .filter(|hold| hold.vm != wanted.vm)
         .map(|hold| &hold.device)
         .collect();
-    let free: Vec<&Device> = all
+    let free: Vec<&HostDevice> = all
         .into_iter()
         .filter(|device| !others.iter().any(|held| holds_address(held, device)))
         .collect();
     // Holds without an address and reservations each take one device, nobody knows which: they are needs as well.
     let mut together: Vec<Vec<(u16, u16)>> = needs.to_vec();
     together.extend(others.iter().filter_map(|held| match held {
-        Held::Address(_) => None,
-        Held::AnyOf(ids) => Some(ids.clone()),
+        HeldDevice::Address(_) => None,
+        HeldDevice::AnyOf(ids) => Some(ids.clone()),
     }));
     together.extend(host.reserved.iter().cloned());
     if enough(&free, &together) {
-        Verdict::Fits
+        HostVerdict::Fits
     } else {
-        Verdict::No(Why::DevicesTaken)
+        HostVerdict::No(RejectionReason::DevicesTaken)
     }
 }
 
-fn holds_address(held: &Held, device: &Device) -> bool {
+fn holds_address(held: &HeldDevice, device: &HostDevice) -> bool {
     match held {
-        Held::Address(address) => address.eq_ignore_ascii_case(&device.address),
-        Held::AnyOf(_) => false,
+        HeldDevice::Address(address) => address.eq_ignore_ascii_case(&device.address),
+        HeldDevice::AnyOf(_) => false,
     }
 }
 
@@ -348,7 +352,7 @@ fn spare(host: &HostView) -> usize {
 
 /// Whether each need can have a device of its own: a matching in the bipartite graph of needs and devices, found by
 /// augmenting paths, because the first device that fits one need may be the only one that fits another.
-fn enough(devices: &[&Device], needs: &[Vec<(u16, u16)>]) -> bool {
+fn enough(devices: &[&HostDevice], needs: &[Vec<(u16, u16)>]) -> bool {
     let mut taken_by: Vec<Option<usize>> = vec![None; devices.len()];
     (0..needs.len()).all(|need| {
         let mut tried = vec![false; devices.len()];
@@ -360,7 +364,7 @@ fn enough(devices: &[&Device], needs: &[Vec<(u16, u16)>]) -> bool {
 /// the host has devices, which is a handful.
 fn assign(
     need: usize,
-    devices: &[&Device],
+    devices: &[&HostDevice],
     needs: &[Vec<(u16, u16)>],
     taken_by: &mut [Option<usize>],
     tried: &mut [bool],

@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::episode::{Episode, History, Phase, PythonEpisode, PythonState, Record};
+use super::episode::{Episode, Phase, PhaseHistory, PythonEpisode, PythonState, Record};
 pub use last::{EndedEpisode, LastEpisode, read_last, write_last};
 
 /// The version of the JSON that this program writes, and the only one it reads.
@@ -41,7 +41,7 @@ pub struct Annotations {
 }
 
 #[derive(Serialize)]
-struct Written<'a, T> {
+struct WrittenAnnotations<'a, T> {
     version: u32,
     #[serde(flatten)]
     what: &'a T,
@@ -101,7 +101,7 @@ fn kept(episode: &Episode) -> Episode {
 /// would be worse than one that names its own fault and is then parked as unreadable.
 fn versioned<T: Serialize>(what: &T) -> String {
     let version = VERSION;
-    serde_json::to_string(&Written { version, what })
+    serde_json::to_string(&WrittenAnnotations { version, what })
         .unwrap_or_else(|error| format!("not serialisable: {error}"))
 }
 
@@ -132,7 +132,7 @@ fn read_json(json: &str) -> Result<Episode, String> {
     sound::check(&episode).map_err(not_sound)?;
     // Nothing is decided from a history, so nobody has to look at a wrong one.
     if !sound::is_history(&episode.history) {
-        episode.history = History::default();
+        episode.history = PhaseHistory::default();
     }
     Ok(episode)
 }

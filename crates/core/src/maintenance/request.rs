@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::{Deadline, Now, whole_second};
 use super::episode::Episode;
-use super::observed::{HostState, VmFacts};
+use super::observed::{HostState, ObservedVm};
 use super::policy::DrainTimeoutAction;
 use crate::ids::RequestUid;
 
@@ -16,11 +16,11 @@ use crate::ids::RequestUid;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Which object.
-    pub mark: RequestMark,
+    pub mark: RequestIdentity,
     /// When it was created, on the kube-apiserver's clock: its place in the queue.
     pub asked_at: Timestamp,
     /// What is asked for.
-    pub action: Action,
+    pub action: RequestAction,
     /// In the place of `DRAIN_TIMEOUT_SECONDS`, where it is longer.
     pub drain_timeout: Option<Duration>,
     /// In the place of `DRAIN_TIMEOUT_ACTION`, where it is to hold.
@@ -31,7 +31,7 @@ pub struct Request {
 
 /// A request as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RequestMark {
+pub struct RequestIdentity {
     /// The name of the object.
     pub name: String,
     /// Which of the objects of that name.
@@ -40,7 +40,7 @@ pub struct RequestMark {
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum RequestAction {
     /// Cordon and drain, and keep it so until the request is deleted.
     Drain,
     /// Drain, shut down, and keep the VM off until the request is deleted.
@@ -58,9 +58,9 @@ impl Request {
     /// Whether more has to be done for it in an episode whose VM is on its way back, or would have to be begun at all.
     pub fn is_unmet(&self, episode: &Episode) -> bool {
         match &self.action {
-            Action::Drain => false,
-            Action::PowerOff | Action::Reboot => !episode.powered_off,
-            Action::Relocate { to } => {
+            RequestAction::Drain => false,
+            RequestAction::PowerOff | RequestAction::Reboot => !episode.powered_off,
+            RequestAction::Relocate { to } => {
                 let moved = episode.moved_to.as_ref().is_some_and(|moved| match to {
                     Some(to) => *moved.name == **to,
                     None => true,
@@ -73,13 +73,16 @@ impl Request {
     /// Whether it asks for a VM that runs on the host of this name to be there.
     pub fn is_met_on(&self, host: &str) -> bool {
         match &self.action {
-            Action::Relocate { to: Some(to) } => to == host,
-            Action::Relocate { to: None } | Action::Drain | Action::PowerOff | Action::Reboot => false,
+            RequestAction::Relocate { to: Some(to) } => to == host,
+            RequestAction::Relocate { to: None }
+            | RequestAction::Drain
+            | RequestAction::PowerOff
+            | RequestAction::Reboot => false,
         }
     }
 }
 
-impl Action {
+impl RequestAction {
     /// Whether the VM has to be off for it.
     pub fn needs_power_off(&self) -> bool {
         match self {
@@ -89,7 +92,7 @@ impl Action {
     }
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for RequestAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Drain => f.write_str("drained"),
@@ -103,7 +106,7 @@ impl fmt::Display for Action {
 
 /// What calls a node out of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call<'a> {
+pub enum DesiredState<'a> {
     /// Its VM has to be off, or away: its host leaves, or a person asks for what needs it.
     Down,
     /// A person wants it drained, and nothing more.
@@ -122,7 +125,7 @@ pub enum Call<'a> {
     Unclear,
 }
 
-impl<'a> Call<'a> {
+impl<'a> DesiredState<'a> {
     /// What calls a node whose VM stands on a host in this state.
     pub fn of(host: &HostState, request: Option<&'a Request>) -> Self {
         match request {
@@ -135,7 +138,7 @@ impl<'a> Call<'a> {
     }
 
     /// The same for a node that is on its way out of service, `grace` after its host's maintenance failed at the most.
-    pub fn of_underway(vm: &'a VmFacts, request: Option<&'a Request>, grace: Duration, now: Now) -> Self {
+    pub fn of_underway(vm: &'a ObservedVm, request: Option<&'a Request>, grace: Duration, now: Now) -> Self {
         let call = Self::of(&vm.host, request);
         let Some(interrupted) = vm.interrupted.as_ref().filter(|_| call == Self::Nothing) else {
             return call;

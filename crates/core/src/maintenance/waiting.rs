@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::effect::EffectKind;
-use super::observed::{Limit, PodLeft};
-use super::placement::Refused;
-use super::request::RequestMark;
+use super::observed::{PendingEviction, SlotLimit};
+use super::placement::RejectedHost;
+use super::request::RequestIdentity;
 use crate::ids::NodeName;
 
 pub use sentences::{BUDGET, few, few_by};
@@ -44,13 +44,13 @@ pub enum WaitingOn {
     /// vCenter's answer to which VM the node is.
     VmLookup,
     /// A place under a limit.
-    Slot { ahead: Vec<NodeName>, limit: Limit },
+    Slot { ahead: Vec<NodeName>, limit: SlotLimit },
     /// Pods that stand in the way of the drain.
-    Pods(Vec<PodLeft>),
+    Pods(Vec<PendingEviction>),
     /// The first drain round, or one that repeats an outdated one.
     DrainRound,
     /// A person, because the drain timeout passed and `DRAIN_TIMEOUT_ACTION` is `hold`.
-    DrainHeld(Vec<PodLeft>),
+    DrainHeld(Vec<PendingEviction>),
     /// The guest to shut down.
     GuestShutdown {
         /// When its power will be cut.
@@ -76,11 +76,11 @@ pub enum WaitingOn {
         host: String,
         state: &'static str,
         /// Why each other host will not do.
-        refused: Vec<Refused>,
+        refused: Vec<RejectedHost>,
     },
     /// A person to delete the request that keeps it so.
     Request {
-        request: RequestMark,
+        request: RequestIdentity,
         /// What it asks for, in words that follow "asks for it to be".
         asks: String,
     },
@@ -89,14 +89,14 @@ pub enum WaitingOn {
     /// A person to take `haulout.dev/skip` off the Node.
     Skip,
     /// Its VM to be powered on, before a request can be gone about.
-    PoweredOn { request: RequestMark },
+    PoweredOn { request: RequestIdentity },
     /// A person to delete a request that asks for what is so already.
-    AlreadyThere { request: RequestMark, host: String },
+    AlreadyThere { request: RequestIdentity, host: String },
     /// A host that can take the VM, which a request asks to be relocated.
     Place {
-        request: RequestMark,
+        request: RequestIdentity,
         /// Why each host of its cluster will not do.
-        refused: Vec<Refused>,
+        refused: Vec<RejectedHost>,
     },
     /// A reading of which devices of other hosts are free.
     Survey,

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{NodeStatus, NodeStatuses, PhaseKind, WaitKind};
 use crate::ids::{EpisodeId, NodeName};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{Ended, Episode, Record};
+use crate::maintenance::episode::{Episode, EpisodeResult, Record};
 use crate::maintenance::waiting::WaitingOn;
 
 /// How many phases, and how many waits, of one episode are kept: enough for one that goes back and forth for a day.
@@ -29,7 +29,7 @@ pub struct NodeEntry {
     /// Its latest episode.
     pub latest: Option<EpisodeHistory>,
     wait: Option<Wait>,
-    ended: Option<Ending>,
+    ended: Option<EpisodeEnd>,
     gone: Option<(EpisodeId, Timestamp)>,
 }
 
@@ -48,27 +48,27 @@ pub struct EpisodeHistory {
     /// Its record, as it was last.
     pub episode: Arc<Episode>,
     /// Its phases.
-    pub phases: Vec<Span<PhaseKind>>,
+    pub phases: Vec<StatusSpan<PhaseKind>>,
     /// What it has waited for.
-    pub waits: Vec<Span<WaitKind>>,
+    pub waits: Vec<StatusSpan<WaitKind>>,
     /// The most pods that were on the node, and the most that stood in the way.
     pub most: Option<(usize, usize)>,
 }
 
 /// How an episode ended.
 #[derive(Clone, Debug)]
-pub struct Ending {
+pub struct EpisodeEnd {
     /// Its record, as it was last.
     pub episode: Arc<Episode>,
     /// How.
-    pub how: Ended,
+    pub how: EpisodeResult,
     /// When.
     pub at: Timestamp,
 }
 
 /// A span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span<Kind> {
+pub struct StatusSpan<Kind> {
     /// Of what.
     pub kind: Kind,
     /// When it began.
@@ -127,12 +127,12 @@ impl NodeEntry {
     }
 
     /// How this episode ended, where this process has seen it.
-    pub fn ending(&self, id: &EpisodeId) -> Option<&Ending> {
+    pub fn ending(&self, id: &EpisodeId) -> Option<&EpisodeEnd> {
         self.ended.as_ref().filter(|ended| ended.episode.id == *id)
     }
 
     /// The latest ending that this process has seen.
-    pub fn latest_ending(&self) -> Option<&Ending> {
+    pub fn latest_ending(&self) -> Option<&EpisodeEnd> {
         self.ended.as_ref()
     }
 
@@ -174,7 +174,7 @@ impl NodeEntry {
             if let (Some(how), Some(episode)) = (transition.ended, before.shared()) {
                 close(&mut latest.phases, at);
                 let episode = Arc::clone(episode);
-                self.ended = Some(Ending { episode, how, at });
+                self.ended = Some(EpisodeEnd { episode, how, at });
             }
         }
     }
@@ -229,13 +229,13 @@ impl NodeEntry {
     }
 }
 
-fn push<Kind>(spans: &mut Vec<Span<Kind>>, kind: Kind, from: Timestamp) {
+fn push<Kind>(spans: &mut Vec<StatusSpan<Kind>>, kind: Kind, from: Timestamp) {
     if spans.len() < SPANS {
-        spans.push(Span { kind, from, to: None });
+        spans.push(StatusSpan { kind, from, to: None });
     }
 }
 
-fn close<Kind>(spans: &mut [Span<Kind>], at: Timestamp) {
+fn close<Kind>(spans: &mut [StatusSpan<Kind>], at: Timestamp) {
     if let Some(last) = spans.last_mut() {
         last.to.get_or_insert(at);
     }

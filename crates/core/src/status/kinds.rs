@@ -1,7 +1,7 @@
 //! What there is to name: phases, triggers, waits, states of hosts and pods, outcomes.
 
-use crate::maintenance::episode::{Ended, Phase, Record};
-use crate::maintenance::observed::{HostState, PodLeftBecause};
+use crate::maintenance::episode::{EpisodeResult, Phase, Record};
+use crate::maintenance::observed::{HostState, PendingReason};
 use crate::maintenance::waiting::WaitingOn;
 
 pub use crate::maintenance::episode::TriggerKind;
@@ -94,7 +94,7 @@ named_enum! {
 
 named_enum! {
     /// How an episode ended.
-    pub enum Outcome {
+    pub enum EpisodeOutcome {
         Succeeded = "Succeeded",
         Failed = "Failed",
         Cancelled = "Cancelled",
@@ -177,7 +177,7 @@ impl HostState {
     }
 }
 
-impl PodLeftBecause {
+impl PendingReason {
     /// The state of the pod.
     pub const fn state(&self) -> PodState {
         match self {
@@ -232,12 +232,12 @@ impl WaitingOn {
     }
 }
 
-impl From<Option<Ended>> for Outcome {
-    fn from(ended: Option<Ended>) -> Self {
+impl From<Option<EpisodeResult>> for EpisodeOutcome {
+    fn from(ended: Option<EpisodeResult>) -> Self {
         match ended {
-            Some(Ended::Succeeded) => Self::Succeeded,
-            Some(Ended::Failed) => Self::Failed,
-            Some(Ended::Cancelled) => Self::Cancelled,
+            Some(EpisodeResult::Succeeded) => Self::Succeeded,
+            Some(EpisodeResult::Failed) => Self::Failed,
+            Some(EpisodeResult::Cancelled) => Self::Cancelled,
             None => Self::NotSeen,
         }
     }

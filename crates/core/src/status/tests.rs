@@ -8,9 +8,9 @@ use super::*;
 use crate::ids::{HostRef, RequestUid, VmRef};
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{Ended, Episode, HostMark, Phase, Trigger};
-use crate::maintenance::observed::{HostState, VmFacts};
-use crate::maintenance::request::{Action, RequestMark};
+use crate::maintenance::episode::{Episode, EpisodeResult, HostIdentity, Phase, Trigger};
+use crate::maintenance::observed::{HostState, ObservedVm};
+use crate::maintenance::request::{RequestAction, RequestIdentity};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::named::UnknownName;
 
@@ -40,22 +40,22 @@ fn names_are_unique_and_read_back() {
     are_names(WaitKind::ALL);
     are_names(HostKind::ALL);
     are_names(PodState::ALL);
-    are_names(Outcome::ALL);
+    are_names(EpisodeOutcome::ALL);
     are_names(EffectKind::ALL);
 }
 
 fn seen(host: HostState) -> Observed {
-    let vm = VmFacts {
+    let vm = ObservedVm {
         on: Some(HostRef::new("host-1")),
         on_name: "esx1".to_owned(),
         host,
-        ..VmFacts::unread(VmRef::new("vm-1"))
+        ..ObservedVm::unread(VmRef::new("vm-1"))
     };
-    Observed::of(None, VmSeen::Found(vm), Now::at(Timestamp::UNIX_EPOCH, 0))
+    Observed::of(None, BoundVm::Found(vm), Now::at(Timestamp::UNIX_EPOCH, 0))
 }
 
 fn status(record: Record, seen: Observed) -> NodeStatus {
-    NodeStatus::of(&Sight { record, seen })
+    NodeStatus::of(&NodeSnapshot { record, seen })
 }
 
 #[test]
@@ -64,12 +64,12 @@ fn a_node_is_at_rest_only_while_nothing_is_asked_of_it() {
     assert!(is_at_rest(seen(HostState::InService)));
     assert!(is_at_rest(seen(HostState::Unreachable)));
     let request = Request {
-        mark: RequestMark {
+        mark: RequestIdentity {
             name: "drain-1".to_owned(),
             uid: RequestUid::new("uid-1"),
         },
         asked_at: Timestamp::UNIX_EPOCH,
-        action: Action::Drain,
+        action: RequestAction::Drain,
         drain_timeout: None,
         drain_timeout_action: None,
         guest_shutdown_timeout: None,
@@ -79,11 +79,11 @@ fn a_node_is_at_rest_only_while_nothing_is_asked_of_it() {
         ..seen(HostState::InService)
     }));
     assert!(!is_at_rest(Observed {
-        hearing: Hearing::NoVcenter { why: String::new() },
+        hearing: SourceState::NoVcenter { why: String::new() },
         ..seen(HostState::InService)
     }));
     assert!(!is_at_rest(Observed {
-        vm: VmSeen::NoUuid,
+        vm: BoundVm::NoUuid,
         ..seen(HostState::InService)
     }));
 }
@@ -97,7 +97,7 @@ fn episode(phase: Phase, since: i64) -> Episode {
         request: None,
         stray_of: None,
     };
-    let host = HostMark {
+    let host = HostIdentity {
         moref: None,
         name: "esx1".into(),
     };
@@ -129,19 +129,19 @@ fn node() -> NodeName {
 }
 
 fn show(board: &mut StatusBoard, record: Record, now: i64) -> bool {
-    let sight = Sight {
+    let sight = NodeSnapshot {
         record,
         seen: seen(HostState::InService),
     };
     let sights = BTreeMap::from([(node(), sight)]);
-    board.show(&NodeStatuses::of(&Pictures::all(sights)), at(now))
+    board.show(&NodeStatuses::of(&SnapshotBatch::all(sights)), at(now))
 }
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
 }
 
-fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<Ended>, now: i64) {
+fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<EpisodeResult>, now: i64) {
     let transition = Transition {
         record: after,
         unschedulable: None,
@@ -182,7 +182,13 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
     recorded(&mut board, &draining, waiting.clone(), None, 5);
     // The watch is behind what the actor told.
     show(&mut board, draining, 6);
-    recorded(&mut board, &waiting, Record::InService, Some(Ended::Succeeded), 9);
+    recorded(
+        &mut board,
+        &waiting,
+        Record::InService,
+        Some(EpisodeResult::Succeeded),
+        9,
+    );
     show(&mut board, Record::InService, 10);
     let entry = &board.nodes[&node()];
     let latest = entry.latest.as_ref().unwrap();
@@ -197,7 +203,7 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
     let id = &latest.episode.id;
     assert_eq!(
         entry.ending(id).map(|ending| (ending.how, ending.at)),
-        Some((Ended::Succeeded, at(9)))
+        Some((EpisodeResult::Succeeded, at(9)))
     );
     assert_eq!(entry.gone(), Some((id, at(10))));
 }

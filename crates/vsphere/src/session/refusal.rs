@@ -19,9 +19,9 @@ pub(super) fn is_refusal(fault: &Fault) -> bool {
 
 /// The refusal that counts.
 #[derive(Default)]
-pub(super) struct Refusals(Mutex<Option<Refused>>);
+pub(super) struct Refusals(Mutex<Option<RefusedCredentials>>);
 
-struct Refused {
+struct RefusedCredentials {
     digest: [u8; 32],
     until: Instant,
     /// What vCenter said, where it said it to this process.
@@ -66,14 +66,14 @@ impl Refusals {
     }
 
     fn set(&self, credentials: &Credentials, hold: Duration, fault: Option<Fault>) {
-        *self.lock() = Some(Refused {
+        *self.lock() = Some(RefusedCredentials {
             digest: digest(credentials),
             until: Instant::now() + hold,
             fault,
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Refused>> {
+    fn lock(&self) -> MutexGuard<'_, Option<RefusedCredentials>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

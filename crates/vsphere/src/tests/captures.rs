@@ -3,14 +3,14 @@
 use crate::fault::FaultKind;
 use crate::moref::Moref;
 use crate::property::{
-    Change, Object, Page, UpdateSet, Value, is_of_dead_session, read_page, read_update_set,
+    Change, ObjectProperties, Page, UpdateSet, Value, is_of_dead_session, read_page, read_update_set,
 };
 use crate::session::choose_version;
-use crate::soap::{self, Answer, read_answer, returned_moref};
+use crate::soap::{self, SoapAnswer, read_answer, returned_moref};
 use crate::survey;
 use crate::task::{self, TaskInfo};
-use crate::update::{ClaimedDevice, DrsBehavior, Passthrough, Power, TaskState, Update};
-use crate::updates::shadow::Shadow;
+use crate::update::{ClaimedDevice, DrsBehavior, Passthrough, PowerState, TaskState, VsphereUpdate};
+use crate::updates::shadow::PropertyCache;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
 
 macro_rules! capture {
@@ -21,22 +21,22 @@ macro_rules! capture {
 
 fn page(bytes: &[u8]) -> Page {
     match read_answer("RetrievePropertiesEx", bytes, read_page).unwrap() {
-        Answer::Returned(page) => page,
-        Answer::Fault { fault, .. } => panic!("{fault}"),
+        SoapAnswer::Returned(page) => page,
+        SoapAnswer::Fault { fault, .. } => panic!("{fault}"),
     }
 }
 
 fn set(bytes: &[u8]) -> Option<UpdateSet> {
     match read_answer("WaitForUpdatesEx", bytes, read_update_set).unwrap() {
-        Answer::Returned(set) => set,
-        Answer::Fault { fault, .. } => panic!("{fault}"),
+        SoapAnswer::Returned(set) => set,
+        SoapAnswer::Fault { fault, .. } => panic!("{fault}"),
     }
 }
 
-fn fault(method: &str, bytes: &[u8]) -> (crate::fault::Fault, Option<Power>) {
+fn fault(method: &str, bytes: &[u8]) -> (crate::fault::Fault, Option<PowerState>) {
     match read_answer(method, bytes, soap::nothing).unwrap() {
-        Answer::Fault { fault, existing } => (fault, existing),
-        Answer::Returned(()) => panic!("no fault"),
+        SoapAnswer::Fault { fault, existing } => (fault, existing),
+        SoapAnswer::Returned(()) => panic!("no fault"),
     }
 }
 
@@ -44,9 +44,9 @@ fn task(bytes: &[u8]) -> TaskInfo {
     task::read(&page(bytes).objects[0], None).unwrap()
 }
 
-fn vm(bytes: &[u8]) -> (Object, Update) {
+fn vm(bytes: &[u8]) -> (ObjectProperties, VsphereUpdate) {
     let object = page(bytes).objects.remove(0);
-    let mut shadow = Shadow::default();
+    let mut shadow = PropertyCache::default();
     shadow.set_ours([object.moref.vm().unwrap()].into());
     shadow.apply(vec![Change::Upsert(object.clone())]);
     (object, shadow.tell().remove(0))
@@ -121,14 +121,16 @@ fn a_truncated_set_says_so_and_a_page_has_a_token() {
 
 #[test]
 fn a_host_is_entering_from_the_click_to_the_cancel() {
-    let mut shadow = Shadow::default();
+    let mut shadow = PropertyCache::default();
     shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
     let first = shadow.tell();
-    let hosts = first.iter().filter(|update| matches!(update, Update::Host(_)));
+    let hosts = first
+        .iter()
+        .filter(|update| matches!(update, VsphereUpdate::Host(_)));
     assert_eq!(hosts.count(), 3);
     shadow.apply(set(capture!("entering")).unwrap().changes);
     let entering = shadow.tell();
-    let [Update::Host(host)] = entering.as_slice() else {
+    let [VsphereUpdate::Host(host)] = entering.as_slice() else {
         panic!("{entering:?}");
     };
     assert_eq!(
@@ -143,7 +145,7 @@ fn a_host_is_entering_from_the_click_to_the_cancel() {
     assert_eq!((devices[0].vendor, devices[0].device), (0x10de, 0x20b5));
     shadow.apply(set(capture!("entering-cancelled")).unwrap().changes);
     let cancelled = shadow.tell();
-    let [Update::Host(host)] = cancelled.as_slice() else {
+    let [VsphereUpdate::Host(host)] = cancelled.as_slice() else {
         panic!("{cancelled:?}");
     };
     assert_eq!(host.entering, None);
@@ -151,7 +153,7 @@ fn a_host_is_entering_from_the_click_to_the_cancel() {
 
 #[test]
 fn task_that_has_ended_does_not_run_again() {
-    let mut shadow = Shadow::default();
+    let mut shadow = PropertyCache::default();
     for bytes in [
         capture!("hosts-first-set"),
         capture!("entering"),
@@ -166,7 +168,7 @@ fn task_that_has_ended_does_not_run_again() {
     assert!(
         !told
             .iter()
-            .any(|update| matches!(update, Update::Host(host) if host.entering.is_some())),
+            .any(|update| matches!(update, VsphereUpdate::Host(host) if host.entering.is_some())),
         "{told:?}"
     );
 }
@@ -183,7 +185,7 @@ fn ended_well() -> Vec<Change> {
 }
 
 /// What a re-read or a set tells of one object: paths and values, an empty value where it is unset.
-fn tells(moref: &Moref, properties: &[(&str, &str)]) -> Object {
+fn tells(moref: &Moref, properties: &[(&str, &str)]) -> ObjectProperties {
     let property = |(path, value): &(&str, &str)| match *value {
         "" => format!("<changeSet><name>{path}</name><op>assign</op></changeSet>"),
         value => format!("<changeSet><name>{path}</name><op>assign</op><val>{value}</val></changeSet>"),
@@ -202,7 +204,7 @@ fn tells(moref: &Moref, properties: &[(&str, &str)]) -> Object {
 }
 
 /// What is told of the host of the click.
-fn host_tells(in_maintenance: bool) -> Object {
+fn host_tells(in_maintenance: bool) -> ObjectProperties {
     let properties = [
         ("runtime.inMaintenanceMode", &*in_maintenance.to_string()),
         ("recentTask", ""),
@@ -213,7 +215,7 @@ fn host_tells(in_maintenance: bool) -> Object {
 #[test]
 fn a_host_whose_task_ended_well_is_entering_until_it_tells_that_it_is_in_maintenance() {
     let entered = || {
-        let mut shadow = Shadow::default();
+        let mut shadow = PropertyCache::default();
         shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
         shadow.apply(set(capture!("entering")).unwrap().changes);
         shadow.tell();
@@ -222,9 +224,9 @@ fn a_host_whose_task_ended_well_is_entering_until_it_tells_that_it_is_in_mainten
         assert_eq!(shadow.tell(), [], "for whoever listens, nothing has changed yet");
         shadow
     };
-    let told = |shadow: &mut Shadow| {
+    let told = |shadow: &mut PropertyCache| {
         let told = shadow.tell();
-        let [Update::Host(host)] = told.as_slice() else {
+        let [VsphereUpdate::Host(host)] = told.as_slice() else {
             panic!("{told:?}")
         };
         (host.in_maintenance, host.entering.is_some())
@@ -251,7 +253,7 @@ fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
     });
     let host = host.unwrap_or_else(|| HostRef::new("host-17"));
     let without_tasks = tells(&Moref::from(&host), &[("recentTask", "")]);
-    let mut shadow = Shadow::default();
+    let mut shadow = PropertyCache::default();
     shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
     shadow.tell();
     shadow.begin_reread();
@@ -267,7 +269,7 @@ fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
     shadow.merge_reread(&[without_tasks]);
     let over = shadow.tell();
     assert!(
-        matches!(over.as_slice(), [Update::Host(host)] if host.entering.is_none()),
+        matches!(over.as_slice(), [VsphereUpdate::Host(host)] if host.entering.is_none()),
         "{over:?}"
     );
 }
@@ -277,7 +279,7 @@ fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
 fn recent_tasks_left_out_of_a_reread_are_none_unless_they_are_denied() {
     let denied = r#"<missingSet><path>recentTask</path><fault><fault xsi:type="NoPermission"/><localizedMessage/></fault></missingSet>"#;
     for (missing, is_over) in [("", true), (denied, false)] {
-        let mut shadow = Shadow::default();
+        let mut shadow = PropertyCache::default();
         shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
         shadow.apply(set(capture!("entering")).unwrap().changes);
         shadow.tell();
@@ -293,13 +295,13 @@ fn recent_tasks_left_out_of_a_reread_are_none_unless_they_are_denied() {
         );
         shadow.merge_reread(&read.objects);
         let told = shadow.tell();
-        let ended = matches!(told.as_slice(), [Update::Host(host)] if host.entering.is_none());
+        let ended = matches!(told.as_slice(), [VsphereUpdate::Host(host)] if host.entering.is_none());
         assert_eq!(ended, is_over, "{told:?}");
     }
 }
 
 /// What is told of a VM of ours.
-fn vm_tells(power: &str) -> Object {
+fn vm_tells(power: &str) -> ObjectProperties {
     tells(
         &Moref::from(&VmRef::new("vm-7")),
         &[("runtime.powerState", power)],
@@ -308,22 +310,24 @@ fn vm_tells(power: &str) -> Object {
 
 #[test]
 fn what_the_long_poll_tells_late_does_not_undo_what_a_reread_has_found_since() {
-    let powers = |shadow: &mut Shadow| -> Vec<Option<Power>> {
+    let powers = |shadow: &mut PropertyCache| -> Vec<Option<PowerState>> {
         let told = shadow.tell().into_iter();
         let told = told.filter_map(|update| {
-            let Update::Vm(vm) = update else { return None };
+            let VsphereUpdate::Vm(vm) = update else {
+                return None;
+            };
             Some(vm.power)
         });
         told.collect()
     };
-    let mut shadow = Shadow::default();
+    let mut shadow = PropertyCache::default();
     shadow.set_ours([VmRef::new("vm-7")].into());
     shadow.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
     shadow.caught_up();
-    assert_eq!(powers(&mut shadow), [Some(Power::Off)]);
+    assert_eq!(powers(&mut shadow), [Some(PowerState::Off)]);
     shadow.begin_reread();
     shadow.merge_reread(&[vm_tells("poweredOn")]);
-    assert_eq!(powers(&mut shadow), [Some(Power::On)]);
+    assert_eq!(powers(&mut shadow), [Some(PowerState::On)]);
 
     // The answer to the question that stood all the while was made before the VM was powered on.
     shadow.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
@@ -332,18 +336,18 @@ fn what_the_long_poll_tells_late_does_not_undo_what_a_reread_has_found_since() {
 
     // The next one was not.
     shadow.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
-    assert_eq!(powers(&mut shadow), [Some(Power::Off)]);
+    assert_eq!(powers(&mut shadow), [Some(PowerState::Off)]);
 }
 
 #[test]
 fn vms_are_read_with_their_devices() {
     let (_, dynamic) = vm(capture!("vm-dynamic"));
-    let Update::Vm(dynamic) = dynamic else {
+    let VsphereUpdate::Vm(dynamic) = dynamic else {
         panic!("{dynamic:?}")
     };
     assert_eq!(
         (dynamic.name.as_deref(), dynamic.power),
-        (Some("gpu-1"), Some(Power::On))
+        (Some("gpu-1"), Some(PowerState::On))
     );
     let allowed = Passthrough::Dynamic {
         allowed: vec![(0x10de, 0x20b5)],
@@ -351,7 +355,7 @@ fn vms_are_read_with_their_devices() {
     assert_eq!(dynamic.passthrough, Some(vec![allowed]));
     assert!(!dynamic.evacuation_power_off);
     let (_, fixed) = vm(capture!("vm-static"));
-    let Update::Vm(fixed) = fixed else {
+    let VsphereUpdate::Vm(fixed) = fixed else {
         panic!("{fixed:?}")
     };
     assert!(fixed.evacuation_power_off);
@@ -389,7 +393,7 @@ fn a_survey_claims_what_is_held_and_names_who_cannot_be_read() {
 #[test]
 fn tasks_are_returned_and_end() {
     let off = read_answer("PowerOffVM_Task", capture!("power-off"), returned_moref);
-    let Answer::Returned(off) = off.unwrap() else {
+    let SoapAnswer::Returned(off) = off.unwrap() else {
         panic!("a fault");
     };
     assert!(off.task().is_some());
@@ -414,7 +418,7 @@ fn what_is_made_or_started_is_returned_by_reference() {
         ("PowerOnMultiVM_Task", capture!("power-on-drs"), "Task"),
         ("RelocateVM_Task", capture!("relocate"), "Task"),
     ] {
-        let Answer::Returned(moref) = read_answer(method, bytes, returned_moref).unwrap() else {
+        let SoapAnswer::Returned(moref) = read_answer(method, bytes, returned_moref).unwrap() else {
             panic!("{method}: a fault");
         };
         assert_eq!(
@@ -438,7 +442,7 @@ fn an_off_vm_refuses_in_the_task_or_at_once() {
     let (at_once, existing) = fault("ShutdownGuest", capture!("shutdown-guest-off"));
     assert_eq!(
         (at_once.kind, existing),
-        (FaultKind::InvalidPowerState, Some(Power::Off))
+        (FaultKind::InvalidPowerState, Some(PowerState::Off))
     );
 }
 
@@ -470,7 +474,7 @@ fn a_lookup_gives_all_who_answer_or_none() {
         (capture!("find-all-by-uuid"), 1),
         (capture!("find-all-by-uuid-none"), 0),
     ] {
-        let Answer::Returned(found) = read_answer("FindAllByUuid", bytes, soap::returned_morefs).unwrap()
+        let SoapAnswer::Returned(found) = read_answer("FindAllByUuid", bytes, soap::returned_morefs).unwrap()
         else {
             panic!("a fault");
         };

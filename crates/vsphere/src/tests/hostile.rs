@@ -1,8 +1,8 @@
 //! Replies that are broken, foreign or made to hurt: each is one clear error, soon.
 
 use crate::error::chain;
-use crate::property::{Change, Object, UpdateSet, Value, read_page, read_update_set};
-use crate::soap::{Answer, read_answer};
+use crate::property::{Change, ObjectProperties, UpdateSet, Value, read_page, read_update_set};
+use crate::soap::{SoapAnswer, read_answer};
 use crate::task;
 
 const HEAD: &str = r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><s:Body>"#;
@@ -15,8 +15,8 @@ fn reply(content: &str) -> String {
 fn error_of(bytes: &[u8]) -> Option<String> {
     match read_answer("WaitForUpdatesEx", bytes, read_update_set) {
         Err(error) => Some(chain(&error)),
-        Ok(Answer::Fault { fault, .. }) => Some(fault.to_string()),
-        Ok(Answer::Returned(_)) => None,
+        Ok(SoapAnswer::Fault { fault, .. }) => Some(fault.to_string()),
+        Ok(SoapAnswer::Returned(_)) => None,
     }
 }
 
@@ -164,7 +164,8 @@ fn what_is_only_unknown_is_no_error() {
         assert_eq!(error_of(text.as_bytes()), None, "{inner}");
     }
     let empty = reply(r#"<RetrievePropertiesExResponse xmlns="urn:vim25"/>"#);
-    let Answer::Returned(page) = read_answer("RetrievePropertiesEx", empty.as_bytes(), read_page).unwrap()
+    let SoapAnswer::Returned(page) =
+        read_answer("RetrievePropertiesEx", empty.as_bytes(), read_page).unwrap()
     else {
         panic!("a fault");
     };
@@ -193,12 +194,12 @@ fn update_set(objects: &str) -> UpdateSet {
         r#"<WaitForUpdatesExResponse xmlns="urn:vim25"><returnval><version>1</version><filterSet>{objects}</filterSet></returnval></WaitForUpdatesExResponse>"#
     ));
     match read_answer("WaitForUpdatesEx", text.as_bytes(), read_update_set).unwrap() {
-        Answer::Returned(set) => set.unwrap(),
-        Answer::Fault { fault, .. } => panic!("{fault}"),
+        SoapAnswer::Returned(set) => set.unwrap(),
+        SoapAnswer::Fault { fault, .. } => panic!("{fault}"),
     }
 }
 
-fn upserted(set: &UpdateSet) -> Vec<&Object> {
+fn upserted(set: &UpdateSet) -> Vec<&ObjectProperties> {
     let mut objects = Vec::new();
     for change in &set.changes {
         match change {

@@ -1,19 +1,19 @@
 //! What a survey makes of hosts and VMs that cannot be read whole.
 
-use crate::property::{Object, read_page};
-use crate::soap::{Answer, read_answer};
+use crate::property::{ObjectProperties, read_page};
+use crate::soap::{SoapAnswer, read_answer};
 use crate::survey;
 use crate::update::{ClaimedDevice, Claims, Surveyed};
 use haulout_core::ids::{HostRef, VmRef};
 
-fn objects(content: &str) -> Vec<Object> {
+fn objects(content: &str) -> Vec<ObjectProperties> {
     let reply = format!(
         r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><s:Body>
            <RetrievePropertiesExResponse xmlns="urn:vim25"><returnval>{content}</returnval></RetrievePropertiesExResponse></s:Body></s:Envelope>"#
     );
     match read_answer("RetrievePropertiesEx", reply.as_bytes(), read_page).unwrap() {
-        Answer::Returned(page) => page.objects,
-        Answer::Fault { fault, .. } => panic!("{fault}"),
+        SoapAnswer::Returned(page) => page.objects,
+        SoapAnswer::Fault { fault, .. } => panic!("{fault}"),
     }
 }
 

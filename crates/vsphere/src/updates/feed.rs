@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use crate::call::Call;
+use crate::call::SoapCall;
 use crate::client::{Error, Vcenter};
 use crate::moref::Moref;
-use crate::property::{self, EVACUATION, Spec, Step, UpdateSet};
-use crate::reading::{MAX_OBJECTS, Read};
+use crate::property::{self, EVACUATION, PropertySpec, TraversalStep, UpdateSet};
+use crate::reading::{BoundedRead, MAX_OBJECTS};
 use crate::session::Session;
 use crate::soap::{self, ReplyError};
 use crate::task;
-use crate::xml::write::Out;
+use crate::xml::write::XmlWriter;
 use haulout_core::ids::TaskRef;
 
 /// Tearing down is a courtesy to vCenter, which would otherwise keep the objects until the session idles out.
@@ -62,7 +62,7 @@ const HOST_AGAIN: &[&str] = &[
 const VM_AGAIN: &[&str] = &["runtime.powerState", "runtime.host", "recentTask"];
 
 /// The stream's objects in one session.
-pub(super) struct Feed {
+pub(super) struct Subscription {
     vcenter: Vcenter,
     pub(super) session: Arc<Session>,
     collector: Moref,
@@ -71,19 +71,19 @@ pub(super) struct Feed {
     /// filter it is made when there is something to follow: a poll that waits hears of a filter that is made
     /// meanwhile (vSphere Web Services SDK Programming Guide, "Property Filters").
     list: OnceCell<Moref>,
-    remains: Remains,
+    remains: SessionObjects,
 }
 
 /// What was made in a session and has to be destroyed in it, oldest first, each with the method that destroys it. Clones
 /// are of the same things.
 #[derive(Clone)]
-pub(super) struct Remains {
+pub(super) struct SessionObjects {
     vcenter: Vcenter,
     session: Arc<Session>,
     made: Arc<Mutex<Vec<(&'static str, Moref)>>>,
 }
 
-impl Remains {
+impl SessionObjects {
     pub(super) fn new(vcenter: &Vcenter, session: &Arc<Session>) -> Self {
         Self {
             vcenter: vcenter.clone(),
@@ -108,10 +108,10 @@ impl Remains {
                     return;
                 }
                 if *method == "DestroyPropertyCollector" {
-                    let cancel = Call::to("CancelWaitForUpdates", moref);
+                    let cancel = SoapCall::to("CancelWaitForUpdates", moref);
                     self.attempt(&cancel).await;
                 }
-                self.attempt(&Call::to(method, moref)).await;
+                self.attempt(&SoapCall::to(method, moref)).await;
             }
         };
         if tokio::time::timeout(TEAR_DOWN, work).await.is_err() {
@@ -130,11 +130,11 @@ impl Remains {
             at.map(|at| made.remove(at).0)
         };
         if let Some(method) = method {
-            self.attempt(&Call::to(method, moref)).await;
+            self.attempt(&SoapCall::to(method, moref)).await;
         }
     }
 
-    async fn attempt(&self, call: &Call) {
+    async fn attempt(&self, call: &SoapCall) {
         let call_within = self
             .vcenter
             .call_within(&self.session, call, TEAR_DOWN, soap::nothing);
@@ -143,7 +143,7 @@ impl Remains {
         }
     }
 
-    pub(super) async fn make(&self, call: Call, destroy: &'static str) -> Result<Moref, Error> {
+    pub(super) async fn make(&self, call: SoapCall, destroy: &'static str) -> Result<Moref, Error> {
         let moref = self
             .vcenter
             .call_in(&self.session, &call, soap::returned_moref)
@@ -154,7 +154,7 @@ impl Remains {
     }
 }
 
-impl Feed {
+impl Subscription {
     /// How vCenter calls the user of the session.
     pub(super) fn user(&self) -> Option<&str> {
         self.session.user.as_deref()
@@ -162,15 +162,15 @@ impl Feed {
 
     /// Makes the view of hosts, the collector, and the filter over the one in the other. What was made is in `remains`, also
     /// where it fails midway.
-    pub(super) async fn build(remains: &Remains) -> Result<Self, Error> {
+    pub(super) async fn build(remains: &SessionObjects) -> Result<Self, Error> {
         let (vcenter, session) = (remains.vcenter.clone(), remains.session.clone());
         let content = &session.content;
-        let hosts = Call::to("CreateContainerView", &content.view_manager)
-            .with(Out::moref("container", &content.root_folder))
-            .with(Out::text("type", "HostSystem"))
-            .with(Out::text("recursive", "true"));
+        let hosts = SoapCall::to("CreateContainerView", &content.view_manager)
+            .with(XmlWriter::moref("container", &content.root_folder))
+            .with(XmlWriter::text("type", "HostSystem"))
+            .with(XmlWriter::text("recursive", "true"));
         let hosts = remains.make(hosts, "DestroyView").await?;
-        let collector = Call::to("CreatePropertyCollector", &content.property_collector);
+        let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
         let collector = remains.make(collector, "DestroyPropertyCollector").await?;
         let feed = Self {
             vcenter,
@@ -192,14 +192,14 @@ impl Feed {
     /// Asks one of the collectors for what comes after a version of it.
     pub(super) async fn poll(&self, collector: &Moref, version: &str) -> Result<Option<UpdateSet>, Error> {
         let settings = &self.vcenter.settings;
-        let options = Out::new("options")
-            .with(Out::text(
+        let options = XmlWriter::new("options")
+            .with(XmlWriter::text(
                 "maxWaitSeconds",
                 settings.long_poll.as_secs().max(1).to_string(),
             ))
-            .with(Out::text("maxObjectUpdates", SET.to_string()));
-        let call = Call::to("WaitForUpdatesEx", collector)
-            .with(Out::text("version", version))
+            .with(XmlWriter::text("maxObjectUpdates", SET.to_string()));
+        let call = SoapCall::to("WaitForUpdatesEx", collector)
+            .with(XmlWriter::text("version", version))
             .with(options)
             .long_poll();
         // The server may answer late by as much as its calculation takes, as it may with every other call.
@@ -234,7 +234,7 @@ impl Feed {
 
     /// Refuses to follow a set of so many parts, or more objects than a vCenter holds: what is told is kept.
     pub(super) fn unless_endless(&self, sets: usize, objects: usize) -> Result<(), Error> {
-        let call = Call::to("WaitForUpdatesEx", &self.collector);
+        let call = SoapCall::to("WaitForUpdatesEx", &self.collector);
         endless(sets, objects).map_err(|source| call.unreadable(source))
     }
 
@@ -245,12 +245,12 @@ impl Feed {
         remove: impl Iterator<Item = &Moref> + Send,
     ) -> Result<BTreeSet<Moref>, Error> {
         let list = self.list.get_or_try_init(|| self.make_list()).await?;
-        let mut call = Call::to("ModifyListView", list);
+        let mut call = SoapCall::to("ModifyListView", list);
         for moref in add {
-            call = call.with(Out::moref("add", moref));
+            call = call.with(XmlWriter::moref("add", moref));
         }
         for moref in remove {
-            call = call.with(Out::moref("remove", moref));
+            call = call.with(XmlWriter::moref("remove", moref));
         }
         let unresolved = self.vcenter.call_in(&self.session, &call, soap::returned_morefs);
         Ok(unresolved.await?.into_iter().collect())
@@ -258,29 +258,32 @@ impl Feed {
 
     /// Reads hosts, our VMs and their tasks once more, all pages. Where hosts are known and none is read, the view through which
     /// they were read is gone, and with it the session: a missing object is left out of what is read, without a fault.
-    pub(super) async fn read_again(&self, knows_hosts: bool) -> Result<Read, Error> {
-        let host = Step::new("HostSystem", "recentTask", Vec::new());
-        let vm = Step::new("VirtualMachine", "recentTask", Vec::new());
-        let mut spec = Spec::default()
+    pub(super) async fn read_again(&self, knows_hosts: bool) -> Result<BoundedRead, Error> {
+        let host = TraversalStep::new("HostSystem", "recentTask", Vec::new());
+        let vm = TraversalStep::new("VirtualMachine", "recentTask", Vec::new());
+        let mut spec = PropertySpec::default()
             .read("HostSystem", HOST_AGAIN)
             .read("VirtualMachine", VM_AGAIN)
             .read("Task", task::PATHS)
-            .through(&self.hosts, vec![Step::new("ContainerView", "view", vec![host])]);
+            .through(
+                &self.hosts,
+                vec![TraversalStep::new("ContainerView", "view", vec![host])],
+            );
         if let Some(list) = self.list.get() {
-            spec = spec.through(list, vec![Step::new("ListView", "view", vec![vm])]);
+            spec = spec.through(list, vec![TraversalStep::new("ListView", "view", vec![vm])]);
         }
         let read = self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await?;
         if knows_hosts && !read.objects.iter().any(|object| object.moref.host().is_some()) {
             self.vcenter.sessions.give_up(self.session.generation);
-            let call = Call::to("RetrievePropertiesEx", &self.hosts);
+            let call = SoapCall::to("RetrievePropertiesEx", &self.hosts);
             return Err(call.dead_session("none of the hosts stands in our view any more"));
         }
         Ok(read)
     }
 
     /// Reads tasks of ours by themselves, with their results.
-    pub(super) async fn look_at(&self, tasks: &BTreeSet<TaskRef>) -> Result<Read, Error> {
-        let mut spec = Spec::default().read("Task", &[task::PATHS, &[task::RESULT]].concat());
+    pub(super) async fn look_at(&self, tasks: &BTreeSet<TaskRef>) -> Result<BoundedRead, Error> {
+        let mut spec = PropertySpec::default().read("Task", &[task::PATHS, &[task::RESULT]].concat());
         for task in tasks {
             spec = spec.of(&task.into(), Vec::new());
         }
@@ -288,7 +291,7 @@ impl Feed {
     }
 
     /// What was made in the session, to which more may be added.
-    pub(super) fn remains(&self) -> &Remains {
+    pub(super) fn remains(&self) -> &SessionObjects {
         &self.remains
     }
 
@@ -303,33 +306,36 @@ impl Feed {
     }
 
     /// All hosts and their tasks.
-    fn host_spec(&self) -> Spec {
-        let of_host = vec![Step::new("HostSystem", "recentTask", Vec::new())];
-        Spec::default()
+    fn host_spec(&self) -> PropertySpec {
+        let of_host = vec![TraversalStep::new("HostSystem", "recentTask", Vec::new())];
+        PropertySpec::default()
             .read("HostSystem", HOST)
             .read("Task", task::PATHS)
-            .through(&self.hosts, vec![Step::new("ContainerView", "view", of_host)])
+            .through(
+                &self.hosts,
+                vec![TraversalStep::new("ContainerView", "view", of_host)],
+            )
     }
 
     /// What is in the list, of VMs these properties, their tasks too, and their clusters: whether DRS places a VM is told with
     /// the host that it stands on.
-    fn list_spec(list: &Moref, vm: &[&str]) -> Spec {
-        let to_cluster = vec![Step::new("HostSystem", "parent", Vec::new())];
+    fn list_spec(list: &Moref, vm: &[&str]) -> PropertySpec {
+        let to_cluster = vec![TraversalStep::new("HostSystem", "parent", Vec::new())];
         let of_member = vec![
-            Step::new("VirtualMachine", "recentTask", Vec::new()),
-            Step::over("VirtualMachine", "runtime.host", to_cluster),
+            TraversalStep::new("VirtualMachine", "recentTask", Vec::new()),
+            TraversalStep::over("VirtualMachine", "runtime.host", to_cluster),
         ];
-        Spec::default()
+        PropertySpec::default()
             .read("VirtualMachine", vm)
             .read("Task", task::PATHS)
             .read("HostSystem", DEVICES)
             // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
             .read("ComputeResource", &["name", "configurationEx"])
-            .through(list, vec![Step::new("ListView", "view", of_member)])
+            .through(list, vec![TraversalStep::new("ListView", "view", of_member)])
     }
 
     async fn make_list(&self) -> Result<Moref, Error> {
-        let list = Call::to("CreateListView", &self.session.content.view_manager);
+        let list = SoapCall::to("CreateListView", &self.session.content.view_manager);
         let list = self.remains.make(list, "DestroyView").await?;
         let marked: Vec<&str> = VM.iter().copied().chain([EVACUATION]).collect();
         let all = self
@@ -342,10 +348,10 @@ impl Feed {
         Ok(list)
     }
 
-    pub(super) async fn filter(&self, collector: &Moref, spec: Spec) -> Result<(), Error> {
-        let call = Call::to("CreateFilter", collector)
+    pub(super) async fn filter(&self, collector: &Moref, spec: PropertySpec) -> Result<(), Error> {
+        let call = SoapCall::to("CreateFilter", collector)
             .with(spec.render("spec"))
-            .with(Out::text("partialUpdates", "false"));
+            .with(XmlWriter::text("partialUpdates", "false"));
         self.vcenter.call_in(&self.session, &call, soap::nothing).await
     }
 

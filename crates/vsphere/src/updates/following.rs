@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::feed::Feed;
-use super::history::{self, History};
+use super::feed::Subscription;
+use super::history::{self, TaskHistory};
 use super::lookup;
-use super::pace::Pace;
-use super::shadow::Shadow;
+use super::pace::LookupPace;
+use super::shadow::PropertyCache;
 use crate::error::Error;
 use crate::moref::Moref;
 use crate::property::UpdateSet;
-use crate::reading::Read;
-use crate::update::{Pressing, Roster, Update, Vm, VmKey};
+use crate::reading::BoundedRead;
+use crate::update::{LookupUrgency, Vm, VmKey, VsphereUpdate, WatchSet};
 use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
 /// Keys that a re-read asks for although nothing new is known of them, in turn: 120 questions a minute at the most, in two
@@ -23,9 +23,9 @@ use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 const ASKED_AGAIN: usize = 30;
 
 /// A call under way.
-pub(super) type Work<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+pub(super) type StreamWork<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-type Found = BTreeMap<VmKey, BTreeSet<VmRef>>;
+type LookupAnswer = BTreeMap<VmKey, BTreeSet<VmRef>>;
 
 /// How much is looked at beside the long poll.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,13 +39,13 @@ pub(super) enum Scope {
 }
 
 /// What is done on another connection while the long polls wait on theirs.
-pub(super) struct Job {
-    feed: Arc<Feed>,
-    roster: Roster,
+pub(super) struct Refresh {
+    feed: Arc<Subscription>,
+    roster: WatchSet,
     scope: Scope,
     /// What is asked for.
     keys: BTreeSet<VmKey>,
-    found: Found,
+    found: LookupAnswer,
     listed: BTreeSet<Moref>,
     /// Hosts whose devices are to be followed too.
     candidates: BTreeSet<HostRef>,
@@ -59,21 +59,21 @@ pub(super) struct Job {
     knows_hosts: bool,
 }
 
-/// What came of a [`Job`].
-pub(super) struct Done {
+/// What came of a [`Refresh`].
+pub(super) struct RefreshDone {
     asked: BTreeSet<VmKey>,
-    pressing: BTreeMap<VmKey, Pressing>,
-    found: Found,
+    pressing: BTreeMap<VmKey, LookupUrgency>,
+    found: LookupAnswer,
     listed: BTreeSet<Moref>,
     /// What was read of tasks by themselves.
-    looked: Read,
+    looked: BoundedRead,
     /// Tasks that vCenter does not know.
     gone: BTreeSet<TaskRef>,
-    pub(super) read_again: Option<Read>,
+    pub(super) read_again: Option<BoundedRead>,
 }
 
-impl Job {
-    pub(super) async fn perform(self) -> Result<Done, Error> {
+impl Refresh {
+    pub(super) async fn perform(self) -> Result<RefreshDone, Error> {
         let mut found = self.found;
         found.retain(|key, _| self.roster.vms.contains(key));
         found.extend(lookup::find(&self.feed, &self.keys).await?);
@@ -94,7 +94,7 @@ impl Job {
             self.feed.change(add.iter(), std::iter::empty()).await?;
         }
         let looked = match self.tasks.is_empty() {
-            true => Read::default(),
+            true => BoundedRead::default(),
             false => self.feed.look_at(&self.tasks).await?,
         };
         let not_found = self
@@ -107,7 +107,7 @@ impl Job {
             Scope::All => Some(self.feed.read_again(self.knows_hosts).await?),
             Scope::New | Scope::Lookups => None,
         };
-        Ok(Done {
+        Ok(RefreshDone {
             asked: self.keys,
             pressing: self.roster.pressing,
             found,
@@ -120,13 +120,13 @@ impl Job {
 }
 
 /// A feed that is followed, and what it has told.
-pub(super) struct Following {
-    feed: Arc<Feed>,
-    history: Arc<History>,
+pub(super) struct Tracker {
+    feed: Arc<Subscription>,
+    history: Arc<TaskHistory>,
     version: String,
     history_version: String,
-    shadow: Shadow,
-    found: Found,
+    shadow: PropertyCache,
+    found: LookupAnswer,
     listed: BTreeSet<Moref>,
     /// The hosts whose devices are followed. They only become more: a host that left this filter alone would look as if it
     /// were gone.
@@ -140,7 +140,7 @@ pub(super) struct Following {
     /// A complete set of the objects has come in.
     pub(super) is_heard: bool,
     /// What was told of `found`.
-    told: Found,
+    told: LookupAnswer,
     /// The two differ. It is compared when somebody has looked, not with each set: that a host changes must not cost a
     /// walk over all our VMs.
     found_is_news: bool,
@@ -149,12 +149,12 @@ pub(super) struct Following {
     /// Keys whose answer a VM's end or change put into doubt: another VM may answer to them, or none.
     doubtful: BTreeSet<VmKey>,
     /// What was pressing when somebody looked last.
-    pressing: BTreeMap<VmKey, Pressing>,
+    pressing: BTreeMap<VmKey, LookupUrgency>,
     /// Where the last re-read left off asking.
     asked_last: Option<VmKey>,
     /// The same of keys that were never asked for.
     last_new: Option<VmKey>,
-    pace: Pace,
+    pace: LookupPace,
     /// There are keys that were never asked for, and more than may be asked for at once.
     defers: bool,
     /// The parts of a set that is not complete, and the objects in them.
@@ -164,48 +164,48 @@ pub(super) struct Following {
     pub(super) hosts_push: bool,
 }
 
-impl Following {
-    pub(super) fn new(feed: Arc<Feed>) -> Self {
+impl Tracker {
+    pub(super) fn new(feed: Arc<Subscription>) -> Self {
         Self {
             version: String::new(),
             history_version: String::new(),
-            shadow: Shadow::of(feed.user()),
-            found: Found::new(),
+            shadow: PropertyCache::of(feed.user()),
+            found: LookupAnswer::new(),
             listed: BTreeSet::new(),
             candidates: BTreeSet::new(),
             candidates_due: false,
             followed: BTreeSet::new(),
             computes: BTreeSet::new(),
             is_heard: false,
-            told: Found::new(),
+            told: LookupAnswer::new(),
             found_is_news: false,
             owed: false,
             doubtful: BTreeSet::new(),
             pressing: BTreeMap::new(),
             asked_last: None,
             last_new: None,
-            pace: Pace::new(Instant::now()),
+            pace: LookupPace::new(Instant::now()),
             defers: false,
             parts: (0, 0),
             hosts_push: false,
-            history: Arc::new(History::of(&feed)),
+            history: Arc::new(TaskHistory::of(&feed)),
             feed,
         }
     }
 
-    pub(super) fn poll(&self) -> Work<Option<UpdateSet>> {
+    pub(super) fn poll(&self) -> StreamWork<Option<UpdateSet>> {
         let (feed, version) = (self.feed.clone(), self.version.clone());
         Box::pin(async move { feed.wait(&version).await })
     }
 
-    pub(super) fn history_poll(&self) -> Work<Option<UpdateSet>> {
+    pub(super) fn history_poll(&self) -> StreamWork<Option<UpdateSet>> {
         let (history, version) = (self.history.clone(), self.history_version.clone());
         Box::pin(async move { history.wait(&version).await })
     }
 
     /// Goes on without a page of the history that cannot be read, and makes another history later: asked again at once, this one
     /// would give the same page.
-    pub(super) fn history_again(&mut self, error: Error) -> Result<Work<Option<UpdateSet>>, Error> {
+    pub(super) fn history_again(&mut self, error: Error) -> Result<StreamWork<Option<UpdateSet>>, Error> {
         if !history::costs_the_history_alone(&error) {
             return Err(error);
         }
@@ -213,7 +213,7 @@ impl Following {
             error = %error.chain(),
             "the task history cannot be read; the stream goes on without it, and takes it up again later"
         );
-        let old = std::mem::replace(&mut self.history, Arc::new(History::of(&self.feed)));
+        let old = std::mem::replace(&mut self.history, Arc::new(TaskHistory::of(&self.feed)));
         self.history_version = String::new();
         let again = self.history_poll();
         Ok(Box::pin(async move {
@@ -222,7 +222,7 @@ impl Following {
         }))
     }
 
-    pub(super) fn job(&mut self, roster: Roster, scope: Scope) -> Job {
+    pub(super) fn job(&mut self, roster: WatchSet, scope: Scope) -> Refresh {
         self.shadow.set_awaited(roster.tasks.clone());
         if scope == Scope::All {
             self.shadow.begin_reread();
@@ -245,7 +245,7 @@ impl Following {
         self.candidates.extend(wanted);
         self.pressing.clone_from(&roster.pressing);
         self.followed = self.shadow.followed().cloned().collect();
-        Job {
+        Refresh {
             feed: self.feed.clone(),
             roster,
             scope,
@@ -262,7 +262,7 @@ impl Following {
 
     /// Those in doubt, those that have become more pressing, and as many as may be of those that were never asked for, in turn: a node
     /// that tells a new key all the time must not keep the keys of others from being asked for.
-    fn unknown(&mut self, roster: &Roster) -> BTreeSet<VmKey> {
+    fn unknown(&mut self, roster: &WatchSet) -> BTreeSet<VmKey> {
         let (known, new): (Vec<&VmKey>, Vec<&VmKey>) =
             roster.vms.iter().partition(|key| self.found.contains_key(*key));
         let allowed = self.pace.take(new.len(), Instant::now());
@@ -292,7 +292,7 @@ impl Following {
 
     /// The next keys, in turn, whose answer may have changed without a word: those to which not exactly one VM answers, and the
     /// pressing ones. That a VM of a node in service is cloned matters to nobody before it is pressing.
-    fn open(&mut self, roster: &Roster) -> BTreeSet<VmKey> {
+    fn open(&mut self, roster: &WatchSet) -> BTreeSet<VmKey> {
         let is_one = |key: &VmKey| self.found.get(key).is_some_and(|vms| vms.len() == 1);
         let open: BTreeSet<&VmKey> = roster
             .vms
@@ -315,7 +315,11 @@ impl Following {
     ///
     /// # Errors
     /// Where a set has no end, or vCenter tells of more objects than it can hold.
-    pub(super) fn set(&mut self, set: Option<UpdateSet>, stood: &mut bool) -> Result<Vec<Update>, Error> {
+    pub(super) fn set(
+        &mut self,
+        set: Option<UpdateSet>,
+        stood: &mut bool,
+    ) -> Result<Vec<VsphereUpdate>, Error> {
         let Some(set) = set else {
             self.shadow.caught_up();
             return Ok(Vec::new());
@@ -349,14 +353,14 @@ impl Following {
     }
 
     /// What is to be told of a set that is complete.
-    pub(super) fn complete(&mut self, stood: &mut bool) -> Vec<Update> {
+    pub(super) fn complete(&mut self, stood: &mut bool) -> Vec<VsphereUpdate> {
         let mut updates = self.news();
         if !std::mem::replace(stood, true) {
-            updates.insert(0, Update::Reset);
+            updates.insert(0, VsphereUpdate::Reset);
         } else if updates.is_empty() && !self.owed {
             return updates;
         }
-        updates.push(Update::Settled);
+        updates.push(VsphereUpdate::Settled);
         self.owed = false;
         updates
     }
@@ -368,46 +372,46 @@ impl Following {
     }
 
     /// A VM of ours that has come or moved, or a host that came into a cluster where one stands, may mean more candidates.
-    fn note_candidates(&mut self, updates: &[Update]) {
+    fn note_candidates(&mut self, updates: &[VsphereUpdate]) {
         self.candidates_due |= updates.iter().any(|update| match update {
-            Update::Vm(vm) => vm
+            VsphereUpdate::Vm(vm) => vm
                 .host
                 .as_ref()
                 .is_some_and(|host| !self.candidates.contains(host)),
-            Update::Host(host) => {
+            VsphereUpdate::Host(host) => {
                 let is_near = |compute| self.computes.contains(compute);
                 !self.candidates.contains(&host.moref) && host.compute.as_ref().is_some_and(is_near)
             }
-            Update::Reset
-            | Update::HostGone(_)
-            | Update::Compute(_)
-            | Update::ComputeGone(_)
-            | Update::VmGone(_)
-            | Update::Task(_)
-            | Update::TaskGone(_)
-            | Update::Found { .. }
-            | Update::Settled
-            | Update::Lost { .. } => false,
+            VsphereUpdate::Reset
+            | VsphereUpdate::HostGone(_)
+            | VsphereUpdate::Compute(_)
+            | VsphereUpdate::ComputeGone(_)
+            | VsphereUpdate::VmGone(_)
+            | VsphereUpdate::Task(_)
+            | VsphereUpdate::TaskGone(_)
+            | VsphereUpdate::Found { .. }
+            | VsphereUpdate::Settled
+            | VsphereUpdate::Lost { .. } => false,
         });
     }
 
     /// A VM that is gone, or whose UUID and name are none of our keys, puts the answers that name it into doubt.
-    fn doubt(&mut self, updates: &[Update]) {
+    fn doubt(&mut self, updates: &[VsphereUpdate]) {
         for update in updates {
             let vm = match update {
-                Update::VmGone(vm) => vm,
-                Update::Vm(vm) if !self.has_key_of(vm) => &vm.moref,
-                Update::Vm(_)
-                | Update::Reset
-                | Update::Host(_)
-                | Update::HostGone(_)
-                | Update::Compute(_)
-                | Update::ComputeGone(_)
-                | Update::Task(_)
-                | Update::TaskGone(_)
-                | Update::Found { .. }
-                | Update::Settled
-                | Update::Lost { .. } => continue,
+                VsphereUpdate::VmGone(vm) => vm,
+                VsphereUpdate::Vm(vm) if !self.has_key_of(vm) => &vm.moref,
+                VsphereUpdate::Vm(_)
+                | VsphereUpdate::Reset
+                | VsphereUpdate::Host(_)
+                | VsphereUpdate::HostGone(_)
+                | VsphereUpdate::Compute(_)
+                | VsphereUpdate::ComputeGone(_)
+                | VsphereUpdate::Task(_)
+                | VsphereUpdate::TaskGone(_)
+                | VsphereUpdate::Found { .. }
+                | VsphereUpdate::Settled
+                | VsphereUpdate::Lost { .. } => continue,
             };
             let named = self.found.iter().filter(|(_, vms)| vms.contains(vm));
             self.doubtful.extend(named.map(|(key, _)| key.clone()));
@@ -423,7 +427,7 @@ impl Following {
     }
 
     /// Whether the shadow hears of a maintenance task, of which nobody had told, in what it takes.
-    fn tells_a_click(&mut self, take: impl FnOnce(&mut Shadow)) -> bool {
+    fn tells_a_click(&mut self, take: impl FnOnce(&mut PropertyCache)) -> bool {
         let before = self.shadow.clicks();
         take(&mut self.shadow);
         self.shadow.clicks() != before
@@ -438,9 +442,9 @@ impl Following {
         }
     }
 
-    /// Takes what came of a [`Job`]. An answer that was asked for as `pressing` as it is at this moment is told whatever it says;
+    /// Takes what came of a [`Refresh`]. An answer that was asked for as `pressing` as it is at this moment is told whatever it says;
     /// one that has become more pressing since is asked for again.
-    pub(super) fn done(&mut self, done: Done, pressing: &BTreeMap<VmKey, Pressing>) {
+    pub(super) fn done(&mut self, done: RefreshDone, pressing: &BTreeMap<VmKey, LookupUrgency>) {
         self.shadow
             .set_ours(done.found.values().flatten().cloned().collect());
         for (key, pressing) in pressing {
@@ -460,9 +464,9 @@ impl Following {
         }
     }
 
-    /// What is to be told after a [`Job`] or a page of the history. It is settled where all VMs of ours are known; else the
+    /// What is to be told after a [`Refresh`] or a page of the history. It is settled where all VMs of ours are known; else the
     /// poll completes it.
-    pub(super) fn beside_poll(&mut self, stood: bool) -> Vec<Update> {
+    pub(super) fn beside_poll(&mut self, stood: bool) -> Vec<VsphereUpdate> {
         if !stood {
             return Vec::new();
         }
@@ -470,12 +474,12 @@ impl Following {
         self.owed |= !updates.is_empty();
         if self.owed && self.shadow.is_whole() {
             self.owed = false;
-            updates.push(Update::Settled);
+            updates.push(VsphereUpdate::Settled);
         }
         updates
     }
 
-    fn news(&mut self) -> Vec<Update> {
+    fn news(&mut self) -> Vec<VsphereUpdate> {
         let mut updates = self.shadow.tell();
         self.doubt(&updates);
         self.note_candidates(&updates);
@@ -484,7 +488,7 @@ impl Following {
         }
         for (key, vms) in &self.found {
             if self.told.get(key) != Some(vms) {
-                updates.push(Update::Found {
+                updates.push(VsphereUpdate::Found {
                     key: key.clone(),
                     vms: vms.clone(),
                 });

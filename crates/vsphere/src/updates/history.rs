@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::feed::Feed;
-use crate::call::Call;
+use super::feed::Subscription;
+use crate::call::SoapCall;
 use crate::error::{Error, TransportError};
 use crate::moref::Moref;
-use crate::property::{Spec, UpdateSet};
+use crate::property::{PropertySpec, UpdateSet};
 use crate::soap;
-use crate::xml::write::Out;
+use crate::xml::write::XmlWriter;
 
 /// Tasks on the history's page: some 100 KiB. It is sent whole whenever any task of the vCenter begins or ends. A task is pushed
 /// off it unseen only where a hundred more begin between two looks, a second apart; it is then found in `recentTask`, of
@@ -28,19 +28,19 @@ const LEAVES_RESULTS_OUT: &[u32] = &[8, 0, 3, 0];
 
 /// A task history in the session of a feed, where vCenter lets us have one. It has a collector with a poll of its own, because
 /// one collector answers only when all its filters are calculated, and a history is slow to calculate.
-pub(super) struct History {
-    feed: Arc<Feed>,
+pub(super) struct TaskHistory {
+    feed: Arc<Subscription>,
     /// Made by the first poll; `None` where vCenter has none for us.
-    made: OnceCell<Option<Made>>,
+    made: OnceCell<Option<HistoryCollector>>,
 }
 
-struct Made {
+struct HistoryCollector {
     history: Moref,
     collector: Moref,
 }
 
-impl History {
-    pub(super) fn of(feed: &Arc<Feed>) -> Self {
+impl TaskHistory {
+    pub(super) fn of(feed: &Arc<Subscription>) -> Self {
         Self {
             feed: feed.clone(),
             made: OnceCell::new(),
@@ -66,44 +66,44 @@ impl History {
         tokio::time::sleep(AGAIN).await;
     }
 
-    async fn watch(&self) -> Result<Option<Made>, Error> {
+    async fn watch(&self) -> Result<Option<HistoryCollector>, Error> {
         let made = self.make().await;
         Ok(self.feed.optional("the task history", made)?.flatten())
     }
 
-    async fn make(&self) -> Result<Option<Made>, Error> {
+    async fn make(&self) -> Result<Option<HistoryCollector>, Error> {
         let feed = &self.feed;
         let content = &feed.session.content;
         let Some(tasks) = &content.task_manager else {
             return Ok(None);
         };
         let history = self.make_collector(tasks).await?;
-        let size =
-            Call::to("SetCollectorPageSize", &history).with(Out::text("maxCount", HISTORY_PAGE.to_string()));
+        let size = SoapCall::to("SetCollectorPageSize", &history)
+            .with(XmlWriter::text("maxCount", HISTORY_PAGE.to_string()));
         feed.vcenter()
             .call_in(&feed.session, &size, soap::nothing)
             .await?;
-        let spec = Spec::default()
+        let spec = PropertySpec::default()
             .read("TaskHistoryCollector", &["latestPage"])
             .of(&history, Vec::new());
-        let collector = Call::to("CreatePropertyCollector", &content.property_collector);
+        let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
         let collector = feed.remains().make(collector, "DestroyPropertyCollector").await?;
         feed.filter(&collector, spec).await?;
-        Ok(Some(Made { history, collector }))
+        Ok(Some(HistoryCollector { history, collector }))
     }
 
     /// Of all tasks of the inventory, without their results where vCenter can leave them out: they are of any size.
     async fn make_collector(&self, tasks: &Moref) -> Result<Moref, Error> {
         let (feed, destroy) = (&self.feed, "DestroyCollector");
-        let entity = Out::new("entity")
-            .with(Out::moref("entity", &feed.session.content.root_folder))
-            .with(Out::text("recursion", "all"));
-        let filter = Out::new("filter").with(entity);
+        let entity = XmlWriter::new("entity")
+            .with(XmlWriter::moref("entity", &feed.session.content.root_folder))
+            .with(XmlWriter::text("recursion", "all"));
+        let filter = XmlWriter::new("filter").with(entity);
         if feed.session.speaks(LEAVES_RESULTS_OUT) {
-            let no_results = Out::new("filterTaskResults").with(Out::text("removeAll", "true"));
-            let call = Call::to("CreateCollectorWithInfoFilterForTasks", tasks)
+            let no_results = XmlWriter::new("filterTaskResults").with(XmlWriter::text("removeAll", "true"));
+            let call = SoapCall::to("CreateCollectorWithInfoFilterForTasks", tasks)
                 .with(filter.clone())
-                .with(Out::new("infoFilter").with(no_results));
+                .with(XmlWriter::new("infoFilter").with(no_results));
             match feed.remains().make(call, destroy).await {
                 Err(Error::Refused { source, .. }) if feed.is_alive() => {
                     tracing::debug!(fault = %source, "no task history without results; one with them is taken");
@@ -111,7 +111,7 @@ impl History {
                 made => return made,
             }
         }
-        let call = Call::to("CreateCollectorForTasks", tasks).with(filter);
+        let call = SoapCall::to("CreateCollectorForTasks", tasks).with(filter);
         feed.remains().make(call, destroy).await
     }
 }

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::feed::Feed;
-use crate::call::Call;
+use super::feed::Subscription;
+use crate::call::SoapCall;
 use crate::error::Error;
 use crate::moref::Moref;
-use crate::property::{Spec, Step};
+use crate::property::{PropertySpec, TraversalStep};
 use crate::soap;
 use crate::text::unescaped;
 use crate::update::VmKey;
-use crate::xml::write::Out;
+use crate::xml::write::XmlWriter;
 use haulout_core::ids::{VmRef, VmUuid};
 
 /// Searches at once: enough to hide the round trip, few enough to leave vCenter's connections to others.
@@ -20,7 +20,7 @@ const AT_ONCE: usize = 4;
 
 /// Which VMs answer to each of `keys`, as of this moment.
 pub(super) async fn find(
-    feed: &Feed,
+    feed: &Subscription,
     keys: &BTreeSet<VmKey>,
 ) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
     let mut uuids = Vec::new();
@@ -46,13 +46,13 @@ pub(super) async fn find(
 
 /// A guest reads its UUID in one byte order or the other, so both are searched. `FindAllByUuid`, not `FindByUuid`, which
 /// hides clones.
-async fn by_uuid(feed: &Feed, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), Error> {
+async fn by_uuid(feed: &Subscription, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), Error> {
     let mut vms = BTreeSet::new();
     for order in BTreeSet::from([uuid, uuid.swapped()]) {
-        let call = Call::to("FindAllByUuid", &feed.session.content.search_index)
-            .with(Out::text("uuid", order.to_string()))
-            .with(Out::text("vmSearch", "true"))
-            .with(Out::text("instanceUuid", "false"));
+        let call = SoapCall::to("FindAllByUuid", &feed.session.content.search_index)
+            .with(XmlWriter::text("uuid", order.to_string()))
+            .with(XmlWriter::text("vmSearch", "true"))
+            .with(XmlWriter::text("instanceUuid", "false"));
         let found = feed
             .vcenter()
             .call_in(&feed.session, &call, soap::returned_morefs);
@@ -62,21 +62,25 @@ async fn by_uuid(feed: &Feed, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), 
 }
 
 /// The search index knows no inventory names, so all are read once, through a view that lives only for that.
-async fn by_name(feed: &Feed, names: BTreeSet<String>) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
+async fn by_name(
+    feed: &Subscription,
+    names: BTreeSet<String>,
+) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
     let content = &feed.session.content;
-    let create = Call::to("CreateContainerView", &content.view_manager)
-        .with(Out::moref("container", &content.root_folder))
-        .with(Out::text("type", "VirtualMachine"))
-        .with(Out::text("recursive", "true"));
+    let create = SoapCall::to("CreateContainerView", &content.view_manager)
+        .with(XmlWriter::moref("container", &content.root_folder))
+        .with(XmlWriter::text("type", "VirtualMachine"))
+        .with(XmlWriter::text("recursive", "true"));
     let view = feed
         .vcenter()
         .call_in(&feed.session, &create, soap::returned_moref)
         .await?;
-    let spec = Spec::default()
-        .read("VirtualMachine", &["name"])
-        .through(&view, vec![Step::new("ContainerView", "view", Vec::new())]);
+    let spec = PropertySpec::default().read("VirtualMachine", &["name"]).through(
+        &view,
+        vec![TraversalStep::new("ContainerView", "view", Vec::new())],
+    );
     let objects = feed.vcenter().retrieve_in(&feed.session, spec).await;
-    let destroy = Call::to("DestroyView", &view);
+    let destroy = SoapCall::to("DestroyView", &view);
     feed.vcenter()
         .call_in(&feed.session, &destroy, soap::nothing)
         .await?;

@@ -11,13 +11,13 @@ const AT_ONCE: usize = 1_000;
 const EACH: Duration = Duration::from_millis(100);
 
 /// How many new keys may be asked for.
-pub(super) struct Pace {
+pub(super) struct LookupPace {
     left: usize,
     /// Up to when `left` is counted.
     counted: Instant,
 }
 
-impl Pace {
+impl LookupPace {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             left: AT_ONCE,
@@ -57,7 +57,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn new_keys_are_asked_for_at_a_bounded_pace() {
         let begin = Instant::now();
-        let mut pace = Pace::new(begin);
+        let mut pace = LookupPace::new(begin);
         assert_eq!(pace.take(AT_ONCE + 7, begin), AT_ONCE);
         assert_eq!(pace.take(7, begin), 0);
         assert_eq!(pace.take(7, pace.next()), 1);

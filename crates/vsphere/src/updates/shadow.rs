@@ -4,14 +4,16 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use self::complaints::Complaints;
-use self::facts::{ComputeFacts, HostFacts, VmFacts};
+use self::complaints::UnreadableObjects;
+use self::facts::{ComputeProperties, HostProperties, VmProperties};
 use crate::fault::FaultKind;
 use crate::moref::Moref;
-use crate::property::{Change, Object, Unreadable, Value};
+use crate::property::{Change, ObjectProperties, Unreadable, Value};
 use crate::task::TaskInfo;
 use crate::text;
-use crate::update::{Compute, Entering, Host, Power, Signal, Task, Update, Vm};
+use crate::update::{
+    Compute, DetectionSignal, EnteringMaintenance, Host, PowerState, Task, Vm, VsphereUpdate,
+};
 use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
 mod complaints;
@@ -23,12 +25,12 @@ mod tasks;
 /// What grows with vCenter is hashed: a tree compares each key on the way with the one that is looked for, whose text lies
 /// elsewhere in memory, and of 2,500 hosts that is two dozen places where one or two are enough.
 #[derive(Default)]
-pub(crate) struct Shadow {
+pub(crate) struct PropertyCache {
     /// How vCenter calls us, where it has told.
     user: Option<String>,
-    hosts: HashMap<HostRef, HostFacts>,
-    computes: HashMap<ComputeRef, ComputeFacts>,
-    vms: HashMap<VmRef, VmFacts>,
+    hosts: HashMap<HostRef, HostProperties>,
+    computes: HashMap<ComputeRef, ComputeProperties>,
+    vms: HashMap<VmRef, VmProperties>,
     tasks: HashMap<TaskRef, TaskInfo>,
     /// Those of `tasks` that put a host into maintenance and are queued or running: each change of a host asks for these, and the
     /// hosts of a busy vCenter may list thousands of others.
@@ -52,20 +54,20 @@ pub(crate) struct Shadow {
     clicks: u64,
     /// What has to be looked at before the next telling, in an order that is the same for the same changes.
     changed: BTreeSet<Moref>,
-    fresher: Fresher,
+    fresher: NewerThanReread,
     /// What a re-read has found changed of a VM while a question of the long poll stands, as it was before. The answer to
     /// that question may have been made earlier and still tell of it: a VM that is on must not look off for a moment, or
     /// its node would be waited for to boot once more.
-    superseded: HashMap<VmRef, Whereabouts>,
-    complaints: Complaints,
-    told: Told,
+    superseded: HashMap<VmRef, VmLocations>,
+    complaints: UnreadableObjects,
+    told: CacheChange,
 }
 
 /// What the stream has told since the re-read that is under way began, which may be older; nothing while none is.
 #[derive(Default)]
-struct Fresher(Option<HashSet<Moref>>);
+struct NewerThanReread(Option<HashSet<Moref>>);
 
-impl Fresher {
+impl NewerThanReread {
     fn note(&mut self, moref: &Moref) {
         if let Some(told) = &mut self.0 {
             told.insert(moref.clone());
@@ -79,21 +81,21 @@ impl Fresher {
 
 /// Whether a VM runs, and where.
 #[derive(Clone, PartialEq)]
-struct Whereabouts {
-    power: Option<Power>,
+struct VmLocations {
+    power: Option<PowerState>,
     host: Option<HostRef>,
 }
 
 /// What was told last of each object, so that nothing is told twice.
 #[derive(Default)]
-struct Told {
+struct CacheChange {
     hosts: HashMap<HostRef, Arc<Host>>,
     computes: HashMap<ComputeRef, Compute>,
     vms: HashMap<VmRef, Vm>,
     tasks: HashMap<TaskRef, Task>,
 }
 
-impl Shadow {
+impl PropertyCache {
     /// The shadow of a feed whose session vCenter calls `user`'s.
     pub(crate) fn of(user: Option<&str>) -> Self {
         Self {
@@ -125,15 +127,15 @@ impl Shadow {
         self.superseded.clear();
     }
 
-    fn whereabouts(&self, moref: &Moref) -> Option<(VmRef, Whereabouts)> {
+    fn whereabouts(&self, moref: &Moref) -> Option<(VmRef, VmLocations)> {
         let vm = moref.vm()?;
         let facts = self.vms.get(&vm)?;
         let (power, host) = (facts.power, facts.host.clone());
-        Some((vm, Whereabouts { power, host }))
+        Some((vm, VmLocations { power, host }))
     }
 
     /// Takes back what the long poll told late of a VM: what stood before a re-read told otherwise.
-    fn unless_superseded(&mut self, moref: &Moref, standing: Option<(VmRef, Whereabouts)>) {
+    fn unless_superseded(&mut self, moref: &Moref, standing: Option<(VmRef, VmLocations)>) {
         let Some((vm, standing)) = standing else { return };
         let (Some(before), Some(facts)) = (self.superseded.get(&vm), self.vms.get_mut(&vm)) else {
             return;
@@ -149,14 +151,14 @@ impl Shadow {
 
     /// A re-read begins: what the stream tells from here on is at least as fresh.
     pub(crate) fn begin_reread(&mut self) {
-        self.fresher = Fresher(Some(HashSet::new()));
+        self.fresher = NewerThanReread(Some(HashSet::new()));
     }
 
     /// Takes a complete re-read, less what the stream has told since it [began](Self::begin_reread).
     ///
     /// A maintenance task that ran is over where neither its host lists it nor the view in which it is followed, though nobody told
     /// how.
-    pub(crate) fn merge_reread(&mut self, objects: &[Object]) {
+    pub(crate) fn merge_reread(&mut self, objects: &[ObjectProperties]) {
         for object in objects {
             if !self.fresher.has(&object.moref) {
                 let before = self.whereabouts(&object.moref);
@@ -185,7 +187,7 @@ impl Shadow {
         }
         self.forget_ended(objects);
         self.look_for(&read);
-        self.fresher = Fresher(None);
+        self.fresher = NewerThanReread(None);
     }
 
     /// Says which VMs are ours. One that is ours no more is told gone.
@@ -226,13 +228,13 @@ impl Shadow {
 
     /// The hosts of `computes`.
     pub(crate) fn hosts_of(&self, computes: &BTreeSet<ComputeRef>) -> BTreeSet<HostRef> {
-        let is_one = |facts: &HostFacts| facts.compute.as_ref().is_some_and(|it| computes.contains(it));
+        let is_one = |facts: &HostProperties| facts.compute.as_ref().is_some_and(|it| computes.contains(it));
         let hosts = self.hosts.iter().filter(|(_, facts)| is_one(facts));
         hosts.map(|(moref, _)| moref.clone()).collect()
     }
 
     /// What changed for those who listen, as whole objects.
-    pub(crate) fn tell(&mut self) -> Vec<Update> {
+    pub(crate) fn tell(&mut self) -> Vec<VsphereUpdate> {
         let mut updates = Vec::new();
         for moref in std::mem::take(&mut self.changed) {
             let update = if let Some(host) = moref.host() {
@@ -251,7 +253,7 @@ impl Shadow {
         updates
     }
 
-    fn upsert(&mut self, object: &Object) {
+    fn upsert(&mut self, object: &ObjectProperties) {
         let moref = &object.moref;
         let mut missing = object.missing.iter();
         if let Some((path, fault)) = missing.find(|(_, fault)| fault.kind == FaultKind::Unreadable) {
@@ -300,53 +302,53 @@ impl Shadow {
         self.changed.insert(moref);
     }
 
-    fn tell_host(&mut self, host: HostRef) -> Option<Update> {
+    fn tell_host(&mut self, host: HostRef) -> Option<VsphereUpdate> {
         let Some(facts) = self.hosts.get(&host) else {
             let known = self.told.hosts.remove(&host).is_some();
-            return known.then_some(Update::HostGone(host));
+            return known.then_some(VsphereUpdate::HostGone(host));
         };
         let latest = self
             .entering_tasks(&Moref::from(&host))
             .max_by_key(|task| (task.queued_at, &task.moref));
-        let entering = latest.map(|task| Entering {
+        let entering = latest.map(|task| EnteringMaintenance {
             task: task.moref.clone(),
             queued_at: task.queued_at,
             user: task.user.clone(),
             signal: if self.reread.contains(&task.moref) {
-                Signal::Reread
+                DetectionSignal::Reread
             } else {
-                Signal::Push
+                DetectionSignal::Push
             },
         });
         let whole = Arc::new(facts.whole(&host, entering));
-        tell(&mut self.told.hosts, host, whole).map(Update::Host)
+        tell(&mut self.told.hosts, host, whole).map(VsphereUpdate::Host)
     }
 
-    fn tell_vm(&mut self, vm: VmRef) -> Option<Update> {
+    fn tell_vm(&mut self, vm: VmRef) -> Option<VsphereUpdate> {
         let Some(facts) = self.vms.get(&vm).filter(|_| self.ours.contains(&vm)) else {
             let known = self.told.vms.remove(&vm).is_some();
-            return known.then_some(Update::VmGone(vm));
+            return known.then_some(VsphereUpdate::VmGone(vm));
         };
         let whole = facts.whole(&vm);
-        tell(&mut self.told.vms, vm, whole).map(Update::Vm)
+        tell(&mut self.told.vms, vm, whole).map(VsphereUpdate::Vm)
     }
 
-    fn tell_compute(&mut self, compute: ComputeRef) -> Option<Update> {
+    fn tell_compute(&mut self, compute: ComputeRef) -> Option<VsphereUpdate> {
         let Some(facts) = self.computes.get(&compute) else {
             let known = self.told.computes.remove(&compute).is_some();
-            return known.then_some(Update::ComputeGone(compute));
+            return known.then_some(VsphereUpdate::ComputeGone(compute));
         };
         let whole = Compute {
             moref: compute.clone(),
             name: facts.name.clone(),
             drs: facts.drs.clone(),
         };
-        tell(&mut self.told.computes, compute, whole).map(Update::Compute)
+        tell(&mut self.told.computes, compute, whole).map(VsphereUpdate::Compute)
     }
 }
 
 /// Path and value of all that is told of an object; `None` where it is unset or unreadable.
-fn told(object: &Object) -> impl Iterator<Item = (&str, Option<&Value>)> {
+fn told(object: &ObjectProperties) -> impl Iterator<Item = (&str, Option<&Value>)> {
     let missing = object.missing.iter().map(|(path, _)| (path.as_str(), None));
     let read = object.properties.iter();
     missing.chain(read.map(|(path, value)| (path.as_str(), value.as_ref())))

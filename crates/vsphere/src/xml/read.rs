@@ -8,8 +8,8 @@ use quick_xml::name::{Namespace, NamespaceError, NamespaceResolver, ResolveResul
 use quick_xml::{Reader, XmlVersion};
 
 use super::{
-    Breach, Content, ENVELOPE, Element, MAX_ATTRIBUTES, MAX_NAMESPACES, Shape, Space, Types, VIM25, XSI,
-    XmlError, text,
+    Content, ENVELOPE, Element, LimitBreach, MAX_ATTRIBUTES, MAX_NAMESPACES, KnownNamespace, Shape, Types, VIM25,
+    XSI, XmlError, text,
 };
 
 /// Builds the tree. `NsReader` does not give out the start tag that exceeds the limit of namespaces, and without its name the
@@ -25,7 +25,7 @@ pub(super) struct Builder<'t> {
     bulkheads: usize,
 }
 
-impl Space {
+impl KnownNamespace {
     pub(crate) fn of(namespace: &ResolveResult<'_>) -> Self {
         match namespace {
             ResolveResult::Bound(Namespace(VIM25)) => Self::Vim,
@@ -115,15 +115,15 @@ impl<'t> Builder<'t> {
 
     /// The element without its content.
     fn begin(&mut self, start: &BytesStart<'t>) -> Result<Element<'t>, XmlError> {
-        Breach::Depth.unless(self.depth)?;
+        LimitBreach::Depth.unless(self.depth)?;
         self.elements += 1;
-        Breach::Elements.unless(self.elements)?;
+        LimitBreach::Elements.unless(self.elements)?;
         let types = match start.attributes_raw() {
             "" => None,
             _ => self.attributes(start)?,
         };
         let (namespace, local) = self.namespaces.resolve_element(start.name());
-        let space = Space::of(&namespace);
+        let space = KnownNamespace::of(&namespace);
         Ok(Element {
             name: self.lent(local.into_inner()),
             space,
@@ -135,7 +135,7 @@ impl<'t> Builder<'t> {
     }
 
     fn content(&mut self, element: &mut Element<'t>) -> Result<(), XmlError> {
-        let is_bulkhead = element.space == Space::Vim && self.shape.bulkheads.contains(&&*element.name);
+        let is_bulkhead = element.space == KnownNamespace::Vim && self.shape.bulkheads.contains(&&*element.name);
         self.bulkheads += usize::from(is_bulkhead);
         let sparse = self.shape.sparse.iter().find(|(of, _)| *of == element.name);
         loop {
@@ -179,10 +179,10 @@ impl<'t> Builder<'t> {
             .with_checks(false)
             .take(MAX_ATTRIBUTES + 1)
             .count();
-        Breach::Attributes.unless(count)?;
+        LimitBreach::Attributes.unless(count)?;
         if let Err(error) = self.namespaces.push(start) {
             let is_limit = matches!(error, NamespaceError::TooManyBindings(_));
-            let beyond = XmlError::Beyond(Breach::Namespaces);
+            let beyond = XmlError::Beyond(LimitBreach::Namespaces);
             return Err(if is_limit { beyond } else { self.malformed(&error) });
         }
         let mut types = Types::default();
@@ -205,7 +205,7 @@ impl<'t> Builder<'t> {
     fn value(&self, attribute: &Attribute<'_>) -> Result<Cow<'t, str>, XmlError> {
         let value = attribute.normalized_value(XmlVersion::Implicit1_0);
         let value = value.map_err(|error| self.malformed(&error))?;
-        Breach::Text.unless(value.len())?;
+        LimitBreach::Text.unless(value.len())?;
         Ok(match value {
             Cow::Borrowed(value) => self.lent(value),
             Cow::Owned(value) => Cow::Owned(value),
@@ -248,5 +248,5 @@ fn character(reference: &BytesRef<'_>) -> Result<char, XmlError> {
             _ => None,
         }
     };
-    character.ok_or(XmlError::Beyond(Breach::Reference))
+    character.ok_or(XmlError::Beyond(LimitBreach::Reference))
 }

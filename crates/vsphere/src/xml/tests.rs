@@ -21,32 +21,32 @@ fn children<'e>(element: &'e Element<'_>) -> Vec<(&'e str, &'e str)> {
 fn names_and_types_are_found_by_namespace() {
     const HEAD: &str = r#"xmlns:p="urn:vim25" xmlns:i="http://www.w3.org/2001/XMLSchema-instance""#;
     for (element, space, moref, xsi) in [
-        ("<a/>", Space::Other, None, None),
-        (r#"<a xmlns="urn:vim25"/>"#, Space::Vim, None, None),
-        (r#"<a xmlns="urn:vim25 "/>"#, Space::Other, None, None),
-        ("<p:a/>", Space::Vim, None, None),
-        ("<q:a/>", Space::Other, None, None),
-        (r#"<p:a xmlns:p=""/>"#, Space::Other, None, None),
+        ("<a/>", KnownNamespace::Other, None, None),
+        (r#"<a xmlns="urn:vim25"/>"#, KnownNamespace::Vim, None, None),
+        (r#"<a xmlns="urn:vim25 "/>"#, KnownNamespace::Other, None, None),
+        ("<p:a/>", KnownNamespace::Vim, None, None),
+        ("<q:a/>", KnownNamespace::Other, None, None),
+        (r#"<p:a xmlns:p=""/>"#, KnownNamespace::Other, None, None),
         // A prefix may be declared behind what uses it.
         (
             r#"<a j:type="x:T" xmlns:j="http://www.w3.org/2001/XMLSchema-instance"/>"#,
-            Space::Other,
+            KnownNamespace::Other,
             None,
             Some("T"),
         ),
         (
             r#"<p:a i:type='a&amp;b' other="c">v</p:a>"#,
-            Space::Vim,
+            KnownNamespace::Vim,
             None,
             Some("a&b"),
         ),
         (
             r#"<p:a type="Task" p:type="x" q:type="y">v</p:a>"#,
-            Space::Vim,
+            KnownNamespace::Vim,
             Some("Task"),
             None,
         ),
-        (r#"<p:a type="Task"></p:a>"#, Space::Vim, None, None),
+        (r#"<p:a type="Task"></p:a>"#, KnownNamespace::Vim, None, None),
     ] {
         let text = format!("<root {HEAD}>{element}<p:after/></root>");
         let root = read(&text);
@@ -62,7 +62,7 @@ fn names_and_types_are_found_by_namespace() {
         assert_eq!(read.moref(), moref.map(|kind| Moref::new(kind, "v")), "{text}");
         assert_eq!(
             after.space(),
-            Space::Vim,
+            KnownNamespace::Vim,
             "{text}: declarations end with their element"
         );
     }
@@ -84,29 +84,32 @@ fn sparse_element_keeps_its_kept_children_alone() {
 }
 
 /// Each breaks one limit.
-fn oversized() -> Vec<(Breach, String)> {
+fn oversized() -> Vec<(LimitBreach, String)> {
     let many = |what: &str, count: usize| what.repeat(count);
     let attributes: String = (0..70).map(|n| format!(" a{n}=''")).collect();
     vec![
-        (Breach::Text, many("x", MAX_TEXT + 1)),
-        (Breach::Text, format!("{}<![CDATA[]]>x", many("x", MAX_TEXT))),
-        (Breach::Depth, format!("{}{}", many("<a>", 70), many("</a>", 70))),
+        (LimitBreach::Text, many("x", MAX_TEXT + 1)),
+        (LimitBreach::Text, format!("{}<![CDATA[]]>x", many("x", MAX_TEXT))),
         (
-            Breach::Depth,
+            LimitBreach::Depth,
+            format!("{}{}", many("<a>", 70), many("</a>", 70)),
+        ),
+        (
+            LimitBreach::Depth,
             format!("{}{}", many("<a>", 100_000), many("</a>", 100_000)),
         ),
-        (Breach::Elements, many("<a/>", MAX_ELEMENTS)),
-        (Breach::Attributes, format!("<a{attributes}/>")),
+        (LimitBreach::Elements, many("<a/>", MAX_ELEMENTS)),
+        (LimitBreach::Attributes, format!("<a{attributes}/>")),
         (
-            Breach::Namespaces,
+            LimitBreach::Namespaces,
             format!(
                 "{}<a xmlns:o='u' xmlns:p='u'/>{}",
                 many("<a xmlns:a='u' xmlns:b='u'>", 32),
                 many("</a>", 32)
             ),
         ),
-        (Breach::Reference, "<a>&custom;</a>".to_owned()),
-        (Breach::Reference, "<a>&#0;</a>".to_owned()),
+        (LimitBreach::Reference, "<a>&custom;</a>".to_owned()),
+        (LimitBreach::Reference, "<a>&#0;</a>".to_owned()),
     ]
 }
 
@@ -140,7 +143,7 @@ fn limit_exceeded_costs_the_child_of_the_innermost_bulkhead() {
         assert_eq!(children(inner), [("before", ""), ("after", "1")], "{breach}");
         assert_eq!(
             inner.children().map(Element::space).collect::<Vec<_>>(),
-            [Space::Vim; 2],
+            [KnownNamespace::Vim; 2],
             "{breach}"
         );
         assert_eq!(outer.text_of("next"), Some("2"), "{breach}");

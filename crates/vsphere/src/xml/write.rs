@@ -6,14 +6,14 @@ use super::super::moref::Moref;
 
 /// An element of a request under construction.
 #[derive(Clone)]
-pub(crate) struct Out {
+pub(crate) struct XmlWriter {
     name: &'static str,
     attributes: Vec<(&'static str, String)>,
     text: String,
-    children: Vec<Out>,
+    children: Vec<XmlWriter>,
 }
 
-impl Out {
+impl XmlWriter {
     /// An empty element.
     pub(crate) fn new(name: &'static str) -> Self {
         Self {

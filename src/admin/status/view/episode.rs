@@ -7,18 +7,18 @@ use jiff::Timestamp;
 
 use super::node::{PODS, pods_of, waits};
 use super::overview::frame;
-use super::{EpisodePage, EpisodeRow, Fact, Span, State, Timeline, TimelineRow};
+use super::{EpisodePage, EpisodeRow, LabelledFact, ShownState, Timeline, TimelineRow, TimelineSpan};
 use crate::admin::status::About;
-use crate::admin::status::known::Known;
-use crate::cluster::update::Maintenance;
+use crate::admin::status::known::PageState;
+use crate::cluster::update::NodeMaintenanceFacts;
 use crate::ids::{EpisodeId, NodeName};
 use crate::maintenance::episode::Episode;
-use crate::status::{EpisodeHistory, NodeEntry, Outcome, PhaseKind};
+use crate::status::{EpisodeHistory, EpisodeOutcome, NodeEntry, PhaseKind};
 
 /// One episode's page; `None` for one that nobody knows.
 pub(in crate::admin::status) fn episode(
-    known: &Known,
-    history: &[Maintenance],
+    known: &PageState,
+    history: &[NodeMaintenanceFacts],
     about: &About,
     id: &str,
     now: Timestamp,
@@ -42,9 +42,11 @@ pub(in crate::admin::status) fn episode(
         .started_at
         .or_else(|| phases.first().map(|span| span.from))
         .unwrap_or(now);
-    let waited: Vec<Span> = latest.map_or_else(Vec::new, |latest| {
+    let waited: Vec<TimelineSpan> = latest.map_or_else(Vec::new, |latest| {
         let waits = latest.waits.iter();
-        waits.map(|span| Span::of(*span, State::Waiting)).collect()
+        waits
+            .map(|span| TimelineSpan::of(*span, ShownState::Waiting))
+            .collect()
     });
     let timeline = Timeline {
         from,
@@ -82,7 +84,7 @@ fn is_web(url: &str) -> bool {
 }
 
 /// Those in progress first, then by their beginning, the newest first.
-pub(super) fn episodes(known: &Known, history: &[Maintenance]) -> Vec<EpisodeRow> {
+pub(super) fn episodes(known: &PageState, history: &[NodeMaintenanceFacts]) -> Vec<EpisodeRow> {
     let written = history.iter().filter_map(row_of_object);
     let mut rows: BTreeMap<String, EpisodeRow> = written.map(|row| (row.id.clone(), row)).collect();
     for (name, entry) in &known.board.nodes {
@@ -100,7 +102,7 @@ pub(super) fn episodes(known: &Known, history: &[Maintenance]) -> Vec<EpisodeRow
 /// What this process has seen of an episode; of an end that it has not, as one of a replica that stands by, what the
 /// leader has written.
 fn seen_or_written(seen: EpisodeRow, written: Option<EpisodeRow>) -> EpisodeRow {
-    let is_not_seen = seen.result == Outcome::NotSeen.name();
+    let is_not_seen = seen.result == EpisodeOutcome::NotSeen.name();
     let written = written.filter(|row| is_not_seen && row.ended_at.is_some());
     written.unwrap_or(seen)
 }
@@ -110,7 +112,7 @@ fn row_of_seen(name: &NodeName, entry: &NodeEntry, latest: &EpisodeHistory) -> E
     let ending = entry.ending(&episode.id);
     let gone = entry.gone().filter(|(id, _)| **id == episode.id);
     let ended_at = ending.map(|ending| ending.at).or(gone.map(|(_, at)| at));
-    let outcome = Outcome::from(ending.map(|ending| ending.how));
+    let outcome = EpisodeOutcome::from(ending.map(|ending| ending.how));
     EpisodeRow {
         id: episode.id.to_string(),
         node: name.to_string(),
@@ -123,7 +125,7 @@ fn row_of_seen(name: &NodeName, entry: &NodeEntry, latest: &EpisodeHistory) -> E
     }
 }
 
-fn row_of_object(object: &Maintenance) -> Option<EpisodeRow> {
+fn row_of_object(object: &NodeMaintenanceFacts) -> Option<EpisodeRow> {
     let status = &object.status;
     let ended_at = status.ended_at.as_deref().and_then(time);
     let succeeded = status.conditions.iter().find(|it| it.type_ == "Succeeded");
@@ -147,14 +149,17 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
 
 /// The phases that the object has where it reaches farther back than this process does, and those that were seen
 /// otherwise.
-pub(super) fn phases(latest: Option<&EpisodeHistory>, object: Option<&Maintenance>) -> Vec<Span> {
+pub(super) fn phases(
+    latest: Option<&EpisodeHistory>,
+    object: Option<&NodeMaintenanceFacts>,
+) -> Vec<TimelineSpan> {
     let seen = latest.map_or(&[][..], |latest| &latest.phases).iter();
-    let seen = seen.map(|span| Span::of(*span, State::Phase(span.kind)));
+    let seen = seen.map(|span| TimelineSpan::of(*span, ShownState::Phase(span.kind)));
     let written = object.into_iter().flat_map(|object| &object.status.phases);
     let written = written.filter_map(|phase| {
         let kind: PhaseKind = phase.phase.parse().ok()?;
-        Some(Span {
-            state: State::Phase(kind),
+        Some(TimelineSpan {
+            state: ShownState::Phase(kind),
             label: phase.phase.clone(),
             from: time(&phase.started_at)?,
             to: phase.ended_at.as_deref().and_then(time),
@@ -164,8 +169,8 @@ pub(super) fn phases(latest: Option<&EpisodeHistory>, object: Option<&Maintenanc
         return written.collect();
     };
     // An object has milliseconds, and this process more.
-    let is_older = |span: &Span| span.from.as_millisecond() < first.from.as_millisecond();
-    let mut all: Vec<Span> = written.filter(is_older).collect();
+    let is_older = |span: &TimelineSpan| span.from.as_millisecond() < first.from.as_millisecond();
+    let mut all: Vec<TimelineSpan> = written.filter(is_older).collect();
     if let Some(last) = all.last_mut() {
         last.to = Some(last.to.unwrap_or(first.from).min(first.from));
     }
@@ -174,9 +179,9 @@ pub(super) fn phases(latest: Option<&EpisodeHistory>, object: Option<&Maintenanc
 }
 
 /// One row for each phase in its order, and below it one for each thing that was waited for meanwhile.
-fn rows(phases: &[Span], waits: &[Span]) -> Vec<TimelineRow> {
+fn rows(phases: &[TimelineSpan], waits: &[TimelineSpan]) -> Vec<TimelineRow> {
     let mut rows: Vec<TimelineRow> = Vec::new();
-    let mut add = |name: String, span: &Span| match rows.iter_mut().find(|row| row.name == name) {
+    let mut add = |name: String, span: &TimelineSpan| match rows.iter_mut().find(|row| row.name == name) {
         Some(row) => row.spans.push(span.clone()),
         None => rows.push(TimelineRow {
             name,
@@ -186,7 +191,7 @@ fn rows(phases: &[Span], waits: &[Span]) -> Vec<TimelineRow> {
     for phase in phases {
         add(phase.label.clone(), phase);
         let is_meanwhile =
-            |wait: &&Span| wait.from >= phase.from && phase.to.is_none_or(|ended| wait.from < ended);
+            |wait: &&TimelineSpan| wait.from >= phase.from && phase.to.is_none_or(|ended| wait.from < ended);
         for wait in waits.iter().filter(is_meanwhile) {
             add(format!("waits for {}", wait.label), wait);
         }
@@ -194,8 +199,9 @@ fn rows(phases: &[Span], waits: &[Span]) -> Vec<TimelineRow> {
     rows
 }
 
-pub(super) fn episode_facts(episode: &Episode) -> Vec<Fact> {
-    let optional = |name, value: Option<&dyn Display>| value.map(|value| Fact::new(name, value.to_string()));
+pub(super) fn episode_facts(episode: &Episode) -> Vec<LabelledFact> {
+    let optional =
+        |name, value: Option<&dyn Display>| value.map(|value| LabelledFact::new(name, value.to_string()));
     let left_behind: Vec<&str> = episode
         .left_behind
         .iter()
@@ -205,7 +211,7 @@ pub(super) fn episode_facts(episode: &Episode) -> Vec<Fact> {
     let left_behind = left_behind.join(", ");
     let parked = episode.phase.parked();
     [
-        Some(Fact::new("Set off by", episode.set_off_by())),
+        Some(LabelledFact::new("Set off by", episode.set_off_by())),
         optional("Moving to", episode.phase.target().map(|to| to as _)),
         optional("Moved to", episode.moved_to.as_ref().map(|to| to as _)),
         optional("Gave up", episode.gave_up.as_ref().map(|why| why as _)),
@@ -220,12 +226,15 @@ pub(super) fn episode_facts(episode: &Episode) -> Vec<Fact> {
     .collect()
 }
 
-fn object_facts(object: &Maintenance) -> Vec<Fact> {
+fn object_facts(object: &NodeMaintenanceFacts) -> Vec<LabelledFact> {
     let status = &object.status;
-    let moved = status.target.as_ref().map(|target| Fact::new("Moved to", target));
+    let moved = status
+        .target
+        .as_ref()
+        .map(|target| LabelledFact::new("Moved to", target));
     let error = status
         .last_error
         .as_ref()
-        .map(|error| Fact::new("Last error", error));
+        .map(|error| LabelledFact::new("Last error", error));
     moved.into_iter().chain(error).collect()
 }

@@ -4,13 +4,13 @@ use jiff::Timestamp;
 
 use super::episode::{episode_facts, episodes, time};
 use super::overview::frame;
-use super::{Fact, NodePage, NodeRow, PodRow, Pods, State, Waits};
+use super::{LabelledFact, NodePage, NodeRow, PodRow, PodRows, ShownState, Waits};
 use crate::admin::status::About;
-use crate::admin::status::known::Known;
-use crate::cluster::update::Maintenance;
+use crate::admin::status::known::PageState;
+use crate::cluster::update::NodeMaintenanceFacts;
 use crate::ids::NodeName;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{PodLeft, PodLeftBecause, PowerSeen, Strategy, VmSeen};
+use crate::maintenance::observed::{BoundVm, ObservedPower, PendingEviction, PendingReason, Strategy};
 use crate::status::{NodeEntry, NodeMarks, NodeStatus, PhaseKind, WaitKind};
 
 /// How many pods a page lists.
@@ -18,8 +18,8 @@ pub(super) const PODS: usize = 50;
 
 /// One node's page; `None` for a node that nobody tells of.
 pub(in crate::admin::status) fn node(
-    known: &Known,
-    history: &[Maintenance],
+    known: &PageState,
+    history: &[NodeMaintenanceFacts],
     about: &About,
     name: &NodeName,
     now: Timestamp,
@@ -38,11 +38,15 @@ pub(in crate::admin::status) fn node(
     })
 }
 
-pub(super) fn node_row(name: &NodeName, entry: &NodeEntry, history: &[Maintenance]) -> Option<NodeRow> {
+pub(super) fn node_row(
+    name: &NodeName,
+    entry: &NodeEntry,
+    history: &[NodeMaintenanceFacts],
+) -> Option<NodeRow> {
     let status = entry.status.as_ref()?;
     Some(NodeRow {
         name: name.to_string(),
-        state: State::Phase(status.phase),
+        state: ShownState::Phase(status.phase),
         phase: status.phase,
         since: status.since,
         host: status
@@ -55,7 +59,7 @@ pub(super) fn node_row(name: &NodeName, entry: &NodeEntry, history: &[Maintenanc
 }
 
 /// What it waits for, as its actor tells, or else, in a replica that stands by, as the leader has written.
-pub(super) fn waits(entry: &NodeEntry, history: &[Maintenance]) -> Option<Waits> {
+pub(super) fn waits(entry: &NodeEntry, history: &[NodeMaintenanceFacts]) -> Option<Waits> {
     let told = entry.waiting_on().map(|wait| Waits {
         reason: wait.on.kind().to_string(),
         message: wait.on.to_string(),
@@ -74,7 +78,7 @@ pub(super) fn waits(entry: &NodeEntry, history: &[Maintenance]) -> Option<Waits>
 }
 
 /// The object of the episode that goes on, where the leader has made one.
-fn object_of<'a>(entry: &NodeEntry, history: &'a [Maintenance]) -> Option<&'a Maintenance> {
+fn object_of<'a>(entry: &NodeEntry, history: &'a [NodeMaintenanceFacts]) -> Option<&'a NodeMaintenanceFacts> {
     let id = entry.episode()?.id.as_str();
     history
         .iter()
@@ -82,7 +86,7 @@ fn object_of<'a>(entry: &NodeEntry, history: &'a [Maintenance]) -> Option<&'a Ma
 }
 
 /// The pods that are still to go, as this process has listed them, or else as the leader has written.
-pub(super) fn pods_of(entry: &NodeEntry, history: &[Maintenance]) -> Option<Pods> {
+pub(super) fn pods_of(entry: &NodeEntry, history: &[NodeMaintenanceFacts]) -> Option<PodRows> {
     let status = entry.status.as_ref()?;
     let is_shown = matches!(status.at_work, PhaseKind::Draining | PhaseKind::Drained);
     let listed = status
@@ -96,22 +100,22 @@ pub(super) fn pods_of(entry: &NodeEntry, history: &[Maintenance]) -> Option<Pods
             name: format!("{}/{}", pod.namespace, pod.name),
             why: pod.reason.clone(),
         });
-        (!written.is_empty()).then(|| Pods {
+        (!written.is_empty()).then(|| PodRows {
             left: left.take(PODS).collect(),
             more: written.len().saturating_sub(PODS),
         })
     })
 }
 
-fn left(left: &[PodLeft]) -> Pods {
-    let mut left: Vec<&PodLeft> = left.iter().collect();
-    left.sort_by_key(|pod| pod.why == PodLeftBecause::Leaving);
+fn left(left: &[PendingEviction]) -> PodRows {
+    let mut left: Vec<&PendingEviction> = left.iter().collect();
+    left.sort_by_key(|pod| pod.why == PendingReason::Leaving);
     let more = left.len().saturating_sub(PODS);
     let rows = left.into_iter().take(PODS).map(|pod| PodRow {
         name: pod.name.clone(),
         why: pod.why.to_string(),
     });
-    Pods {
+    PodRows {
         left: rows.collect(),
         more,
     }
@@ -121,36 +125,38 @@ fn left(left: &[PodLeft]) -> Pods {
 fn recorded_host(status: &NodeStatus) -> Option<String> {
     let episode = status.record.episode()?;
     let host = episode.moved_to.as_ref().unwrap_or(&episode.host);
-    (status.vm == VmSeen::NotLookedUp).then(|| host.name.to_string())
+    (status.vm == BoundVm::NotLookedUp).then(|| host.name.to_string())
 }
 
-fn node_facts(status: &NodeStatus, is_vcenter_followed: bool) -> Vec<Fact> {
+fn node_facts(status: &NodeStatus, is_vcenter_followed: bool) -> Vec<LabelledFact> {
     let mut facts = of_node(status.node.as_ref());
-    if is_vcenter_followed || status.vm != VmSeen::NotLookedUp {
+    if is_vcenter_followed || status.vm != BoundVm::NotLookedUp {
         facts.extend(of_vm(&status.vm));
     }
     if let Some(request) = &status.request {
         let (name, action) = (&request.mark.name, &request.action);
         let asks = format!("NodeMaintenance {name} asks for it to be {action}");
-        facts.push(Fact::new("Request", asks));
+        facts.push(LabelledFact::new("Request", asks));
     }
     match &status.record {
         Record::Episode(episode) => facts.extend(episode_facts(episode)),
         Record::Python(python) => {
-            facts.push(Fact::new(
+            facts.push(LabelledFact::new(
                 "Adopting",
                 format!("an episode of host {}", python.host),
             ));
         }
-        Record::Unreadable { why } => facts.push(Fact::new("Record", format!("it cannot be read: {why}"))),
+        Record::Unreadable { why } => {
+            facts.push(LabelledFact::new("Record", format!("it cannot be read: {why}")))
+        }
         Record::InService => {}
     }
     facts
 }
 
-fn of_node(node: Option<&NodeMarks>) -> Vec<Fact> {
+fn of_node(node: Option<&NodeMarks>) -> Vec<LabelledFact> {
     let Some(node) = node else {
-        return vec![Fact::new("Node", "the object is gone")];
+        return vec![LabelledFact::new("Node", "the object is gone")];
     };
     let cordon = if node.is_cordoned {
         "cordoned"
@@ -158,49 +164,52 @@ fn of_node(node: Option<&NodeMarks>) -> Vec<Fact> {
         "schedulable"
     };
     let ready = if node.is_ready { "Ready" } else { "not Ready" };
-    let mut facts = vec![Fact::new("Node", format!("{ready}, {cordon}"))];
+    let mut facts = vec![LabelledFact::new("Node", format!("{ready}, {cordon}"))];
     if node.wishes.skip {
-        facts.push(Fact::new("Left alone", "it is annotated to be skipped"));
+        facts.push(LabelledFact::new("Left alone", "it is annotated to be skipped"));
     }
     if node.wishes.approved {
-        facts.push(Fact::new("Approved", "its next drain may begin"));
+        facts.push(LabelledFact::new("Approved", "its next drain may begin"));
     }
     if node.wishes.strategy == Strategy::Wait {
-        facts.push(Fact::new("Strategy", "its VM waits for its own host"));
+        facts.push(LabelledFact::new("Strategy", "its VM waits for its own host"));
     }
     facts
 }
 
-fn of_vm(vm: &VmSeen) -> Vec<Fact> {
+fn of_vm(vm: &BoundVm) -> Vec<LabelledFact> {
     let vm = match vm {
-        VmSeen::NotLookedUp => return vec![Fact::new("VM", "vCenter has not told which it is")],
-        VmSeen::Missing { .. } => return vec![Fact::new("VM", "vCenter knows none")],
-        VmSeen::NoUuid => return vec![Fact::new("VM", "the Node tells no UUID of it")],
-        VmSeen::Ambiguous(vms) => {
-            return vec![Fact::new("VM", format!("{} answer for this node", vms.len()))];
+        BoundVm::NotLookedUp => return vec![LabelledFact::new("VM", "vCenter has not told which it is")],
+        BoundVm::Missing { .. } => return vec![LabelledFact::new("VM", "vCenter knows none")],
+        BoundVm::NoUuid => return vec![LabelledFact::new("VM", "the Node tells no UUID of it")],
+        BoundVm::Ambiguous(vms) => {
+            return vec![LabelledFact::new(
+                "VM",
+                format!("{} answer for this node", vms.len()),
+            )];
         }
-        VmSeen::Shared(nodes) => {
-            return vec![Fact::new(
+        BoundVm::Shared(nodes) => {
+            return vec![LabelledFact::new(
                 "VM",
                 format!("it is that of {} more nodes", nodes.len()),
             )];
         }
-        VmSeen::Found(vm) => vm,
+        BoundVm::Found(vm) => vm,
     };
     let power = match vm.power {
-        PowerSeen::Unknown => "power state unknown",
-        PowerSeen::On => "powered on",
-        PowerSeen::Off => "powered off",
-        PowerSeen::Suspended => "suspended",
+        ObservedPower::Unknown => "power state unknown",
+        ObservedPower::On => "powered on",
+        ObservedPower::Off => "powered off",
+        ObservedPower::Suspended => "suspended",
     };
     let mut facts = vec![
-        Fact::new("VM", format!("{}, {power}", vm.moref)),
-        Fact::new("Host", format!("{}, {}", vm.on_name, vm.host.words())),
+        LabelledFact::new("VM", format!("{}, {power}", vm.moref)),
+        LabelledFact::new("Host", format!("{}, {}", vm.on_name, vm.host.words())),
     ];
     facts.extend(
         vm.question
             .as_ref()
-            .map(|question| Fact::new("Question", question)),
+            .map(|question| LabelledFact::new("Question", question)),
     );
     facts
 }

@@ -7,11 +7,12 @@ use jiff::{SignedDuration, Timestamp};
 use super::episode::{episodes, phases};
 use super::node::node_row;
 use super::{
-    EpisodeRow, Figures, Frame, HostRow, NodeRow, Overview, QueueRow, Span, State, Timeline, TimelineRow,
+    EpisodeRow, Frame, HostRow, NodeRow, Overview, OverviewFigures, QueueRow, ShownState, Timeline,
+    TimelineRow, TimelineSpan,
 };
 use crate::admin::status::About;
-use crate::admin::status::known::{Known, OfHost};
-use crate::cluster::update::Maintenance;
+use crate::admin::status::known::{HostEntry, PageState};
+use crate::cluster::update::NodeMaintenanceFacts;
 use crate::ids::NodeName;
 use crate::maintenance::observed::{Admission, HostState};
 use crate::status::{NodeEntry, NodeStatus, PhaseKind};
@@ -35,8 +36,8 @@ const PERIODS: [SignedDuration; 4] = [
 
 /// The overview.
 pub(in crate::admin::status) fn overview(
-    known: &Known,
-    history: &[Maintenance],
+    known: &PageState,
+    history: &[NodeMaintenanceFacts],
     about: &About,
     now: Timestamp,
 ) -> Overview {
@@ -47,7 +48,7 @@ pub(in crate::admin::status) fn overview(
     let mut hosts: Vec<HostRow> = known.hosts.values().map(|host| host_row(known, host)).collect();
     let count = |is: &dyn Fn(PhaseKind) -> bool| nodes.iter().filter(|row| is(row.phase)).count();
     let leaving = known.hosts.values().filter(|host| host.state.is_leaving());
-    let figures = Figures {
+    let figures = OverviewFigures {
         nodes: nodes.len(),
         in_episode: count(&|phase| !matches!(phase, PhaseKind::InService | PhaseKind::Queued)),
         queued: count(&|phase| phase == PhaseKind::Queued),
@@ -55,7 +56,7 @@ pub(in crate::admin::status) fn overview(
         hosts_leaving: leaving.count(),
     };
     nodes.sort_by_key(|row| (row.phase == PhaseKind::InService, row.waits_for.is_none()));
-    hosts.sort_by_key(|row| (row.state == State::IN_SERVICE, row.nodes.is_empty()));
+    hosts.sort_by_key(|row| (row.state == ShownState::IN_SERVICE, row.nodes.is_empty()));
     let (more_nodes, more_hosts) = (nodes.len().saturating_sub(ROWS), hosts.len().saturating_sub(ROWS));
     nodes.truncate(ROWS);
     hosts.truncate(ROWS);
@@ -75,7 +76,7 @@ pub(in crate::admin::status) fn overview(
     }
 }
 
-pub(super) fn frame(known: &Known, about: &About, now: Timestamp) -> Frame {
+pub(super) fn frame(known: &PageState, about: &About, now: Timestamp) -> Frame {
     Frame {
         now,
         version: env!("CARGO_PKG_VERSION"),
@@ -87,7 +88,7 @@ pub(super) fn frame(known: &Known, about: &About, now: Timestamp) -> Frame {
     }
 }
 
-fn host_row(known: &Known, host: &OfHost) -> HostRow {
+fn host_row(known: &PageState, host: &HostEntry) -> HostRow {
     let (by, since) = if let HostState::Entering { user, clicked_at, .. } = &host.state {
         (user.clone(), Some(*clicked_at))
     } else {
@@ -102,7 +103,7 @@ fn host_row(known: &Known, host: &OfHost) -> HostRow {
     let nodes = known.board.nodes.iter().filter(|(_, entry)| stands_on(entry));
     HostRow {
         name: host.name.clone(),
-        state: State::of_host(host.state.kind()),
+        state: ShownState::of_host(host.state.kind()),
         words: host.state.words(),
         by,
         since,
@@ -111,7 +112,7 @@ fn host_row(known: &Known, host: &OfHost) -> HostRow {
 }
 
 /// In the order in which they are served: by the time of the click or request.
-fn queue(known: &Known) -> Vec<QueueRow> {
+fn queue(known: &PageState) -> Vec<QueueRow> {
     let nodes = known.board.nodes.iter();
     let mut queued: Vec<(Timestamp, &NodeName, &NodeStatus)> = nodes
         .filter_map(|(name, entry)| {
@@ -143,7 +144,12 @@ fn queue(known: &Known) -> Vec<QueueRow> {
     queued.map(row).collect()
 }
 
-fn timeline(known: &Known, history: &[Maintenance], episodes: &[EpisodeRow], now: Timestamp) -> Timeline {
+fn timeline(
+    known: &PageState,
+    history: &[NodeMaintenanceFacts],
+    episodes: &[EpisodeRow],
+    now: Timestamp,
+) -> Timeline {
     let longest = PERIODS[PERIODS.len() - 1];
     let since = |at: &Timestamp| now.duration_since(*at);
     let shown = episodes
@@ -158,11 +164,11 @@ fn timeline(known: &Known, history: &[Maintenance], episodes: &[EpisodeRow], now
     let from = now.checked_sub(period).unwrap_or(now);
     let ids: BTreeSet<&str> = shown.map(|row| row.id.as_str()).collect();
     let hosts = known.hosts.values().filter_map(|host| {
-        let spans: Vec<Span> = host
+        let spans: Vec<TimelineSpan> = host
             .spans()
-            .map(|span| Span::of(span, State::of_host(span.kind)))
+            .map(|span| TimelineSpan::of(span, ShownState::of_host(span.kind)))
             .collect();
-        let is_quiet = spans.iter().all(|span| span.state == State::IN_SERVICE);
+        let is_quiet = spans.iter().all(|span| span.state == ShownState::IN_SERVICE);
         (!is_quiet).then(|| TimelineRow {
             name: format!("host {}", host.name),
             spans,
@@ -187,11 +193,11 @@ fn timeline(known: &Known, history: &[Maintenance], episodes: &[EpisodeRow], now
 
 /// The phases of each node: of the episodes `ids` as objects have them, and of its latest one as this process has seen it.
 fn spans_of_nodes<'a>(
-    known: &'a Known,
-    history: &'a [Maintenance],
+    known: &'a PageState,
+    history: &'a [NodeMaintenanceFacts],
     ids: &BTreeSet<&str>,
-) -> BTreeMap<&'a str, Vec<Span>> {
-    let mut of_nodes: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
+) -> BTreeMap<&'a str, Vec<TimelineSpan>> {
+    let mut of_nodes: BTreeMap<&str, Vec<TimelineSpan>> = BTreeMap::new();
     let latest = |name| {
         known
             .board

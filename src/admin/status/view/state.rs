@@ -6,13 +6,13 @@ use crate::status::{HostKind, PhaseKind};
 
 /// What a colour, a hatching and a sign stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ShownState {
     Phase(PhaseKind),
     Host(HostKind),
     Waiting,
 }
 
-impl State {
+impl ShownState {
     /// A host in service looks like a node in service.
     pub fn of_host(kind: HostKind) -> Self {
         if kind == HostKind::InService {
@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-impl Serialize for State {
+impl Serialize for ShownState {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }

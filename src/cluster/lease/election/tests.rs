@@ -17,15 +17,15 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 /// A moment on a machine that was never suspended.
-fn at(second: u64) -> Moment {
-    Moment {
+fn at(second: u64) -> BoottimeInstant {
+    BoottimeInstant {
         awake: seconds(second),
         since_boot: seconds(second),
     }
 }
 
-fn held_by(holder: &str) -> Seen {
-    Seen {
+fn held_by(holder: &str) -> ObservedLease {
+    ObservedLease {
         holder: holder.to_owned(),
         transitions: 4,
         duration: seconds(15),
@@ -35,15 +35,15 @@ fn held_by(holder: &str) -> Seen {
     }
 }
 
-fn released() -> Seen {
-    Seen {
+fn released() -> ObservedLease {
+    ObservedLease {
         duration: RELEASED,
         ..held_by("")
     }
 }
 
-fn bid(version: Option<&str>, transitions: u64, quarantine: u64) -> Step {
-    Step::Bid(Bid {
+fn bid(version: Option<&str>, transitions: u64, quarantine: u64) -> ElectionStep {
+    ElectionStep::Bid(Bid {
         version: version.map(str::to_owned),
         transitions,
         quarantine: seconds(quarantine),
@@ -52,7 +52,7 @@ fn bid(version: Option<&str>, transitions: u64, quarantine: u64) -> Step {
 }
 
 /// A replica `me` that led from a renewal sent at second 0, where it led, and has read `lease` at that second.
-fn replica(led: bool, lease: Option<Seen>) -> Election {
+fn replica(led: bool, lease: Option<ObservedLease>) -> Election {
     let mut election = Election::of("me".to_owned(), TIMING);
     if led {
         let first = Bid {
@@ -69,18 +69,18 @@ fn replica(led: bool, lease: Option<Seen>) -> Election {
 
 #[test]
 fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadline() {
-    let emptied = || Seen {
+    let emptied = || ObservedLease {
         duration: seconds(15),
         ..held_by("")
     };
-    let blank = || Seen {
+    let blank = || ObservedLease {
         renewed: None,
         duration: Duration::ZERO,
         transitions: 0,
         ..held_by("")
     };
-    let deadline = || Step::StepDown(Lost::Deadline);
-    let lost = |to: &str| Step::StepDown(Lost::To(to.to_owned()));
+    let deadline = || ElectionStep::StepDown(LeadershipLost::Deadline);
+    let lost = |to: &str| ElectionStep::StepDown(LeadershipLost::To(to.to_owned()));
     let renew = || bid(Some("7"), 4, 0);
     // What stands there; what a standby does at second 9 and 15; what a leader does at second 9 and 10.
     let cases = [
@@ -111,7 +111,7 @@ fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadlin
         ),
         (
             Some(held_by("you")),
-            [Step::Wait, bid(Some("7"), 5, 5)],
+            [ElectionStep::Wait, bid(Some("7"), 5, 5)],
             [lost("you"), deadline()],
         ),
     ];
@@ -131,21 +131,21 @@ fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadlin
 fn who_has_not_read_the_lease_does_nothing() {
     assert_eq!(
         Election::of("me".to_owned(), TIMING).step(at(1_000), NEW),
-        Step::Wait
+        ElectionStep::Wait
     );
 }
 
 #[test]
 fn a_lease_counts_from_the_moment_it_was_seen_to_change_and_not_by_what_it_says() {
     let mut election = replica(false, Some(held_by("you")));
-    let renewed = Seen {
+    let renewed = ObservedLease {
         renewed: Some("t0, long ago on a clock that is wrong".to_owned()),
         version: "8".to_owned(),
         ..held_by("you")
     };
     election.read(Some(renewed.clone()), at(14));
-    assert_eq!(election.step(at(28), NEW), Step::Wait);
-    let annotated = Seen {
+    assert_eq!(election.step(at(28), NEW), ElectionStep::Wait);
+    let annotated = ObservedLease {
         version: "9".to_owned(),
         ..renewed
     };
@@ -159,33 +159,36 @@ fn a_lease_counts_from_the_moment_it_was_seen_to_change_and_not_by_what_it_says(
 
 #[test]
 fn a_standby_counts_only_the_time_it_was_awake_and_a_leader_all_of_it() {
-    let suspended = Moment {
+    let suspended = BoottimeInstant {
         awake: seconds(5),
         since_boot: seconds(500),
     };
     assert_eq!(
         replica(false, Some(held_by("you"))).step(suspended, NEW),
-        Step::Wait
+        ElectionStep::Wait
     );
     let leader = replica(true, Some(held_by("me")));
-    assert_eq!(leader.step(suspended, NEW), Step::StepDown(Lost::Deadline));
+    assert_eq!(
+        leader.step(suspended, NEW),
+        ElectionStep::StepDown(LeadershipLost::Deadline)
+    );
 }
 
 #[test]
 fn a_longer_lease_of_another_configuration_is_respected_and_an_absurd_one_is_not() {
-    let lasting = |duration| Seen {
+    let lasting = |duration| ObservedLease {
         duration,
         ..held_by("you")
     };
     let longer = replica(false, Some(lasting(seconds(60))));
-    assert_eq!(longer.step(at(59), NEW), Step::Wait);
-    assert_ne!(longer.step(at(60), NEW), Step::Wait);
+    assert_eq!(longer.step(at(59), NEW), ElectionStep::Wait);
+    assert_ne!(longer.step(at(60), NEW), ElectionStep::Wait);
     let absurd = replica(false, Some(lasting(seconds(2_000_000_000))));
-    assert_ne!(absurd.step(at(600), NEW), Step::Wait);
+    assert_ne!(absurd.step(at(600), NEW), ElectionStep::Wait);
     let shorter = replica(false, Some(lasting(seconds(1))));
     assert_eq!(
         shorter.step(at(14), NEW),
-        Step::Wait,
+        ElectionStep::Wait,
         "and a shorter one is not believed"
     );
 }
@@ -193,7 +196,7 @@ fn a_longer_lease_of_another_configuration_is_respected_and_an_absurd_one_is_not
 #[test]
 fn a_renewal_counts_from_its_sending_and_leaves_the_quarantine_as_it_was() {
     let mut election = replica(false, Some(held_by("you")));
-    let Step::Bid(first) = election.step(at(15), NEW) else {
+    let ElectionStep::Bid(first) = election.step(at(15), NEW) else {
         panic!("it bids");
     };
     election.won(&first, held_by("me"), at(15));
@@ -202,7 +205,7 @@ fn a_renewal_counts_from_its_sending_and_leaves_the_quarantine_as_it_was() {
         (tenure.epoch, tenure.until, tenure.effects_from),
         (5, seconds(25), seconds(20))
     );
-    let Step::Bid(renewal) = election.step(at(17), NEW) else {
+    let ElectionStep::Bid(renewal) = election.step(at(17), NEW) else {
         panic!("it renews");
     };
     election.won(&renewal, held_by("me"), at(17));
@@ -222,8 +225,8 @@ fn a_standby_looks_again_right_when_a_lease_runs_out() {
 }
 
 /// A renewal of the leadership 4, which yields or not.
-fn renewal(yields: bool) -> Step {
-    Step::Bid(Bid {
+fn renewal(yields: bool) -> ElectionStep {
+    ElectionStep::Bid(Bid {
         version: Some("7".to_owned()),
         transitions: 4,
         quarantine: Duration::ZERO,
@@ -234,7 +237,7 @@ fn renewal(yields: bool) -> Step {
 /// A leader whose term does not end within these tests, and that could not work from second 1 on.
 fn unable_leader() -> Election {
     let mut leader = replica(true, Some(held_by("me")));
-    let Step::Bid(bid) = leader.step(at(1), NEW) else {
+    let ElectionStep::Bid(bid) = leader.step(at(1), NEW) else {
         panic!("it renews");
     };
     leader.is_able(false, at(1));
@@ -259,8 +262,8 @@ fn a_tenure_yields_from_the_sending_until_a_renewal_without_it() {
     let mut leader = unable_leader();
     let yields = |leader: &Election| leader.tenure().unwrap().yields;
     let bid = |leader: &Election| match leader.step(at(31), NEW) {
-        Step::Bid(bid) => bid,
-        other @ (Step::Wait | Step::StepDown(_)) => panic!("{other:?}"),
+        ElectionStep::Bid(bid) => bid,
+        other @ (ElectionStep::Wait | ElectionStep::StepDown(_)) => panic!("{other:?}"),
     };
     let yielding = bid(&leader);
     leader.sends(&yielding);
@@ -277,24 +280,27 @@ fn a_tenure_yields_from_the_sending_until_a_renewal_without_it() {
 fn a_yielding_leader_whose_lease_is_deleted_steps_down() {
     let mut leader = unable_leader();
     leader.read(None, at(31));
-    let Step::Bid(made_anew) = leader.step(at(31), NEW) else {
+    let ElectionStep::Bid(made_anew) = leader.step(at(31), NEW) else {
         panic!("nobody else could take it so far");
     };
     assert_eq!((made_anew.version.as_deref(), made_anew.transitions), (None, 4));
     leader.sends(&made_anew);
-    assert_eq!(leader.step(at(31), NEW), Step::StepDown(Lost::Deleted));
+    assert_eq!(
+        leader.step(at(31), NEW),
+        ElectionStep::StepDown(LeadershipLost::Deleted)
+    );
 }
 
 #[test]
 fn a_yielding_lease_is_taken_at_once_by_a_standby_that_can_work() {
-    let yielding = |holder: &str| Seen {
+    let yielding = |holder: &str| ObservedLease {
         yields: true,
         ..held_by(holder)
     };
     let mut standby = replica(false, Some(yielding("you")));
     assert_eq!(standby.step(at(0), NEW), bid(Some("7"), 5, 15));
     standby.is_able(false, at(0));
-    assert_eq!(standby.step(at(14), NEW), Step::Wait);
+    assert_eq!(standby.step(at(14), NEW), ElectionStep::Wait);
     assert_eq!(
         standby.step(at(15), NEW),
         bid(Some("7"), 5, 5),
@@ -303,9 +309,9 @@ fn a_yielding_lease_is_taken_at_once_by_a_standby_that_can_work() {
     for lease in [None, Some(released())] {
         let mut unable = replica(false, lease);
         unable.is_able(false, at(0));
-        assert!(matches!(unable.step(at(1), NEW), Step::Bid(_)));
+        assert!(matches!(unable.step(at(1), NEW), ElectionStep::Bid(_)));
     }
-    let longer = Seen {
+    let longer = ObservedLease {
         duration: seconds(60),
         ..yielding("you")
     };
@@ -323,12 +329,12 @@ fn a_lease_made_anew_has_an_epoch_that_was_never_seen() {
         bid(None, 5, 15),
         "also where the clock is behind the epochs"
     );
-    let greatest = Seen {
+    let greatest = ObservedLease {
         transitions: TRANSITIONS_MAX,
         ..released()
     };
     let standby = replica(false, Some(greatest));
-    let Step::Bid(bid) = standby.step(at(0), NEW) else {
+    let ElectionStep::Bid(bid) = standby.step(at(0), NEW) else {
         panic!("it bids");
     };
     assert_ne!(bid.transitions, TRANSITIONS_MAX);
@@ -338,13 +344,17 @@ fn a_lease_made_anew_has_an_epoch_that_was_never_seen() {
 #[test]
 fn lease_is_created_in_a_later_second_than_one_deleted_before() {
     let mut standby = replica(false, None);
-    assert_eq!(standby.step(at(0), NEW), Step::Wait);
+    assert_eq!(standby.step(at(0), NEW), ElectionStep::Wait);
     assert_eq!(standby.pause(at(0)), NEW_LEASE_AFTER);
     standby.read(None, at(1));
     assert_eq!(standby.step(at(1), NEW + 1), bid(None, NEW + 1, 15));
     standby.read(Some(held_by("you")), at(2));
     standby.read(None, at(3));
-    assert_eq!(standby.step(at(3), NEW), Step::Wait, "that is another absence");
+    assert_eq!(
+        standby.step(at(3), NEW),
+        ElectionStep::Wait,
+        "that is another absence"
+    );
 }
 
 #[test]
@@ -355,7 +365,7 @@ fn with_a_lease_of_a_second_an_emptied_one_is_not_taken_for_released() {
     };
     let mut election = Election::of("me".to_owned(), timing);
     election.read(Some(released()), at(0));
-    let Step::Bid(bid) = election.step(at(0), NEW) else {
+    let ElectionStep::Bid(bid) = election.step(at(0), NEW) else {
         panic!("it bids");
     };
     assert_eq!(bid.quarantine, timing.lease);
@@ -389,10 +399,10 @@ struct Actor {
 
 impl Actor {
     /// Tenths of a second of the story as a moment of its own machine.
-    fn now(&self, tenth: u64) -> Moment {
+    fn now(&self, tenth: u64) -> BoottimeInstant {
         let own = if self.is_fast { tenth * 11 / 10 } else { tenth };
         let now = Duration::from_millis((own + self.clock_offset) * 100);
-        Moment {
+        BoottimeInstant {
             awake: now,
             since_boot: now,
         }
@@ -439,7 +449,7 @@ struct Happened {
 /// Three replicas and a Lease for 400 s.
 fn story(seed: u64) -> Happened {
     let mut dice = Dice(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
-    let mut lease: Option<Seen> = None;
+    let mut lease: Option<ObservedLease> = None;
     let mut version = 0_u64;
     let actor = |name: &'static str, clock_offset, is_fast| Actor {
         election: Election::of(name.to_owned(), TIMING),
@@ -479,8 +489,8 @@ fn story(seed: u64) -> Happened {
                 actor.fresh = true;
             }
             match actor.election.step(now, 1_000 + tenth) {
-                Step::Wait => {}
-                Step::StepDown(_) => {
+                ElectionStep::Wait => {}
+                ElectionStep::StepDown(_) => {
                     // The process ends and begins anew under another name.
                     let name = if actor.name.len() > 8 {
                         "a"
@@ -491,7 +501,7 @@ fn story(seed: u64) -> Happened {
                     actor.election = Election::of(format!("{name}-{tenth}-{index}"), TIMING);
                     actor.fresh = false;
                 }
-                Step::Bid(bid) if actor.fresh => {
+                ElectionStep::Bid(bid) if actor.fresh => {
                     actor.election.sends(&bid);
                     let stands = lease.as_ref().map(|lease| lease.version.clone());
                     if dice.one_in(5) || stands != bid.version {
@@ -501,7 +511,7 @@ fn story(seed: u64) -> Happened {
                         let is_yielded = lease.as_ref().is_some_and(|lease| lease.yields);
                         let is_new = actor.election.tenure().is_none();
                         happened.handovers += usize::from(is_new && is_yielded);
-                        let written = Seen {
+                        let written = ObservedLease {
                             holder: actor.election.me.clone(),
                             transitions: bid.transitions,
                             duration: TIMING.lease,
@@ -526,7 +536,7 @@ fn story(seed: u64) -> Happened {
                         }
                     }
                 }
-                Step::Bid(_) => {}
+                ElectionStep::Bid(_) => {}
             }
             let pause = u64::try_from(actor.election.pause(now).as_millis()).unwrap();
             actor.next_turn = tenth + (pause / 100).max(1);

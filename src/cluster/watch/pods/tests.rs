@@ -128,19 +128,19 @@ fn a_change_is_worth_a_round_if_a_round_can_make_something_of_it() {
     let mut finished = leaving("web-3");
     finished["status"]["phase"] = json!("Succeeded");
     for (what, news) in [
-        (standing.apply(&parse(pod("web-1")), &node), News::Soon),
-        (standing.apply(&parse(pod("web-2")), &node), News::Soon),
-        (standing.apply(&parse(pod("web-3")), &node), News::Soon),
-        (standing.apply(&parse(pod("web-1")), &node), News::None),
-        (standing.apply(&parse(daemon.clone()), &node), News::None),
-        (standing.remove(&parse(daemon)), News::None),
-        (standing.apply(&parse(leaving("web-1")), &node), News::Leaves),
-        (standing.remove(&parse(leaving("web-1"))), News::Soon),
-        (standing.apply(&parse(leaving("web-2")), &node), News::Leaves),
-        (standing.apply(&parse(leaving("web-3")), &node), News::Leaves),
-        (standing.remove(&parse(leaving("web-2"))), News::None),
-        (standing.apply(&parse(finished.clone()), &node), News::Now),
-        (standing.remove(&parse(finished)), News::None),
+        (standing.apply(&parse(pod("web-1")), &node), PodNews::Soon),
+        (standing.apply(&parse(pod("web-2")), &node), PodNews::Soon),
+        (standing.apply(&parse(pod("web-3")), &node), PodNews::Soon),
+        (standing.apply(&parse(pod("web-1")), &node), PodNews::None),
+        (standing.apply(&parse(daemon.clone()), &node), PodNews::None),
+        (standing.remove(&parse(daemon)), PodNews::None),
+        (standing.apply(&parse(leaving("web-1")), &node), PodNews::Leaves),
+        (standing.remove(&parse(leaving("web-1"))), PodNews::Soon),
+        (standing.apply(&parse(leaving("web-2")), &node), PodNews::Leaves),
+        (standing.apply(&parse(leaving("web-3")), &node), PodNews::Leaves),
+        (standing.remove(&parse(leaving("web-2"))), PodNews::None),
+        (standing.apply(&parse(finished.clone()), &node), PodNews::Now),
+        (standing.remove(&parse(finished)), PodNews::None),
     ] {
         assert_eq!(what, news);
     }

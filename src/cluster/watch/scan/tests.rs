@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::lease::Lead;
+use crate::cluster::lease::HeldLeadership;
 use crate::cluster::stand_in::{Log, Reply, refusal, server};
 
 fn node(name: &str, annotations: Value) -> Value {
@@ -137,7 +137,7 @@ async fn no_more_episodes_are_told_than_the_limit() {
 async fn a_scan_follows_the_start_each_leadership_and_ten_minutes() {
     let refused = || refusal(403, "Forbidden", "no", Value::Null);
     let (client, log) = cluster(vec![refused(), page(&[], "")], vec![]);
-    let (lead, standing) = watch::channel(Standing::default());
+    let (lead, standing) = watch::channel(ElectionStatus::default());
     let (out, mut updates) = mpsc::channel(1);
     let stop = CancellationToken::new();
     let scanning = run(
@@ -152,7 +152,7 @@ async fn a_scan_follows_the_start_each_leadership_and_ten_minutes() {
     let reading = async {
         let mut next = async || {
             let update = tokio::time::timeout(EVERY * 2, updates.recv()).await.unwrap();
-            assert_eq!(update, Some(Update::Scanned { stranded: Vec::new() }));
+            assert_eq!(update, Some(KubernetesUpdate::Scanned { stranded: Vec::new() }));
             begin.elapsed().as_secs()
         };
         let first = next().await;
@@ -161,7 +161,7 @@ async fn a_scan_follows_the_start_each_leadership_and_ten_minutes() {
         let second = next().await;
         assert!((600..=603).contains(&second), "{second} s");
         let lead_by = |epoch| {
-            let lead_on = Lead {
+            let lead_on = HeldLeadership {
                 epoch,
                 quarantine: Duration::ZERO,
                 yields: false,

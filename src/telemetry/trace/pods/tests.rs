@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ids::NodeUid;
-use crate::maintenance::episode::{Cordon, HostMark, Phase, Trigger};
+use crate::maintenance::episode::{CordonOwner, HostIdentity, Phase, Trigger};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_795_000_000 + second).unwrap()
@@ -17,12 +17,12 @@ fn draining() -> Episode {
         request: None,
         stray_of: None,
     };
-    let host = HostMark {
+    let host = HostIdentity {
         moref: None,
         name: "esx1".into(),
     };
     Episode {
-        cordon: Cordon::Ours,
+        cordon: CordonOwner::Ours,
         ..Episode::new(NodeUid::new("uid-1"), trigger, host, Phase::Draining, at(0))
     }
 }
@@ -62,7 +62,7 @@ fn attribute(span: &Span, key: &str) -> Option<String> {
 #[test]
 fn a_pod_that_a_budget_held_is_told_with_both_of_its_waits() {
     let (node, episode) = (NodeName::new("gpu1"), draining());
-    let mut drain = Drain::of(&episode);
+    let mut drain = TracedDrain::of(&episode);
     for (second, said) in [(10, "needs 2"), (20, "needs 2"), (30, "needs 1")] {
         let asked = vec![asks("train-0", second, blocked(said))];
         assert_eq!(drain.take(&node, &round(second, asked, &["train-0"])), []);
@@ -94,7 +94,7 @@ fn a_pod_that_a_budget_held_is_told_with_both_of_its_waits() {
 #[test]
 fn a_pod_that_is_left_when_the_drain_ends_is_told_as_such() {
     let (node, episode) = (NodeName::new("gpu1"), draining());
-    let mut drain = Drain::of(&episode);
+    let mut drain = TracedDrain::of(&episode);
     drain.take(
         &node,
         &round(10, vec![asks("train-0", 10, blocked("no"))], &["train-0"]),
@@ -108,7 +108,7 @@ fn a_pod_that_is_left_when_the_drain_ends_is_told_as_such() {
 #[test]
 fn pods_beyond_the_limit_are_told_together() {
     let (node, episode) = (NodeName::new("gpu1"), draining());
-    let mut drain = Drain::of(&episode);
+    let mut drain = TracedDrain::of(&episode);
     let pods: Vec<String> = (0..PODS + 50).map(|pod| format!("p{pod}")).collect();
     let ask = |answer: EvictionAnswer| pods.iter().map(|pod| asks(pod, 10, answer.clone())).collect();
     let left: Vec<&str> = pods.iter().map(String::as_str).collect();

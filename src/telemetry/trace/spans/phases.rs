@@ -5,7 +5,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::trace::SpanKind;
 
 use super::attributes::{POWER_OFF, SHUTDOWN, TIMEOUT, by, count, failed, kind, text, texts, vcenter};
-use super::{EpisodeSpans, Moment, Span, after, context};
+use super::{EpisodeSpans, Span, SpanEvent, after, context};
 use crate::maintenance::episode::{
     FinishedPhase, Phase, PhaseOutcome, PhaseStats, PodCounts, QueuePosition, RefusedHost,
 };
@@ -211,7 +211,7 @@ fn placed(mut place: Span, strategy: &'static str, stats: &PhaseStats) -> Span {
         .attributes
         .push(text("haulout.placement.strategy", strategy));
     let at = place.end;
-    let refused = stats.refused.iter().map(|RefusedHost { host, why }| Moment {
+    let refused = stats.refused.iter().map(|RefusedHost { host, why }| SpanEvent {
         at,
         name: "host.refused",
         attributes: vec![text("vcenter.host.name", host), text("reason", why)],

@@ -8,20 +8,20 @@ use crate::ids::{EpisodeId, HostRef, NodeUid, RequestUid, VmUuid};
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{
-    Cordon, Detection, DrainEnd, HostMark, Phase, PhaseStats, PodCounts, QueuePosition, Record, RefusedHost,
-    Trigger, TriggerKind,
+    CordonOwner, Detection, DrainEnd, HostIdentity, Phase, PhaseStats, PodCounts, QueuePosition, Record,
+    RefusedHost, Trigger, TriggerKind,
 };
 use crate::maintenance::phase_stats::close;
 use crate::maintenance::record;
-use crate::maintenance::request::RequestMark;
+use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::waiting::ParkReason;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_795_000_000 + second).unwrap()
 }
 
-fn host(name: &str) -> HostMark {
-    HostMark {
+fn host(name: &str) -> HostIdentity {
+    HostIdentity {
         moref: Some(HostRef::new(format!("host-{name}"))),
         name: name.into(),
     }
@@ -39,7 +39,7 @@ fn begun_in(phase: Phase) -> Episode {
     };
     Episode {
         vm_uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708"),
-        cordon: Cordon::Ours,
+        cordon: CordonOwner::Ours,
         gpus_before: BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)]).into(),
         powered_off: true,
         ..Episode::new(NodeUid::new("uid-1"), trigger, host("esx1"), phase, at(0))
@@ -53,7 +53,7 @@ const WRITE: SignedDuration = SignedDuration::from_millis(20);
 fn told_with(
     phases: &[(Phase, i64)],
     end: i64,
-    result: Ended,
+    result: EpisodeResult,
     stats: impl Fn(&Phase) -> PhaseStats,
 ) -> Vec<Span> {
     let mut record = Record::InService;
@@ -85,8 +85,8 @@ fn told_with(
 }
 
 /// What was known of the node before its episode.
-fn surroundings() -> Origin {
-    Origin {
+fn surroundings() -> EpisodeOrigin {
+    EpisodeOrigin {
         cluster: Some("gpu-cluster".to_owned()),
         vm: Some("gpu1.vm".to_owned()),
         before: Some(BEFORE.to_owned()),
@@ -130,7 +130,7 @@ fn changes(
             spans.extend(told);
         }
         if next.is_none() {
-            let end = End {
+            let end = SpanEnd {
                 ended: transition.ended,
                 uncordoned: transition.unschedulable == Some(false),
                 wrote,
@@ -146,7 +146,7 @@ fn changes(
     stands
 }
 
-fn told(phases: &[(Phase, i64)], end: i64, result: Ended) -> Vec<Span> {
+fn told(phases: &[(Phase, i64)], end: i64, result: EpisodeResult) -> Vec<Span> {
     told_with(phases, end, result, |_| PhaseStats::default())
 }
 
@@ -223,7 +223,7 @@ fn wait_phases() -> [(Phase, i64); 5] {
 
 #[test]
 fn a_wait_for_the_own_host_is_told_from_the_click_to_the_uncordon() {
-    let spans = told(&wait_phases(), 7_300, Ended::Succeeded);
+    let spans = told(&wait_phases(), 7_300, EpisodeResult::Succeeded);
     assert_eq!(
         names(&spans),
         [
@@ -273,7 +273,7 @@ fn a_move_to_another_host_is_told_with_where_it_went() {
         (Phase::PoweringOn { by_drs: false }, 120),
         (Phase::Rejoining, 130),
     ];
-    let spans = told_with(&phases, 200, Ended::Succeeded, |_| PhaseStats {
+    let spans = told_with(&phases, 200, EpisodeResult::Succeeded, |_| PhaseStats {
         from_the_start: true,
         ..PhaseStats::default()
     });
@@ -298,7 +298,7 @@ fn a_placement_by_drs_takes_no_time() {
         (Phase::PoweringOn { by_drs: true }, 90),
         (Phase::Rejoining, 130),
     ];
-    let spans = told(&phases, 200, Ended::Succeeded);
+    let spans = told(&phases, 200, EpisodeResult::Succeeded);
     let place = named(&spans, "place");
     assert_eq!((place.start, place.end), (at(90), after(at(90))));
     assert_eq!(place.parent, Some(named(&spans, "power on").id));
@@ -319,7 +319,7 @@ fn a_queued_episode_links_to_the_one_that_had_its_place() {
         (Phase::PoweringOn { by_drs: false }, 600),
         (Phase::Rejoining, 610),
     ];
-    let spans = told_with(&phases, 700, Ended::Succeeded, |_| PhaseStats {
+    let spans = told_with(&phases, 700, EpisodeResult::Succeeded, |_| PhaseStats {
         behind: Some(begun_in(Phase::Draining).traceparent),
         ..PhaseStats::default()
     });
@@ -330,7 +330,7 @@ fn a_queued_episode_links_to_the_one_that_had_its_place() {
 
 #[test]
 fn a_cancelled_episode_has_its_root_as_well() {
-    let draining = told(&[(Phase::Draining, 0)], 20, Ended::Cancelled);
+    let draining = told(&[(Phase::Draining, 0)], 20, EpisodeResult::Cancelled);
     assert_eq!(
         names(&draining),
         ["announce", "detect", "cordon", "drain", "uncordon", "maintenance"]
@@ -344,7 +344,7 @@ fn a_cancelled_episode_has_its_root_as_well() {
     assert_eq!(attribute(root, "haulout.result").as_deref(), Some("cancelled"));
 
     // Nothing was cordoned, so there is nothing to take back.
-    let queued = told(&[(Phase::Queued, 0)], 20, Ended::Cancelled);
+    let queued = told(&[(Phase::Queued, 0)], 20, EpisodeResult::Cancelled);
     assert_eq!(names(&queued), ["announce", "detect", "queue", "maintenance"]);
 }
 
@@ -356,7 +356,7 @@ fn a_parked_time_is_told_with_its_reason_between_the_parts_of_its_phase() {
         resume_since: at(0),
     };
     let phases = [(Phase::Draining, 0), (parked, 30), (Phase::Draining, 90)];
-    let spans = told(&phases, 120, Ended::Cancelled);
+    let spans = told(&phases, 120, EpisodeResult::Cancelled);
     let drains = spans.iter().filter(|span| span.name == "drain").count();
     assert_eq!(drains, 2);
     let parked = named(&spans, "parked");
@@ -366,7 +366,7 @@ fn a_parked_time_is_told_with_its_reason_between_the_parts_of_its_phase() {
 
 #[test]
 fn the_beginning_and_the_whole_name_the_cluster_the_vm_and_how_the_click_was_heard() {
-    let spans = told(&wait_phases(), 7_300, Ended::Succeeded);
+    let spans = told(&wait_phases(), 7_300, EpisodeResult::Succeeded);
     for name in ["announce", "detect", "maintenance"] {
         let span = named(&spans, name);
         assert_eq!(
@@ -387,8 +387,8 @@ fn the_beginning_and_the_whole_name_the_cluster_the_vm_and_how_the_click_was_hea
 }
 
 /// The root of `episode`, which ends as `result` at 60 s.
-fn root_of(episode: &Episode, result: Ended) -> Span {
-    let end = End {
+fn root_of(episode: &Episode, result: EpisodeResult) -> Span {
+    let end = SpanEnd {
         ended: Some(result),
         uncordoned: true,
         wrote: (at(60), at(60) + WRITE),
@@ -405,10 +405,10 @@ fn root_of(episode: &Episode, result: Ended) -> Span {
 fn what_was_asked_for_and_could_not_be_had_is_an_error_of_the_whole() {
     let mut episode = begun_in(Phase::Rejoining);
     episode.gave_up = Some("no host has a free device".to_owned());
-    let root = root_of(&episode, Ended::Failed);
+    let root = root_of(&episode, EpisodeResult::Failed);
     assert_eq!(root.failed.as_deref(), Some("no host has a free device"));
     assert_eq!(attribute(&root, "error.type").as_deref(), Some("not_to_be_had"));
-    assert_eq!(root_of(&episode, Ended::Succeeded).failed, None);
+    assert_eq!(root_of(&episode, EpisodeResult::Succeeded).failed, None);
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn the_root_knows_every_trigger() {
         match kind {
             TriggerKind::Task => episode.trigger.task = Some(TaskRef::new("task-1")),
             TriggerKind::Request => {
-                episode.trigger.request = Some(RequestMark {
+                episode.trigger.request = Some(RequestIdentity {
                     uid: RequestUid::new("uid-9"),
                     name: "drain-gpu1".into(),
                 });
@@ -432,7 +432,7 @@ fn the_root_knows_every_trigger() {
             TriggerKind::Adopted => episode.history.origin.adopted = true,
         }
         assert_eq!(episode.trigger_kind(), kind);
-        let root = root_of(&episode, Ended::Succeeded);
+        let root = root_of(&episode, EpisodeResult::Succeeded);
         assert_eq!(attribute(&root, "haulout.trigger").as_deref(), Some(kind.name()));
         names.insert(kind.name());
     }
@@ -444,7 +444,7 @@ fn the_root_knows_every_trigger() {
 
 #[test]
 fn cordon_and_uncordon_last_as_long_as_their_writes() {
-    let spans = told(&wait_phases(), 7_300, Ended::Succeeded);
+    let spans = told(&wait_phases(), 7_300, EpisodeResult::Succeeded);
     for (name, start) in [("cordon", at(0)), ("uncordon", at(7_300))] {
         let span = named(&spans, name);
         assert_eq!((span.start, span.end), (start, start + WRITE), "{name}");
@@ -505,7 +505,7 @@ fn what_was_seen_of_queue_drain_place_and_task_is_told() {
             Phase::Drained | Phase::AwaitingHost | Phase::Rejoining | Phase::Parked { .. } => nothing,
         }
     };
-    let spans = told_with(&phases, 200, Ended::Succeeded, seen);
+    let spans = told_with(&phases, 200, EpisodeResult::Succeeded, seen);
     let has = |span: &str, key: &str| attribute(named(&spans, span), key).unwrap_or_default();
     assert_eq!(has("queue", "haulout.queue.position"), "3");
     assert_eq!(has("queue", "haulout.queue.limit"), "2");
@@ -561,7 +561,7 @@ fn what_this_process_saw_splits_a_phase_in_two() {
             ..PhaseStats::default()
         }
     };
-    let spans = told_with(&wait_phases(), 7_300, Ended::Succeeded, saw(true));
+    let spans = told_with(&wait_phases(), 7_300, EpisodeResult::Succeeded, saw(true));
     assert_eq!(named(&spans, "guest shutdown").end, at(80));
     let asked = named(&spans, "guest shutdown");
     assert!(asked.failed.is_some());
@@ -578,15 +578,15 @@ fn what_this_process_saw_splits_a_phase_in_two() {
     assert!(budgets.contains("ml/train"), "{budgets}");
 
     // Seen after a restart, it says nothing of the part before.
-    let spans = told_with(&wait_phases(), 7_300, Ended::Succeeded, saw(false));
+    let spans = told_with(&wait_phases(), 7_300, EpisodeResult::Succeeded, saw(false));
     assert_eq!(named(&spans, "wait host exit").start, at(90));
     assert_eq!(named(&spans, "wait node ready").end, at(7_300));
 }
 
 #[test]
 fn whoever_tells_it_tells_the_same_spans() {
-    let once = told(&wait_phases(), 7_300, Ended::Succeeded);
-    assert_eq!(once, told(&wait_phases(), 7_300, Ended::Succeeded));
+    let once = told(&wait_phases(), 7_300, EpisodeResult::Succeeded);
+    assert_eq!(once, told(&wait_phases(), 7_300, EpisodeResult::Succeeded));
 }
 
 #[test]
@@ -601,7 +601,7 @@ fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
         fulfilled: None,
     };
     let begin = transition(record.clone(), None);
-    let end = transition(Record::InService, Some(Ended::Cancelled));
+    let end = transition(Record::InService, Some(EpisodeResult::Cancelled));
     let mut spans = Vec::new();
     let record = changes(&Record::InService, begin, PhaseStats::default(), 0, &mut spans);
     changes(&record, end, PhaseStats::default(), 2, &mut spans);
@@ -630,7 +630,7 @@ fn what_happened_beside_the_phases_stands_on_the_root() {
             new: 2,
         },
     ];
-    let root = root_of(&episode, Ended::Cancelled);
+    let root = root_of(&episode, EpisodeResult::Cancelled);
     let moments: Vec<(&str, Timestamp)> = root.moments.iter().map(|it| (it.name, it.at)).collect();
     assert_eq!(
         moments,

@@ -5,25 +5,25 @@ use crate::inventory::tests::{found, node, seen_of, sight, told, trio, uuid, vm,
 
 #[test]
 fn a_node_is_bound_only_when_each_of_its_uuids_was_looked_up() {
-    let of_two_uuids = Node {
+    let of_two_uuids = NodeFacts {
         provider_uuid: Some(uuid(1)),
         system_uuid: Some(uuid(2)),
         ..node(1)
     };
     let mut inventory = told(trio(1).into_iter().chain([seen_of(of_two_uuids)]));
     assert_eq!(inventory.roster().vms.len(), 2);
-    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::NotLookedUp);
+    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::NotLookedUp);
     inventory.apply(found(2, &[]));
-    assert!(matches!(sight(&mut inventory, 1).seen.vm, VmSeen::Found(_)));
-    inventory.apply(vsphere(vsphere::Update::Vm(vm(2))));
+    assert!(matches!(sight(&mut inventory, 1).seen.vm, BoundVm::Found(_)));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Vm(vm(2))));
     inventory.apply(found(2, &[2]));
     let both = [1, 2].map(|n| VmRef::new(format!("vm-{n}")));
-    assert_eq!(sight(&mut inventory, 1).seen.vm, VmSeen::Ambiguous(both.into()));
+    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::Ambiguous(both.into()));
 }
 
 #[test]
 fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
-    let cluster = vsphere(vsphere::Update::Compute(Compute {
+    let cluster = vsphere(vsphere::VsphereUpdate::Compute(Compute {
         moref: ComputeRef::new("c"),
         name: None,
         drs: Some(Drs {
@@ -34,7 +34,7 @@ fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
     }));
     let mut inventory = told(trio(1).into_iter().chain([cluster]));
     let mut drs = |devices: Option<Vec<Passthrough>>| {
-        inventory.apply(vsphere(vsphere::Update::Vm(Vm {
+        inventory.apply(vsphere(vsphere::VsphereUpdate::Vm(Vm {
             passthrough: devices,
             ..vm(1)
         })));

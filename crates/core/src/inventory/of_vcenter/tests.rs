@@ -2,17 +2,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
-use crate::facts::vsphere::{Host, MaintenanceEnd, Update};
+use crate::facts::vsphere::{Host, MaintenanceEnd, VsphereUpdate};
 use crate::inventory::tests::{
     awaiting, entering, host, in_phase, moment, sight, tell, told, tried, trio, vsphere,
 };
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Phase;
-use crate::maintenance::observed::Attempt;
-use crate::maintenance::request::Call;
+use crate::maintenance::observed::EffectAttempt;
+use crate::maintenance::request::DesiredState;
 
 fn told_of(host: Host) -> crate::inventory::Fact {
-    vsphere(Update::Host(host.into()))
+    vsphere(VsphereUpdate::Host(host.into()))
 }
 
 /// Host 1, in service, after this task has ended so.
@@ -29,7 +29,7 @@ fn failed() -> EndOutcome {
     EndOutcome::Failed { said }
 }
 
-fn interrupted(inventory: &mut Inventory) -> Option<Interrupted> {
+fn interrupted(inventory: &mut Inventory) -> Option<FailedMaintenance> {
     let seen = sight(inventory, 1).seen;
     seen.vm.found().unwrap().interrupted.clone()
 }
@@ -46,7 +46,7 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
     assert_eq!(interrupted(&mut inventory), None);
     inventory.tick(moment(100));
     inventory.apply(told_of(after("task-1", failed())));
-    let at_100 = Interrupted {
+    let at_100 = FailedMaintenance {
         at: moment(100),
         said: "timed out".to_owned(),
     };
@@ -61,11 +61,11 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
 
     let seen = sight(&mut inventory, 1).seen;
     let vm = seen.vm.found().unwrap();
-    let call = |seconds| Call::of_underway(vm, None, Duration::from_secs(10), moment(seconds));
+    let call = |seconds| DesiredState::of_underway(vm, None, Duration::from_secs(10), moment(seconds));
     assert!(
         matches!(
             call(109),
-            Call::Interrupted {
+            DesiredState::Interrupted {
                 said: "timed out",
                 ..
             }
@@ -73,7 +73,7 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
         "{:?}",
         call(109)
     );
-    assert_eq!(call(110), Call::Nothing);
+    assert_eq!(call(110), DesiredState::Nothing);
 
     inventory.tick(moment(200));
     inventory.apply(told_of(after("task-2", failed())));
@@ -122,7 +122,7 @@ fn a_failed_maintenance_is_remembered_when_the_stream_is_built_anew() {
     let anew = || trio(1).into_iter().chain([in_phase(1, Phase::Draining)]);
     tell(&mut inventory, anew());
     assert!(interrupted(&mut inventory).is_some());
-    inventory.apply(vsphere(Update::HostGone(host(1).moref)));
+    inventory.apply(vsphere(VsphereUpdate::HostGone(host(1).moref)));
     inventory.apply(told_of(host(1)));
     assert_eq!(interrupted(&mut inventory), None);
 }
@@ -137,7 +137,7 @@ fn a_failed_maintenance_counts_only_on_a_host_in_service() {
     assert_eq!(interrupted(&mut inventory), None);
 }
 
-fn power_on(inventory: &mut Inventory) -> Attempt {
+fn power_on(inventory: &mut Inventory) -> EffectAttempt {
     let mut attempts = sight(inventory, 1).seen.attempts;
     attempts.remove(&EffectKind::PowerOn).unwrap()
 }
@@ -145,15 +145,15 @@ fn power_on(inventory: &mut Inventory) -> Attempt {
 #[test]
 fn a_try_whose_task_vcenter_forgot_waits_for_it_no_longer() {
     let forgotten = TaskRef::new("task-9");
-    let running = Outcome::Running(forgotten.clone());
+    let running = AttemptOutcome::Running(forgotten.clone());
     let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
     inventory.apply(tried(1, EffectKind::PowerOn, 5, running.clone()));
     assert_eq!(inventory.roster().tasks, BTreeSet::from([forgotten.clone()]));
     inventory.sights();
-    inventory.apply(vsphere(Update::TaskGone(TaskRef::new("task-8"))));
+    inventory.apply(vsphere(VsphereUpdate::TaskGone(TaskRef::new("task-8"))));
     assert_eq!(power_on(&mut inventory).outcome, running, "that of somebody else");
-    inventory.apply(vsphere(Update::TaskGone(forgotten)));
+    inventory.apply(vsphere(VsphereUpdate::TaskGone(forgotten)));
     assert!(inventory.has_news(), "there is something to decide");
-    assert_eq!(power_on(&mut inventory).outcome, Outcome::Done);
+    assert_eq!(power_on(&mut inventory).outcome, AttemptOutcome::Done);
     assert_eq!(inventory.roster().tasks, BTreeSet::new());
 }

@@ -1,12 +1,12 @@
 use super::*;
-use crate::facts::kubernetes::Node;
+use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere;
 use crate::inventory::Fact;
 use crate::inventory::tests::{
     at, awaiting, host, seen_of, sight, surveyed, switched_off, tell, told, vsphere, with_episode,
 };
-use crate::maintenance::episode::{HostMark, HostRefusal, RefusedMove};
-use crate::maintenance::placement::{Held, Hold, Refused, Why};
+use crate::maintenance::episode::{HostIdentity, HostRefusal, RefusedMove};
+use crate::maintenance::placement::{DeviceHold, HeldDevice, RejectedHost, RejectionReason};
 
 const MODEL: (u16, u16) = (0x10de, 0x2235);
 
@@ -15,11 +15,11 @@ fn host_ref(n: u8) -> HostRef {
 }
 
 fn there(n: u8) -> Fact {
-    vsphere(vsphere::Update::Host(host(n).into()))
+    vsphere(vsphere::VsphereUpdate::Host(host(n).into()))
 }
 
-fn mark(n: u8) -> HostMark {
-    HostMark {
+fn mark(n: u8) -> HostIdentity {
+    HostIdentity {
         moref: Some(host_ref(n)),
         name: format!("esx-{n}").into(),
     }
@@ -37,17 +37,17 @@ fn offered(inventory: &mut Inventory, n: u8) -> Option<HostRef> {
     offer.fits.map(|(host, _)| host)
 }
 
-fn why_not(inventory: &mut Inventory, n: u8) -> Vec<Refused> {
+fn why_not(inventory: &mut Inventory, n: u8) -> Vec<RejectedHost> {
     sight(inventory, n).seen.offer.refused
 }
 
-fn refused(n: u8, why: Why) -> Refused {
+fn refused(n: u8, why: RejectionReason) -> RejectedHost {
     let host = format!("esx-{n}");
-    Refused { host, why }
+    RejectedHost { host, why }
 }
 
-fn empty() -> Reading {
-    Reading::Held(Vec::new())
+fn empty() -> HostSurvey {
+    HostSurvey::Held(Vec::new())
 }
 
 #[test]
@@ -58,12 +58,12 @@ fn the_node_that_was_called_out_first_is_offered_the_only_place() {
     inventory.apply(surveyed(3, empty()));
     assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
     assert_eq!(offered(&mut inventory, 1), None);
-    assert!(why_not(&mut inventory, 1).contains(&refused(3, Why::DevicesTaken)));
+    assert!(why_not(&mut inventory, 1).contains(&refused(3, RejectionReason::DevicesTaken)));
 }
 
 #[test]
 fn the_place_of_a_vm_that_is_moved_or_was_just_moved_is_kept_for_it() {
-    let moves = |phase, moved_to: Option<HostMark>| {
+    let moves = |phase, moved_to: Option<HostIdentity>| {
         let node = with_episode(1, phase, |episode| episode.moved_to = moved_to);
         let facts = [seen_of(node), awaiting(2), there(3)].into_iter();
         let mut inventory = told(facts.chain(switched_off(1)).chain(switched_off(2)));
@@ -80,7 +80,10 @@ fn the_place_of_a_vm_that_is_moved_or_was_just_moved_is_kept_for_it() {
         let mut inventory = moves(phase.clone(), moved_to);
         assert_eq!(offered(&mut inventory, 2), None, "{phase:?}");
         let why = why_not(&mut inventory, 2);
-        assert!(why.contains(&refused(3, Why::DevicesTaken)), "{phase:?}: {why:?}");
+        assert!(
+            why.contains(&refused(3, RejectionReason::DevicesTaken)),
+            "{phase:?}: {why:?}"
+        );
     }
     for (phase, moved_to) in [(powering_on, None), (Phase::Rejoining, Some(mark(4)))] {
         let mut inventory = moves(phase.clone(), moved_to);
@@ -101,12 +104,12 @@ fn the_place_of_a_vm_that_is_moved_or_was_just_moved_is_kept_for_it() {
         passthrough: Some([device("0000:01:00.0"), device("0000:02:00.0")].into()),
         ..host(3)
     };
-    inventory.apply(vsphere(vsphere::Update::Host(two.into())));
-    let hold = Hold {
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Host(two.into())));
+    let hold = DeviceHold {
         vm: VmRef::new("vm-1"),
-        device: Held::AnyOf(vec![MODEL]),
+        device: HeldDevice::AnyOf(vec![MODEL]),
     };
-    inventory.apply(surveyed(3, Reading::Held(vec![hold])));
+    inventory.apply(surveyed(3, HostSurvey::Held(vec![hold])));
     assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
 }
 
@@ -131,7 +134,7 @@ fn a_host_that_refused_the_vm_is_not_offered_again_in_its_episode() {
     for reading in ["the first", "the second"] {
         inventory.apply(surveyed(3, empty()));
         assert_eq!(offered(&mut inventory, 1), None, "{reading}");
-        let said = Why::RefusedByVcenter("no power".to_owned());
+        let said = RejectionReason::RefusedByVcenter("no power".to_owned());
         assert_eq!(why_not(&mut inventory, 1), [refused(3, said)], "{reading}");
     }
     let mut inventory = told(waits(|_| {}));
@@ -169,7 +172,7 @@ fn a_node_told_to_wait_or_refused_too_often_is_offered_its_own_host_only() {
             episode.refusals = hosts.map(refusal).collect();
         })
     };
-    let offer = |node: Node| {
+    let offer = |node: NodeFacts| {
         let mut inventory = told([there(3), seen_of(node)].into_iter().chain(switched_off(1)));
         inventory.apply(surveyed(3, empty()));
         offered(&mut inventory, 1)
@@ -185,10 +188,13 @@ fn a_host_that_cannot_be_read_is_not_offered_and_says_why() {
     inventory.apply(surveyed(3, empty()));
     assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
     let why = "the devices of VM secret cannot be read: no permission";
-    inventory.apply(surveyed(3, Reading::Unreadable(why.to_owned())));
+    inventory.apply(surveyed(3, HostSurvey::Unreadable(why.to_owned())));
     let offer = sight(&mut inventory, 1).seen.offer;
     assert_eq!(offer.fits, None);
-    assert_eq!(offer.refused, [refused(3, Why::Unreadable(why.to_owned()))]);
+    assert_eq!(
+        offer.refused,
+        [refused(3, RejectionReason::Unreadable(why.to_owned()))]
+    );
     assert_eq!(offer.survey, [host_ref(3)], "it may be readable at the next look");
     inventory.apply(surveyed(3, empty()));
     assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));

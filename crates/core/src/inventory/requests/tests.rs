@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::kubernetes::Update;
+use crate::facts::kubernetes::KubernetesUpdate;
 use crate::ids::NodeUid;
 use crate::inventory::Fact;
 use crate::inventory::tests::{
@@ -7,8 +7,13 @@ use crate::inventory::tests::{
 };
 use crate::maintenance::episode::Phase;
 
-fn asks(object: &str, made: i64, action: AskedAction) -> Fact {
-    maintenance(object.to_owned(), name(1), made, Role::Request(asked(action)))
+fn asks(object: &str, made: i64, action: RequestedAction) -> Fact {
+    maintenance(
+        object.to_owned(),
+        name(1),
+        made,
+        NodeMaintenanceRole::Request(asked(action)),
+    )
 }
 
 fn counts(inventory: &mut Inventory) -> Option<String> {
@@ -18,18 +23,21 @@ fn counts(inventory: &mut Inventory) -> Option<String> {
 
 #[test]
 fn of_two_open_requests_for_a_node_the_older_counts() {
-    let older = || asks("z-older", 10, AskedAction::Reboot);
-    let younger = || asks("a-younger", 20, AskedAction::PowerOff);
+    let older = || asks("z-older", 10, RequestedAction::Reboot);
+    let younger = || asks("a-younger", 20, RequestedAction::PowerOff);
     for told_in_order in [[older(), younger()], [younger(), older()]] {
         let mut inventory = told(trio(1).into_iter().chain(told_in_order));
         assert_eq!(counts(&mut inventory).as_deref(), Some("z-older"));
         let request = sight(&mut inventory, 1).seen.request.unwrap();
-        assert_eq!((request.action, request.asked_at), (Action::Reboot, at(10)));
+        assert_eq!(
+            (request.action, request.asked_at),
+            (RequestAction::Reboot, at(10))
+        );
     }
     // At one second their names decide, so that two replicas agree.
     let same = [
-        asks("b", 10, AskedAction::Drain),
-        asks("a", 10, AskedAction::Reboot),
+        asks("b", 10, RequestedAction::Drain),
+        asks("a", 10, RequestedAction::Reboot),
     ];
     let mut inventory = told(trio(1).into_iter().chain(same));
     assert_eq!(counts(&mut inventory).as_deref(), Some("a"));
@@ -38,32 +46,34 @@ fn of_two_open_requests_for_a_node_the_older_counts() {
 #[test]
 fn a_fulfilled_request_holds_the_next_back_until_its_status_says_so() {
     let requests = [
-        asks("first", 10, AskedAction::Reboot),
-        asks("second", 20, AskedAction::Reboot),
+        asks("first", 10, RequestedAction::Reboot),
+        asks("second", 20, RequestedAction::Reboot),
     ];
     let mut node = node(1);
     node.marks.fulfilled = Some("uid-of-first".to_owned());
     let mut inventory = told(trio(1).into_iter().chain([seen_of(node)]).chain(requests));
     assert_eq!(counts(&mut inventory), None);
-    let Fact::Cluster(Update::Maintenances(Maintenances::Seen(mut over))) =
-        asks("first", 10, AskedAction::Reboot)
+    let Fact::Cluster(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut over))) =
+        asks("first", 10, RequestedAction::Reboot)
     else {
         panic!("a request is expected");
     };
     (over.is_over, over.resource_version) = (true, 2);
-    inventory.apply(Fact::Cluster(Update::Maintenances(Maintenances::Seen(over))));
+    inventory.apply(Fact::Cluster(KubernetesUpdate::Maintenances(
+        NodeMaintenanceUpdate::Seen(over),
+    )));
     assert_eq!(counts(&mut inventory).as_deref(), Some("second"));
 }
 
 #[test]
 fn of_a_gone_nodes_record_and_its_copy_the_one_written_later_counts() {
     let gone = || {
-        Fact::Cluster(Update::NodeGone {
+        Fact::Cluster(KubernetesUpdate::NodeGone {
             name: name(1),
             uid: NodeUid::new("uid-1"),
         })
     };
-    let record = |on_node: Node, copy: Node| {
+    let record = |on_node: NodeFacts, copy: NodeFacts| {
         let facts = [seen_of(on_node), copied(copy), gone()];
         let seen = sight(&mut told(trio(1).into_iter().chain(facts)), 1);
         assert_eq!(seen.seen.node, None);

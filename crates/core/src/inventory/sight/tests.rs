@@ -10,12 +10,12 @@ fn a_new_node_of_the_name_with_another_vm_does_not_take_the_copy() {
     let mut same = told(trio(1).into_iter().chain([copy()]));
     assert_eq!(sight(&mut same, 1).record.phase_name(), "AwaitingHost");
 
-    let another = Node {
+    let another = NodeFacts {
         provider_uuid: Some(uuid(7)),
         system_uuid: None,
         ..node(1)
     };
-    let its_vm = vsphere(vsphere::Update::Vm(vm(7)));
+    let its_vm = vsphere(vsphere::VsphereUpdate::Vm(vm(7)));
     let facts = trio(1)
         .into_iter()
         .chain([seen_of(another), its_vm, found(7, &[7]), copy()]);
@@ -30,7 +30,7 @@ fn a_copy_without_a_vm_uuid_is_no_nodes_record() {
         episode.vm_uuid = None;
     }));
     let nameless = Vm { uuid: None, ..vm(1) };
-    let nameless = vsphere(vsphere::Update::Vm(nameless));
+    let nameless = vsphere(vsphere::VsphereUpdate::Vm(nameless));
     let mut inventory = told(trio(1).into_iter().chain([nameless, copy]));
     assert_eq!(sight(&mut inventory, 1).record, Record::InService);
 }

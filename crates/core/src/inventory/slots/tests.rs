@@ -7,11 +7,11 @@ use crate::inventory::tests::{
 };
 use crate::inventory::{Fact, Rules};
 use crate::maintenance::episode::Phase;
-use crate::maintenance::observed::{Admission, Limit};
+use crate::maintenance::observed::{Admission, SlotLimit};
 
 /// The hosts of nodes 1 and 2 are called out of service, that of node 1 first.
 fn both_leave() -> impl Iterator<Item = Fact> {
-    let leaves = |n, clicked| vsphere(vsphere::Update::Host(entering(n, clicked).into()));
+    let leaves = |n, clicked| vsphere(vsphere::VsphereUpdate::Host(entering(n, clicked).into()));
     let nodes = trio(1).into_iter().chain(trio(2));
     nodes.chain([leaves(1, 10), leaves(2, 20)])
 }
@@ -26,7 +26,7 @@ fn granted(inventory: &mut Inventory) -> [bool; 2] {
     [1, 2].map(|n| sight(inventory, n).seen.admission == Admission::Granted)
 }
 
-fn changed(n: u8, change: impl FnOnce(&mut Node)) -> Fact {
+fn changed(n: u8, change: impl FnOnce(&mut NodeFacts)) -> Fact {
     let mut node = node(n);
     node.resource_version = 11;
     change(&mut node);
@@ -62,7 +62,7 @@ fn a_node_on_its_way_back_whose_host_leaves_again_waits_its_turn() {
     let mut inventory = told(facts);
     let behind = Admission::Behind {
         ahead: vec![name(2)],
-        limit: Limit::ConcurrentDrains(1),
+        limit: SlotLimit::ConcurrentDrains(1),
     };
     assert_eq!(sight(&mut inventory, 1).seen.admission, behind);
     inventory.apply(in_phase(2, Phase::AwaitingHost));
@@ -85,7 +85,7 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
     let mut inventory = told_by(one_away(), both_leave().chain([unreadable(true)]));
     let behind = Admission::Behind {
         ahead: vec![name(1)],
-        limit: Limit::Unavailable(1),
+        limit: SlotLimit::Unavailable(1),
     };
     assert_eq!(sight(&mut inventory, 2).seen.admission, behind);
     let slot = rules().drain_slot;
@@ -102,10 +102,10 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
 
 #[test]
 fn nobody_is_granted_a_place_on_half_a_set() {
-    let leaves = |n, clicked| vsphere(vsphere::Update::Host(entering(n, clicked).into()));
-    let stands = |n| vsphere(vsphere::Update::Vm(crate::inventory::tests::vm(n)));
+    let leaves = |n, clicked| vsphere(vsphere::VsphereUpdate::Host(entering(n, clicked).into()));
+    let stands = |n| vsphere(vsphere::VsphereUpdate::Vm(crate::inventory::tests::vm(n)));
     let mut inventory = told(trio(1).into_iter().chain(trio(2)));
-    inventory.apply(vsphere(vsphere::Update::Reset));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
     // The set happens to tell first of the host that was clicked last.
     for fact in [stands(1), stands(2), leaves(1, 20)] {
         inventory.apply(fact);
@@ -113,6 +113,6 @@ fn nobody_is_granted_a_place_on_half_a_set() {
     assert_eq!(granted(&mut inventory), [false, false]);
     inventory.apply(leaves(2, 10));
     assert_eq!(granted(&mut inventory), [false, false]);
-    inventory.apply(vsphere(vsphere::Update::Settled));
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
     assert_eq!(granted(&mut inventory), [false, true]);
 }

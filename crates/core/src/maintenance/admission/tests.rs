@@ -2,7 +2,7 @@ use jiff::SignedDuration;
 
 use super::*;
 
-const ONE: Limits = Limits {
+const ONE: AdmissionLimits = AdmissionLimits {
     concurrent_drains: 1,
     unavailable: None,
 };
@@ -17,14 +17,14 @@ fn nodes(names: &[&str]) -> BTreeSet<NodeName> {
     names.iter().map(|name| node(name)).collect()
 }
 
-fn applicant(name: &str, clicked: i64) -> Applicant {
-    Applicant {
+fn applicant(name: &str, clicked: i64) -> QueuedNode {
+    QueuedNode {
         clicked_at: Timestamp::UNIX_EPOCH + SignedDuration::from_secs(clicked),
         node: node(name),
     }
 }
 
-fn granted(ledger: &Ledger, names: &[&str], limits: Limits) -> Vec<bool> {
+fn granted(ledger: &AdmissionQueue, names: &[&str], limits: AdmissionLimits) -> Vec<bool> {
     names
         .iter()
         .map(|name| ledger.admission(&node(name), limits) == Admission::Granted)
@@ -33,25 +33,25 @@ fn granted(ledger: &Ledger, names: &[&str], limits: Limits) -> Vec<bool> {
 
 #[test]
 fn the_first_to_be_clicked_is_the_first_to_be_drained() {
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         applicants: BTreeSet::from([applicant("a", 20), applicant("b", 10)]),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
     let behind = Admission::Behind {
         ahead: vec![node("b")],
-        limit: Limit::ConcurrentDrains(1),
+        limit: SlotLimit::ConcurrentDrains(1),
     };
     assert_eq!(ledger.admission(&node("a"), ONE), behind);
 }
 
 #[test]
 fn nobody_is_ahead_of_a_node_that_drains_unless_it_wants_to_begin_anew() {
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         draining: nodes(&["a", "b"]),
         unavailable: nodes(&["a", "b"]),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     assert_eq!(granted(&ledger, &["a", "b", "c"], ONE), [true, true, false]);
     ledger.applicants.insert(applicant("a", 5));
@@ -60,9 +60,9 @@ fn nobody_is_ahead_of_a_node_that_drains_unless_it_wants_to_begin_anew() {
 
 #[test]
 fn a_place_once_granted_is_not_granted_again_however_late_its_record_is_seen() {
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         applicants: BTreeSet::from([applicant("b", 10)]),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     ledger.grant(ONE, NOW);
     // An earlier click is heard of only after the place was granted.
@@ -73,9 +73,9 @@ fn a_place_once_granted_is_not_granted_again_however_late_its_record_is_seen() {
 
 #[test]
 fn a_grant_lapses_when_its_node_no_longer_applies() {
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         applicants: BTreeSet::from([applicant("a", 20), applicant("b", 10)]),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     ledger.grant(ONE, NOW);
     ledger.applicants.remove(&applicant("b", 10));
@@ -85,11 +85,11 @@ fn a_grant_lapses_when_its_node_no_longer_applies() {
 
 #[test]
 fn a_recorded_drain_holds_its_place() {
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         draining: nodes(&["b"]),
         unavailable: nodes(&["b"]),
         applicants: BTreeSet::from([applicant("a", 20)]),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a"], ONE), [false]);
@@ -101,20 +101,20 @@ fn a_recorded_drain_holds_its_place() {
 
 #[test]
 fn max_unavailable_counts_until_a_node_is_back() {
-    let limits = Limits {
+    let limits = AdmissionLimits {
         concurrent_drains: 9,
         unavailable: Some(2),
     };
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         unavailable: nodes(&["x"]),
         applicants: BTreeSet::from([applicant("a", 1), applicant("b", 2)]),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     ledger.grant(limits, NOW);
     assert_eq!(granted(&ledger, &["a", "b"], limits), [true, false]);
     let behind = Admission::Behind {
         ahead: vec![node("a"), node("x")],
-        limit: Limit::Unavailable(2),
+        limit: SlotLimit::Unavailable(2),
     };
     assert_eq!(ledger.admission(&node("b"), limits), behind);
 }
@@ -122,13 +122,13 @@ fn max_unavailable_counts_until_a_node_is_back() {
 #[test]
 fn no_two_of_any_number_of_nodes_ever_drain_at_once_and_all_are_served_in_order() {
     let names: Vec<String> = (0..20).map(|index| format!("gpu-{index:02}")).collect();
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         applicants: names
             .iter()
             .enumerate()
             .map(|(at, name)| applicant(name, i64::try_from(at).unwrap()))
             .collect(),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     let mut served = Vec::new();
     while let Some(first) = ledger.applicants.first().cloned() {
@@ -142,9 +142,9 @@ fn no_two_of_any_number_of_nodes_ever_drain_at_once_and_all_are_served_in_order(
 
 #[test]
 fn a_grant_that_is_not_used_lapses_and_the_next_node_is_served() {
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         applicants: BTreeSet::from([applicant("a", 1), applicant("b", 2)]),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     ledger.grant(ONE, NOW);
     let lapse = NOW.after(GRANT_LASTS);
@@ -164,9 +164,9 @@ fn a_grant_that_is_not_used_lapses_and_the_next_node_is_served() {
 
 #[test]
 fn a_deferred_node_is_served_again_when_nobody_else_waits() {
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         applicants: BTreeSet::from([applicant("a", 1)]),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     ledger.grant(ONE, NOW);
     let lapse = NOW.after(GRANT_LASTS);
@@ -177,9 +177,9 @@ fn a_deferred_node_is_served_again_when_nobody_else_waits() {
 
 #[test]
 fn a_node_that_applies_no_more_is_deferred_no_longer() {
-    let mut ledger = Ledger {
+    let mut ledger = AdmissionQueue {
         applicants: BTreeSet::from([applicant("a", 1), applicant("b", 2)]),
-        ..Ledger::default()
+        ..AdmissionQueue::default()
     };
     ledger.grant(ONE, NOW);
     ledger.grant(ONE, NOW.after(GRANT_LASTS));

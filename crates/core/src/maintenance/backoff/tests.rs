@@ -6,32 +6,37 @@ fn at(millis: u64) -> Monotonic {
     Monotonic::since_boot(Duration::from_secs(100)).after(Duration::from_millis(millis))
 }
 
-fn held(name: &str, budget: &str) -> PodLeft {
-    PodLeft {
+fn held(name: &str, budget: &str) -> PendingEviction {
+    PendingEviction {
         name: name.to_owned(),
-        why: PodLeftBecause::Budget {
+        why: PendingReason::Budget {
             names: vec![budget.to_owned()],
             said: String::new(),
         },
     }
 }
 
-fn refused(name: &str) -> PodLeft {
-    PodLeft {
+fn refused(name: &str) -> PendingEviction {
+    PendingEviction {
         name: name.to_owned(),
-        why: PodLeftBecause::Refused { said: String::new() },
+        why: PendingReason::Refused { said: String::new() },
     }
 }
 
-fn leaving(name: &str) -> PodLeft {
-    PodLeft {
+fn leaving(name: &str) -> PendingEviction {
+    PendingEviction {
         name: name.to_owned(),
-        why: PodLeftBecause::Leaving,
+        why: PendingReason::Leaving,
     }
 }
 
 /// A round at `millis` that left these pods, after the round `before`.
-fn round(millis: u64, left: &[PodLeft], deferred: &[&str], before: Option<&DrainReport>) -> DrainReport {
+fn round(
+    millis: u64,
+    left: &[PendingEviction],
+    deferred: &[&str],
+    before: Option<&DrainReport>,
+) -> DrainReport {
     let deferred = deferred.iter().map(|name| (*name).to_owned()).collect();
     let mut report = DrainReport {
         listed_at: at(millis),
@@ -87,7 +92,7 @@ fn budgets_of_one_drain_are_backed_off_each_for_itself() {
     for millis in [50, 150] {
         report = round(millis, &pods, &["shop/a", "ml/c"], Some(&report));
     }
-    let due = |pod: &PodLeft| report.retry_at(pod, RETRY).unwrap();
+    let due = |pod: &PendingEviction| report.retry_at(pod, RETRY).unwrap();
     assert_eq!(pods.each_ref().map(due), [at(350), at(50), at(50)]);
     let deferred = report.deferred(at(200), RETRY);
     assert_eq!(
@@ -153,9 +158,9 @@ fn pod_is_deferred_until_retry_after_has_passed() {
 
 #[test]
 fn budget_without_a_name_is_backed_off_too() {
-    let nameless = PodLeft {
+    let nameless = PendingEviction {
         name: "ml/a".to_owned(),
-        why: PodLeftBecause::Budget {
+        why: PendingReason::Budget {
             names: Vec::new(),
             said: String::new(),
         },

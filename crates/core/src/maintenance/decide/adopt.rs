@@ -2,13 +2,20 @@
 
 use super::begin::the_vm;
 use super::{Decision, go, wait};
-use crate::maintenance::episode::{Cordon, Episode, HostMark, Phase, PythonEpisode, PythonState, Trigger};
-use crate::maintenance::observed::{CordonedBy, NodeSeen, Observed, PowerSeen};
+use crate::maintenance::episode::{
+    CordonOwner, Episode, HostIdentity, Phase, PythonEpisode, PythonState, Trigger,
+};
+use crate::maintenance::observed::{CordonedBy, Observed, ObservedNode, ObservedPower};
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::WaitingOn;
 
 /// Adopts `python`, once the VM is known: what it did not write down has to be read off the VM as it stands.
-pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed, policy: &Policy) -> Decision {
+pub(super) fn adopt(
+    python: &PythonEpisode,
+    node: &ObservedNode,
+    seen: &Observed,
+    policy: &Policy,
+) -> Decision {
     let vm = match the_vm(&seen.vm) {
         Ok(vm) => vm,
         Err(waiting_on) => return wait(waiting_on),
@@ -18,10 +25,10 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed, po
         PythonState::PoweredOff | PythonState::Migrated => true,
     };
     let boot_is_from_before = match vm.power {
-        PowerSeen::Unknown => return wait(WaitingOn::PowerState),
-        PowerSeen::Off | PowerSeen::Suspended => true,
+        ObservedPower::Unknown => return wait(WaitingOn::PowerState),
+        ObservedPower::Off | ObservedPower::Suspended => true,
         // It may have booted since, and then the boot id that the Node tells is the one to wait for.
-        PowerSeen::On => !was_off,
+        ObservedPower::On => !was_off,
     };
     let phase = match python.state {
         PythonState::Draining => Phase::Draining,
@@ -42,7 +49,7 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed, po
         vm_uuid: vm.uuid,
         vm: Some(vm.moref.clone()),
         // It cordons whatever it finds and uncordons it at the end, so the cordon it left is for us to take away.
-        cordon: Cordon::Adopted(match &node.cordoned_by {
+        cordon: CordonOwner::Adopted(match &node.cordoned_by {
             CordonedBy::Other(manager) => Some(manager.clone()),
             CordonedBy::Unknown | CordonedBy::Haulout => None,
         }),
@@ -59,8 +66,8 @@ pub(super) fn adopt(python: &PythonEpisode, node: &NodeSeen, seen: &Observed, po
     })))
 }
 
-fn by_name(name: &str, is_here: bool, here: Option<crate::ids::HostRef>) -> HostMark {
-    HostMark {
+fn by_name(name: &str, is_here: bool, here: Option<crate::ids::HostRef>) -> HostIdentity {
+    HostIdentity {
         moref: here.filter(|_| is_here),
         name: name.into(),
     }

@@ -1,13 +1,13 @@
 //! While the VM is off: move it, wait for its host, power it on.
 
-use super::scene::{Scene, Step, as_asked, at_latest};
+use super::scene::{PhaseContext, PhaseStep, as_asked, at_latest};
 use super::{Transition, cordoned, go, stands_on};
 use crate::ids::HostRef;
 use crate::maintenance::clock::{Monotonic, whole_second};
-use crate::maintenance::effect::{Effect, EffectKind, Place};
-use crate::maintenance::episode::{Cordon, Episode, HostMark, InFlight, Phase, RefusedMove};
-use crate::maintenance::observed::{Advice, Attempt, Outcome, Refusal, Strategy};
-use crate::maintenance::request::{Action, Call, Request};
+use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
+use crate::maintenance::episode::{CordonOwner, Episode, HostIdentity, InFlight, Phase, RefusedMove};
+use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice, Strategy};
+use crate::maintenance::request::{DesiredState, Request, RequestAction};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// How many times a Node that somebody uncordons while its VM is away or boots is cordoned again. The GPU Operator's driver
@@ -25,13 +25,13 @@ const POWER_LOSSES: u8 = 5;
 /// How many readings of other hosts a move that is asked for waits for. A host that cannot be read by then is none to go to.
 const SURVEYS_FIRST: u32 = 3;
 
-impl<'a> Scene<'a> {
+impl<'a> PhaseContext<'a> {
     /// The VM is seen off, by our doing or somebody else's: from here on the node is only back with another boot.
-    pub(super) fn went_off(self) -> Step {
+    pub(super) fn went_off(self) -> PhaseStep {
         let is_lost_again = self.episode.phase == Phase::Rejoining && self.episode.powered_off;
         let losses = self.episode.power_losses.saturating_add(u8::from(is_lost_again));
         if losses > POWER_LOSSES {
-            return Step::park(ParkReason::PowerLost { losses });
+            return PhaseStep::park(ParkReason::PowerLost { losses });
         }
         // One that keeps going off is not powered on again at once.
         let way_on = self.way_on().filter(|_| losses == 0);
@@ -43,16 +43,16 @@ impl<'a> Scene<'a> {
             power_losses: losses,
             ..on
         };
-        Step::Go(cordoned(episode, self.node))
+        PhaseStep::Go(cordoned(episode, self.node))
     }
 
     /// The Node was uncordoned while its VM is away or boots: cordoned again, so that nothing is scheduled there before its GPUs
     /// are back. Whose the cordon was stays as it was, and with it what is left at the end.
-    pub(super) fn cordon_again(self) -> Option<Step> {
+    pub(super) fn cordon_again(self) -> Option<PhaseStep> {
         // Noted while it stands: it may be lifted by somebody whose cordon it is not.
         if super::is_anothers(&self.episode.cordon, self.node) {
-            return Some(Step::Go(go(Episode {
-                cordon: Cordon::Theirs,
+            return Some(PhaseStep::Go(go(Episode {
+                cordon: CordonOwner::Theirs,
                 ..self.episode.clone()
             })));
         }
@@ -63,7 +63,7 @@ impl<'a> Scene<'a> {
             recordoned: self.episode.recordoned.saturating_add(1),
             ..self.episode.clone()
         });
-        Some(Step::Go(Transition {
+        Some(PhaseStep::Go(Transition {
             unschedulable: Some(true),
             ..again
         }))
@@ -89,26 +89,26 @@ impl<'a> Scene<'a> {
     /// The request that asks for the VM to be kept off, where one does.
     fn keeps_off(self) -> Option<&'a Request> {
         let request = self.seen.request.as_ref()?;
-        (request.action == Action::PowerOff).then_some(request)
+        (request.action == RequestAction::PowerOff).then_some(request)
     }
 
     /// The request that asks for the VM to be moved, where one does and it has not been.
     pub(super) fn relocation(self) -> Option<&'a Request> {
         let request = self.seen.request.as_ref()?;
-        let relocates = matches!(request.action, Action::Relocate { .. });
+        let relocates = matches!(request.action, RequestAction::Relocate { .. });
         (relocates && request.is_unmet(self.episode)).then_some(request)
     }
 
     /// With the VM on, before it is drained and again before it is shut down: a look for a place, where a person asks for a
     /// move and nothing else calls the node out of service. `None` where there is a place, or where none has to be. The
     /// place is not reserved: a VM that is off has more need of it. So it may be gone when this one is off as well.
-    pub(super) fn place_first(self) -> Option<Step> {
+    pub(super) fn place_first(self) -> Option<PhaseStep> {
         let request = self.relocation()?;
         if !super::is_to_be_placed_first(&self.vm.host, Some(request)) {
             return None;
         }
         let survey = self.seen.attempt(EffectKind::Survey);
-        let is_answered = survey.is_some_and(|attempt| attempt.outcome != Outcome::Asked);
+        let is_answered = survey.is_some_and(|attempt| attempt.outcome != AttemptOutcome::Asked);
         let offer = &self.seen.offer;
         if is_answered && offer.fits.is_some() {
             return None;
@@ -123,19 +123,19 @@ impl<'a> Scene<'a> {
         let is_read = !offer.has_unread() || tries >= SURVEYS_FIRST;
         if offer.fits.is_none() && self.has_surveyed() && is_read {
             let gave_up = Some(self.no_place_for(request).to_string());
-            return Some(Step::Go(go(Episode {
+            return Some(PhaseStep::Go(go(Episode {
                 gave_up,
                 ..self.episode.clone()
             })));
         }
         Some(match self.survey_at() {
-            Some(at) if self.now.monotonic >= at => Step::act(
+            Some(at) if self.now.monotonic >= at => PhaseStep::act(
                 Effect::Survey {
                     hosts: offer.survey.clone(),
                 },
                 WaitingOn::Survey,
             ),
-            survey_at => Step::Wait {
+            survey_at => PhaseStep::Wait {
                 waiting_on: WaitingOn::Survey,
                 recheck: survey_at,
             },
@@ -143,7 +143,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The end of a move that was given up with the VM on.
-    pub(super) fn given_up(self) -> Option<Step> {
+    pub(super) fn given_up(self) -> Option<PhaseStep> {
         let request = self.seen.request.as_ref();
         let is_over = self.episode.gave_up.is_some() && super::is_to_be_placed_first(&self.vm.host, request);
         if !is_over {
@@ -173,18 +173,18 @@ impl<'a> Scene<'a> {
     }
 
     /// Off, and neither being moved nor powered on.
-    pub(super) fn awaiting_host(self) -> Step {
+    pub(super) fn awaiting_host(self) -> PhaseStep {
         if let Some(request) = self.keeps_off() {
             return self.kept_off(request);
         }
-        if let Call::Interrupted { until, said } = self.call() {
+        if let DesiredState::Interrupted { until, said } = self.call() {
             return Self::interrupted(until, said);
         }
         if let Some(pause) = self.power_on_pause() {
             return pause;
         }
         if let Some(phase) = self.way_on() {
-            return Step::Go(go(self.on_to(phase)));
+            return PhaseStep::Go(go(self.on_to(phase)));
         }
         let survey_at = self.survey_at();
         if survey_at.is_some_and(|at| self.now.monotonic >= at) {
@@ -198,12 +198,12 @@ impl<'a> Scene<'a> {
             } else {
                 self.nowhere_to_go()
             };
-            return Step::act(effect, waiting_on);
+            return PhaseStep::act(effect, waiting_on);
         }
         let retry_at = self.not_before(EffectKind::Relocate);
         let step = self
             .power_on_again()
-            .unwrap_or_else(|| Step::wait(self.nowhere_to_go()));
+            .unwrap_or_else(|| PhaseStep::wait(self.nowhere_to_go()));
         match [survey_at, retry_at].into_iter().flatten().min() {
             Some(at) => at_latest(at, step),
             None => step,
@@ -211,18 +211,18 @@ impl<'a> Scene<'a> {
     }
 
     /// Kept off for a request, which is written down: a process that cannot read requests must not power the VM on.
-    fn kept_off(self, request: &Request) -> Step {
+    fn kept_off(self, request: &Request) -> PhaseStep {
         if self.episode.kept_off_by.as_ref() == Some(&request.mark) {
-            return Step::wait(as_asked(request));
+            return PhaseStep::wait(as_asked(request));
         }
-        Step::Go(go(Episode {
+        PhaseStep::Go(go(Episode {
             kept_off_by: Some(request.mark.clone()),
             ..self.episode.clone()
         }))
     }
 
     /// The pause before a VM that keeps going off is powered on again.
-    fn power_on_pause(self) -> Option<Step> {
+    fn power_on_pause(self) -> Option<PhaseStep> {
         let losses = self.episode.power_losses;
         let pause = self.phase_deadline(self.policy.backoff(u32::from(losses)));
         if losses == 0 || self.is_past(pause) {
@@ -232,7 +232,7 @@ impl<'a> Scene<'a> {
             losses,
             at: pause.shown,
         };
-        Some(Step::wait_until(waiting_on, pause.at))
+        Some(PhaseStep::wait_until(waiting_on, pause.at))
     }
 
     fn nowhere_to_go(self) -> WaitingOn {
@@ -260,12 +260,12 @@ impl<'a> Scene<'a> {
 
     /// A VM whose own host, or DRS, refused to power it on is powered on again from here, at the pace of its backoff: to go
     /// to and fro between two phases would cost two writes for each try. No other host is asked twice.
-    fn power_on_again(self) -> Option<Step> {
+    fn power_on_again(self) -> Option<PhaseStep> {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn)?;
         let place = self.place(self.drs() && !self.vm.host.takes_vms());
         let may_ask = match &place {
-            Some(Place::Drs) => true,
-            Some(Place::Host(_)) => self.is_at_home() && self.vm.host.takes_vms(),
+            Some(PowerOnTarget::Drs) => true,
+            Some(PowerOnTarget::Host(_)) => self.is_at_home() && self.vm.host.takes_vms(),
             None => false,
         };
         if self.relocation().is_some() || !may_ask {
@@ -276,7 +276,7 @@ impl<'a> Scene<'a> {
             place: place?,
         };
         match &attempt.outcome {
-            Outcome::Refused(refusal) => {
+            AttemptOutcome::Refused(refusal) => {
                 let at = self.retry_at(attempt, refusal);
                 let waiting_on = WaitingOn::Retry {
                     effect: EffectKind::PowerOn,
@@ -284,24 +284,24 @@ impl<'a> Scene<'a> {
                     at: whole_second(at.wall),
                 };
                 let step = if self.now.monotonic >= at.monotonic {
-                    Step::act(effect, waiting_on)
+                    PhaseStep::act(effect, waiting_on)
                 } else {
-                    Step::wait_until(waiting_on, at.monotonic)
+                    PhaseStep::wait_until(waiting_on, at.monotonic)
                 };
                 let deadline = self.phase_deadline(self.policy.power_on_timeout);
                 Some(self.unless_overdue(deadline, step))
             }
-            Outcome::Running(_) => Some(Step::wait(WaitingOn::Task(EffectKind::PowerOn))),
-            Outcome::Asked | Outcome::Done => None,
+            AttemptOutcome::Running(_) => Some(PhaseStep::wait(WaitingOn::Task(EffectKind::PowerOn))),
+            AttemptOutcome::Asked | AttemptOutcome::Done => None,
         }
     }
 
     /// Where the VM would be powered on.
-    fn place(self, by_drs: bool) -> Option<Place> {
+    fn place(self, by_drs: bool) -> Option<PowerOnTarget> {
         if by_drs {
-            return Some(Place::Drs);
+            return Some(PowerOnTarget::Drs);
         }
-        self.vm.on.clone().map(Place::Host)
+        self.vm.on.clone().map(PowerOnTarget::Host)
     }
 
     /// Whether the VM can be powered on where it stands, as far as known.
@@ -314,8 +314,8 @@ impl<'a> Scene<'a> {
     /// where DRS or we can place it. Its own host comes before all others as soon as it is back.
     fn way_on(self) -> Option<Phase> {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn);
-        let is_running = |attempt: &Attempt| matches!(attempt.outcome, Outcome::Running(_));
-        let is_interrupted = matches!(self.call(), Call::Interrupted { .. });
+        let is_running = |attempt: &EffectAttempt| matches!(attempt.outcome, AttemptOutcome::Running(_));
+        let is_interrupted = matches!(self.call(), DesiredState::Interrupted { .. });
         if attempt.is_some_and(is_running) || self.keeps_off().is_some() || is_interrupted {
             return None;
         }
@@ -323,7 +323,7 @@ impl<'a> Scene<'a> {
             return Some(Phase::PoweringOn { by_drs: false });
         }
         if self.drs() && !self.is_home_back() {
-            let is_refused = attempt.is_some_and(|it| matches!(it.outcome, Outcome::Refused(_)));
+            let is_refused = attempt.is_some_and(|it| matches!(it.outcome, AttemptOutcome::Refused(_)));
             return (!is_refused).then_some(Phase::PoweringOn { by_drs: true });
         }
         if self.not_before(EffectKind::Relocate).is_some() {
@@ -332,7 +332,7 @@ impl<'a> Scene<'a> {
         // Who holds which device elsewhere is only known from a reading made during this wait.
         let has_read = self.seen.attempt(EffectKind::Survey).is_some();
         if let Some((moref, name)) = self.seen.offer.fits.clone().filter(|_| has_read) {
-            let to = HostMark {
+            let to = HostIdentity {
                 moref: Some(moref),
                 name: name.into(),
             };
@@ -347,7 +347,7 @@ impl<'a> Scene<'a> {
     /// Whether everything that can be read of other hosts has been, in this wait.
     fn has_surveyed(self) -> bool {
         let survey = self.seen.attempt(EffectKind::Survey);
-        let done = survey.is_some_and(|attempt| attempt.outcome == Outcome::Done);
+        let done = survey.is_some_and(|attempt| attempt.outcome == AttemptOutcome::Done);
         done || self.seen.offer.survey.is_empty()
     }
 
@@ -364,8 +364,8 @@ impl<'a> Scene<'a> {
             attempt.at.after(self.policy.backoff(attempt.tries))
         } else {
             match &attempt.outcome {
-                Outcome::Refused(refusal) => self.retry_at(attempt, refusal),
-                Outcome::Asked | Outcome::Running(_) | Outcome::Done => {
+                AttemptOutcome::Refused(refusal) => self.retry_at(attempt, refusal),
+                AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => {
                     attempt.at.after(self.policy.survey_every)
                 }
             }
@@ -374,25 +374,28 @@ impl<'a> Scene<'a> {
     }
 
     /// Off, with a host reserved for it.
-    pub(super) fn relocating(self, to: &HostMark) -> Step {
+    pub(super) fn relocating(self, to: &HostIdentity) -> PhaseStep {
         if to.moref.is_some() && self.vm.on == to.moref {
             let is_home = self.is_at_home();
             let episode = Episode {
                 moved_to: (!is_home).then(|| to.clone()),
                 ..self.enter(Phase::PoweringOn { by_drs: false })
             };
-            return Step::Go(go(episode));
+            return PhaseStep::Go(go(episode));
         }
         let attempt = self.seen.attempt(EffectKind::Relocate);
         let step = match (attempt.map(|attempt| &attempt.outcome), &to.moref) {
-            (Some(Outcome::Running(_)), _) => Step::wait(WaitingOn::Task(EffectKind::Relocate)),
+            (Some(AttemptOutcome::Running(_)), _) => PhaseStep::wait(WaitingOn::Task(EffectKind::Relocate)),
             // Another host may take it, or its own: choose again from the facts as they are.
-            (Some(Outcome::Refused(refusal)), Some(target)) if refusal.advice.speaks_against_host() => {
+            (Some(AttemptOutcome::Refused(refusal)), Some(target))
+                if refusal.advice.speaks_against_host() =>
+            {
                 self.choose_again(Some((target, RefusedMove::Relocate, refusal)))
             }
-            (Some(Outcome::Asked | Outcome::Done | Outcome::Refused(_)) | None, Some(target))
-                if self.is_still_to_go(to) =>
-            {
+            (
+                Some(AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_)) | None,
+                Some(target),
+            ) if self.is_still_to_go(to) => {
                 let effect = || {
                     Ok(Effect::Relocate {
                         vm: self.vm.moref.clone(),
@@ -411,7 +414,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether the VM is still to be moved to `to`: that host takes it, and its own has not come back meanwhile.
-    fn is_still_to_go(self, to: &HostMark) -> bool {
+    fn is_still_to_go(self, to: &HostIdentity) -> bool {
         let is_asked_for = self.relocation().is_some();
         let is_home = to.moref.as_ref() == self.home();
         self.seen.target.takes_vms()
@@ -421,36 +424,36 @@ impl<'a> Scene<'a> {
     }
 
     /// Back to the choice of a host. What a host refused is noted, so that it is not chosen again.
-    fn choose_again(self, refused: Option<(&HostRef, RefusedMove, &Refusal)>) -> Step {
+    fn choose_again(self, refused: Option<(&HostRef, RefusedMove, &EffectRefusal)>) -> PhaseStep {
         let mut episode = self.enter(Phase::AwaitingHost);
         if let Some((host, what, refusal)) = refused
             && (what == RefusedMove::PowerOn || self.home() != Some(host))
         {
             episode.refused(host, what, &refusal.said);
         }
-        Step::Go(go(episode))
+        PhaseStep::Go(go(episode))
     }
 
     /// Off, to be powered on.
-    pub(super) fn powering_on(self, by_drs: bool) -> Step {
+    pub(super) fn powering_on(self, by_drs: bool) -> PhaseStep {
         // DRS may have been switched off for it since.
         let by_drs = by_drs && self.drs();
         let wanted = self.keeps_off().is_none() && self.relocation().is_none();
         let placeable = wanted && (self.vm.host.takes_vms() || by_drs);
         let attempt = self.seen.attempt(EffectKind::PowerOn);
-        let is_running = attempt.is_some_and(|it| matches!(it.outcome, Outcome::Running(_)));
+        let is_running = attempt.is_some_and(|it| matches!(it.outcome, AttemptOutcome::Running(_)));
         // A task under way is waited for whatever became of the host: it ends by itself, and its end is a fact.
         if !is_running && !placeable {
             return self.choose_again(None);
         }
         if let Some(attempt) = attempt
-            && let Outcome::Refused(refusal) = &attempt.outcome
+            && let AttemptOutcome::Refused(refusal) = &attempt.outcome
             && let Some(step) = self.after_refused_power_on(by_drs, attempt, refusal)
         {
             return step;
         }
         if let Some(question) = &self.vm.question {
-            return Step::wait(WaitingOn::Question(question.clone()));
+            return PhaseStep::wait(WaitingOn::Question(question.clone()));
         }
         let Some(place) = self.place(by_drs) else {
             return self.choose_again(None);
@@ -466,16 +469,21 @@ impl<'a> Scene<'a> {
     }
 
     /// What follows from a refused power-on; `None` where it is simply tried again.
-    fn after_refused_power_on(self, by_drs: bool, attempt: &Attempt, refusal: &Refusal) -> Option<Step> {
+    fn after_refused_power_on(
+        self,
+        by_drs: bool,
+        attempt: &EffectAttempt,
+        refusal: &EffectRefusal,
+    ) -> Option<PhaseStep> {
         let here = self.vm.on.as_ref();
         if by_drs {
             // DRS is asked again from the wait for a host, at the pace of its backoff.
-            return (refusal.advice == Advice::OtherHost || !self.vm.host.takes_vms())
+            return (refusal.advice == RetryAdvice::OtherHost || !self.vm.host.takes_vms())
                 .then(|| self.choose_again(None));
         }
         if self.is_at_home() {
             let is_hopeless = refusal.advice.speaks_against_host()
-                && refusal.advice != Advice::Person
+                && refusal.advice != RetryAdvice::Person
                 && attempt.refusals >= TRIES_AT_HOME
                 && self.node.wishes.strategy == Strategy::Migrate;
             return is_hopeless
@@ -488,12 +496,12 @@ impl<'a> Scene<'a> {
     }
 
     /// The VM is found on in a phase that expects it off, or expects it to come on: it is accepted where it stands.
-    pub(super) fn found_running(self) -> Step {
+    pub(super) fn found_running(self) -> PhaseStep {
         let here = stands_on(self.vm);
         let moved = here.moref.is_some() && !self.is_at_home();
         // One that is on is not moved once more for a request that vCenter did not heed.
         let gave_up = match (self.relocation().map(|request| &request.action), moved) {
-            (Some(Action::Relocate { to: Some(to) }), true) if **to != *here.name => {
+            (Some(RequestAction::Relocate { to: Some(to) }), true) if **to != *here.name => {
                 Some(format!("vCenter powered it on on {here}"))
             }
             _ => self.episode.gave_up.clone(),
@@ -506,13 +514,13 @@ impl<'a> Scene<'a> {
             moved_to: moved.then_some(here),
             ..self.enter(Phase::Rejoining)
         };
-        if self.episode.cordon == Cordon::Theirs {
+        if self.episode.cordon == CordonOwner::Theirs {
             // What boots uncordons nodes, and does not ask whose the cordon was.
-            return Step::Go(Transition {
+            return PhaseStep::Go(Transition {
                 unschedulable: (!self.node.unschedulable).then_some(true),
                 ..go(episode)
             });
         }
-        Step::Go(cordoned(episode, self.node))
+        PhaseStep::Go(cordoned(episode, self.node))
     }
 }

@@ -1,23 +1,23 @@
 //! The way back: the VM is on; the node counts as back when it is Ready on another boot with its GPUs.
 
-use super::scene::{Scene, Step, at_latest};
+use super::scene::{PhaseContext, PhaseStep, at_latest};
 use super::{cordoned, stands_on};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, Phase};
-use crate::maintenance::observed::VmFacts;
-use crate::maintenance::request::{Action, Request};
+use crate::maintenance::observed::ObservedVm;
+use crate::maintenance::request::{Request, RequestAction};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// Whether a node whose VM is on its way back has to be drained again: its host leaves, or a request asks for more than
 /// was done.
-pub(super) fn is_to_leave_again(episode: &Episode, vm: &VmFacts, request: Option<&Request>) -> bool {
+pub(super) fn is_to_leave_again(episode: &Episode, vm: &ObservedVm, request: Option<&Request>) -> bool {
     let unmet = request.is_some_and(|request| request.is_unmet(episode));
     vm.host.is_leaving() || (unmet && vm.host.is_out())
 }
 
-impl Scene<'_> {
+impl PhaseContext<'_> {
     /// Rejoining, VM on.
-    pub(super) fn rejoining(self) -> Step {
+    pub(super) fn rejoining(self) -> PhaseStep {
         if is_to_leave_again(self.episode, self.vm, self.seen.request.as_ref()) {
             return self.leave_again();
         }
@@ -26,10 +26,10 @@ impl Scene<'_> {
         }
         let asked = self.seen.request.as_ref();
         if let Some(request) = asked
-            && request.action == Action::PowerOff
+            && request.action == RequestAction::PowerOff
         {
             // Someone powered it on by hand: to cut its power again would be a quarrel.
-            return Step::park(ParkReason::PoweredOn {
+            return PhaseStep::park(ParkReason::PoweredOn {
                 request: request.mark.name.clone(),
             });
         }
@@ -38,15 +38,15 @@ impl Scene<'_> {
         }
         match self.missing() {
             None => match asked {
-                Some(request) if request.action == Action::Drain => {
-                    Step::Go(cordoned(self.enter(Phase::Drained), self.node))
+                Some(request) if request.action == RequestAction::Drain => {
+                    PhaseStep::Go(cordoned(self.enter(Phase::Drained), self.node))
                 }
                 asked => self.end(asked.map(|request| request.mark.clone())),
             },
             Some(waiting_on) => {
                 let deadline = self.phase_deadline(self.policy.power_on_timeout);
                 let grace = self.phase_deadline(self.policy.node_monitor_grace);
-                let step = Step::wait(waiting_on);
+                let step = PhaseStep::wait(waiting_on);
                 let step = if self.is_past(grace) {
                     step
                 } else {
@@ -59,7 +59,7 @@ impl Scene<'_> {
 
     /// The host it came back to is leaving as well, or leaves again, or a request asks for more than was done: the episode
     /// goes on with another drain.
-    fn leave_again(self) -> Step {
+    fn leave_again(self) -> PhaseStep {
         self.drain_in_turn(Episode {
             host: stands_on(self.vm),
             moved_to: None,
@@ -70,7 +70,7 @@ impl Scene<'_> {
 
     /// A request to bring the VM down that was called off may still take effect. A guest that is on its way down looks Ready
     /// until its kubelet is missed.
-    fn may_still_go_off(self) -> Option<Step> {
+    fn may_still_go_off(self) -> Option<PhaseStep> {
         let in_flight = self.episode.in_flight;
         if let Some(asked) = in_flight.guest_shutdown {
             let until = self.deadline(
@@ -79,18 +79,18 @@ impl Scene<'_> {
             );
             if !self.is_past(until) {
                 let waiting_on = WaitingOn::GuestShutdownAfterCancel { until: until.shown };
-                return Some(Step::wait_until(waiting_on, until.at));
+                return Some(PhaseStep::wait_until(waiting_on, until.at));
             }
         }
         if let Some(cut) = in_flight.power_off {
             let waiting_on = || WaitingOn::Task(EffectKind::PowerOff);
             if self.vm.is_being_cut {
                 let overdue = self.deadline(cut.elapsed, self.policy.power_off_timeout);
-                return Some(self.unless_overdue(overdue, Step::wait(waiting_on())));
+                return Some(self.unless_overdue(overdue, PhaseStep::wait(waiting_on())));
             }
             let until = self.deadline(cut.elapsed, self.policy.unanswered_for);
             if !self.is_past(until) {
-                return Some(Step::wait_until(waiting_on(), until.at));
+                return Some(PhaseStep::wait_until(waiting_on(), until.at));
             }
         }
         None

@@ -10,40 +10,41 @@ use crate::ids::EpisodeId;
 use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{Episode, InFlight, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, AskedGuest, HostState, Lead, NodeSeen, Observed, PowerSeen, STRAY, VmFacts, VmSeen,
+    Admission, BoundVm, GuestRequest, HostState, LeadershipTerm, Observed, ObservedNode, ObservedPower,
+    ObservedVm, STRAY,
 };
 use crate::maintenance::policy::Policy;
-use crate::maintenance::request::{Call, Request};
+use crate::maintenance::request::{DesiredState, Request};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
-pub(super) fn in_service(node: &NodeSeen, seen: &Observed, policy: &Policy, now: Now) -> Decision {
+pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, now: Now) -> Decision {
     let vm = match the_vm(&seen.vm) {
         Ok(vm) => vm,
         Err(waiting_on) => return wait(waiting_on),
     };
     let request = seen.request.as_ref();
     if let Some(ended) = &seen.stray_of
-        && vm.power == PowerSeen::Off
+        && vm.power == ObservedPower::Off
         && request.is_none()
         && !node.wishes.skip
     {
         return make_up_for(ended, node, vm, seen.lead, policy, now);
     }
-    match Call::of(&vm.host, request) {
-        Call::Nothing | Call::Interrupted { .. } => return Decision::Rest,
-        Call::Unclear if request.is_none() => return Decision::Rest,
-        Call::Unclear => return wait(not_visible(vm)),
-        Call::Down | Call::Drained(_) => {}
+    match DesiredState::of(&vm.host, request) {
+        DesiredState::Nothing | DesiredState::Interrupted { .. } => return Decision::Rest,
+        DesiredState::Unclear if request.is_none() => return Decision::Rest,
+        DesiredState::Unclear => return wait(not_visible(vm)),
+        DesiredState::Down | DesiredState::Drained(_) => {}
     }
     if node.wishes.skip {
         return wait(WaitingOn::Skip);
     }
     match (vm.power, request) {
-        (PowerSeen::On, _) => {}
+        (ObservedPower::On, _) => {}
         // A VM that is off without an episode was powered off by somebody who knows why; it does not hold its host up.
         (_, None) => return Decision::Rest,
-        (PowerSeen::Unknown, Some(_)) => return wait(WaitingOn::PowerState),
-        (PowerSeen::Off | PowerSeen::Suspended, Some(request)) => {
+        (ObservedPower::Unknown, Some(_)) => return wait(WaitingOn::PowerState),
+        (ObservedPower::Off | ObservedPower::Suspended, Some(request)) => {
             let request = request.mark.clone();
             return wait(WaitingOn::PoweredOn { request });
         }
@@ -69,27 +70,27 @@ pub(super) fn in_service(node: &NodeSeen, seen: &Observed, policy: &Policy, now:
 }
 
 /// The VM of a node; what is waited for where it is not exactly one.
-pub(super) fn the_vm(seen: &VmSeen) -> Result<&VmFacts, WaitingOn> {
+pub(super) fn the_vm(seen: &BoundVm) -> Result<&ObservedVm, WaitingOn> {
     Err(WaitingOn::Parked(match seen {
-        VmSeen::Found(vm) => return Ok(vm),
-        VmSeen::NotLookedUp => return Err(WaitingOn::VmLookup),
-        VmSeen::Missing { .. } => ParkReason::VmMissing,
-        VmSeen::NoUuid => ParkReason::NoUuid,
-        VmSeen::Ambiguous(vms) => ParkReason::VmAmbiguous { count: vms.len() },
-        VmSeen::Shared(nodes) => ParkReason::VmShared { nodes: nodes.clone() },
+        BoundVm::Found(vm) => return Ok(vm),
+        BoundVm::NotLookedUp => return Err(WaitingOn::VmLookup),
+        BoundVm::Missing { .. } => ParkReason::VmMissing,
+        BoundVm::NoUuid => ParkReason::NoUuid,
+        BoundVm::Ambiguous(vms) => ParkReason::VmAmbiguous { count: vms.len() },
+        BoundVm::Shared(nodes) => ParkReason::VmShared { nodes: nodes.clone() },
     }))
 }
 
 /// Since when a node wants a place under the limits, if it does: what [`super::decide`] makes of it when it is granted one.
 pub fn wants_place(
     record: &Record,
-    node: &NodeSeen,
-    vm: &VmFacts,
+    node: &ObservedNode,
+    vm: &ObservedVm,
     request: Option<&Request>,
     require_approval: bool,
 ) -> Option<Timestamp> {
-    let called = Call::of(&vm.host, request).is_out_of_service();
-    if vm.power != PowerSeen::On || !called || node.wishes.skip || !is_approved(node, require_approval) {
+    let called = DesiredState::of(&vm.host, request).is_out_of_service();
+    if vm.power != ObservedPower::On || !called || node.wishes.skip || !is_approved(node, require_approval) {
         return None;
     }
     let asked = || asked_at(&vm.host, request);
@@ -102,7 +103,7 @@ pub fn wants_place(
         Record::Episode(episode) => {
             let phase = episode.phase.at_work();
             let wants = *phase == Phase::Queued
-                || *phase == Phase::Drained && Call::of(&vm.host, request) == Call::Down
+                || *phase == Phase::Drained && DesiredState::of(&vm.host, request) == DesiredState::Down
                 || *phase == Phase::Rejoining && back::is_to_leave_again(episode, vm, request);
             wants.then(asked)
         }
@@ -124,7 +125,7 @@ fn asked_at(host: &HostState, request: Option<&Request>) -> Timestamp {
 }
 
 /// What calls the node out of service.
-fn trigger(vm: &VmFacts, request: Option<&Request>, now: Now) -> Trigger {
+fn trigger(vm: &ObservedVm, request: Option<&Request>, now: Now) -> Trigger {
     match (&vm.host, request) {
         (
             HostState::Entering {
@@ -157,9 +158,9 @@ fn trigger(vm: &VmFacts, request: Option<&Request>, now: Now) -> Trigger {
 /// brought back as from any maintenance: on another boot, with its GPUs.
 fn make_up_for(
     ended: &EpisodeId,
-    node: &NodeSeen,
-    vm: &VmFacts,
-    lead: Lead,
+    node: &ObservedNode,
+    vm: &ObservedVm,
+    lead: LeadershipTerm,
     policy: &Policy,
     now: Now,
 ) -> Decision {
@@ -181,8 +182,15 @@ fn make_up_for(
 }
 
 /// A new episode, with all that has to be known of the time before it.
-fn begun(node: &NodeSeen, vm: &VmFacts, trigger: Trigger, lead: Lead, policy: &Policy, now: Now) -> Episode {
-    let is_recent = |asked: &AskedGuest| now.wall.duration_since(asked.ended_at).abs() <= STRAY;
+fn begun(
+    node: &ObservedNode,
+    vm: &ObservedVm,
+    trigger: Trigger,
+    lead: LeadershipTerm,
+    policy: &Policy,
+    now: Now,
+) -> Episode {
+    let is_recent = |asked: &GuestRequest| now.wall.duration_since(asked.ended_at).abs() <= STRAY;
     let asked = node.asked_guest.filter(is_recent);
     Episode {
         vm_uuid: vm.uuid,

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::scene::{Scene, Step, as_asked, at_latest};
+use super::scene::{PhaseContext, PhaseStep, as_asked, at_latest};
 use super::{cordoned, go, start_draining};
 use crate::maintenance::backoff::BUDGET_RETRY_MIN;
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Timer};
-use crate::maintenance::effect::{AskedBy, Effect, EffectKind};
-use crate::maintenance::episode::{Cordon, DrainEnd, Episode, InFlight, Phase};
-use crate::maintenance::observed::{Advice, Attempt, DrainReport, Drained, HostState, Outcome, PodLeft};
+use crate::maintenance::effect::{Effect, EffectKind, PowerOffCause};
+use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, InFlight, Phase};
+use crate::maintenance::observed::{
+    AttemptOutcome, DrainReport, Drained, EffectAttempt, HostState, PendingEviction, RetryAdvice,
+};
 use crate::maintenance::policy::DrainTimeoutAction;
-use crate::maintenance::request::Call;
+use crate::maintenance::request::DesiredState;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// The shortest time between two drain rounds: pods that end one after another would otherwise cost a list each, and a
@@ -33,15 +35,15 @@ const PROOF_AGE: Duration = Duration::from_secs(10);
 /// be a mistake, twice is a wish.
 const RECORDONS: u8 = 1;
 
-impl Scene<'_> {
+impl PhaseContext<'_> {
     /// Draining, VM on.
-    pub(super) fn draining(self) -> Step {
+    pub(super) fn draining(self) -> PhaseStep {
         let call = self.call();
         match call {
-            Call::Nothing => return self.finish(),
-            Call::Unclear => return self.host_not_visible(),
-            Call::Interrupted { until, said } => return Self::interrupted(until, said),
-            Call::Down | Call::Drained(_) => {}
+            DesiredState::Nothing => return self.finish(),
+            DesiredState::Unclear => return self.host_not_visible(),
+            DesiredState::Interrupted { until, said } => return Self::interrupted(until, said),
+            DesiredState::Down | DesiredState::Drained(_) => {}
         }
         if let Some(step) = self.given_up() {
             return step;
@@ -51,10 +53,11 @@ impl Scene<'_> {
         }
         if self.seen.is_drained(BINDING_SETTLE) {
             return match call {
-                Call::Drained(_) => Step::Go(go(self.enter(Phase::Drained))),
-                Call::Down | Call::Nothing | Call::Unclear | Call::Interrupted { .. } => {
-                    self.shut_down(DrainEnd::Complete, Vec::new())
-                }
+                DesiredState::Drained(_) => PhaseStep::Go(go(self.enter(Phase::Drained))),
+                DesiredState::Down
+                | DesiredState::Nothing
+                | DesiredState::Unclear
+                | DesiredState::Interrupted { .. } => self.shut_down(DrainEnd::Complete, Vec::new()),
             };
         }
         let deadline = self.drain_deadline();
@@ -88,11 +91,14 @@ impl Scene<'_> {
         self.deadline(self.drain_elapsed(), timeout)
     }
 
-    fn drain_timeout_action(self, call: Call<'_>) -> DrainTimeoutAction {
+    fn drain_timeout_action(self, call: DesiredState<'_>) -> DrainTimeoutAction {
         match call {
             // No power is to be cut at all.
-            Call::Drained(_) => DrainTimeoutAction::Hold,
-            Call::Down | Call::Nothing | Call::Unclear | Call::Interrupted { .. } => {
+            DesiredState::Drained(_) => DrainTimeoutAction::Hold,
+            DesiredState::Down
+            | DesiredState::Nothing
+            | DesiredState::Unclear
+            | DesiredState::Interrupted { .. } => {
                 let request = self.seen.request.as_ref();
                 let asked = request.and_then(|request| request.drain_timeout_action);
                 match (asked, self.policy.drain_timeout_action) {
@@ -108,15 +114,17 @@ impl Scene<'_> {
     }
 
     /// Drained at a person's request, VM on: kept empty until the request is gone or asks for more.
-    pub(super) fn drained(self) -> Step {
+    pub(super) fn drained(self) -> PhaseStep {
         let request = match self.call() {
-            Call::Nothing => return self.finish(),
-            Call::Unclear => return self.host_not_visible(),
-            Call::Interrupted { until, said } => return Self::interrupted(until, said),
-            Call::Down | Call::Drained(_) if !self.node.unschedulable => return self.uncordoned(),
+            DesiredState::Nothing => return self.finish(),
+            DesiredState::Unclear => return self.host_not_visible(),
+            DesiredState::Interrupted { until, said } => return Self::interrupted(until, said),
+            DesiredState::Down | DesiredState::Drained(_) if !self.node.unschedulable => {
+                return self.uncordoned();
+            }
             // What has come since the drain is not known to be nothing: it is drained again, in its turn.
-            Call::Down => return self.drain_in_turn(self.episode.clone()),
-            Call::Drained(request) => request,
+            DesiredState::Down => return self.drain_in_turn(self.episode.clone()),
+            DesiredState::Drained(request) => request,
         };
         let outdated = |report: &&DrainReport| {
             report.pods_revision != self.seen.pods_revision || !report.left.is_empty()
@@ -125,25 +133,28 @@ impl Scene<'_> {
             None => self.pursue_round(as_asked(request)),
             // A pod came that tolerates the cordon.
             Some(report) if outdated(&report) => self.next_round(report, &|_| as_asked(request), None),
-            Some(_) => Step::wait(as_asked(request)),
+            Some(_) => PhaseStep::wait(as_asked(request)),
         }
     }
 
     /// Drained at a person's request, and its VM was powered off since, by somebody who knows why: it is left off for as
     /// long as the request stands.
-    pub(super) fn drained_and_off(self) -> Step {
+    pub(super) fn drained_and_off(self) -> PhaseStep {
         match self.call() {
-            Call::Drained(request) => Step::wait(as_asked(request)),
-            Call::Nothing | Call::Down | Call::Unclear | Call::Interrupted { .. } => self.went_off(),
+            DesiredState::Drained(request) => PhaseStep::wait(as_asked(request)),
+            DesiredState::Nothing
+            | DesiredState::Down
+            | DesiredState::Unclear
+            | DesiredState::Interrupted { .. } => self.went_off(),
         }
     }
 
     /// The drain is over. What it took may have taken the place that there was at its beginning.
-    fn shut_down(self, end: DrainEnd, left_behind: Vec<String>) -> Step {
+    fn shut_down(self, end: DrainEnd, left_behind: Vec<String>) -> PhaseStep {
         if let Some(step) = self.place_first() {
             return step;
         }
-        Step::Go(go(Episode {
+        PhaseStep::Go(go(Episode {
             left_behind,
             drained_for: self.drain_elapsed(),
             ..self.enter(Phase::ShuttingDown(end))
@@ -151,13 +162,13 @@ impl Scene<'_> {
     }
 
     /// A failed round is tried again after its backoff; without any report there is nothing else to go by.
-    fn pursue_round(self, waiting_on: WaitingOn) -> Step {
+    fn pursue_round(self, waiting_on: WaitingOn) -> PhaseStep {
         match self.seen.attempt(EffectKind::DrainRound) {
-            Some(Attempt {
-                outcome: Outcome::Refused(_),
+            Some(EffectAttempt {
+                outcome: AttemptOutcome::Refused(_),
                 ..
             }) => self.pursue(EffectKind::DrainRound, waiting_on, || Ok(self.round())),
-            Some(_) | None => Step::act(self.round(), waiting_on),
+            Some(_) | None => PhaseStep::act(self.round(), waiting_on),
         }
     }
 
@@ -176,9 +187,9 @@ impl Scene<'_> {
     fn next_round(
         self,
         report: &DrainReport,
-        waiting_on: &dyn Fn(Vec<PodLeft>) -> WaitingOn,
+        waiting_on: &dyn Fn(Vec<PendingEviction>) -> WaitingOn,
         deadline: Option<Monotonic>,
-    ) -> Step {
+    ) -> PhaseStep {
         let due = if report.left.is_empty() {
             let settled = self.seen.record_seen.phase_at.after(BINDING_SETTLE);
             report.listed_at.after(EMPTY_GAP).max(settled)
@@ -199,7 +210,7 @@ impl Scene<'_> {
         };
         if self.now.monotonic < due {
             let recheck = deadline.map_or(due, |deadline| due.min(deadline));
-            return Step::wait_until(waiting_on, recheck);
+            return PhaseStep::wait_until(waiting_on, recheck);
         }
         let later = self
             .seen
@@ -207,7 +218,7 @@ impl Scene<'_> {
             .filter(|attempt| attempt.at.monotonic > report.listed_at);
         match later {
             Some(_) => self.pursue_round(waiting_on),
-            None => Step::Do {
+            None => PhaseStep::Do {
                 effect: self.round(),
                 waiting_on,
                 recheck: deadline,
@@ -217,34 +228,34 @@ impl Scene<'_> {
 
     /// Somebody uncordoned the Node. Its power must not be cut on what is scheduled there meanwhile, so it is cordoned
     /// and drained again; a second time it is taken for a wish.
-    fn uncordoned(self) -> Step {
+    fn uncordoned(self) -> PhaseStep {
         if self.episode.recordoned >= RECORDONS {
-            return Step::park(ParkReason::Uncordoned);
+            return PhaseStep::park(ParkReason::Uncordoned);
         }
         let again = Episode {
             recordoned: self.episode.recordoned.saturating_add(1),
             drained_for: Elapsed::ZERO,
             ..self.enter(Phase::Draining)
         };
-        Step::Go(cordoned(again, self.node))
+        PhaseStep::Go(cordoned(again, self.node))
     }
 
     /// Drained, VM still on: ask the guest, and cut the power after its deadline.
-    pub(super) fn shutting_down(self, end: &DrainEnd) -> Step {
+    pub(super) fn shutting_down(self, end: &DrainEnd) -> PhaseStep {
         match self.call() {
-            Call::Drained(_) if self.in_flight().is_empty() => {
-                return Step::Go(go(self.enter(Phase::Drained)));
+            DesiredState::Drained(_) if self.in_flight().is_empty() => {
+                return PhaseStep::Go(go(self.enter(Phase::Drained)));
             }
-            Call::Nothing | Call::Drained(_) => return self.finish(),
-            Call::Unclear => return self.host_not_visible(),
-            Call::Interrupted { until, said } => return Self::interrupted(until, said),
-            Call::Down => {}
+            DesiredState::Nothing | DesiredState::Drained(_) => return self.finish(),
+            DesiredState::Unclear => return self.host_not_visible(),
+            DesiredState::Interrupted { until, said } => return Self::interrupted(until, said),
+            DesiredState::Down => {}
         }
         if let Some(step) = self.drain_anew() {
             return step;
         }
         if let Some(question) = &self.vm.question {
-            return Step::wait(WaitingOn::Question(question.clone()));
+            return PhaseStep::wait(WaitingOn::Question(question.clone()));
         }
         match self.episode.in_flight.guest_shutdown {
             Some(asked) => self.await_guest(asked, end),
@@ -253,7 +264,7 @@ impl Scene<'_> {
     }
 
     /// The node has to be drained anew where what was drained is not what would be shut down.
-    fn drain_anew(self) -> Option<Step> {
+    fn drain_anew(self) -> Option<PhaseStep> {
         // Another boot than the drained one: the guest restarted instead of stopping, and its pods with it.
         let drained = match &self.episode.drained_boot {
             None if !self.episode.powered_off => self.episode.boot_before.as_ref(),
@@ -264,7 +275,7 @@ impl Scene<'_> {
             (None, _) | (_, None) => false,
         };
         if rebooted {
-            return Some(Step::Go(start_draining(self.episode, self.node, self.now)));
+            return Some(PhaseStep::Go(start_draining(self.episode, self.node, self.now)));
         }
         if !self.node.unschedulable {
             return Some(self.uncordoned());
@@ -272,10 +283,10 @@ impl Scene<'_> {
         // Our cordon was lifted and somebody else's stands there: in between, pods may have come. Theirs is left at the end.
         super::is_anothers(&self.episode.cordon, self.node).then(|| {
             let again = Episode {
-                cordon: Cordon::Theirs,
+                cordon: CordonOwner::Theirs,
                 ..self.episode.clone()
             };
-            Step::Go(start_draining(&again, self.node, self.now))
+            PhaseStep::Go(start_draining(&again, self.node, self.now))
         })
     }
 
@@ -287,36 +298,38 @@ impl Scene<'_> {
     }
 
     /// The guest was asked, once: the deadline of that request does the rest.
-    fn await_guest(self, asked: Timer, end: &DrainEnd) -> Step {
+    fn await_guest(self, asked: Timer, end: &DrainEnd) -> PhaseStep {
         let until = self.deadline(asked.elapsed, self.guest_shutdown_timeout());
         if self.is_past(until) {
             return self.cut_power(end);
         }
-        Step::wait_until(WaitingOn::GuestShutdown { until: until.shown }, until.at)
+        PhaseStep::wait_until(WaitingOn::GuestShutdown { until: until.shown }, until.at)
     }
 
     /// The guest was not asked as far as the record tells.
-    fn ask_guest(self, end: &DrainEnd) -> Step {
+    fn ask_guest(self, end: &DrainEnd) -> PhaseStep {
         let until = self.phase_deadline(self.guest_shutdown_timeout());
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
         if let Some(attempt) = attempt {
             match &attempt.outcome {
-                Outcome::Asked | Outcome::Running(_) | Outcome::Done => return self.note_asked(attempt),
-                Outcome::Refused(refusal) => match refusal.advice {
+                AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => {
+                    return self.note_asked(attempt);
+                }
+                AttemptOutcome::Refused(refusal) => match refusal.advice {
                     // A guest that may have been asked before by another process may be on its way down: Tools are
                     // among the first to stop.
-                    Advice::NoTools if !self.seen.record_seen.from_the_start => {
+                    RetryAdvice::NoTools if !self.seen.record_seen.from_the_start => {
                         return self.note_asked(attempt);
                     }
-                    Advice::Unanswered => return self.note_asked(attempt),
+                    RetryAdvice::Unanswered => return self.note_asked(attempt),
                     // Tools that were running a moment ago are being restarted or upgraded.
-                    Advice::NoTools if self.vm.tools_running == Some(true) => {}
-                    Advice::NoTools => return self.cut_power(end),
-                    Advice::Retry
-                    | Advice::Unknown
-                    | Advice::OtherHost
-                    | Advice::Cluster
-                    | Advice::Person => {}
+                    RetryAdvice::NoTools if self.vm.tools_running == Some(true) => {}
+                    RetryAdvice::NoTools => return self.cut_power(end),
+                    RetryAdvice::Retry
+                    | RetryAdvice::Unknown
+                    | RetryAdvice::OtherHost
+                    | RetryAdvice::Cluster
+                    | RetryAdvice::Person => {}
                 },
             }
             if self.is_past(until) {
@@ -340,12 +353,12 @@ impl Scene<'_> {
     }
 
     /// Writes down that the guest was asked, so that it is never asked again.
-    fn note_asked(self, attempt: &Attempt) -> Step {
+    fn note_asked(self, attempt: &EffectAttempt) -> PhaseStep {
         let asked = Timer {
             since: attempt.at.wall,
             elapsed: Elapsed::of(self.now.monotonic.since(attempt.at.monotonic)),
         };
-        Step::Go(go(Episode {
+        PhaseStep::Go(go(Episode {
             in_flight: InFlight {
                 guest_shutdown: Some(asked),
                 ..self.episode.in_flight
@@ -355,10 +368,10 @@ impl Scene<'_> {
     }
 
     /// The guest had its time, or cannot be asked.
-    fn cut_power(self, end: &DrainEnd) -> Step {
+    fn cut_power(self, end: &DrainEnd) -> PhaseStep {
         let Some(noted) = self.episode.in_flight.power_off else {
             return match self.proof(end) {
-                Ok(_) => Step::Go(go(Episode {
+                Ok(_) => PhaseStep::Go(go(Episode {
                     in_flight: InFlight {
                         power_off: Some(Timer::start(self.now)),
                         ..self.episode.in_flight
@@ -381,7 +394,7 @@ impl Scene<'_> {
     }
 
     /// Proof that the node is drained at this moment, or what has to be done to get it.
-    fn proof(self, end: &DrainEnd) -> Result<Drained, Box<Step>> {
+    fn proof(self, end: &DrainEnd) -> Result<Drained, Box<PhaseStep>> {
         // That of the drain itself will do, as long as it is as young.
         let Some(list) = &self.seen.drain else {
             return Err(Box::new(self.pursue_round(WaitingOn::DrainRound)));
@@ -391,24 +404,24 @@ impl Scene<'_> {
         let again = list.listed_at.after(ROUND_GAP);
         if is_current {
             // Pods have come since the drain ended. The time that it took is not given again.
-            let again = || Box::new(Step::Go(go(self.enter(Phase::Draining))));
+            let again = || Box::new(PhaseStep::Go(go(self.enter(Phase::Draining))));
             return Drained::holds(end, self.node, list).ok_or_else(again);
         }
         Err(Box::new(if self.now.monotonic < again {
-            Step::wait_until(WaitingOn::DrainRound, again)
+            PhaseStep::wait_until(WaitingOn::DrainRound, again)
         } else {
             self.pursue_round(WaitingOn::DrainRound)
         }))
     }
 
     /// What has to hold still when vCenter is asked to bring the VM down.
-    fn asked_by(self) -> AskedBy {
+    fn asked_by(self) -> PowerOffCause {
         match (&self.vm.on, &self.vm.host) {
-            (Some(host), HostState::Entering { task, .. }) => AskedBy::Host {
+            (Some(host), HostState::Entering { task, .. }) => PowerOffCause::Host {
                 host: host.clone(),
                 task: Some(task.clone()),
             },
-            (Some(host), HostState::InMaintenance) => AskedBy::Host {
+            (Some(host), HostState::InMaintenance) => PowerOffCause::Host {
                 host: host.clone(),
                 task: None,
             },
@@ -420,7 +433,7 @@ impl Scene<'_> {
                 | HostState::InService
                 | HostState::Entering { .. }
                 | HostState::InMaintenance,
-            ) => AskedBy::Request,
+            ) => PowerOffCause::Request,
         }
     }
 
@@ -432,9 +445,9 @@ impl Scene<'_> {
         if recorded.guest_shutdown.is_some() || !is_shutting_down {
             return recorded;
         }
-        let may_be_sent = |attempt: &Attempt| match &attempt.outcome {
-            Outcome::Asked | Outcome::Running(_) | Outcome::Done => true,
-            Outcome::Refused(refusal) => refusal.advice == Advice::Unanswered,
+        let may_be_sent = |attempt: &EffectAttempt| match &attempt.outcome {
+            AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => true,
+            AttemptOutcome::Refused(refusal) => refusal.advice == RetryAdvice::Unanswered,
         };
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
         let is_asked = attempt.is_some_and(may_be_sent) || !self.seen.record_seen.from_the_start;
@@ -450,7 +463,7 @@ impl Scene<'_> {
 
     /// Nothing calls the node out of service any more. It is back at once where its VM was left alone; where it went off, or
     /// may still go off, the node has to show that it is back.
-    pub(super) fn finish(self) -> Step {
+    pub(super) fn finish(self) -> PhaseStep {
         let in_flight = self.in_flight();
         if in_flight.is_empty() && !self.episode.powered_off {
             return self.end(None);
@@ -459,6 +472,6 @@ impl Scene<'_> {
             in_flight,
             ..self.enter(Phase::Rejoining)
         };
-        Step::Go(cordoned(episode, self.node))
+        PhaseStep::Go(cordoned(episode, self.node))
     }
 }

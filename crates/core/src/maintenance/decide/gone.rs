@@ -6,9 +6,11 @@ use std::time::Duration;
 use super::begin::the_vm;
 use super::{Decision, cordoned, go, in_episode, is_replaced, is_to_be_taken_over, take_over, wait};
 use crate::maintenance::clock::{Elapsed, Now};
-use crate::maintenance::effect::{Effect, EffectKind, Place};
-use crate::maintenance::episode::{Cordon, Episode, Phase};
-use crate::maintenance::observed::{CordonedBy, NodeSeen, Observed, PowerSeen, VmFacts, Wishes};
+use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
+use crate::maintenance::episode::{CordonOwner, Episode, Phase};
+use crate::maintenance::observed::{
+    CordonedBy, NodeOverrides, Observed, ObservedNode, ObservedPower, ObservedVm,
+};
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
@@ -21,7 +23,7 @@ pub(super) fn without_node(
     policy: &Policy,
     now: Now,
 ) -> Decision {
-    let off = seen.vm.found().filter(|vm| vm.power == PowerSeen::Off);
+    let off = seen.vm.found().filter(|vm| vm.power == ObservedPower::Off);
     if !seen.has_copy {
         return match off {
             Some(vm) => without_record(episode, vm, seen, policy, now),
@@ -35,13 +37,13 @@ pub(super) fn without_node(
         return take_over(episode, seen.lead, policy);
     }
     // A Node that is gone says nothing: it is not Ready, and nothing is scheduled there.
-    let nobody = NodeSeen {
+    let nobody = ObservedNode {
         uid: episode.node_uid.clone(),
         resource_version: 0,
         unschedulable: true,
         cordoned_by: CordonedBy::Unknown,
         keep_cordoned: false,
-        wishes: Wishes::default(),
+        wishes: NodeOverrides::default(),
         ready: false,
         heartbeat: None,
         boot_id: None,
@@ -53,7 +55,13 @@ pub(super) fn without_node(
 
 /// There is neither a Node nor an object to write the record to: the VM is powered on where it stands as soon as its host takes
 /// it, and its kubelet registers the Node anew. Nothing else can be done without a record.
-fn without_record(episode: &Episode, vm: &VmFacts, seen: &Observed, policy: &Policy, now: Now) -> Decision {
+fn without_record(
+    episode: &Episode,
+    vm: &ObservedVm,
+    seen: &Observed,
+    policy: &Policy,
+    now: Now,
+) -> Decision {
     let kind = EffectKind::PowerOn;
     let is_asked_for = seen.request.is_none() && episode.kept_off_by.is_none();
     let (Some(host), None) = (&vm.on, is_replaced(episode, vm)) else {
@@ -74,7 +82,7 @@ fn without_record(episode: &Episode, vm: &VmFacts, seen: &Observed, policy: &Pol
         Some(_) | None => Decision::Act {
             effect: Effect::PowerOn {
                 vm: vm.moref.clone(),
-                place: Place::Host(host.clone()),
+                place: PowerOnTarget::Host(host.clone()),
             },
             waiting_on: WaitingOn::Task(kind),
             recheck: None,
@@ -86,12 +94,12 @@ fn without_record(episode: &Episode, vm: &VmFacts, seen: &Observed, policy: &Pol
 /// same write, and drained anew if its power is still to be cut.
 pub(super) fn onto_another_node(
     episode: &Episode,
-    node: &NodeSeen,
+    node: &ObservedNode,
     seen: &Observed,
     policy: &Policy,
     now: Now,
 ) -> Decision {
-    let is_same = |vm: &&VmFacts| {
+    let is_same = |vm: &&ObservedVm| {
         let is_uuid = match (vm.uuid, episode.vm_uuid) {
             (Some(is), Some(was)) => is.same_machine(was),
             (None, _) | (_, None) => false,
@@ -108,7 +116,7 @@ pub(super) fn onto_another_node(
     };
     let at_work = episode.phase.at_work();
     let was_drained = matches!(at_work, Phase::Drained | Phase::ShuttingDown(_));
-    let phase = if was_drained && vm.power == PowerSeen::On {
+    let phase = if was_drained && vm.power == ObservedPower::On {
         Phase::Draining
     } else {
         at_work.clone()
@@ -126,12 +134,12 @@ pub(super) fn onto_another_node(
 
 /// Whose the cordon is that a new Node has. A Node that was put back from a copy of the old one, by a backup or with `kubectl
 /// replace`, comes with our record and with our cordon, written by whoever put it back.
-fn cordon_on(episode: &Episode, node: &NodeSeen, seen: &Observed) -> Cordon {
+fn cordon_on(episode: &Episode, node: &ObservedNode, seen: &Observed) -> CordonOwner {
     let is_put_back = seen.is_record_on_node && node.unschedulable && episode.cordon_is_ours();
     match (&node.cordoned_by, is_put_back) {
-        (_, false) => Cordon::NotYet,
-        (CordonedBy::Haulout, true) => Cordon::Ours,
-        (CordonedBy::Other(manager), true) => Cordon::Adopted(Some(manager.clone())),
-        (CordonedBy::Unknown, true) => Cordon::Adopted(None),
+        (_, false) => CordonOwner::NotYet,
+        (CordonedBy::Haulout, true) => CordonOwner::Ours,
+        (CordonedBy::Other(manager), true) => CordonOwner::Adopted(Some(manager.clone())),
+        (CordonedBy::Unknown, true) => CordonOwner::Adopted(None),
     }
 }

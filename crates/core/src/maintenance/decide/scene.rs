@@ -7,13 +7,15 @@ use crate::ids::HostRef;
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Now, wall_after, whole_second};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{Episode, Phase};
-use crate::maintenance::observed::{Advice, Attempt, NodeSeen, Observed, Outcome, Refusal, VmFacts};
+use crate::maintenance::observed::{
+    AttemptOutcome, EffectAttempt, EffectRefusal, Observed, ObservedNode, ObservedVm, RetryAdvice,
+};
 use crate::maintenance::policy::Policy;
-use crate::maintenance::request::{Call, Request};
+use crate::maintenance::request::{DesiredState, Request};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// What a phase says.
-pub(super) enum Step {
+pub(super) enum PhaseStep {
     Go(Transition),
     Do {
         effect: Effect,
@@ -32,7 +34,7 @@ pub(super) enum Step {
     },
 }
 
-impl Step {
+impl PhaseStep {
     pub(super) fn wait(waiting_on: WaitingOn) -> Self {
         Self::Wait {
             waiting_on,
@@ -66,23 +68,23 @@ impl Step {
 
 /// What the phases look at: one node in an episode, whose VM is known.
 #[derive(Clone, Copy)]
-pub(super) struct Scene<'a> {
+pub(super) struct PhaseContext<'a> {
     /// The episode at this moment: what it says to have elapsed counts until now.
     pub(super) episode: &'a Episode,
     /// How much of that was added to what the record says.
     pub(super) aged_by: Duration,
-    pub(super) node: &'a NodeSeen,
-    pub(super) vm: &'a VmFacts,
+    pub(super) node: &'a ObservedNode,
+    pub(super) vm: &'a ObservedVm,
     pub(super) seen: &'a Observed,
     pub(super) policy: &'a Policy,
     pub(super) now: Now,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> PhaseContext<'a> {
     /// What calls the node out of service.
-    pub(super) fn call(self) -> Call<'a> {
+    pub(super) fn call(self) -> DesiredState<'a> {
         let (request, grace) = (self.seen.request.as_ref(), self.policy.maintenance_retry_grace);
-        Call::of_underway(self.vm, request, grace, self.now)
+        DesiredState::of_underway(self.vm, request, grace, self.now)
     }
 
     /// The same episode in another phase.
@@ -124,17 +126,17 @@ impl<'a> Scene<'a> {
         }
     }
 
-    pub(super) fn host_not_visible(self) -> Step {
-        Step::wait(super::not_visible(self.vm))
+    pub(super) fn host_not_visible(self) -> PhaseStep {
+        PhaseStep::wait(super::not_visible(self.vm))
     }
 
     /// Waits for a maintenance that failed to be tried again.
-    pub(super) fn interrupted(until: Deadline, said: &str) -> Step {
+    pub(super) fn interrupted(until: Deadline, said: &str) -> PhaseStep {
         let waiting_on = WaitingOn::MaintenanceRetry {
             said: said.to_owned(),
             until: until.shown,
         };
-        Step::wait_until(waiting_on, until.at)
+        PhaseStep::wait_until(waiting_on, until.at)
     }
 
     /// Does what `effect` gives unless it is under way; after a refusal, when its backoff is over. `waiting_on` is what the node
@@ -143,8 +145,8 @@ impl<'a> Scene<'a> {
         self,
         kind: EffectKind,
         waiting_on: WaitingOn,
-        effect: impl FnOnce() -> Result<Effect, Box<Step>>,
-    ) -> Step {
+        effect: impl FnOnce() -> Result<Effect, Box<PhaseStep>>,
+    ) -> PhaseStep {
         let mut waiting_on = waiting_on;
         if let Some(attempt) = self.seen.attempts.get(&kind) {
             let is_of_phase = attempt.at.monotonic >= self.seen.record_seen.phase_at;
@@ -152,10 +154,10 @@ impl<'a> Scene<'a> {
                 // The pace of another phase holds on: phases that follow each other in a circle must not do so at the speed of
                 // the network.
                 _ if !is_of_phase => attempt.at.after(self.policy.backoff(attempt.tries)),
-                Outcome::Running(_) => return Step::wait(waiting_on),
+                AttemptOutcome::Running(_) => return PhaseStep::wait(waiting_on),
                 // The effect is over and its fact not seen yet; if it never shows, the effect is tried again.
-                Outcome::Asked | Outcome::Done => attempt.at.after(self.policy.retry_max),
-                Outcome::Refused(refusal) => {
+                AttemptOutcome::Asked | AttemptOutcome::Done => attempt.at.after(self.policy.retry_max),
+                AttemptOutcome::Refused(refusal) => {
                     let again = self.retry_at(attempt, refusal);
                     waiting_on = WaitingOn::Retry {
                         effect: kind,
@@ -166,24 +168,24 @@ impl<'a> Scene<'a> {
                 }
             };
             if self.now.monotonic < again.monotonic {
-                return Step::wait_until(waiting_on, again.monotonic);
+                return PhaseStep::wait_until(waiting_on, again.monotonic);
             }
         }
         match effect() {
-            Ok(effect) => Step::act(effect, waiting_on),
+            Ok(effect) => PhaseStep::act(effect, waiting_on),
             Err(step) => *step,
         }
     }
 
-    pub(super) fn retry_at(self, attempt: &Attempt, refusal: &Refusal) -> Now {
+    pub(super) fn retry_at(self, attempt: &EffectAttempt, refusal: &EffectRefusal) -> Now {
         let wait = match refusal.advice {
-            Advice::Retry
-            | Advice::Unanswered
-            | Advice::Unknown
-            | Advice::OtherHost
-            | Advice::Cluster
-            | Advice::NoTools => self.policy.backoff(attempt.refusals),
-            Advice::Person => self.policy.retry_max,
+            RetryAdvice::Retry
+            | RetryAdvice::Unanswered
+            | RetryAdvice::Unknown
+            | RetryAdvice::OtherHost
+            | RetryAdvice::Cluster
+            | RetryAdvice::NoTools => self.policy.backoff(attempt.refusals),
+            RetryAdvice::Person => self.policy.retry_max,
         };
         attempt.at.after(wait)
     }
@@ -192,33 +194,33 @@ impl<'a> Scene<'a> {
     pub(super) fn not_before(self, kind: EffectKind) -> Option<Monotonic> {
         let attempt = self.seen.attempts.get(&kind)?;
         match &attempt.outcome {
-            Outcome::Refused(refusal) => {
+            AttemptOutcome::Refused(refusal) => {
                 let at = self.retry_at(attempt, refusal).monotonic;
                 (self.now.monotonic < at).then_some(at)
             }
-            Outcome::Asked | Outcome::Running(_) | Outcome::Done => None,
+            AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => None,
         }
     }
 
     /// Parks a phase whose deadline has passed; whatever it would try, it goes on trying.
-    pub(super) fn unless_overdue(self, deadline: Deadline, step: Step) -> Step {
+    pub(super) fn unless_overdue(self, deadline: Deadline, step: PhaseStep) -> PhaseStep {
         if !self.is_past(deadline) {
             return at_latest(deadline.at, step);
         }
         let (effect, waiting_on, recheck) = match step {
-            Step::Go(_) | Step::Park { .. } => return step,
-            Step::Do {
+            PhaseStep::Go(_) | PhaseStep::Park { .. } => return step,
+            PhaseStep::Do {
                 effect,
                 waiting_on,
                 recheck,
             } => (Some(effect), waiting_on, recheck),
-            Step::Wait { waiting_on, recheck } => (None, waiting_on, recheck),
+            PhaseStep::Wait { waiting_on, recheck } => (None, waiting_on, recheck),
         };
         let reason = ParkReason::Overdue {
             phase: self.episode.phase.name().to_owned(),
             waiting_on: waiting_on.to_string(),
         };
-        Step::Park {
+        PhaseStep::Park {
             reason,
             effect,
             recheck,
@@ -235,22 +237,22 @@ pub(super) fn as_asked(request: &Request) -> WaitingOn {
 }
 
 /// The same step, looked at again at `at` at the latest.
-pub(super) fn at_latest(at: Monotonic, step: Step) -> Step {
+pub(super) fn at_latest(at: Monotonic, step: PhaseStep) -> PhaseStep {
     let sooner = |recheck: Option<Monotonic>| Some(recheck.map_or(at, |recheck| recheck.min(at)));
     match step {
-        Step::Do {
+        PhaseStep::Do {
             effect,
             waiting_on,
             recheck,
-        } => Step::Do {
+        } => PhaseStep::Do {
             effect,
             waiting_on,
             recheck: sooner(recheck),
         },
-        Step::Wait { waiting_on, recheck } => Step::Wait {
+        PhaseStep::Wait { waiting_on, recheck } => PhaseStep::Wait {
             waiting_on,
             recheck: sooner(recheck),
         },
-        Step::Go(_) | Step::Park { .. } => step,
+        PhaseStep::Go(_) | PhaseStep::Park { .. } => step,
     }
 }

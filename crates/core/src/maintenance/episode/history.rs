@@ -24,10 +24,10 @@ pub(in crate::maintenance) const MAX_INCIDENTS: usize = 20;
 /// The history of an episode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct History {
+pub struct PhaseHistory {
     /// What was known of its surroundings when it began.
-    #[serde(skip_serializing_if = "Origin::is_empty")]
-    pub origin: Origin,
+    #[serde(skip_serializing_if = "EpisodeOrigin::is_empty")]
+    pub origin: EpisodeOrigin,
     /// The phases that are over, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub finished: Vec<FinishedPhase>,
@@ -42,7 +42,7 @@ pub struct History {
 /// What is known of an episode's surroundings when it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Origin {
+pub struct EpisodeOrigin {
     /// The name of the host's cluster, which no episode leaves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
@@ -192,7 +192,7 @@ pub enum Incident {
     },
 }
 
-impl Origin {
+impl EpisodeOrigin {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -228,9 +228,9 @@ impl PhaseOutcome {
     }
 }
 
-impl History {
+impl PhaseHistory {
     /// The history of an episode that begins, written by the process that began at `writer`.
-    pub(in crate::maintenance) fn begun(origin: Origin, writer: Timestamp) -> Self {
+    pub(in crate::maintenance) fn begun(origin: EpisodeOrigin, writer: Timestamp) -> Self {
         Self {
             origin,
             writer: Some(writer),

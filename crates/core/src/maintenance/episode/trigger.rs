@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{EpisodeId, TaskRef};
-use crate::maintenance::request::RequestMark;
+use crate::maintenance::request::RequestIdentity;
 
 /// What set an episode off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Trigger {
     pub detection: Option<Detection>,
     /// The NodeMaintenance that asked for it, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request: Option<RequestMark>,
+    pub request: Option<RequestIdentity>,
     /// The episode that had ended when a power-off of ours still arrived: this one makes up for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stray_of: Option<EpisodeId>,

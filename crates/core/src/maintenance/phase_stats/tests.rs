@@ -4,7 +4,8 @@ use super::*;
 use crate::ids::NodeUid;
 use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{
-    Cordon, DrainEnd, HostMark, Incident, PhaseOutcome, PythonEpisode, PythonState, Trigger, TriggerKind,
+    CordonOwner, DrainEnd, HostIdentity, Incident, PhaseOutcome, PythonEpisode, PythonState, Trigger,
+    TriggerKind,
 };
 use crate::maintenance::waiting::ParkReason;
 
@@ -12,8 +13,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_795_000_000 + second).unwrap()
 }
 
-fn host(name: &str) -> HostMark {
-    HostMark {
+fn host(name: &str) -> HostIdentity {
+    HostIdentity {
         moref: None,
         name: name.into(),
     }
@@ -29,7 +30,7 @@ fn in_phase(phase: Phase) -> Episode {
         stray_of: None,
     };
     Episode {
-        cordon: Cordon::Ours,
+        cordon: CordonOwner::Ours,
         ..Episode::new(NodeUid::new("uid-1"), trigger, host("esx1"), phase, at(0))
     }
 }
@@ -58,14 +59,14 @@ fn changes(before: &Record, next: Record, writer: i64, second: i64) -> (Record, 
         before,
         &mut transition,
         PhaseStats::default(),
-        &Origin::default(),
+        &EpisodeOrigin::default(),
         at(writer),
         at(second),
     );
     (closed, transition.record)
 }
 
-fn history(record: &Record) -> &History {
+fn history(record: &Record) -> &PhaseHistory {
     &record.episode().unwrap().history
 }
 

@@ -4,8 +4,8 @@ use crate::maintenance::episode::Detection;
 const A40: (u16, u16) = (0x10de, 0x2235);
 const FLEX: (u16, u16) = (0x8086, 0x56c0);
 
-fn wanted(devices: WantedDevices) -> Wanted {
-    Wanted {
+fn wanted(devices: DeviceRequirements) -> VmRequirements {
+    VmRequirements {
         vm: VmRef::new("vm-1"),
         from: HostRef::new("host-home"),
         home: Some(HostRef::new("host-home")),
@@ -17,8 +17,8 @@ fn wanted(devices: WantedDevices) -> Wanted {
     }
 }
 
-fn one_a40() -> Wanted {
-    wanted(WantedDevices::AnyOf(vec![vec![A40]]))
+fn one_a40() -> VmRequirements {
+    wanted(DeviceRequirements::AnyOf(vec![vec![A40]]))
 }
 
 fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
@@ -35,29 +35,29 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
             devices
                 .iter()
                 .enumerate()
-                .map(|(slot, ids)| Device {
+                .map(|(slot, ids)| HostDevice {
                     address: format!("0000:{slot:02x}:00.0"),
                     ids: *ids,
                 })
                 .collect(),
         ),
-        reading: Some(Reading::Held(Vec::new())),
+        reading: Some(HostSurvey::Held(Vec::new())),
         reserved: Vec::new(),
     }
 }
 
-fn fits(wanted: &Wanted, hosts: &[HostView]) -> Option<String> {
+fn fits(wanted: &VmRequirements, hosts: &[HostView]) -> Option<String> {
     look(wanted, hosts, None, &[]).fits.map(|(_, name)| name)
 }
 
-fn why_not(wanted: &Wanted, host: HostView) -> Why {
+fn why_not(wanted: &VmRequirements, host: HostView) -> RejectionReason {
     let offer = look(wanted, &[host], None, &[]);
     assert_eq!(offer.fits, None);
     offer.refused.into_iter().next().unwrap().why
 }
 
-fn hold(vm: &str, device: Held) -> Hold {
-    Hold {
+fn hold(vm: &str, device: HeldDevice) -> DeviceHold {
+    DeviceHold {
         vm: VmRef::new(vm),
         device,
     }
@@ -73,36 +73,39 @@ fn a_host_with_a_free_matching_device_fits() {
 
 #[test]
 fn a_device_of_another_vendor_does_not_match() {
-    assert_eq!(why_not(&one_a40(), host("esx-2", &[FLEX])), Why::NoMatchingDevice);
+    assert_eq!(
+        why_not(&one_a40(), host("esx-2", &[FLEX])),
+        RejectionReason::NoMatchingDevice
+    );
 }
 
 #[test]
 fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
     let mut taken = host("esx-2", &[A40; 11]);
-    taken.reading = Some(Reading::Held(
+    taken.reading = Some(HostSurvey::Held(
         (0..11)
-            .map(|slot| hold("vm-9", Held::Address(format!("0000:{slot:02X}:00.0"))))
+            .map(|slot| hold("vm-9", HeldDevice::Address(format!("0000:{slot:02X}:00.0"))))
             .collect(),
     ));
-    assert_eq!(why_not(&one_a40(), taken), Why::DevicesTaken);
+    assert_eq!(why_not(&one_a40(), taken), RejectionReason::DevicesTaken);
 }
 
 #[test]
 fn a_hold_without_an_address_takes_one_device_of_its_kind() {
     let mut two = host("esx-2", &[A40, A40]);
-    two.reading = Some(Reading::Held(vec![hold("vm-9", Held::AnyOf(vec![A40]))]));
+    two.reading = Some(HostSurvey::Held(vec![hold("vm-9", HeldDevice::AnyOf(vec![A40]))]));
     assert_eq!(fits(&one_a40(), &[two.clone()]), Some("esx-2".to_owned()));
-    two.reading = Some(Reading::Held(vec![
-        hold("vm-8", Held::AnyOf(vec![A40])),
-        hold("vm-9", Held::AnyOf(vec![A40])),
+    two.reading = Some(HostSurvey::Held(vec![
+        hold("vm-8", HeldDevice::AnyOf(vec![A40])),
+        hold("vm-9", HeldDevice::AnyOf(vec![A40])),
     ]));
-    assert_eq!(why_not(&one_a40(), two), Why::DevicesTaken);
+    assert_eq!(why_not(&one_a40(), two), RejectionReason::DevicesTaken);
 }
 
 #[test]
 fn what_the_vm_itself_holds_does_not_stand_in_its_own_way() {
     let mut own = host("esx-2", &[A40]);
-    own.reading = Some(Reading::Held(vec![hold("vm-1", Held::AnyOf(vec![A40]))]));
+    own.reading = Some(HostSurvey::Held(vec![hold("vm-1", HeldDevice::AnyOf(vec![A40]))]));
     assert_eq!(fits(&one_a40(), &[own]), Some("esx-2".to_owned()));
 }
 
@@ -110,13 +113,13 @@ fn what_the_vm_itself_holds_does_not_stand_in_its_own_way() {
 fn a_reservation_of_another_episode_takes_a_device() {
     let mut reserved = host("esx-2", &[A40]);
     reserved.reserved = vec![vec![A40]];
-    assert_eq!(why_not(&one_a40(), reserved), Why::DevicesTaken);
+    assert_eq!(why_not(&one_a40(), reserved), RejectionReason::DevicesTaken);
 }
 
 #[test]
 fn the_only_device_that_fits_one_need_is_kept_for_it() {
     // The first device fits both needs; taking it for the first need alone would leave none for the second.
-    let both = wanted(WantedDevices::AnyOf(vec![vec![A40, FLEX], vec![A40]]));
+    let both = wanted(DeviceRequirements::AnyOf(vec![vec![A40, FLEX], vec![A40]]));
     assert_eq!(
         fits(&both, &[host("esx-2", &[A40, FLEX])]),
         Some("esx-2".to_owned())
@@ -147,7 +150,7 @@ fn nothing_is_placed_on_a_host_that_takes_no_vms() {
                 ..host("esx-2", &[A40])
             },
         );
-        assert_eq!(refused, Why::State(words));
+        assert_eq!(refused, RejectionReason::State(words));
     }
 }
 
@@ -158,8 +161,8 @@ fn another_cluster_and_the_own_host_are_not_even_considered() {
         ..host("esx-2", &[A40])
     };
     let offer = look(&one_a40(), &[elsewhere, host("host-home", &[A40])], None, &[]);
-    assert_eq!(offer, Offer::default());
-    let homeless = Wanted {
+    assert_eq!(offer, PlacementOffer::default());
+    let homeless = VmRequirements {
         compute: None,
         ..one_a40()
     };
@@ -173,25 +176,28 @@ fn another_cluster_and_the_own_host_are_not_even_considered() {
             None,
             &[]
         ),
-        Offer::default()
+        PlacementOffer::default()
     );
 }
 
 #[test]
 fn a_host_that_does_not_see_every_datastore_of_the_vm_is_refused() {
-    let far = Wanted {
+    let far = VmRequirements {
         datastores: Arc::new(BTreeSet::from([
             DatastoreRef::new("ds-1"),
             DatastoreRef::new("ds-9"),
         ])),
         ..one_a40()
     };
-    assert_eq!(why_not(&far, host("esx-2", &[A40])), Why::Datastore);
-    let unknown = Wanted {
+    assert_eq!(why_not(&far, host("esx-2", &[A40])), RejectionReason::Datastore);
+    let unknown = VmRequirements {
         datastores: Arc::default(),
         ..one_a40()
     };
-    assert_eq!(why_not(&unknown, host("esx-2", &[A40])), Why::Datastore);
+    assert_eq!(
+        why_not(&unknown, host("esx-2", &[A40])),
+        RejectionReason::Datastore
+    );
 }
 
 #[test]
@@ -201,7 +207,7 @@ fn a_host_is_surveyed_before_it_is_offered_and_again_when_its_devices_were_taken
         ..host("esx-2", &[A40])
     };
     let mut taken = host("esx-3", &[A40]);
-    taken.reading = Some(Reading::Held(vec![hold("vm-9", Held::AnyOf(vec![A40]))]));
+    taken.reading = Some(HostSurvey::Held(vec![hold("vm-9", HeldDevice::AnyOf(vec![A40]))]));
     let offer = look(
         &one_a40(),
         &[unsurveyed, taken, host("esx-4", &[FLEX])],
@@ -219,9 +225,9 @@ fn a_host_that_has_not_been_read_may_have_a_place_and_one_that_is_taken_or_unfit
         ..host("esx-2", &[A40])
     };
     let taken = || HostView {
-        reading: Some(Reading::Held(vec![hold(
+        reading: Some(HostSurvey::Held(vec![hold(
             "vm-9",
-            Held::Address("0000:00:00.0".to_owned()),
+            HeldDevice::Address("0000:00:00.0".to_owned()),
         )])),
         ..host("esx-3", &[A40])
     };
@@ -231,12 +237,12 @@ fn a_host_that_has_not_been_read_may_have_a_place_and_one_that_is_taken_or_unfit
         ..host("esx-6", &[])
     };
     let has_unread = |hosts: &[HostView]| look(&one_a40(), hosts, None, &[]).has_unread();
-    assert_eq!(why_not(&one_a40(), taken()), Why::DevicesTaken);
+    assert_eq!(why_not(&one_a40(), taken()), RejectionReason::DevicesTaken);
     assert!(has_unread(&[unread()]));
     assert!(has_unread(&[unread(), taken(), unfit()]));
     assert!(!has_unread(&[taken(), unfit()]));
     assert!(!has_unread(&[unfit()]));
-    assert_eq!(why_not(&one_a40(), untold()), Why::DevicesUntold);
+    assert_eq!(why_not(&one_a40(), untold()), RejectionReason::DevicesUntold);
     assert!(has_unread(&[unfit(), untold()]));
     assert!(!has_unread(&[]));
     assert!(
@@ -248,19 +254,19 @@ fn a_host_that_has_not_been_read_may_have_a_place_and_one_that_is_taken_or_unfit
 #[test]
 fn a_fixed_address_and_a_foreign_device_keep_the_vm_at_home() {
     assert_eq!(
-        why_not(&wanted(WantedDevices::Static), host("esx-2", &[A40])),
-        Why::StaticDevice
+        why_not(&wanted(DeviceRequirements::Static), host("esx-2", &[A40])),
+        RejectionReason::StaticDevice
     );
-    let foreign = wanted(WantedDevices::Foreign {
+    let foreign = wanted(DeviceRequirements::Foreign {
         backing: "Vmiop".to_owned(),
     });
     assert_eq!(
         why_not(&foreign, host("esx-2", &[A40])),
-        Why::ForeignDevice("Vmiop".to_owned())
+        RejectionReason::ForeignDevice("Vmiop".to_owned())
     );
     assert_eq!(
-        why_not(&wanted(WantedDevices::Unknown), host("esx-2", &[A40])),
-        Why::UnknownDevice
+        why_not(&wanted(DeviceRequirements::Unknown), host("esx-2", &[A40])),
+        RejectionReason::UnknownDevice
     );
 }
 
@@ -288,8 +294,8 @@ fn a_host_that_vcenter_refused_a_moment_ago_is_not_offered_again() {
 }
 
 /// A VM that stands on another host than its own.
-fn away_from_home(devices: WantedDevices) -> Wanted {
-    Wanted {
+fn away_from_home(devices: DeviceRequirements) -> VmRequirements {
+    VmRequirements {
         from: HostRef::new("host-away"),
         ..wanted(devices)
     }
@@ -298,11 +304,11 @@ fn away_from_home(devices: WantedDevices) -> Wanted {
 #[test]
 fn the_own_host_comes_before_a_roomier_one_and_before_the_one_offered_last() {
     let mut home = host("host-home", &[A40]);
-    home.reading = Some(Reading::Held(vec![]));
+    home.reading = Some(HostSurvey::Held(vec![]));
     let mut other = host("a-roomy", &[A40, A40, A40]);
-    other.reading = Some(Reading::Held(vec![]));
+    other.reading = Some(HostSurvey::Held(vec![]));
     let kept = other.moref.clone();
-    let away = away_from_home(WantedDevices::AnyOf(vec![vec![A40]]));
+    let away = away_from_home(DeviceRequirements::AnyOf(vec![vec![A40]]));
     let offer = look(&away, &[other.clone(), home.clone()], Some(&kept), &[]);
     assert_eq!(offer.fits.unwrap().1, "host-home");
     home.state = HostState::InMaintenance;
@@ -313,14 +319,17 @@ fn the_own_host_comes_before_a_roomier_one_and_before_the_one_offered_last() {
 #[test]
 fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
     let mut other = host("other", &[A40]);
-    other.reading = Some(Reading::Held(vec![]));
+    other.reading = Some(HostSurvey::Held(vec![]));
     let mut home = host("host-home", &[A40]);
-    home.reading = Some(Reading::Held(vec![]));
-    let away = Wanted {
+    home.reading = Some(HostSurvey::Held(vec![]));
+    let away = VmRequirements {
         home_only: true,
-        ..away_from_home(WantedDevices::AnyOf(vec![vec![A40]]))
+        ..away_from_home(DeviceRequirements::AnyOf(vec![vec![A40]]))
     };
-    assert_eq!(look(&away, &[other.clone()], None, &[]), Offer::default());
+    assert_eq!(
+        look(&away, &[other.clone()], None, &[]),
+        PlacementOffer::default()
+    );
     assert_eq!(
         look(&away, &[other, home], None, &[]).fits.unwrap().1,
         "host-home"
@@ -330,11 +339,16 @@ fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
 #[test]
 fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
     let mut other = host("other", &[A40]);
-    other.reading = Some(Reading::Held(vec![]));
+    other.reading = Some(HostSurvey::Held(vec![]));
     let mut home = host("host-home", &[A40]);
-    home.reading = Some(Reading::Held(vec![]));
-    let offer = look(&away_from_home(WantedDevices::Static), &[other, home], None, &[]);
+    home.reading = Some(HostSurvey::Held(vec![]));
+    let offer = look(
+        &away_from_home(DeviceRequirements::Static),
+        &[other, home],
+        None,
+        &[],
+    );
     assert_eq!(offer.fits.unwrap().1, "host-home");
     assert_eq!(offer.refused.len(), 1);
-    assert_eq!(offer.refused[0].why, Why::StaticDevice);
+    assert_eq!(offer.refused[0].why, RejectionReason::StaticDevice);
 }

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{sound, unversioned, versioned};
 use crate::ids::EpisodeId;
-use crate::maintenance::episode::{Ended, Episode, HostMark, InFlight, Record};
+use crate::maintenance::episode::{Episode, EpisodeResult, HostIdentity, InFlight, Record};
 
 /// An episode that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastEpisode {
     /// How it ended; `None` where another episode took its place.
-    pub ended: Option<Ended>,
+    pub ended: Option<EpisodeResult>,
     /// When.
     pub at: Timestamp,
     /// Which.
@@ -34,7 +34,7 @@ pub struct EndedEpisode {
     /// When its last phase began.
     pub since: Timestamp,
     /// The host that it was about.
-    pub host: HostMark,
+    pub host: HostIdentity,
     /// What was requested of vCenter and may still take effect.
     #[serde(default, skip_serializing_if = "InFlight::is_empty")]
     pub in_flight: InFlight,
@@ -42,7 +42,7 @@ pub struct EndedEpisode {
 
 impl LastEpisode {
     /// The end that a change from `before` to `after` at `at` brings; `None` where the episode goes on or there is none.
-    pub fn of(before: &Record, after: &Record, ended: Option<Ended>, at: Timestamp) -> Option<Self> {
+    pub fn of(before: &Record, after: &Record, ended: Option<EpisodeResult>, at: Timestamp) -> Option<Self> {
         let episode = before.episode()?;
         let goes_on = after.episode().is_some_and(|next| next.id == episode.id);
         (!goes_on).then(|| Self {

@@ -10,7 +10,8 @@ use super::last::EndedEpisode;
 use crate::ids::{NAME_BYTES_MAX, is_name, is_object_name, is_traceparent_of};
 use crate::maintenance::clock::{Elapsed, Timer};
 use crate::maintenance::episode::{
-    Episode, FinishedPhase, History, HostMark, InFlight, Incident, MAX_FINISHED, MAX_INCIDENTS, MAX_REFUSALS,
+    Episode, FinishedPhase, HostIdentity, InFlight, Incident, MAX_FINISHED, MAX_INCIDENTS, MAX_REFUSALS,
+    PhaseHistory,
 };
 
 /// The longest text that is kept, in characters. Ours are cut at a few hundred.
@@ -104,7 +105,7 @@ pub(super) fn check_ended(episode: &EndedEpisode) -> Result<(), String> {
 }
 
 /// Whether a history could be one of ours.
-pub(super) fn is_history(history: &History) -> bool {
+pub(super) fn is_history(history: &PhaseHistory) -> bool {
     let is_time = |at: Timestamp| time_is_sound("", at).is_ok();
     let is_finished = |it: &FinishedPhase| {
         is_name(&it.host)
@@ -130,7 +131,7 @@ fn time_is_sound(what: &str, at: Timestamp) -> Result<(), String> {
     Ok(())
 }
 
-fn host_is_sound(host: &HostMark) -> Result<(), String> {
+fn host_is_sound(host: &HostIdentity) -> Result<(), String> {
     if host.name.is_empty() || !is_name(&host.name) {
         return Err("a host has a name that no host has".to_owned());
     }

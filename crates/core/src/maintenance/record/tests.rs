@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
-use crate::maintenance::episode::{Cordon, Detection, DrainEnd, HostMark, Trigger};
+use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, HostIdentity, Trigger};
 use crate::maintenance::waiting::ParkReason;
 
 fn time(text: &str) -> Timestamp {
@@ -18,7 +18,7 @@ fn episode(phase: Phase) -> Episode {
         request: None,
         stray_of: None,
     };
-    let host = HostMark {
+    let host = HostIdentity {
         moref: Some(HostRef::new("host-21")),
         name: "esx-1".into(),
     };
@@ -27,7 +27,7 @@ fn episode(phase: Phase) -> Episode {
         id: EpisodeId::new("00112233445566778899aabbccddeeff"),
         traceparent: "00-00112233445566778899aabbccddeeff-0011223344556677-01".into(),
         vm_uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708"),
-        cordon: Cordon::Ours,
+        cordon: CordonOwner::Ours,
         boot_before: Some(BootId::new("boot-1")),
         gpus_before: Arc::new([("nvidia.com/gpu".to_owned(), 4)].into()),
         left_behind: vec!["ml/train-0".to_owned()],
@@ -37,7 +37,7 @@ fn episode(phase: Phase) -> Episode {
 }
 
 fn every_phase() -> Vec<Phase> {
-    let to = HostMark {
+    let to = HostIdentity {
         moref: Some(HostRef::new("host-22")),
         name: "esx-2".into(),
     };
@@ -96,7 +96,7 @@ fn what_is_written_is_read_back_in_every_phase() {
 fn people_and_scripts_read_the_states_of_the_python_controller() {
     let written = |phase: Phase, moved: bool| {
         let mut episode = episode(phase);
-        episode.moved_to = moved.then(|| HostMark {
+        episode.moved_to = moved.then(|| HostIdentity {
             moref: None,
             name: "esx-2".into(),
         });
@@ -236,7 +236,7 @@ fn forged(change: impl FnOnce(&mut serde_json::Value)) -> Record {
     let mut sound = episode(Phase::Parked {
         reason: ParkReason::VmMissing,
         resume: Box::new(Phase::Relocating {
-            to: HostMark {
+            to: HostIdentity {
                 moref: Some(HostRef::new("host-22")),
                 name: "esx-2".into(),
             },
@@ -384,7 +384,7 @@ fn a_wrong_history_is_dropped_and_parks_nobody() {
         ("/finished", json!(vec![finished.clone(); 65])),
         ("/incidents/0/restarted/at", json!("1999-01-01T00:00:00Z")),
     ] {
-        assert_eq!(with(path, wrong), History::default(), "{path}");
+        assert_eq!(with(path, wrong), PhaseHistory::default(), "{path}");
     }
 }
 
@@ -407,7 +407,7 @@ fn the_last_episode_is_checked_like_any_other() {
     ended.in_flight.earlier_guest_shutdown = Some(time("2026-11-21T03:10:00Z"));
     let last = LastEpisode {
         episode: EndedEpisode::of(&ended),
-        ended: Some(crate::maintenance::episode::Ended::Succeeded),
+        ended: Some(crate::maintenance::episode::EpisodeResult::Succeeded),
         at: time("2026-11-21T03:30:00Z"),
     };
     let json = write_last(&last);

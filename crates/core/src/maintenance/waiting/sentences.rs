@@ -5,8 +5,8 @@ use std::fmt;
 use super::{ParkReason, WaitingOn};
 use crate::ids::NodeName;
 use crate::keys::{APPROVED, SKIP};
-use crate::maintenance::observed::{Limit, PodLeft, PodLeftBecause};
-use crate::maintenance::placement::Refused;
+use crate::maintenance::observed::{PendingEviction, PendingReason, SlotLimit};
+use crate::maintenance::placement::RejectedHost;
 
 /// The most pods, budgets, hosts or nodes that a sentence names: three fit a line of `kubectl describe`, the count tells the rest.
 const NAMED: usize = 3;
@@ -118,8 +118,8 @@ impl fmt::Display for WaitingOn {
 
 /// Writes each reason once, with the first host that it speaks against, and the next few by name. Where dozens of hosts of one
 /// cluster are in maintenance together, a word on each would be a page for every node that waits, at each change of one of them.
-fn write_refused(f: &mut fmt::Formatter<'_>, lead: &str, refused: &[Refused]) -> fmt::Result {
-    let mut reasons: Vec<(&Refused, Vec<&str>)> = Vec::new();
+fn write_refused(f: &mut fmt::Formatter<'_>, lead: &str, refused: &[RejectedHost]) -> fmt::Result {
+    let mut reasons: Vec<(&RejectedHost, Vec<&str>)> = Vec::new();
     for refusal in refused {
         match reasons.iter_mut().find(|(first, _)| first.why == refusal.why) {
             Some((_, others)) => others.push(&refusal.host),
@@ -151,15 +151,15 @@ pub fn few_by(words: &[impl AsRef<str>], separator: &str) -> String {
 }
 
 /// Writes how many pods are left, then names the first that are held back. Pods on their way out are many and say little.
-fn write_pods(f: &mut fmt::Formatter<'_>, pods: &[PodLeft]) -> fmt::Result {
+fn write_pods(f: &mut fmt::Formatter<'_>, pods: &[PendingEviction]) -> fmt::Result {
     let plural = if pods.len() == 1 { "" } else { "s" };
     write!(f, "{} pod{plural} to go", pods.len())?;
-    let held = pods.iter().filter(|pod| pod.why != PodLeftBecause::Leaving);
+    let held = pods.iter().filter(|pod| pod.why != PendingReason::Leaving);
     held.take(NAMED)
         .try_for_each(|pod| write!(f, "; {}: {}", pod.name, pod.why))
 }
 
-impl fmt::Display for PodLeftBecause {
+impl fmt::Display for PendingReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Leaving => f.write_str("terminating"),
@@ -238,7 +238,7 @@ impl fmt::Display for ParkReason {
     }
 }
 
-impl fmt::Display for Limit {
+impl fmt::Display for SlotLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ConcurrentDrains(limit) => write!(f, "at most {limit} drained at once"),

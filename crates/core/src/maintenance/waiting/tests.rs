@@ -1,16 +1,16 @@
-use super::super::placement::Why;
+use super::super::placement::RejectionReason;
 use super::*;
 
-fn hosts(numbers: std::ops::RangeInclusive<u32>, why: &Why) -> Vec<Refused> {
+fn hosts(numbers: std::ops::RangeInclusive<u32>, why: &RejectionReason) -> Vec<RejectedHost> {
     numbers
-        .map(|number| Refused {
+        .map(|number| RejectedHost {
             host: format!("esx-{number}"),
             why: why.clone(),
         })
         .collect()
 }
 
-fn exit(refused: Vec<Refused>) -> String {
+fn exit(refused: Vec<RejectedHost>) -> String {
     WaitingOn::HostExit {
         host: "esx-1".to_owned(),
         state: "in maintenance mode",
@@ -22,15 +22,15 @@ fn exit(refused: Vec<Refused>) -> String {
 fn turn(ahead: &[&str]) -> String {
     WaitingOn::Slot {
         ahead: ahead.iter().map(|name| NodeName::new(*name)).collect(),
-        limit: Limit::ConcurrentDrains(1),
+        limit: SlotLimit::ConcurrentDrains(1),
     }
     .to_string()
 }
 
 #[test]
 fn a_wait_among_the_96_hosts_of_a_cluster_is_a_sentence_and_not_a_page() {
-    let mut refused = hosts(2..=94, &Why::State("in maintenance mode"));
-    refused.extend(hosts(95..=96, &Why::DevicesTaken));
+    let mut refused = hosts(2..=94, &RejectionReason::State("in maintenance mode"));
+    refused.extend(hosts(95..=96, &RejectionReason::DevicesTaken));
     assert_eq!(
         exit(refused),
         "host esx-1, which is in maintenance mode, to be back in service; elsewhere: esx-2 is in maintenance mode \
@@ -40,16 +40,16 @@ fn a_wait_among_the_96_hosts_of_a_cluster_is_a_sentence_and_not_a_page() {
 
 #[test]
 fn each_reason_stands_once_wherever_its_hosts_stand() {
-    let mut refused = hosts(2..=2, &Why::DevicesTaken);
-    refused.extend(hosts(3..=3, &Why::Datastore));
-    refused.extend(hosts(4..=4, &Why::DevicesTaken));
+    let mut refused = hosts(2..=2, &RejectionReason::DevicesTaken);
+    refused.extend(hosts(3..=3, &RejectionReason::Datastore));
+    refused.extend(hosts(4..=4, &RejectionReason::DevicesTaken));
     assert_eq!(
         exit(refused),
         "host esx-1, which is in maintenance mode, to be back in service; elsewhere: esx-2 has no matching device free \
          (esx-4 likewise), esx-3 does not see the VM's datastores"
     );
     // What vCenter said of one host it did not say of another.
-    let said = |said: &str| Why::RefusedByVcenter(said.to_owned());
+    let said = |said: &str| RejectionReason::RefusedByVcenter(said.to_owned());
     let refused = [hosts(2..=2, &said("no memory")), hosts(3..=3, &said("no disk"))].concat();
     assert_eq!(
         exit(refused),

@@ -10,9 +10,9 @@ const MOST: usize = 100;
 
 /// The objects of which was said that they cannot be read.
 #[derive(Default)]
-pub(super) struct Complaints(HashSet<Option<Moref>>);
+pub(super) struct UnreadableObjects(HashSet<Option<Moref>>);
 
-impl Complaints {
+impl UnreadableObjects {
     /// Says so, unless it was said of this object before, or of too many others. All objects without a reference count as one.
     pub(super) fn note(&mut self, moref: Option<&Moref>, why: &str) {
         if self.0.len() > MOST || !self.0.insert(moref.cloned()) {

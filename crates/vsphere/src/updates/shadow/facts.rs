@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::decode::{self, Device};
+use crate::decode::{self, DecodedDevice};
 use crate::moref::Moref;
 use crate::property::{EVACUATION, Value};
 use crate::text;
-use crate::update::{Connection, Drs, Entering, Host, MaintenanceEnd, Passthrough, PciDevice, Power, Vm};
+use crate::update::{
+    Drs, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, Passthrough, PciDevice, PowerState, Vm,
+};
 use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, VmRef, VmUuid};
 
 #[derive(Default)]
-pub(super) struct HostFacts {
+pub(super) struct HostProperties {
     pub(super) name: Option<String>,
     pub(super) compute: Option<ComputeRef>,
-    pub(super) connection: Option<Connection>,
+    pub(super) connection: Option<HostConnection>,
     pub(super) in_maintenance: Option<bool>,
     pub(super) in_quarantine: Option<bool>,
     pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
@@ -29,17 +31,17 @@ pub(super) struct HostFacts {
 }
 
 #[derive(Default)]
-pub(super) struct ComputeFacts {
+pub(super) struct ComputeProperties {
     pub(super) name: Option<String>,
     pub(super) drs: Option<Drs>,
 }
 
 #[derive(Default)]
-pub(super) struct VmFacts {
+pub(super) struct VmProperties {
     pub(super) name: Option<String>,
     pub(super) uuid: Option<VmUuid>,
     pub(super) template: bool,
-    pub(super) power: Option<Power>,
+    pub(super) power: Option<PowerState>,
     pub(super) host: Option<HostRef>,
     pub(super) tools_running: Option<bool>,
     pub(super) question: Option<String>,
@@ -48,7 +50,7 @@ pub(super) struct VmFacts {
     pub(super) evacuation_power_off: bool,
 }
 
-impl ComputeFacts {
+impl ComputeProperties {
     /// Takes one property; `None` is unset or unreadable.
     pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
         match path {
@@ -60,7 +62,7 @@ impl ComputeFacts {
     }
 }
 
-impl HostFacts {
+impl HostProperties {
     /// Takes one property; `None` is unset or unreadable.
     pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
         let words = value.and_then(Value::text);
@@ -93,7 +95,7 @@ impl HostFacts {
         Some(devices.iter().filter(is_active).cloned().collect())
     }
 
-    pub(super) fn whole(&self, moref: &HostRef, entering: Option<Entering>) -> Host {
+    pub(super) fn whole(&self, moref: &HostRef, entering: Option<EnteringMaintenance>) -> Host {
         Host {
             moref: moref.clone(),
             name: self.name.clone(),
@@ -109,7 +111,7 @@ impl HostFacts {
     }
 }
 
-impl VmFacts {
+impl VmProperties {
     /// Takes one property; `None` is unset or unreadable.
     pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
         let words = value.and_then(Value::text);
@@ -119,7 +121,8 @@ impl VmFacts {
             "config.template" => self.template = words.and_then(decode::boolean).unwrap_or(false),
             "config.hardware.device" => {
                 let devices = value.and_then(Value::devices);
-                let what = |devices: &[Device]| devices.iter().map(|device| device.what.clone()).collect();
+                let what =
+                    |devices: &[DecodedDevice]| devices.iter().map(|device| device.what.clone()).collect();
                 self.passthrough = devices.map(what);
             }
             EVACUATION => {

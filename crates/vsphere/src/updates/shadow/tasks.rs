@@ -2,21 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::{Shadow, tell};
+use super::{PropertyCache, tell};
 use crate::fault::FaultKind;
 use crate::moref::Moref;
-use crate::property::{Object, Value};
+use crate::property::{ObjectProperties, Value};
 use crate::soap::ReplyError;
 use crate::task::{self, TaskInfo};
 use crate::text;
-use crate::update::{EndOutcome, MaintenanceEnd, Task, TaskState, Update};
+use crate::update::{EndOutcome, MaintenanceEnd, Task, TaskState, VsphereUpdate};
 use haulout_core::ids::TaskRef;
 
 /// Maintenance tasks that are followed one by one. A vCenter has at most some thousand hosts, and of those no more than this are on
 /// their way into maintenance at once; the others are followed as their hosts list them.
 const FOLLOWED: usize = 1_000;
 
-impl Shadow {
+impl PropertyCache {
     /// Says which tasks are awaited: before vCenter is asked for them, because its answer may come first.
     pub(crate) fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
         for tasks in [&mut self.looked_at, &mut self.to_look_at, &mut self.gone] {
@@ -36,7 +36,7 @@ impl Shadow {
     }
 
     /// Takes what was read of tasks by themselves, with their results.
-    pub(crate) fn look_at(&mut self, objects: &[Object]) {
+    pub(crate) fn look_at(&mut self, objects: &[ObjectProperties]) {
         for object in objects {
             self.looked_at.extend(object.moref.task());
             self.upsert(object);
@@ -88,7 +88,7 @@ impl Shadow {
     }
 
     /// Takes what was told of a task by its properties.
-    pub(super) fn task_told(&mut self, task: &TaskRef, object: &Object) {
+    pub(super) fn task_told(&mut self, task: &TaskRef, object: &ObjectProperties) {
         let known = self.tasks.get(task);
         // What changes of a task that was passed over is told without the rest.
         if known.is_some() || object.get("info.descriptionId").is_some() {
@@ -100,7 +100,7 @@ impl Shadow {
     }
 
     /// Takes a page of the history.
-    pub(super) fn page(&mut self, object: &Object) {
+    pub(super) fn page(&mut self, object: &ObjectProperties) {
         let page = object.get("latestPage").and_then(Value::tasks);
         for listed in page.unwrap_or_default() {
             let listed = match listed {
@@ -191,7 +191,7 @@ impl Shadow {
     }
 
     /// Tasks that have ended and that nothing lists any more are of no use: without this they would pile up.
-    pub(super) fn forget_ended(&mut self, objects: &[Object]) {
+    pub(super) fn forget_ended(&mut self, objects: &[ObjectProperties]) {
         let lists = objects.iter().map(|object| object.morefs("recentTask"));
         let listed: BTreeSet<_> = lists.flatten().collect();
         let (awaited, fresher) = (&self.awaited, &self.fresher);
@@ -292,9 +292,9 @@ impl Shadow {
     }
 
     /// Tasks of hosts are told as their host's `entering`.
-    pub(super) fn tell_task(&mut self, task: &TaskRef) -> Option<Update> {
+    pub(super) fn tell_task(&mut self, task: &TaskRef) -> Option<VsphereUpdate> {
         if self.gone.contains(task) {
-            return Some(Update::TaskGone(task.clone()));
+            return Some(VsphereUpdate::TaskGone(task.clone()));
         }
         let info = self.tasks.get(task)?;
         let vm = info.entity.as_ref().and_then(Moref::vm);
@@ -312,6 +312,6 @@ impl Shadow {
                 (Some(_) | None, Some(_) | None) => false,
             },
         };
-        tell(&mut self.told.tasks, task.clone(), whole).map(Update::Task)
+        tell(&mut self.told.tasks, task.clone(), whole).map(VsphereUpdate::Task)
     }
 }
