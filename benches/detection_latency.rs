@@ -369,8 +369,7 @@ impl<'a> House<'a> {
         let mut process = spec.spawn()?;
         let said = |words: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(words));
         let ready = async {
-            while !(said("vCenter has told its complete set") && said("Kubernetes has told its complete set"))
-            {
+            while !(said("vCenter synced") && said("Kubernetes synced")) {
                 sleep(Duration::from_millis(20)).await;
             }
         };

@@ -100,14 +100,14 @@ fn main() -> anyhow::Result<()> {
     for (name, number) in [("host_of_ours", 0), ("foreign_host", HOSTS - 1)] {
         let mut inventory = inventory();
         fleet::tell(&mut inventory, HOSTS, OURS);
-        inventory.sights();
+        inventory.all_snapshots();
         let mut host = fleet::host(number);
         measure(name, None, &mut || {
             host.in_quarantine = host.in_quarantine.map(|is| !is);
             inventory.apply(Fact::Vsphere(VsphereUpdate::Host(host.clone().into())));
-            if inventory.has_news() {
-                black_box(inventory.roster());
-                black_box(inventory.draw());
+            if inventory.is_dirty() {
+                black_box(inventory.watch_set());
+                black_box(inventory.build_snapshots());
             }
         });
     }
@@ -230,7 +230,7 @@ fn folded(set: &Decoded) -> usize {
         inventory.apply(Fact::Vsphere(update));
     }
     inventory.apply(Fact::Vsphere(VsphereUpdate::Settled));
-    inventory.sights().len()
+    inventory.all_snapshots().len()
 }
 
 fn inventory() -> Inventory {

@@ -10,6 +10,6 @@
 //! listens ([`tell`]). Stop order: the supervisor cancels its actors, waits a moment for them, and says who did not end.
 
 pub mod node;
-pub mod perform;
+pub mod observer;
+pub mod run_effect;
 pub mod supervisor;
-pub mod tell;

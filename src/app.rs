@@ -13,9 +13,9 @@
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the gate, the hub and its actors, then the streams, which log out, then the Lease
 //! ```
 
-mod hub;
+mod event_loop;
 mod kubeconfig;
-mod onlookers;
+mod observers;
 mod vcenter;
 
 use std::collections::BTreeSet;
@@ -32,8 +32,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::actor::node::ActorContext;
+use crate::actor::observer::Observer;
 use crate::actor::supervisor::Supervisor;
-use crate::actor::tell::Observer;
 use crate::admin::status::{About, StatusPage};
 use crate::admin::{self, HttpServer};
 use crate::cluster;
@@ -45,8 +45,8 @@ use crate::cluster::lease::{self, Abilities, ElectionStatus, LoginNote};
 use crate::cluster::watch::Selection;
 use crate::config::{Config, Credential, LeaderElection, Listen, without_password};
 use crate::executor::{AnyExecutor, Executor};
-use crate::gate::watchdog::{self, Watchdog};
-use crate::gate::{self, WriteFence};
+use crate::fence::watchdog::{self, Watchdog};
+use crate::fence::{self, WriteFence};
 use crate::inventory::{Inventory, Rules};
 use crate::keys::Keys;
 use crate::maintenance::clock::{Monotonic, Now};
@@ -59,7 +59,7 @@ use crate::telemetry::log::{Level, Log};
 use crate::telemetry::trace::{self, Traces};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
-use onlookers::Observers;
+use observers::Observers;
 
 /// How many facts may wait for the hub. An initial set comes in thousands; the streams then wait for the hub, which is
 /// right, since nothing may be decided on half a set anyway.
@@ -270,13 +270,13 @@ impl App {
         };
         let supervisor = Supervisor::new(shared, &house.stop);
         let inventory = Inventory::new(rules(config, &client), clock());
-        let inbox = hub::EventSources {
+        let inbox = event_loop::EventSources {
             vsphere: vsphere_updates,
             cluster: cluster_updates,
             findings,
             standing: standing.clone(),
         };
-        let interest = hub::Subscriptions {
+        let interest = event_loop::Subscriptions {
             roster: roster_sender,
             draining: draining_sender,
             holding: holding_sender,
@@ -353,7 +353,7 @@ impl App {
             );
             house.spawn("the writer of NodeMaintenances", writing);
         }
-        let hub = hub::run(
+        let hub = event_loop::run(
             inbox,
             interest,
             inventory,
@@ -508,7 +508,7 @@ async fn servers(config: &Config, onlookers: &Observers) -> anyhow::Result<Vec<H
 pub(crate) fn clocks() -> Now {
     Now {
         wall: clock(),
-        monotonic: Monotonic::since_boot(gate::now().since_boot),
+        monotonic: Monotonic::since_boot(fence::now().since_boot),
     }
 }
 

@@ -9,18 +9,18 @@
 
 mod age;
 mod check;
+mod cluster_view;
 mod export;
 mod follow;
 mod nodes;
 mod out;
-mod picture;
 mod plan;
 mod reading;
 mod request;
 mod show;
 mod status;
+mod subcommands;
 mod table;
-mod verbs;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ use crate::config::{self, Config, ConfigError};
 use crate::keys;
 use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
 
-pub use verbs::perform;
+pub use subcommands::perform;
 
 /// What kubectl looks for on PATH when it is asked for `kubectl haulout`.
 const PLUGIN: &str = "kubectl-haulout";

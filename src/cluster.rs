@@ -16,9 +16,9 @@ pub mod drain;
 pub mod events;
 pub mod facts;
 pub mod lease;
-pub mod look;
 pub mod node;
 pub mod pods;
+pub mod reads;
 pub mod rights;
 #[cfg(test)]
 pub(crate) mod stand_in;

@@ -16,7 +16,7 @@ pub use haulout_vsphere as vsphere;
 
 mod line;
 
-pub mod gate;
+pub mod fence;
 
 pub mod cluster;
 

@@ -11,7 +11,7 @@ pub(crate) mod stand_in;
 
 use std::time::Duration;
 
-use crate::actor::tell::{NodeEvent, Observer, ReconcileOutcome};
+use crate::actor::observer::{NodeEvent, Observer, ReconcileOutcome};
 use crate::ids::NodeName;
 
 /// Passes what is told on to all who listen, in order.
@@ -19,9 +19,9 @@ use crate::ids::NodeName;
 pub struct ObserverList(pub Vec<Box<dyn Observer>>);
 
 impl Observer for ObserverList {
-    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         for listener in &self.0 {
-            listener.tell(node, told);
+            listener.observe(node, told);
         }
     }
 

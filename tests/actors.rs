@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use facts::{entering, episode, moment, node, observed, policy, vm};
 use haulout::actor::node::ActorContext;
-use haulout::actor::perform::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
+use haulout::actor::observer::{NodeEvent, Observer};
+use haulout::actor::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use haulout::actor::supervisor::Supervisor;
-use haulout::actor::tell::{NodeEvent, Observer};
 use haulout::ids::{NodeName, TaskRef};
 use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::Now;
@@ -83,7 +83,7 @@ impl RunEffect for Witness {
 struct Silence;
 
 impl Observer for Silence {
-    fn tell(&self, _node: &NodeName, _told: NodeEvent<'_>) {}
+    fn observe(&self, _node: &NodeName, _told: NodeEvent<'_>) {}
 }
 
 fn house(bad: Option<&'static str>) -> (Supervisor<Witness>, Asked) {
@@ -107,7 +107,10 @@ fn house_of(bad: Option<&'static str>, refuses: Option<NotRecorded>) -> (Supervi
 }
 
 fn sight(record: Record, seen: Observed) -> NodeSnapshot {
-    NodeSnapshot { record, seen }
+    NodeSnapshot {
+        record,
+        observed: seen,
+    }
 }
 
 /// A node whose host is entering.
@@ -184,7 +187,7 @@ async fn a_click_is_written_at_once_and_written_once() {
     assert_eq!(drain(&asked), ["gpu-1 writes Draining"]);
     // A sight from before the write comes late: it is not decided on.
     let mut late = leaving();
-    late.seen.pods_revision = 7;
+    late.observed.pods_revision = 7;
     house.show(named([("gpu-1", late)]));
     pass(&mut house, Duration::from_secs(1)).await;
     assert_eq!(drain(&asked), [""; 0]);
@@ -205,7 +208,7 @@ async fn an_effect_is_not_tried_again_before_its_try_is_seen_and_not_while_it_is
         tries: 1,
         outcome: AttemptOutcome::Running(TaskRef::new("task-2")),
     };
-    seen.seen.attempts.insert(EffectKind::PowerOn, attempt);
+    seen.observed.attempts.insert(EffectKind::PowerOn, attempt);
     house.show(named([("gpu-1", seen)]));
     pass(&mut house, Duration::from_secs(60)).await;
     assert_eq!(drain(&asked), [""; 0]);

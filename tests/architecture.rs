@@ -30,20 +30,20 @@ const TABLE: &[Rights] = &[
     rights("keys", &[]),
     // The fields of a log line: it is handed what the line is about.
     rights("line", &[]),
-    rights("gate", &[]),
+    rights("fence", &[]),
     // It makes an enum, its list and its names from one declaration.
     rights("named", &[]),
     // Plain types: what both sides tell, and no way to call them.
     rights("facts", &["ids"]),
     // What changes something shows the permit; the Lease opens the gate.
-    rights("cluster", &["ids", "keys", "gate"]),
+    rights("cluster", &["ids", "keys", "fence"]),
     // The decision knows no side, so that it can be shown every combination of facts.
     rights("maintenance", &["ids", "keys"]),
     // It folds what the two tell into what the decision looks at.
     rights("inventory", &["ids", "keys", "maintenance", "facts"]),
     // It makes of snapshots and transitions what all renderers show.
     rights("status", &["ids", "maintenance"]),
-    // An actor changes things by the two methods of `actor::perform` only, which it states itself.
+    // An actor changes things by the two methods of `actor::run_effect` only, which it states itself.
     rights("actor", &["ids", "maintenance"]),
     // The one place where effects run.
     rights(
@@ -52,8 +52,8 @@ const TABLE: &[Rights] = &[
             "ids",
             "keys",
             "line",
-            "gate",
-            "actor::perform",
+            "fence",
+            "actor::run_effect",
             "maintenance",
             "inventory",
             "vsphere",
@@ -71,7 +71,7 @@ const TABLE: &[Rights] = &[
             "config",
             "maintenance",
             "status",
-            "actor::tell",
+            "actor::observer",
             "cluster::events",
         ],
     ),
@@ -81,11 +81,11 @@ const TABLE: &[Rights] = &[
         &[
             "ids",
             "keys",
-            "gate",
+            "fence",
             "config",
             "maintenance",
             "status",
-            "actor::tell",
+            "actor::observer",
             "cluster",
         ],
     ),
@@ -96,7 +96,7 @@ const TABLE: &[Rights] = &[
             "ids",
             "maintenance",
             "status",
-            "actor::tell",
+            "actor::observer",
             "cluster::update",
             "nodemaintenance::objects",
             "telemetry::metrics",
@@ -334,7 +334,7 @@ fn unordered_selects(file: &Source) -> Vec<String> {
 /// Who makes a gate or opens one beside `app`, which wires it, and the Lease.
 fn openers(file: &Source) -> Vec<String> {
     const OPENING: [&str; 3] = ["without_election", "of_a_replica", "Term"];
-    if file.path == "src/app.rs" || file.path == "src/cluster/lease.rs" || file.top() == "gate" {
+    if file.path == "src/app.rs" || file.path == "src/cluster/lease.rs" || file.top() == "fence" {
         return Vec::new();
     }
     file.idents()
@@ -416,10 +416,10 @@ fn the_table_is_held_against_every_way_to_write_a_path() {
     );
     assert_eq!(
         wrong(
-            "crates/core/src/inventory/bind.rs",
-            "use crate::{facts::vsphere, actor::tell};"
+            "crates/core/src/inventory/binding.rs",
+            "use crate::{facts::vsphere, actor::observer};"
         ),
-        ["crates/core/src/inventory/bind.rs: inventory may not use actor::tell"]
+        ["crates/core/src/inventory/binding.rs: inventory may not use actor::observer"]
     );
     assert_eq!(
         wrong("crates/core/src/inventory.rs", "use crate::world;").len(),

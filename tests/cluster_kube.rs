@@ -18,7 +18,7 @@ use haulout::cluster::node::{self, NodeGetError, NodePatch, PatchError};
 use haulout::cluster::pods::SkipReason;
 use haulout::cluster::update::{KubernetesUpdate, NodeAnnotations, NodeFacts};
 use haulout::cluster::watch::{self, Selection, Settings};
-use haulout::gate::{Permit, WriteFence, WriteKind};
+use haulout::fence::{Permit, WriteFence, WriteKind};
 use haulout::ids::{NodeName, NodeUid};
 use haulout::keys::{DEFAULT_PREFIX, Keys};
 use haulout_lab::kube::{Kube, Options, User};

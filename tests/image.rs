@@ -178,7 +178,7 @@ async fn the_image_starts_where_there_is_nothing_else_and_shows_its_memory_to_no
             log.lines()
                 .any(|line| line.contains(words) && line.contains("refused"))
         };
-        Ok((missed("vCenter is not heard") && missed("Kubernetes is not heard")).then_some(()))
+        Ok((missed("vCenter connection lost") && missed("Kubernetes connection lost")).then_some(()))
     })
     .await
     .unwrap_or_else(|error| panic!("{error:#}\n{}", haulout.tail()));

@@ -70,9 +70,7 @@ pub async fn start(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Resul
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_haulout"));
     let haulout = stage.start(binary, changes)?;
     for world in ["vCenter", "Kubernetes"] {
-        stage
-            .wait_said(&format!("{world} has told its complete set"))
-            .await?;
+        stage.wait_said(&format!("{world} synced")).await?;
     }
     Ok(haulout)
 }

@@ -7,8 +7,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::perform::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
-use super::tell::{NodeEvent, Observer, ReconcileOutcome};
+use super::observer::{NodeEvent, Observer, ReconcileOutcome};
+use super::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use crate::ids::NodeName;
 use crate::maintenance::clock::{Monotonic, Now, wall_after, whole_second};
 use crate::maintenance::decide::{Decision, Transition, decide};
@@ -173,9 +173,9 @@ impl<P: RunEffect> NodeActor<P> {
         }
         self.echo = None;
         let now = (self.shared.clock)();
-        let decision = decide(&sight.record, &sight.seen, &self.shared.policy, now);
+        let decision = decide(&sight.record, &sight.observed, &self.shared.policy, now);
         self.stats
-            .decided(&sight.record, &sight.seen, &decision, now.wall);
+            .decided(&sight.record, &sight.observed, &decision, now.wall);
         let (turn, wake) = self.carry_out(decision, &sight, now).await;
         self.shared.tell.turned(turn, begun.elapsed());
         wake
@@ -244,9 +244,9 @@ impl<P: RunEffect> NodeActor<P> {
         mut transition: Transition,
         now: Now,
     ) -> (ReconcileOutcome, Instant) {
-        let node = sight.seen.node.as_ref();
+        let node = sight.observed.node.as_ref();
         let stats = self.stats.of(&sight.record);
-        let seen = &sight.seen;
+        let seen = &sight.observed;
         let before = close(
             &sight.record,
             &mut transition,
@@ -327,7 +327,7 @@ impl<P: RunEffect> NodeActor<P> {
     fn waits(&mut self, sight: &NodeSnapshot, on: &WaitingOn) {
         if self.waited_on.as_ref() != Some(on) {
             self.tell(NodeEvent::Waits {
-                node: sight.seen.node.as_ref(),
+                node: sight.observed.node.as_ref(),
                 record: &sight.record,
                 on,
             });
@@ -336,7 +336,7 @@ impl<P: RunEffect> NodeActor<P> {
     }
 
     fn tell(&self, told: NodeEvent<'_>) {
-        self.shared.tell.tell(&self.name, told);
+        self.shared.tell.observe(&self.name, told);
     }
 }
 
@@ -349,13 +349,13 @@ impl ActorState {
     fn is_seen(&self, sight: &NodeSnapshot) -> bool {
         match self {
             Self::Write { resource_version } => sight
-                .seen
+                .observed
                 .node
                 .as_ref()
                 .is_none_or(|node| node.resource_version >= *resource_version),
             Self::WriteElsewhere(record) => sight.record == **record,
             Self::Try { kind, at } => {
-                let attempt = sight.seen.attempts.get(kind);
+                let attempt = sight.observed.attempts.get(kind);
                 attempt.is_some_and(|attempt| attempt.at.monotonic >= *at)
             }
         }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use super::node::{ActorContext, NodeActor};
-use super::perform::RunEffect;
+use super::run_effect::RunEffect;
 use crate::ids::NodeName;
 use crate::maintenance::observed::{NodeSnapshot, SnapshotBatch};
 
@@ -60,7 +60,7 @@ impl<P: RunEffect> Supervisor<P> {
             }
             stays
         });
-        for (name, sight) in pictures.sights {
+        for (name, sight) in pictures.snapshots {
             match self.handles.get(&name) {
                 Some(handle) => {
                     handle.sights.send_if_modified(|standing| {

@@ -20,7 +20,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Health {
     signs: Mutex<HealthState>,
-    /// Whether vCenter has told its complete set.
+    /// Whether vCenter synced.
     hears_vcenter: watch::Sender<bool>,
     /// Whether it has, or answered the latest probe.
     reaches_vcenter: watch::Sender<bool>,
@@ -53,7 +53,7 @@ pub struct HealthCheck {
 impl Health {
     /// The health of a process that begins at this moment and has heard nobody.
     pub fn of_a_beginner() -> Self {
-        let unheard = |who: &str| Err(format!("{who} has not told its complete set yet"));
+        let unheard = |who: &str| Err(format!("{who} has not synced yet"));
         let signs = HealthState {
             hub_turned: Instant::now(),
             vcenter: unheard("vCenter"),
@@ -70,7 +70,7 @@ impl Health {
         }
     }
 
-    /// Whether vCenter has told its complete set, as it changes.
+    /// Whether vCenter synced, as it changes.
     pub fn hears_vcenter(&self) -> watch::Receiver<bool> {
         self.hears_vcenter.subscribe()
     }
@@ -85,7 +85,7 @@ impl Health {
         self.signs().hub_turned = Instant::now();
     }
 
-    /// Takes whether vCenter has told its complete set, or why not.
+    /// Takes whether vCenter synced, or why not.
     pub fn vcenter(&self, heard: Result<(), String>) {
         let is_heard = heard.is_ok();
         self.signs().vcenter = heard;
@@ -109,7 +109,7 @@ impl Health {
         set(&self.reaches_vcenter, reaches);
     }
 
-    /// Takes whether Kubernetes has told its complete set, or why not.
+    /// Takes whether Kubernetes synced, or why not.
     pub fn kubernetes(&self, heard: Result<(), String>) {
         self.signs().kubernetes = heard;
     }

@@ -3,10 +3,10 @@
 //! What it knows ([`known`]) becomes plain data ([`view`]), which is either JSON or, with its picture ([`picture`]), a page
 //! ([`pages`]); [`serve`] answers with it. Only the first of them is ever locked, and only the last waits for anybody.
 
-mod known;
+mod page_state;
 mod pages;
-mod picture;
 mod serve;
+mod timeline_picture;
 pub mod view;
 mod words;
 
@@ -21,14 +21,14 @@ use tokio::sync::watch;
 
 use super::connections::Limits;
 use super::{HttpServer, NoPort, bind};
-use crate::actor::tell::{NodeEvent, Observer};
+use crate::actor::observer::{NodeEvent, Observer};
 use crate::cluster::update::{NodeMaintenanceFacts, NodeMaintenanceRole};
 use crate::ids::{HostRef, NodeName};
 use crate::maintenance::observed::HostState;
 use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::NodeStatuses;
 use crate::telemetry::link::Links;
-use known::PageState;
+use page_state::PageState;
 use view::{EpisodePage, NodePage, Overview, PageLeadership};
 
 /// Room for the listeners, and for half as many who ask meanwhile.
@@ -123,19 +123,19 @@ impl StatusPage {
 
     /// Takes whether vCenter is heard, or why not.
     pub fn vcenter(&self, heard: Result<(), String>) {
-        let is_changed = known::set(&mut self.known().vcenter, heard.err());
+        let is_changed = page_state::set(&mut self.known().vcenter, heard.err());
         self.tell_if(is_changed);
     }
 
     /// Takes whether Kubernetes is heard, or why not.
     pub fn kubernetes(&self, heard: Result<(), String>) {
-        let is_changed = known::set(&mut self.known().kubernetes, heard.err());
+        let is_changed = page_state::set(&mut self.known().kubernetes, heard.err());
         self.tell_if(is_changed);
     }
 
     /// Takes which replica acts. Until it is told otherwise, this one does.
     pub fn leadership(&self, leadership: PageLeadership) {
-        let is_changed = known::set(&mut self.known().leadership, leadership);
+        let is_changed = page_state::set(&mut self.known().leadership, leadership);
         self.tell_if(is_changed);
     }
 
@@ -201,7 +201,7 @@ impl StatusPage {
 }
 
 impl Observer for Arc<StatusPage> {
-    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         let now = (self.clock)();
         let is_changed = self.known().told(node, told, now);
         self.tell_if(is_changed);

@@ -3,17 +3,17 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
+use super::cluster_view::ClusterView;
 use super::out::{Output, Paint, Tone};
-use super::picture::ClusterView;
 use super::show::{self, Items};
-use super::verbs::SEE_TO_IT;
+use super::subcommands::SEE_TO_IT;
 use super::{CheckArgs, Format};
 use crate::cluster::answer::plain;
 use crate::cluster::budgets::{full_name, is_never_satisfied, selects};
 use crate::cluster::client::connect_by;
 use crate::cluster::pods::verdict;
 use crate::cluster::rights::Right;
-use crate::cluster::{look, rights};
+use crate::cluster::{reads, rights};
 use crate::config::{Config, LeaderElection, without_password};
 use crate::ids::NodeName;
 use crate::inventory::Forecast;
@@ -133,7 +133,7 @@ pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<CheckResu
 /// What is to be said of Kubernetes, and whether the Nodes can be read.
 async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>, bool) {
     let mut section = Section::new("Kubernetes");
-    match look::version(client).await {
+    match reads::version(client).await {
         Ok(version) => section.good(format!("the kube-apiserver answers ({version})")),
         Err(error) => {
             section.missing(
@@ -152,7 +152,7 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>
     if config.node_maintenances {
         definition(client, &mut section).await;
     }
-    let nodes = look::nodes(client, &config.gpu_node_label).await;
+    let nodes = reads::nodes(client, &config.gpu_node_label).await;
     let is_readable = nodes.is_ok();
     match nodes {
         Ok(nodes) if nodes.is_empty() => section.missing(
@@ -245,7 +245,7 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Op
     if config.verifies_tls() {
         section.good(format!("{name} shows a certificate that is believed"));
     }
-    section.good(format!("{name} has opened a session and told its set"));
+    section.good(format!("{name} opened a session and sent its inventory"));
     privileges(&picture, &mut section).await;
     (section.checks, Some(picture))
 }

@@ -16,11 +16,11 @@ use serde_json::{Map, Value, json};
 
 use super::nodes::read_nodes;
 use super::out::Output;
-use super::{ExportArgs, MarksArgs, check, plan, show, verbs};
+use super::{ExportArgs, MarksArgs, check, plan, show, subcommands};
 use crate::app::clock;
 use crate::cluster::budgets::full_name;
 use crate::cluster::client::connect_by;
-use crate::cluster::look;
+use crate::cluster::reads;
 use crate::nodemaintenance::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
 
 /// A NodeMaintenance without what others may have written on it.
@@ -52,7 +52,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
         .map(|(name, value)| (name.clone(), json!(value)))
         .collect();
     file(&args.to, "settings", &settings)?;
-    let kubernetes = look::version(&client).await.ok();
+    let kubernetes = reads::version(&client).await.ok();
     let about = json!({
         "haulout": env!("CARGO_PKG_VERSION"), "kubernetes": kubernetes, "exportedAt": format!("{:.0}", clock()),
     });
@@ -87,7 +87,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
         let names = picture.inventory.nodes();
         let mut plans: Vec<plan::Plan> = Vec::new();
         for name in names {
-            match verbs::make_plan(&mut picture, name.as_str()).await {
+            match subcommands::make_plan(&mut picture, name.as_str()).await {
                 Ok(plan) => plans.push(plan),
                 Err(error) => miss(&format!("the plan of {name}"), &error),
             }
@@ -95,7 +95,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
         file(&args.to, "plans", &plans)?;
         picture.close().await;
     }
-    match look::budgets(&client).await {
+    match reads::budgets(&client).await {
         Ok(budgets) => {
             let budgets = budgets.iter().map(|budget| {
                 let status = budget.status.clone().unwrap_or_default();

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::out::Output;
 use crate::cluster::answer::plain;
 use crate::cluster::drain::{self, DrainSettings};
-use crate::cluster::look;
 use crate::cluster::pods::{PodVerdict, SkipReason, verdict};
+use crate::cluster::reads;
 use crate::ids::NodeName;
 use crate::nodemaintenance;
 use crate::nodemaintenance::kind::NodeMaintenanceStatus;
@@ -52,7 +52,7 @@ pub(super) async fn follow(
             out.progress("no controller has answered yet: is one running that takes care of this node?");
         }
         let pods = drain::list(client, &node, &DrainSettings::default()).await.ok();
-        let cordoned = look::node(client, node.as_str())
+        let cordoned = reads::node(client, node.as_str())
             .await
             .is_ok_and(|node| is_cordoned(&node));
         following.see(cordoned, pods.as_deref(), &status)?;

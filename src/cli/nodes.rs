@@ -14,7 +14,7 @@ use crate::status::PhaseKind;
 /// How a node stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct NodeState {
+pub(super) struct ListedNode {
     pub(super) node: String,
     pub(super) state: PhaseKind,
     #[serde(skip)]
@@ -112,7 +112,7 @@ impl ExitState {
 }
 
 /// The table of `list`.
-pub(super) fn table(states: &[NodeState], wide: bool, headers: bool, now: Timestamp) -> String {
+pub(super) fn table(states: &[ListedNode], wide: bool, headers: bool, now: Timestamp) -> String {
     let mut columns = vec!["NODE", "HOST", "STATE", "PODS", "WAITING FOR", "SINCE"];
     if wide {
         columns.extend(["TARGET", "CORDONED BY", "GPUS", "REQUESTS", "TRACE"]);
@@ -159,7 +159,7 @@ pub(super) fn table(states: &[NodeState], wide: bool, headers: bool, now: Timest
 }
 
 /// How many pods are to go, of how many.
-pub(super) fn pods(state: &NodeState) -> String {
+pub(super) fn pods(state: &ListedNode) -> String {
     match state.eviction_pods {
         Some(all) if !state.phases.is_empty() => format!("{}/{all}", state.pods.len()),
         Some(_) | None => String::new(),

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use kube::ResourceExt as _;
 
 use super::MarksArgs;
-use super::nodes::{ExitState, NodeState, RequestState, TraceLink};
+use super::nodes::{ExitState, ListedNode, RequestState, TraceLink};
 use crate::cluster::facts::{GpuResources, node_facts};
-use crate::cluster::look;
+use crate::cluster::reads;
 use crate::cluster::update::NodeFacts;
 use crate::config::TRACE_ID;
 use crate::ids::NodeName;
@@ -36,8 +36,8 @@ pub(super) async fn read_nodes(
     let gpus = GpuResources::parse(&marks.gpu_resources)?;
     let keys = Keys::under(&marks.annotation_prefix);
     let nodes = match only {
-        None => look::nodes(client, &marks.gpu_node_label).await?,
-        Some(name) => match look::node(client, name).await {
+        None => reads::nodes(client, &marks.gpu_node_label).await?,
+        Some(name) => match reads::node(client, name).await {
             Ok(node) => vec![node],
             // The episode of a Node that is gone goes on from its copy.
             Err(error)
@@ -69,7 +69,7 @@ fn is_open(object: &NodeMaintenance) -> bool {
 
 impl NodeReading {
     /// How each node stands; one whose object is gone in mid-episode is among them.
-    pub(super) fn states(&self) -> Vec<NodeState> {
+    pub(super) fn states(&self) -> Vec<ListedNode> {
         let mut names: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
         let copies = self
             .objects
@@ -85,15 +85,15 @@ impl NodeReading {
             .filter(move |object| object.spec.node_name == name)
     }
 
-    fn state(&self, name: &str) -> NodeState {
+    fn state(&self, name: &str) -> ListedNode {
         let node = self.nodes.iter().find(|node| node.name.as_str() == name);
         let record = node.map_or_else(|| self.copy(name), record_of);
-        let mut state = NodeState {
+        let mut state = ListedNode {
             node: name.to_owned(),
             state: record.kind(),
             standing: ExitState::of(record.kind()),
             trace: self.trace(name, &record),
-            ..NodeState::default()
+            ..ListedNode::default()
         };
         if let Some(node) = node {
             state.ready = node.ready.is_true;
@@ -131,7 +131,7 @@ impl NodeReading {
         state
     }
 
-    fn tell_episode(&self, state: &mut NodeState, episode: &Episode) {
+    fn tell_episode(&self, state: &mut ListedNode, episode: &Episode) {
         state.by_request = episode.trigger.request.is_some();
         state.host = Some(episode.host.name.to_string());
         state.since = Some(episode.since.to_string());

@@ -12,7 +12,7 @@ use super::out::Output;
 use super::{DrainAction, DrainArgs, Format, NodeArgs, show};
 use crate::cluster::answer::plain;
 use crate::cluster::client::connect_by;
-use crate::cluster::look;
+use crate::cluster::reads;
 use crate::ids::RequestUid;
 use crate::nodemaintenance::api::{self, WriteError};
 use crate::nodemaintenance::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec};
@@ -33,7 +33,7 @@ pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
         args.target_host.is_none() || args.action == DrainAction::Relocate,
         "--target-host goes with --action Relocate only"
     );
-    let before = look::node(&client, &args.node).await?;
+    let before = reads::node(&client, &args.node).await?;
     let spec = NodeMaintenanceSpec {
         node_name: args.node.clone(),
         reason: args.reason.clone(),
@@ -156,7 +156,7 @@ fn stays(reading: &NodeReading, node: &str) -> Vec<String> {
 /// Annotates the Node, so that its next drain may begin.
 pub(super) async fn approve(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
-    look::approve(&client, &args.node).await?;
+    reads::approve(&client, &args.node).await?;
     let node = plain(&args.node);
     let value = serde_json::json!({"node": args.node, "approved": true});
     match (

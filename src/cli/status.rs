@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::age::age;
-use super::nodes::{ExitState, NodeState, pods, since};
+use super::nodes::{ExitState, ListedNode, pods, since};
 use super::out::{Paint, Tone};
 use crate::cluster::answer::plain;
 use crate::nodemaintenance::kind::PhaseTimes;
@@ -23,7 +23,7 @@ fn leaf(text: impl Into<String>) -> Branch {
 }
 
 /// How `state` reads as a tree at `now`.
-pub(super) fn tree(state: &NodeState, paint: Paint, now: Timestamp) -> String {
+pub(super) fn tree(state: &ListedNode, paint: Paint, now: Timestamp) -> String {
     let tone = match state.standing {
         ExitState::InService => Tone::Good,
         ExitState::InMaintenance => Tone::Busy,

@@ -3,7 +3,7 @@ use std::ffi::OsString;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::nodes::{ExitState, NodeState, TraceLink};
+use super::nodes::{ExitState, ListedNode, TraceLink};
 use super::out::Paint;
 use super::plan::{NodePlan, Plan, PlannedHost, PodPlan};
 use super::*;
@@ -14,8 +14,8 @@ fn at(time: &str) -> Timestamp {
     time.parse().unwrap()
 }
 
-fn draining() -> NodeState {
-    NodeState {
+fn draining() -> ListedNode {
+    ListedNode {
         node: "gpu-1".to_owned(),
         state: PhaseKind::Draining,
         standing: ExitState::InMaintenance,
@@ -56,7 +56,7 @@ fn draining() -> NodeState {
             url: None,
             running: true,
         }),
-        ..NodeState::default()
+        ..ListedNode::default()
     }
 }
 
@@ -83,10 +83,10 @@ fn a_tree_shows_what_a_node_waits_for_and_since_when() {
 
 #[test]
 fn a_list_lines_up_and_says_none_where_there_is_nothing() {
-    let idle = NodeState {
+    let idle = ListedNode {
         node: "gpu-22".to_owned(),
         state: PhaseKind::InService,
-        ..NodeState::default()
+        ..ListedNode::default()
     };
     let table = nodes::table(&[draining(), idle], false, true, at("2026-03-01T03:02:10Z"));
     assert_eq!(
@@ -99,7 +99,7 @@ fn a_list_lines_up_and_says_none_where_there_is_nothing() {
 
 #[test]
 fn what_others_have_written_cannot_write_to_a_terminal() {
-    let state = NodeState {
+    let state = ListedNode {
         node: "gpu-1\u{1b}[2J".to_owned(),
         parked: Some("a\nb\u{202e}c".to_owned()),
         ..draining()

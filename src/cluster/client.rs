@@ -31,7 +31,7 @@ const CONFIG_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Why there is no client.
 #[derive(Debug, Error)]
-pub enum ConnectError {
+pub enum KubeConnectError {
     /// `KUBECONFIG` is set, and what it names cannot be used.
     #[error(
         "the kubeconfig that KUBECONFIG names cannot be used: {said}; correct the file or unset KUBECONFIG"
@@ -73,7 +73,7 @@ pub enum ConnectError {
 }
 
 /// Makes a client. Sends no request: whether the kube-apiserver answers is seen by the first watch.
-pub async fn connect() -> Result<kube::Client, ConnectError> {
+pub async fn connect() -> Result<kube::Client, KubeConnectError> {
     client(configuration().await?)
 }
 
@@ -92,7 +92,7 @@ pub struct Access {
 ///
 /// # Errors
 /// When what `access` names cannot be used, or nothing can be found to connect to.
-pub async fn connect_by(access: &Access) -> Result<kube::Client, ConnectError> {
+pub async fn connect_by(access: &Access) -> Result<kube::Client, KubeConnectError> {
     let mut config = match access {
         Access {
             kubeconfig: None,
@@ -120,7 +120,7 @@ pub async fn connect_by(access: &Access) -> Result<kube::Client, ConnectError> {
                 Ok(Err(error)) => Err(answer::chain(&error)),
                 Err(_elapsed) => Err(format!("not read within {} s", CONFIG_DEADLINE.as_secs())),
             };
-            said.map_err(|said| ConnectError::Asked { said })?
+            said.map_err(|said| KubeConnectError::Asked { said })?
         }
     };
     if let Some(user) = &access.impersonate {
@@ -130,9 +130,9 @@ pub async fn connect_by(access: &Access) -> Result<kube::Client, ConnectError> {
 }
 
 /// Makes a client of a configuration read elsewhere, with our own deadlines.
-pub fn client(config: Config) -> Result<kube::Client, ConnectError> {
+pub fn client(config: Config) -> Result<kube::Client, KubeConnectError> {
     let url = config.cluster_url.to_string();
-    stack(config).map_err(|error| ConnectError::Build {
+    stack(config).map_err(|error| KubeConnectError::Build {
         url,
         said: answer::chain(&error),
     })
@@ -185,21 +185,21 @@ pub fn traced(client: &kube::Client, traceparent: &str) -> kube::Client {
 
 /// Looks where `kubectl` would look, but a KUBECONFIG that is set and broken is an error: falling back to the cluster
 /// around us could take nodes of another cluster into maintenance than the one that was meant.
-async fn configuration() -> Result<Config, ConnectError> {
+async fn configuration() -> Result<Config, KubeConnectError> {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if is_set("KUBECONFIG") {
         return from_kubeconfig()
             .await
-            .map_err(|said| ConnectError::Kubeconfig { said });
+            .map_err(|said| KubeConnectError::Kubeconfig { said });
     }
     if is_set("KUBERNETES_SERVICE_HOST") {
-        return Config::incluster().map_err(|error| ConnectError::InCluster {
+        return Config::incluster().map_err(|error| KubeConnectError::InCluster {
             said: answer::chain(&error),
         });
     }
     from_kubeconfig()
         .await
-        .map_err(|said| ConnectError::Nowhere { said })
+        .map_err(|said| KubeConnectError::Nowhere { said })
 }
 
 async fn from_kubeconfig() -> Result<Config, String> {

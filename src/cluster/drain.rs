@@ -22,7 +22,7 @@ pub use report::{EvictionRequested, PodPending, PodPendingReason, RoundReport};
 
 use super::answer::ApiRefusal;
 use super::pods::{PodVerdict, verdict};
-use crate::gate::Permit;
+use crate::fence::Permit;
 use crate::ids::NodeName;
 use groups::GroupKey;
 

@@ -23,7 +23,7 @@ use self::election::{
     Bid, Election, ElectionStep, Leadership, LeadershipLost, ObservedLease, Timing, new_epoch, whole_seconds,
 };
 use super::answer::{self, ApiRefusal};
-use crate::gate::{BoottimeInstant, FenceTerm, WriteFence};
+use crate::fence::{BoottimeInstant, FenceTerm, WriteFence};
 use crate::keys::{FIELD_MANAGER, YIELDS};
 
 pub use refused::{LoginNote, RefusedLogin};
@@ -256,8 +256,8 @@ impl Candidate<'_> {
         }
         if bid.yields && !yielded {
             warn!(
-                "this replica leads and has not heard vCenter for {:?}: it begins nothing more and lets a replica that \
-                 hears vCenter take the Lease; where there is none, it goes on when it hears vCenter again",
+                "this replica leads and has had no vCenter connection for {:?}: it starts nothing more and lets a replica that \
+                 is connected to vCenter take the Lease; if there is none, it continues when vCenter is back",
                 self.settings.timing.yield_after
             );
         }

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::answer::{self, ApiRefusal};
 use super::facts::{GpuResources, node_facts};
 use super::update::{NodeAnnotations, NodeFacts};
-use crate::gate::Permit;
+use crate::fence::Permit;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{APPROVED, FIELD_MANAGER, Keys};
 

@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::PostParams;
 
 use super::answer;
-use super::look::LookError;
+use super::reads::LookError;
 
 /// For one review. The kube-apiserver answers within milliseconds or is in trouble.
 const DEADLINE: Duration = Duration::from_secs(10);

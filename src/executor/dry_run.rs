@@ -1,7 +1,7 @@
 //! A dry run: what would be changed is logged and answered as if it were done.
 
 use super::Executor;
-use crate::actor::perform::{NotRecorded, Recorded, RunEffect};
+use crate::actor::run_effect::{NotRecorded, Recorded, RunEffect};
 use crate::cluster::drain;
 use crate::ids::NodeName;
 use crate::line::line;
@@ -9,8 +9,8 @@ use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
+use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
-use crate::maintenance::finding::EffectResult;
 use crate::maintenance::observed::{AttemptOutcome, DrainReport, ObservedNode};
 
 /// An executor of which only what changes nothing is used. It asks for no permit, so nothing that it calls can change anything.

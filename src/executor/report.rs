@@ -10,7 +10,7 @@ use crate::cluster::events::{Event, Regarding, Severity};
 use crate::ids::NodeName;
 use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::{Now, wall_after};
-use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound};
+use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
 use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
 
 /// What the drain learns from a round that began at this moment on both clocks, and that did not ask the pods in `deferred`.

@@ -18,7 +18,7 @@ use crate::cluster::answer::{self, ApiRefusal};
 use crate::cluster::update::{
     NodeMaintenanceFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
 };
-use crate::gate::Permit;
+use crate::fence::Permit;
 use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
 use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
 

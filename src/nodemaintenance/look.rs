@@ -7,7 +7,7 @@ use kube::core::CustomResourceExt as _;
 
 use super::kind::NodeMaintenance;
 use crate::cluster::answer;
-use crate::cluster::look::{DEADLINE, LookError, list};
+use crate::cluster::reads::{DEADLINE, LookError, list};
 
 /// All NodeMaintenance objects; none where the kind is not installed.
 pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, LookError> {

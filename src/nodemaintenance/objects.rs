@@ -16,7 +16,7 @@ use super::api::name_of;
 use super::history::{self, Presence};
 use super::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec, NodeMaintenanceStatus};
 use super::status;
-use crate::actor::tell::{NodeEvent, Observer};
+use crate::actor::observer::{NodeEvent, Observer};
 use crate::cluster::update::{
     NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedMaintenance,
 };
@@ -222,7 +222,7 @@ impl StatusReconciler {
 }
 
 impl Observer for std::sync::Arc<StatusReconciler> {
-    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         let now = (self.clock)();
         let mut state = self.state();
         match told {

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::actor::tell::{NodeEvent, Observer};
+use crate::actor::observer::{NodeEvent, Observer};
 use crate::cluster::events::{Event, Publisher, Regarding};
 use crate::config::NodeConditions;
 use crate::ids::{NodeName, NodeUid};
@@ -84,7 +84,7 @@ impl Events {
 }
 
 impl Observer for Events {
-    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         // Nothing under the lock can leave it half changed, so one that is poisoned is as good as any.
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (self.clock)();

@@ -9,7 +9,7 @@ use tracing_subscriber::{EnvFilter, reload};
 
 pub use level::Level;
 
-use crate::actor::tell::{NodeEvent, Observer};
+use crate::actor::observer::{NodeEvent, Observer};
 use crate::config::{Config, LogFormat};
 use crate::ids::NodeName;
 use crate::line::line;
@@ -78,7 +78,7 @@ fn filter(level: &str) -> Result<EnvFilter, ParseError> {
 }
 
 impl Observer for Log {
-    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         match told {
             NodeEvent::Recorded {
                 before, transition, ..

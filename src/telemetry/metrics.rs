@@ -1,7 +1,7 @@
 //! The metrics: what actors tell is counted as it is told, and how things stand is shown from the hub's latest picture.
 
+mod current_state;
 mod families;
-mod picture;
 mod text;
 
 use std::borrow::Cow;
@@ -19,17 +19,17 @@ use prometheus_client::registry::Registry;
 pub use families::{ALL, Descriptor, MetricKind};
 pub use text::Text;
 
-use crate::actor::tell::{NodeEvent, Observer, ReconcileOutcome};
+use crate::actor::observer::{NodeEvent, Observer, ReconcileOutcome};
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
+use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::{DrainEnd, Episode, EpisodeResult, Phase, Record};
-use crate::maintenance::finding::{EffectReport, EffectResult};
 use crate::maintenance::observed::AttemptOutcome;
 use crate::maintenance::waiting::ParkReason;
 use crate::status::{NodeStatuses, TriggerKind};
+use current_state::CurrentState;
 use families::{Counters, Families, Histogram, Labels, PREFIX, labels};
-use picture::CurrentState;
 
 /// All metrics of the process.
 #[derive(Debug)]
@@ -235,7 +235,7 @@ impl Metrics {
 }
 
 impl Observer for Arc<Metrics> {
-    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         match told {
             NodeEvent::Recorded {
                 before,

@@ -28,12 +28,12 @@ use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
-use crate::actor::tell::{NodeEvent, Observer};
+use crate::actor::observer::{NodeEvent, Observer};
 use crate::ids::{EpisodeId, NodeName};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
+use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::{Episode, FinishedPhase, Phase, Record};
-use crate::maintenance::finding::{EffectReport, EffectResult};
 use crate::maintenance::waiting::WaitingOn;
 use pods::TracedDrain;
 use spans::attributes::{VCENTER, is_call_to, text};
@@ -182,7 +182,7 @@ fn stay(finished: &FinishedPhase) -> Stay {
 }
 
 impl Observer for Arc<Traces> {
-    fn tell(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         let record = match told {
             NodeEvent::Recorded {
                 before,

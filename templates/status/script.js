@@ -70,7 +70,7 @@
     source.onerror = () => {
       // A browser that was refused does not ask again by itself.
       if (source.readyState === EventSource.CLOSED) setTimeout(() => { renew(); listen(); }, alone);
-      else live("the controller is not heard; this is how it stood");
+      else live("connection to the controller lost; this is the last known state");
     };
   }
 

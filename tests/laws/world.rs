@@ -19,8 +19,8 @@ use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout::maintenance::decide::{Decision, Transition, decide};
 use haulout::maintenance::effect::{Effect, EffectKind, PowerOffCause, PowerOnTarget};
+use haulout::maintenance::effect_report::{EffectReport, EffectResult};
 use haulout::maintenance::episode::{DrainEnd, Episode, Phase, Record};
-use haulout::maintenance::finding::{EffectReport, EffectResult};
 use haulout::maintenance::observed::{
     AttemptOutcome, DrainReport, EffectRefusal, LeadershipTerm, NodeSnapshot, PendingEviction, PendingReason,
     RetryAdvice,
@@ -158,8 +158,8 @@ pub fn host_ref(index: usize) -> HostRef {
 
 fn new_process(began: Now, rules: Rules) -> Inventory {
     let mut inventory = Inventory::new(rules, began.wall);
-    inventory.tick(began);
-    inventory.leads(LeadershipTerm::ALONE);
+    inventory.set_time(began);
+    inventory.take_leadership(LeadershipTerm::ALONE);
     inventory
 }
 
@@ -332,7 +332,7 @@ impl World {
             Fact::Vsphere(vsphere::VsphereUpdate::Settled)
         });
         let inventory = &mut self.process.inventory;
-        inventory.tick(now);
+        inventory.set_time(now);
         facts.into_iter().for_each(|fact| inventory.apply(fact));
     }
 
@@ -473,7 +473,7 @@ impl World {
 
     fn apply(&mut self, fact: Fact) {
         let now = self.now();
-        self.process.inventory.tick(now);
+        self.process.inventory.set_time(now);
         self.process.inventory.apply(fact);
     }
 
@@ -975,19 +975,19 @@ impl World {
             // No two things happen at one moment.
             self.elapsed += Duration::from_millis(1);
             let now = self.now();
-            self.process.inventory.tick(now);
+            self.process.inventory.set_time(now);
             self.answer_roster();
             self.process.inventory.to_follow();
-            self.process.inventory.roster();
+            self.process.inventory.watch_set();
             self.follow();
-            let sights = self.process.inventory.sights();
+            let sights = self.process.inventory.all_snapshots();
             let mut recheck: Option<Monotonic> = None;
             let mut has_done = false;
             for (name, sight) in sights {
                 let Some(index) = (0..NODES).find(|index| node_name(*index) == name) else {
                     continue;
                 };
-                match decide(&sight.record, &sight.seen, &self.policy, now) {
+                match decide(&sight.record, &sight.observed, &self.policy, now) {
                     Decision::Record(transition) => {
                         self.write(index, &sight, &transition);
                         has_done = true;
@@ -1016,7 +1016,7 @@ impl World {
 
     /// vCenter looks up the VMs that are new on the roster, and those that press.
     fn answer_roster(&mut self) {
-        let roster = self.process.inventory.roster();
+        let roster = self.process.inventory.watch_set();
         if self.vcenter_is_lost {
             return;
         }
@@ -1024,7 +1024,7 @@ impl World {
             let key = VmKey::Uuid(uuid(index));
             let is_asked = roster.vms.contains(&key);
             let was_asked = std::mem::replace(&mut self.vms[index].is_asked_for, is_asked);
-            if roster.pressing.contains_key(&key) || (is_asked && !was_asked) {
+            if roster.urgent.contains_key(&key) || (is_asked && !was_asked) {
                 let answer = self.answer(index);
                 self.apply(answer);
             }
@@ -1053,7 +1053,7 @@ impl World {
         }
         if let Some(node) = self.node(index) {
             assert_eq!(
-                sight.seen.node.as_ref().map(|node| node.resource_version),
+                sight.observed.node.as_ref().map(|node| node.resource_version),
                 Some(node.resource_version),
                 "decided on another version of the Node than the one that stands there"
             );
@@ -1067,7 +1067,7 @@ impl World {
                 }
             });
         } else {
-            assert!(sight.seen.has_copy, "a record is written nowhere");
+            assert!(sight.observed.has_copy, "a record is written nowhere");
         }
         self.copy(index, sight.record.episode(), transition, json);
     }

@@ -219,7 +219,7 @@ async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f
         haulouts.push(start(&stage, &changes)?);
     }
     for half in ["vCenter", "Kubernetes"] {
-        let words = format!("{half} has told its complete set");
+        let words = format!("{half} synced");
         until("all of them to have heard both", PATIENCE, async || {
             Ok((stage.said().matches(&words).count() == kinds.len()).then_some(()))
         })

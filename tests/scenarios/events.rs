@@ -139,7 +139,7 @@ fn the_conditions_of_an_episode_are_gone_at_its_end_and_the_kubelets_stay() {
         let stage = one_node("conditions").await?;
         let node = stage.node_name("gpu1");
         let haulout = start(&stage, &[("NODE_CONDITIONS", "well-known")])?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage
             .wait_node(&node, "is drained and in maintenance", |node| {
@@ -174,7 +174,7 @@ fn a_dry_run_sends_no_event() {
         stage.add_pod("train", &stage.node_name("gpu1"), &[]).await?;
         let changes = [("DRY_RUN", "true"), ("NODE_CONDITIONS", "well-known")];
         let haulout = start(&stage, &changes)?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_said("-> AwaitingHost").await?;
         stage.vcenter.cancel_maintenance("esx1").await?;
@@ -193,7 +193,7 @@ async fn held_for_a_while(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow
     stage.add_pod("held", &node, &[]).await?;
     stage.set_budget("held", 0).await?;
     let haulout = start(stage, changes)?;
-    stage.wait_said("vCenter has told its complete set").await?;
+    stage.wait_said("vCenter synced").await?;
     stage.vcenter.enter_maintenance("esx1").await?;
     stage.wait_said("held by PodDisruptionBudget held-budget").await?;
     stage.set_budget("held", 1).await?;

@@ -89,7 +89,7 @@ pub async fn undisturbed(story: Story, name: &str) -> anyhow::Result<Vec<String>
     let stage = story.set(name).await?;
     let (gate, kubeconfig) = through(&stage, "").await?;
     let haulout = start_behind(&stage, &gate, &kubeconfig)?;
-    stage.wait_said("vCenter has told its complete set").await?;
+    stage.wait_said("vCenter synced").await?;
     story.play(&stage).await?;
     haulout.stop().await?;
     let crossings = gate.crossings().into_iter();
@@ -117,7 +117,7 @@ async fn killed(story: Story, name: &str, number: usize, moment: Moment) -> anyh
     let (gate, kubeconfig) = through(&stage, "").await?;
     gate.stop_at(number, moment);
     let haulout = start_behind(&stage, &gate, &kubeconfig)?;
-    stage.wait_said("vCenter has told its complete set").await?;
+    stage.wait_said("vCenter synced").await?;
     let kill = async {
         let crossing = tokio::time::timeout(PATIENCE, gate.stopped())
             .await

@@ -152,7 +152,7 @@ fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() 
         stage.vcenter.patch_vm("gpu1", toolless).await?;
         let haulout = start(&stage, &SERVED)?;
         let metrics = format!("{}/metrics", address(&stage, "metrics").await?);
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
 
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_phase(&node, "awaitingHost").await?;
@@ -306,7 +306,7 @@ fn health_tells_who_is_not_heard_and_a_vcenter_that_is_down_does_not_end_the_pro
             let haulout = start(&stage, &SERVED)?;
             let health = address(&stage, "health").await?;
             stage
-                .wait_said("vCenter is not heard, nothing is done until it is")
+                .wait_said("vCenter connection lost; maintenance paused until it is back")
                 .await?;
             let (status, said) = ask(&format!("{health}/readyz"), "*/*").await?;
             ensure!(
@@ -328,7 +328,7 @@ fn health_tells_who_is_not_heard_and_a_vcenter_that_is_down_does_not_end_the_pro
         let ((), (haulout, health)) = tokio::try_join!(down, meanwhile)?;
         let ready = format!("{health}/readyz");
 
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         until("the program to be ready", PATIENCE, async || {
             let (status, _) = ask(&ready, "*/*").await?;
             Ok((status == 200).then_some(()))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use haulout::gate::{WriteFence as ElectionGate, WriteKind};
+use haulout::fence::{WriteFence as ElectionGate, WriteKind};
 use haulout::ids::VmRef;
 use haulout::keys::LOGIN_REFUSED;
 use haulout::vsphere::client::{
@@ -130,7 +130,7 @@ pub async fn reached(stage: &Stage<'_>, count: usize) -> anyhow::Result<()> {
 
 /// Waits until `count` replicas have led and heard vCenter's complete set.
 pub async fn heard(stage: &Stage<'_>, count: usize) -> anyhow::Result<()> {
-    let words = "vCenter has told its complete set";
+    let words = "vCenter synced";
     until(
         &format!("{count} replicas to hear vCenter"),
         PATIENCE,
@@ -674,7 +674,7 @@ fn a_power_off_of_a_deposed_leader_that_arrives_after_the_end_is_made_up_for_and
         haulout.stop().await?;
         let haulout = start(&stage, &[])?;
         until("the set to be told three times", PATIENCE, async || {
-            let told = stage.said().matches("vCenter has told its complete set").count();
+            let told = stage.said().matches("vCenter synced").count();
             Ok((told >= 3).then_some(()))
         })
         .await?;

@@ -13,7 +13,7 @@ fn an_unknown_certificate_is_refused_and_no_password_is_sent() {
         let stage = one_node("unknown-ca").await?;
         let haulout = start(&stage, &[NO_BUNDLE])?;
         stage
-            .wait_said("vCenter is not heard, nothing is done until it is")
+            .wait_said("vCenter connection lost; maintenance paused until it is back")
             .await?;
         stage.wait_said("certificate").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
@@ -77,7 +77,7 @@ fn a_wrong_password_is_tried_once_and_not_again_and_again() {
         let haulout = start(&stage, &[("VCENTER_PASSWORD", "not-the-password")])?;
         stage.wait_said("did not accept the credentials").await?;
         // Long enough for many more tries at the lab's pace of one a second.
-        stage.wait_said("vCenter is not heard").await?;
+        stage.wait_said("vCenter connection lost").await?;
         let refused =
             async || -> anyhow::Result<usize> { Ok(stage.said().matches("changed ones at once").count()) };
         haulout_lab::wait::until("three more attempts", haulout_lab::stage::PATIENCE, async || {

@@ -136,7 +136,7 @@ pub fn start(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haul
 /// Starts Haulout, and waits until it has heard vCenter's complete set.
 pub async fn run(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     let haulout = start(stage, changes)?;
-    stage.wait_said("vCenter has told its complete set").await?;
+    stage.wait_said("vCenter synced").await?;
     Ok(haulout)
 }
 

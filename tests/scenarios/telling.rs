@@ -255,7 +255,7 @@ async fn starve(stage: &Stage<'_>, mebibytes: u64, from_file: Option<&Path>) -> 
         let said = std::fs::read_to_string(&log).unwrap_or_default();
         let lives = ["vCenter", "Kubernetes"]
             .iter()
-            .all(|half| said.contains(&format!("{half} has told its complete set")));
+            .all(|half| said.contains(&format!("{half} synced")));
         let has_ended = process.check_running().is_err();
         Ok((lives || has_ended || said.contains(PANIC)).then_some(lives && !has_ended))
     });
@@ -382,7 +382,7 @@ fn telling_all_there_is_to_tell_adds_no_more_than_2_mib_to_a_program_at_rest() {
 
 /// Starts one more Haulout on the stage, and waits until it has heard both sides.
 async fn run_again(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
-    let words = ["vCenter", "Kubernetes"].map(|half| format!("{half} has told its complete set"));
+    let words = ["vCenter", "Kubernetes"].map(|half| format!("{half} synced"));
     let heard = |stage: &Stage<'_>| words.each_ref().map(|words| stage.said().matches(words).count());
     let before = heard(stage);
     let haulout = start(stage, changes)?;

@@ -124,7 +124,7 @@ fn named<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
 /// Takes the one node of `stage` through maintenance, waiting for its own host. Gives its trace's id.
 pub async fn wait_story(stage: &Stage<'_>) -> anyhow::Result<String> {
     let node = stage.node_name("gpu1");
-    stage.wait_said("vCenter has told its complete set").await?;
+    stage.wait_said("vCenter synced").await?;
     stage.vcenter.enter_maintenance("esx1").await?;
     let id = trace_id(stage, &node).await?;
     stage.wait_phase(&node, "awaitingHost").await?;
@@ -191,7 +191,7 @@ fn a_move_is_one_trace_that_names_the_other_host() {
         stage.add_pod("train", &node, &[]).await?;
         stage.add_pod("infer", &node, &[]).await?;
         let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&stage, &node).await?;
         stage.wait_in_service(&node).await?;
@@ -246,7 +246,7 @@ fn a_cancelled_drain_is_one_trace_that_names_the_budget() {
         stage.add_pod("held", &node, &[]).await?;
         stage.set_budget("held", 0).await?;
         let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&stage, &node).await?;
         stage.wait_said("held by PodDisruptionBudget held-budget").await?;
@@ -301,7 +301,7 @@ fn a_drain_that_a_person_asks_for_is_one_trace_from_the_request_until_it_is_with
         let node = stage.node_name("gpu1");
         stage.add_pod("train", &node, &[]).await?;
         let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         let request = requests::ask(&stage, "drain", &node, MaintenanceAction::Drain).await?;
         let id = trace_id(&stage, &node).await?;
         stage.wait_phase(&node, "drained").await?;
@@ -330,7 +330,7 @@ fn a_reboot_that_a_person_asks_for_is_one_trace_also_when_haulout_is_killed_in_i
         let stage = one_node("trace-reboot").await?;
         let node = stage.node_name("gpu1");
         let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         let request = requests::ask(&stage, "reboot", &node, MaintenanceAction::Reboot).await?;
         let id = trace_id(&stage, &node).await?;
         haulout.kill().await?;
@@ -365,7 +365,7 @@ fn a_drain_that_a_budget_held_tells_of_each_pod_what_it_waited_for() {
         stage.add_pod("free", &node, &[]).await?;
         stage.set_budget("held", 0).await?;
         let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&stage, &node).await?;
         stage.wait_said("held by PodDisruptionBudget held-budget").await?;
@@ -479,10 +479,7 @@ async fn through_a_tollgate(name: &str, kill: Option<(Point, Moment)>) -> anyhow
     // Only a process that has seen the Node can have taken over what stands there; an orderly end sends what waits.
     let starts = 1 + usize::from(kill.is_some());
     until("each of them to see the Node", PATIENCE, async || {
-        let seen = stage
-            .said()
-            .matches("Kubernetes has told its complete set")
-            .count();
+        let seen = stage.said().matches("Kubernetes synced").count();
         Ok((seen == starts).then_some(()))
     })
     .await?;
@@ -575,7 +572,7 @@ fn a_queued_episode_links_to_the_one_whose_place_it_waited_for() {
         stage.add_pod("held", &first, &[]).await?;
         stage.set_budget("held", 0).await?;
         let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         stage.wait_said("held by PodDisruptionBudget held-budget").await?;
         let holder = trace_id(&stage, &first).await?;
@@ -654,7 +651,7 @@ fn a_kill_while_the_node_waits_for_its_host_leaves_one_trace_with_one_root() {
         let stage = one_node("trace-kill").await?;
         let node = stage.node_name("gpu1");
         let first = start_traced(&stage).await?;
-        stage.wait_said("vCenter has told its complete set").await?;
+        stage.wait_said("vCenter synced").await?;
         stage.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&stage, &node).await?;
         let began = waits_with_its_shutdown_told(&stage, &node, &id).await?;

@@ -1,6 +1,6 @@
 //! Calls that change something: what is looked at before, what is sent, and how often.
 
-use haulout::gate::{Permit, WriteFence, WriteKind};
+use haulout::fence::{Permit, WriteFence, WriteKind};
 use haulout::ids::{HostRef, TaskRef, VmRef};
 use haulout::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
 use haulout::vsphere::fault::{Failure, FaultKind};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use haulout::gate::{Permit, WriteFence, WriteKind};
+use haulout::fence::{Permit, WriteFence, WriteKind};
 use haulout::ids::{HostRef, VmRef};
 use haulout::vsphere::client::{
     CredentialPart, CredentialSource, Endpoint, Error, LoginError, LoginOutcome, MaintenanceCause, OnLogin,

@@ -5,23 +5,23 @@
 //! not heard, and what was not told again by then is forgotten.
 
 mod advice;
-mod bind;
+mod binding;
+mod budgets;
+mod capacity;
+mod dirty;
 mod dry_run;
-mod findings;
+mod effect_reports;
 mod followed;
 mod forecast;
-mod fresh;
-mod holding;
-mod news;
-mod of_kubernetes;
-mod of_vcenter;
-mod places;
+mod kubernetes;
+mod lookup_freshness;
+mod placement;
 mod requests;
-mod shown;
-mod sight;
 mod slots;
-mod spare;
+mod snapshot;
+mod standby;
 mod survey;
+mod vcenter;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,19 +36,19 @@ use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
 use crate::maintenance::admission::AdmissionQueue;
 use crate::maintenance::clock::{Elapsed, Monotonic, Now};
 use crate::maintenance::effect::EffectKind;
+use crate::maintenance::effect_report::EffectReport;
 use crate::maintenance::episode::{Episode, InFlight, Phase, PythonState, Record};
-use crate::maintenance::finding::EffectReport;
 use crate::maintenance::observed::{
     AttemptOutcome, DrainReport, EffectAttempt, FailedMaintenance, GuestRequest, LeadershipTerm,
     NodeSnapshot, RecordAge, SnapshotBatch, SourceState,
 };
 use crate::maintenance::placement::{HostSurvey, PlacementOffer};
 use crate::maintenance::policy::{MaxUnavailable, Releases};
-use news::Dirty;
+use dirty::Dirty;
 use slots::Slot;
 
 pub use forecast::{Forecast, Reach};
-pub use sight::record_of;
+pub use snapshot::record_of;
 pub use survey::readings;
 
 /// One thing to fold in.
@@ -90,7 +90,7 @@ const WITHOUT_REQUESTS_AFTER: Duration = Duration::from_secs(30);
 pub struct Inventory {
     rules: Rules,
     process_began: Timestamp,
-    lead: LeadershipTerm,
+    leadership: LeadershipTerm,
     /// The time by which everything counts that is folded in until the next [`Inventory::tick`].
     now: Now,
     /// This process acts: it leads, or is alone.
@@ -110,11 +110,11 @@ pub struct Inventory {
     computes: BTreeMap<ComputeRef, vsphere::Compute>,
     vms: BTreeMap<VmRef, vsphere::Vm>,
     tasks: BTreeMap<TaskRef, vsphere::Task>,
-    answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
+    lookup_answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
     /// The keys to which this VM answers, alone or with others.
-    answers_to: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
+    keys_by_vm: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
     /// The nodes that go by this key.
-    askers: BTreeMap<vsphere::VmKey, BTreeSet<NodeName>>,
+    nodes_by_key: BTreeMap<vsphere::VmKey, BTreeSet<NodeName>>,
     /// The node that was first found to be this VM.
     owners: BTreeMap<VmRef, NodeName>,
     /// The hosts whose latest maintenance failed.
@@ -122,39 +122,39 @@ pub struct Inventory {
     /// The Nodes of `nodes` that the label selector does not match.
     followed: BTreeSet<NodeName>,
     /// The episodes that the latest look through all Nodes found.
-    stranded: Vec<cluster::StrandedNode>,
-    pressed: BTreeMap<vsphere::VmKey, fresh::UrgentLookup>,
-    readings: BTreeMap<HostRef, HostSurvey>,
+    unselected_episodes: Vec<cluster::StrandedNode>,
+    urgent_lookups: BTreeMap<vsphere::VmKey, lookup_freshness::UrgentLookup>,
+    surveys: BTreeMap<HostRef, HostSurvey>,
     nodes: BTreeMap<NodeName, cluster::NodeFacts>,
     maintenances: requests::RequestStore,
-    local: BTreeMap<NodeName, NodeState>,
+    node_states: BTreeMap<NodeName, NodeState>,
     /// The episode of any node that was about this host and ended last.
-    last_of: BTreeMap<HostRef, LastEpisodeOfHost>,
+    last_episodes: BTreeMap<HostRef, LastEpisodeOfHost>,
     /// What was offered in the last pictures, to nodes that look for a host.
     offers: BTreeMap<NodeName, PlacementOffer>,
     /// The budgets whose watch stands.
     blocked_budgets: BTreeSet<cluster::Budget>,
-    ledger: AdmissionQueue,
+    admission_queue: AdmissionQueue,
     /// What of all our nodes is asked of vCenter.
     keys: Arc<BTreeSet<vsphere::VmKey>>,
     /// What came in since the last pictures, where it can change one.
-    news: Option<Dirty>,
+    dirty: Option<Dirty>,
     /// The hosts that were told of since the last pictures.
-    told_hosts: BTreeSet<HostRef>,
+    changed_hosts: BTreeSet<HostRef>,
     /// In the last pictures every node was in service, and nobody asked otherwise.
-    is_calm: bool,
+    all_idle: bool,
     /// The nodes that were not at rest in the last pictures. Each may be another one with whatever comes in and is not some
     /// node's own, because they wait for each other and look for places on the same hosts; one at rest only with a fact about
     /// itself or its host.
-    awake: BTreeSet<NodeName>,
+    active: BTreeSet<NodeName>,
 }
 
 /// Whether one world is being heard, and what it has told since its last `Reset`.
 #[derive(Debug)]
 struct Source<Key> {
-    silent: Option<String>,
+    disconnected: Option<String>,
     /// What was told since the last `Reset`.
-    told: BTreeSet<Key>,
+    seen: BTreeSet<Key>,
     /// Something was told since the last `Settled`.
     is_open: bool,
 }
@@ -180,7 +180,7 @@ struct NodeState {
     /// What the last episode asked of the guest, where it ended before the guest did.
     asked_guest: Option<GuestRequest>,
     /// The record that stands there, and since when this process knows it.
-    stands: ObservedRecord,
+    observed_record: ObservedRecord,
     /// Exactly one VM was found for it.
     has_known_vm: bool,
     /// Its place among those being drained.
@@ -241,8 +241,8 @@ fn phase_of(episode: &Episode) -> (EpisodeId, &'static str, Timestamp) {
 impl<Key> Source<Key> {
     fn unheard(who: &str) -> Self {
         Self {
-            silent: Some(format!("{who} has not told its first complete set yet")),
-            told: BTreeSet::new(),
+            disconnected: Some(format!("{who} has not synced yet")),
+            seen: BTreeSet::new(),
             is_open: false,
         }
     }
@@ -259,7 +259,7 @@ impl Inventory {
         Self {
             rules,
             process_began,
-            lead: LeadershipTerm::ALONE,
+            leadership: LeadershipTerm::ALONE,
             now: Now {
                 wall: process_began,
                 monotonic: Monotonic::default(),
@@ -272,7 +272,7 @@ impl Inventory {
             owners: BTreeMap::new(),
             interrupted: BTreeMap::new(),
             followed: BTreeSet::new(),
-            stranded: Vec::new(),
+            unselected_episodes: Vec::new(),
             vcenter: Source::unheard("vCenter"),
             kubernetes: Source::unheard("the kube-apiserver"),
             requests,
@@ -280,60 +280,60 @@ impl Inventory {
             computes: BTreeMap::new(),
             vms: BTreeMap::new(),
             tasks: BTreeMap::new(),
-            answers: BTreeMap::new(),
-            answers_to: BTreeMap::new(),
-            askers: BTreeMap::new(),
-            pressed: BTreeMap::new(),
-            readings: BTreeMap::new(),
+            lookup_answers: BTreeMap::new(),
+            keys_by_vm: BTreeMap::new(),
+            nodes_by_key: BTreeMap::new(),
+            urgent_lookups: BTreeMap::new(),
+            surveys: BTreeMap::new(),
             nodes: BTreeMap::new(),
             maintenances: requests::RequestStore::default(),
-            local: BTreeMap::new(),
-            last_of: BTreeMap::new(),
+            node_states: BTreeMap::new(),
+            last_episodes: BTreeMap::new(),
             offers: BTreeMap::new(),
             blocked_budgets: BTreeSet::new(),
-            ledger: AdmissionQueue::default(),
+            admission_queue: AdmissionQueue::default(),
             keys: Arc::default(),
-            news: Some(Dirty::OfAll),
-            told_hosts: BTreeSet::new(),
-            is_calm: false,
-            awake: BTreeSet::new(),
+            dirty: Some(Dirty::All),
+            changed_hosts: BTreeSet::new(),
+            all_idle: false,
+            active: BTreeSet::new(),
         }
     }
 
     /// Takes the time: what is folded in and drawn until the next call happens at `now`.
-    pub fn tick(&mut self, now: Now) {
+    pub fn set_time(&mut self, now: Now) {
         self.now = now;
         let lost_for = self.requests_lost_at.map(|at| now.monotonic.since(at));
         let is_without = lost_for.is_some_and(|lost| lost >= WITHOUT_REQUESTS_AFTER);
         if std::mem::replace(&mut self.is_without_requests, is_without) != is_without {
-            self.news = Some(Dirty::OfAll);
+            self.dirty = Some(Dirty::All);
         }
         if self.next_lapse.is_some_and(|lapse| now.monotonic >= lapse) {
             self.next_lapse = None;
-            self.news = Some(Dirty::OfAll);
+            self.dirty = Some(Dirty::All);
         }
     }
 
     /// Takes that this process leads from now on. What it saw before, another may have done.
-    pub fn leads(&mut self, lead: LeadershipTerm) {
-        self.lead = lead;
+    pub fn take_leadership(&mut self, lead: LeadershipTerm) {
+        self.leadership = lead;
         self.process_began = self.now.wall;
         self.is_acting = true;
         self.has_taken_stock = false;
-        for local in self.local.values_mut() {
-            local.stands.forget_who();
+        for local in self.node_states.values_mut() {
+            local.observed_record.forget_who();
             local.slot = Slot::default();
         }
-        self.news = Some(Dirty::OfAll);
+        self.dirty = Some(Dirty::All);
     }
 
     /// Folds one fact in.
     pub fn apply(&mut self, fact: Fact) {
-        let news = self.news_in(&fact);
+        let news = self.dirty_by(&fact);
         if let (Some(_), Fact::Vsphere(vsphere::VsphereUpdate::Host(host))) = (&news, &fact) {
-            self.told_hosts.insert(host.moref.clone());
+            self.changed_hosts.insert(host.moref.clone());
         }
-        self.news = match (self.news.take(), news) {
+        self.dirty = match (self.dirty.take(), news) {
             (standing, None) => standing,
             (None, Some(news)) => Some(news),
             (Some(standing), Some(news)) => Some(standing.and(news)),
@@ -347,13 +347,13 @@ impl Inventory {
 
     /// Whether a set of vCenter's has been told in part: what belongs to it follows at once, and is to be judged together.
     /// Kubernetes tells each Node by itself, so there is nothing to wait for.
-    pub fn is_amid_a_set(&self) -> bool {
-        self.vcenter.silent.is_none() && self.vcenter.is_open
+    pub fn is_set_incomplete(&self) -> bool {
+        self.vcenter.disconnected.is_none() && self.vcenter.is_open
     }
 
     /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
-    pub fn roster(&mut self) -> vsphere::WatchSet {
-        if matches!(self.news, Some(Dirty::OfAll)) {
+    pub fn watch_set(&mut self) -> vsphere::WatchSet {
+        if matches!(self.dirty, Some(Dirty::All)) {
             let names = self.names();
             let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.keys_of(name)).collect();
             if *self.keys != keys {
@@ -361,9 +361,9 @@ impl Inventory {
                 self.forget_unasked(&names);
             }
         }
-        let pressing = self.press();
+        let pressing = self.urgent();
         let tasks = self
-            .local
+            .node_states
             .values()
             .flat_map(|local| local.attempts.values())
             .filter_map(|attempt| match &attempt.outcome {
@@ -372,14 +372,14 @@ impl Inventory {
             });
         vsphere::WatchSet {
             vms: Arc::clone(&self.keys),
-            pressing,
+            urgent: pressing,
             tasks: tasks.collect(),
         }
     }
 
     /// The nodes whose pods are to be watched: those being drained, and those kept so.
     pub fn draining(&self) -> BTreeSet<NodeName> {
-        let awake = self.awake.iter().filter_map(|name| self.nodes.get(name));
+        let awake = self.active.iter().filter_map(|name| self.nodes.get(name));
         let drained = awake.filter(|node| match self.record(node) {
             Record::Episode(episode) => {
                 episode.phase.is_draining() || *episode.phase.at_work() == Phase::Drained
@@ -392,59 +392,59 @@ impl Inventory {
 
     /// Every node that anybody tells of.
     fn names(&self) -> BTreeSet<NodeName> {
-        let known = self.nodes.keys().chain(self.local.keys()).cloned();
+        let known = self.nodes.keys().chain(self.node_states.keys()).cloned();
         known.chain(self.only_copied()).collect()
     }
 
     /// The whole picture of each node.
-    pub fn sights(&mut self) -> BTreeMap<NodeName, NodeSnapshot> {
-        self.news = Some(Dirty::OfAll);
-        self.draw().sights
+    pub fn all_snapshots(&mut self) -> BTreeMap<NodeName, NodeSnapshot> {
+        self.dirty = Some(Dirty::All);
+        self.build_snapshots().snapshots
     }
 
     /// The pictures that may be other ones than were drawn last.
-    pub fn draw(&mut self) -> SnapshotBatch {
-        let names = self.in_the_news();
-        let are_all = matches!(self.news, Some(Dirty::OfAll));
-        let are_alone = matches!(self.news, Some(Dirty::OnlyOf(_)));
-        self.take_notes(&names);
+    pub fn build_snapshots(&mut self) -> SnapshotBatch {
+        let names = self.dirty_nodes();
+        let are_all = matches!(self.dirty, Some(Dirty::All));
+        let are_alone = matches!(self.dirty, Some(Dirty::Only(_)));
+        self.observe_records(&names);
         if !are_alone {
-            self.update_ledger(&names);
+            self.update_admission(&names);
             self.offers = self.offers(&names);
         }
         if are_all {
-            self.awake.clear();
+            self.active.clear();
         }
         let mut sights = BTreeMap::new();
         for name in names {
             let offer = self.offers.get(&name).cloned().unwrap_or_default();
-            let sight = self.sight(&name, offer);
-            if sight.as_ref().is_none_or(NodeSnapshot::is_at_rest) {
-                self.awake.remove(&name);
+            let sight = self.snapshot(&name, offer);
+            if sight.as_ref().is_none_or(NodeSnapshot::is_idle) {
+                self.active.remove(&name);
             } else {
-                self.awake.insert(name.clone());
+                self.active.insert(name.clone());
             }
             sights.extend(sight.map(|sight| (name, sight)));
         }
-        self.news = None;
-        let told = std::mem::take(&mut self.told_hosts);
+        self.dirty = None;
+        let told = std::mem::take(&mut self.changed_hosts);
         let told = told.into_iter().filter(|_| !are_all);
         let hosts = told
             .filter_map(|moref| self.hosts.get(&moref))
             .map(|host| self.shown(host))
             .collect();
         let is_calm =
-            |sight: &NodeSnapshot| sight.record == Record::InService && sight.seen.request.is_none();
-        self.is_calm = sights.values().all(is_calm) && (self.is_calm || !are_alone);
+            |sight: &NodeSnapshot| sight.record == Record::InService && sight.observed.request.is_none();
+        self.all_idle = sights.values().all(is_calm) && (self.all_idle || !are_alone);
         SnapshotBatch {
-            sights,
+            snapshots: sights,
             are_all,
             hosts,
         }
     }
 
     /// Notes since when each record stands, which VM was found, and who it belongs to.
-    fn take_notes(&mut self, names: &BTreeSet<NodeName>) {
+    fn observe_records(&mut self, names: &BTreeSet<NodeName>) {
         for name in names {
             let record = match self.nodes.get(name) {
                 Some(node) => Some(self.record(node)),
@@ -453,22 +453,22 @@ impl Inventory {
             let Some(record) = record else { continue };
             self.claim(name);
             let has_known_vm = self.vm_of(name).found().is_some();
-            let local = self.local.entry(name.clone()).or_default();
+            let local = self.node_states.entry(name.clone()).or_default();
             local.has_known_vm |= has_known_vm;
-            local.stands.take(&record, self.now, self.is_acting);
+            local.observed_record.take(&record, self.now, self.is_acting);
         }
     }
 
     /// Why nothing may be done for any node, if one of the worlds is not heard. Without NodeMaintenance objects maintenance
     /// goes on after a while.
-    fn silent(&self) -> Option<SourceState> {
+    fn disconnected(&self) -> Option<SourceState> {
         let requests = self
             .requests
-            .silent
+            .disconnected
             .as_ref()
             .filter(|_| !self.is_without_requests);
-        let kubernetes = self.kubernetes.silent.as_ref().or(requests);
-        match (&self.vcenter.silent, kubernetes) {
+        let kubernetes = self.kubernetes.disconnected.as_ref().or(requests);
+        match (&self.vcenter.disconnected, kubernetes) {
             (None, None) => None,
             (Some(why), _) => Some(SourceState::NoVcenter { why: why.clone() }),
             (None, Some(why)) => Some(SourceState::NoKubernetes { why: why.clone() }),
@@ -477,13 +477,13 @@ impl Inventory {
 
     /// Why NodeMaintenance objects are out of reach, where maintenance goes on without them.
     pub fn without_requests(&self) -> Option<&str> {
-        let silent = self.requests.silent.as_deref()?;
+        let silent = self.requests.disconnected.as_deref()?;
         self.is_without_requests.then_some(silent)
     }
 
     /// The same for one node. One that a request keeps out of service waits until it is known what became of that.
-    fn silent_for(&self, name: &NodeName, record: &Record) -> Option<SourceState> {
-        if let Some(hearing) = self.silent() {
+    fn disconnected_for(&self, name: &NodeName, record: &Record) -> Option<SourceState> {
+        if let Some(hearing) = self.disconnected() {
             return Some(hearing);
         }
         let why = self.without_requests()?;

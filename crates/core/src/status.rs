@@ -87,7 +87,7 @@ pub struct NodeStatuses {
 impl NodeStatuses {
     /// The statuses of `pictures`.
     pub fn of(pictures: &SnapshotBatch) -> Self {
-        let sights = pictures.sights.iter();
+        let sights = pictures.snapshots.iter();
         Self {
             nodes: sights
                 .map(|(name, sight)| (name.clone(), Arc::new(NodeStatus::of(sight))))
@@ -100,7 +100,10 @@ impl NodeStatuses {
 impl NodeStatus {
     /// The status of a node of which this is known.
     pub fn of(sight: &NodeSnapshot) -> Self {
-        let NodeSnapshot { record, seen } = sight;
+        let NodeSnapshot {
+            record,
+            observed: seen,
+        } = sight;
         let phase = record.kind();
         let is_synced = seen.hearing == SourceState::Both;
         let guest = seen.attempts.get(&EffectKind::ShutdownGuest);

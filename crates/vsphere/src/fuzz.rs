@@ -7,7 +7,7 @@ use quick_xml::reader::NsReader;
 use super::property::{Change, ObjectProperties, UpdateSet, is_of_dead_session, read_page, read_update_set};
 use super::soap::{self, ReplyError, SoapAnswer, read_answer};
 use super::update::VsphereUpdate;
-use super::updates::shadow::PropertyCache;
+use super::updates::property_cache::PropertyCache;
 use super::xml::{self, Element, KnownNamespace, Shape};
 use super::{session, survey};
 

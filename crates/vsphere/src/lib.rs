@@ -20,9 +20,9 @@ mod error;
 pub mod fault;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod look;
 mod moref;
 mod power;
+mod preflight;
 pub mod privileges;
 mod property;
 mod reading;

@@ -17,8 +17,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::feed::{SessionObjects, Subscription};
-use self::following::{RefreshDone, Scope, StreamWork, Tracker};
+use self::subscription::{SessionObjects, Subscription};
+use self::tracker::{RefreshDone, Scope, StreamWork, Tracker};
 use super::client::Vcenter;
 use super::error::Error;
 use super::property::UpdateSet;
@@ -26,12 +26,12 @@ use super::session::Session;
 use super::settings::Settings;
 use super::update::{VsphereUpdate, WatchSet};
 
-mod feed;
-mod following;
 mod history;
 mod lookup;
 mod pace;
-pub(crate) mod shadow;
+pub(crate) mod property_cache;
+mod subscription;
+mod tracker;
 
 /// How long a stop waits for what is under way, so that no login is torn in half and its session orphaned.
 const GRACE: Duration = Duration::from_secs(3);
@@ -148,7 +148,7 @@ impl Stream {
         let roster = self.roster.borrow_and_update().clone();
         let first = following.job(roster, Scope::Lookups);
         let done = self.unless_stopped(first.perform()).await??;
-        following.done(done, &self.roster.borrow().pressing);
+        following.done(done, &self.roster.borrow().urgent);
 
         let reread = self.vcenter.settings.reread_every.max(Duration::from_millis(10));
         let mut tick = interval_at(Instant::now() + reread, reread);
@@ -192,7 +192,7 @@ impl Stream {
                     work = None;
                     let done = done?;
                     let was_reread = done.read_again.is_some();
-                    following.done(done, &self.roster.borrow().pressing);
+                    following.done(done, &self.roster.borrow().urgent);
                     // Devices that were not told by the first re-read are not waited for any longer.
                     let updates = if was_reread && following.is_heard && !self.stood {
                         following.complete(&mut self.stood)

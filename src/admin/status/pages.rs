@@ -3,7 +3,7 @@
 use askama::Template;
 use jiff::Timestamp;
 
-use super::picture::{self, BAR_HEIGHT, TimelinePicture};
+use super::timeline_picture::{self, BAR_HEIGHT, TimelinePicture};
 use super::view::{EpisodePage, Frame, NodePage, Overview, PageLeadership, ShownState, TimelineSpan};
 use super::words;
 use crate::status::{HostKind, PhaseKind};
@@ -59,8 +59,8 @@ pub(super) fn overview(page: &Overview) -> Result<String, askama::Error> {
         root: "./",
         json: "api/v1/overview",
         page,
-        picture: picture::draw(&page.timeline),
-        period: picture::length(&page.timeline),
+        picture: timeline_picture::draw(&page.timeline),
+        period: timeline_picture::length(&page.timeline),
     };
     html.render()
 }
@@ -83,8 +83,8 @@ pub(super) fn episode(page: &EpisodePage) -> Result<String, askama::Error> {
         root: "../",
         json: format!("api/v1/episodes/{}", segment(&page.row.id)),
         page,
-        picture: picture::draw(&page.timeline),
-        period: picture::length(&page.timeline),
+        picture: timeline_picture::draw(&page.timeline),
+        period: timeline_picture::length(&page.timeline),
     };
     html.render()
 }

@@ -103,7 +103,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PendingEviction>) -> 
     };
     NodeSnapshot {
         record,
-        seen: Observed {
+        observed: Observed {
             drain: Some(report),
             ..Observed::of(Some(node), BoundVm::Found(vm), Now::at(at(0), 0))
         },
@@ -148,7 +148,7 @@ fn show(status: &Arc<StatusPage>, node: &str) {
         record,
         on: &on,
     };
-    status.tell(&name, waits);
+    status.observe(&name, waits);
 }
 
 async fn ask(
@@ -270,14 +270,17 @@ async fn banners_say_what_the_reader_has_to_know_first() {
     assert!(!html.contains("class=\"banner"), "{html}");
     status.vcenter(Err("connection <refused>".to_owned()));
     let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
-    assert!(html.contains("vCenter is not heard"));
+    assert!(html.contains("vCenter connection lost"));
     assert!(html.contains("connection &#60;refused&#62;"));
     status.leadership(PageLeadership::StandsBy {
         leader: Some("haulout-b".to_owned()),
     });
     let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
     assert!(html.contains("haulout-b leads"));
-    assert!(!html.contains("vCenter is not heard"), "a standby has no session");
+    assert!(
+        !html.contains("vCenter connection lost"),
+        "a standby has no session"
+    );
     let (_, _, html) = ask(&status, Method::GET, "/").await;
     assert!(html.contains("They are on the page of the leader"), "{html}");
     assert!(!html.contains("hosts leaving"), "{html}");
@@ -288,7 +291,7 @@ async fn banners_say_what_the_reader_has_to_know_first() {
     let dry = Arc::new(StatusPage::new(about, None, clock));
     let (_, _, html) = ask(&dry, Method::GET, "/").await;
     assert!(html.contains("Dry run."));
-    assert!(html.contains("vCenter has not told its complete set yet"));
+    assert!(html.contains("vCenter has not synced yet"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -460,7 +463,7 @@ fn record_change(
         transition: &transition,
         wrote: (at(seconds), at(seconds)),
     };
-    status.tell(name, told);
+    status.observe(name, told);
 }
 
 #[test]
@@ -470,7 +473,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         let mut episode = episode(node, "esx1", Phase::Queued, at(clicked));
         episode.trigger.clicked_at = at(clicked);
         let mut sight = sight(node, "esx1", Record::Episode(Arc::new(episode)), Vec::new());
-        sight.seen.admission = Admission::Behind {
+        sight.observed.admission = Admission::Behind {
             ahead: vec![NodeName::new("gpu9")],
             limit: SlotLimit::ConcurrentDrains(1),
         };
@@ -545,7 +548,7 @@ fn a_span_lies_where_its_times_say() {
             ],
         }],
     };
-    let picture = picture::draw(&timeline);
+    let picture = timeline_picture::draw(&timeline);
     let bars: Vec<_> = picture.rows[0]
         .bars
         .iter()
@@ -575,7 +578,7 @@ fn the_axis_has_a_few_round_hours_however_long_the_timeline_is() {
             to: at(seconds),
             rows: Vec::new(),
         };
-        let marks = picture::draw(&timeline).marks;
+        let marks = timeline_picture::draw(&timeline).marks;
         assert!(marks.len() <= 5, "{seconds}: {marks:?}");
         assert!(seconds < 2 || !marks.is_empty(), "{seconds}");
     }

@@ -27,9 +27,9 @@ pub struct Frame {
     pub version: &'static str,
     /// Everything is decided, and nothing done.
     pub dry_run: bool,
-    /// Why vCenter is not heard, if it is not: all that is shown of it is old then.
+    /// Why vCenter connection lost, if it is not: all that is shown of it is old then.
     pub vcenter_silent: Option<String>,
-    /// Why Kubernetes is not heard, if it is not.
+    /// Why Kubernetes connection lost, if it is not.
     pub kubernetes_silent: Option<String>,
     pub leadership: PageLeadership,
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::groups::Groups;
 use super::{DrainOrder, DrainSettings, Evictable, EvictionRequested, PodPendingReason, RoundReport};
 use crate::cluster::answer::{self, ApiRefusal, Posted};
-use crate::gate::Permit;
+use crate::fence::Permit;
 
 /// What all evictions of one round share.
 pub(super) struct EvictionPass<'r> {

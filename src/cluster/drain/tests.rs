@@ -7,7 +7,7 @@ use super::groups::Groups;
 use super::*;
 use crate::cluster::pods::SkipReason;
 use crate::cluster::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, server};
-use crate::gate::{WriteFence, WriteKind};
+use crate::fence::{WriteFence, WriteKind};
 
 const LIST: &str = "GET /api/v1/pods";
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::gate::BoottimeInstant;
+use crate::fence::BoottimeInstant;
 
 /// The most that another's `leaseDurationSeconds` is believed: what may be configured at most. Anybody who may write
 /// the Lease could otherwise keep every replica from leading for years.

@@ -7,7 +7,7 @@ use super::election::EPOCHS_BEGIN;
 use super::*;
 use crate::cluster::lease::stand_in::Store;
 use crate::cluster::stand_in::Log;
-use crate::gate::{FenceClosed, WriteKind};
+use crate::fence::{FenceClosed, WriteKind};
 use crate::keys::LOGIN_REFUSED;
 
 const PUT: &str = "PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout";

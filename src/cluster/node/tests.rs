@@ -1,6 +1,6 @@
 use super::*;
 use crate::cluster::stand_in::{Reply, refusal, server};
-use crate::gate::{WriteFence, WriteKind};
+use crate::fence::{WriteFence, WriteKind};
 use crate::keys::DEFAULT_PREFIX;
 
 const DEADLINE: Duration = Duration::from_secs(3);

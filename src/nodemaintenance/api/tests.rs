@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::cluster::stand_in::{Reply, refusal, server};
-use crate::gate::{WriteFence, WriteKind};
+use crate::fence::{WriteFence, WriteKind};
 
 #[tokio::test]
 async fn an_invalid_object_name_is_never_sent() {

@@ -27,7 +27,7 @@ fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -
     };
     NodeSnapshot {
         record,
-        seen: Observed {
+        observed: Observed {
             request,
             drain,
             ..Observed::of(Some(node()), BoundVm::Found(vm), Now::at(at(-60), 0))
@@ -164,7 +164,7 @@ impl Cluster {
             transition: &transition,
             wrote: (at(60), at(60)),
         };
-        self.objects.tell(&NodeName::new("gpu1"), told);
+        self.objects.observe(&NodeName::new("gpu1"), told);
     }
 
     fn status(&self, name: &str) -> &NodeMaintenanceStatus {

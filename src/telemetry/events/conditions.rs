@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::actor::tell::NodeEvent;
+use crate::actor::observer::NodeEvent;
 use crate::cluster::events::{ConditionChange, ConditionState, Conditions};
 use crate::ids::NodeName;
 use crate::maintenance::episode::{DrainEnd, Episode, Phase, Record};

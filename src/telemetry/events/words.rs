@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::parts::Took;
 use super::{EventText, EventsOfNode, Reason, waits};
-use crate::actor::tell::NodeEvent;
+use crate::actor::observer::NodeEvent;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
 use crate::maintenance::waiting::{ParkReason, WaitingOn, few};

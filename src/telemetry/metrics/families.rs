@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use crate::actor::tell::ReconcileOutcome;
+use crate::actor::observer::ReconcileOutcome;
 use crate::status::TriggerKind;
 
 /// What all our metrics' names begin with.

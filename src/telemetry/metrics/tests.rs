@@ -25,7 +25,7 @@ fn sight(record: Record, host: HostState) -> NodeSnapshot {
     };
     NodeSnapshot {
         record,
-        seen: Observed::of(Some(node()), BoundVm::Found(vm), Now::at(at(-60), 0)),
+        observed: Observed::of(Some(node()), BoundVm::Found(vm), Now::at(at(-60), 0)),
     }
 }
 
@@ -59,11 +59,11 @@ impl Teller {
             transition: &transition,
             wrote: (at(when), at(when)),
         };
-        self.metrics.tell(&self.name, told);
+        self.metrics.observe(&self.name, told);
     }
 
     fn waits(&self, record: &Record, on: &WaitingOn) {
-        self.metrics.tell(
+        self.metrics.observe(
             &self.name,
             NodeEvent::Waits {
                 node: Some(&node()),
@@ -261,7 +261,7 @@ fn a_cut_of_power_is_counted_once_with_its_reason() {
         advice: RetryAdvice::NoTools,
         said: "ToolsUnavailable".to_owned(),
     };
-    toolless.seen.attempts.insert(
+    toolless.observed.attempts.insert(
         EffectKind::ShutdownGuest,
         EffectAttempt {
             at: Now::at(at(2), 2),
@@ -290,7 +290,7 @@ fn what_a_node_waits_for_is_shown_until_it_is_over() {
     let told = Teller::new();
     let idle = || sight(Record::InService, HostState::InService);
     let mut unheard = idle();
-    unheard.seen.hearing = SourceState::NoVcenter { why: String::new() };
+    unheard.observed.hearing = SourceState::NoVcenter { why: String::new() };
     told.shows([unheard]);
     told.waits(&Record::InService, &WaitingOn::Vcenter { why: String::new() });
     told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"vcenter\"} 1.0"]);
@@ -315,7 +315,7 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         name: "ml/secretive-pod".to_owned(),
         why,
     };
-    draining.seen.drain = Some(DrainReport {
+    draining.observed.drain = Some(DrainReport {
         listed_at: Monotonic::since_boot(Duration::from_secs(8)),
         pods_revision: 0,
         left: vec![
@@ -358,7 +358,7 @@ fn everything() -> Teller {
     told.recorded(&Record::InService, draining.clone(), None, 1);
     told.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
     let mut shown = sight(draining.clone(), HostState::InService);
-    shown.seen.drain = Some(DrainReport {
+    shown.observed.drain = Some(DrainReport {
         listed_at: Monotonic::since_boot(Duration::from_secs(2)),
         pods_revision: 0,
         left: Vec::new(),
@@ -370,7 +370,7 @@ fn everything() -> Teller {
     told.shows([shown]);
     told.waits(&draining, &WaitingOn::DrainRound);
     let effect = Effect::Survey { hosts: Vec::new() };
-    told.metrics.tell(
+    told.metrics.observe(
         &told.name,
         NodeEvent::Asks {
             record: &draining,
@@ -578,11 +578,11 @@ fn a_skipped_node_in_service_shows_that_it_waits() {
     let mut skipped = sight(Record::InService, HostState::InMaintenance);
     let mut marks = node();
     marks.wishes.skip = true;
-    skipped.seen.node = Some(marks);
+    skipped.observed.node = Some(marks);
     told.shows([skipped.clone()]);
     told.waits(&Record::InService, &WaitingOn::Skip);
     told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"skip\"} 1.0"]);
-    skipped.seen.node = Some(node());
+    skipped.observed.node = Some(node());
     told.shows([skipped]);
     told.is_silent_about("haulout_waiting_on");
 }

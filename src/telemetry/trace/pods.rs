@@ -17,8 +17,8 @@ use opentelemetry::trace::SpanKind;
 use super::spans::attributes::{count, number, text};
 use super::spans::{EpisodeSpans, Span, SpanEvent};
 use crate::ids::NodeName;
+use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
 use crate::maintenance::episode::Episode;
-use crate::maintenance::finding::{Eviction, EvictionAnswer, EvictionRound};
 
 /// The pods of one drain that are told each by a span of its own. The others are told by one span together: a reader
 /// looks for the pod that held the drain up, not through a thousand that did not.

@@ -67,7 +67,7 @@ fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second
             transition: &transition,
             wrote: (at(second), at(second)),
         };
-        traces.tell(&NodeName::new("gpu1"), told);
+        traces.observe(&NodeName::new("gpu1"), told);
     }
     transition.record
 }
@@ -78,7 +78,7 @@ fn waits(traces: &Arc<Traces>, record: &Record, on: &WaitingOn) {
         record,
         on,
     };
-    traces.tell(&NodeName::new("gpu1"), told);
+    traces.observe(&NodeName::new("gpu1"), told);
 }
 
 fn taken(queue: &mut mpsc::Receiver<Span>) -> Vec<Span> {

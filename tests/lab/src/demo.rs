@@ -101,7 +101,7 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
     ];
     let mut haulout = stage.start(&binary, &[&SETTINGS[..], &traced].concat())?;
     tokio::select! {
-        heard = wait_said(&stage, "vCenter has told its complete set") => heard?,
+        heard = wait_said(&stage, "vCenter synced") => heard?,
         ended = watch_over(&kube, &mut haulout) => ended?,
     }
     ready(

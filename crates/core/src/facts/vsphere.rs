@@ -64,7 +64,7 @@ pub struct WatchSet {
     pub vms: Arc<BTreeSet<VmKey>>,
     /// Those of `vms` for which an old answer could do harm. Each is asked for when it comes in here or becomes
     /// [more pressing](Pressing), and told in [`Update::Found`] although nothing changed.
-    pub pressing: BTreeMap<VmKey, LookupUrgency>,
+    pub urgent: BTreeMap<VmKey, LookupUrgency>,
     /// Tasks whose end somebody waits for.
     pub tasks: BTreeSet<TaskRef>,
 }

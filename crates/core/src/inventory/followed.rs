@@ -13,12 +13,12 @@ impl Inventory {
     pub fn to_follow(&mut self) -> BTreeSet<NodeName> {
         self.let_go();
         let gone = self
-            .local
+            .node_states
             .iter()
             .filter(|(_, local)| local.record_of_gone.is_some())
             .map(|(name, _)| name.clone());
         let stranded = self
-            .stranded
+            .unselected_episodes
             .iter()
             .filter(|node| node.is_ours && !node.is_selected);
         let stranded = stranded
@@ -48,19 +48,22 @@ impl Inventory {
             self.forget_node(name);
         }
         if uid.is_none() {
-            self.stranded.retain(|node| node.name != *name);
+            self.unselected_episodes.retain(|node| node.name != *name);
         }
     }
 
     /// Takes which episodes a look through all Nodes found.
     pub(super) fn apply_scan(&mut self, stranded: Vec<StrandedNode>) {
-        self.stranded = stranded;
+        self.unselected_episodes = stranded;
     }
 
     /// Lets go of the followed Nodes on which no episode of this release is open any more, nor may have to be made up for.
     fn let_go(&mut self) {
         let is_over = |name: &&NodeName| {
-            let on_node = self.local.get(*name).and_then(|local| local.on_node.as_ref());
+            let on_node = self
+                .node_states
+                .get(*name)
+                .and_then(|local| local.on_node.as_ref());
             match on_node {
                 Some(Record::InService) => {
                     let node = self.nodes.get(*name);
@@ -74,17 +77,17 @@ impl Inventory {
         };
         let over: Vec<NodeName> = self.followed.iter().filter(is_over).cloned().collect();
         for name in over {
-            self.news = Some(Dirty::OfAll);
+            self.dirty = Some(Dirty::All);
             self.followed.remove(&name);
-            self.stranded.retain(|node| node.name != name);
+            self.unselected_episodes.retain(|node| node.name != name);
             self.forget_node(&name);
-            self.local.remove(&name);
+            self.node_states.remove(&name);
         }
     }
 
     /// Episodes that stand under another annotation prefix than ours: nobody here goes on with them.
     pub fn under_other_prefixes(&self) -> impl Iterator<Item = &StrandedNode> {
-        self.stranded.iter().filter(|node| !node.is_ours)
+        self.unselected_episodes.iter().filter(|node| !node.is_ours)
     }
 }
 
@@ -128,7 +131,7 @@ mod tests {
             ..node(1)
         }));
         assert!(inventory.to_follow().is_empty());
-        assert!(inventory.sights().is_empty());
+        assert!(inventory.all_snapshots().is_empty());
     }
 
     #[test]
@@ -137,10 +140,10 @@ mod tests {
             let theirs = in_episode(1, Phase::AwaitingHost, release);
             let mut inventory = told([scanned(vec![found(1, false)]), followed(theirs.clone())]);
             assert!(inventory.to_follow().is_empty(), "{release:?}");
-            assert!(inventory.sights().is_empty(), "{release:?}");
+            assert!(inventory.all_snapshots().is_empty(), "{release:?}");
             inventory.apply(copied(theirs));
             assert!(inventory.to_follow().is_empty(), "{release:?}");
-            assert!(inventory.sights().is_empty(), "{release:?}");
+            assert!(inventory.all_snapshots().is_empty(), "{release:?}");
         }
     }
 
@@ -160,7 +163,7 @@ mod tests {
         let mut inventory = told([copied(in_episode(1, Phase::AwaitingHost, OURS))]);
         assert_eq!(inventory.to_follow(), [name(1)].into());
         assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
-        assert_eq!(sight(&mut inventory, 1).seen.node, None);
+        assert_eq!(sight(&mut inventory, 1).observed.node, None);
     }
 
     #[test]
@@ -170,7 +173,7 @@ mod tests {
         inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::FollowedAbsent {
             name: name(1),
         }));
-        assert_eq!(sight(&mut inventory, 1).seen.node, None);
+        assert_eq!(sight(&mut inventory, 1).observed.node, None);
         assert_eq!(inventory.to_follow(), [name(1)].into());
         // Another Node of the name has no part in it, and one that is gone takes nothing with it.
         inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::FollowedGone {
@@ -195,11 +198,11 @@ mod tests {
     #[test]
     fn no_episode_begins_on_a_node_that_is_only_followed() {
         let mut inventory = told(trio(1));
-        assert_eq!(inventory.sights().len(), 1);
+        assert_eq!(inventory.all_snapshots().len(), 1);
         inventory.apply(followed(NodeFacts {
             marks: NodeAnnotations::default(),
             ..node(2)
         }));
-        assert_eq!(inventory.sights().len(), 1);
+        assert_eq!(inventory.all_snapshots().len(), 1);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Inventory;
-use super::places::{HostsView, Reservation, device_needs};
+use super::placement::{HostsView, Reservation, device_needs};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode};
@@ -47,12 +47,12 @@ impl Inventory {
     /// Whether both worlds have told all that a forecast asks for.
     pub fn is_told(&self) -> bool {
         let looked_up = |name: &NodeName| !matches!(self.vm_of(name), BoundVm::NotLookedUp);
-        self.silent().is_none() && !self.is_amid_a_set() && self.names().iter().all(looked_up)
+        self.disconnected().is_none() && !self.is_set_incomplete() && self.names().iter().all(looked_up)
     }
 
     /// Why a world is not heard, if it said so.
     pub fn unheard(&self) -> Option<&str> {
-        self.vcenter.silent.as_deref()
+        self.vcenter.disconnected.as_deref()
     }
 
     /// Every node that anybody tells of.
@@ -87,12 +87,12 @@ impl Inventory {
 
     /// What maintenance of `names` would meet, if they came in this order: what one is offered, the next is not.
     pub fn forecast(&mut self, names: &[NodeName]) -> Vec<Forecast> {
-        self.update_ledger(&self.names());
+        self.update_admission(&self.names());
         let (offers, mut reservations) = self.placed(&self.names());
         let mut forecasts = Vec::new();
         let mut drawn = HostsView::new();
         for name in names {
-            let Some(sight) = self.sight(name, PlacementOffer::default()) else {
+            let Some(sight) = self.snapshot(name, PlacementOffer::default()) else {
                 continue;
             };
             let vm = self.bound_vm(name);
@@ -103,15 +103,15 @@ impl Inventory {
             forecasts.push(Forecast {
                 node: name.clone(),
                 record: sight.record,
-                seen: sight.seen.node,
-                vm: sight.seen.vm,
+                seen: sight.observed.node,
+                vm: sight.observed.vm,
                 vm_name: vm.and_then(|vm| vm.name.clone()),
                 tools_running: vm.and_then(|vm| vm.tools_running),
                 evacuation_power_off: vm.is_some_and(|vm| vm.evacuation_power_off),
                 queue: self
-                    .ledger
+                    .admission_queue
                     .full(self.limits())
-                    .map(|_| self.ledger.admission(name, self.limits())),
+                    .map(|_| self.admission_queue.admission(name, self.limits())),
                 offer,
             });
         }

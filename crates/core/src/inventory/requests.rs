@@ -93,19 +93,19 @@ impl Inventory {
     pub(super) fn apply_maintenances(&mut self, update: NodeMaintenanceUpdate) {
         match update {
             NodeMaintenanceUpdate::Reset => {
-                self.requests.silent =
+                self.requests.disconnected =
                     Some("the kube-apiserver is listing the NodeMaintenances anew".to_owned());
-                self.requests.told.clear();
+                self.requests.seen.clear();
             }
             NodeMaintenanceUpdate::Seen(seen) => {
                 // As with Nodes, versions are compared within one list and what follows it.
                 let is_of_this_list =
-                    self.requests.told.contains(&seen.name) || self.requests.silent.is_none();
+                    self.requests.seen.contains(&seen.name) || self.requests.disconnected.is_none();
                 let older = self.maintenances.get(&seen.name).is_some_and(|known| {
                     known.uid == seen.uid && known.resource_version > seen.resource_version
                 });
-                if self.requests.silent.is_some() {
-                    self.requests.told.insert(seen.name.clone());
+                if self.requests.disconnected.is_some() {
+                    self.requests.seen.insert(seen.name.clone());
                 }
                 if !(is_of_this_list && older) {
                     self.maintenances.insert(*seen);
@@ -118,14 +118,14 @@ impl Inventory {
             }
             NodeMaintenanceUpdate::Settled => {
                 self.requests_lost_at = None;
-                if self.requests.silent.take().is_some() {
-                    let told = std::mem::take(&mut self.requests.told);
+                if self.requests.disconnected.take().is_some() {
+                    let told = std::mem::take(&mut self.requests.seen);
                     self.maintenances.retain(&told);
                 }
             }
             NodeMaintenanceUpdate::Lost { why, .. } => {
                 self.requests_lost_at.get_or_insert(self.now.monotonic);
-                self.requests.silent = Some(why);
+                self.requests.disconnected = Some(why);
             }
         }
     }
@@ -142,7 +142,10 @@ impl Inventory {
             })
             .min_by_key(|(it, _)| (it.created_at, &it.name))?;
         let fulfilled = node.and_then(|node| node.marks.fulfilled.as_deref());
-        let in_dry_run = self.local.get(name).and_then(|local| local.dry_run.fulfilled());
+        let in_dry_run = self
+            .node_states
+            .get(name)
+            .and_then(|local| local.dry_run.fulfilled());
         let is_done = fulfilled == Some(oldest.uid.as_str()) || in_dry_run == Some(&oldest.uid);
         (!is_done).then(|| request(oldest, asked))
     }
@@ -160,7 +163,7 @@ impl Inventory {
     /// What counts of a node whose object is gone: its copy, or what was last seen on it where that is younger.
     pub(super) fn record_of_gone(&self, name: &NodeName) -> Option<Record> {
         let seen = self
-            .local
+            .node_states
             .get(name)
             .and_then(|local| local.record_of_gone.clone());
         match (seen, self.own_copy(name)) {
@@ -228,8 +231,8 @@ impl Source<String> {
     /// A side that has nothing to tell, and says so.
     pub(super) fn silent_by_choice() -> Self {
         Self {
-            silent: None,
-            told: BTreeSet::new(),
+            disconnected: None,
+            seen: BTreeSet::new(),
             is_open: false,
         }
     }

@@ -41,13 +41,13 @@ impl Inventory {
     }
 
     /// Takes who holds places and who wants one. A node at rest does neither, so `names` need only be of those that are not.
-    pub(super) fn update_ledger(&mut self, names: &BTreeSet<NodeName>) {
+    pub(super) fn update_admission(&mut self, names: &BTreeSet<NodeName>) {
         let mut ledger = AdmissionQueue {
-            granted: std::mem::take(&mut self.ledger.granted),
-            deferred: std::mem::take(&mut self.ledger.deferred),
+            granted: std::mem::take(&mut self.admission_queue.granted),
+            deferred: std::mem::take(&mut self.admission_queue.deferred),
             ..AdmissionQueue::default()
         };
-        let is_told = self.silent().is_none();
+        let is_told = self.disconnected().is_none();
         let mut lapses: Vec<Monotonic> = Vec::new();
         for name in names {
             let Some(node) = self.nodes.get(name) else {
@@ -57,7 +57,11 @@ impl Inventory {
             let (drains, unavailable) = self.takes_places(node, &record);
             let applies = self.applies_since(node, &record);
             let is_granted = ledger.granted.contains_key(name);
-            let slot = self.local.get(name).map(|local| local.slot).unwrap_or_default();
+            let slot = self
+                .node_states
+                .get(name)
+                .map(|local| local.slot)
+                .unwrap_or_default();
             let slot = Slot {
                 since: match slot.since {
                     _ if !drains => None,
@@ -92,7 +96,7 @@ impl Inventory {
                     node: name.clone(),
                 });
             }
-            if let Some(local) = self.local.get_mut(name) {
+            if let Some(local) = self.node_states.get_mut(name) {
                 local.slot = slot;
             }
         }
@@ -102,7 +106,7 @@ impl Inventory {
             ledger.grant(self.limits(), self.now.monotonic);
         }
         self.next_lapse = lapses.into_iter().chain(ledger.next_lapse()).min();
-        self.ledger = ledger;
+        self.admission_queue = ledger;
     }
 
     /// Whether a record says that its node is being drained, and that it is unavailable, where it is the node's own.
@@ -136,7 +140,7 @@ impl Inventory {
         let approval = self.rules.require_approval;
         wants_place(
             record,
-            &super::sight::node_seen(node),
+            &super::snapshot::observed_node(node),
             &vm,
             request.as_ref(),
             approval,

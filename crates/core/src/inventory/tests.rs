@@ -12,8 +12,8 @@ use crate::facts::vsphere::{
 };
 use crate::ids::{DatastoreRef, NodeUid, VmUuid};
 use crate::maintenance::backoff::EvictionBackoff;
+use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, Episode, HostIdentity, Phase, Trigger};
-use crate::maintenance::finding::EffectResult;
 use crate::maintenance::observed::{
     Admission, BoundVm, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason, RetryAdvice,
     SourceState,
@@ -162,7 +162,7 @@ pub(super) fn trio(n: u8) -> Vec<Fact> {
 }
 
 pub(super) fn sight(inventory: &mut Inventory, n: u8) -> NodeSnapshot {
-    inventory.sights().remove(&name(n)).unwrap()
+    inventory.all_snapshots().remove(&name(n)).unwrap()
 }
 
 pub(super) fn tried(n: u8, kind: EffectKind, when: i64, outcome: AttemptOutcome) -> Fact {
@@ -444,12 +444,12 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
     // happens to it next: nothing is decided on it before.
     let at_sight = |sights: &BTreeMap<NodeName, NodeSnapshot>| {
         let mut sights = sights.clone();
-        for sight in sights.values_mut().filter(|sight| sight.is_at_rest()) {
-            if let Some(node) = &mut sight.seen.node {
+        for sight in sights.values_mut().filter(|sight| sight.is_idle()) {
+            if let Some(node) = &mut sight.observed.node {
                 (node.resource_version, node.heartbeat) = (0, None);
             }
-            sight.seen.attempts.clear();
-            sight.seen.drain = None;
+            sight.observed.attempts.clear();
+            sight.observed.drain = None;
         }
         sights
     };
@@ -457,24 +457,24 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
     let mut check = |begun: Vec<Fact>, steps: &[&[&Fact]]| {
         let begin = || told(begun.clone());
         let (mut in_part, mut whole) = (begin(), begin());
-        in_part.roster();
-        let mut standing = in_part.draw().sights;
-        whole.roster();
-        whole.sights();
+        in_part.watch_set();
+        let mut standing = in_part.build_snapshots().snapshots;
+        whole.watch_set();
+        whole.all_snapshots();
         for step in steps {
             cases += 1;
             for fact in *step {
                 in_part.apply((*fact).clone());
                 whole.apply((*fact).clone());
             }
-            whole.news = Some(Dirty::OfAll);
-            let roster = whole.roster();
-            let all = whole.sights();
-            if in_part.has_news() {
-                assert_eq!(in_part.roster(), roster, "{steps:?}");
-                let pictures = in_part.draw();
+            whole.dirty = Some(Dirty::All);
+            let roster = whole.watch_set();
+            let all = whole.all_snapshots();
+            if in_part.is_dirty() {
+                assert_eq!(in_part.watch_set(), roster, "{steps:?}");
+                let pictures = in_part.build_snapshots();
                 standing.retain(|name, _| pictures.keeps(name));
-                standing.extend(pictures.sights);
+                standing.extend(pictures.snapshots);
             }
             assert_eq!(at_sight(&standing), at_sight(&all), "{steps:?}");
             assert_eq!(in_part.draining(), whole.draining(), "{steps:?}");
@@ -496,22 +496,22 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
 #[test]
 fn half_a_set_is_never_the_world() {
     let mut inventory = told(trio(1));
-    assert_eq!(sight(&mut inventory, 1).seen.hearing, SourceState::Both);
+    assert_eq!(sight(&mut inventory, 1).observed.hearing, SourceState::Both);
     inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
     assert!(matches!(
-        sight(&mut inventory, 1).seen.hearing,
+        sight(&mut inventory, 1).observed.hearing,
         SourceState::NoVcenter { .. }
     ));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
     // Nothing was told again, so nothing is there: unknown, and not out of maintenance.
-    assert_eq!(sight(&mut inventory, 1).seen.hearing, SourceState::Both);
-    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::NotLookedUp);
+    assert_eq!(sight(&mut inventory, 1).observed.hearing, SourceState::Both);
+    assert_eq!(sight(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
 }
 
 #[test]
 fn a_host_that_is_gone_or_unreadable_is_unknown() {
     let host_of = |inventory: &mut Inventory| {
-        let seen = sight(inventory, 1).seen;
+        let seen = sight(inventory, 1).observed;
         seen.vm.found().unwrap().host.clone()
     };
     let mut inventory = told(trio(1));
@@ -563,7 +563,7 @@ fn a_host_that_is_gone_or_unreadable_is_unknown() {
 
 #[test]
 fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
-    let vm_seen = |facts: Vec<Fact>| sight(&mut told(trio(1).into_iter().chain(facts)), 1).seen.vm;
+    let vm_seen = |facts: Vec<Fact>| sight(&mut told(trio(1).into_iter().chain(facts)), 1).observed.vm;
     assert!(matches!(vm_seen(vec![]), BoundVm::Found(_)));
     assert_eq!(
         vm_seen(vec![found(1, &[])]),
@@ -586,8 +586,8 @@ fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
     };
     let namesake = Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(namesake)));
     let mut both = told(trio(1).into_iter().chain([namesake]));
-    assert!(matches!(sight(&mut both, 1).seen.vm, BoundVm::Found(_)));
-    assert_eq!(sight(&mut both, 2).seen.vm, BoundVm::Shared(vec![name(1)]));
+    assert!(matches!(sight(&mut both, 1).observed.vm, BoundVm::Found(_)));
+    assert_eq!(sight(&mut both, 2).observed.vm, BoundVm::Shared(vec![name(1)]));
 }
 
 /// A Node of this number that tells the UUID of another one's VM.
@@ -613,8 +613,11 @@ fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
         ..claims(1, 2, true)
     };
     inventory.apply(seen_of(older));
-    assert!(matches!(sight(&mut inventory, 2).seen.vm, BoundVm::Found(_)));
-    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::Shared(vec![name(2)]));
+    assert!(matches!(sight(&mut inventory, 2).observed.vm, BoundVm::Found(_)));
+    assert_eq!(
+        sight(&mut inventory, 1).observed.vm,
+        BoundVm::Shared(vec![name(2)])
+    );
     // Also while the owner is gone from the kube-apiserver in the middle of an episode.
     let mut inventory = told(trio(2).into_iter().chain([in_phase(2, Phase::AwaitingHost)]));
     sight(&mut inventory, 2);
@@ -623,8 +626,11 @@ fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
         uid: NodeUid::new("uid-2"),
     }));
     inventory.apply(seen_of(claims(1, 2, true)));
-    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::Shared(vec![name(2)]));
-    assert!(matches!(sight(&mut inventory, 2).seen.vm, BoundVm::Found(_)));
+    assert_eq!(
+        sight(&mut inventory, 1).observed.vm,
+        BoundVm::Shared(vec![name(2)])
+    );
+    assert!(matches!(sight(&mut inventory, 2).observed.vm, BoundVm::Found(_)));
 }
 
 #[test]
@@ -641,7 +647,7 @@ fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
             seen_of(a),
             seen_of(b),
         ]);
-        [2, 3].map(|n| sight(&mut inventory, n).seen.vm.found().is_some())
+        [2, 3].map(|n| sight(&mut inventory, n).observed.vm.found().is_some())
     };
     assert_eq!(
         facts(vm_of_one(2, false, 0), vm_of_one(3, true, 9)),
@@ -662,15 +668,15 @@ fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
 #[test]
 fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
     let mut inventory = told(trio(1));
-    let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.roster().vms);
+    let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.watch_set().vms);
     let tells = |inventory: &mut Inventory, seconds: i64, n: u8, version: u64| {
-        inventory.tick(moment(seconds));
+        inventory.set_time(moment(seconds));
         inventory.apply(seen_of(NodeFacts {
             resource_version: version,
             ..claims(1, n, true)
         }));
-        inventory.roster();
-        inventory.sights();
+        inventory.watch_set();
+        inventory.all_snapshots();
     };
     tells(&mut inventory, 100, 7, 11);
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
@@ -681,9 +687,9 @@ fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
     tells(&mut inventory, 111, 40, 60);
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(40))]));
     assert!(
-        inventory.answers.is_empty(),
+        inventory.lookup_answers.is_empty(),
         "answers to keys of nobody are kept: {:?}",
-        inventory.answers
+        inventory.lookup_answers
     );
 }
 
@@ -698,12 +704,12 @@ fn template(n: u8) -> Fact {
 #[test]
 fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
     let mut inventory = told(trio(1).into_iter().chain([template(2), found(1, &[1, 2])]));
-    inventory.sights();
+    inventory.all_snapshots();
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 5).into())));
-    assert!(inventory.has_news());
-    let drawn = inventory.draw().sights.remove(&name(1)).unwrap();
-    let BoundVm::Found(vm) = drawn.seen.vm else {
-        panic!("{:?}", drawn.seen.vm);
+    assert!(inventory.is_dirty());
+    let drawn = inventory.build_snapshots().snapshots.remove(&name(1)).unwrap();
+    let BoundVm::Found(vm) = drawn.observed.vm else {
+        panic!("{:?}", drawn.observed.vm);
     };
     assert!(vm.host.is_leaving(), "{:?}", vm.host);
 }
@@ -718,7 +724,7 @@ fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_temp
     let another = Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(another)));
     let answers = [template(2), found(1, &[1, 2]), found(2, &[1])];
     let mut inventory = told(trio(1).into_iter().chain([another]).chain(answers));
-    let seen = |inventory: &mut Inventory, n| sight(inventory, n).seen.vm;
+    let seen = |inventory: &mut Inventory, n| sight(inventory, n).observed.vm;
     assert!(matches!(seen(&mut inventory, 1), BoundVm::Found(_)));
     assert_eq!(seen(&mut inventory, 3), BoundVm::Shared(vec![name(1)]));
 }
@@ -727,21 +733,21 @@ fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_temp
 fn what_is_news_of_one_node_alone_takes_nothing_from_what_vcenter_is_asked_about_the_others() {
     let cut = |n| in_phase(n, Phase::ShuttingDown(DrainEnd::Complete));
     let mut inventory = told(trio(1).into_iter().chain(trio(2)).chain([cut(1), cut(2)]));
-    let pressing = inventory.roster().pressing;
+    let pressing = inventory.watch_set().urgent;
     assert_eq!(pressing.len(), 2, "{pressing:?}");
     inventory.apply(found(1, &[1]));
-    inventory.draw();
+    inventory.build_snapshots();
     inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(2))));
-    assert_eq!(inventory.roster().pressing, pressing);
-    inventory.draw();
-    let BoundVm::Found(_) = sight(&mut inventory, 1).seen.vm else {
+    assert_eq!(inventory.watch_set().urgent, pressing);
+    inventory.build_snapshots();
+    let BoundVm::Found(_) = sight(&mut inventory, 1).observed.vm else {
         panic!("the answer was given, and the power can be cut");
     };
 }
 
 #[test]
 fn the_name_counts_only_where_it_is_configured() {
-    let keys = |inventory: &mut Inventory| BTreeSet::clone(&inventory.roster().vms);
+    let keys = |inventory: &mut Inventory| BTreeSet::clone(&inventory.watch_set().vms);
     let by_uuid = BTreeSet::from([VmKey::Uuid(uuid(1))]);
     let by_name = BTreeSet::from([VmKey::Name("gpu-1".to_owned())]);
     assert_eq!(
@@ -756,7 +762,7 @@ fn the_name_counts_only_where_it_is_configured() {
     };
     let mut nameless = told([seen_of(nameless)]);
     assert_eq!(keys(&mut nameless), BTreeSet::new());
-    assert_eq!(sight(&mut nameless, 1).seen.vm, BoundVm::NoUuid);
+    assert_eq!(sight(&mut nameless, 1).observed.vm, BoundVm::NoUuid);
     let mut configured = Inventory::new(
         Rules {
             bind_by_name: true,
@@ -781,7 +787,10 @@ fn an_older_view_of_a_node_does_not_undo_a_younger_one() {
     };
     inventory.apply(version(12));
     inventory.apply(version(11));
-    assert_eq!(sight(&mut inventory, 1).seen.node.unwrap().resource_version, 12);
+    assert_eq!(
+        sight(&mut inventory, 1).observed.node.unwrap().resource_version,
+        12
+    );
 }
 
 #[test]
@@ -799,7 +808,7 @@ fn the_end_of_a_task_reaches_the_attempt_that_waits_for_it_in_either_order() {
         let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
         facts.into_iter().for_each(|fact| inventory.apply(fact));
         let attempt = sight(&mut inventory, 1)
-            .seen
+            .observed
             .attempts
             .remove(&EffectKind::PowerOn)
             .unwrap();
@@ -823,12 +832,15 @@ fn a_task_that_vcenter_forgot_is_awaited_no_more() {
         5,
         AttemptOutcome::Running(TaskRef::new("task-9")),
     ));
-    assert_eq!(inventory.roster().tasks, BTreeSet::from([TaskRef::new("task-9")]));
+    assert_eq!(
+        inventory.watch_set().tasks,
+        BTreeSet::from([TaskRef::new("task-9")])
+    );
     // A Node without its episode would have it forgotten as well.
     let still_there = trio(1).into_iter().skip(1).chain([awaiting(1)]);
     tell(&mut inventory, still_there);
-    assert_eq!(inventory.roster().tasks, BTreeSet::new());
-    assert!(sight(&mut inventory, 1).seen.attempts.is_empty());
+    assert_eq!(inventory.watch_set().tasks, BTreeSet::new());
+    assert!(sight(&mut inventory, 1).observed.attempts.is_empty());
 }
 
 #[test]
@@ -840,7 +852,7 @@ fn between_episodes_nothing_of_an_earlier_one_counts() {
         ..node(1)
     };
     inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(ended))));
-    assert!(sight(&mut inventory, 1).seen.attempts.is_empty());
+    assert!(sight(&mut inventory, 1).observed.attempts.is_empty());
 }
 
 #[test]
@@ -872,7 +884,7 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
     ];
     let mut inventory = told(facts);
     assert_eq!(
-        sight(&mut inventory, 1).seen.offer.survey,
+        sight(&mut inventory, 1).observed.offer.survey,
         [HostRef::new("host-3")]
     );
     let holds = EffectResult::Surveyed {
@@ -883,7 +895,7 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
         node: name(1),
         found: holds,
     }));
-    let fits = |inventory: &mut Inventory, n| sight(inventory, n).seen.offer.fits.is_some();
+    let fits = |inventory: &mut Inventory, n| sight(inventory, n).observed.offer.fits.is_some();
     assert_eq!(
         (fits(&mut inventory, 1), fits(&mut inventory, 2)),
         (true, false),
@@ -919,12 +931,16 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
         ("the end of a set", calm(), settled(), false),
         ("vCenter is heard again", silent(), settled(), true),
     ] {
-        let before = inventory.sights();
-        assert!(!inventory.has_news(), "{what}: the pictures were just made");
+        let before = inventory.all_snapshots();
+        assert!(!inventory.is_dirty(), "{what}: the pictures were just made");
         inventory.apply(fact);
-        assert_eq!(inventory.has_news(), is_news, "{what}");
+        assert_eq!(inventory.is_dirty(), is_news, "{what}");
         if !is_news {
-            assert_eq!(inventory.sights(), before, "{what}: no picture would be another");
+            assert_eq!(
+                inventory.all_snapshots(),
+                before,
+                "{what}: no picture would be another"
+            );
         }
     }
 }
@@ -967,11 +983,14 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
     // Of its words no name could be read, or what is none.
     inventory.apply(held_by(3, &[("ml/d", &[]), ("ml/e", &["a,metadata.name=b"])]));
     let (web, train) = (budget("shop", "web"), budget("ml", "train"));
-    assert_eq!(inventory.holding(), BTreeSet::from([web.clone(), train.clone()]));
+    assert_eq!(
+        inventory.blocking_budgets(),
+        BTreeSet::from([web.clone(), train.clone()])
+    );
     // When each asks again, in milliseconds, and what its pods' revision is.
     let look = |inventory: &mut Inventory| {
         [1, 2, 3].map(|n| {
-            let seen = sight(inventory, n).seen;
+            let seen = sight(inventory, n).observed;
             let report = seen.drain.unwrap();
             let due = |pod| report.retry_at(pod, Duration::from_secs(5));
             let first = report.left.iter().filter_map(due).min().unwrap();
@@ -1001,11 +1020,11 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
     let mut crowd: Vec<(&str, &[&str])> = crowd.iter().map(|name| (name.as_str(), &["web"][..])).collect();
     crowd.push(("zoo/z", &["late"]));
     inventory.apply(held_by(1, &crowd));
-    assert!(inventory.holding().contains(&budget("zoo", "late")));
+    assert!(inventory.blocking_budgets().contains(&budget("zoo", "late")));
     inventory.apply(held_by(1, &[("shop/a", &["web"])]));
     // Whoever is held by none any more has none watched.
     inventory.apply(held_by(2, &[]));
-    assert_eq!(inventory.holding(), BTreeSet::from([web]));
+    assert_eq!(inventory.blocking_budgets(), BTreeSet::from([web]));
 }
 
 #[test]
@@ -1053,14 +1072,14 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
         ),
         ("its host is leaving", leaving(), seen(alive()), true),
     ] {
-        inventory.sights();
+        inventory.all_snapshots();
         inventory.apply(fact);
-        assert_eq!(inventory.has_news(), is_news, "{what}");
+        assert_eq!(inventory.is_dirty(), is_news, "{what}");
         // What comes next is decided on the latest of the Node.
         inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 7).into())));
-        assert!(inventory.has_news(), "{what}");
+        assert!(inventory.is_dirty(), "{what}");
         let version = sight(&mut inventory, 1)
-            .seen
+            .observed
             .node
             .map(|node| node.resource_version);
         assert_eq!(version, Some(11), "{what}");
@@ -1096,9 +1115,9 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
         let third = vsphere(vsphere::VsphereUpdate::Host(host(3).into()));
         let looks = trio(1).into_iter().chain([in_phase(1, phase.clone()), third]);
         let mut inventory = told(looks.chain([asked(), away.clone()]));
-        let fits = |inventory: &mut Inventory, n| sight(inventory, n).seen.offer.fits.is_some();
+        let fits = |inventory: &mut Inventory, n| sight(inventory, n).observed.offer.fits.is_some();
         assert_eq!(
-            sight(&mut inventory, 1).seen.offer.survey,
+            sight(&mut inventory, 1).observed.offer.survey,
             [HostRef::new("host-3")],
             "{phase:?}: it is to be read first"
         );
@@ -1115,20 +1134,20 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
     }
     // Who asks for something else does not look.
     let mut inventory = told(trio(1).into_iter().chain([in_phase(1, Phase::Draining)]));
-    assert_eq!(sight(&mut inventory, 1).seen.offer, Default::default());
+    assert_eq!(sight(&mut inventory, 1).observed.offer, Default::default());
 }
 
 #[test]
 fn of_two_clicks_in_one_set_the_earlier_is_served() {
     let mut inventory = told(trio(1).into_iter().chain(trio(2)));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 20).into())));
-    assert!(inventory.is_amid_a_set(), "the set is not told to its end");
+    assert!(inventory.is_set_incomplete(), "the set is not told to its end");
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(2, 10).into())));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
-    assert!(!inventory.is_amid_a_set());
-    assert_eq!(sight(&mut inventory, 2).seen.admission, Admission::Granted);
+    assert!(!inventory.is_set_incomplete());
+    assert_eq!(sight(&mut inventory, 2).observed.admission, Admission::Granted);
     assert!(matches!(
-        sight(&mut inventory, 1).seen.admission,
+        sight(&mut inventory, 1).observed.admission,
         Admission::Behind { .. }
     ));
 }
@@ -1160,7 +1179,7 @@ fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
         uid: NodeUid::new("uid-1"),
     }));
     let gone = sight(&mut inventory, 1);
-    assert_eq!(gone.seen.node, None);
+    assert_eq!(gone.observed.node, None);
     assert!(gone.record.episode().is_some());
     // A Node without an episode leaves nothing behind.
     let mut inventory = told(trio(2));
@@ -1168,7 +1187,7 @@ fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
         name: name(2),
         uid: NodeUid::new("uid-2"),
     }));
-    assert!(inventory.sights().is_empty());
+    assert!(inventory.all_snapshots().is_empty());
 }
 
 #[test]
@@ -1183,7 +1202,7 @@ fn a_standalone_host_has_no_drs() {
             .into_iter()
             .chain([vsphere(vsphere::VsphereUpdate::Compute(compute))]),
     );
-    assert!(matches!(sight(&mut inventory, 1).seen.vm, BoundVm::Found(vm) if !vm.drs));
+    assert!(matches!(sight(&mut inventory, 1).observed.vm, BoundVm::Found(vm) if !vm.drs));
 }
 
 #[test]
@@ -1243,7 +1262,7 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
     let Fact::Cluster(cluster::KubernetesUpdate::Node(away)) = awaiting(1) else {
         panic!("a Node is expected");
     };
-    let Record::Episode(episode) = super::sight::record_of(&away) else {
+    let Record::Episode(episode) = super::snapshot::record_of(&away) else {
         panic!("an episode is expected");
     };
     let id = episode.id.clone();
@@ -1274,7 +1293,7 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
                 .iter()
                 .map(|(what, when, by_us)| switched(what, *when, *by_us)),
         );
-        sight(&mut told(facts), 1).seen.stray_of
+        sight(&mut told(facts), 1).observed.stray_of
     };
     let (off, on) = ("VirtualMachine.powerOff", "VirtualMachine.powerOn");
     let own = [(off, END - 200, true), (on, END - 100, true)];
@@ -1319,7 +1338,7 @@ fn a_host_that_is_not_told_again_is_unknown() {
     assert_eq!(inventory.hosts_of_ours().len(), 1);
     let but_its_host = |fact: &Fact| !matches!(fact, Fact::Vsphere(vsphere::VsphereUpdate::Host(_)));
     tell(&mut inventory, trio(1).into_iter().filter(but_its_host));
-    let seen = sight(&mut inventory, 1).seen;
+    let seen = sight(&mut inventory, 1).observed;
     assert_eq!(seen.vm.found().unwrap().host, HostState::Unknown);
     assert!(inventory.hosts_of_ours().is_empty());
 }
@@ -1329,43 +1348,43 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
     let mut inventory = told(trio(1));
     let heard_at = |inventory: &mut Inventory, clicked| {
         inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, clicked).into())));
-        let seen = sight(inventory, 1).seen;
+        let seen = sight(inventory, 1).observed;
         let HostState::Entering { detection, .. } = &seen.vm.found().unwrap().host else {
             panic!("{:?}", seen.vm);
         };
         *detection
     };
     assert_eq!(heard_at(&mut inventory, 50), Detection::Pushed);
-    inventory.tick(moment(100));
+    inventory.set_time(moment(100));
     let lead = LeadershipTerm {
         epoch: 7,
         acts_from: None,
     };
-    inventory.leads(lead);
+    inventory.take_leadership(lead);
     assert_eq!(heard_at(&mut inventory, 50), Detection::AtStartup);
     assert_eq!(heard_at(&mut inventory, 100), Detection::Pushed);
-    let seen = sight(&mut inventory, 1).seen;
+    let seen = sight(&mut inventory, 1).observed;
     assert_eq!((seen.process_began, seen.lead), (at(100), lead));
 }
 
 #[test]
 fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
     let mut inventory = told(trio(1));
-    inventory.leads(LeadershipTerm::ALONE);
-    let from_the_start = |inventory: &mut Inventory| sight(inventory, 1).seen.record_seen.from_the_start;
+    inventory.take_leadership(LeadershipTerm::ALONE);
+    let from_the_start = |inventory: &mut Inventory| sight(inventory, 1).observed.record_seen.from_the_start;
     assert!(!from_the_start(&mut inventory));
     inventory.apply(in_phase(1, Phase::Draining));
     assert!(from_the_start(&mut inventory), "this process saw the node before");
-    inventory.leads(LeadershipTerm::ALONE);
+    inventory.take_leadership(LeadershipTerm::ALONE);
     assert!(!from_the_start(&mut inventory), "another may have led in between");
 }
 
 /// Node 1, being drained at the second 5, with a round that found no pod at the second 10.
 fn listed_empty() -> Inventory {
     let mut inventory = told(trio(1));
-    inventory.tick(moment(5));
+    inventory.set_time(moment(5));
     inventory.apply(in_phase(1, Phase::Draining));
-    inventory.sights();
+    inventory.all_snapshots();
     let round = DrainReport {
         listed_at: moment(10).monotonic,
         pods_revision: 0,
@@ -1379,7 +1398,7 @@ fn listed_empty() -> Inventory {
         node: name(1),
         found: EffectResult::Drain(round),
     }));
-    assert!(sight(&mut inventory, 1).seen.is_drained(Duration::ZERO));
+    assert!(sight(&mut inventory, 1).observed.is_drained(Duration::ZERO));
     inventory
 }
 
@@ -1388,12 +1407,12 @@ fn a_change_of_its_pods_calls_for_another_look_at_a_drained_node() {
     let mut inventory = listed_empty();
     inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(2))));
     assert!(
-        sight(&mut inventory, 1).seen.is_drained(Duration::ZERO),
+        sight(&mut inventory, 1).observed.is_drained(Duration::ZERO),
         "another's"
     );
     inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(1))));
-    assert!(inventory.has_news());
-    let seen = sight(&mut inventory, 1).seen;
+    assert!(inventory.is_dirty());
+    let seen = sight(&mut inventory, 1).observed;
     assert_eq!(seen.pods_revision, 1);
     assert!(!seen.is_drained(Duration::ZERO));
 }
@@ -1409,10 +1428,10 @@ fn a_drain_round_from_before_an_uncordon_does_not_count() {
         })
     };
     inventory.apply(cordon(true, 11));
-    assert!(sight(&mut inventory, 1).seen.drain.is_some());
+    assert!(sight(&mut inventory, 1).observed.drain.is_some());
     inventory.apply(cordon(false, 12));
     inventory.apply(cordon(true, 13));
-    assert_eq!(sight(&mut inventory, 1).seen.drain, None);
+    assert_eq!(sight(&mut inventory, 1).observed.drain, None);
 }
 
 #[test]
@@ -1426,7 +1445,7 @@ fn refusals_in_a_row_are_counted_and_a_success_ends_the_row() {
     };
     let mut counts = |outcome: AttemptOutcome| {
         inventory.apply(tried(1, EffectKind::Survey, 5, outcome));
-        let attempts = sight(&mut inventory, 1).seen.attempts;
+        let attempts = sight(&mut inventory, 1).observed.attempts;
         let attempt = &attempts[&EffectKind::Survey];
         (attempt.refusals, attempt.tries)
     };

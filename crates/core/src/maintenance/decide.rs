@@ -9,9 +9,9 @@ mod adopt;
 mod away;
 mod back;
 mod begin;
+mod context;
 mod drain;
 mod gone;
-mod scene;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::policy::Policy;
 use super::request::{DesiredState, Request, RequestAction, RequestIdentity};
 use super::waiting::{ParkReason, WaitingOn};
 pub use begin::wants_place;
-use scene::{PhaseContext, PhaseStep, at_latest};
+use context::{PhaseContext, PhaseStep, at_latest};
 
 /// How often at the most and at the least what has elapsed is written down while a deadline runs. What a crash loses is counted
 /// again, so it prolongs a deadline by that much at the most; a write each ten seconds would be felt in a fleet.

@@ -20,14 +20,14 @@ pub struct NodeSnapshot {
     /// What stands on the Node.
     pub record: Record,
     /// The facts.
-    pub seen: Observed,
+    pub observed: Observed,
 }
 
 /// The pictures that were drawn last: of all nodes, or of those whose picture may be another one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SnapshotBatch {
     /// By node.
-    pub sights: BTreeMap<NodeName, NodeSnapshot>,
+    pub snapshots: BTreeMap<NodeName, NodeSnapshot>,
     /// Whether they are all, so that a node that is not among them is gone.
     pub are_all: bool,
     /// Where they are not all: the hosts that were told of since, each with name and state.
@@ -38,7 +38,7 @@ impl SnapshotBatch {
     /// The pictures of all nodes.
     pub fn all(sights: BTreeMap<NodeName, NodeSnapshot>) -> Self {
         Self {
-            sights,
+            snapshots: sights,
             are_all: true,
             hosts: BTreeMap::new(),
         }
@@ -46,14 +46,14 @@ impl SnapshotBatch {
 
     /// Whether `node` is still there, as far as these tell.
     pub fn keeps(&self, node: &NodeName) -> bool {
-        !self.are_all || self.sights.contains_key(node)
+        !self.are_all || self.snapshots.contains_key(node)
     }
 }
 
 impl NodeSnapshot {
     /// Whether nothing can be decided on it: the node is in service on a host in service, and nobody asks otherwise.
-    pub fn is_at_rest(&self) -> bool {
-        let seen = &self.seen;
+    pub fn is_idle(&self) -> bool {
+        let seen = &self.observed;
         let on_host_in_service = seen.vm.found().is_some_and(|vm| vm.host == HostState::InService);
         self.record == Record::InService
             && seen.hearing == SourceState::Both
@@ -138,7 +138,7 @@ impl LeadershipTerm {
 /// Which of the two worlds are being heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceState {
-    /// Both, and each has told its first complete set.
+    /// Both, and each has synced.
     Both,
     /// vCenter's stream is down or not complete yet.
     NoVcenter {

@@ -151,7 +151,7 @@ pub enum RejectionReason {
     State(&'static str),
     /// It does not see all of the VM's datastores.
     Datastore,
-    /// vCenter has not told its devices.
+    /// vCenter has not reported its devices.
     DevicesUntold,
     /// None of its devices matches the VM's.
     NoMatchingDevice,
@@ -199,7 +199,7 @@ impl fmt::Display for RejectionReason {
         match self {
             Self::State(state) => write!(f, "is {state}"),
             Self::Datastore => f.write_str("does not see the VM's datastores"),
-            Self::DevicesUntold => f.write_str("has not told its devices"),
+            Self::DevicesUntold => f.write_str("has not reported its devices"),
             Self::NoMatchingDevice => f.write_str("has no matching passthrough device"),
             Self::DevicesTaken => f.write_str("has no matching device free"),
             Self::Unreadable(why) => write!(f, "cannot be judged: {why}"),

@@ -2,7 +2,7 @@
 //! versioned JSON that is the truth.
 
 mod last;
-mod sound;
+mod validate;
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ fn unversioned(json: &str) -> Result<Value, String> {
             "the episode is of version {version}, and this program reads version {VERSION}"
         ));
     }
-    sound::clean(&mut value);
+    validate::clean(&mut value);
     Ok(value)
 }
 
@@ -129,9 +129,9 @@ fn read_json(json: &str) -> Result<Episode, String> {
     let value = unversioned(json)?;
     let not_sound = |why: String| format!("the episode does not read as version {VERSION}: {why}");
     let mut episode = Episode::deserialize(value).map_err(|error| not_sound(error.to_string()))?;
-    sound::check(&episode).map_err(not_sound)?;
+    validate::check(&episode).map_err(not_sound)?;
     // Nothing is decided from a history, so nobody has to look at a wrong one.
-    if !sound::is_history(&episode.history) {
+    if !validate::is_history(&episode.history) {
         episode.history = PhaseHistory::default();
     }
     Ok(episode)

@@ -55,7 +55,10 @@ fn seen(host: HostState) -> Observed {
 }
 
 fn status(record: Record, seen: Observed) -> NodeStatus {
-    NodeStatus::of(&NodeSnapshot { record, seen })
+    NodeStatus::of(&NodeSnapshot {
+        record,
+        observed: seen,
+    })
 }
 
 #[test]
@@ -131,7 +134,7 @@ fn node() -> NodeName {
 fn show(board: &mut StatusBoard, record: Record, now: i64) -> bool {
     let sight = NodeSnapshot {
         record,
-        seen: seen(HostState::InService),
+        observed: seen(HostState::InService),
     };
     let sights = BTreeMap::from([(node(), sight)]);
     board.show(&NodeStatuses::of(&SnapshotBatch::all(sights)), at(now))

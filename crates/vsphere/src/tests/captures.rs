@@ -10,7 +10,7 @@ use crate::soap::{self, SoapAnswer, read_answer, returned_moref};
 use crate::survey;
 use crate::task::{self, TaskInfo};
 use crate::update::{ClaimedDevice, DrsBehavior, Passthrough, PowerState, TaskState, VsphereUpdate};
-use crate::updates::shadow::PropertyCache;
+use crate::updates::property_cache::PropertyCache;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
 
 macro_rules! capture {

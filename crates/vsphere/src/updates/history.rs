@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::feed::Subscription;
+use super::subscription::Subscription;
 use crate::call::SoapCall;
 use crate::error::{Error, TransportError};
 use crate::moref::Moref;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::feed::Subscription;
+use super::subscription::Subscription;
 use crate::call::SoapCall;
 use crate::error::Error;
 use crate::moref::Moref;

@@ -8,8 +8,8 @@ use quick_xml::name::{Namespace, NamespaceError, NamespaceResolver, ResolveResul
 use quick_xml::{Reader, XmlVersion};
 
 use super::{
-    Content, ENVELOPE, Element, LimitBreach, MAX_ATTRIBUTES, MAX_NAMESPACES, KnownNamespace, Shape, Types, VIM25,
-    XSI, XmlError, text,
+    Content, ENVELOPE, Element, KnownNamespace, LimitBreach, MAX_ATTRIBUTES, MAX_NAMESPACES, Shape, Types,
+    VIM25, XSI, XmlError, text,
 };
 
 /// Builds the tree. `NsReader` does not give out the start tag that exceeds the limit of namespaces, and without its name the
@@ -135,7 +135,8 @@ impl<'t> Builder<'t> {
     }
 
     fn content(&mut self, element: &mut Element<'t>) -> Result<(), XmlError> {
-        let is_bulkhead = element.space == KnownNamespace::Vim && self.shape.bulkheads.contains(&&*element.name);
+        let is_bulkhead =
+            element.space == KnownNamespace::Vim && self.shape.bulkheads.contains(&&*element.name);
         self.bulkheads += usize::from(is_bulkhead);
         let sparse = self.shape.sparse.iter().find(|(of, _)| *of == element.name);
         loop {

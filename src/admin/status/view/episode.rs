@@ -9,7 +9,7 @@ use super::node::{PODS, pods_of, waits};
 use super::overview::frame;
 use super::{EpisodePage, EpisodeRow, LabelledFact, ShownState, Timeline, TimelineRow, TimelineSpan};
 use crate::admin::status::About;
-use crate::admin::status::known::PageState;
+use crate::admin::status::page_state::PageState;
 use crate::cluster::update::NodeMaintenanceFacts;
 use crate::ids::{EpisodeId, NodeName};
 use crate::maintenance::episode::Episode;

@@ -6,7 +6,7 @@ use super::episode::{episode_facts, episodes, time};
 use super::overview::frame;
 use super::{LabelledFact, NodePage, NodeRow, PodRow, PodRows, ShownState, Waits};
 use crate::admin::status::About;
-use crate::admin::status::known::PageState;
+use crate::admin::status::page_state::PageState;
 use crate::cluster::update::NodeMaintenanceFacts;
 use crate::ids::NodeName;
 use crate::maintenance::episode::Record;

@@ -11,7 +11,7 @@ use super::{
     TimelineRow, TimelineSpan,
 };
 use crate::admin::status::About;
-use crate::admin::status::known::{HostEntry, PageState};
+use crate::admin::status::page_state::{HostEntry, PageState};
 use crate::cluster::update::NodeMaintenanceFacts;
 use crate::ids::NodeName;
 use crate::maintenance::observed::{Admission, HostState};

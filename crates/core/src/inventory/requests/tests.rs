@@ -17,7 +17,7 @@ fn asks(object: &str, made: i64, action: RequestedAction) -> Fact {
 }
 
 fn counts(inventory: &mut Inventory) -> Option<String> {
-    let request = sight(inventory, 1).seen.request;
+    let request = sight(inventory, 1).observed.request;
     request.map(|request| request.mark.name)
 }
 
@@ -28,7 +28,7 @@ fn of_two_open_requests_for_a_node_the_older_counts() {
     for told_in_order in [[older(), younger()], [younger(), older()]] {
         let mut inventory = told(trio(1).into_iter().chain(told_in_order));
         assert_eq!(counts(&mut inventory).as_deref(), Some("z-older"));
-        let request = sight(&mut inventory, 1).seen.request.unwrap();
+        let request = sight(&mut inventory, 1).observed.request.unwrap();
         assert_eq!(
             (request.action, request.asked_at),
             (RequestAction::Reboot, at(10))
@@ -76,7 +76,7 @@ fn of_a_gone_nodes_record_and_its_copy_the_one_written_later_counts() {
     let record = |on_node: NodeFacts, copy: NodeFacts| {
         let facts = [seen_of(on_node), copied(copy), gone()];
         let seen = sight(&mut told(trio(1).into_iter().chain(facts)), 1);
-        assert_eq!(seen.seen.node, None);
+        assert_eq!(seen.observed.node, None);
         seen.record.phase_name()
     };
     let written = |times, phase| with_episode(1, phase, |episode| episode.revision = times);

@@ -23,7 +23,7 @@ fn told_by(rules: Rules, facts: impl IntoIterator<Item = Fact>) -> Inventory {
 }
 
 fn granted(inventory: &mut Inventory) -> [bool; 2] {
-    [1, 2].map(|n| sight(inventory, n).seen.admission == Admission::Granted)
+    [1, 2].map(|n| sight(inventory, n).observed.admission == Admission::Granted)
 }
 
 fn changed(n: u8, change: impl FnOnce(&mut NodeFacts)) -> Fact {
@@ -64,9 +64,9 @@ fn a_node_on_its_way_back_whose_host_leaves_again_waits_its_turn() {
         ahead: vec![name(2)],
         limit: SlotLimit::ConcurrentDrains(1),
     };
-    assert_eq!(sight(&mut inventory, 1).seen.admission, behind);
+    assert_eq!(sight(&mut inventory, 1).observed.admission, behind);
     inventory.apply(in_phase(2, Phase::AwaitingHost));
-    assert_eq!(sight(&mut inventory, 1).seen.admission, Admission::Granted);
+    assert_eq!(sight(&mut inventory, 1).observed.admission, Admission::Granted);
 }
 
 #[test]
@@ -87,17 +87,17 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
         ahead: vec![name(1)],
         limit: SlotLimit::Unavailable(1),
     };
-    assert_eq!(sight(&mut inventory, 2).seen.admission, behind);
+    assert_eq!(sight(&mut inventory, 2).observed.admission, behind);
     let slot = rules().drain_slot;
     let at_the_end = |offset: i64| moment(i64::try_from(slot.as_secs()).unwrap() + offset);
-    inventory.tick(at_the_end(-1));
-    assert_eq!(sight(&mut inventory, 2).seen.admission, behind);
-    inventory.tick(at_the_end(0));
-    assert_eq!(sight(&mut inventory, 2).seen.admission, Admission::Granted);
+    inventory.set_time(at_the_end(-1));
+    assert_eq!(sight(&mut inventory, 2).observed.admission, behind);
+    inventory.set_time(at_the_end(0));
+    assert_eq!(sight(&mut inventory, 2).observed.admission, Admission::Granted);
     assert!(slot > Duration::from_secs(1));
     // One that takes pods is not out of service.
     let mut inventory = told_by(one_away(), both_leave().chain([unreadable(false)]));
-    assert_eq!(sight(&mut inventory, 2).seen.admission, Admission::Granted);
+    assert_eq!(sight(&mut inventory, 2).observed.admission, Admission::Granted);
 }
 
 #[test]

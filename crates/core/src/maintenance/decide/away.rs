@@ -1,6 +1,6 @@
 //! While the VM is off: move it, wait for its host, power it on.
 
-use super::scene::{PhaseContext, PhaseStep, as_asked, at_latest};
+use super::context::{PhaseContext, PhaseStep, as_asked, at_latest};
 use super::{Transition, cordoned, go, stands_on};
 use crate::ids::HostRef;
 use crate::maintenance::clock::{Monotonic, whole_second};

@@ -1,6 +1,6 @@
 //! The way back: the VM is on; the node counts as back when it is Ready on another boot with its GPUs.
 
-use super::scene::{PhaseContext, PhaseStep, at_latest};
+use super::context::{PhaseContext, PhaseStep, at_latest};
 use super::{cordoned, stands_on};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, Phase};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::scene::{PhaseContext, PhaseStep, as_asked, at_latest};
+use super::context::{PhaseContext, PhaseStep, as_asked, at_latest};
 use super::{cordoned, go, start_draining};
 use crate::maintenance::backoff::BUDGET_RETRY_MIN;
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Timer};

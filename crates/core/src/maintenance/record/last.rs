@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{sound, unversioned, versioned};
+use super::{unversioned, validate, versioned};
 use crate::ids::EpisodeId;
 use crate::maintenance::episode::{Episode, EpisodeResult, HostIdentity, InFlight, Record};
 
@@ -75,5 +75,5 @@ pub fn write_last(last: &LastEpisode) -> String {
 /// Reads the episode that ended last. What cannot be read is none.
 pub fn read_last(json: &str) -> Option<LastEpisode> {
     let last = LastEpisode::deserialize(unversioned(json).ok()?).ok()?;
-    sound::check_ended(&last.episode).is_ok().then_some(last)
+    validate::check_ended(&last.episode).is_ok().then_some(last)
 }

@@ -7,35 +7,35 @@ use crate::facts::kubernetes as cluster;
 use crate::facts::vsphere;
 use crate::ids::{HostRef, NodeName, TaskRef};
 use crate::maintenance::effect::EffectKind;
+use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
-use crate::maintenance::finding::EffectResult;
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt};
 
 /// What has to be drawn anew.
 #[derive(Debug)]
 pub(super) enum Dirty {
     /// Every picture.
-    OfAll,
+    All,
     /// Those of these nodes, and of whoever is awake.
-    Of(BTreeSet<NodeName>),
+    WithActive(BTreeSet<NodeName>),
     /// Those of these nodes. What came in is their own: it changes nobody's place in a queue or on a host.
-    OnlyOf(BTreeSet<NodeName>),
+    Only(BTreeSet<NodeName>),
 }
 
 impl Inventory {
     /// Whether any picture can be another one than was drawn last.
-    pub fn has_news(&self) -> bool {
-        self.news.is_some()
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.is_some()
     }
 
     /// Which pictures a fact can change. A vCenter may have thousands of hosts that change all the time and carry nothing of
     /// ours: while no node is on its way out or back, they cost a look at where our VMs stand. One on its way may go to
     /// any of them. And a thousand kubelets say several times a second that they live, each of a node at rest in a Node
     /// that is another only by its version; what happens to the node next shows its latest.
-    pub(super) fn news_in(&self, fact: &Fact) -> Option<Dirty> {
-        let is_heard = self.silent().is_none();
-        let of = |node: &NodeName| Some(Dirty::Of(BTreeSet::from([node.clone()])));
-        let only_of = |node: &NodeName| Some(Dirty::OnlyOf(BTreeSet::from([node.clone()])));
+    pub(super) fn dirty_by(&self, fact: &Fact) -> Option<Dirty> {
+        let is_heard = self.disconnected().is_none();
+        let of = |node: &NodeName| Some(Dirty::WithActive(BTreeSet::from([node.clone()])));
+        let only_of = |node: &NodeName| Some(Dirty::Only(BTreeSet::from([node.clone()])));
         match fact {
             Fact::Cluster(
                 cluster::KubernetesUpdate::Node(node)
@@ -43,10 +43,10 @@ impl Inventory {
                 | cluster::KubernetesUpdate::Followed(node),
             ) => {
                 let Some(known) = self.nodes.get(&node.name) else {
-                    return Some(Dirty::OfAll);
+                    return Some(Dirty::All);
                 };
                 if is_later_only(known, node) {
-                    let is_awake = self.awake.contains(&node.name);
+                    let is_awake = self.active.contains(&node.name);
                     return is_awake.then(|| only_of(&node.name)).flatten();
                 }
                 // Who goes by the same keys is seen by those that share a VM.
@@ -54,7 +54,7 @@ impl Inventory {
                 if is_heard && is_same_machine {
                     of(&node.name)
                 } else {
-                    Some(Dirty::OfAll)
+                    Some(Dirty::All)
                 }
             }
             Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(node)) if is_heard => only_of(node),
@@ -62,16 +62,16 @@ impl Inventory {
                 seen,
             ))) if is_heard && matches!(seen.role, cluster::NodeMaintenanceRole::Episode { .. }) => {
                 let on_node = self
-                    .local
+                    .node_states
                     .get(&seen.node)
                     .and_then(|local| local.on_node.as_ref());
                 let before = self.maintenances.get(&seen.name).map(|before| &before.node);
                 match on_node {
-                    _ if before.is_some_and(|before| *before != seen.node) => Some(Dirty::OfAll),
+                    _ if before.is_some_and(|before| *before != seen.node) => Some(Dirty::All),
                     // The record on the Node counts; the copy only has to say the same.
                     Some(Record::Episode(_)) => only_of(&seen.node),
                     Some(Record::InService | Record::Python(_) | Record::Unreadable { .. }) => of(&seen.node),
-                    None => Some(Dirty::OfAll),
+                    None => Some(Dirty::All),
                 }
             }
             Fact::Cluster(cluster::KubernetesUpdate::FollowedAbsent { name })
@@ -81,11 +81,11 @@ impl Inventory {
             }
             // It changes who is to be looked for, and no picture.
             Fact::Cluster(cluster::KubernetesUpdate::Scanned { stranded }) => {
-                (self.stranded != *stranded).then(|| Dirty::Of(BTreeSet::new()))
+                (self.unselected_episodes != *stranded).then(|| Dirty::WithActive(BTreeSet::new()))
             }
             // Whoever drains is awake.
             Fact::Cluster(cluster::KubernetesUpdate::Budget { .. }) if is_heard => {
-                Some(Dirty::Of(BTreeSet::new()))
+                Some(Dirty::WithActive(BTreeSet::new()))
             }
             Fact::Finding(finding) if is_heard => match finding.found {
                 // It is for those who look on.
@@ -106,42 +106,44 @@ impl Inventory {
                     return None;
                 }
                 let ours = self.nodes_on(&host.moref);
-                if ours.is_empty() && self.is_calm {
+                if ours.is_empty() && self.all_idle {
                     return None;
                 }
                 let stays = known.is_some_and(|known| known.compute == host.compute);
                 Some(if is_heard && stays {
-                    Dirty::Of(ours)
+                    Dirty::WithActive(ours)
                 } else {
-                    Dirty::OfAll
+                    Dirty::All
                 })
             }
             // A template binds nobody; who stops being one, or begins to be, may bind others.
             Fact::Vsphere(vsphere::VsphereUpdate::Vm(vm)) => match self.vms.get(&vm.moref) {
                 Some(known) if known == vm => None,
                 Some(known) if is_heard && known.template == vm.template => {
-                    Some(Dirty::Of(self.nodes_of(&vm.moref).cloned().collect()))
+                    Some(Dirty::WithActive(self.nodes_of(&vm.moref).cloned().collect()))
                 }
-                Some(_) | None => Some(Dirty::OfAll),
+                Some(_) | None => Some(Dirty::All),
             },
             Fact::Vsphere(vsphere::VsphereUpdate::Task(task)) if is_heard => {
                 let of_vm = task.vm.iter().flat_map(|vm| self.nodes_of(vm));
                 let ours = of_vm.chain(self.awaiting(&task.moref));
-                Some(Dirty::Of(ours.cloned().collect()))
+                Some(Dirty::WithActive(ours.cloned().collect()))
             }
             Fact::Vsphere(vsphere::VsphereUpdate::TaskGone(task)) if is_heard => {
-                Some(Dirty::Of(self.awaiting(task).cloned().collect()))
+                Some(Dirty::WithActive(self.awaiting(task).cloned().collect()))
             }
             // The same answer, given anew: whoever asked may be sure of it.
             Fact::Vsphere(vsphere::VsphereUpdate::Found { key, vms })
-                if is_heard && self.answers.get(key) == Some(vms) =>
+                if is_heard && self.lookup_answers.get(key) == Some(vms) =>
             {
-                Some(Dirty::Of(self.askers.get(key).cloned().unwrap_or_default()))
+                Some(Dirty::WithActive(
+                    self.nodes_by_key.get(key).cloned().unwrap_or_default(),
+                ))
             }
             Fact::Vsphere(vsphere::VsphereUpdate::Settled) => {
-                self.vcenter.silent.is_some().then_some(Dirty::OfAll)
+                self.vcenter.disconnected.is_some().then_some(Dirty::All)
             }
-            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => Some(Dirty::OfAll),
+            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => Some(Dirty::All),
         }
     }
 
@@ -157,17 +159,17 @@ impl Inventory {
             AttemptOutcome::Running(running) => running == task,
             AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => false,
         };
-        let locals = self.local.iter();
+        let locals = self.node_states.iter();
         locals.filter_map(move |(name, local)| local.attempts.values().any(is_it).then_some(name))
     }
 
     /// The nodes whose pictures may be other ones than were drawn last.
-    pub(super) fn in_the_news(&self) -> BTreeSet<NodeName> {
-        match &self.news {
-            None => self.awake.clone(),
-            Some(Dirty::OfAll) => self.names(),
-            Some(Dirty::Of(nodes)) => nodes.union(&self.awake).cloned().collect(),
-            Some(Dirty::OnlyOf(nodes)) => nodes.clone(),
+    pub(super) fn dirty_nodes(&self) -> BTreeSet<NodeName> {
+        match &self.dirty {
+            None => self.active.clone(),
+            Some(Dirty::All) => self.names(),
+            Some(Dirty::WithActive(nodes)) => nodes.union(&self.active).cloned().collect(),
+            Some(Dirty::Only(nodes)) => nodes.clone(),
         }
     }
 }
@@ -176,14 +178,17 @@ impl Dirty {
     /// Both of them.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
-            (Self::OfAll, _) | (_, Self::OfAll) => Self::OfAll,
-            (Self::OnlyOf(mut nodes), Self::OnlyOf(more)) => {
+            (Self::All, _) | (_, Self::All) => Self::All,
+            (Self::Only(mut nodes), Self::Only(more)) => {
                 nodes.extend(more);
-                Self::OnlyOf(nodes)
+                Self::Only(nodes)
             }
-            (Self::Of(mut nodes) | Self::OnlyOf(mut nodes), Self::Of(more) | Self::OnlyOf(more)) => {
+            (
+                Self::WithActive(mut nodes) | Self::Only(mut nodes),
+                Self::WithActive(more) | Self::Only(more),
+            ) => {
                 nodes.extend(more);
-                Self::Of(nodes)
+                Self::WithActive(nodes)
             }
         }
     }

@@ -9,8 +9,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::onlookers::Observers;
-use crate::actor::perform::RunEffect;
+use super::observers::Observers;
+use crate::actor::run_effect::RunEffect;
 use crate::actor::supervisor::Supervisor;
 use crate::admin::health::PULSE;
 use crate::cluster::lease::ElectionStatus;
@@ -18,7 +18,7 @@ use crate::cluster::update as cluster;
 use crate::ids::NodeName;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::clock::{Deadline, Now, whole_second};
-use crate::maintenance::finding::EffectReport;
+use crate::maintenance::effect_report::EffectReport;
 use crate::maintenance::observed::LeadershipTerm;
 use crate::vsphere::update as vsphere;
 
@@ -79,7 +79,7 @@ pub(super) async fn run<P: RunEffect>(
     pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         onlookers.health.hub_turns();
-        let rests = rests_until.filter(|_| inventory.has_news());
+        let rests = rests_until.filter(|_| inventory.is_dirty());
         let is_time = async {
             match rests.or(amid_until) {
                 Some(until) => tokio::time::sleep_until(until).await,
@@ -109,7 +109,7 @@ pub(super) async fn run<P: RunEffect>(
             }
             else => break,
         };
-        inventory.tick(clock());
+        inventory.set_time(clock());
         if let Some(fact) = fact {
             heard.note(&fact);
             onlookers.note(&fact);
@@ -121,7 +121,7 @@ pub(super) async fn run<P: RunEffect>(
                 inventory.apply(fact);
             }
         }
-        if !inventory.has_news() {
+        if !inventory.is_dirty() {
             amid_until = None;
             continue;
         }
@@ -131,9 +131,9 @@ pub(super) async fn run<P: RunEffect>(
         }
         rests_until = None;
         set(&interest.followed, inventory.to_follow());
-        set(&interest.roster, inventory.roster());
+        set(&interest.roster, inventory.watch_set());
         onlookers.degraded(&inventory);
-        if inventory.is_amid_a_set() {
+        if inventory.is_set_incomplete() {
             // The rest of it is on its way, and half a set may show one of two clicks.
             let until = *amid_until.get_or_insert(begun + REST_OF_A_SET);
             if begun < until {
@@ -148,9 +148,9 @@ pub(super) async fn run<P: RunEffect>(
             rests_until = rest(begun);
             continue;
         }
-        let pictures = inventory.draw();
+        let pictures = inventory.build_snapshots();
         set(&interest.draining, inventory.draining());
-        set(&interest.holding, inventory.holding());
+        set(&interest.holding, inventory.blocking_budgets());
         onlookers.show(&pictures, &inventory);
         supervisor.show(pictures);
         rests_until = rest(begun);
@@ -179,9 +179,9 @@ fn take_standing(
     let leads = standing.lead.map(|lead| lead.epoch);
     if let Some(lead) = standing.lead.filter(|_| leads != led) {
         let now = clock();
-        inventory.tick(now);
+        inventory.set_time(now);
         let acts_from = now.after(lead.quarantine);
-        inventory.leads(LeadershipTerm {
+        inventory.take_leadership(LeadershipTerm {
             epoch: lead.epoch,
             acts_from: (!lead.quarantine.is_zero()).then_some(Deadline {
                 at: acts_from.monotonic,
@@ -233,8 +233,8 @@ impl SourceLog {
             return;
         }
         match why {
-            None => info!("{who} has told its complete set"),
-            Some(why) => warn!("{who} is not heard, nothing is done until it is: {why}"),
+            None => info!("{who} synced"),
+            Some(why) => warn!("{who} connection lost; maintenance paused until it is back: {why}"),
         }
     }
 }

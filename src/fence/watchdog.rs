@@ -56,7 +56,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::gate::FenceTerm;
+    use crate::fence::FenceTerm;
 
     /// Tells the test, when it runs in a process of its own, to hang.
     const HANGS: &str = "HAULOUT_TEST_HANGS";

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::feed::Subscription;
 use super::history::{self, TaskHistory};
 use super::lookup;
 use super::pace::LookupPace;
-use super::shadow::PropertyCache;
+use super::property_cache::PropertyCache;
+use super::subscription::Subscription;
 use crate::error::Error;
 use crate::moref::Moref;
 use crate::property::UpdateSet;
@@ -109,7 +109,7 @@ impl Refresh {
         };
         Ok(RefreshDone {
             asked: self.keys,
-            pressing: self.roster.pressing,
+            pressing: self.roster.urgent,
             found,
             listed: wanted,
             looked,
@@ -243,7 +243,7 @@ impl Tracker {
         let wanted = self.shadow.hosts_of(&self.computes);
         let candidates = wanted.difference(&self.candidates).cloned().collect();
         self.candidates.extend(wanted);
-        self.pressing.clone_from(&roster.pressing);
+        self.pressing.clone_from(&roster.urgent);
         self.followed = self.shadow.followed().cloned().collect();
         Refresh {
             feed: self.feed.clone(),
@@ -279,7 +279,7 @@ impl Tracker {
         self.last_new = turn.last().cloned();
         let mut keys: BTreeSet<VmKey> = turn.into_iter().collect();
         let is_unknown = |key: &&&VmKey| {
-            self.doubtful.contains(**key) || roster.pressing.get(**key) > self.pressing.get(**key)
+            self.doubtful.contains(**key) || roster.urgent.get(**key) > self.pressing.get(**key)
         };
         keys.extend(known.iter().filter(is_unknown).map(|key| (*key).clone()));
         keys
@@ -297,7 +297,7 @@ impl Tracker {
         let open: BTreeSet<&VmKey> = roster
             .vms
             .iter()
-            .filter(|key| !is_one(key) || roster.pressing.contains_key(*key))
+            .filter(|key| !is_one(key) || roster.urgent.contains_key(*key))
             .collect();
         let after = |key: &&&VmKey| self.asked_last.as_ref().is_none_or(|last| **key > last);
         let turn: Vec<VmKey> = open

@@ -11,14 +11,17 @@ fn a_node_is_bound_only_when_each_of_its_uuids_was_looked_up() {
         ..node(1)
     };
     let mut inventory = told(trio(1).into_iter().chain([seen_of(of_two_uuids)]));
-    assert_eq!(inventory.roster().vms.len(), 2);
-    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::NotLookedUp);
+    assert_eq!(inventory.watch_set().vms.len(), 2);
+    assert_eq!(sight(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
     inventory.apply(found(2, &[]));
-    assert!(matches!(sight(&mut inventory, 1).seen.vm, BoundVm::Found(_)));
+    assert!(matches!(sight(&mut inventory, 1).observed.vm, BoundVm::Found(_)));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Vm(vm(2))));
     inventory.apply(found(2, &[2]));
     let both = [1, 2].map(|n| VmRef::new(format!("vm-{n}")));
-    assert_eq!(sight(&mut inventory, 1).seen.vm, BoundVm::Ambiguous(both.into()));
+    assert_eq!(
+        sight(&mut inventory, 1).observed.vm,
+        BoundVm::Ambiguous(both.into())
+    );
 }
 
 #[test]
@@ -38,7 +41,7 @@ fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
             passthrough: devices,
             ..vm(1)
         })));
-        sight(&mut inventory, 1).seen.vm.found().unwrap().drs
+        sight(&mut inventory, 1).observed.vm.found().unwrap().drs
     };
     let dynamic = || Passthrough::Dynamic {
         allowed: vec![(1, 2)],

@@ -18,19 +18,19 @@ pub(super) struct UrgentLookup {
 
 impl Inventory {
     /// Notes which keys are pressing by now, and gives them, so that vCenter is asked for them.
-    pub(super) fn press(&mut self) -> BTreeMap<VmKey, LookupUrgency> {
-        if matches!(self.news, Some(Dirty::OnlyOf(_))) {
+    pub(super) fn urgent(&mut self) -> BTreeMap<VmKey, LookupUrgency> {
+        if matches!(self.dirty, Some(Dirty::Only(_))) {
             // None of it moves a node to another phase or its VM to another host, and what presses of the others stands.
             return self
-                .pressed
+                .urgent_lookups
                 .iter()
                 .map(|(key, pressed)| (key.clone(), pressed.how))
                 .collect();
         }
         let mut pressing = BTreeMap::new();
         // For a node at rest nothing is.
-        for node in self.in_the_news().iter().filter_map(|name| self.nodes.get(name)) {
-            let Some(how) = self.pressing(node) else {
+        for node in self.dirty_nodes().iter().filter_map(|name| self.nodes.get(name)) {
+            let Some(how) = self.urgency_of(node) else {
                 continue;
             };
             for key in self.keys(node) {
@@ -38,10 +38,10 @@ impl Inventory {
                 *most = how.max(*most);
             }
         }
-        self.pressed
+        self.urgent_lookups
             .retain(|key, pressed| pressing.get(key) == Some(&pressed.how));
         for (key, how) in &pressing {
-            self.pressed.entry(key.clone()).or_insert(UrgentLookup {
+            self.urgent_lookups.entry(key.clone()).or_insert(UrgentLookup {
                 how: *how,
                 is_answered: false,
             });
@@ -49,7 +49,7 @@ impl Inventory {
         pressing
     }
 
-    fn pressing(&self, node: &NodeFacts) -> Option<LookupUrgency> {
+    fn urgency_of(&self, node: &NodeFacts) -> Option<LookupUrgency> {
         let record = self.record(node);
         if let Some(Phase::ShuttingDown(_)) = record.phase().map(Phase::at_work) {
             return Some(LookupUrgency::PowerCut);
@@ -60,17 +60,20 @@ impl Inventory {
         };
         let is_leaving = || {
             let keys = self.keys(node);
-            let mut vms = keys.iter().filter_map(|key| self.answers.get(key)).flatten();
+            let mut vms = keys
+                .iter()
+                .filter_map(|key| self.lookup_answers.get(key))
+                .flatten();
             vms.any(is_on_its_way)
         };
         (record != Record::InService || is_leaving()).then_some(LookupUrgency::Maintenance)
     }
 
     /// Whether the node's power may be cut as far as the answers to its keys go: each was asked for since its drain has ended.
-    pub(super) fn is_surely(&self, node: &NodeFacts) -> bool {
+    pub(super) fn is_identity_fresh(&self, node: &NodeFacts) -> bool {
         let keys = self.keys(node);
         keys.iter().all(|key| {
-            self.pressed
+            self.urgent_lookups
                 .get(key)
                 .is_some_and(|pressed| pressed.how == LookupUrgency::PowerCut && pressed.is_answered)
         })

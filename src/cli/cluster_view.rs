@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 use crate::app;
 use crate::cluster::drain::{self, DrainSettings};
 use crate::cluster::facts::{GpuResources, node_facts};
-use crate::cluster::look;
+use crate::cluster::reads;
 use crate::cluster::update::{KubernetesUpdate, NodeMaintenanceUpdate};
 use crate::config::Config;
 use crate::ids::{HostRef, NodeName};
 use crate::inventory::{Fact, Forecast, Inventory, readings};
 use crate::keys::Keys;
-use crate::maintenance::finding::{EffectReport, EffectResult};
+use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::nodemaintenance::{self, api};
 use crate::vsphere::client::Vcenter;
 use crate::vsphere::{self, updates};
@@ -44,7 +44,7 @@ impl ClusterView {
     /// Reads both worlds. Nothing is changed in either but for the session in vCenter.
     pub(super) async fn read(config: &Config, client: kube::Client) -> anyhow::Result<Self> {
         let mut inventory = Inventory::new(app::rules(config, &client), app::clock());
-        let nodes = look::nodes(&client, &config.gpu_node_label).await?;
+        let nodes = reads::nodes(&client, &config.gpu_node_label).await?;
         let gpus = GpuResources::parse(&config.gpu_resources).context("GPU_RESOURCES")?;
         let keys = Keys::under(&config.annotation_prefix);
         let tell = |inventory: &mut Inventory, update| inventory.apply(Fact::Cluster(update));
@@ -81,7 +81,7 @@ impl ClusterView {
     /// Follows vCenter until it has told all, and ends the stream.
     async fn hear_vcenter(&mut self) -> anyhow::Result<()> {
         let (sender, mut updates) = mpsc::channel(FACTS);
-        let (_roster, roster) = watch::channel(self.inventory.roster());
+        let (_roster, roster) = watch::channel(self.inventory.watch_set());
         let stop = CancellationToken::new();
         let mut stream = JoinSet::new();
         stream.spawn(updates::run(self.vcenter.clone(), roster, sender, stop.clone()));
@@ -142,7 +142,7 @@ impl ClusterView {
     }
 
     pub(super) async fn budgets(&self) -> anyhow::Result<Vec<PodDisruptionBudget>> {
-        Ok(look::budgets(&self.client).await?)
+        Ok(reads::budgets(&self.client).await?)
     }
 
     /// Ends the session, if reading has begun another one since the stream ended.

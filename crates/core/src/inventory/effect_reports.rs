@@ -7,7 +7,7 @@ use crate::facts::kubernetes::Budget;
 use crate::facts::vsphere::{PowerState, Task, TaskState};
 use crate::ids::{NodeName, TaskRef};
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::finding::{EffectReport, EffectResult};
+use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal};
 
 impl Inventory {
@@ -30,7 +30,7 @@ impl Inventory {
         };
         let nodes: Vec<NodeName> = self.nodes_of(vm).cloned().collect();
         for node in nodes {
-            let attempts = self.local.get_mut(&node).map(|local| &mut local.attempts);
+            let attempts = self.node_states.get_mut(&node).map(|local| &mut local.attempts);
             let Some(attempt) = attempts.and_then(|all| all.get_mut(&EffectKind::PowerOn)) else {
                 continue;
             };
@@ -42,7 +42,7 @@ impl Inventory {
     }
 
     pub(super) fn apply_finding(&mut self, finding: EffectReport) {
-        let local = self.local.entry(finding.node).or_default();
+        let local = self.node_states.entry(finding.node).or_default();
         match finding.found {
             EffectResult::Tried {
                 kind,
@@ -86,7 +86,7 @@ impl Inventory {
                 local.drain = Some(report);
             }
             EffectResult::Surveyed { host, reading } => {
-                self.readings.insert(host, reading);
+                self.surveys.insert(host, reading);
             }
             EffectResult::DryRunRecord {
                 record,

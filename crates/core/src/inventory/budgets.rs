@@ -12,8 +12,8 @@ const WATCHED_MAX: usize = 64;
 
 impl Inventory {
     /// The budgets that hold a drain, for the watch of budgets.
-    pub fn holding(&mut self) -> BTreeSet<Budget> {
-        let reports = self.local.values().filter_map(|local| local.drain.as_ref());
+    pub fn blocking_budgets(&mut self) -> BTreeSet<Budget> {
+        let reports = self.node_states.values().filter_map(|local| local.drain.as_ref());
         // One budget holds many pods, and takes one place.
         let all: BTreeSet<Budget> = reports.flat_map(holding).collect();
         let holding: BTreeSet<Budget> = all.into_iter().take(WATCHED_MAX).collect();
@@ -24,7 +24,7 @@ impl Inventory {
     /// Takes what is told of a budget: where it allows an eviction, the rounds of the drains that it held are out of date.
     pub(super) fn apply_budget(&mut self, budget: Budget, stands: BudgetStands) {
         let (is_blocked, allows) = (stands == BudgetStands::Holds, stands == BudgetStands::Allows);
-        for local in self.local.values_mut() {
+        for local in self.node_states.values_mut() {
             let Some(report) = &mut local.drain else { continue };
             let backoff = &mut report.backoff;
             let is_held = backoff.budget_changed(&budget.namespace, &budget.name, is_blocked, allows);

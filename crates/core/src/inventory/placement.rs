@@ -71,7 +71,7 @@ impl Inventory {
     pub(super) fn offers(&mut self, names: &BTreeSet<NodeName>) -> BTreeMap<NodeName, PlacementOffer> {
         let (offers, _) = self.placed(names);
         for name in names {
-            if let Some(local) = self.local.get_mut(name) {
+            if let Some(local) = self.node_states.get_mut(name) {
                 local.offered = offers
                     .get(name)
                     .and_then(|offer| offer.fits.as_ref())
@@ -131,7 +131,7 @@ impl Inventory {
         let mut drawn = HostsView::new();
         for seeker in &seekers {
             let kept = self
-                .local
+                .node_states
                 .get(&seeker.node)
                 .and_then(|local| local.offered.clone());
             let hosts = self.hosts_for(&seeker.wanted, &reservations, &mut drawn);
@@ -246,7 +246,7 @@ impl Inventory {
                     devices.iter().map(device).collect()
                 }),
                 reserved: Vec::new(),
-                reading: self.readings.get(&host.moref).cloned(),
+                reading: self.surveys.get(&host.moref).cloned(),
             })
             .collect()
     }

@@ -33,12 +33,12 @@ fn awaiting_since(n: u8, clicked: i64) -> Fact {
 }
 
 fn offered(inventory: &mut Inventory, n: u8) -> Option<HostRef> {
-    let offer = sight(inventory, n).seen.offer;
+    let offer = sight(inventory, n).observed.offer;
     offer.fits.map(|(host, _)| host)
 }
 
 fn why_not(inventory: &mut Inventory, n: u8) -> Vec<RejectedHost> {
-    sight(inventory, n).seen.offer.refused
+    sight(inventory, n).observed.offer.refused
 }
 
 fn refused(n: u8, why: RejectionReason) -> RejectedHost {
@@ -189,7 +189,7 @@ fn a_host_that_cannot_be_read_is_not_offered_and_says_why() {
     assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
     let why = "the devices of VM secret cannot be read: no permission";
     inventory.apply(surveyed(3, HostSurvey::Unreadable(why.to_owned())));
-    let offer = sight(&mut inventory, 1).seen.offer;
+    let offer = sight(&mut inventory, 1).observed.offer;
     assert_eq!(offer.fits, None);
     assert_eq!(
         offer.refused,
@@ -207,7 +207,7 @@ fn a_survey_does_not_count_over_a_new_set_of_vcenter() {
     assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
     tell(&mut inventory, waits(|_| {}));
     assert_eq!(offered(&mut inventory, 1), None);
-    assert_eq!(sight(&mut inventory, 1).seen.offer.survey, [host_ref(3)]);
+    assert_eq!(sight(&mut inventory, 1).observed.offer.survey, [host_ref(3)]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use jiff::Timestamp;
 
 use super::view::{EpisodeStep, PageLeadership};
-use crate::actor::tell::NodeEvent;
+use crate::actor::observer::NodeEvent;
 use crate::ids::{EpisodeId, HostRef, NodeName};
 use crate::maintenance::observed::HostState;
 use crate::status::{HostKind, NodeStatuses, StatusBoard, StatusSpan};
@@ -19,9 +19,9 @@ const HOST_CHANGES: usize = 16;
 /// Everything that is known.
 #[derive(Debug)]
 pub(super) struct PageState {
-    /// Why vCenter is not heard.
+    /// Why vCenter connection lost.
     pub(super) vcenter: Option<String>,
-    /// Why Kubernetes is not heard.
+    /// Why Kubernetes connection lost.
     pub(super) kubernetes: Option<String>,
     pub(super) leadership: PageLeadership,
     pub(super) board: StatusBoard,
@@ -40,7 +40,7 @@ pub(super) struct HostEntry {
 
 impl Default for PageState {
     fn default() -> Self {
-        let unheard = |who: &str| Some(format!("{who} has not told its complete set yet"));
+        let unheard = |who: &str| Some(format!("{who} has not synced yet"));
         Self {
             vcenter: unheard("vCenter"),
             kubernetes: unheard("Kubernetes"),

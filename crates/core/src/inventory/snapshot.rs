@@ -32,7 +32,7 @@ pub fn record_of(node: &NodeFacts) -> Record {
 impl Inventory {
     /// The record that counts: what stands on the Node, or in a dry run what would stand there.
     pub(super) fn record(&self, node: &NodeFacts) -> Record {
-        let local = self.local.get(&node.name);
+        let local = self.node_states.get(&node.name);
         let record = local.and_then(|local| local.dry_run.record().or(local.on_node.as_ref()));
         let record = record.cloned().unwrap_or_else(|| record_of(node));
         match record {
@@ -63,8 +63,8 @@ impl Inventory {
         self.vms.get(&seen.found()?.moref)
     }
 
-    pub(super) fn sight(&self, name: &NodeName, offer: PlacementOffer) -> Option<NodeSnapshot> {
-        let local = self.local.get(name);
+    pub(super) fn snapshot(&self, name: &NodeName, offer: PlacementOffer) -> Option<NodeSnapshot> {
+        let local = self.node_states.get(name);
         let node = self.nodes.get(name);
         let record = match node {
             Some(node) => self.record(node),
@@ -76,7 +76,7 @@ impl Inventory {
         // is in no danger, and has to be seen to be brought back.
         if let (Some(Phase::ShuttingDown(_)), BoundVm::Found(facts)) = (phase, &vm)
             && facts.power != ObservedPower::Off
-            && !node.is_some_and(|node| self.is_surely(node))
+            && !node.is_some_and(|node| self.is_identity_fresh(node))
         {
             vm = BoundVm::NotLookedUp;
         }
@@ -103,16 +103,18 @@ impl Inventory {
         let mut seen = Observed {
             stray_of,
             process_began: self.process_began,
-            lead: self.lead,
-            record_seen: local.and_then(|local| local.stands.seen).unwrap_or(RecordAge {
-                at: self.now,
-                phase_at: self.now.monotonic,
-                from_the_start: false,
-            }),
-            hearing: self.silent_for(name, &record).unwrap_or(SourceState::Both),
+            lead: self.leadership,
+            record_seen: local
+                .and_then(|local| local.observed_record.seen)
+                .unwrap_or(RecordAge {
+                    at: self.now,
+                    phase_at: self.now.monotonic,
+                    from_the_start: false,
+                }),
+            hearing: self.disconnected_for(name, &record).unwrap_or(SourceState::Both),
             node: node.map(|node| ObservedNode {
                 asked_guest: local.and_then(|local| local.asked_guest),
-                ..node_seen(node)
+                ..observed_node(node)
             }),
             has_copy: self
                 .copy(name)
@@ -135,14 +137,17 @@ impl Inventory {
                 .dry_run
                 .lay_over(&mut seen, |host| self.host_state(Some(host)));
         }
-        let mut sight = NodeSnapshot { record, seen };
+        let mut sight = NodeSnapshot {
+            record,
+            observed: seen,
+        };
         // What others do is shown to those alone on whom something can be decided: so one at rest stays as it was drawn.
-        if !sight.is_at_rest() {
-            let admission = self.ledger.admission(name, self.limits());
-            sight.seen.behind = self.root_ahead(&admission);
-            sight.seen.admission = admission;
-            if let (BoundVm::Found(vm), None) = (&sight.seen.vm, sight.record.episode()) {
-                sight.seen.origin = self.origin(vm);
+        if !sight.is_idle() {
+            let admission = self.admission_queue.admission(name, self.limits());
+            sight.observed.behind = self.root_ahead(&admission);
+            sight.observed.admission = admission;
+            if let (BoundVm::Found(vm), None) = (&sight.observed.vm, sight.record.episode()) {
+                sight.observed.origin = self.origin(vm);
             }
         }
         Some(sight)
@@ -197,7 +202,7 @@ impl Inventory {
         EpisodeOrigin {
             cluster: compute.and_then(|compute| self.computes.get(compute)?.name.clone()),
             vm: self.vms.get(&vm.moref).and_then(|vm| vm.name.clone()),
-            before: host.and_then(|host| Some(self.last_of.get(host)?.traceparent.to_string())),
+            before: host.and_then(|host| Some(self.last_episodes.get(host)?.traceparent.to_string())),
             ..EpisodeOrigin::default()
         }
     }
@@ -215,7 +220,7 @@ impl Inventory {
 
     pub(super) fn vm_in_dry_run(&self, node: &NodeFacts) -> BoundVm {
         let mut vm = self.vm_of(&node.name);
-        if let (BoundVm::Found(facts), Some(local)) = (&mut vm, self.local.get(&node.name)) {
+        if let (BoundVm::Found(facts), Some(local)) = (&mut vm, self.node_states.get(&node.name)) {
             local
                 .dry_run
                 .lay_over_vm(facts, |host| self.host_state(Some(host)));
@@ -224,7 +229,7 @@ impl Inventory {
     }
 }
 
-pub(super) fn node_seen(node: &NodeFacts) -> ObservedNode {
+pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
     ObservedNode {
         uid: node.uid.clone(),
         resource_version: node.resource_version,

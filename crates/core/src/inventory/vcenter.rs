@@ -11,52 +11,52 @@ impl Inventory {
         self.vcenter.is_open = !matches!(update, VsphereUpdate::Settled | VsphereUpdate::Lost { .. });
         match update {
             VsphereUpdate::Reset => {
-                self.vcenter.silent = Some("vCenter is telling its whole set anew".to_owned());
-                self.vcenter.told.clear();
+                self.vcenter.disconnected = Some("vCenter is telling its whole set anew".to_owned());
+                self.vcenter.seen.clear();
             }
             VsphereUpdate::Host(host) => {
-                self.vcenter.told.insert(host.moref.to_string());
+                self.vcenter.seen.insert(host.moref.to_string());
                 self.note_end(&host);
                 self.hosts.insert(host.moref.clone(), host);
             }
             VsphereUpdate::HostGone(host) => {
                 self.hosts.remove(&host);
-                self.readings.remove(&host);
+                self.surveys.remove(&host);
                 self.interrupted.remove(&host);
-                self.last_of.remove(&host);
+                self.last_episodes.remove(&host);
             }
             VsphereUpdate::Compute(compute) => {
-                self.vcenter.told.insert(compute.moref.to_string());
+                self.vcenter.seen.insert(compute.moref.to_string());
                 self.computes.insert(compute.moref.clone(), compute);
             }
             VsphereUpdate::ComputeGone(compute) => {
                 self.computes.remove(&compute);
             }
             VsphereUpdate::Vm(vm) => {
-                self.vcenter.told.insert(vm.moref.to_string());
+                self.vcenter.seen.insert(vm.moref.to_string());
                 self.vms.insert(vm.moref.clone(), vm);
             }
             VsphereUpdate::VmGone(vm) => {
                 self.vms.remove(&vm);
             }
             VsphereUpdate::Task(task) => {
-                self.vcenter.told.insert(task.moref.to_string());
+                self.vcenter.seen.insert(task.moref.to_string());
                 let moref = task.moref.clone();
                 self.settle_drs_power_on(&task);
                 self.tasks.insert(moref.clone(), task);
-                for local in self.local.values_mut() {
+                for local in self.node_states.values_mut() {
                     local.settle(&moref, &self.tasks);
                 }
             }
             VsphereUpdate::Found { key, vms } => {
-                if let Some(pressed) = self.pressed.get_mut(&key) {
+                if let Some(pressed) = self.urgent_lookups.get_mut(&key) {
                     pressed.is_answered = true;
                 }
                 self.answer(key, vms);
             }
             VsphereUpdate::TaskGone(task) => self.lose_task(&task),
             VsphereUpdate::Settled => self.settle_vcenter(),
-            VsphereUpdate::Lost { why } => self.vcenter.silent = Some(why),
+            VsphereUpdate::Lost { why } => self.vcenter.disconnected = Some(why),
         }
     }
 
@@ -89,7 +89,7 @@ impl Inventory {
     fn lose_task(&mut self, task: &TaskRef) {
         self.tasks.remove(task);
         let attempts = self
-            .local
+            .node_states
             .values_mut()
             .flat_map(|local| local.attempts.values_mut());
         for attempt in attempts {
@@ -101,20 +101,21 @@ impl Inventory {
 
     /// The set is complete: what was not told is not there.
     fn settle_vcenter(&mut self) {
-        if self.vcenter.silent.take().is_none() {
+        if self.vcenter.disconnected.take().is_none() {
             return;
         }
-        let told = std::mem::take(&mut self.vcenter.told);
+        let told = std::mem::take(&mut self.vcenter.seen);
         self.hosts.retain(|moref, _| told.contains(moref.as_str()));
-        self.last_of.retain(|moref, _| told.contains(moref.as_str()));
+        self.last_episodes
+            .retain(|moref, _| told.contains(moref.as_str()));
         self.interrupted.retain(|moref, _| told.contains(moref.as_str()));
         self.computes.retain(|moref, _| told.contains(moref.as_str()));
         self.vms.retain(|moref, _| told.contains(moref.as_str()));
         self.tasks.retain(|moref, _| told.contains(moref.as_str()));
-        self.readings.clear();
+        self.surveys.clear();
         // A task that vCenter no longer knows tells nothing more: its effect is judged by the VM, and repeated if the
         // VM does not show it.
-        for local in self.local.values_mut() {
+        for local in self.node_states.values_mut() {
             local.attempts.retain(|_, attempt| match &attempt.outcome {
                 AttemptOutcome::Running(task) => self.tasks.contains_key(task),
                 AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => true,

@@ -20,7 +20,7 @@ fn a_new_node_of_the_name_with_another_vm_does_not_take_the_copy() {
         .into_iter()
         .chain([seen_of(another), its_vm, found(7, &[7]), copy()]);
     let mut another = told(facts);
-    assert!(sight(&mut another, 1).seen.vm.found().is_some());
+    assert!(sight(&mut another, 1).observed.vm.found().is_some());
     assert_eq!(sight(&mut another, 1).record, Record::InService);
 }
 
@@ -43,7 +43,7 @@ fn a_word_that_is_not_known_on_an_annotation_is_no_wish() {
         node.marks.keep_cordoned.clone_from(&word);
         node.marks.skip.clone_from(&word);
         node.marks.approved.clone_from(&word);
-        let seen = node_seen(&node);
+        let seen = observed_node(&node);
         let read = [seen.keep_cordoned, seen.wishes.skip, seen.wishes.approved];
         assert_eq!(read, [is_true; 3], "{word:?}");
     }
@@ -56,6 +56,6 @@ fn a_word_that_is_not_known_on_an_annotation_is_no_wish() {
     ] {
         let mut node = node(1);
         node.marks.strategy = word.map(str::to_owned);
-        assert_eq!(node_seen(&node).wishes.strategy, strategy, "{word:?}");
+        assert_eq!(observed_node(&node).wishes.strategy, strategy, "{word:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::sight::record_of;
+use super::snapshot::record_of;
 use super::{Inventory, LastEpisodeOfHost};
 use crate::facts::kubernetes as cluster;
 use crate::ids::NodeName;
@@ -18,8 +18,9 @@ impl Inventory {
         use cluster::KubernetesUpdate;
         match update {
             KubernetesUpdate::Reset => {
-                self.kubernetes.silent = Some("the kube-apiserver is listing the Nodes anew".to_owned());
-                self.kubernetes.told.clear();
+                self.kubernetes.disconnected =
+                    Some("the kube-apiserver is listing the Nodes anew".to_owned());
+                self.kubernetes.seen.clear();
             }
             KubernetesUpdate::Node(node) => {
                 self.followed.remove(&node.name);
@@ -42,8 +43,8 @@ impl Inventory {
                 }
             }
             KubernetesUpdate::Settled => {
-                if self.kubernetes.silent.take().is_some() {
-                    let told = std::mem::take(&mut self.kubernetes.told);
+                if self.kubernetes.disconnected.take().is_some() {
+                    let told = std::mem::take(&mut self.kubernetes.seen);
                     let gone: Vec<NodeName> = self
                         .nodes
                         .keys()
@@ -57,7 +58,7 @@ impl Inventory {
             }
             KubernetesUpdate::Maintenances(update) => self.apply_maintenances(update),
             KubernetesUpdate::PodsChanged(name) => {
-                if let Some(local) = self.local.get_mut(&name) {
+                if let Some(local) = self.node_states.get_mut(&name) {
                     local.pods_revision = local.pods_revision.wrapping_add(1);
                 }
             }
@@ -66,7 +67,7 @@ impl Inventory {
             KubernetesUpdate::FollowedGone { name, uid } => self.lose_followed(&name, Some(&uid)),
             KubernetesUpdate::FollowedAbsent { name } => self.lose_followed(&name, None),
             KubernetesUpdate::Scanned { stranded } => self.apply_scan(stranded),
-            KubernetesUpdate::Lost { why } => self.kubernetes.silent = Some(why),
+            KubernetesUpdate::Lost { why } => self.kubernetes.disconnected = Some(why),
         }
     }
 
@@ -74,7 +75,8 @@ impl Inventory {
         let known = self.nodes.get(&node.name).filter(|known| known.uid == node.uid);
         // The watch tells an older view than the answer to our own PATCH did. Versions are compared within one list and what
         // follows it: where etcd was restored, they have gone back with the next list.
-        let is_of_this_list = self.kubernetes.told.contains(&node.name) || self.kubernetes.silent.is_none();
+        let is_of_this_list =
+            self.kubernetes.seen.contains(&node.name) || self.kubernetes.disconnected.is_none();
         if is_of_this_list && known.is_some_and(|known| known.resource_version > node.resource_version) {
             return;
         }
@@ -83,10 +85,10 @@ impl Inventory {
         {
             self.pace_identity(&mut node);
         }
-        if self.kubernetes.silent.is_some() {
-            self.kubernetes.told.insert(node.name.clone());
+        if self.kubernetes.disconnected.is_some() {
+            self.kubernetes.seen.insert(node.name.clone());
         }
-        let local = self.local.entry(node.name.clone()).or_default();
+        let local = self.node_states.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
         let told = local.on_node.insert(record_of(&node));
         let record = local.dry_run.record().unwrap_or(told);
@@ -118,7 +120,7 @@ impl Inventory {
     /// Takes other UUIDs of a Node no more often than each [`IDENTITY_PACE`]: each costs searches in vCenter and a look at every
     /// node. Until then it goes by those that it told before.
     fn pace_identity(&mut self, node: &mut cluster::NodeFacts) {
-        let local = self.local.entry(node.name.clone()).or_default();
+        let local = self.node_states.entry(node.name.clone()).or_default();
         let changed_at = local.identity_changed_at;
         if changed_at.is_some_and(|at| self.now.monotonic < at.after(IDENTITY_PACE)) {
             if let Some(known) = self.nodes.get(&node.name) {
@@ -140,7 +142,7 @@ impl Inventory {
                 ended_at: last.at,
             })
         });
-        self.local.entry(node.name.clone()).or_default().asked_guest = asked;
+        self.node_states.entry(node.name.clone()).or_default().asked_guest = asked;
         let Some(last) = last else {
             return;
         };
@@ -151,8 +153,12 @@ impl Inventory {
             at: last.at,
             traceparent: last.episode.traceparent,
         };
-        if self.last_of.get(&host).is_none_or(|known| known.at < last.at) {
-            self.last_of.insert(host, last);
+        if self
+            .last_episodes
+            .get(&host)
+            .is_none_or(|known| known.at < last.at)
+        {
+            self.last_episodes.insert(host, last);
         }
     }
 
@@ -161,7 +167,7 @@ impl Inventory {
             return;
         };
         self.asks(name, Some(&node), None);
-        let local = self.local.entry(name.clone()).or_default();
+        let local = self.node_states.entry(name.clone()).or_default();
         let is_ours = |episode: &Episode| self.rules.releases.has(&episode.release);
         match local.on_node.take() {
             Some(Record::Episode(episode)) if is_ours(&episode) => {
@@ -169,7 +175,7 @@ impl Inventory {
             }
             Some(record @ Record::Python(_)) => local.record_of_gone = Some(record),
             Some(Record::InService | Record::Episode(_) | Record::Unreadable { .. }) | None => {
-                self.local.remove(name);
+                self.node_states.remove(name);
             }
         }
     }

@@ -13,11 +13,11 @@ use crate::maintenance::placement::PlacementOffer;
 impl Inventory {
     /// The picture of each node as [`Inventory::sights`] gives it, with no place granted and no host offered: a replica that
     /// stands by shows it, and decides nothing from it.
-    pub fn looks(&self) -> BTreeMap<NodeName, NodeSnapshot> {
+    pub fn standby_snapshots(&self) -> BTreeMap<NodeName, NodeSnapshot> {
         let names = self.names().into_iter();
         names
             .filter_map(|name| {
-                let sight = self.sight(&name, PlacementOffer::default())?;
+                let sight = self.snapshot(&name, PlacementOffer::default())?;
                 Some((name, sight))
             })
             .collect()

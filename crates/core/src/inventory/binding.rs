@@ -78,7 +78,7 @@ impl Inventory {
         let mut vms: BTreeSet<VmRef> = BTreeSet::new();
         let mut all_answered = true;
         for key in keys {
-            match self.answers.get(&key) {
+            match self.lookup_answers.get(&key) {
                 Some(answer) => vms.extend(answer.iter().filter(|vm| self.may_run(vm)).cloned()),
                 None => all_answered = false,
             }
@@ -89,7 +89,7 @@ impl Inventory {
         if vms.len() > 1 {
             return Err(Box::new(BoundVm::Ambiguous(vms)));
         }
-        let was_known = self.local.get(name).is_some_and(|local| local.has_known_vm);
+        let was_known = self.node_states.get(name).is_some_and(|local| local.has_known_vm);
         let missing = || Box::new(BoundVm::Missing { was_known });
         vms.into_iter().next().ok_or_else(missing)
     }
@@ -145,7 +145,7 @@ impl Inventory {
     /// that tells another UUID all the time would fill the memory otherwise.
     pub(super) fn forget_unasked(&mut self, names: &BTreeSet<NodeName>) {
         let unasked: Vec<VmKey> = self
-            .answers
+            .lookup_answers
             .keys()
             .filter(|key| !self.keys.contains(key))
             .cloned()
@@ -156,22 +156,22 @@ impl Inventory {
 
     /// The nodes to one of whose keys this VM answers, alone or with others.
     pub(super) fn nodes_of(&self, vm: &VmRef) -> impl Iterator<Item = &NodeName> {
-        let keys = self.answers_to.get(vm).into_iter().flatten();
-        keys.filter_map(|key| self.askers.get(key)).flatten()
+        let keys = self.keys_by_vm.get(vm).into_iter().flatten();
+        keys.filter_map(|key| self.nodes_by_key.get(key)).flatten()
     }
 
     /// Takes which VMs answer to `key`.
     pub(super) fn answer(&mut self, key: VmKey, vms: BTreeSet<VmRef>) {
         self.forget_answer(&key);
         for vm in &vms {
-            self.answers_to.entry(vm.clone()).or_default().insert(key.clone());
+            self.keys_by_vm.entry(vm.clone()).or_default().insert(key.clone());
         }
-        self.answers.insert(key, vms);
+        self.lookup_answers.insert(key, vms);
     }
 
     fn forget_answer(&mut self, key: &VmKey) {
-        for vm in self.answers.remove(key).into_iter().flatten() {
-            if let Entry::Occupied(mut keys) = self.answers_to.entry(vm) {
+        for vm in self.lookup_answers.remove(key).into_iter().flatten() {
+            if let Entry::Occupied(mut keys) = self.keys_by_vm.entry(vm) {
                 keys.get_mut().remove(key);
                 if keys.get().is_empty() {
                     keys.remove();
@@ -185,7 +185,7 @@ impl Inventory {
         let keys = |node: Option<&NodeFacts>| node.map(|node| self.keys(node)).unwrap_or_default();
         let (before, after) = (keys(before), keys(after));
         for key in before.difference(&after) {
-            if let Entry::Occupied(mut names) = self.askers.entry(key.clone()) {
+            if let Entry::Occupied(mut names) = self.nodes_by_key.entry(key.clone()) {
                 names.get_mut().remove(name);
                 if names.get().is_empty() {
                     names.remove();
@@ -193,7 +193,10 @@ impl Inventory {
             }
         }
         for key in after.difference(&before) {
-            self.askers.entry(key.clone()).or_default().insert(name.clone());
+            self.nodes_by_key
+                .entry(key.clone())
+                .or_default()
+                .insert(name.clone());
         }
     }
 

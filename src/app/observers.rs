@@ -187,7 +187,7 @@ impl Observers {
         if self.objects.is_none() && self.status.is_none() {
             return;
         }
-        let statuses = NodeStatuses::of(&SnapshotBatch::all(inventory.looks()));
+        let statuses = NodeStatuses::of(&SnapshotBatch::all(inventory.standby_snapshots()));
         if let Some(objects) = &self.objects {
             objects.show(&statuses);
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Inventory;
-use super::places::needs;
+use super::placement::needs;
 use crate::facts::vsphere::{Host, Vm};
 use crate::ids::{ComputeRef, HostRef};
 use crate::maintenance::placement::{HeldDevice, HostSurvey};
@@ -13,7 +13,7 @@ impl Inventory {
     /// VMs and that nobody is known to hold. What other VMs hold is known of hosts that an episode has surveyed since the
     /// set was told, so there may be fewer, and never more. Empty while vCenter is not heard.
     pub fn free_gpu_hosts(&self) -> BTreeMap<String, u32> {
-        if self.vcenter.silent.is_some() {
+        if self.vcenter.disconnected.is_some() {
             return BTreeMap::new();
         }
         let ours: Vec<&Vm> = self
@@ -55,7 +55,7 @@ impl Inventory {
             .iter()
             .flat_map(|devices| devices.iter())
             .filter(|device| ids.contains(&(device.vendor, device.device)));
-        let held = match self.readings.get(&host.moref) {
+        let held = match self.surveys.get(&host.moref) {
             Some(HostSurvey::Unreadable(_)) => return false,
             Some(HostSurvey::Held(holds)) => {
                 let is_fitting = |held: &HeldDevice| match held {

@@ -7,9 +7,9 @@ use clap::CommandFactory as _;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::nodes::{self, ExitState, NodeState, read_nodes};
+use super::cluster_view::ClusterView;
+use super::nodes::{self, ExitState, ListedNode, read_nodes};
 use super::out::Output;
-use super::picture::ClusterView;
 use super::plan::{self, Plan};
 use super::show::{self, Items};
 use super::{Cli, Format, ListArgs, NodeArgs, PlanArgs, StatusArgs, Subcommand, VersionArgs};
@@ -80,7 +80,7 @@ async fn list(args: ListArgs, out: Output) -> anyhow::Result<u8> {
 async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     let until = (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout));
-    let mut shown: Option<NodeState> = None;
+    let mut shown: Option<ListedNode> = None;
     loop {
         let read = read_nodes(&client, &args.marks, Some(&args.node)).await;
         let state = match read {
@@ -110,7 +110,7 @@ async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
     }
 }
 
-fn print_status(args: &StatusArgs, out: Output, state: &NodeState, is_news: bool) -> anyhow::Result<()> {
+fn print_status(args: &StatusArgs, out: Output, state: &ListedNode, is_news: bool) -> anyhow::Result<()> {
     let format = args.output.output;
     let is_redrawn = args.watch && out.is_terminal();
     match show::for_programs(format, state)? {

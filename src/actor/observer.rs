@@ -73,7 +73,7 @@ pub enum ReconcileOutcome {
 /// on, and lets go of it rather than hold the actor up.
 pub trait Observer: std::fmt::Debug + Send + Sync + 'static {
     /// Takes what is told of `node`.
-    fn tell(&self, node: &NodeName, told: NodeEvent<'_>);
+    fn observe(&self, node: &NodeName, told: NodeEvent<'_>);
 
     /// Takes what a turn of an actor came to, and how long it took.
     fn turned(&self, _turn: ReconcileOutcome, _took: Duration) {}

@@ -30,7 +30,7 @@ fn failed() -> EndOutcome {
 }
 
 fn interrupted(inventory: &mut Inventory) -> Option<FailedMaintenance> {
-    let seen = sight(inventory, 1).seen;
+    let seen = sight(inventory, 1).observed;
     seen.vm.found().unwrap().interrupted.clone()
 }
 
@@ -44,7 +44,7 @@ fn draining() -> Inventory {
 fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
     let mut inventory = draining();
     assert_eq!(interrupted(&mut inventory), None);
-    inventory.tick(moment(100));
+    inventory.set_time(moment(100));
     inventory.apply(told_of(after("task-1", failed())));
     let at_100 = FailedMaintenance {
         at: moment(100),
@@ -52,14 +52,14 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
     };
     assert_eq!(interrupted(&mut inventory), Some(at_100.clone()));
     // The host tells of the same task with each change of its own.
-    inventory.tick(moment(105));
+    inventory.set_time(moment(105));
     inventory.apply(told_of(Host {
         name: Some("renamed".to_owned()),
         ..after("task-1", failed())
     }));
     assert_eq!(interrupted(&mut inventory), Some(at_100));
 
-    let seen = sight(&mut inventory, 1).seen;
+    let seen = sight(&mut inventory, 1).observed;
     let vm = seen.vm.found().unwrap();
     let call = |seconds| DesiredState::of_underway(vm, None, Duration::from_secs(10), moment(seconds));
     assert!(
@@ -75,7 +75,7 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
     );
     assert_eq!(call(110), DesiredState::Nothing);
 
-    inventory.tick(moment(200));
+    inventory.set_time(moment(200));
     inventory.apply(told_of(after("task-2", failed())));
     assert_eq!(
         interrupted(&mut inventory).unwrap().at,
@@ -138,7 +138,7 @@ fn a_failed_maintenance_counts_only_on_a_host_in_service() {
 }
 
 fn power_on(inventory: &mut Inventory) -> EffectAttempt {
-    let mut attempts = sight(inventory, 1).seen.attempts;
+    let mut attempts = sight(inventory, 1).observed.attempts;
     attempts.remove(&EffectKind::PowerOn).unwrap()
 }
 
@@ -148,12 +148,12 @@ fn a_try_whose_task_vcenter_forgot_waits_for_it_no_longer() {
     let running = AttemptOutcome::Running(forgotten.clone());
     let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
     inventory.apply(tried(1, EffectKind::PowerOn, 5, running.clone()));
-    assert_eq!(inventory.roster().tasks, BTreeSet::from([forgotten.clone()]));
-    inventory.sights();
+    assert_eq!(inventory.watch_set().tasks, BTreeSet::from([forgotten.clone()]));
+    inventory.all_snapshots();
     inventory.apply(vsphere(VsphereUpdate::TaskGone(TaskRef::new("task-8"))));
     assert_eq!(power_on(&mut inventory).outcome, running, "that of somebody else");
     inventory.apply(vsphere(VsphereUpdate::TaskGone(forgotten)));
-    assert!(inventory.has_news(), "there is something to decide");
+    assert!(inventory.is_dirty(), "there is something to decide");
     assert_eq!(power_on(&mut inventory).outcome, AttemptOutcome::Done);
-    assert_eq!(inventory.roster().tasks, BTreeSet::new());
+    assert_eq!(inventory.watch_set().tasks, BTreeSet::new());
 }
