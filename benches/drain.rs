@@ -221,7 +221,8 @@ async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
             drains.push(by_haulout(&stage, *number).await?);
         }
         let events = events_since(&stage, since, IN_A_ROW * size.pods).await? / IN_A_ROW;
-        let (first, last) = (drains.swap_remove(0), drains.pop().context("no drain")?);
+        let last = drains.pop().context("no drain")?;
+        let first = drains.swap_remove(0);
         seen.haulout.push(Drain { events, ..first });
         seen.last.push(last);
     }
