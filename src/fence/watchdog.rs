@@ -78,7 +78,7 @@ mod tests {
             let _ = nothing.recv_timeout(Duration::from_secs(20));
             return;
         }
-        let name = "gate::watchdog::tests::a_process_whose_term_is_over_and_that_hangs_is_aborted";
+        let name = "fence::watchdog::tests::a_process_whose_term_is_over_and_that_hangs_is_aborted";
         let status = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name])
             .env(HANGS, "yes")
