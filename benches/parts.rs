@@ -30,7 +30,7 @@ use quick_xml::reader::NsReader;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[allow(dead_code, reason = "the laws' tests use the rest")]
-#[path = "../tests/laws/facts.rs"]
+#[path = "../crates/core/tests/laws/facts.rs"]
 mod facts;
 #[path = "house/fleet.rs"]
 mod fleet;

@@ -9,7 +9,7 @@
 )]
 
 #[allow(dead_code, reason = "shared with the tests of the laws, which use all of it")]
-#[path = "laws/facts.rs"]
+#[path = "../crates/core/tests/laws/facts.rs"]
 mod facts;
 
 use std::sync::{Arc, Mutex};

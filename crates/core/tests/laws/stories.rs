@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use haulout::cluster::update::RequestedAction;
-use haulout::maintenance::episode::{Phase, Record};
-use haulout::maintenance::policy::DrainTimeoutAction;
-use haulout::vsphere::fault::FaultKind;
-use haulout::vsphere::update::PowerState;
+use haulout_core::facts::fault::FaultKind;
+use haulout_core::facts::kubernetes::RequestedAction;
+use haulout_core::facts::vsphere::PowerState;
+use haulout_core::maintenance::episode::{Phase, Record};
+use haulout_core::maintenance::policy::DrainTimeoutAction;
 use jiff::SignedDuration;
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 

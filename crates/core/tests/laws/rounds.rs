@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout::maintenance::backoff::EvictionBackoff;
-use haulout::maintenance::clock::{Elapsed, Monotonic};
-use haulout::maintenance::decide::{Decision, decide};
-use haulout::maintenance::effect::Effect;
-use haulout::maintenance::episode::{CordonOwner, Episode, Phase, Record};
-use haulout::maintenance::observed::{
+use haulout_core::maintenance::backoff::EvictionBackoff;
+use haulout_core::maintenance::clock::{Elapsed, Monotonic};
+use haulout_core::maintenance::decide::{Decision, decide};
+use haulout_core::maintenance::effect::Effect;
+use haulout_core::maintenance::episode::{CordonOwner, Episode, Phase, Record};
+use haulout_core::maintenance::observed::{
     DrainReport, HostState, Observed, ObservedNode, ObservedPower, PendingEviction, PendingReason,
 };
-use haulout::maintenance::policy::DrainTimeoutAction;
-use haulout::maintenance::request::{Request, RequestAction};
+use haulout_core::maintenance::policy::DrainTimeoutAction;
+use haulout_core::maintenance::request::{Request, RequestAction};
 
 use crate::facts::*;
 

@@ -6,33 +6,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout::cluster::update::{
+use haulout_core::facts::fault::{Fault, FaultKind};
+use haulout_core::facts::kubernetes::{
     self as kubernetes, NodeAnnotations, NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole,
     NodeMaintenanceUpdate, ReadyCondition, StrandedNode,
 };
-use haulout::ids::{
-    BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
-    VmUuid,
-};
-use haulout::inventory::{Fact, Inventory, Rules};
-use haulout::maintenance::backoff::EvictionBackoff;
-use haulout::maintenance::clock::{Monotonic, Now, wall_after};
-use haulout::maintenance::decide::{Decision, Transition, decide};
-use haulout::maintenance::effect::{Effect, EffectKind, PowerOffCause, PowerOnTarget};
-use haulout::maintenance::effect_report::{EffectReport, EffectResult};
-use haulout::maintenance::episode::{DrainEnd, Episode, Phase, Record};
-use haulout::maintenance::observed::{
-    AttemptOutcome, DrainReport, EffectRefusal, LeadershipTerm, NodeSnapshot, PendingEviction, PendingReason,
-    RetryAdvice,
-};
-use haulout::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
-use haulout::maintenance::policy::{MaxUnavailable, Policy};
-use haulout::maintenance::record::{self, LastEpisode, write, write_last};
-use haulout::vsphere::fault::{Fault, FaultKind};
-use haulout::vsphere::update::{
+use haulout_core::facts::vsphere::{
     self as vsphere, Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection,
     MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey,
 };
+use haulout_core::ids::{
+    BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
+    VmUuid,
+};
+use haulout_core::inventory::{Fact, Inventory, Rules};
+use haulout_core::maintenance::backoff::EvictionBackoff;
+use haulout_core::maintenance::clock::{Monotonic, Now, wall_after};
+use haulout_core::maintenance::decide::{Decision, Transition, decide};
+use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOffCause, PowerOnTarget};
+use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
+use haulout_core::maintenance::episode::{DrainEnd, Episode, Phase, Record};
+use haulout_core::maintenance::observed::{
+    AttemptOutcome, DrainReport, EffectRefusal, LeadershipTerm, NodeSnapshot, PendingEviction, PendingReason,
+    RetryAdvice,
+};
+use haulout_core::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
+use haulout_core::maintenance::policy::{MaxUnavailable, Policy};
+use haulout_core::maintenance::record::{self, LastEpisode, write, write_last};
 use jiff::Timestamp;
 
 use crate::facts::{GPU, at};

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use haulout::maintenance::clock::{Deadline, Now};
-use haulout::maintenance::decide::{Decision, Transition, decide, is_replaced};
-use haulout::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
-use haulout::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
-use haulout::maintenance::observed::{
+use haulout_core::maintenance::clock::{Deadline, Now};
+use haulout_core::maintenance::decide::{Decision, Transition, decide, is_replaced};
+use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
+use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
+use haulout_core::maintenance::observed::{
     Admission, AttemptOutcome, BoundVm, CordonedBy, HostState, LeadershipTerm, Observed, ObservedPower,
     ObservedVm, RetryAdvice, SourceState,
 };
-use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout::maintenance::request::RequestAction;
-use haulout::maintenance::waiting::WaitingOn;
+use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout_core::maintenance::request::RequestAction;
+use haulout_core::maintenance::waiting::WaitingOn;
 
 use crate::cases::*;
 use crate::facts::*;

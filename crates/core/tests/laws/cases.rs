@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use haulout::ids::{BootId, EpisodeId, TaskRef, VmRef, VmUuid};
-use haulout::maintenance::backoff::EvictionBackoff;
-use haulout::maintenance::clock::{Elapsed, Monotonic, Now, Timer};
-use haulout::maintenance::effect::EffectKind;
-use haulout::maintenance::episode::{
+use haulout_core::ids::{BootId, EpisodeId, TaskRef, VmRef, VmUuid};
+use haulout_core::maintenance::backoff::EvictionBackoff;
+use haulout_core::maintenance::clock::{Elapsed, Monotonic, Now, Timer};
+use haulout_core::maintenance::effect::EffectKind;
+use haulout_core::maintenance::episode::{
     CordonOwner, DrainEnd, Episode, HostIdentity, InFlight, Phase, PythonEpisode, PythonState, Record,
 };
-use haulout::maintenance::observed::{
+use haulout_core::maintenance::observed::{
     Admission, AttemptOutcome, BoundVm, CordonedBy, DrainReport, EffectAttempt, EffectRefusal,
     FailedMaintenance, HostState, Observed, ObservedNode, ObservedPower, ObservedVm, PendingEviction,
     PendingReason, RetryAdvice, SlotLimit,
 };
-use haulout::maintenance::placement::PlacementOffer;
-use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout::maintenance::request::{Request, RequestAction};
-use haulout::maintenance::waiting::ParkReason;
+use haulout_core::maintenance::placement::PlacementOffer;
+use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout_core::maintenance::request::{Request, RequestAction};
+use haulout_core::maintenance::waiting::ParkReason;
 
 use crate::facts::*;
 
@@ -173,7 +173,7 @@ pub fn vms() -> Vec<VmCase> {
         of(BoundVm::Ambiguous(
             [VmRef::new("vm-1"), VmRef::new("vm-2")].into(),
         )),
-        of(BoundVm::Shared(vec![haulout::ids::NodeName::new("other")])),
+        of(BoundVm::Shared(vec![haulout_core::ids::NodeName::new("other")])),
         found(known(ObservedPower::Unknown, HostState::InService)),
         found(known(ObservedPower::Suspended, HostState::InService)),
         found(ObservedVm {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use haulout::ids::{BootId, EpisodeId, HostRef, NodeUid, RequestUid, TaskRef, VmRef};
-use haulout::maintenance::clock::Now;
-use haulout::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Trigger};
-use haulout::maintenance::observed::{
+use haulout_core::ids::{BootId, EpisodeId, HostRef, NodeUid, RequestUid, TaskRef, VmRef};
+use haulout_core::maintenance::clock::Now;
+use haulout_core::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Trigger};
+use haulout_core::maintenance::observed::{
     BoundVm, CordonedBy, HostState, Observed, ObservedNode, ObservedPower, ObservedVm, RecordAge,
 };
-use haulout::maintenance::policy::{DrainTimeoutAction, Policy, Releases};
-use haulout::maintenance::request::{Request, RequestAction, RequestIdentity};
+use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy, Releases};
+use haulout_core::maintenance::request::{Request, RequestAction, RequestIdentity};
 use jiff::{SignedDuration, Timestamp};
 
 pub const GPU: &str = "nvidia.com/gpu";

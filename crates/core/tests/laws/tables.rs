@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout::ids::{BootId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
-use haulout::maintenance::clock::{Elapsed, Timer};
-use haulout::maintenance::decide::{Decision, Transition, decide, wants_place};
-use haulout::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
-use haulout::maintenance::episode::{
+use haulout_core::ids::{BootId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
+use haulout_core::maintenance::clock::{Elapsed, Timer};
+use haulout_core::maintenance::decide::{Decision, Transition, decide, wants_place};
+use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
+use haulout_core::maintenance::episode::{
     CordonOwner, DrainEnd, Episode, EpisodeResult, HostIdentity, InFlight, Phase, PythonEpisode, PythonState,
     Record, RefusedMove,
 };
-use haulout::maintenance::observed::{
+use haulout_core::maintenance::observed::{
     Admission, AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, FailedMaintenance, GuestRequest,
     HostState, LeadershipTerm, Observed, ObservedNode, ObservedPower, ObservedVm, RecordAge, RetryAdvice,
     SlotLimit, Strategy,
 };
-use haulout::maintenance::placement::PlacementOffer;
-use haulout::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout::maintenance::request::{Request, RequestAction};
-use haulout::maintenance::waiting::{ParkReason, WaitingOn};
+use haulout_core::maintenance::placement::PlacementOffer;
+use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout_core::maintenance::request::{Request, RequestAction};
+use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
 
 use crate::cases::{held, parked, refused, report, uuid, watched};
 use crate::facts::*;
