@@ -1,4 +1,8 @@
-//! What is known of one node at one moment, from both worlds; and the one proof it can give.
+//! What is known of one node at one moment. `drain` has the result of a drain round and the proof of a drain, `attempt` what
+//! became of effects.
+
+mod attempt;
+mod drain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,13 +10,15 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::backoff::EvictionBackoff;
 use super::clock::{Deadline, Monotonic, Now};
 use super::effect::EffectKind;
-use super::episode::{Detection, DrainEnd, EpisodeOrigin, Record};
+use super::episode::{Detection, EpisodeOrigin, Record};
 use super::placement::PlacementOffer;
 use super::request::Request;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
+
+pub use attempt::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice};
+pub use drain::{DrainReport, Drained, PendingEviction, PendingReason};
 
 /// One node, ready to be decided on.
 #[derive(Clone, Debug, PartialEq)]
@@ -390,145 +396,6 @@ pub enum SlotLimit {
     ConcurrentDrains(u32),
     /// `MAX_UNAVAILABLE`, as a number of nodes.
     Unavailable(u32),
-}
-
-/// What one complete drain round found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DrainReport {
-    /// When the round began; its list is no older.
-    pub listed_at: Monotonic,
-    /// [`Observed::pods_revision`] when the round began.
-    pub pods_revision: u64,
-    /// The pods that stand in the way, in a stable order. Empty only when a complete list showed none.
-    pub left: Vec<PendingEviction>,
-    /// How many pods the list showed, those that do not stand in the way included.
-    pub listed: usize,
-    /// How many of them do not stand in the way.
-    pub ignored: usize,
-    /// How many evictions were accepted in the round.
-    pub evicted: usize,
-    /// When refused evictions are asked for again.
-    pub backoff: EvictionBackoff,
-}
-
-/// A pod that stands in the way of a drain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PendingEviction {
-    /// `namespace/name`.
-    pub name: String,
-    /// Why it is still there.
-    pub why: PendingReason,
-}
-
-/// Why a pod is still there after a drain round.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PendingReason {
-    /// Its eviction was accepted, or it was going already.
-    Leaving,
-    /// A PodDisruptionBudget allows no disruption.
-    Budget {
-        /// The budgets, where the kube-apiserver names them.
-        names: Vec<String>,
-        /// Its words, which count the healthy pods that are needed and those that there are.
-        said: String,
-    },
-    /// The virtual machine in it is being migrated live by its own controller, KubeVirt.
-    Migrating {
-        /// Its words.
-        said: String,
-    },
-    /// The kube-apiserver refused the eviction for another reason.
-    Refused {
-        /// Its words.
-        said: String,
-    },
-    /// The round's time was up before its turn.
-    NotReached,
-}
-
-/// One try of an effect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EffectAttempt {
-    /// When it began.
-    pub at: Now,
-    /// The host it was about, for a relocate, and for a power-on that names one.
-    pub host: Option<HostRef>,
-    /// The task by which vCenter went about it, also when that has ended; for those who tell of it.
-    pub task: Option<TaskRef>,
-    /// How many tries in a row were refused, this one included.
-    pub refusals: u32,
-    /// How many tries of this kind there were in this episode, this one included.
-    pub tries: u32,
-    /// What became of it.
-    pub outcome: AttemptOutcome,
-}
-
-/// What became of an effect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AttemptOutcome {
-    /// It was asked for, and there is no task to follow; what it does shows on the VM.
-    Asked,
-    /// A task of vCenter is at work on it.
-    Running(TaskRef),
-    /// Its task ended well, or there was nothing to do.
-    Done,
-    /// It was refused, at the call or by the end of its task.
-    Refused(EffectRefusal),
-}
-
-/// A refusal, with what it asks of us.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EffectRefusal {
-    /// What to do about it.
-    pub advice: RetryAdvice,
-    /// What was answered, for people.
-    pub said: String,
-}
-
-/// What a refusal asks of us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RetryAdvice {
-    /// The same again, after a while: something else is at work, or nothing was sent at all.
-    Retry,
-    /// No usable answer: it may have been carried out.
-    Unanswered,
-    /// A fault that we do not know. It may well be about this host.
-    Unknown,
-    /// This host will not do; another may.
-    OtherHost,
-    /// Every host of the cluster would say the same; the same again, after a while.
-    Cluster,
-    /// The guest cannot be asked; cut its power instead.
-    NoTools,
-    /// A person must act first (a missing privilege, a configuration the host refuses): ask again, but slowly.
-    Person,
-}
-
-impl RetryAdvice {
-    /// Whether the host that refused is to be left for another one: it spoke against this VM itself, or nobody knows.
-    pub fn speaks_against_host(self) -> bool {
-        match self {
-            Self::OtherHost | Self::Unknown | Self::Person => true,
-            Self::Retry | Self::Unanswered | Self::Cluster | Self::NoTools => false,
-        }
-    }
-}
-
-/// Proof that a node is drained at this moment, or that its drain timeout passed and the configuration lets it go on. Without
-/// one, no [`super::effect::Effect`] that cuts power can be built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drained(());
-
-impl Drained {
-    /// The proof, where the recorded end of the drain still holds: the Node is cordoned, and `list`, which is of this moment,
-    /// shows no pod to evict, or the drain had timed out and its pods are left behind knowingly.
-    pub(super) fn holds(end: &DrainEnd, node: &ObservedNode, list: &DrainReport) -> Option<Self> {
-        let is_empty = match end {
-            DrainEnd::Complete => list.left.is_empty(),
-            DrainEnd::TimedOut => true,
-        };
-        (node.unschedulable && is_empty).then_some(Self(()))
-    }
 }
 
 impl ObservedVm {

@@ -1,22 +1,18 @@
 //! While the VM is off: move it, wait for its host, power it on.
 
 use super::context::{PhaseContext, PhaseStep, as_asked, at_latest};
-use super::{Transition, cordoned, go, stands_on};
+use super::{Transition, cordoned, go};
 use crate::ids::HostRef;
 use crate::maintenance::clock::{Monotonic, whole_second};
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::episode::{CordonOwner, Episode, HostIdentity, InFlight, Phase, RefusedMove};
-use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice, Strategy};
+use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, Strategy};
 use crate::maintenance::request::{DesiredState, Request, RequestAction};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// How many times a Node that somebody uncordons while its VM is away or boots is cordoned again. The GPU Operator's driver
 /// manager uncordons once at each boot, and another operator may do the same; more than that is a wish.
 const RECORDONS_AWAY: u8 = 3;
-
-/// How many times the own host of a VM may refuse to power it on before other hosts are looked for. A host that has just left
-/// maintenance refuses for a while, until vSphere HA has configured it.
-const TRIES_AT_HOME: u32 = 4;
 
 /// How many times the VM may go off again before its node is back; after that it is left off for a person. It is powered on
 /// after pauses that double, so the last comes half a minute or more after the first.
@@ -87,7 +83,7 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// The request that asks for the VM to be kept off, where one does.
-    fn keeps_off(self) -> Option<&'a Request> {
+    pub(super) fn keeps_off(self) -> Option<&'a Request> {
         let request = self.seen.request.as_ref()?;
         (request.action == RequestAction::PowerOff).then_some(request)
     }
@@ -163,12 +159,12 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// DRS may place it: it is fully automated for the VM, and nobody wants the VM to wait or to go elsewhere.
-    fn drs(self) -> bool {
+    pub(super) fn drs(self) -> bool {
         self.vm.drs && self.node.wishes.strategy == Strategy::Migrate && self.relocation().is_none()
     }
 
     /// The host that the episode is about is back, and the VM stands on another one.
-    fn is_home_back(self) -> bool {
+    pub(super) fn is_home_back(self) -> bool {
         self.seen.home.takes_vms() && !self.is_at_home()
     }
 
@@ -297,7 +293,7 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// Where the VM would be powered on.
-    fn place(self, by_drs: bool) -> Option<PowerOnTarget> {
+    pub(super) fn place(self, by_drs: bool) -> Option<PowerOnTarget> {
         if by_drs {
             return Some(PowerOnTarget::Drs);
         }
@@ -424,7 +420,7 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// Back to the choice of a host. What a host refused is noted, so that it is not chosen again.
-    fn choose_again(self, refused: Option<(&HostRef, RefusedMove, &EffectRefusal)>) -> PhaseStep {
+    pub(super) fn choose_again(self, refused: Option<(&HostRef, RefusedMove, &EffectRefusal)>) -> PhaseStep {
         let mut episode = self.enter(Phase::AwaitingHost);
         if let Some((host, what, refusal)) = refused
             && (what == RefusedMove::PowerOn || self.home() != Some(host))
@@ -432,95 +428,5 @@ impl<'a> PhaseContext<'a> {
             episode.refused(host, what, &refusal.said);
         }
         PhaseStep::Go(go(episode))
-    }
-
-    /// Off, to be powered on.
-    pub(super) fn powering_on(self, by_drs: bool) -> PhaseStep {
-        // DRS may have been switched off for it since.
-        let by_drs = by_drs && self.drs();
-        let wanted = self.keeps_off().is_none() && self.relocation().is_none();
-        let placeable = wanted && (self.vm.host.takes_vms() || by_drs);
-        let attempt = self.seen.attempt(EffectKind::PowerOn);
-        let is_running = attempt.is_some_and(|it| matches!(it.outcome, AttemptOutcome::Running(_)));
-        // A task under way is waited for whatever became of the host: it ends by itself, and its end is a fact.
-        if !is_running && !placeable {
-            return self.choose_again(None);
-        }
-        if let Some(attempt) = attempt
-            && let AttemptOutcome::Refused(refusal) = &attempt.outcome
-            && let Some(step) = self.after_refused_power_on(by_drs, attempt, refusal)
-        {
-            return step;
-        }
-        if let Some(question) = &self.vm.question {
-            return PhaseStep::wait(WaitingOn::Question(question.clone()));
-        }
-        let Some(place) = self.place(by_drs) else {
-            return self.choose_again(None);
-        };
-        let waiting_on = WaitingOn::Task(EffectKind::PowerOn);
-        let step = self.pursue(EffectKind::PowerOn, waiting_on, || {
-            Ok(Effect::PowerOn {
-                vm: self.vm.moref.clone(),
-                place,
-            })
-        });
-        self.unless_overdue(self.phase_deadline(self.policy.power_on_timeout), step)
-    }
-
-    /// What follows from a refused power-on; `None` where it is simply tried again.
-    fn after_refused_power_on(
-        self,
-        by_drs: bool,
-        attempt: &EffectAttempt,
-        refusal: &EffectRefusal,
-    ) -> Option<PhaseStep> {
-        let here = self.vm.on.as_ref();
-        if by_drs {
-            // DRS is asked again from the wait for a host, at the pace of its backoff.
-            return (refusal.advice == RetryAdvice::OtherHost || !self.vm.host.takes_vms())
-                .then(|| self.choose_again(None));
-        }
-        if self.is_at_home() {
-            let is_hopeless = refusal.advice.speaks_against_host()
-                && refusal.advice != RetryAdvice::Person
-                && attempt.refusals >= TRIES_AT_HOME
-                && self.node.wishes.strategy == Strategy::Migrate;
-            return is_hopeless
-                .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))));
-        }
-        // One that speaks of the whole cluster is waited out, but not once its own host is back.
-        let is_refused = refusal.advice.speaks_against_host();
-        (is_refused || self.is_home_back())
-            .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))))
-    }
-
-    /// The VM is found on in a phase that expects it off, or expects it to come on: it is accepted where it stands.
-    pub(super) fn found_running(self) -> PhaseStep {
-        let here = stands_on(self.vm);
-        let moved = here.moref.is_some() && !self.is_at_home();
-        // One that is on is not moved once more for a request that vCenter did not heed.
-        let gave_up = match (self.relocation().map(|request| &request.action), moved) {
-            (Some(RequestAction::Relocate { to: Some(to) }), true) if **to != *here.name => {
-                Some(format!("vCenter powered it on on {here}"))
-            }
-            _ => self.episode.gave_up.clone(),
-        };
-        let episode = Episode {
-            powered_off: true,
-            in_flight: InFlight::default(),
-            gave_up,
-            kept_off_by: None,
-            moved_to: moved.then_some(here),
-            ..self.enter(Phase::Rejoining)
-        };
-        if self.episode.cordon == CordonOwner::Theirs {
-            // What boots uncordons nodes, and does not ask whose the cordon was.
-            return PhaseStep::Go(Transition {
-                unschedulable: (!self.node.unschedulable).then_some(true),
-                ..go(episode)
-            });
-        }
-        PhaseStep::Go(cordoned(episode, self.node))
     }
 }
