@@ -2,24 +2,26 @@
 //!
 //! ```text
 //!  run ─┬─ vcenter::follow ─────────▶ updates ─┐  (while this replica leads)
-//!       ├─ cluster::watch::run ────▶ updates ─┼─▶ hub::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
-//!       ├─ cluster::events::run ◀─── Events ◀── what actors tell
+//!       ├─ cluster::watch::run ────▶ updates ─┼─▶ event_loop::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
+//!       ├─ cluster::events::run ◀─── Events ◀── node events
 //!       ├─ cluster::lease::run ───▶ standing ─┤      │ opens and shuts the gate before Executor
 //!       ├─ cluster::watch::budgets ▶ updates ─┤      │
 //!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       ├─ cluster::watch::followed, scan ────▶ updates (Nodes that the selector does not match)           │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
-//!       ├─ admin::Server::run ◀── metrics, health and status page, which look on at the hub
-//!       └─ SIGTERM, Ctrl-C ──▶ stop: the gate, the hub and its actors, then the streams, which log out, then the Lease
+//!       ├─ admin::Server::run ◀── metrics, health and status page, which observe the event loop
+//!       └─ SIGTERM, Ctrl-C ──▶ stop: the gate, the event loop and its actors, then the streams, which log out, then the Lease
 //! ```
 
 mod event_loop;
+mod from_config;
+mod identity;
 mod kubeconfig;
 mod observers;
+mod outputs;
 mod vcenter;
+mod watches;
 
-use std::collections::BTreeSet;
-use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,41 +37,37 @@ use crate::actor::node::ActorContext;
 use crate::actor::observer::Observer;
 use crate::actor::supervisor::Supervisor;
 use crate::admin::status::{About, StatusPage};
-use crate::admin::{self, HttpServer};
 use crate::cluster;
 use crate::cluster::drain::{DrainSettings, OwnPod};
 use crate::cluster::events::Publisher;
 use crate::cluster::facts::GpuResources;
-use crate::cluster::lease::election::{Timing, YIELD_AFTER};
 use crate::cluster::lease::{self, Abilities, ElectionStatus, LoginNote};
 use crate::cluster::watch::Selection;
-use crate::config::{Config, Credential, LeaderElection, Listen, without_password};
+use crate::config::{Config, Listen};
 use crate::executor::{AnyExecutor, Executor};
 use crate::fence::watchdog::{self, Watchdog};
 use crate::fence::{self, WriteFence};
-use crate::inventory::{Inventory, Rules};
+use crate::inventory::Inventory;
 use crate::keys::Keys;
 use crate::maintenance::clock::{Monotonic, Now};
-use crate::maintenance::policy::{Policy, Releases};
-use crate::nodemaintenance::{self, objects::StatusReconciler};
+use crate::nodemaintenance::objects::StatusReconciler;
 use crate::telemetry::ObserverList;
-use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
-use crate::telemetry::log::{Level, Log};
-use crate::telemetry::trace::{self, Traces};
+use crate::telemetry::log::Level;
 use crate::vsphere;
-use crate::vsphere::client::{CredentialSource, Endpoint, Trust, Vcenter};
+use crate::vsphere::client::Vcenter;
+use event_loop::{EventSources, Subscriptions};
+use from_config::{RETRY_MIN, Writes, election, misconfigured, policy};
+use identity::instance;
 use observers::Observers;
+use watches::Watches;
 
-/// How many facts may wait for the hub. An initial set comes in thousands; the streams then wait for the hub, which is
-/// right, since nothing may be decided on half a set anyway.
+pub use from_config::Misconfigured;
+pub(crate) use from_config::{rules, vcenter_settings};
+
+/// How many facts may wait for the event loop. An initial set has thousands; the streams then wait, which is right, since
+/// nothing may be decided on an incomplete set.
 const FACTS: usize = 1024;
-
-/// The first wait after a refusal. A second is the pace at which vCenter's own state settles.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-
-/// The API's own limit for who reports an Event. Names of pods and machines are ASCII.
-const INSTANCE_CHARS_MAX: usize = 128;
 
 /// How long what has passed the gate gets to be finished at the stop. It is answered within milliseconds, or the Lease
 /// is not released.
@@ -78,15 +76,6 @@ const FINISH_GRACE: Duration = Duration::from_secs(1);
 /// How long the streams get to log out and end. Kubernetes sends SIGKILL after 30 s; with the grace before it and the
 /// release of the Lease after it, all is over within 5 s.
 const STOP_GRACE: Duration = Duration::from_secs(3);
-
-/// Why the controller cannot start as configured: exit code 2, like every wrong value.
-#[derive(Debug, thiserror::Error)]
-#[error("{name}={value:?}: {why}")]
-pub struct Misconfigured {
-    name: &'static str,
-    value: String,
-    why: String,
-}
 
 /// Runs the controller until SIGTERM or Ctrl-C, and follows the file that may change `level`.
 ///
@@ -101,22 +90,22 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
         settings = %config.line(),
         "starting"
     );
-    let worlds = Clients::prepare(&config).await?;
+    let clients = Clients::prepare(&config).await?;
     if config.dry_run {
         warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
     }
-    let mut house = App::open(&config, worlds).await?;
+    let mut app = App::open(&config, clients).await?;
     if level.can_change() {
-        let stop = house.streams_stop.clone();
-        house.spawn("the look at the log level", level.follow(stop));
+        let stop = app.streams_stop.clone();
+        app.spawn("the look at the log level", level.follow(stop));
     }
-    let outcome = house.until_asked_to_stop(terminate).await;
-    house.close().await;
+    let outcome = app.until_asked_to_stop(terminate).await;
+    app.close().await;
     info!("stopped; every episode stands on its Node and goes on at the next start");
     outcome
 }
 
-/// The ways to both worlds. Making them sends nothing, so what is wrong with the configuration shows before anything is
+/// The ways to both clients. Making them sends nothing, so what is wrong with the configuration shows before anything is
 /// touched.
 struct Clients {
     vcenter: Vcenter,
@@ -127,16 +116,16 @@ struct Clients {
     login: watch::Receiver<LoginNote>,
     keys: Keys,
     gpu_resources: GpuResources,
-    onlookers: Observers,
+    observers: Observers,
 }
 
 /// Everything that runs.
 struct App {
     /// None of them ends before it is asked to.
     tasks: JoinSet<&'static str>,
-    /// They end when nobody is left who tells, and bring nothing down with them.
+    /// They end when nothing is left to export, and their end stops nothing else.
     showing: JoinSet<()>,
-    /// Ends the hub and its actors.
+    /// Ends the event loop and its actors.
     stop: CancellationToken,
     /// What every record and every effect passes.
     gate: WriteFence,
@@ -145,7 +134,7 @@ struct App {
     election_stop: CancellationToken,
     /// Ends the process where nobody else can.
     watchdog: Option<Watchdog>,
-    /// Ends everything else. The streams outlive the hub, so that an orderly end still has somebody to tell that it ends.
+    /// Ends everything else. The streams outlive the event loop, so that they can log out at an orderly end.
     streams_stop: CancellationToken,
 }
 
@@ -153,7 +142,7 @@ impl Clients {
     async fn prepare(config: &Config) -> anyhow::Result<Self> {
         let writes = Writes::by(config);
         let lease = writes.lease.then(|| config.leadership.lease_name.clone());
-        let mut onlookers = Observers::of(lease);
+        let mut observers = Observers::of(lease);
         if writes.objects {
             let trace_url = config.trace_ui_url_template.clone();
             let objects = StatusReconciler::new(
@@ -162,15 +151,15 @@ impl Clients {
                 config.node_maintenance_history,
                 clock,
             );
-            onlookers.objects = Some(Arc::new(objects));
+            observers.objects = Some(Arc::new(objects));
         }
         if config.status_address != Listen::Off {
             let about = About {
                 is_dry_run: config.dry_run,
                 links: Links::new(config),
             };
-            let status = StatusPage::new(about, onlookers.objects.clone(), clock);
-            onlookers.status = Some(Arc::new(status));
+            let status = StatusPage::new(about, observers.objects.clone(), clock);
+            observers.status = Some(Arc::new(status));
         }
         let gpu_resources = GpuResources::parse(&config.gpu_resources)
             .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
@@ -181,12 +170,12 @@ impl Clients {
         let election = writes.lease.then(|| election(config, &client));
         let (login_sender, login) = watch::channel(LoginNote::default());
         let settings = vsphere::client::Settings {
-            on_answer: onlookers.on_answer(clock),
+            on_answer: observers.on_answer(clock),
             instance: instance(),
             on_login: vcenter::on_login(login_sender, clock),
             ..settings
         };
-        onlookers.metrics.name_vcenter(&settings.endpoint.name());
+        observers.metrics.name_vcenter(&settings.endpoint.name());
         let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
         let keys = Keys::under(&config.annotation_prefix);
         Ok(Self {
@@ -196,37 +185,20 @@ impl Clients {
             login,
             keys,
             gpu_resources,
-            onlookers,
+            observers,
         })
     }
 }
 
 impl App {
     /// Wires everything and sets it going.
-    async fn open(config: &Config, worlds: Clients) -> anyhow::Result<Self> {
-        let servers = servers(config, &worlds.onlookers).await?;
-        let mut house = Self {
-            tasks: JoinSet::new(),
-            showing: JoinSet::new(),
-            stop: CancellationToken::new(),
-            gate: if worlds.election.is_some() {
-                WriteFence::of_a_replica()
-            } else {
-                WriteFence::without_election()
-            },
-            election: JoinSet::new(),
-            election_stop: CancellationToken::new(),
-            watchdog: None,
-            streams_stop: CancellationToken::new(),
-        };
-        let (vsphere_sender, vsphere_updates) = mpsc::channel(FACTS);
-        let (cluster_sender, cluster_updates) = mpsc::channel(FACTS);
-        let (findings_sender, findings) = mpsc::channel(FACTS);
-        let (roster_sender, roster) = watch::channel(vsphere::update::WatchSet::default());
-        let (draining_sender, draining) = watch::channel(BTreeSet::new());
-        let (holding_sender, holding) = watch::channel(BTreeSet::new());
-        let (followed_sender, followed) = watch::channel(BTreeSet::new());
-
+    async fn open(config: &Config, clients: Clients) -> anyhow::Result<Self> {
+        let servers = outputs::servers(config, &clients.observers).await?;
+        let mut app = Self::new(clients.election.is_some());
+        let (vsphere_sender, vsphere) = mpsc::channel(FACTS);
+        let (cluster_sender, cluster) = mpsc::channel(FACTS);
+        let (reports_sender, findings) = mpsc::channel(FACTS);
+        let (subscriptions, wanted) = Subscriptions::channels();
         let Clients {
             vcenter,
             client,
@@ -234,15 +206,15 @@ impl App {
             login,
             keys,
             gpu_resources,
-            onlookers,
-        } = worlds;
+            mut observers,
+        } = clients;
         if election.is_some() {
-            house.probe(&vcenter, &onlookers);
+            app.probe(&vcenter, &observers);
         }
-        let standing = house.stand_for_election(election, login, &client, &onlookers)?;
-        let (publisher, to_publish) = cluster::events::queue(onlookers.on_event_dropped());
+        let standing = app.stand_for_election(election, login, &client, &observers)?;
+        let (publisher, to_publish) = cluster::events::queue(observers.on_event_dropped());
         let executor = Executor {
-            gate: house.gate.clone(),
+            gate: app.gate.clone(),
             vcenter: vcenter.clone(),
             client: client.clone(),
             keys: keys.clone(),
@@ -252,137 +224,120 @@ impl App {
                 ..DrainSettings::default()
             },
             events: publisher.clone(),
-            on_evictions: onlookers.on_evictions(),
-            findings: findings_sender,
+            on_evictions: observers.on_evictions(),
+            findings: reports_sender,
             nodes: cluster_sender.clone(),
         };
-        let mut listeners = listeners(config, publisher, &onlookers);
-        let traces = traces(config, &onlookers, &mut house.showing, &house.streams_stop)?;
-        let mut onlookers = onlookers;
-        onlookers.traces.clone_from(&traces);
-        listeners.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));
-        let tell = Box::new(ObserverList(listeners));
-        let shared = ActorContext {
+        let supervisor = app.supervisor(config, executor, publisher, &mut observers, &client)?;
+        let stop = app.streams_stop.clone();
+        app.spawn(
+            "the publisher of Events",
+            cluster::events::run(client.clone(), instance(), to_publish, stop.clone()),
+        );
+        app.spawn(
+            "the stream of vCenter",
+            vcenter::follow(
+                vcenter,
+                standing.clone(),
+                clock,
+                wanted.watch_set,
+                vsphere_sender,
+                stop,
+            ),
+        );
+        app.watch_kubernetes(
+            config,
+            Watches {
+                client: client.clone(),
+                selection: Selection {
+                    selector: config.gpu_node_label.clone(),
+                    keys,
+                    gpu_resources,
+                },
+                settings: cluster::watch::Settings {
+                    backoff_max: config.retry_max.max(RETRY_MIN),
+                    ..cluster::watch::Settings::default()
+                },
+                facts: cluster_sender,
+                standing: standing.clone(),
+                draining: wanted.draining,
+                holding: wanted.holding,
+                followed: wanted.followed,
+            },
+            &observers,
+        );
+        let sources = EventSources {
+            vsphere,
+            cluster,
+            findings,
+            standing,
+        };
+        let inventory = Inventory::new(rules(config, &client), clock());
+        let stop = app.stop.clone();
+        app.spawn(
+            "the event loop",
+            event_loop::run(
+                sources,
+                subscriptions,
+                inventory,
+                supervisor,
+                observers,
+                clocks,
+                stop,
+            ),
+        );
+        for server in servers {
+            let token = app.streams_stop.clone();
+            app.spawn(server.what(), server.run(token));
+        }
+        Ok(app)
+    }
+
+    fn new(has_election: bool) -> Self {
+        Self {
+            tasks: JoinSet::new(),
+            showing: JoinSet::new(),
+            stop: CancellationToken::new(),
+            gate: if has_election {
+                WriteFence::of_a_replica()
+            } else {
+                WriteFence::without_election()
+            },
+            election: JoinSet::new(),
+            election_stop: CancellationToken::new(),
+            watchdog: None,
+            streams_stop: CancellationToken::new(),
+        }
+    }
+
+    /// The supervisor of the actors, whose events all observers see.
+    fn supervisor(
+        &mut self,
+        config: &Config,
+        executor: Executor,
+        publisher: Publisher,
+        observers: &mut Observers,
+        client: &kube::Client,
+    ) -> anyhow::Result<Supervisor<AnyExecutor>> {
+        let mut of_nodes = outputs::observers_of_nodes(config, publisher, observers);
+        let traces = outputs::traces(config, observers, &mut self.showing, &self.streams_stop)?;
+        observers.traces.clone_from(&traces);
+        of_nodes.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));
+        let context = ActorContext {
             perform: AnyExecutor::of(executor, config.dry_run),
-            tell,
-            policy: policy(config, &client),
+            tell: Box::new(ObserverList(of_nodes)),
+            policy: policy(config, client),
             clock: clocks,
         };
-        let supervisor = Supervisor::new(shared, &house.stop);
-        let inventory = Inventory::new(rules(config, &client), clock());
-        let inbox = event_loop::EventSources {
-            vsphere: vsphere_updates,
-            cluster: cluster_updates,
-            findings,
-            standing: standing.clone(),
-        };
-        let interest = event_loop::Subscriptions {
-            roster: roster_sender,
-            draining: draining_sender,
-            holding: holding_sender,
-            followed: followed_sender,
-        };
-        let selection = Selection {
-            selector: config.gpu_node_label.clone(),
-            keys,
-            gpu_resources,
-        };
-        let watching = cluster::watch::Settings {
-            backoff_max: config.retry_max.max(RETRY_MIN),
-            ..cluster::watch::Settings::default()
-        };
-
-        let stop = house.streams_stop.clone();
-        let token = || stop.clone();
-        let (client_of_objects, objects_sender) = (client.clone(), cluster_sender.clone());
-        let watching_objects = watching.clone();
-        let vsphere = vcenter::follow(vcenter, standing.clone(), clock, roster, vsphere_sender, token());
-        let nodes = cluster::watch::run(
-            client.clone(),
-            selection.clone(),
-            watching.clone(),
-            cluster_sender.clone(),
-            token(),
-        );
-        let scan = cluster::watch::scan::run(
-            client.clone(),
-            selection.clone(),
-            standing,
-            watching.clone(),
-            cluster_sender.clone(),
-            token(),
-        );
-        let followed = cluster::watch::followed::run(
-            client.clone(),
-            followed,
-            selection,
-            watching.clone(),
-            cluster_sender.clone(),
-            token(),
-        );
-        let pods = cluster::watch::pods::run(
-            client.clone(),
-            draining,
-            watching.clone(),
-            cluster_sender.clone(),
-            token(),
-        );
-        let budgets =
-            cluster::watch::budgets::run(client.clone(), holding, watching, cluster_sender, token());
-        let events = cluster::events::run(client, instance(), to_publish, token());
-        if config.node_maintenances {
-            let (client, out) = (client_of_objects.clone(), objects_sender.clone());
-            let watch = nodemaintenance::watch::run(
-                client,
-                config.gpu_node_label.clone(),
-                watching_objects,
-                out,
-                token(),
-            );
-            house.spawn("the watch of NodeMaintenances", watch);
-        }
-        if let Some(objects) = &onlookers.objects {
-            let metrics = Arc::clone(&onlookers.metrics);
-            let writing = nodemaintenance::writer::run(
-                client_of_objects,
-                house.gate.clone(),
-                Arc::clone(objects),
-                move |count| metrics.node_maintenance_writes_refused(count),
-                objects_sender,
-                token(),
-            );
-            house.spawn("the writer of NodeMaintenances", writing);
-        }
-        let hub = event_loop::run(
-            inbox,
-            interest,
-            inventory,
-            supervisor,
-            onlookers,
-            clocks,
-            house.stop.clone(),
-        );
-        house.spawn("the stream of vCenter", vsphere);
-        house.spawn("the watch of Nodes", nodes);
-        house.spawn("the watch of followed Nodes", followed);
-        house.spawn("the look through all Nodes", scan);
-        house.spawn("the watch of pods", pods);
-        house.spawn("the watch of budgets", budgets);
-        house.spawn("the publisher of Events", events);
-        house.spawn("the hub", hub);
-        for server in servers {
-            let token = house.streams_stop.clone();
-            house.spawn(server.what(), server.run(token));
-        }
-        Ok(house)
+        Ok(Supervisor::new(context, &self.stop))
     }
 
     /// Asks vCenter whether it answers, so that a leader without vCenter knows where another could do better.
-    fn probe(&mut self, vcenter: &Vcenter, onlookers: &Observers) {
+    fn probe(&mut self, vcenter: &Vcenter, observers: &Observers) {
         let probe = vcenter::probe(
             vcenter.clone(),
-            Arc::clone(&onlookers.health),
-            Arc::clone(&onlookers.metrics),
+            Arc::clone(&observers.health),
+            Arc::clone(&observers.metrics),
             self.streams_stop.clone(),
         );
         self.spawn("the probe of vCenter", probe);
@@ -394,7 +349,7 @@ impl App {
         election: Option<lease::Settings>,
         login: watch::Receiver<LoginNote>,
         client: &kube::Client,
-        onlookers: &Observers,
+        observers: &Observers,
     ) -> anyhow::Result<watch::Receiver<ElectionStatus>> {
         let Some(settings) = election else {
             let (_, standing) = watch::channel(ElectionStatus::alone());
@@ -407,7 +362,7 @@ impl App {
         self.watchdog = Some(watchdog.context("starting the watchdog's thread")?);
         let stop = self.election_stop.clone();
         let abilities = Abilities {
-            can_work: onlookers.health.reaches_vcenter(),
+            can_work: observers.health.reaches_vcenter(),
             login,
         };
         let election = lease::run(
@@ -486,24 +441,6 @@ impl App {
     }
 }
 
-/// Takes the ports that are configured. One that cannot be had ends the program here, before it has touched anything.
-async fn servers(config: &Config, onlookers: &Observers) -> anyhow::Result<Vec<HttpServer>> {
-    let mut servers = Vec::new();
-    if let Listen::At(address) = config.metrics_address {
-        let metrics = Arc::clone(&onlookers.metrics);
-        servers.push(admin::metrics("METRICS_ADDRESS", address, metrics).await?);
-    }
-    if let Listen::At(address) = config.health_address {
-        let health = Arc::clone(&onlookers.health);
-        servers.push(admin::health("HEALTH_ADDRESS", address, health).await?);
-    }
-    if let (Listen::At(address), Some(status)) = (config.status_address, &onlookers.status) {
-        let status = Arc::clone(status);
-        servers.push(admin::status::server("STATUS_ADDRESS", address, status).await?);
-    }
-    Ok(servers)
-}
-
 /// The clocks that decisions are made by.
 pub(crate) fn clocks() -> Now {
     Now {
@@ -519,206 +456,4 @@ pub(crate) fn clocks() -> Now {
 )]
 pub(crate) fn clock() -> Timestamp {
     Timestamp::now()
-}
-
-fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -> Misconfigured {
-    Misconfigured {
-        name,
-        value: value.to_owned(),
-        why: why.to_string(),
-    }
-}
-
-pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
-    let endpoint = endpoint(config)?;
-    let trust = match (&config.vcenter_ca_bundle, config.verifies_tls()) {
-        // A CA that is written down is used even where verification is switched off beside it, as the Python
-        // controller does.
-        (Some(bundle), _) => Trust::CaBundle(bundle.clone()),
-        (None, true) => Trust::SystemRoots,
-        (None, false) => Trust::Nothing,
-    };
-    Ok(vsphere::client::Settings {
-        call_deadline: config.vcenter_call_timeout,
-        long_poll: config.vcenter_long_poll,
-        reread_every: config.poll_interval,
-        retry_min: RETRY_MIN.min(config.retry_max),
-        retry_max: config.retry_max,
-        ..vsphere::client::Settings::new(endpoint, credentials(config), trust)
-    })
-}
-
-fn endpoint(config: &Config) -> Result<Endpoint, Misconfigured> {
-    Endpoint::parse(&config.vcenter_host)
-        .map_err(|error| misconfigured("VCENTER_HOST", &without_password(&config.vcenter_host), &error))
-}
-
-fn policy(config: &Config, client: &kube::Client) -> Policy {
-    Policy {
-        drain_timeout: config.drain_timeout,
-        drain_timeout_action: config.drain_timeout_action,
-        eviction_retry: config.eviction_retry,
-        guest_shutdown_timeout: config.guest_shutdown_timeout,
-        relocate_timeout: config.relocate_timeout,
-        power_on_timeout: config.power_on_timeout,
-        power_off_timeout: config.power_off_timeout,
-        survey_every: config.poll_interval,
-        node_monitor_grace: config.node_monitor_grace,
-        maintenance_retry_grace: config.maintenance_retry_grace,
-        unanswered_for: config.vcenter_call_timeout + config.poll_interval * 2,
-        releases: releases(config, client),
-        require_approval: config.require_approval,
-        retry_min: RETRY_MIN.min(config.retry_max),
-        retry_max: config.retry_max,
-    }
-}
-
-fn releases(config: &Config, client: &kube::Client) -> Releases {
-    let leadership = &config.leadership;
-    let of_lease = || format!("{}/{}", lease_namespace(config, client), leadership.lease_name);
-    Releases {
-        own: leadership.release.clone().unwrap_or_else(of_lease).into(),
-        adopted: Arc::new(leadership.adopted()),
-    }
-}
-
-pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
-    Rules {
-        releases: releases(config, client),
-        concurrent_drains: config.max_concurrent_drains,
-        unavailable: config.max_unavailable,
-        bind_by_name: config.bind_by_name,
-        require_approval: config.require_approval,
-        node_maintenances: config.node_maintenances,
-        drain_slot: config.drain_slot,
-    }
-}
-
-/// What is written beside effects and records. In a dry run nothing is: nothing happens that it could be about.
-struct Writes {
-    lease: bool,
-    objects: bool,
-    events: bool,
-    traces: bool,
-}
-
-impl Writes {
-    fn by(config: &Config) -> Self {
-        let is_live = !config.dry_run;
-        Self {
-            lease: is_live && is_one_of_several(config),
-            objects: is_live && config.node_maintenances,
-            events: is_live,
-            traces: is_live,
-        }
-    }
-}
-
-/// Who listens to what actors tell.
-fn listeners(config: &Config, publisher: Publisher, onlookers: &Observers) -> Vec<Box<dyn Observer>> {
-    let mut listeners: Vec<Box<dyn Observer>> = vec![
-        Box::new(Log::new(config)),
-        Box::new(Arc::clone(&onlookers.metrics)),
-    ];
-    if let Some(objects) = &onlookers.objects {
-        listeners.push(Box::new(Arc::clone(objects)));
-    }
-    if let Some(status) = &onlookers.status {
-        listeners.push(Box::new(Arc::clone(status)));
-    }
-    if Writes::by(config).events {
-        listeners.push(Box::new(Events::new(
-            publisher,
-            config.node_conditions,
-            Links::new(config),
-            clock,
-        )));
-    }
-    listeners
-}
-
-/// Whether replicas take turns.
-fn is_one_of_several(config: &Config) -> bool {
-    match config.leadership.election {
-        LeaderElection::On => true,
-        LeaderElection::Off => false,
-        LeaderElection::Auto => {
-            std::env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty())
-        }
-    }
-}
-
-/// Which Lease replicas take turns by, and how.
-fn election(config: &Config, client: &kube::Client) -> lease::Settings {
-    let leadership = &config.leadership;
-    lease::Settings {
-        namespace: lease_namespace(config, client),
-        name: leadership.lease_name.clone(),
-        identity: identity(),
-        timing: Timing {
-            lease: leadership.lease_duration,
-            renew_deadline: leadership.renew_deadline,
-            retry: leadership.retry_period,
-            yield_after: YIELD_AFTER,
-        },
-        clock,
-    }
-}
-
-fn lease_namespace(config: &Config, client: &kube::Client) -> String {
-    let configured = config.leadership.lease_namespace.clone();
-    configured.unwrap_or_else(|| client.default_namespace().to_owned())
-}
-
-/// Who we are in the Lease: the instance, and something that no other process has. A container that is restarted in its
-/// pod is another process under the same name, and must not take what it finds for its own.
-fn identity() -> String {
-    let process = std::hash::RandomState::new().hash_one(std::process::id());
-    format!("{}_{process:016x}", instance())
-}
-
-/// Who we are among several of us, in Events: the pod, or else the machine.
-fn instance() -> String {
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let read = |name| std::env::var(name).ok();
-    [read("POD_NAME"), read("HOSTNAME"), host()]
-        .into_iter()
-        .flatten()
-        .map(|name| name.trim().chars().take(INSTANCE_CHARS_MAX).collect::<String>())
-        .find(|name| !name.is_empty())
-        .unwrap_or_else(|| "haulout".to_owned())
-}
-
-/// Turns what actors tell into traces, where the environment names a collector.
-fn traces(
-    config: &Config,
-    onlookers: &Observers,
-    tasks: &mut JoinSet<()>,
-    stop: &CancellationToken,
-) -> anyhow::Result<Option<Arc<Traces>>> {
-    if !Writes::by(config).traces {
-        return Ok(None);
-    }
-    let endpoint = endpoint(config)?;
-    let exporter = trace::export::exporter(|name| std::env::var(name).ok())
-        .map_err(|wrong| misconfigured(wrong.name, &wrong.value, &wrong.why))?;
-    Ok(exporter.map(|exporter| {
-        let (sender, queue) = mpsc::channel(trace::QUEUE);
-        let lost = onlookers.metrics.trace_spans_lost();
-        let run = trace::export::run(exporter, queue, lost.clone(), stop.clone());
-        tasks.spawn(run);
-        let vcenter = endpoint.host().to_owned();
-        Arc::new(Traces::new(sender, lost, vcenter))
-    }))
-}
-
-fn credentials(config: &Config) -> CredentialSource {
-    let part = |credential| match credential {
-        Credential::Value(value) => vsphere::client::CredentialPart::Given(value),
-        Credential::File(path) => vsphere::client::CredentialPart::File(path),
-    };
-    CredentialSource {
-        user: part(config.vcenter_user()),
-        password: part(config.vcenter_password()),
-    }
 }

@@ -36,7 +36,7 @@ const NO_REST: Duration = Duration::from_millis(1);
 /// The longest time that facts only come in, however busy the machine: an operator who waits for a node does not feel it.
 const REST_MAX: Duration = Duration::from_secs(1);
 
-/// What comes into the hub.
+/// What comes into the event loop.
 #[derive(Debug)]
 pub(super) struct EventSources {
     pub(super) vsphere: mpsc::Receiver<vsphere::VsphereUpdate>,
@@ -45,32 +45,62 @@ pub(super) struct EventSources {
     pub(super) standing: watch::Receiver<ElectionStatus>,
 }
 
-/// What the hub asks the streams to follow.
+/// What the event loop asks the streams to follow.
 #[derive(Debug)]
 pub(super) struct Subscriptions {
-    pub(super) roster: watch::Sender<vsphere::WatchSet>,
+    pub(super) watch_set: watch::Sender<vsphere::WatchSet>,
     pub(super) draining: watch::Sender<BTreeSet<NodeName>>,
     pub(super) holding: watch::Sender<BTreeSet<cluster::Budget>>,
     /// Nodes with an open episode that the selector does not match any more.
     pub(super) followed: watch::Sender<BTreeSet<NodeName>>,
 }
 
+/// What the streams are to follow, on their side.
+pub(super) struct Wanted {
+    pub(super) watch_set: watch::Receiver<vsphere::WatchSet>,
+    pub(super) draining: watch::Receiver<BTreeSet<NodeName>>,
+    pub(super) holding: watch::Receiver<BTreeSet<cluster::Budget>>,
+    pub(super) followed: watch::Receiver<BTreeSet<NodeName>>,
+}
+
+impl Subscriptions {
+    pub(super) fn channels() -> (Self, Wanted) {
+        let (watch_set_sender, watch_set) = watch::channel(vsphere::WatchSet::default());
+        let (draining_sender, draining) = watch::channel(BTreeSet::new());
+        let (holding_sender, holding) = watch::channel(BTreeSet::new());
+        let (followed_sender, followed) = watch::channel(BTreeSet::new());
+        let senders = Self {
+            watch_set: watch_set_sender,
+            draining: draining_sender,
+            holding: holding_sender,
+            followed: followed_sender,
+        };
+        let wanted = Wanted {
+            watch_set,
+            draining,
+            holding,
+            followed,
+        };
+        (senders, wanted)
+    }
+}
+
 /// Runs until `stop`, or until a stream has ended for good, which none does before `stop`.
 pub(super) async fn run<P: RunEffect>(
-    mut inbox: EventSources,
-    interest: Subscriptions,
+    mut sources: EventSources,
+    subscriptions: Subscriptions,
     mut inventory: Inventory,
     mut supervisor: Supervisor<P>,
-    onlookers: Observers,
+    observers: Observers,
     clock: fn() -> Now,
     stop: CancellationToken,
 ) {
     let mut heard = SourceLog::default();
     let mut leads = take_standing(
-        &inbox.standing.borrow_and_update(),
+        &sources.standing.borrow_and_update(),
         None,
         &mut inventory,
-        &onlookers,
+        &observers,
         clock,
     );
     let mut amid_until: Option<Instant> = None;
@@ -78,7 +108,7 @@ pub(super) async fn run<P: RunEffect>(
     let mut pulse = interval(PULSE);
     pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        onlookers.health.hub_turns();
+        observers.health.hub_turns();
         let rests = rests_until.filter(|_| inventory.is_dirty());
         let is_time = async {
             match rests.or(amid_until) {
@@ -91,19 +121,19 @@ pub(super) async fn run<P: RunEffect>(
         let fact = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            Ok(()) = inbox.standing.changed() => {
-                let standing = inbox.standing.borrow_and_update().clone();
-                leads = take_standing(&standing, leads, &mut inventory, &onlookers, clock);
+            Ok(()) = sources.standing.changed() => {
+                let standing = sources.standing.borrow_and_update().clone();
+                leads = take_standing(&standing, leads, &mut inventory, &observers, clock);
                 None
             }
-            Some(finding) = inbox.findings.recv() => Some(Fact::Finding(finding)),
+            Some(finding) = sources.findings.recv() => Some(Fact::Finding(finding)),
             () = supervisor.reap() => continue,
-            Some(update) = inbox.cluster.recv() => Some(Fact::Cluster(update)),
-            Some(update) = inbox.vsphere.recv() => Some(Fact::Vsphere(update)),
+            Some(update) = sources.cluster.recv() => Some(Fact::Cluster(update)),
+            Some(update) = sources.vsphere.recv() => Some(Fact::Vsphere(update)),
             () = is_time => None,
             _ = pulse.tick() => {
                 if leads.is_some() {
-                    onlookers.pulse(&inventory);
+                    observers.pulse(&inventory);
                 }
                 None
             }
@@ -112,12 +142,12 @@ pub(super) async fn run<P: RunEffect>(
         inventory.set_time(clock());
         if let Some(fact) = fact {
             heard.note(&fact);
-            onlookers.note(&fact);
+            observers.note(&fact);
             inventory.apply(fact);
             for _ in 0..BATCH {
-                let Some(fact) = inbox.try_next() else { break };
+                let Some(fact) = sources.try_next() else { break };
                 heard.note(&fact);
-                onlookers.note(&fact);
+                observers.note(&fact);
                 inventory.apply(fact);
             }
         }
@@ -130,9 +160,9 @@ pub(super) async fn run<P: RunEffect>(
             continue;
         }
         rests_until = None;
-        set(&interest.followed, inventory.to_follow());
-        set(&interest.roster, inventory.watch_set());
-        onlookers.degraded(&inventory);
+        set(&subscriptions.followed, inventory.to_follow());
+        set(&subscriptions.watch_set, inventory.watch_set());
+        observers.degraded(&inventory);
         if inventory.is_set_incomplete() {
             // The rest of it is on its way, and half a set may show one of two clicks.
             let until = *amid_until.get_or_insert(begun + REST_OF_A_SET);
@@ -143,15 +173,15 @@ pub(super) async fn run<P: RunEffect>(
         amid_until = None;
         // A standby follows everything and shows it to people alone: no actor runs, no place is granted.
         if leads.is_none() {
-            set(&interest.draining, inventory.draining());
-            onlookers.show_standing_by(&inventory);
+            set(&subscriptions.draining, inventory.draining());
+            observers.show_standing_by(&inventory);
             rests_until = rest(begun);
             continue;
         }
         let pictures = inventory.build_snapshots();
-        set(&interest.draining, inventory.draining());
-        set(&interest.holding, inventory.blocking_budgets());
-        onlookers.show(&pictures, &inventory);
+        set(&subscriptions.draining, inventory.draining());
+        set(&subscriptions.holding, inventory.blocking_budgets());
+        observers.show(&pictures, &inventory);
         supervisor.show(pictures);
         rests_until = rest(begun);
     }
@@ -172,10 +202,10 @@ fn take_standing(
     standing: &ElectionStatus,
     led: Option<u64>,
     inventory: &mut Inventory,
-    onlookers: &Observers,
+    observers: &Observers,
     clock: fn() -> Now,
 ) -> Option<u64> {
-    onlookers.stand(standing);
+    observers.stand(standing);
     let leads = standing.lead.map(|lead| lead.epoch);
     if let Some(lead) = standing.lead.filter(|_| leads != led) {
         let now = clock();

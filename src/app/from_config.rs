@@ -1,0 +1,163 @@
+//! The settings of each module, made of the configuration.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock;
+use super::identity::identity;
+use crate::cluster::lease;
+use crate::cluster::lease::election::{Timing, YIELD_AFTER};
+use crate::config::{Config, Credential, LeaderElection, without_password};
+use crate::inventory::Rules;
+use crate::maintenance::policy::{Policy, Releases};
+use crate::vsphere;
+use crate::vsphere::client::{CredentialSource, Endpoint, Trust};
+
+/// Why the controller cannot start as configured: exit code 2, like every wrong value.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}={value:?}: {why}")]
+pub struct Misconfigured {
+    name: &'static str,
+    value: String,
+    why: String,
+}
+
+/// The first wait after a refusal. A second is the pace at which vCenter's own state settles.
+pub(super) const RETRY_MIN: Duration = Duration::from_secs(1);
+
+pub(super) fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -> Misconfigured {
+    Misconfigured {
+        name,
+        value: value.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
+    let endpoint = endpoint(config)?;
+    let trust = match (&config.vcenter_ca_bundle, config.verifies_tls()) {
+        // A CA that is written down is used even where verification is switched off beside it, as the Python
+        // controller does.
+        (Some(bundle), _) => Trust::CaBundle(bundle.clone()),
+        (None, true) => Trust::SystemRoots,
+        (None, false) => Trust::Nothing,
+    };
+    Ok(vsphere::client::Settings {
+        call_deadline: config.vcenter_call_timeout,
+        long_poll: config.vcenter_long_poll,
+        reread_every: config.poll_interval,
+        retry_min: RETRY_MIN.min(config.retry_max),
+        retry_max: config.retry_max,
+        ..vsphere::client::Settings::new(endpoint, credentials(config), trust)
+    })
+}
+
+pub(super) fn endpoint(config: &Config) -> Result<Endpoint, Misconfigured> {
+    Endpoint::parse(&config.vcenter_host)
+        .map_err(|error| misconfigured("VCENTER_HOST", &without_password(&config.vcenter_host), &error))
+}
+
+pub(super) fn policy(config: &Config, client: &kube::Client) -> Policy {
+    Policy {
+        drain_timeout: config.drain_timeout,
+        drain_timeout_action: config.drain_timeout_action,
+        eviction_retry: config.eviction_retry,
+        guest_shutdown_timeout: config.guest_shutdown_timeout,
+        relocate_timeout: config.relocate_timeout,
+        power_on_timeout: config.power_on_timeout,
+        power_off_timeout: config.power_off_timeout,
+        survey_every: config.poll_interval,
+        node_monitor_grace: config.node_monitor_grace,
+        maintenance_retry_grace: config.maintenance_retry_grace,
+        unanswered_for: config.vcenter_call_timeout + config.poll_interval * 2,
+        releases: releases(config, client),
+        require_approval: config.require_approval,
+        retry_min: RETRY_MIN.min(config.retry_max),
+        retry_max: config.retry_max,
+    }
+}
+
+fn releases(config: &Config, client: &kube::Client) -> Releases {
+    let leadership = &config.leadership;
+    let of_lease = || format!("{}/{}", lease_namespace(config, client), leadership.lease_name);
+    Releases {
+        own: leadership.release.clone().unwrap_or_else(of_lease).into(),
+        adopted: Arc::new(leadership.adopted()),
+    }
+}
+
+pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
+    Rules {
+        releases: releases(config, client),
+        concurrent_drains: config.max_concurrent_drains,
+        unavailable: config.max_unavailable,
+        bind_by_name: config.bind_by_name,
+        require_approval: config.require_approval,
+        node_maintenances: config.node_maintenances,
+        drain_slot: config.drain_slot,
+    }
+}
+
+/// What is written beside effects and records. In a dry run nothing is: nothing happens that it could be about.
+pub(super) struct Writes {
+    pub(super) lease: bool,
+    pub(super) objects: bool,
+    pub(super) events: bool,
+    pub(super) traces: bool,
+}
+
+impl Writes {
+    pub(super) fn by(config: &Config) -> Self {
+        let is_live = !config.dry_run;
+        Self {
+            lease: is_live && is_one_of_several(config),
+            objects: is_live && config.node_maintenances,
+            events: is_live,
+            traces: is_live,
+        }
+    }
+}
+
+/// Whether replicas take turns.
+fn is_one_of_several(config: &Config) -> bool {
+    match config.leadership.election {
+        LeaderElection::On => true,
+        LeaderElection::Off => false,
+        LeaderElection::Auto => {
+            std::env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty())
+        }
+    }
+}
+
+/// Which Lease replicas take turns by, and how.
+pub(super) fn election(config: &Config, client: &kube::Client) -> lease::Settings {
+    let leadership = &config.leadership;
+    lease::Settings {
+        namespace: lease_namespace(config, client),
+        name: leadership.lease_name.clone(),
+        identity: identity(),
+        timing: Timing {
+            lease: leadership.lease_duration,
+            renew_deadline: leadership.renew_deadline,
+            retry: leadership.retry_period,
+            yield_after: YIELD_AFTER,
+        },
+        clock,
+    }
+}
+
+fn lease_namespace(config: &Config, client: &kube::Client) -> String {
+    let configured = config.leadership.lease_namespace.clone();
+    configured.unwrap_or_else(|| client.default_namespace().to_owned())
+}
+
+fn credentials(config: &Config) -> CredentialSource {
+    let part = |credential| match credential {
+        Credential::Value(value) => vsphere::client::CredentialPart::Given(value),
+        Credential::File(path) => vsphere::client::CredentialPart::File(path),
+    };
+    CredentialSource {
+        user: part(config.vcenter_user()),
+        password: part(config.vcenter_password()),
+    }
+}

@@ -1,0 +1,87 @@
+//! What shows the state to people: observers of node events, traces, and HTTP servers.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::clock;
+use super::from_config::{Writes, endpoint, misconfigured};
+use super::observers::Observers;
+use crate::actor::observer::Observer;
+use crate::admin::{self, HttpServer};
+use crate::cluster::events::Publisher;
+use crate::config::{Config, Listen};
+use crate::telemetry::events::Events;
+use crate::telemetry::link::Links;
+use crate::telemetry::log::Log;
+use crate::telemetry::trace::{self, Traces};
+
+/// Takes the ports that are configured. One that cannot be had ends the program here, before it has touched anything.
+pub(super) async fn servers(config: &Config, observers: &Observers) -> anyhow::Result<Vec<HttpServer>> {
+    let mut servers = Vec::new();
+    if let Listen::At(address) = config.metrics_address {
+        let metrics = Arc::clone(&observers.metrics);
+        servers.push(admin::metrics("METRICS_ADDRESS", address, metrics).await?);
+    }
+    if let Listen::At(address) = config.health_address {
+        let health = Arc::clone(&observers.health);
+        servers.push(admin::health("HEALTH_ADDRESS", address, health).await?);
+    }
+    if let (Listen::At(address), Some(status)) = (config.status_address, &observers.status) {
+        let status = Arc::clone(status);
+        servers.push(admin::status::server("STATUS_ADDRESS", address, status).await?);
+    }
+    Ok(servers)
+}
+
+/// The observers of node events.
+pub(super) fn observers_of_nodes(
+    config: &Config,
+    publisher: Publisher,
+    observers: &Observers,
+) -> Vec<Box<dyn Observer>> {
+    let mut list: Vec<Box<dyn Observer>> = vec![
+        Box::new(Log::new(config)),
+        Box::new(Arc::clone(&observers.metrics)),
+    ];
+    if let Some(objects) = &observers.objects {
+        list.push(Box::new(Arc::clone(objects)));
+    }
+    if let Some(status) = &observers.status {
+        list.push(Box::new(Arc::clone(status)));
+    }
+    if Writes::by(config).events {
+        list.push(Box::new(Events::new(
+            publisher,
+            config.node_conditions,
+            Links::new(config),
+            clock,
+        )));
+    }
+    list
+}
+
+/// The observer that sends traces, where the environment names a collector.
+pub(super) fn traces(
+    config: &Config,
+    observers: &Observers,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<Arc<Traces>>> {
+    if !Writes::by(config).traces {
+        return Ok(None);
+    }
+    let endpoint = endpoint(config)?;
+    let exporter = trace::export::exporter(|name| std::env::var(name).ok())
+        .map_err(|wrong| misconfigured(wrong.name, &wrong.value, &wrong.why))?;
+    Ok(exporter.map(|exporter| {
+        let (sender, queue) = mpsc::channel(trace::QUEUE);
+        let lost = observers.metrics.trace_spans_lost();
+        let run = trace::export::run(exporter, queue, lost.clone(), stop.clone());
+        tasks.spawn(run);
+        let vcenter = endpoint.host().to_owned();
+        Arc::new(Traces::new(sender, lost, vcenter))
+    }))
+}

@@ -1,0 +1,92 @@
+//! The watches of Kubernetes, and the writer of NodeMaintenance objects.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+
+use super::App;
+use super::observers::Observers;
+use crate::cluster::lease::ElectionStatus;
+use crate::cluster::update::{Budget, KubernetesUpdate};
+use crate::cluster::watch::{Selection, Settings, budgets, followed, pods, run, scan};
+use crate::config::Config;
+use crate::ids::NodeName;
+use crate::nodemaintenance;
+
+/// What the watches need.
+pub(super) struct Watches {
+    pub(super) client: kube::Client,
+    pub(super) selection: Selection,
+    pub(super) settings: Settings,
+    /// Takes what they see.
+    pub(super) facts: mpsc::Sender<KubernetesUpdate>,
+    pub(super) standing: watch::Receiver<ElectionStatus>,
+    pub(super) draining: watch::Receiver<BTreeSet<NodeName>>,
+    pub(super) holding: watch::Receiver<BTreeSet<Budget>>,
+    pub(super) followed: watch::Receiver<BTreeSet<NodeName>>,
+}
+
+impl App {
+    pub(super) fn watch_kubernetes(&mut self, config: &Config, watches: Watches, observers: &Observers) {
+        let Watches {
+            client,
+            selection,
+            settings,
+            facts,
+            standing,
+            draining,
+            holding,
+            followed: names,
+        } = watches;
+        let stop = self.streams_stop.clone();
+        let (client, settings, facts, stop) = (
+            || client.clone(),
+            || settings.clone(),
+            || facts.clone(),
+            || stop.clone(),
+        );
+        self.spawn(
+            "the watch of Nodes",
+            run(client(), selection.clone(), settings(), facts(), stop()),
+        );
+        self.spawn(
+            "the scan of all Nodes",
+            scan::run(client(), selection.clone(), standing, settings(), facts(), stop()),
+        );
+        self.spawn(
+            "the watch of followed Nodes",
+            followed::run(client(), names, selection, settings(), facts(), stop()),
+        );
+        self.spawn(
+            "the watch of pods",
+            pods::run(client(), draining, settings(), facts(), stop()),
+        );
+        self.spawn(
+            "the watch of budgets",
+            budgets::run(client(), holding, settings(), facts(), stop()),
+        );
+        if config.node_maintenances {
+            let selector = config.gpu_node_label.clone();
+            self.spawn(
+                "the watch of NodeMaintenances",
+                nodemaintenance::watch::run(client(), selector, settings(), facts(), stop()),
+            );
+        }
+        if let Some(objects) = &observers.objects {
+            let metrics = Arc::clone(&observers.metrics);
+            let refused = move |count| metrics.node_maintenance_writes_refused(count);
+            self.spawn(
+                "the writer of NodeMaintenances",
+                nodemaintenance::writer::run(
+                    client(),
+                    self.gate.clone(),
+                    Arc::clone(objects),
+                    refused,
+                    facts(),
+                    stop(),
+                ),
+            );
+        }
+    }
+}
