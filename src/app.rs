@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  run ─┬─ vcenter::follow ─────────▶ updates ─┐  (while this replica leads)
-//!       ├─ cluster::watch::run ────▶ updates ─┼─▶ event_loop::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
-//!       ├─ cluster::events::run ◀─── Events ◀── node events
-//!       ├─ cluster::lease::run ───▶ standing ─┤      │ opens and shuts the gate before Executor
-//!       ├─ cluster::watch::budgets ▶ updates ─┤      │
-//!       ├─ cluster::watch::pods ───▶ updates ─┤      ▲                                                     │
-//!       ├─ cluster::watch::followed, scan ────▶ updates (Nodes that the selector does not match)           │
+//!       ├─ kubernetes::watch::run ────▶ updates ─┼─▶ event_loop::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
+//!       ├─ kubernetes::events::run ◀─── Events ◀── node events
+//!       ├─ kubernetes::lease::run ───▶ standing ─┤      │ opens and shuts the gate before Executor
+//!       ├─ kubernetes::watch::budgets ▶ updates ─┤      │
+//!       ├─ kubernetes::watch::pods ───▶ updates ─┤      ▲                                                     │
+//!       ├─ kubernetes::watch::followed, scan ────▶ updates (Nodes that the selector does not match)           │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
-//!       ├─ admin::Server::run ◀── metrics, health and status page, which observe the event loop
+//!       ├─ http::Server::run ◀── metrics, health and status page, which observe the event loop
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the gate, the event loop and its actors, then the streams, which log out, then the Lease
 //! ```
 
@@ -33,24 +33,24 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::actor::node::ActorContext;
-use crate::actor::observer::Observer;
-use crate::actor::supervisor::Supervisor;
-use crate::admin::status::{About, StatusPage};
-use crate::cluster;
-use crate::cluster::drain::{DrainSettings, OwnPod};
-use crate::cluster::events::Publisher;
-use crate::cluster::facts::GpuResources;
-use crate::cluster::lease::{self, Abilities, ElectionStatus, LoginNote};
-use crate::cluster::watch::Selection;
 use crate::config::{Config, Listen};
-use crate::executor::{AnyExecutor, Executor};
+use crate::controller::executor::{AnyExecutor, Executor};
+use crate::controller::node::ActorContext;
+use crate::controller::supervisor::Supervisor;
 use crate::fence::watchdog::{self, Watchdog};
 use crate::fence::{self, WriteFence};
+use crate::http::status::{About, StatusPage};
 use crate::inventory::Inventory;
 use crate::keys::Keys;
+use crate::kubernetes;
+use crate::kubernetes::drain::{DrainSettings, OwnPod};
+use crate::kubernetes::events::Publisher;
+use crate::kubernetes::facts::GpuResources;
+use crate::kubernetes::lease::{self, Abilities, ElectionStatus, LoginNote};
+use crate::kubernetes::watch::Selection;
 use crate::maintenance::clock::{Monotonic, Now};
 use crate::nodemaintenance::objects::StatusReconciler;
+use crate::status::observer::Observer;
 use crate::telemetry::ObserverList;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::Level;
@@ -164,7 +164,7 @@ impl Clients {
         let gpu_resources = GpuResources::parse(&config.gpu_resources)
             .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
         let settings = vcenter_settings(config)?;
-        let client = cluster::client::connect()
+        let client = kubernetes::client::connect()
             .await
             .context("preparing the connection to Kubernetes")?;
         let election = writes.lease.then(|| election(config, &client));
@@ -196,7 +196,7 @@ impl App {
         let servers = outputs::servers(config, &clients.observers).await?;
         let mut app = Self::new(clients.election.is_some());
         let (vsphere_sender, vsphere) = mpsc::channel(FACTS);
-        let (cluster_sender, cluster) = mpsc::channel(FACTS);
+        let (kubernetes_sender, kubernetes) = mpsc::channel(FACTS);
         let (reports_sender, findings) = mpsc::channel(FACTS);
         let (subscriptions, wanted) = Subscriptions::channels();
         let Clients {
@@ -212,7 +212,7 @@ impl App {
             app.probe(&vcenter, &observers);
         }
         let standing = app.stand_for_election(election, login, &client, &observers)?;
-        let (publisher, to_publish) = cluster::events::queue(observers.on_event_dropped());
+        let (publisher, to_publish) = kubernetes::events::queue(observers.on_event_dropped());
         let executor = Executor {
             gate: app.gate.clone(),
             vcenter: vcenter.clone(),
@@ -226,13 +226,13 @@ impl App {
             events: publisher.clone(),
             on_evictions: observers.on_evictions(),
             findings: reports_sender,
-            nodes: cluster_sender.clone(),
+            nodes: kubernetes_sender.clone(),
         };
         let supervisor = app.supervisor(config, executor, publisher, &mut observers, &client)?;
         let stop = app.streams_stop.clone();
         app.spawn(
             "the publisher of Events",
-            cluster::events::run(client.clone(), instance(), to_publish, stop.clone()),
+            kubernetes::events::run(client.clone(), instance(), to_publish, stop.clone()),
         );
         app.spawn(
             "the stream of vCenter",
@@ -254,11 +254,11 @@ impl App {
                     keys,
                     gpu_resources,
                 },
-                settings: cluster::watch::Settings {
+                settings: kubernetes::watch::Settings {
                     backoff_max: config.retry_max.max(RETRY_MIN),
-                    ..cluster::watch::Settings::default()
+                    ..kubernetes::watch::Settings::default()
                 },
-                facts: cluster_sender,
+                facts: kubernetes_sender,
                 standing: standing.clone(),
                 draining: wanted.draining,
                 holding: wanted.holding,
@@ -268,7 +268,7 @@ impl App {
         );
         let sources = EventSources {
             vsphere,
-            cluster,
+            kubernetes,
             findings,
             standing,
         };

@@ -28,9 +28,9 @@ use std::path::PathBuf;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use kube::CustomResourceExt as _;
 
-use crate::cluster::client::Access;
 use crate::config::{self, Config, ConfigError};
 use crate::keys;
+use crate::kubernetes::client::Access;
 use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
 
 pub use subcommands::perform;

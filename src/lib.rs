@@ -1,15 +1,15 @@
 //! Takes Kubernetes nodes with passthrough GPUs safely through ESXi host maintenance.
 //!
 //! ```text
-//! vCenter ──WaitForUpdatesEx──▶ vsphere::updates ─┐                       ┌─▶ executor ─▶ vsphere::{power, relocate}
-//!                                                 ├─▶ inventory ─▶ actor ─▶ maintenance::decide
-//! Kubernetes ──watch──────────▶ cluster::watch ───┘   (a fold)   (1/node)  └─▶ executor ─▶ cluster::{node, drain}
+//! vCenter ──WaitForUpdatesEx──▶ vsphere::updates ────┐                                  ┌─▶ vsphere::{power, relocate}
+//!                                                    ├─▶ inventory ─▶ node actor ─▶ executor
+//! Kubernetes ──watch──────────▶ kubernetes::watch ───┘                (1 per node)      └─▶ kubernetes::{node, drain}
 //! ```
 //!
-//! One way, no circle. Streams carry facts in; the inventory folds them into one sight per node; each node's actor shows
-//! its sight to the pure function [`maintenance::decide::decide`]; the decision is recorded on the Node, then performed
-//! by [`executor`], the only place where effects run; what they bring about comes back as facts. The modules below stand in
-//! the order in which the data flows; `tests/architecture.rs` holds who may use whom.
+//! Data flows one way. The inventory makes one snapshot per node of all facts. The node's actor calls the pure function
+//! [`maintenance::decide::decide`]. The decision is recorded on the Node and then performed by [`controller::executor`], the
+//! only place where effects run. Their results come back as facts. The modules below stand in the order in which they may
+//! use each other; `tests/architecture.rs` holds it.
 
 pub use haulout_core::{ids, inventory, keys, maintenance, status};
 pub use haulout_vsphere as vsphere;
@@ -18,15 +18,18 @@ mod line;
 
 pub mod fence;
 
-pub mod cluster;
+pub mod config;
+
+pub mod kubernetes;
 
 pub mod nodemaintenance;
 
-pub mod actor;
-pub mod executor;
+pub mod controller;
 
-mod admin;
-pub mod app;
-pub mod cli;
-pub mod config;
 pub mod telemetry;
+
+mod http;
+
+pub mod app;
+
+pub mod cli;

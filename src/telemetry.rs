@@ -11,8 +11,8 @@ pub(crate) mod stand_in;
 
 use std::time::Duration;
 
-use crate::actor::observer::{NodeEvent, Observer, ReconcileOutcome};
 use crate::ids::NodeName;
+use crate::status::observer::{NodeEvent, Observer, ReconcileOutcome};
 
 /// Passes what is told on to all who listen, in order.
 #[derive(Debug)]

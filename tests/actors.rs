@@ -16,10 +16,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use facts::{entering, episode, moment, node, observed, policy, vm};
-use haulout::actor::node::ActorContext;
-use haulout::actor::observer::{NodeEvent, Observer};
-use haulout::actor::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
-use haulout::actor::supervisor::Supervisor;
+use haulout::controller::node::ActorContext;
+use haulout::controller::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
+use haulout::controller::supervisor::Supervisor;
 use haulout::ids::{NodeName, TaskRef};
 use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::Now;
@@ -31,6 +30,7 @@ use haulout::maintenance::observed::{
     ObservedPower, SnapshotBatch,
 };
 use haulout::maintenance::policy::DrainTimeoutAction;
+use haulout::status::observer::{NodeEvent, Observer};
 use tokio_util::sync::CancellationToken;
 
 /// What the world was asked, in order.

@@ -10,17 +10,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use haulout::cluster::client;
-use haulout::cluster::drain::{self, DrainOrder, DrainSettings, PodPendingReason, RoundReport};
-use haulout::cluster::facts::GpuResources;
-use haulout::cluster::lease::ElectionStatus;
-use haulout::cluster::node::{self, NodeGetError, NodePatch, PatchError};
-use haulout::cluster::pods::SkipReason;
-use haulout::cluster::update::{KubernetesUpdate, NodeAnnotations, NodeFacts};
-use haulout::cluster::watch::{self, Selection, Settings};
 use haulout::fence::{Permit, WriteFence, WriteKind};
 use haulout::ids::{NodeName, NodeUid};
 use haulout::keys::{DEFAULT_PREFIX, Keys};
+use haulout::kubernetes::client;
+use haulout::kubernetes::drain::{self, DrainOrder, DrainSettings, PodPendingReason, RoundReport};
+use haulout::kubernetes::facts::GpuResources;
+use haulout::kubernetes::lease::ElectionStatus;
+use haulout::kubernetes::node::{self, NodeGetError, NodePatch, PatchError};
+use haulout::kubernetes::pods::SkipReason;
+use haulout::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts};
+use haulout::kubernetes::watch::{self, Selection, Settings};
 use haulout_lab::kube::{Kube, Options, User};
 use haulout_lab::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, STUCK, VmFacts};
 use haulout_lab::wait::until;

@@ -11,7 +11,7 @@
 
 use std::path::Path;
 
-use haulout::cluster::rights;
+use haulout::kubernetes::rights;
 use haulout::nodemaintenance::kind::NodeMaintenance;
 use haulout::vsphere::privileges;
 use haulout_lab::kube::Options;

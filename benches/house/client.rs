@@ -21,5 +21,5 @@ pub async fn of(kube: &Kube, user: &User) -> anyhow::Result<kube::Client> {
 pub async fn from(kubeconfig: PathBuf) -> anyhow::Result<kube::Client> {
     let file = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    haulout::cluster::client::client(config).context("making a client")
+    haulout::kubernetes::client::client(config).context("making a client")
 }

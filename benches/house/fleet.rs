@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use haulout::cluster::update::{self as cluster, NodeAnnotations, NodeFacts, ReadyCondition};
 use haulout::ids::{ComputeRef, DatastoreRef, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 use haulout::inventory::{Fact, Inventory};
+use haulout::kubernetes::update::{self as kubernetes, NodeAnnotations, NodeFacts, ReadyCondition};
 use haulout::vsphere::update::{
     Host, HostConnection, Passthrough, PciDevice, PowerState, Vm, VmKey, VsphereUpdate,
 };
@@ -37,14 +37,14 @@ pub fn host(number: usize) -> Host {
 /// Tells `inventory` of `hosts` hosts, and of `ours` nodes with their VMs.
 pub fn tell(inventory: &mut Inventory, hosts: usize, ours: usize) {
     inventory.apply(Fact::Vsphere(VsphereUpdate::Reset));
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Reset));
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Reset));
     for number in 0..hosts {
         inventory.apply(Fact::Vsphere(VsphereUpdate::Host(host(number).into())));
     }
     for number in 0..ours {
-        inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node(
-            number,
-        )))));
+        inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(
+            node(number),
+        ))));
         inventory.apply(Fact::Vsphere(VsphereUpdate::Vm(vm(number))));
         inventory.apply(Fact::Vsphere(VsphereUpdate::Found {
             key: VmKey::Uuid(uuid(number)),
@@ -52,7 +52,7 @@ pub fn tell(inventory: &mut Inventory, hosts: usize, ours: usize) {
         }));
     }
     inventory.apply(Fact::Vsphere(VsphereUpdate::Settled));
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Settled));
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled));
 }
 
 fn uuid(number: usize) -> VmUuid {

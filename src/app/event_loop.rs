@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::observers::Observers;
-use crate::actor::run_effect::RunEffect;
-use crate::actor::supervisor::Supervisor;
-use crate::admin::health::PULSE;
-use crate::cluster::lease::ElectionStatus;
-use crate::cluster::update as cluster;
+use crate::controller::run_effect::RunEffect;
+use crate::controller::supervisor::Supervisor;
+use crate::http::health::PULSE;
 use crate::ids::NodeName;
 use crate::inventory::{Fact, Inventory};
+use crate::kubernetes::lease::ElectionStatus;
+use crate::kubernetes::update as kubernetes;
 use crate::maintenance::clock::{Deadline, Now, whole_second};
 use crate::maintenance::effect_report::EffectReport;
 use crate::maintenance::observed::LeadershipTerm;
@@ -40,7 +40,7 @@ const REST_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct EventSources {
     pub(super) vsphere: mpsc::Receiver<vsphere::VsphereUpdate>,
-    pub(super) cluster: mpsc::Receiver<cluster::KubernetesUpdate>,
+    pub(super) kubernetes: mpsc::Receiver<kubernetes::KubernetesUpdate>,
     pub(super) findings: mpsc::Receiver<EffectReport>,
     pub(super) standing: watch::Receiver<ElectionStatus>,
 }
@@ -50,7 +50,7 @@ pub(super) struct EventSources {
 pub(super) struct Subscriptions {
     pub(super) watch_set: watch::Sender<vsphere::WatchSet>,
     pub(super) draining: watch::Sender<BTreeSet<NodeName>>,
-    pub(super) holding: watch::Sender<BTreeSet<cluster::Budget>>,
+    pub(super) holding: watch::Sender<BTreeSet<kubernetes::Budget>>,
     /// Nodes with an open episode that the selector does not match any more.
     pub(super) followed: watch::Sender<BTreeSet<NodeName>>,
 }
@@ -59,7 +59,7 @@ pub(super) struct Subscriptions {
 pub(super) struct Wanted {
     pub(super) watch_set: watch::Receiver<vsphere::WatchSet>,
     pub(super) draining: watch::Receiver<BTreeSet<NodeName>>,
-    pub(super) holding: watch::Receiver<BTreeSet<cluster::Budget>>,
+    pub(super) holding: watch::Receiver<BTreeSet<kubernetes::Budget>>,
     pub(super) followed: watch::Receiver<BTreeSet<NodeName>>,
 }
 
@@ -128,7 +128,7 @@ pub(super) async fn run<P: RunEffect>(
             }
             Some(finding) = sources.findings.recv() => Some(Fact::Finding(finding)),
             () = supervisor.reap() => continue,
-            Some(update) = sources.cluster.recv() => Some(Fact::Cluster(update)),
+            Some(update) = sources.kubernetes.recv() => Some(Fact::Kubernetes(update)),
             Some(update) = sources.vsphere.recv() => Some(Fact::Vsphere(update)),
             () = is_time => None,
             _ = pulse.tick() => {
@@ -225,7 +225,7 @@ fn take_standing(
 impl EventSources {
     fn try_next(&mut self) -> Option<Fact> {
         None.or_else(|| self.findings.try_recv().ok().map(Fact::Finding))
-            .or_else(|| self.cluster.try_recv().ok().map(Fact::Cluster))
+            .or_else(|| self.kubernetes.try_recv().ok().map(Fact::Kubernetes))
             .or_else(|| self.vsphere.try_recv().ok().map(Fact::Vsphere))
     }
 }
@@ -252,11 +252,13 @@ impl SourceLog {
         let (standing, who, why) = match fact {
             Fact::Vsphere(vsphere::VsphereUpdate::Settled) => (&mut self.vcenter, "vCenter", None),
             Fact::Vsphere(vsphere::VsphereUpdate::Lost { why }) => (&mut self.vcenter, "vCenter", Some(why)),
-            Fact::Cluster(cluster::KubernetesUpdate::Settled) => (&mut self.kubernetes, "Kubernetes", None),
-            Fact::Cluster(cluster::KubernetesUpdate::Lost { why }) => {
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled) => {
+                (&mut self.kubernetes, "Kubernetes", None)
+            }
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Lost { why }) => {
                 (&mut self.kubernetes, "Kubernetes", Some(why))
             }
-            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => return,
+            Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Finding(_) => return,
         };
         let is_heard = why.is_none();
         if standing.replace(is_heard) == Some(is_heard) {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::clock;
 use super::identity::identity;
-use crate::cluster::lease;
-use crate::cluster::lease::election::{Timing, YIELD_AFTER};
 use crate::config::{Config, Credential, LeaderElection, without_password};
 use crate::inventory::Rules;
+use crate::kubernetes::lease;
+use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
 use crate::maintenance::policy::{Policy, Releases};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust};

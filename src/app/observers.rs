@@ -7,13 +7,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tracing::{info, warn};
 
-use crate::admin::health::Health;
-use crate::admin::status::StatusPage;
-use crate::admin::status::view::PageLeadership;
-use crate::cluster::lease::ElectionStatus;
-use crate::cluster::update as cluster;
-use crate::executor::OnEvictions;
+use crate::controller::executor::OnEvictions;
+use crate::http::health::Health;
+use crate::http::status::StatusPage;
+use crate::http::status::view::PageLeadership;
 use crate::inventory::{Fact, Inventory};
+use crate::kubernetes::lease::ElectionStatus;
+use crate::kubernetes::update as kubernetes;
 use crate::maintenance::observed::SnapshotBatch;
 use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::NodeStatuses;
@@ -92,13 +92,13 @@ impl Observers {
                 self.metrics.vcenter_is(false);
                 self.vcenter(Err(why.clone()));
             }
-            Fact::Cluster(cluster::KubernetesUpdate::Settled) => self.kubernetes(Ok(())),
-            Fact::Cluster(cluster::KubernetesUpdate::Reset) => {
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled) => self.kubernetes(Ok(())),
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Reset) => {
                 let why = "the kube-apiserver is listing the Nodes anew";
                 self.kubernetes(Err(why.to_owned()));
             }
-            Fact::Cluster(cluster::KubernetesUpdate::Lost { why }) => self.kubernetes(Err(why.clone())),
-            Fact::Cluster(cluster::KubernetesUpdate::Maintenances(update)) => {
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Lost { why }) => self.kubernetes(Err(why.clone())),
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(update)) => {
                 if let Some(objects) = &self.objects {
                     objects.told(update);
                 }
@@ -109,7 +109,7 @@ impl Observers {
                     traces.found(finding);
                 }
             }
-            Fact::Vsphere(_) | Fact::Cluster(_) => {}
+            Fact::Vsphere(_) | Fact::Kubernetes(_) => {}
         }
     }
 

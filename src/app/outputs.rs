@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::clock;
 use super::from_config::{Writes, endpoint, misconfigured};
 use super::observers::Observers;
-use crate::actor::observer::Observer;
-use crate::admin::{self, HttpServer};
-use crate::cluster::events::Publisher;
 use crate::config::{Config, Listen};
+use crate::http::{self, HttpServer};
+use crate::kubernetes::events::Publisher;
+use crate::status::observer::Observer;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::Log;
@@ -23,15 +23,15 @@ pub(super) async fn servers(config: &Config, observers: &Observers) -> anyhow::R
     let mut servers = Vec::new();
     if let Listen::At(address) = config.metrics_address {
         let metrics = Arc::clone(&observers.metrics);
-        servers.push(admin::metrics("METRICS_ADDRESS", address, metrics).await?);
+        servers.push(http::metrics("METRICS_ADDRESS", address, metrics).await?);
     }
     if let Listen::At(address) = config.health_address {
         let health = Arc::clone(&observers.health);
-        servers.push(admin::health("HEALTH_ADDRESS", address, health).await?);
+        servers.push(http::health("HEALTH_ADDRESS", address, health).await?);
     }
     if let (Listen::At(address), Some(status)) = (config.status_address, &observers.status) {
         let status = Arc::clone(status);
-        servers.push(admin::status::server("STATUS_ADDRESS", address, status).await?);
+        servers.push(http::status::server("STATUS_ADDRESS", address, status).await?);
     }
     Ok(servers)
 }

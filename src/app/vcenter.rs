@@ -8,8 +8,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::admin::health::Health;
-use crate::cluster::lease::{ElectionStatus, LoginNote, RefusedLogin};
+use crate::http::health::Health;
+use crate::kubernetes::lease::{ElectionStatus, LoginNote, RefusedLogin};
 use crate::telemetry::metrics::Metrics;
 use crate::vsphere::client::{LoginOutcome, OnLogin, Vcenter};
 use crate::vsphere::update::{VsphereUpdate, WatchSet};

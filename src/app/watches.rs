@@ -7,11 +7,11 @@ use tokio::sync::{mpsc, watch};
 
 use super::App;
 use super::observers::Observers;
-use crate::cluster::lease::ElectionStatus;
-use crate::cluster::update::{Budget, KubernetesUpdate};
-use crate::cluster::watch::{Selection, Settings, budgets, followed, pods, run, scan};
 use crate::config::Config;
 use crate::ids::NodeName;
+use crate::kubernetes::lease::ElectionStatus;
+use crate::kubernetes::update::{Budget, KubernetesUpdate};
+use crate::kubernetes::watch::{Selection, Settings, budgets, followed, pods, run, scan};
 use crate::nodemaintenance;
 
 /// What the watches need.

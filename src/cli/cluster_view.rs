@@ -11,14 +11,14 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::app;
-use crate::cluster::drain::{self, DrainSettings};
-use crate::cluster::facts::{GpuResources, node_facts};
-use crate::cluster::reads;
-use crate::cluster::update::{KubernetesUpdate, NodeMaintenanceUpdate};
 use crate::config::Config;
 use crate::ids::{HostRef, NodeName};
 use crate::inventory::{Fact, Forecast, Inventory, readings};
 use crate::keys::Keys;
+use crate::kubernetes::drain::{self, DrainSettings};
+use crate::kubernetes::facts::{GpuResources, node_facts};
+use crate::kubernetes::reads;
+use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::nodemaintenance::{self, api};
 use crate::vsphere::client::Vcenter;
@@ -47,7 +47,7 @@ impl ClusterView {
         let nodes = reads::nodes(&client, &config.gpu_node_label).await?;
         let gpus = GpuResources::parse(&config.gpu_resources).context("GPU_RESOURCES")?;
         let keys = Keys::under(&config.annotation_prefix);
-        let tell = |inventory: &mut Inventory, update| inventory.apply(Fact::Cluster(update));
+        let tell = |inventory: &mut Inventory, update| inventory.apply(Fact::Kubernetes(update));
         tell(&mut inventory, KubernetesUpdate::Reset);
         for node in &nodes {
             let facts = node_facts(node, &keys, &gpus);

@@ -18,9 +18,9 @@ use super::nodes::read_nodes;
 use super::out::Output;
 use super::{ExportArgs, MarksArgs, check, plan, show, subcommands};
 use crate::app::clock;
-use crate::cluster::budgets::full_name;
-use crate::cluster::client::connect_by;
-use crate::cluster::reads;
+use crate::kubernetes::budgets::full_name;
+use crate::kubernetes::client::connect_by;
+use crate::kubernetes::reads;
 use crate::nodemaintenance::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
 
 /// A NodeMaintenance without what others may have written on it.

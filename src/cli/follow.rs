@@ -9,11 +9,11 @@ use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::out::Output;
-use crate::cluster::answer::plain;
-use crate::cluster::drain::{self, DrainSettings};
-use crate::cluster::pods::{PodVerdict, SkipReason, verdict};
-use crate::cluster::reads;
 use crate::ids::NodeName;
+use crate::kubernetes::answer::plain;
+use crate::kubernetes::drain::{self, DrainSettings};
+use crate::kubernetes::pods::{PodVerdict, SkipReason, verdict};
+use crate::kubernetes::reads;
 use crate::nodemaintenance;
 use crate::nodemaintenance::kind::NodeMaintenanceStatus;
 use crate::status::{PhaseKind, PodState};

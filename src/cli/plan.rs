@@ -8,11 +8,11 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
 use super::out::{Paint, Tone};
-use crate::cluster::answer::plain;
-use crate::cluster::budgets::hold;
-use crate::cluster::pods::{PodVerdict, verdict};
 use crate::inventory::Forecast;
 use crate::keys::STRATEGY;
+use crate::kubernetes::answer::plain;
+use crate::kubernetes::budgets::hold;
+use crate::kubernetes::pods::{PodVerdict, verdict};
 use crate::maintenance::observed::{Admission, BoundVm, ObservedPower, Strategy};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::status::PhaseKind;

@@ -6,13 +6,13 @@ use kube::ResourceExt as _;
 
 use super::MarksArgs;
 use super::nodes::{ExitState, ListedNode, RequestState, TraceLink};
-use crate::cluster::facts::{GpuResources, node_facts};
-use crate::cluster::reads;
-use crate::cluster::update::NodeFacts;
 use crate::config::TRACE_ID;
 use crate::ids::NodeName;
 use crate::inventory::record_of;
 use crate::keys::Keys;
+use crate::kubernetes::facts::{GpuResources, node_facts};
+use crate::kubernetes::reads;
+use crate::kubernetes::update::NodeFacts;
 use crate::maintenance::episode::{CordonOwner, Episode, Record};
 use crate::maintenance::record::{Annotations, read};
 use crate::nodemaintenance;

@@ -10,10 +10,10 @@ use super::follow::{RequestFollower, follow, is_cordoned};
 use super::nodes::{NodeReading, read_nodes};
 use super::out::Output;
 use super::{DrainAction, DrainArgs, Format, NodeArgs, show};
-use crate::cluster::answer::plain;
-use crate::cluster::client::connect_by;
-use crate::cluster::reads;
 use crate::ids::RequestUid;
+use crate::kubernetes::answer::plain;
+use crate::kubernetes::client::connect_by;
+use crate::kubernetes::reads;
 use crate::nodemaintenance::api::{self, WriteError};
 use crate::nodemaintenance::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec};
 

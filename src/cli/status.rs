@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::age::age;
 use super::nodes::{ExitState, ListedNode, pods, since};
 use super::out::{Paint, Tone};
-use crate::cluster::answer::plain;
+use crate::kubernetes::answer::plain;
 use crate::nodemaintenance::kind::PhaseTimes;
 
 /// A line of the tree, and what hangs on it.

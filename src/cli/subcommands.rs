@@ -15,9 +15,9 @@ use super::show::{self, Items};
 use super::{Cli, Format, ListArgs, NodeArgs, PlanArgs, StatusArgs, Subcommand, VersionArgs};
 use super::{check, definition, export, request, status};
 use crate::app::clock;
-use crate::cluster::answer::plain;
-use crate::cluster::client::connect_by;
 use crate::ids::NodeName;
+use crate::kubernetes::answer::plain;
+use crate::kubernetes::client::connect_by;
 
 /// How often `status --watch` looks. A person sees no more in a second, and one request a second is nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

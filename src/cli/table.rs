@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::cluster::answer::plain;
+use crate::kubernetes::answer::plain;
 
 /// What stands where there is nothing to say, as in kubectl.
 pub(super) const NONE: &str = "<none>";

@@ -14,13 +14,13 @@ use super::kind::{
     DrainTimeoutAction, MaintenanceAction, MaintenanceOrigin, NodeMaintenance, NodeMaintenanceSpec,
     NodeMaintenanceStatus,
 };
-use crate::cluster::answer::{self, ApiRefusal};
-use crate::cluster::update::{
-    NodeMaintenanceFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
-};
 use crate::fence::Permit;
 use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
 use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
+use crate::kubernetes::answer::{self, ApiRefusal};
+use crate::kubernetes::update::{
+    NodeMaintenanceFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
+};
 
 /// For one write. The kube-apiserver answers within milliseconds or is in trouble.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);

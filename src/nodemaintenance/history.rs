@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::cluster::update::NodeMaintenanceFacts;
 use crate::ids::NodeName;
+use crate::kubernetes::update::NodeMaintenanceFacts;
 
 /// How long the history of a node is kept that is gone. Whoever asks what became of a node asks within weeks: for a
 /// monthly report, or when its replacement fails as well. Without an end, a fleet whose nodes are replaced under other
@@ -72,8 +72,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::cluster::update::NodeMaintenanceRole;
     use crate::ids::RequestUid;
+    use crate::kubernetes::update::NodeMaintenanceRole;
     use crate::telemetry::stand_in::at;
 
     const HOUR: i64 = 3600;

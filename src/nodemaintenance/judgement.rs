@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::kind::NodeMaintenanceStatus;
-use crate::cluster::update::NodeMaintenanceFacts;
+use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::status::EpisodeOutcome;
 
 /// How far something has come.

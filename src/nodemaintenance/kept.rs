@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tracing::warn;
 
-use crate::cluster::update::{NodeMaintenanceFacts, NodeMaintenanceRole};
 use crate::ids::RequestUid;
+use crate::kubernetes::update::{NodeMaintenanceFacts, NodeMaintenanceRole};
 
 /// How many objects are told of. With what is kept of each that is some tens of MiB, and 250 nodes with the default
 /// history.
@@ -146,8 +146,8 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::cluster::update::{RequestedAction, RequestedMaintenance};
     use crate::ids::NodeName;
+    use crate::kubernetes::update::{RequestedAction, RequestedMaintenance};
 
     fn object(name: &str, class: KeptClass) -> NodeMaintenanceFacts {
         let request = NodeMaintenanceRole::Request(RequestedMaintenance {

@@ -6,8 +6,8 @@ use kube::api::ListParams;
 use kube::core::CustomResourceExt as _;
 
 use super::kind::NodeMaintenance;
-use crate::cluster::answer;
-use crate::cluster::reads::{DEADLINE, LookError, list};
+use crate::kubernetes::answer;
+use crate::kubernetes::reads::{DEADLINE, LookError, list};
 
 /// All NodeMaintenance objects; none where the kind is not installed.
 pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, LookError> {

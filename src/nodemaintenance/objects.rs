@@ -16,12 +16,12 @@ use super::api::name_of;
 use super::history::{self, Presence};
 use super::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec, NodeMaintenanceStatus};
 use super::status;
-use crate::actor::observer::{NodeEvent, Observer};
-use crate::cluster::update::{
+use crate::ids::{NodeName, RequestUid};
+use crate::kubernetes::update::{
     NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedMaintenance,
 };
-use crate::ids::{NodeName, RequestUid};
 use crate::maintenance::episode::Episode;
+use crate::status::observer::{NodeEvent, Observer};
 use crate::status::{NodeEntry, NodeStatuses, StatusBoard};
 
 /// How old a request is before it is said that no node of its name is known. The Node may be younger than the request, or
@@ -221,7 +221,7 @@ impl StatusReconciler {
     }
 }
 
-impl Observer for std::sync::Arc<StatusReconciler> {
+impl Observer for StatusReconciler {
     fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         let now = (self.clock)();
         let mut state = self.state();

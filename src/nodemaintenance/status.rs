@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::judgement::{Progress, judged};
 use super::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, WaitStatus};
-use crate::cluster::update::{NodeMaintenanceFacts, RequestedAction};
+use crate::kubernetes::update::{NodeMaintenanceFacts, RequestedAction};
 use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::record;
 use crate::status::{EpisodeEnd, EpisodeOutcome, NodeEntry, PhaseKind, PodCountsByState, WaitKind};

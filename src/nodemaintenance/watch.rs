@@ -13,9 +13,9 @@ use tracing::info;
 use super::api::{concerns, facts};
 use super::kept::{Kept, KeptAdmission};
 use super::kind::NodeMaintenance;
-use crate::cluster::update::{KubernetesUpdate, NodeMaintenanceUpdate};
-use crate::cluster::watch::{Backoff, Settings, code, pause, said, tell};
 use crate::ids::RequestUid;
+use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
+use crate::kubernetes::watch::{Backoff, Settings, code, pause, said, tell};
 
 /// How often it is looked whether the kind has been installed meanwhile: a person who installs it can wait a minute, and
 /// one request a minute is nothing.

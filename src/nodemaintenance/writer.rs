@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::api::{self, WriteError};
 use super::objects::{ObjectWrite, StatusReconciler};
 use super::refused::RefusedWrites;
-use crate::cluster::update::{KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceUpdate};
 use crate::fence::{Permit, WriteFence, WriteKind};
+use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceUpdate};
 
 /// How long changes are gathered after a write. A drain changes with each pod that leaves, and whoever looks reads once a
 /// second at most; what comes after a quiet second is written at once.

@@ -15,11 +15,11 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::actor::observer::{NodeEvent, Observer};
-use crate::cluster::events::{Event, Publisher, Regarding};
 use crate::config::NodeConditions;
 use crate::ids::{NodeName, NodeUid};
+use crate::kubernetes::events::{Event, Publisher, Regarding};
 use crate::maintenance::waiting::WaitingOn;
+use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
 use parts::Parts;
 pub use reasons::Reason;

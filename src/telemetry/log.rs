@@ -9,7 +9,6 @@ use tracing_subscriber::{EnvFilter, reload};
 
 pub use level::Level;
 
-use crate::actor::observer::{NodeEvent, Observer};
 use crate::config::{Config, LogFormat};
 use crate::ids::NodeName;
 use crate::line::line;
@@ -17,6 +16,7 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::{EpisodeResult, Record};
 use crate::maintenance::waiting::WaitingOn;
+use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
 
 /// Libraries that report each failed connection by themselves: our own code tells the same once, with what follows from

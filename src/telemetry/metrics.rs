@@ -19,7 +19,6 @@ use prometheus_client::registry::Registry;
 pub use families::{ALL, Descriptor, MetricKind};
 pub use text::Text;
 
-use crate::actor::observer::{NodeEvent, Observer, ReconcileOutcome};
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
@@ -27,6 +26,7 @@ use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::{DrainEnd, Episode, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::AttemptOutcome;
 use crate::maintenance::waiting::ParkReason;
+use crate::status::observer::{NodeEvent, Observer, ReconcileOutcome};
 use crate::status::{NodeStatuses, TriggerKind};
 use current_state::CurrentState;
 use families::{Counters, Families, Histogram, Labels, PREFIX, labels};
@@ -234,7 +234,7 @@ impl Metrics {
     }
 }
 
-impl Observer for Arc<Metrics> {
+impl Observer for Metrics {
     fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         match told {
             NodeEvent::Recorded {

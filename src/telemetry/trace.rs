@@ -22,19 +22,19 @@ mod pods;
 pub mod spans;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
-use crate::actor::observer::{NodeEvent, Observer};
 use crate::ids::{EpisodeId, NodeName};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::{Episode, FinishedPhase, Phase, Record};
 use crate::maintenance::waiting::WaitingOn;
+use crate::status::observer::{NodeEvent, Observer};
 use pods::TracedDrain;
 use spans::attributes::{VCENTER, is_call_to, text};
 use spans::{EpisodeSpans, Span, SpanEnd};
@@ -181,7 +181,7 @@ fn stay(finished: &FinishedPhase) -> Stay {
     (finished.phase.name(), finished.since)
 }
 
-impl Observer for Arc<Traces> {
+impl Observer for Traces {
     fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
         let record = match told {
             NodeEvent::Recorded {

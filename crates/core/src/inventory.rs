@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::facts::kubernetes as cluster;
+use crate::facts::kubernetes::{Budget, KubernetesUpdate, NodeFacts, StrandedNode};
 use crate::facts::vsphere;
 use crate::ids::EpisodeId;
 use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
@@ -57,7 +57,7 @@ pub enum Fact {
     /// vCenter told it.
     Vsphere(vsphere::VsphereUpdate),
     /// Kubernetes told it.
-    Cluster(cluster::KubernetesUpdate),
+    Kubernetes(KubernetesUpdate),
     /// An effect found it.
     Finding(EffectReport),
 }
@@ -122,10 +122,10 @@ pub struct Inventory {
     /// The Nodes of `nodes` that the label selector does not match.
     followed: BTreeSet<NodeName>,
     /// The episodes that the latest look through all Nodes found.
-    unselected_episodes: Vec<cluster::StrandedNode>,
+    unselected_episodes: Vec<StrandedNode>,
     urgent_lookups: BTreeMap<vsphere::VmKey, lookup_freshness::UrgentLookup>,
     surveys: BTreeMap<HostRef, HostSurvey>,
-    nodes: BTreeMap<NodeName, cluster::NodeFacts>,
+    nodes: BTreeMap<NodeName, NodeFacts>,
     maintenances: requests::RequestStore,
     node_states: BTreeMap<NodeName, NodeState>,
     /// The episode of any node that was about this host and ended last.
@@ -133,7 +133,7 @@ pub struct Inventory {
     /// What was offered in the last pictures, to nodes that look for a host.
     offers: BTreeMap<NodeName, PlacementOffer>,
     /// The budgets whose watch stands.
-    blocked_budgets: BTreeSet<cluster::Budget>,
+    blocked_budgets: BTreeSet<Budget>,
     admission_queue: AdmissionQueue,
     /// What of all our nodes is asked of vCenter.
     keys: Arc<BTreeSet<vsphere::VmKey>>,
@@ -340,7 +340,7 @@ impl Inventory {
         };
         match fact {
             Fact::Vsphere(update) => self.apply_vsphere(update),
-            Fact::Cluster(update) => self.apply_cluster(update),
+            Fact::Kubernetes(update) => self.apply_kubernetes(update),
             Fact::Finding(finding) => self.apply_finding(finding),
         }
     }

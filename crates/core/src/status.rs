@@ -5,6 +5,7 @@
 
 mod board;
 mod kinds;
+pub mod observer;
 mod sentences;
 
 pub use board::{EpisodeEnd, EpisodeHistory, NodeEntry, StatusBoard, StatusSpan, Wait};

@@ -1,8 +1,8 @@
 use serde_json::Value;
 
 use super::*;
-use crate::cluster::stand_in::{Reply, refusal, server};
 use crate::fence::{WriteFence, WriteKind};
+use crate::kubernetes::stand_in::{Reply, refusal, server};
 
 #[tokio::test]
 async fn an_invalid_object_name_is_never_sent() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures::FutureExt as _;
 
 use super::*;
-use crate::cluster::update::{RequestedAction, RequestedMaintenance};
 use crate::ids::{EpisodeId, HostRef, VmRef};
+use crate::kubernetes::update::{RequestedAction, RequestedMaintenance};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{

@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::stand_in::{Reply, refusal};
-use crate::cluster::watch::tests::{event, scripted};
+use crate::kubernetes::stand_in::{Reply, refusal};
+use crate::kubernetes::watch::tests::{event, scripted};
 
 fn object(name: &str) -> Value {
     json!({

@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 
-use crate::actor::observer::NodeEvent;
-use crate::cluster::events::{ConditionChange, ConditionState, Conditions};
 use crate::ids::NodeName;
+use crate::kubernetes::events::{ConditionChange, ConditionState, Conditions};
 use crate::maintenance::episode::{DrainEnd, Episode, Phase, Record};
+use crate::status::observer::NodeEvent;
 use crate::telemetry::link::Links;
 
 const KINDS: [&str; 4] = [

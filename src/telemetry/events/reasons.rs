@@ -1,6 +1,6 @@
 //! The closed list of Event reasons. People filter by them, so one that is there stays.
 
-use crate::cluster::events::Severity;
+use crate::kubernetes::events::Severity;
 
 macro_rules! reasons {
     ($($Reason:ident: $action:literal, $severity:ident;)+) => {

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::*;
-use crate::cluster::events::Severity;
 use crate::ids::{EpisodeId, TaskRef};
+use crate::kubernetes::events::Severity;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{

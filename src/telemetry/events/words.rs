@@ -4,11 +4,11 @@ use jiff::Timestamp;
 
 use super::parts::Took;
 use super::{EventText, EventsOfNode, Reason, waits};
-use crate::actor::observer::NodeEvent;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
 use crate::maintenance::waiting::{ParkReason, WaitingOn, few};
 use crate::status::PhaseKind;
+use crate::status::observer::NodeEvent;
 use crate::telemetry::link::Links;
 
 /// The Event that `told` makes. Without an episode nothing has begun that could be told of, but for a Node that cannot

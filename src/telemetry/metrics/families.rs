@@ -9,8 +9,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use crate::actor::observer::ReconcileOutcome;
 use crate::status::TriggerKind;
+use crate::status::observer::ReconcileOutcome;
 
 /// What all our metrics' names begin with.
 pub(super) const PREFIX: &str = "haulout";

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Fact, Inventory};
-use crate::facts::kubernetes as cluster;
+use crate::facts::kubernetes;
 use crate::facts::vsphere;
 use crate::ids::{HostRef, NodeName, TaskRef};
 use crate::maintenance::effect::EffectKind;
@@ -37,10 +37,10 @@ impl Inventory {
         let of = |node: &NodeName| Some(Dirty::WithActive(BTreeSet::from([node.clone()])));
         let only_of = |node: &NodeName| Some(Dirty::Only(BTreeSet::from([node.clone()])));
         match fact {
-            Fact::Cluster(
-                cluster::KubernetesUpdate::Node(node)
-                | cluster::KubernetesUpdate::Answered(node)
-                | cluster::KubernetesUpdate::Followed(node),
+            Fact::Kubernetes(
+                kubernetes::KubernetesUpdate::Node(node)
+                | kubernetes::KubernetesUpdate::Answered(node)
+                | kubernetes::KubernetesUpdate::Followed(node),
             ) => {
                 let Some(known) = self.nodes.get(&node.name) else {
                     return Some(Dirty::All);
@@ -57,10 +57,10 @@ impl Inventory {
                     Some(Dirty::All)
                 }
             }
-            Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(node)) if is_heard => only_of(node),
-            Fact::Cluster(cluster::KubernetesUpdate::Maintenances(cluster::NodeMaintenanceUpdate::Seen(
-                seen,
-            ))) if is_heard && matches!(seen.role, cluster::NodeMaintenanceRole::Episode { .. }) => {
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(node)) if is_heard => only_of(node),
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(
+                kubernetes::NodeMaintenanceUpdate::Seen(seen),
+            )) if is_heard && matches!(seen.role, kubernetes::NodeMaintenanceRole::Episode { .. }) => {
                 let on_node = self
                     .node_states
                     .get(&seen.node)
@@ -74,17 +74,17 @@ impl Inventory {
                     None => Some(Dirty::All),
                 }
             }
-            Fact::Cluster(cluster::KubernetesUpdate::FollowedAbsent { name })
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedAbsent { name })
                 if !self.followed.contains(name) =>
             {
                 None
             }
             // It changes who is to be looked for, and no picture.
-            Fact::Cluster(cluster::KubernetesUpdate::Scanned { stranded }) => {
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Scanned { stranded }) => {
                 (self.unselected_episodes != *stranded).then(|| Dirty::WithActive(BTreeSet::new()))
             }
             // Whoever drains is awake.
-            Fact::Cluster(cluster::KubernetesUpdate::Budget { .. }) if is_heard => {
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Budget { .. }) if is_heard => {
                 Some(Dirty::WithActive(BTreeSet::new()))
             }
             Fact::Finding(finding) if is_heard => match finding.found {
@@ -143,7 +143,7 @@ impl Inventory {
             Fact::Vsphere(vsphere::VsphereUpdate::Settled) => {
                 self.vcenter.disconnected.is_some().then_some(Dirty::All)
             }
-            Fact::Vsphere(_) | Fact::Cluster(_) | Fact::Finding(_) => Some(Dirty::All),
+            Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Finding(_) => Some(Dirty::All),
         }
     }
 
@@ -195,12 +195,12 @@ impl Dirty {
 }
 
 /// Whether a Node shows nothing more than that its kubelet lives.
-fn is_later_only(known: &cluster::NodeFacts, node: &cluster::NodeFacts) -> bool {
-    let ready = cluster::ReadyCondition {
+fn is_later_only(known: &kubernetes::NodeFacts, node: &kubernetes::NodeFacts) -> bool {
+    let ready = kubernetes::ReadyCondition {
         heartbeat: known.ready.heartbeat,
         ..node.ready
     };
-    let only_later = cluster::NodeFacts {
+    let only_later = kubernetes::NodeFacts {
         resource_version: known.resource_version,
         ready,
         ..node.clone()

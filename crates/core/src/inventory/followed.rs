@@ -94,7 +94,7 @@ impl Inventory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::kubernetes::{self as cluster, NodeAnnotations};
+    use crate::facts::kubernetes::{self, NodeAnnotations};
     use crate::inventory::Fact;
     use crate::inventory::tests::{copied, in_episode, name, node, sight, told, trio};
     use crate::maintenance::episode::Phase;
@@ -112,11 +112,11 @@ mod tests {
     }
 
     fn scanned(stranded: Vec<StrandedNode>) -> Fact {
-        Fact::Cluster(cluster::KubernetesUpdate::Scanned { stranded })
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::Scanned { stranded })
     }
 
     fn followed(node: NodeFacts) -> Fact {
-        Fact::Cluster(cluster::KubernetesUpdate::Followed(Box::new(node)))
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::Followed(Box::new(node)))
     }
 
     #[test]
@@ -170,13 +170,13 @@ mod tests {
     fn a_node_that_is_gone_is_looked_for_as_long_as_its_episode_is_open() {
         let of = in_episode(1, Phase::AwaitingHost, OURS);
         let mut inventory = told([scanned(vec![found(1, false)]), followed(of.clone())]);
-        inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::FollowedAbsent {
+        inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedAbsent {
             name: name(1),
         }));
         assert_eq!(sight(&mut inventory, 1).observed.node, None);
         assert_eq!(inventory.to_follow(), [name(1)].into());
         // Another Node of the name has no part in it, and one that is gone takes nothing with it.
-        inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::FollowedGone {
+        inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedGone {
             name: name(1),
             uid: NodeUid::new("uid-9"),
         }));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::snapshot::record_of;
 use super::{Inventory, LastEpisodeOfHost};
-use crate::facts::kubernetes as cluster;
+use crate::facts::kubernetes;
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::GuestRequest;
@@ -14,8 +14,8 @@ use crate::maintenance::record;
 const IDENTITY_PACE: Duration = Duration::from_secs(10);
 
 impl Inventory {
-    pub(super) fn apply_cluster(&mut self, update: cluster::KubernetesUpdate) {
-        use cluster::KubernetesUpdate;
+    pub(super) fn apply_kubernetes(&mut self, update: kubernetes::KubernetesUpdate) {
+        use kubernetes::KubernetesUpdate;
         match update {
             KubernetesUpdate::Reset => {
                 self.kubernetes.disconnected =
@@ -71,7 +71,7 @@ impl Inventory {
         }
     }
 
-    pub(super) fn apply_node(&mut self, mut node: cluster::NodeFacts) {
+    pub(super) fn apply_node(&mut self, mut node: kubernetes::NodeFacts) {
         let known = self.nodes.get(&node.name).filter(|known| known.uid == node.uid);
         // The watch tells an older view than the answer to our own PATCH did. Versions are compared within one list and what
         // follows it: where etcd was restored, they have gone back with the next list.
@@ -119,7 +119,7 @@ impl Inventory {
 
     /// Takes other UUIDs of a Node no more often than each [`IDENTITY_PACE`]: each costs searches in vCenter and a look at every
     /// node. Until then it goes by those that it told before.
-    fn pace_identity(&mut self, node: &mut cluster::NodeFacts) {
+    fn pace_identity(&mut self, node: &mut kubernetes::NodeFacts) {
         let local = self.node_states.entry(node.name.clone()).or_default();
         let changed_at = local.identity_changed_at;
         if changed_at.is_some_and(|at| self.now.monotonic < at.after(IDENTITY_PACE)) {
@@ -133,7 +133,7 @@ impl Inventory {
     }
 
     /// Notes the episode that `node` tells to have ended, for the next one on its host.
-    fn has_ended(&mut self, node: &cluster::NodeFacts) {
+    fn has_ended(&mut self, node: &kubernetes::NodeFacts) {
         let last = node.marks.last_episode.as_deref().and_then(record::read_last);
         let asked = last.as_ref().and_then(|last| {
             let at = last.episode.in_flight.guest_asked_at()?;

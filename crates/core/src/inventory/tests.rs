@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::*;
 use crate::facts::fault::{Fault, FaultKind};
-use crate::facts::kubernetes::{NodeAnnotations, NodeFacts, ReadyCondition};
+use crate::facts::kubernetes::{self, NodeAnnotations, NodeFacts, ReadyCondition};
 use crate::facts::vsphere::{
     Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection, MaintenanceEnd,
     Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey,
@@ -145,16 +145,16 @@ pub(super) fn told(facts: impl IntoIterator<Item = Fact>) -> Inventory {
 
 pub(super) fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
     inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Reset));
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Reset));
     facts.into_iter().for_each(|fact| inventory.apply(fact));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Settled));
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled));
 }
 
 /// Node, VM and host of this number, all in service.
 pub(super) fn trio(n: u8) -> Vec<Fact> {
     vec![
-        Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node(n)))),
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(node(n)))),
         vsphere(vsphere::VsphereUpdate::Host(host(n).into())),
         vsphere(vsphere::VsphereUpdate::Vm(vm(n))),
         found(n, &[n]),
@@ -201,7 +201,7 @@ pub(super) fn awaiting(n: u8) -> Fact {
 }
 
 pub(super) fn in_phase(n: u8, phase: Phase) -> Fact {
-    Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(in_episode(
+    Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(in_episode(
         n,
         phase,
         "haulout/haulout",
@@ -250,7 +250,7 @@ pub(super) fn with_episode(n: u8, phase: Phase, change: impl FnOnce(&mut Episode
 
 /// The NodeMaintenance object that keeps a copy of the episode on `of`.
 pub(super) fn copied(of: NodeFacts) -> Fact {
-    let role = cluster::NodeMaintenanceRole::Episode {
+    let role = kubernetes::NodeMaintenanceRole::Episode {
         record: of.marks.episode,
     };
     maintenance(format!("copy-of-{}", of.name), of.name, 0, role)
@@ -261,9 +261,9 @@ pub(super) fn maintenance(
     name: String,
     node: NodeName,
     made: i64,
-    role: cluster::NodeMaintenanceRole,
+    role: kubernetes::NodeMaintenanceRole,
 ) -> Fact {
-    let seen = cluster::NodeMaintenanceFacts {
+    let seen = kubernetes::NodeMaintenanceFacts {
         uid: crate::ids::RequestUid::new(format!("uid-of-{name}")),
         name,
         resource_version: 1,
@@ -274,8 +274,8 @@ pub(super) fn maintenance(
         is_over: false,
         status: Box::default(),
     };
-    let seen = cluster::NodeMaintenanceUpdate::Seen(Box::new(seen));
-    Fact::Cluster(cluster::KubernetesUpdate::Maintenances(seen))
+    let seen = kubernetes::NodeMaintenanceUpdate::Seen(Box::new(seen));
+    Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen))
 }
 
 /// What a survey found on the host of this number.
@@ -305,8 +305,8 @@ pub(super) fn switched_off(n: u8) -> [Fact; 3] {
 }
 
 /// What a person asks for in so few words.
-pub(super) fn asked(action: cluster::RequestedAction) -> cluster::RequestedMaintenance {
-    cluster::RequestedMaintenance {
+pub(super) fn asked(action: kubernetes::RequestedAction) -> kubernetes::RequestedMaintenance {
+    kubernetes::RequestedMaintenance {
         reason: String::new(),
         action,
         target_host: None,
@@ -328,28 +328,28 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         let mut node = node(n);
         node.resource_version = 20;
         change(&mut node);
-        Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node)))
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(node)))
     };
     let finds = |n: u8, found| Fact::Finding(EffectReport { node: name(n), found });
     let copies = |n: u8, uid: &str, is_over| {
-        let Fact::Cluster(cluster::KubernetesUpdate::Node(node)) = in_phase(n, Phase::Draining) else {
+        let Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(node)) = in_phase(n, Phase::Draining) else {
             panic!("no Node");
         };
-        let seen = cluster::NodeMaintenanceFacts {
+        let seen = kubernetes::NodeMaintenanceFacts {
             name: format!("copy-{n}"),
             uid: crate::ids::RequestUid::new(uid),
             resource_version: 1,
             generation: 1,
             created_at: at(0),
             node: name(n),
-            role: cluster::NodeMaintenanceRole::Episode {
+            role: kubernetes::NodeMaintenanceRole::Episode {
                 record: node.marks.episode,
             },
             is_over,
             status: Box::default(),
         };
-        let seen = cluster::NodeMaintenanceUpdate::Seen(Box::new(seen));
-        Fact::Cluster(cluster::KubernetesUpdate::Maintenances(seen))
+        let seen = kubernetes::NodeMaintenanceUpdate::Seen(Box::new(seen));
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen))
     };
     let round = DrainReport {
         listed_at: moment(5).monotonic,
@@ -403,11 +403,11 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         in_phase(1, Phase::ShuttingDown(DrainEnd::Complete)),
         awaiting(1),
         awaiting(2),
-        Fact::Cluster(cluster::KubernetesUpdate::NodeGone {
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::NodeGone {
             name: name(1),
             uid: NodeUid::new("uid-1"),
         }),
-        Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(1))),
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(1))),
         finds(
             1,
             EffectResult::Surveyed {
@@ -584,7 +584,7 @@ fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
         system_uuid: None,
         ..node(2)
     };
-    let namesake = Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(namesake)));
+    let namesake = Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(namesake)));
     let mut both = told(trio(1).into_iter().chain([namesake]));
     assert!(matches!(sight(&mut both, 1).observed.vm, BoundVm::Found(_)));
     assert_eq!(sight(&mut both, 2).observed.vm, BoundVm::Shared(vec![name(1)]));
@@ -600,7 +600,7 @@ fn claims(n: u8, of: u8, provider_id: bool) -> NodeFacts {
 }
 
 pub(super) fn seen_of(node: NodeFacts) -> Fact {
-    Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node)))
+    Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(node)))
 }
 
 #[test]
@@ -621,7 +621,7 @@ fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
     // Also while the owner is gone from the kube-apiserver in the middle of an episode.
     let mut inventory = told(trio(2).into_iter().chain([in_phase(2, Phase::AwaitingHost)]));
     sight(&mut inventory, 2);
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::NodeGone {
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::NodeGone {
         name: name(2),
         uid: NodeUid::new("uid-2"),
     }));
@@ -721,7 +721,7 @@ fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_temp
         system_uuid: None,
         ..node(3)
     };
-    let another = Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(another)));
+    let another = Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(another)));
     let answers = [template(2), found(1, &[1, 2]), found(2, &[1])];
     let mut inventory = told(trio(1).into_iter().chain([another]).chain(answers));
     let seen = |inventory: &mut Inventory, n| sight(inventory, n).observed.vm;
@@ -737,7 +737,9 @@ fn what_is_news_of_one_node_alone_takes_nothing_from_what_vcenter_is_asked_about
     assert_eq!(pressing.len(), 2, "{pressing:?}");
     inventory.apply(found(1, &[1]));
     inventory.build_snapshots();
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(2))));
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(
+        2,
+    ))));
     assert_eq!(inventory.watch_set().urgent, pressing);
     inventory.build_snapshots();
     let BoundVm::Found(_) = sight(&mut inventory, 1).observed.vm else {
@@ -780,7 +782,7 @@ fn the_name_counts_only_where_it_is_configured() {
 fn an_older_view_of_a_node_does_not_undo_a_younger_one() {
     let mut inventory = told(trio(1));
     let version = |n| {
-        Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(NodeFacts {
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(NodeFacts {
             resource_version: n,
             ..node(1)
         })))
@@ -851,7 +853,9 @@ fn between_episodes_nothing_of_an_earlier_one_counts() {
         resource_version: 20,
         ..node(1)
     };
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(ended))));
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(
+        ended,
+    ))));
     assert!(sight(&mut inventory, 1).observed.attempts.is_empty());
 }
 
@@ -967,12 +971,12 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
         });
         Fact::Finding(EffectReport { node: name(n), found })
     };
-    let budget = |namespace: &str, name: &str| cluster::Budget {
+    let budget = |namespace: &str, name: &str| kubernetes::Budget {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    let stands = |budget: &cluster::Budget, stands| {
-        Fact::Cluster(cluster::KubernetesUpdate::Budget {
+    let stands = |budget: &kubernetes::Budget, stands| {
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::Budget {
             budget: budget.clone(),
             stands,
         })
@@ -1037,7 +1041,7 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
         },
         ..node(1)
     };
-    let seen = |node: NodeFacts| Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(node)));
+    let seen = |node: NodeFacts| Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(node)));
     let leaving = || {
         told(
             trio(1)
@@ -1091,7 +1095,7 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
     // A person asks for node 1 to be moved; node 2 is off already, and its own host is in maintenance. Host 3 has one
     // device free.
     let asked = || {
-        let role = cluster::NodeMaintenanceRole::Request(asked(cluster::RequestedAction::Relocate));
+        let role = kubernetes::NodeMaintenanceRole::Request(asked(kubernetes::RequestedAction::Relocate));
         maintenance("asked".to_owned(), name(1), 0, role)
     };
     let off = vsphere(vsphere::VsphereUpdate::Vm(Vm {
@@ -1174,7 +1178,7 @@ fn a_share_of_the_nodes_is_rounded_down_and_never_to_none() {
 #[test]
 fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
     let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::NodeGone {
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::NodeGone {
         name: name(1),
         uid: NodeUid::new("uid-1"),
     }));
@@ -1183,7 +1187,7 @@ fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
     assert!(gone.record.episode().is_some());
     // A Node without an episode leaves nothing behind.
     let mut inventory = told(trio(2));
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::NodeGone {
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::NodeGone {
         name: name(2),
         uid: NodeUid::new("uid-2"),
     }));
@@ -1259,7 +1263,7 @@ fn switching(state: TaskState, description_id: &str, when: i64, by_us: bool) -> 
 #[test]
 fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
     const END: i64 = 1000;
-    let Fact::Cluster(cluster::KubernetesUpdate::Node(away)) = awaiting(1) else {
+    let Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(away)) = awaiting(1) else {
         panic!("a Node is expected");
     };
     let Record::Episode(episode) = super::snapshot::record_of(&away) else {
@@ -1281,7 +1285,7 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
             ..NodeAnnotations::default()
         };
         let mut facts = trio(1);
-        facts.push(Fact::Cluster(cluster::KubernetesUpdate::Node(Box::new(
+        facts.push(Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(
             NodeFacts { marks, ..node(1) },
         ))));
         facts.push(vsphere(vsphere::VsphereUpdate::Vm(Vm {
@@ -1405,12 +1409,16 @@ fn listed_empty() -> Inventory {
 #[test]
 fn a_change_of_its_pods_calls_for_another_look_at_a_drained_node() {
     let mut inventory = listed_empty();
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(2))));
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(
+        2,
+    ))));
     assert!(
         sight(&mut inventory, 1).observed.is_drained(Duration::ZERO),
         "another's"
     );
-    inventory.apply(Fact::Cluster(cluster::KubernetesUpdate::PodsChanged(name(1))));
+    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(
+        1,
+    ))));
     assert!(inventory.is_dirty());
     let seen = sight(&mut inventory, 1).observed;
     assert_eq!(seen.pods_revision, 1);

@@ -312,15 +312,15 @@ impl World {
         let now = self.now();
         let mut facts = vec![
             Fact::Vsphere(vsphere::VsphereUpdate::Reset),
-            Fact::Cluster(kubernetes::KubernetesUpdate::Reset),
-            Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Reset),
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(
                 NodeMaintenanceUpdate::Reset,
             )),
         ];
         facts.extend(self.facts());
         facts.extend([
-            Fact::Cluster(kubernetes::KubernetesUpdate::Settled),
-            Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled),
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(
                 NodeMaintenanceUpdate::Settled,
             )),
         ]);
@@ -350,7 +350,7 @@ impl World {
         let objects = self.requests.iter().chain(self.copies.values());
         facts.extend(objects.map(|object| {
             let seen = NodeMaintenanceUpdate::Seen(Box::new(object.clone()));
-            Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(seen))
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen))
         }));
         facts
     }
@@ -429,9 +429,9 @@ impl World {
         let truth = &self.nodes[index];
         let node = Box::new(truth.object.clone()?);
         if truth.is_selected {
-            Some(Fact::Cluster(kubernetes::KubernetesUpdate::Node(node)))
+            Some(Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(node)))
         } else if truth.is_followed {
-            Some(Fact::Cluster(kubernetes::KubernetesUpdate::Followed(node)))
+            Some(Fact::Kubernetes(kubernetes::KubernetesUpdate::Followed(node)))
         } else {
             None
         }
@@ -447,7 +447,7 @@ impl World {
             }
             match self.node_fact(index) {
                 Some(fact) => self.apply(fact),
-                None => self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::FollowedAbsent {
+                None => self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedAbsent {
                     name: node_name(index),
                 })),
             }
@@ -468,7 +468,9 @@ impl World {
             })
         });
         let stranded = stranded.collect();
-        self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::Scanned { stranded }));
+        self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Scanned {
+            stranded,
+        }));
     }
 
     fn apply(&mut self, fact: Fact) {
@@ -500,7 +502,7 @@ impl World {
 
     fn tell_object(&mut self, object: NodeMaintenanceFacts) {
         let seen = NodeMaintenanceUpdate::Seen(Box::new(object));
-        self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(seen)));
+        self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen)));
     }
 
     // What people, vCenter and kubelets do.
@@ -786,7 +788,7 @@ impl World {
         self.nodes[index].pods = 0;
         self.nodes[index].cordoned_by_person = false;
         let (name, uid) = (node.name, node.uid);
-        self.apply(Fact::Cluster(if self.nodes[index].is_selected {
+        self.apply(Fact::Kubernetes(if self.nodes[index].is_selected {
             kubernetes::KubernetesUpdate::NodeGone { name, uid }
         } else {
             kubernetes::KubernetesUpdate::FollowedGone { name, uid }
@@ -829,7 +831,7 @@ impl World {
             self.tell_node(index);
         } else {
             let (name, uid) = (node.name.clone(), node.uid.clone());
-            self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::NodeGone {
+            self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::NodeGone {
                 name,
                 uid,
             }));
@@ -861,7 +863,7 @@ impl World {
     /// Only the pods of nodes that are being drained are watched.
     fn pods_changed(&mut self, index: usize) {
         if self.process.inventory.draining().contains(&node_name(index)) {
-            self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::PodsChanged(
+            self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(
                 node_name(index),
             )));
         }
@@ -905,7 +907,7 @@ impl World {
                 name: object.name,
                 uid: object.uid,
             };
-            self.apply(Fact::Cluster(kubernetes::KubernetesUpdate::Maintenances(gone)));
+            self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(gone)));
         }
     }
 

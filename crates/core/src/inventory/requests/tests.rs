@@ -53,13 +53,13 @@ fn a_fulfilled_request_holds_the_next_back_until_its_status_says_so() {
     node.marks.fulfilled = Some("uid-of-first".to_owned());
     let mut inventory = told(trio(1).into_iter().chain([seen_of(node)]).chain(requests));
     assert_eq!(counts(&mut inventory), None);
-    let Fact::Cluster(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut over))) =
+    let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut over))) =
         asks("first", 10, RequestedAction::Reboot)
     else {
         panic!("a request is expected");
     };
     (over.is_over, over.resource_version) = (true, 2);
-    inventory.apply(Fact::Cluster(KubernetesUpdate::Maintenances(
+    inventory.apply(Fact::Kubernetes(KubernetesUpdate::Maintenances(
         NodeMaintenanceUpdate::Seen(over),
     )));
     assert_eq!(counts(&mut inventory).as_deref(), Some("second"));
@@ -68,7 +68,7 @@ fn a_fulfilled_request_holds_the_next_back_until_its_status_says_so() {
 #[test]
 fn of_a_gone_nodes_record_and_its_copy_the_one_written_later_counts() {
     let gone = || {
-        Fact::Cluster(KubernetesUpdate::NodeGone {
+        Fact::Kubernetes(KubernetesUpdate::NodeGone {
             name: name(1),
             uid: NodeUid::new("uid-1"),
         })

@@ -1,0 +1,15 @@
+//! One task per node, their supervisor, and the executor of effects.
+//!
+//! ```text
+//!  event loop ──NodeSnapshot──▶ Supervisor ──watch──▶ NodeActor ──▶ decide ──▶ RunEffect ──▶ vCenter, Kubernetes
+//!       ▲                                                                          │
+//!       └───────────────────────────────── effect reports ◀────────────────────────┘
+//! ```
+//!
+//! The event loop alone gives snapshots to actors. An actor gives node events to the observers. At a stop the supervisor
+//! cancels its actors, waits a moment for them, and logs which did not end.
+
+pub mod executor;
+pub mod node;
+pub mod run_effect;
+pub mod supervisor;

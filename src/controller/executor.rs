@@ -1,0 +1,391 @@
+//! Performs effects: the only place from which Nodes, pods and VMs are changed.
+//!
+//! Nothing is decided here. Each effect asks one of the two sides, which keep their own deadlines, and what was found is
+//! handed in as a fact.
+
+mod dry_run;
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
+use crate::fence::{FenceClosed, Permit, WriteFence, WriteKind};
+use crate::ids::{HostRef, NodeName};
+use crate::inventory::readings;
+use crate::keys::Keys;
+use crate::kubernetes::client;
+use crate::kubernetes::drain::{self, DrainOrder, DrainSettings};
+use crate::kubernetes::events::Publisher;
+use crate::kubernetes::facts::GpuResources;
+use crate::kubernetes::node::{self, NodePatch, PatchError};
+use crate::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts, NodeMaintenanceUpdate};
+use crate::line::line;
+use crate::maintenance::clock::{Now, wall_after};
+use crate::maintenance::decide::Transition;
+use crate::maintenance::effect::{self, Effect, PowerOnTarget};
+use crate::maintenance::effect_report::{EffectReport, EffectResult};
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, ObservedNode, PendingReason, RetryAdvice};
+use crate::maintenance::record::{self, LastEpisode};
+use crate::nodemaintenance::api as maintenances;
+use crate::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
+
+pub use dry_run::DryRun;
+
+/// How long one write to a Node may take. The kube-apiserver answers within milliseconds or is in trouble; its own
+/// limit for a request is 60 s, after which the answer would be out of date.
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Takes an HTTP status (0 where there was no answer) and how many evictions were answered with it.
+pub type OnEvictions = Box<dyn Fn(u16, u64) + Send + Sync>;
+
+/// Carries effects out in vCenter and Kubernetes.
+pub struct Executor {
+    /// What every record and every effect passes.
+    pub gate: WriteFence,
+    /// vCenter.
+    pub vcenter: Vcenter,
+    /// Kubernetes.
+    pub client: kube::Client,
+    /// The keys of our annotations.
+    pub keys: Keys,
+    /// Which resources are GPUs.
+    pub gpu_resources: GpuResources,
+    /// The limits of one drain round.
+    pub drain: DrainSettings,
+    /// Where Events on evicted pods go.
+    pub events: Publisher,
+    /// Called with how many evictions were answered with which HTTP status.
+    pub on_evictions: OnEvictions,
+    /// Where results go.
+    pub findings: mpsc::Sender<EffectReport>,
+    /// Where the answers of the kube-apiserver to our own requests go, so that we see our writes before the watch does.
+    pub nodes: mpsc::Sender<KubernetesUpdate>,
+}
+
+/// What an actor's decisions are carried out by.
+pub enum AnyExecutor {
+    /// It changes what it is asked to.
+    Live(Box<Executor>),
+    /// It says what it would change.
+    DryRun(Box<DryRun>),
+}
+
+impl AnyExecutor {
+    /// `executor`, or a dry run of it.
+    pub fn of(executor: Executor, is_dry_run: bool) -> Self {
+        if is_dry_run {
+            Self::DryRun(Box::new(DryRun::of(executor)))
+        } else {
+            Self::Live(Box::new(executor))
+        }
+    }
+}
+
+impl RunEffect for AnyExecutor {
+    async fn record(
+        &self,
+        name: &NodeName,
+        seen: Option<&ObservedNode>,
+        before: &Record,
+        transition: &Transition,
+        now: Now,
+    ) -> Result<Recorded, NotRecorded> {
+        match self {
+            Self::Live(executor) => executor.record(name, seen, before, transition, now).await,
+            Self::DryRun(dry_run) => dry_run.record(name, seen, before, transition, now).await,
+        }
+    }
+
+    async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Now) {
+        match self {
+            Self::Live(executor) => executor.perform(name, record, effect, now).await,
+            Self::DryRun(dry_run) => dry_run.perform(name, record, effect, now).await,
+        }
+    }
+}
+
+impl RunEffect for Executor {
+    async fn record(
+        &self,
+        name: &NodeName,
+        seen: Option<&ObservedNode>,
+        before: &Record,
+        transition: &Transition,
+        now: Now,
+    ) -> Result<Recorded, NotRecorded> {
+        let Some(seen) = seen else {
+            return self.record_on_copy(name, before, transition, now).await;
+        };
+        let annotations = record::write(&transition.record, now.wall);
+        let patch = NodePatch {
+            uid: seen.uid.clone(),
+            resource_version: seen.resource_version,
+            marks: NodeAnnotations {
+                state: annotations.state,
+                host: annotations.host,
+                migrated_to_host: annotations.migrated_to_host,
+                transition_time: annotations.transition_time,
+                episode: annotations.episode,
+                last_episode: last_episode(before, transition, now.wall),
+                fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.to_string()),
+                ..NodeAnnotations::default()
+            },
+            is_end: transition.ended.is_some(),
+            unschedulable: transition.unschedulable,
+        };
+        let permit = self.gate.pass(WriteKind::Record).map_err(not_recorded)?;
+        let client = self.traced();
+        let write = node::patch(
+            &permit,
+            &client,
+            &self.keys,
+            &self.gpu_resources,
+            name,
+            &patch,
+            WRITE_DEADLINE,
+        );
+        match permit.carry(write).await.map_err(not_recorded)? {
+            Ok(node) => {
+                let resource_version = node.resource_version;
+                self.answered(node).await;
+                Ok(Recorded::OnNode { resource_version })
+            }
+            Err(PatchError::Conflict { .. }) => {
+                self.read_anew(name, before).await;
+                Err(NotRecorded::Outdated)
+            }
+            Err(error) => Err(NotRecorded::Refused(error.to_string())),
+        }
+    }
+
+    async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Now) {
+        let outcome = if let Effect::Survey { hosts } = effect {
+            // It changes nothing, so it needs no permit.
+            self.survey(name, hosts).await
+        } else {
+            match self.gate.pass(WriteKind::Effect) {
+                Err(shut) => not_done(shut),
+                Ok(permit) => {
+                    let work = self.act(&permit, name, effect, now);
+                    permit.carry(work).await.unwrap_or_else(not_done)
+                }
+            }
+        };
+        self.tried(name, record, effect, now, outcome).await;
+    }
+}
+
+impl Executor {
+    /// The Node is gone: the copy of its record is the record.
+    async fn record_on_copy(
+        &self,
+        name: &NodeName,
+        before: &Record,
+        transition: &Transition,
+        now: Now,
+    ) -> Result<Recorded, NotRecorded> {
+        let Some(episode) = before.episode() else {
+            let why = "the Node is gone, and with it the record of what is no episode of ours";
+            return Err(NotRecorded::Refused(why.to_owned()));
+        };
+        let object = maintenances::name_of(name, &episode.id);
+        let record = record::write(&transition.record, now.wall).episode;
+        let changes = json!({ "record": record });
+        let permit = self.gate.pass(WriteKind::Record).map_err(not_recorded)?;
+        let client = self.traced();
+        let write = maintenances::write_status(&permit, &client, &object, None, &changes);
+        match permit.carry(write).await.map_err(not_recorded)? {
+            Ok(object) => {
+                let seen = NodeMaintenanceUpdate::Seen(Box::new(object));
+                let _ = self.nodes.send(KubernetesUpdate::Maintenances(seen)).await;
+                Ok(Recorded::Elsewhere)
+            }
+            Err(error) => Err(NotRecorded::Refused(error.to_string())),
+        }
+    }
+
+    async fn act(&self, permit: &Permit, name: &NodeName, effect: &Effect, now: Now) -> AttemptOutcome {
+        let vcenter = self.vcenter.about(name.as_str());
+        match effect {
+            Effect::DrainRound {
+                pods_revision,
+                in_turn,
+                deferred,
+            } => {
+                let round = self.drain_round(permit, name, *pods_revision, *in_turn, deferred, now);
+                round.await
+            }
+            Effect::Survey { hosts } => self.survey(name, hosts).await,
+            Effect::ShutdownGuest { vm, asked_by, .. } => {
+                match vcenter
+                    .shutdown_guest(permit, vm, &on_whose_behalf(asked_by))
+                    .await
+                {
+                    Ok(GuestShutdown::Sent | GuestShutdown::AlreadyOff) => AttemptOutcome::Asked,
+                    Err(error) => refused(&error),
+                }
+            }
+            Effect::PowerOff { vm, asked_by, .. } => {
+                started(vcenter.power_off(permit, vm, &on_whose_behalf(asked_by)).await)
+            }
+            Effect::Relocate { vm, to } => started(vcenter.relocate(permit, vm, to).await),
+            Effect::PowerOn { vm, place } => {
+                let by = match place {
+                    PowerOnTarget::Drs => PowerOnBy::Drs,
+                    PowerOnTarget::Host(host) => PowerOnBy::Host(host.clone()),
+                };
+                started(vcenter.power_on(permit, vm, by).await)
+            }
+        }
+    }
+
+    async fn drain_round(
+        &self,
+        permit: &Permit,
+        name: &NodeName,
+        pods_revision: u64,
+        in_turn: bool,
+        deferred: &BTreeMap<String, PendingReason>,
+        now: Now,
+    ) -> AttemptOutcome {
+        let begun = Instant::now();
+        let names: BTreeSet<String> = deferred.keys().cloned().collect();
+        let order = DrainOrder {
+            in_turn,
+            deferred: &names,
+            on_evicted: &|pod| {
+                // One that cannot be taken is counted by the publisher, and the pod leaves all the same.
+                self.events
+                    .event(report::event(name, pod, wall_after(now.wall, begun.elapsed())));
+            },
+        };
+        match drain::round(permit, &self.traced(), name, &self.drain, order).await {
+            Ok(round) => {
+                for (code, count) in &round.answers {
+                    (self.on_evictions)(*code, *count);
+                }
+                let evictions = EffectResult::Evictions(report::evictions(&round, now.wall));
+                self.found(name, evictions).await;
+                let report = report::of_round(&round, deferred, pods_revision, (begun, now));
+                self.found(name, EffectResult::Drain(report)).await;
+                AttemptOutcome::Done
+            }
+            Err(error) => not_done(error),
+        }
+    }
+
+    /// The client whose requests name the episode they are made for: a kube-apiserver that traces joins its trace.
+    fn traced(&self) -> kube::Client {
+        match TRACEPARENT.try_with(Clone::clone) {
+            Ok(Some(traceparent)) => client::traced(&self.client, &traceparent),
+            Ok(None) | Err(_) => self.client.clone(),
+        }
+    }
+
+    async fn survey(&self, name: &NodeName, hosts: &[HostRef]) -> AttemptOutcome {
+        match self.vcenter.survey(hosts).await {
+            Ok(surveyed) => {
+                for (host, reading) in readings(surveyed) {
+                    self.found(name, EffectResult::Surveyed { host, reading }).await;
+                }
+                AttemptOutcome::Done
+            }
+            Err(error) => refused(&error),
+        }
+    }
+
+    async fn read_anew(&self, name: &NodeName, record: &Record) {
+        let (client, resources) = (&self.client, &self.gpu_resources);
+        match node::get(client, &self.keys, resources, name, WRITE_DEADLINE).await {
+            Ok(node) => self.answered(node).await,
+            // The watch tells soon as well; reading here only spares the wait for it.
+            Err(error) => line!(info, name, record, "could not read the Node again: {error}"),
+        }
+    }
+
+    /// Hands in what became of `effect`, and logs where it was refused.
+    async fn tried(
+        &self,
+        name: &NodeName,
+        record: &Record,
+        effect: &Effect,
+        at: Now,
+        outcome: AttemptOutcome,
+    ) {
+        let kind = effect.kind();
+        if let AttemptOutcome::Refused(refusal) = &outcome {
+            line!(warn, name, record, "tried to {}: {}", kind.words(), refusal.said);
+        }
+        let tried = EffectResult::Tried {
+            kind,
+            at,
+            host: effect.host().cloned(),
+            outcome,
+        };
+        self.found(name, tried).await;
+    }
+
+    /// The receiver ends only with the program, and then nobody needs the result.
+    async fn found(&self, node: &NodeName, found: EffectResult) {
+        let node = node.clone();
+        let _ = self.findings.send(EffectReport { node, found }).await;
+    }
+
+    async fn answered(&self, node: NodeFacts) {
+        let _ = self.nodes.send(KubernetesUpdate::Answered(Box::new(node))).await;
+    }
+}
+
+/// What has to hold still in vCenter, as its client checks it.
+fn on_whose_behalf(asked_by: &effect::PowerOffCause) -> MaintenanceCause {
+    match asked_by {
+        effect::PowerOffCause::Host { host, task } => MaintenanceCause {
+            host: Some(host.clone()),
+            task: task.clone(),
+        },
+        effect::PowerOffCause::Request => MaintenanceCause::default(),
+    }
+}
+
+fn not_recorded(shut: FenceClosed) -> NotRecorded {
+    NotRecorded::Refused(shut.to_string())
+}
+
+/// It was not sent, or only looked for.
+fn not_done(why: impl ToString) -> AttemptOutcome {
+    AttemptOutcome::Refused(EffectRefusal {
+        advice: RetryAdvice::Retry,
+        said: why.to_string(),
+    })
+}
+
+fn started(started: Result<StartedTask, Error>) -> AttemptOutcome {
+    match started {
+        Ok(StartedTask::AlreadyThere) => AttemptOutcome::Done,
+        Ok(StartedTask::Running(task)) => AttemptOutcome::Running(task),
+        Err(error) => refused(&error),
+    }
+}
+
+fn refused(error: &Error) -> AttemptOutcome {
+    AttemptOutcome::Refused(EffectRefusal {
+        advice: RetryAdvice::from(error.failure()),
+        said: error.chain(),
+    })
+}
+
+/// What stays on the Node of an episode that ends.
+fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Option<String> {
+    let last = LastEpisode::of(before, &transition.record, transition.ended, now)?;
+    Some(record::write_last(&last))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! A dry run: what would be changed is logged and answered as if it were done.
+
+use super::Executor;
+use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect};
+use crate::ids::NodeName;
+use crate::kubernetes::drain;
+use crate::line::line;
+use crate::maintenance::backoff::EvictionBackoff;
+use crate::maintenance::clock::Now;
+use crate::maintenance::decide::Transition;
+use crate::maintenance::effect::Effect;
+use crate::maintenance::effect_report::EffectResult;
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::{AttemptOutcome, DrainReport, ObservedNode};
+
+/// An executor of which only what changes nothing is used. It asks for no permit, so nothing that it calls can change anything.
+pub struct DryRun {
+    executor: Executor,
+}
+
+impl DryRun {
+    /// A dry run of `executor`.
+    pub fn of(executor: Executor) -> Self {
+        Self { executor }
+    }
+
+    /// Lists the pods that a round would evict, and tells the drain that none is left.
+    async fn look(&self, name: &NodeName, record: &Record, pods_revision: u64, now: Now) -> AttemptOutcome {
+        let executor = &self.executor;
+        match drain::look(&executor.traced(), name, &executor.drain).await {
+            Ok(round) => {
+                let evicted = round.left.len();
+                line!(info, name, record, "dry run: would evict {evicted} pods");
+                let report = DrainReport {
+                    listed_at: now.monotonic,
+                    pods_revision,
+                    left: Vec::new(),
+                    listed: round.listed,
+                    ignored: round.skipped.values().sum(),
+                    evicted: 0,
+                    backoff: EvictionBackoff::default(),
+                };
+                executor.found(name, EffectResult::Drain(report)).await;
+                AttemptOutcome::Done
+            }
+            Err(error) => super::not_done(error),
+        }
+    }
+}
+
+impl RunEffect for DryRun {
+    async fn record(
+        &self,
+        name: &NodeName,
+        _seen: Option<&ObservedNode>,
+        _before: &Record,
+        transition: &Transition,
+        _now: Now,
+    ) -> Result<Recorded, NotRecorded> {
+        let found = EffectResult::DryRunRecord {
+            record: Box::new(transition.record.clone()),
+            unschedulable: transition.unschedulable,
+            fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.clone()),
+        };
+        self.executor.found(name, found).await;
+        Ok(Recorded::Elsewhere)
+    }
+
+    async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Now) {
+        let executor = &self.executor;
+        let outcome = match effect {
+            Effect::DrainRound { pods_revision, .. } => self.look(name, record, *pods_revision, now).await,
+            Effect::Survey { hosts } => executor.survey(name, hosts).await,
+            Effect::ShutdownGuest { .. }
+            | Effect::PowerOff { .. }
+            | Effect::Relocate { .. }
+            | Effect::PowerOn { .. } => {
+                let what = effect.kind().words();
+                line!(info, name, record, "dry run: would {what} at this point");
+                executor
+                    .found(name, EffectResult::DryRunEffect(effect.clone()))
+                    .await;
+                AttemptOutcome::Done
+            }
+        };
+        executor.tried(name, record, effect, now, outcome).await;
+    }
+}

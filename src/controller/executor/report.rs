@@ -1,0 +1,129 @@
+//! How the outcome of a drain round is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::ids::NodeName;
+use crate::kubernetes::drain::{PodPending, PodPendingReason, RoundReport};
+use crate::kubernetes::events::{Event, Regarding, Severity};
+use crate::maintenance::backoff::EvictionBackoff;
+use crate::maintenance::clock::{Now, wall_after};
+use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
+use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
+
+/// What the drain learns from a round that began at this moment on both clocks, and that did not ask the pods in `deferred`.
+pub(super) fn of_round(
+    round: &RoundReport,
+    deferred: &BTreeMap<String, PendingReason>,
+    pods_revision: u64,
+    (begun, now): (Instant, Now),
+) -> DrainReport {
+    let mut retry_at = BTreeMap::new();
+    let mut not_asked = BTreeSet::new();
+    let left = round.left.iter().map(|left| {
+        let name = left.full_name();
+        if let Some(at) = left.retry_at {
+            let at = now.monotonic.after(at.saturating_duration_since(begun));
+            retry_at.insert(name.clone(), at);
+        }
+        if left.why == PodPendingReason::Deferred {
+            not_asked.insert(name.clone());
+        }
+        let why = pod_left(&left.why, deferred.get(&name));
+        PendingEviction { name, why }
+    });
+    let left = left.collect();
+    DrainReport {
+        listed_at: now.monotonic,
+        pods_revision,
+        left,
+        listed: round.listed,
+        ignored: round.skipped.values().sum(),
+        evicted: round
+            .left
+            .iter()
+            .filter(|left| left.why == PodPendingReason::Evicted)
+            .count(),
+        backoff: EvictionBackoff::of_round(retry_at, not_asked),
+    }
+}
+
+/// What a pod's owner is told: their logs say only that it was asked to stop.
+pub(super) fn event(node: &NodeName, pod: &PodPending, at: Timestamp) -> Event {
+    Event {
+        regarding: Regarding::Pod {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        },
+        at,
+        severity: Severity::Normal,
+        reason: "Evicted",
+        action: "Drain",
+        note: format!("Evicted: node {node} is drained for the maintenance of its ESXi host"),
+    }
+}
+
+/// Why a pod is still there, as the decision sees it; `before` is what was known of one that was not asked.
+fn pod_left(why: &PodPendingReason, before: Option<&PendingReason>) -> PendingReason {
+    let refused = |said: &str| PendingReason::Refused {
+        said: said.to_owned(),
+    };
+    match why {
+        PodPendingReason::Evicted | PodPendingReason::Terminating { .. } => PendingReason::Leaving,
+        PodPendingReason::Budget { names, said } => PendingReason::Budget {
+            names: names.clone(),
+            said: said.clone(),
+        },
+        PodPendingReason::Migrating { said } => PendingReason::Migrating { said: said.clone() },
+        PodPendingReason::ServerError { said }
+        | PodPendingReason::Forbidden { said }
+        | PodPendingReason::Unreachable { said } => PendingReason::Refused { said: said.clone() },
+        PodPendingReason::NamespaceTerminating => refused("its namespace is being deleted"),
+        PodPendingReason::TooManyRequests => refused("the kube-apiserver has too much to do"),
+        PodPendingReason::OwnPod => refused("it is Haulout's own pod, which leaves last"),
+        PodPendingReason::Deferred => before.cloned().unwrap_or(PendingReason::NotReached),
+        PodPendingReason::NotReached | PodPendingReason::Standing => PendingReason::NotReached,
+    }
+}
+
+/// The evictions of a round, for those who show them.
+pub(super) fn evictions(report: &RoundReport, now: Timestamp) -> EvictionRound {
+    let at = |since| wall_after(now, since);
+    let asked = report.asked.iter().map(|asked| Eviction {
+        namespace: asked.namespace.clone(),
+        pod: asked.name.clone(),
+        uid: asked.uid.clone(),
+        asked_at: at(asked.asked),
+        answered_at: at(asked.answered),
+        grace: asked.grace,
+        answer: match &asked.why {
+            None | Some(PodPendingReason::Evicted | PodPendingReason::Terminating { .. }) => {
+                EvictionAnswer::Accepted
+            }
+            Some(PodPendingReason::Budget { names, said }) => EvictionAnswer::Blocked {
+                budgets: names.clone(),
+                said: said.clone(),
+            },
+            Some(
+                PodPendingReason::ServerError { .. }
+                | PodPendingReason::Forbidden { .. }
+                | PodPendingReason::Unreachable { .. }
+                | PodPendingReason::NamespaceTerminating
+                | PodPendingReason::TooManyRequests
+                | PodPendingReason::Migrating { .. }
+                | PodPendingReason::OwnPod
+                | PodPendingReason::NotReached
+                | PodPendingReason::Deferred
+                | PodPendingReason::Standing,
+            ) => EvictionAnswer::Refused,
+        },
+    });
+    EvictionRound {
+        at: now,
+        asked: asked.collect(),
+        left: report.left.iter().map(|left| left.uid.clone()).collect(),
+    }
+}

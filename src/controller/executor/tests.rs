@@ -1,0 +1,203 @@
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use kube::client::Body;
+use secrecy::SecretString;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::keys::DEFAULT_PREFIX;
+use crate::maintenance::decide::{Decision, decide};
+use crate::maintenance::episode::Phase;
+use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedPower, ObservedVm};
+use crate::maintenance::policy::{DrainTimeoutAction, Policy, Releases};
+use crate::telemetry::stand_in;
+use crate::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust};
+
+/// How long the kube-apiserver takes for a list.
+const SLOW: Duration = Duration::from_secs(7);
+
+/// An executor whose kube-apiserver takes its time and lists no pods, and what it finds.
+fn executor() -> (Executor, mpsc::Receiver<EffectReport>) {
+    executor_on(kube::Client::new(
+        tower::service_fn(|_: Request<Body>| async {
+            tokio::time::sleep(SLOW).await;
+            Ok::<_, Infallible>(answer(200, &pod_list(&[])))
+        }),
+        "default",
+    ))
+}
+
+fn answer(code: u16, body: &serde_json::Value) -> Response<Body> {
+    let body = Body::from(body.to_string().into_bytes());
+    Response::builder().status(code).body(body).unwrap()
+}
+
+fn pod_list(pods: &[serde_json::Value]) -> serde_json::Value {
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods})
+}
+
+fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<EffectReport>) {
+    let given = || CredentialPart::Given(SecretString::from("nobody"));
+    let credentials = CredentialSource {
+        user: given(),
+        password: given(),
+    };
+    let endpoint = Endpoint::parse("https://vcenter.test/sdk").unwrap();
+    let (findings, found) = mpsc::channel(8);
+    let (nodes, _) = mpsc::channel(8);
+    let executor = Executor {
+        gate: WriteFence::without_election(),
+        vcenter: Vcenter::new(Settings::new(endpoint, credentials, Trust::Nothing)).unwrap(),
+        client,
+        keys: Keys::under(DEFAULT_PREFIX),
+        gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
+        drain: DrainSettings::default(),
+        events: crate::kubernetes::events::queue(|| {}).0,
+        on_evictions: Box::new(|_, _| {}),
+        findings,
+        nodes,
+    };
+    (executor, found)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_pods_is_no_younger_than_the_beginning_of_its_round() {
+    let (executor, mut found) = executor();
+    let begun = Now::at(Timestamp::UNIX_EPOCH, 1_000);
+    let effect = Effect::DrainRound {
+        pods_revision: 5,
+        in_turn: false,
+        deferred: BTreeMap::new(),
+    };
+    let (name, began) = (NodeName::new("gpu-1"), Instant::now());
+    executor.perform(&name, &Record::InService, &effect, begun).await;
+    assert_eq!(began.elapsed(), SLOW);
+    let mut report = None;
+    while let Ok(finding) = found.try_recv() {
+        if let EffectResult::Drain(drain) = finding.found {
+            report = Some(drain);
+        }
+    }
+    let report = report.unwrap();
+    assert_eq!(report.listed_at, begun.monotonic);
+    assert_eq!(report.pods_revision, 5, "that of the beginning as well");
+}
+
+/// When evictions of a pod are asked for, in seconds from the first, while the pods of the Node change four times a second and
+/// the first eviction is answered with this.
+async fn asked_at(first: impl Fn() -> Response<Body> + Clone + Send + Sync + 'static) -> Vec<u64> {
+    let begun = Instant::now();
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let is_list = request.method() == http::Method::GET;
+        if !is_list {
+            log.lock().unwrap().push(begun.elapsed().as_secs());
+        }
+        let response = if is_list {
+            let pod = json!({
+                "metadata": {"name": "web-1", "namespace": "shop", "uid": "uid-web-1"},
+                "spec": {"nodeName": "gpu-1", "containers": []},
+            });
+            answer(200, &pod_list(&[pod]))
+        } else if log.lock().unwrap().len() == 1 {
+            first()
+        } else {
+            answer(
+                201,
+                &json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}),
+            )
+        };
+        async { Ok::<_, Infallible>(response) }
+    });
+    let (executor, mut found) = executor_on(kube::Client::new(service, "default"));
+    let name = NodeName::new("gpu-1");
+    let mut record = Record::Episode(Arc::new(stand_in::episode(Phase::Draining, 1)));
+    let mut seen = draining(Now::at(Timestamp::UNIX_EPOCH, 1_000));
+    for quarter in 0..100 {
+        let now = Now::at(Timestamp::UNIX_EPOCH, 1_000).after(begun.elapsed());
+        match decide(&record, &seen, &policy(), now) {
+            Decision::Act { effect, .. } => executor.perform(&name, &record, &effect, now).await,
+            Decision::Record(transition) => record = transition.record,
+            Decision::Wait { .. } | Decision::Rest => {}
+        }
+        while let Ok(finding) = found.try_recv() {
+            if let EffectResult::Drain(mut report) = finding.found {
+                report.follow(seen.drain.as_ref(), |_, _| false);
+                seen.drain = Some(report);
+            }
+        }
+        seen.pods_revision = quarter;
+        tokio::time::advance(Duration::from_millis(250)).await;
+    }
+    let asked = asked.lock().unwrap();
+    asked.clone()
+}
+
+/// A cordoned Node that is asked to be in maintenance by its host.
+fn draining(now: Now) -> Observed {
+    let node = ObservedNode {
+        unschedulable: true,
+        ..stand_in::node()
+    };
+    let vm = ObservedVm {
+        host: HostState::InMaintenance,
+        on: Some(crate::ids::HostRef::new("host-1")),
+        power: ObservedPower::On,
+        ..ObservedVm::unread(crate::ids::VmRef::new("vm-1"))
+    };
+    Observed::of(Some(node), BoundVm::Found(vm), now)
+}
+
+fn policy() -> Policy {
+    let [minute, hour] = [60, 3600].map(Duration::from_secs);
+    Policy {
+        drain_timeout: hour,
+        drain_timeout_action: DrainTimeoutAction::Hold,
+        eviction_retry: Duration::from_secs(5),
+        guest_shutdown_timeout: minute,
+        power_off_timeout: minute,
+        relocate_timeout: minute,
+        power_on_timeout: minute,
+        survey_every: minute,
+        node_monitor_grace: minute,
+        maintenance_retry_grace: minute,
+        unanswered_for: minute,
+        releases: Releases {
+            own: "haulout/haulout".into(),
+            adopted: Arc::default(),
+        },
+        require_approval: false,
+        retry_min: Duration::from_secs(1),
+        retry_max: Duration::from_secs(30),
+    }
+}
+
+/// A refused eviction, as the kube-apiserver answers it where a budget's status is older than the budget.
+fn budget_is_new() -> Response<Body> {
+    let cause = "The disruption budget web is still being processed by the server.";
+    let details = json!({
+        "retryAfterSeconds": 10, "causes": [{"reason": "DisruptionBudget", "message": cause}],
+    });
+    answer(
+        429,
+        &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 429,
+            "reason": "TooManyRequests", "message": "Cannot evict pod.", "details": details}),
+    )
+}
+
+/// What API priority and fairness answers where too much is asked: no `Status`, and the time in a header alone.
+fn too_much_is_asked() -> Response<Body> {
+    let mut response = answer(429, &json!("Too many requests, please try again later."));
+    let header = http::HeaderValue::from_static("7");
+    response.headers_mut().insert(http::header::RETRY_AFTER, header);
+    response
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_waits_as_long_as_retry_after_says() {
+    assert_eq!(asked_at(budget_is_new).await[..2], [0, 10]);
+    assert_eq!(asked_at(too_much_is_asked).await[..2], [0, 7]);
+}

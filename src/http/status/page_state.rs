@@ -1,0 +1,195 @@
+//! What the page knows: the status of each node and host, and the latest steps of each node's episode.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use jiff::Timestamp;
+
+use super::view::{EpisodeStep, PageLeadership};
+use crate::ids::{EpisodeId, HostRef, NodeName};
+use crate::maintenance::observed::HostState;
+use crate::status::observer::NodeEvent;
+use crate::status::{HostKind, NodeStatuses, StatusBoard, StatusSpan};
+
+/// How many steps of one episode are kept, the latest: what a person reads, not a log.
+const STEPS: usize = 40;
+
+/// How many changes of one host's state are kept.
+const HOST_CHANGES: usize = 16;
+
+/// Everything that is known.
+#[derive(Debug)]
+pub(super) struct PageState {
+    /// Why vCenter connection lost.
+    pub(super) vcenter: Option<String>,
+    /// Why Kubernetes connection lost.
+    pub(super) kubernetes: Option<String>,
+    pub(super) leadership: PageLeadership,
+    pub(super) board: StatusBoard,
+    steps: BTreeMap<NodeName, (EpisodeId, VecDeque<EpisodeStep>)>,
+    pub(super) hosts: BTreeMap<HostRef, HostEntry>,
+}
+
+/// What is known of one host.
+#[derive(Debug)]
+pub(super) struct HostEntry {
+    pub(super) name: String,
+    pub(super) state: HostState,
+    /// Its states, each with the time from which it was seen.
+    pub(super) past: VecDeque<(Timestamp, HostKind)>,
+}
+
+impl Default for PageState {
+    fn default() -> Self {
+        let unheard = |who: &str| Some(format!("{who} has not synced yet"));
+        Self {
+            vcenter: unheard("vCenter"),
+            kubernetes: unheard("Kubernetes"),
+            leadership: PageLeadership::Leads,
+            board: StatusBoard::default(),
+            steps: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+        }
+    }
+}
+
+/// Whether `place` had to be changed to hold `value`.
+pub(super) fn set<T: PartialEq>(place: &mut T, value: T) -> bool {
+    let is_changed = *place != value;
+    *place = value;
+    is_changed
+}
+
+impl PageState {
+    /// Whether this replica acts, and so follows vCenter.
+    pub(super) fn leads(&self) -> bool {
+        self.leadership == PageLeadership::Leads
+    }
+
+    /// Takes how nodes stand; gives whether that shows.
+    pub(super) fn show(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
+        let is_changed = self.board.show(statuses, now);
+        self.steps.retain(|name, _| self.board.nodes.contains_key(name));
+        is_changed
+    }
+
+    /// Takes the state of all hosts that are to be shown; gives whether that shows.
+    pub(super) fn show_hosts(
+        &mut self,
+        hosts: BTreeMap<HostRef, (String, HostState)>,
+        now: Timestamp,
+    ) -> bool {
+        let before = self.hosts.len();
+        self.hosts.retain(|moref, _| hosts.contains_key(moref));
+        let mut is_changed = before != self.hosts.len();
+        for (moref, (name, state)) in &hosts {
+            self.hosts.entry(moref.clone()).or_insert_with(|| {
+                is_changed = true;
+                HostEntry {
+                    name: name.clone(),
+                    state: state.clone(),
+                    past: VecDeque::new(),
+                }
+            });
+        }
+        self.show_changes(hosts, now) || is_changed
+    }
+
+    /// Takes the state of some hosts; those that are not to be shown are passed over. Gives whether that shows.
+    pub(super) fn show_changes(
+        &mut self,
+        hosts: BTreeMap<HostRef, (String, HostState)>,
+        now: Timestamp,
+    ) -> bool {
+        let mut is_changed = false;
+        for (moref, (name, state)) in hosts {
+            let Some(host) = self.hosts.get_mut(&moref) else {
+                continue;
+            };
+            is_changed |= set(&mut host.name, name);
+            let kind = state.kind();
+            is_changed |= set(&mut host.state, state);
+            if host.past.back().is_none_or(|(_, last)| *last != kind) {
+                if host.past.len() == HOST_CHANGES {
+                    host.past.pop_front();
+                }
+                host.past.push_back((now, kind));
+            }
+        }
+        is_changed
+    }
+
+    /// Takes what an actor tells of its node; gives whether that shows.
+    pub(super) fn told(&mut self, node: &NodeName, told: NodeEvent<'_>, now: Timestamp) -> bool {
+        match told {
+            NodeEvent::Recorded {
+                before,
+                transition,
+                wrote: (_, at),
+                ..
+            } => {
+                if !self.board.recorded(node, before, transition, at) {
+                    return false;
+                }
+                self.step(node, at, transition.words(before));
+                true
+            }
+            NodeEvent::NotRecorded { transition, said, .. } => {
+                let phase = transition.record.phase_name();
+                self.step(node, now, format!("could not record {phase} on the Node: {said}"))
+            }
+            NodeEvent::Asks { effect, .. } => {
+                let kind = effect.kind();
+                !kind.is_routine() && self.step(node, now, format!("asks to {}", kind.words()))
+            }
+            NodeEvent::Waits { on, .. } => {
+                self.board.waits(node, on, now);
+                let entry = self.board.nodes.get(node);
+                let latest = entry.and_then(|entry| entry.ending(&entry.latest.as_ref()?.episode.id));
+                if latest.is_none() {
+                    self.step(node, now, format!("waits for {on}"));
+                }
+                true
+            }
+        }
+    }
+
+    /// The steps of the episode `id`, the newest first.
+    pub(super) fn steps(&self, node: &NodeName, id: &EpisodeId) -> Vec<EpisodeStep> {
+        let steps = self.steps.get(node).filter(|(of, _)| of == id);
+        steps.map_or_else(Vec::new, |(_, steps)| steps.iter().rev().cloned().collect())
+    }
+
+    /// Notes a step of the latest episode, where there is one.
+    fn step(&mut self, node: &NodeName, at: Timestamp, text: String) -> bool {
+        let Some(latest) = self.board.nodes.get(node).and_then(|entry| entry.latest.as_ref()) else {
+            return false;
+        };
+        let id = &latest.episode.id;
+        let (of, steps) = self
+            .steps
+            .entry(node.clone())
+            .or_insert_with(|| (id.clone(), VecDeque::new()));
+        if of != id {
+            steps.clear();
+            of.clone_from(id);
+        }
+        if steps.len() == STEPS {
+            steps.pop_front();
+        }
+        steps.push_back(EpisodeStep { at, text });
+        true
+    }
+}
+
+impl HostEntry {
+    /// Its states over time.
+    pub(super) fn spans(&self) -> impl Iterator<Item = StatusSpan<HostKind>> {
+        let ends = self.past.iter().skip(1).map(|(at, _)| Some(*at)).chain([None]);
+        let spans = self.past.iter().zip(ends);
+        spans.map(|((from, kind), to)| StatusSpan {
+            kind: *kind,
+            from: *from,
+            to,
+        })
+    }
+}

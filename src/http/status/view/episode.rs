@@ -1,0 +1,240 @@
+//! The data of one episode's page and of the lists of episodes, made of what is known. Pure: the time is an argument.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use jiff::Timestamp;
+
+use super::node::{PODS, pods_of, waits};
+use super::overview::frame;
+use super::{EpisodePage, EpisodeRow, LabelledFact, ShownState, Timeline, TimelineRow, TimelineSpan};
+use crate::http::status::About;
+use crate::http::status::page_state::PageState;
+use crate::ids::{EpisodeId, NodeName};
+use crate::kubernetes::update::NodeMaintenanceFacts;
+use crate::maintenance::episode::Episode;
+use crate::status::{EpisodeHistory, EpisodeOutcome, NodeEntry, PhaseKind};
+
+/// One episode's page; `None` for one that nobody knows.
+pub(in crate::http::status) fn episode(
+    known: &PageState,
+    history: &[NodeMaintenanceFacts],
+    about: &About,
+    id: &str,
+    now: Timestamp,
+) -> Option<EpisodePage> {
+    let id = EpisodeId::new(id);
+    let seen = known.board.nodes.iter().find_map(|(name, entry)| {
+        let latest = entry.latest.as_ref().filter(|latest| latest.episode.id == id)?;
+        Some((name, entry, latest))
+    });
+    let mut objects = history.iter();
+    let object = objects.find(|object| object.status.episode.as_deref() == Some(id.as_str()));
+    let written = object.and_then(row_of_object);
+    let row = match seen {
+        Some((name, entry, latest)) => seen_or_written(row_of_seen(name, entry, latest), written),
+        None => written?,
+    };
+    let latest = seen.map(|(_, _, latest)| latest);
+    let phases = phases(latest, object);
+    let is_running = row.ended_at.is_none();
+    let from = row
+        .started_at
+        .or_else(|| phases.first().map(|span| span.from))
+        .unwrap_or(now);
+    let waited: Vec<TimelineSpan> = latest.map_or_else(Vec::new, |latest| {
+        let waits = latest.waits.iter();
+        waits
+            .map(|span| TimelineSpan::of(*span, ShownState::Waiting))
+            .collect()
+    });
+    let timeline = Timeline {
+        from,
+        to: row.ended_at.unwrap_or(now).max(from),
+        rows: rows(&phases, &waited),
+    };
+    let entry = seen.filter(|_| is_running).map(|(_, entry, _)| entry);
+    let trace = latest.map(|latest| latest.episode.trace_id().to_owned());
+    let written_url = || object?.status.trace_url.clone().filter(|url| is_web(url));
+    Some(EpisodePage {
+        frame: frame(known, about, now),
+        is_running,
+        trace_id: trace
+            .or_else(|| object?.status.trace_id.clone())
+            .unwrap_or_default(),
+        trace_url: latest
+            .and_then(|latest| about.links.to(&latest.episode))
+            .or_else(written_url),
+        facts: match latest {
+            Some(latest) => episode_facts(&latest.episode),
+            None => object.map(object_facts).unwrap_or_default(),
+        },
+        waits_for: entry.and_then(|entry| waits(entry, history)),
+        phases,
+        timeline,
+        pods: entry.and_then(|entry| pods_of(entry, history)),
+        steps: seen.map_or_else(Vec::new, |(name, _, _)| known.steps(name, &id)),
+        row,
+    })
+}
+
+/// What stands in an object may have been written there by anybody: only an address of the web becomes a link.
+fn is_web(url: &str) -> bool {
+    url.starts_with("https://") || url.starts_with("http://")
+}
+
+/// Those in progress first, then by their beginning, the newest first.
+pub(super) fn episodes(known: &PageState, history: &[NodeMaintenanceFacts]) -> Vec<EpisodeRow> {
+    let written = history.iter().filter_map(row_of_object);
+    let mut rows: BTreeMap<String, EpisodeRow> = written.map(|row| (row.id.clone(), row)).collect();
+    for (name, entry) in &known.board.nodes {
+        if let Some(latest) = &entry.latest {
+            let written = rows.remove(latest.episode.id.as_str());
+            let row = seen_or_written(row_of_seen(name, entry, latest), written);
+            rows.insert(row.id.clone(), row);
+        }
+    }
+    let mut rows: Vec<EpisodeRow> = rows.into_values().collect();
+    rows.sort_by_key(|row| (row.ended_at.is_some(), std::cmp::Reverse(row.started_at)));
+    rows
+}
+
+/// What this process has seen of an episode; of an end that it has not, as one of a replica that stands by, what the
+/// leader has written.
+fn seen_or_written(seen: EpisodeRow, written: Option<EpisodeRow>) -> EpisodeRow {
+    let is_not_seen = seen.result == EpisodeOutcome::NotSeen.name();
+    let written = written.filter(|row| is_not_seen && row.ended_at.is_some());
+    written.unwrap_or(seen)
+}
+
+fn row_of_seen(name: &NodeName, entry: &NodeEntry, latest: &EpisodeHistory) -> EpisodeRow {
+    let episode = &latest.episode;
+    let ending = entry.ending(&episode.id);
+    let gone = entry.gone().filter(|(id, _)| **id == episode.id);
+    let ended_at = ending.map(|ending| ending.at).or(gone.map(|(_, at)| at));
+    let outcome = EpisodeOutcome::from(ending.map(|ending| ending.how));
+    EpisodeRow {
+        id: episode.id.to_string(),
+        node: name.to_string(),
+        host: Some(episode.host.name.to_string()),
+        started_at: Some(episode.begun_at),
+        ended_at,
+        result: ended_at
+            .map_or(episode.phase.name(), |_| outcome.name())
+            .to_owned(),
+    }
+}
+
+fn row_of_object(object: &NodeMaintenanceFacts) -> Option<EpisodeRow> {
+    let status = &object.status;
+    let ended_at = status.ended_at.as_deref().and_then(time);
+    let succeeded = status.conditions.iter().find(|it| it.type_ == "Succeeded");
+    let result = match succeeded.filter(|_| ended_at.is_some()) {
+        Some(condition) => condition.reason.clone(),
+        None => status.state.clone().unwrap_or_default(),
+    };
+    Some(EpisodeRow {
+        id: status.episode.clone()?,
+        node: object.node.to_string(),
+        host: status.host.clone(),
+        started_at: status.started_at.as_deref().and_then(time),
+        ended_at,
+        result,
+    })
+}
+
+pub(super) fn time(text: &str) -> Option<Timestamp> {
+    text.parse().ok()
+}
+
+/// The phases that the object has where it reaches farther back than this process does, and those that were seen
+/// otherwise.
+pub(super) fn phases(
+    latest: Option<&EpisodeHistory>,
+    object: Option<&NodeMaintenanceFacts>,
+) -> Vec<TimelineSpan> {
+    let seen = latest.map_or(&[][..], |latest| &latest.phases).iter();
+    let seen = seen.map(|span| TimelineSpan::of(*span, ShownState::Phase(span.kind)));
+    let written = object.into_iter().flat_map(|object| &object.status.phases);
+    let written = written.filter_map(|phase| {
+        let kind: PhaseKind = phase.phase.parse().ok()?;
+        Some(TimelineSpan {
+            state: ShownState::Phase(kind),
+            label: phase.phase.clone(),
+            from: time(&phase.started_at)?,
+            to: phase.ended_at.as_deref().and_then(time),
+        })
+    });
+    let Some(first) = seen.clone().next() else {
+        return written.collect();
+    };
+    // An object has milliseconds, and this process more.
+    let is_older = |span: &TimelineSpan| span.from.as_millisecond() < first.from.as_millisecond();
+    let mut all: Vec<TimelineSpan> = written.filter(is_older).collect();
+    if let Some(last) = all.last_mut() {
+        last.to = Some(last.to.unwrap_or(first.from).min(first.from));
+    }
+    all.extend(seen);
+    all
+}
+
+/// One row for each phase in its order, and below it one for each thing that was waited for meanwhile.
+fn rows(phases: &[TimelineSpan], waits: &[TimelineSpan]) -> Vec<TimelineRow> {
+    let mut rows: Vec<TimelineRow> = Vec::new();
+    let mut add = |name: String, span: &TimelineSpan| match rows.iter_mut().find(|row| row.name == name) {
+        Some(row) => row.spans.push(span.clone()),
+        None => rows.push(TimelineRow {
+            name,
+            spans: vec![span.clone()],
+        }),
+    };
+    for phase in phases {
+        add(phase.label.clone(), phase);
+        let is_meanwhile =
+            |wait: &&TimelineSpan| wait.from >= phase.from && phase.to.is_none_or(|ended| wait.from < ended);
+        for wait in waits.iter().filter(is_meanwhile) {
+            add(format!("waits for {}", wait.label), wait);
+        }
+    }
+    rows
+}
+
+pub(super) fn episode_facts(episode: &Episode) -> Vec<LabelledFact> {
+    let optional =
+        |name, value: Option<&dyn Display>| value.map(|value| LabelledFact::new(name, value.to_string()));
+    let left_behind: Vec<&str> = episode
+        .left_behind
+        .iter()
+        .take(PODS)
+        .map(String::as_str)
+        .collect();
+    let left_behind = left_behind.join(", ");
+    let parked = episode.phase.parked();
+    [
+        Some(LabelledFact::new("Set off by", episode.set_off_by())),
+        optional("Moving to", episode.phase.target().map(|to| to as _)),
+        optional("Moved to", episode.moved_to.as_ref().map(|to| to as _)),
+        optional("Gave up", episode.gave_up.as_ref().map(|why| why as _)),
+        optional(
+            "Pods left behind",
+            Some(&left_behind as _).filter(|_| !left_behind.is_empty()),
+        ),
+        optional("Parked", parked.as_ref().map(|(reason, _)| *reason as _)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn object_facts(object: &NodeMaintenanceFacts) -> Vec<LabelledFact> {
+    let status = &object.status;
+    let moved = status
+        .target
+        .as_ref()
+        .map(|target| LabelledFact::new("Moved to", target));
+    let error = status
+        .last_error
+        .as_ref()
+        .map(|error| LabelledFact::new("Last error", error));
+    moved.into_iter().chain(error).collect()
+}

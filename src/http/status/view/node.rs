@@ -1,0 +1,215 @@
+//! The data of one node's page, made of what is known. Pure: the time is an argument.
+
+use jiff::Timestamp;
+
+use super::episode::{episode_facts, episodes, time};
+use super::overview::frame;
+use super::{LabelledFact, NodePage, NodeRow, PodRow, PodRows, ShownState, Waits};
+use crate::http::status::About;
+use crate::http::status::page_state::PageState;
+use crate::ids::NodeName;
+use crate::kubernetes::update::NodeMaintenanceFacts;
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::{BoundVm, ObservedPower, PendingEviction, PendingReason, Strategy};
+use crate::status::{NodeEntry, NodeMarks, NodeStatus, PhaseKind, WaitKind};
+
+/// How many pods a page lists.
+pub(super) const PODS: usize = 50;
+
+/// One node's page; `None` for a node that nobody tells of.
+pub(in crate::http::status) fn node(
+    known: &PageState,
+    history: &[NodeMaintenanceFacts],
+    about: &About,
+    name: &NodeName,
+    now: Timestamp,
+) -> Option<NodePage> {
+    let entry = known.board.nodes.get(name)?;
+    let mut episodes = episodes(known, history);
+    episodes.retain(|row| row.node == name.as_str());
+    let latest = entry.latest.as_ref();
+    Some(NodePage {
+        frame: frame(known, about, now),
+        row: node_row(name, entry, history)?,
+        facts: node_facts(entry.status.as_ref()?, known.leads()),
+        pods: pods_of(entry, history),
+        steps: latest.map_or_else(Vec::new, |latest| known.steps(name, &latest.episode.id)),
+        episodes,
+    })
+}
+
+pub(super) fn node_row(
+    name: &NodeName,
+    entry: &NodeEntry,
+    history: &[NodeMaintenanceFacts],
+) -> Option<NodeRow> {
+    let status = entry.status.as_ref()?;
+    Some(NodeRow {
+        name: name.to_string(),
+        state: ShownState::Phase(status.phase),
+        phase: status.phase,
+        since: status.since,
+        host: status
+            .host()
+            .map(|(name, _)| name.to_owned())
+            .or_else(|| recorded_host(status)),
+        waits_for: waits(entry, history),
+        episode: entry.episode().map(|episode| episode.id.to_string()),
+    })
+}
+
+/// What it waits for, as its actor tells, or else, in a replica that stands by, as the leader has written.
+pub(super) fn waits(entry: &NodeEntry, history: &[NodeMaintenanceFacts]) -> Option<Waits> {
+    let told = entry.waiting_on().map(|wait| Waits {
+        reason: wait.on.kind().to_string(),
+        message: wait.on.to_string(),
+        since: Some(wait.since),
+    });
+    told.or_else(|| {
+        let written = object_of(entry, history)?.status.waiting_on.as_ref()?;
+        // Objects have kinds in CamelCase.
+        let kind: Option<WaitKind> = written.reason.parse().ok();
+        Some(Waits {
+            reason: kind.map_or_else(|| written.reason.clone(), |kind| kind.to_string()),
+            message: written.message.clone(),
+            since: time(&written.since),
+        })
+    })
+}
+
+/// The object of the episode that goes on, where the leader has made one.
+fn object_of<'a>(entry: &NodeEntry, history: &'a [NodeMaintenanceFacts]) -> Option<&'a NodeMaintenanceFacts> {
+    let id = entry.episode()?.id.as_str();
+    history
+        .iter()
+        .find(|object| object.status.episode.as_deref() == Some(id))
+}
+
+/// The pods that are still to go, as this process has listed them, or else as the leader has written.
+pub(super) fn pods_of(entry: &NodeEntry, history: &[NodeMaintenanceFacts]) -> Option<PodRows> {
+    let status = entry.status.as_ref()?;
+    let is_shown = matches!(status.at_work, PhaseKind::Draining | PhaseKind::Drained);
+    let listed = status
+        .pods
+        .as_ref()
+        .filter(|_| is_shown)
+        .map(|pods| left(&pods.left));
+    listed.or_else(|| {
+        let written = &object_of(entry, history)?.status.pods;
+        let left = written.iter().map(|pod| PodRow {
+            name: format!("{}/{}", pod.namespace, pod.name),
+            why: pod.reason.clone(),
+        });
+        (!written.is_empty()).then(|| PodRows {
+            left: left.take(PODS).collect(),
+            more: written.len().saturating_sub(PODS),
+        })
+    })
+}
+
+fn left(left: &[PendingEviction]) -> PodRows {
+    let mut left: Vec<&PendingEviction> = left.iter().collect();
+    left.sort_by_key(|pod| pod.why == PendingReason::Leaving);
+    let more = left.len().saturating_sub(PODS);
+    let rows = left.into_iter().take(PODS).map(|pod| PodRow {
+        name: pod.name.clone(),
+        why: pod.why.to_string(),
+    });
+    PodRows {
+        left: rows.collect(),
+        more,
+    }
+}
+
+/// The host that the record names, where vCenter has not told.
+fn recorded_host(status: &NodeStatus) -> Option<String> {
+    let episode = status.record.episode()?;
+    let host = episode.moved_to.as_ref().unwrap_or(&episode.host);
+    (status.vm == BoundVm::NotLookedUp).then(|| host.name.to_string())
+}
+
+fn node_facts(status: &NodeStatus, is_vcenter_followed: bool) -> Vec<LabelledFact> {
+    let mut facts = of_node(status.node.as_ref());
+    if is_vcenter_followed || status.vm != BoundVm::NotLookedUp {
+        facts.extend(of_vm(&status.vm));
+    }
+    if let Some(request) = &status.request {
+        let (name, action) = (&request.mark.name, &request.action);
+        let asks = format!("NodeMaintenance {name} asks for it to be {action}");
+        facts.push(LabelledFact::new("Request", asks));
+    }
+    match &status.record {
+        Record::Episode(episode) => facts.extend(episode_facts(episode)),
+        Record::Python(python) => {
+            facts.push(LabelledFact::new(
+                "Adopting",
+                format!("an episode of host {}", python.host),
+            ));
+        }
+        Record::Unreadable { why } => {
+            facts.push(LabelledFact::new("Record", format!("it cannot be read: {why}")))
+        }
+        Record::InService => {}
+    }
+    facts
+}
+
+fn of_node(node: Option<&NodeMarks>) -> Vec<LabelledFact> {
+    let Some(node) = node else {
+        return vec![LabelledFact::new("Node", "the object is gone")];
+    };
+    let cordon = if node.is_cordoned {
+        "cordoned"
+    } else {
+        "schedulable"
+    };
+    let ready = if node.is_ready { "Ready" } else { "not Ready" };
+    let mut facts = vec![LabelledFact::new("Node", format!("{ready}, {cordon}"))];
+    if node.wishes.skip {
+        facts.push(LabelledFact::new("Left alone", "it is annotated to be skipped"));
+    }
+    if node.wishes.approved {
+        facts.push(LabelledFact::new("Approved", "its next drain may begin"));
+    }
+    if node.wishes.strategy == Strategy::Wait {
+        facts.push(LabelledFact::new("Strategy", "its VM waits for its own host"));
+    }
+    facts
+}
+
+fn of_vm(vm: &BoundVm) -> Vec<LabelledFact> {
+    let vm = match vm {
+        BoundVm::NotLookedUp => return vec![LabelledFact::new("VM", "vCenter has not told which it is")],
+        BoundVm::Missing { .. } => return vec![LabelledFact::new("VM", "vCenter knows none")],
+        BoundVm::NoUuid => return vec![LabelledFact::new("VM", "the Node tells no UUID of it")],
+        BoundVm::Ambiguous(vms) => {
+            return vec![LabelledFact::new(
+                "VM",
+                format!("{} answer for this node", vms.len()),
+            )];
+        }
+        BoundVm::Shared(nodes) => {
+            return vec![LabelledFact::new(
+                "VM",
+                format!("it is that of {} more nodes", nodes.len()),
+            )];
+        }
+        BoundVm::Found(vm) => vm,
+    };
+    let power = match vm.power {
+        ObservedPower::Unknown => "power state unknown",
+        ObservedPower::On => "powered on",
+        ObservedPower::Off => "powered off",
+        ObservedPower::Suspended => "suspended",
+    };
+    let mut facts = vec![
+        LabelledFact::new("VM", format!("{}, {power}", vm.moref)),
+        LabelledFact::new("Host", format!("{}, {}", vm.on_name, vm.host.words())),
+    ];
+    facts.extend(
+        vm.question
+            .as_ref()
+            .map(|question| LabelledFact::new("Question", question)),
+    );
+    facts
+}

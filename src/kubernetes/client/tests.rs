@@ -1,0 +1,27 @@
+//! What our requests carry.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+
+use super::*;
+use crate::kubernetes::stand_in::{Reply, server};
+
+#[tokio::test]
+async fn requests_made_for_an_episode_carry_its_traceparent_and_others_none() {
+    const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let (client, log) = server(|_| {
+        Reply::Json(
+            200,
+            serde_json::json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}}),
+        )
+    });
+    for client in [
+        traced(&client, TRACEPARENT),
+        client.clone(),
+        traced(&client, "not\na header"),
+    ] {
+        Api::<Node>::all(client).get("gpu-1").await.unwrap();
+    }
+    let seen: Vec<Option<String>> = log.all().into_iter().map(|seen| seen.traceparent).collect();
+    assert_eq!(seen, [Some(TRACEPARENT.to_owned()), None, None]);
+}

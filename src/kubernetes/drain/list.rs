@@ -1,0 +1,73 @@
+//! The complete list of a Node's pods.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::ListParams;
+
+use super::{DrainError, DrainSettings};
+use crate::ids::NodeName;
+use crate::kubernetes::answer::{self, ApiRefusal};
+
+/// A continue token expires when the list outlives etcd's compaction (5 minutes); a list that expires three times is no
+/// matter of bad luck.
+const LISTS_MAX: usize = 3;
+
+/// Lists the Node's pods completely: no `resourceVersion`, so that the read is consistent, page by page.
+///
+/// # Errors
+/// When no complete list is to be had.
+pub async fn list(
+    client: &kube::Client,
+    node: &NodeName,
+    settings: &DrainSettings,
+) -> Result<Vec<Pod>, DrainError> {
+    let unlisted = |said| DrainError::Unlisted {
+        node: node.clone(),
+        said,
+    };
+    let deadline = settings.list_deadline;
+    let complete = async {
+        // The semaphore is never closed; were it, nothing would be listed.
+        let _slot = settings.lists.semaphore.acquire().await;
+        for _ in 0..LISTS_MAX {
+            if let Some(pods) = list_pages(client, node, settings).await? {
+                return Ok(pods);
+            }
+        }
+        Err(unlisted(format!(
+            "its continue token expired in each of {LISTS_MAX} tries"
+        )))
+    };
+    match tokio::time::timeout(deadline, complete).await {
+        Ok(listed) => listed,
+        Err(_elapsed) => Err(unlisted(format!(
+            "no complete list within {} s",
+            deadline.as_secs_f32()
+        ))),
+    }
+}
+
+/// One try at a complete list; `None` if its continue token expired on the way.
+async fn list_pages(
+    client: &kube::Client,
+    node: &NodeName,
+    settings: &DrainSettings,
+) -> Result<Option<Vec<Pod>>, DrainError> {
+    let api: Api<Pod> = Api::all(client.clone());
+    let mut params = ListParams::default()
+        .fields(&format!("spec.nodeName={node}"))
+        .limit(settings.page_size);
+    let mut pods = Vec::new();
+    loop {
+        let page = match answer::within(settings.list_deadline, api.list(&params)).await {
+            Ok(page) => page,
+            Err(ApiRefusal::Status(status)) if status.code == 410 => return Ok(None),
+            Err(refusal) => return Err(DrainError::new(node, &refusal)),
+        };
+        pods.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(Some(pods)),
+        }
+    }
+}

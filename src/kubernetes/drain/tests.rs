@@ -1,0 +1,825 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use super::groups::Groups;
+use super::*;
+use crate::fence::{WriteFence, WriteKind};
+use crate::kubernetes::pods::SkipReason;
+use crate::kubernetes::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, server};
+
+const LIST: &str = "GET /api/v1/pods";
+
+fn permit() -> Permit {
+    WriteFence::without_election().pass(WriteKind::Effect).unwrap()
+}
+
+fn node() -> NodeName {
+    NodeName::new("gpu-1")
+}
+
+fn evicted(name: &str) -> String {
+    format!("POST /api/v1/namespaces/shop/pods/{name}/eviction")
+}
+
+/// A round in which every pod may be asked.
+const ORDER: DrainOrder<'static> = DrainOrder {
+    in_turn: false,
+    deferred: &BTreeSet::new(),
+    on_evicted: &|_| {},
+};
+
+fn accepted() -> Reply {
+    Reply::Json(
+        201,
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}),
+    )
+}
+
+async fn evict_round(
+    answer: impl FnMut(&Seen) -> Reply + Send + 'static,
+) -> (Result<RoundReport, DrainError>, Log) {
+    let (client, log) = server(answer);
+    let report = round(&permit(), &client, &node(), &DrainSettings::default(), ORDER).await;
+    (report, log)
+}
+
+/// One round on one pod whose eviction is answered with `reply`; the pod is still listed afterwards.
+async fn why(reply: impl Fn() -> Reply + Send + 'static) -> (PodPendingReason, RoundReport) {
+    let (report, _) = evict_round(move |seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1")], ""),
+        _ => reply(),
+    })
+    .await;
+    let report = report.unwrap();
+    assert_eq!(report.left.len(), 1);
+    (report.left[0].why.clone(), report)
+}
+
+#[tokio::test]
+async fn an_empty_node_is_drained_after_one_list() {
+    let (report, log) = evict_round(|_| pod_list(&[], "")).await;
+    assert!(report.unwrap().left.is_empty());
+    assert_eq!(log.lines(), [LIST]);
+    assert_eq!(
+        log.all()[0].query,
+        "&fieldSelector=spec.nodeName%3Dgpu-1&limit=500"
+    );
+}
+
+#[tokio::test]
+async fn an_eviction_names_the_pod_by_its_uid_and_overrides_nothing() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1")], ""),
+        _ => accepted(),
+    })
+    .await;
+    let report = report.unwrap();
+    assert_eq!(report.left[0].why, PodPendingReason::Evicted);
+    assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
+    assert_eq!(
+        log.all()[1].body,
+        json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": "web-1", "namespace": "shop"},
+            "deleteOptions": {"preconditions": {"uid": "uid-web-1"}},
+        })
+    );
+    assert_eq!(log.all()[1].query, "");
+}
+
+#[tokio::test]
+async fn an_eviction_refused_by_a_budget_names_the_budget() {
+    let (why, report) = why(|| {
+        refusal(
+            429,
+            "TooManyRequests",
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            json!({"causes": [{"reason": "DisruptionBudget",
+                "message": "The disruption budget web-pdb needs 2 healthy pods and has 2 currently"}]}),
+        )
+    })
+    .await;
+    assert_eq!(
+        why,
+        PodPendingReason::Budget {
+            names: vec!["web-pdb".to_owned()],
+            said: "The disruption budget web-pdb needs 2 healthy pods and has 2 currently".to_owned(),
+        }
+    );
+    assert_eq!(report.left[0].retry_at, None);
+}
+
+/// How long the only pod that was asked is left alone, in seconds.
+async fn left_alone(reply: impl Fn() -> Reply + Send + 'static) -> Option<u64> {
+    let begun = Instant::now();
+    let (_, report) = why(reply).await;
+    let retry_at = report.left[0].retry_at?;
+    Some((retry_at - begun).as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_says_when_to_ask_again_in_its_body_or_in_a_header() {
+    let budget = || {
+        refusal(
+            429,
+            "TooManyRequests",
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            json!({"retryAfterSeconds": 10, "causes": [{"reason": "DisruptionBudget",
+                "message": "The disruption budget web-pdb is still being processed by the server."}]}),
+        )
+    };
+    assert_eq!(left_alone(budget).await, Some(10));
+    let conflicts = || refusal(504, "Timeout", "conflicts", json!({"retryAfterSeconds": 7}));
+    assert_eq!(left_alone(conflicts).await, Some(7));
+    // The filter of API priority and fairness answers with a header and a plain text.
+    let too_many = || Reply::RetryAfter(429, "3", "Too many requests, please try again later.");
+    assert_eq!(left_alone(too_many).await, Some(3));
+    let absurd = || Reply::RetryAfter(429, "4000000000", "no");
+    assert_eq!(left_alone(absurd).await, Some(600));
+    for meaningless in ["0", "-1", "soon", "99999999999", "Mon, 23 Nov 2026 20:00:00 GMT"] {
+        let reply = move || Reply::RetryAfter(429, meaningless, "no");
+        assert_eq!(left_alone(reply).await, None, "{meaningless}");
+    }
+}
+
+#[tokio::test]
+async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
+    let (why, _) = why(|| {
+        refusal(
+            429,
+            "TooManyRequests",
+            "no",
+            json!({"causes": [{"reason": "DisruptionBudget", "message": "Budget says no"}]}),
+        )
+    })
+    .await;
+    assert_eq!(
+        why,
+        PodPendingReason::Budget {
+            names: vec![],
+            said: "Budget says no".to_owned()
+        }
+    );
+}
+
+#[tokio::test]
+async fn each_refusal_has_its_own_meaning() {
+    type Case = (fn() -> Reply, PodPendingReason);
+    let said = |text: &str| text.to_owned();
+    let cases: [Case; 8] = [
+        (
+            || {
+                refusal(
+                    422,
+                    "Invalid",
+                    "ValidatingAdmissionPolicy 'calm' denied request: not today",
+                    Value::Null,
+                )
+            },
+            PodPendingReason::Forbidden {
+                said: said("ValidatingAdmissionPolicy 'calm' denied request: not today (HTTP 422)"),
+            },
+        ),
+        (
+            || {
+                refusal(
+                    500,
+                    "InternalError",
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+                    Value::Null,
+                )
+            },
+            PodPendingReason::ServerError {
+                said: said(
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support. (HTTP 500)",
+                ),
+            },
+        ),
+        (
+            || {
+                refusal(
+                    403,
+                    "Forbidden",
+                    "unable to create new content in namespace shop because it is being terminated",
+                    json!({"causes": [{"reason": "NamespaceTerminating", "message": "namespace shop is being terminated"}]}),
+                )
+            },
+            PodPendingReason::NamespaceTerminating,
+        ),
+        (
+            || {
+                refusal(
+                    403,
+                    "Forbidden",
+                    "admission webhook \"guard\" denied the request: not today",
+                    Value::Null,
+                )
+            },
+            PodPendingReason::Forbidden {
+                said: said("admission webhook \"guard\" denied the request: not today (HTTP 403)"),
+            },
+        ),
+        (
+            || {
+                refusal(
+                    429,
+                    "TooManyRequests",
+                    "admission webhook \"virt-launcher-eviction-interceptor.kubevirt.io\" denied the request: Eviction triggered evacuation of VMI \"ml/vm\"",
+                    Value::Null,
+                )
+            },
+            PodPendingReason::Migrating {
+                said: said(
+                    "admission webhook \"virt-launcher-eviction-interceptor.kubevirt.io\" denied the request: Eviction triggered evacuation of VMI \"ml/vm\" (HTTP 429)",
+                ),
+            },
+        ),
+        (
+            || {
+                refusal(
+                    429,
+                    "TooManyRequests",
+                    "too many requests, please try again later",
+                    Value::Null,
+                )
+            },
+            PodPendingReason::TooManyRequests,
+        ),
+        (
+            || {
+                refusal(
+                    409,
+                    "Conflict",
+                    "Operation cannot be fulfilled on poddisruptionbudgets",
+                    Value::Null,
+                )
+            },
+            PodPendingReason::ServerError {
+                said: said("Operation cannot be fulfilled on poddisruptionbudgets (HTTP 409)"),
+            },
+        ),
+        (
+            || Reply::Text(502, "<html>Bad gateway</html>"),
+            PodPendingReason::ServerError {
+                said: said("<html>Bad gateway</html> (HTTP 502)"),
+            },
+        ),
+    ];
+    for (reply, expected) in cases {
+        let (why, _) = why(reply).await;
+        assert_eq!(why, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_without_an_answer_ends_at_our_deadline() {
+    let (why, _) = why(|| Reply::Silence).await;
+    assert_eq!(
+        why,
+        PodPendingReason::Unreachable {
+            said: "no answer within 20 s".to_owned()
+        }
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gone_when_evicted_counts_as_gone_only_after_another_list() {
+    for (code, message) in [
+        (404, "pods \"web-1\" not found"),
+        (
+            409,
+            "Operation cannot be fulfilled on Pod \"web-1\": the UID in the precondition (uid-web-1) does not match the UID in record (other). The object might have been deleted and then recreated",
+        ),
+        (
+            409,
+            "Operation cannot be fulfilled on Pod \"web-1\": Precondition failed: UID in precondition: uid-web-1, UID in object meta: other",
+        ),
+    ] {
+        let lists = AtomicUsize::new(0);
+        let (report, log) = evict_round(move |seen| match seen.line.as_str() {
+            LIST if lists.fetch_add(1, Ordering::Relaxed) == 0 => pod_list(&[pod("web-1")], ""),
+            LIST => pod_list(&[], ""),
+            _ => refusal(code, "", message, Value::Null),
+        })
+        .await;
+        assert!(report.unwrap().left.is_empty());
+        assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1"), LIST.to_owned()]);
+    }
+}
+
+#[tokio::test]
+async fn lists_and_evictions_that_contradict_each_other_never_make_a_drain_complete() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1")], ""),
+        _ => refusal(404, "NotFound", "not found", Value::Null),
+    })
+    .await;
+    assert!(matches!(report, Err(DrainError::Unlisted { .. })));
+    assert_eq!(log.lines().len(), 2 * PASSES_MAX);
+}
+
+#[tokio::test]
+async fn all_pages_of_a_list_are_read_before_anything_is_decided() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST if seen.query.contains("continue=next") => pod_list(&[pod("web-2")], ""),
+        LIST => pod_list(&[], "next"),
+        _ => accepted(),
+    })
+    .await;
+    let report = report.unwrap();
+    assert_eq!(report.left[0].name, "web-2");
+    assert_eq!(log.lines(), [LIST.to_owned(), LIST.to_owned(), evicted("web-2")]);
+}
+
+#[tokio::test]
+async fn an_expired_continue_token_lists_from_the_start() {
+    let expired = AtomicUsize::new(0);
+    let (report, log) = evict_round(move |seen| {
+        if !seen.query.contains("continue=") {
+            pod_list(&[], "next")
+        } else if expired.fetch_add(1, Ordering::Relaxed) == 0 {
+            refusal(
+                410,
+                "Expired",
+                "The provided continue parameter is too old",
+                Value::Null,
+            )
+        } else {
+            pod_list(&[], "")
+        }
+    })
+    .await;
+    assert!(report.unwrap().left.is_empty());
+    assert_eq!(log.lines().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_never_completes_a_drain() {
+    type Case = (fn() -> Reply, &'static str);
+    let cases: [Case; 5] = [
+        (
+            || refusal(500, "InternalError", "etcdserver: request timed out", Value::Null),
+            "the pods of node gpu-1 could not be listed: etcdserver: request timed out (HTTP 500); the drain waits and lists them again",
+        ),
+        (
+            || Reply::Silence,
+            "the pods of node gpu-1 could not be listed: no answer within 30 s; the drain waits and lists them again",
+        ),
+        (
+            || refusal(410, "Expired", "too old", Value::Null),
+            "the pods of node gpu-1 could not be listed: its continue token expired in each of 3 tries; the drain waits and lists them again",
+        ),
+        (
+            || refusal(403, "Forbidden", "pods is forbidden", Value::Null),
+            "Haulout may not list the pods of node gpu-1: pods is forbidden (HTTP 403); allow its service account `list` on pods, the drain waits until then",
+        ),
+        (
+            || Reply::Json(200, json!({"kind": "PodList", "metadata": {}, "items": "none"})),
+            "",
+        ),
+    ];
+    for (reply, words) in cases {
+        let (report, _) = evict_round(move |_| reply()).await;
+        let error = report.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn pods_that_leave_are_not_asked_again_and_the_others_are_counted() {
+    let (report, log) = evict_round(|_| {
+        let mut leaving = pod("web-1");
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+        let mut finished = pod("job-1");
+        finished["status"]["phase"] = json!("Succeeded");
+        pod_list(&[finished, leaving], "")
+    })
+    .await;
+    let report = report.unwrap();
+    assert_eq!(log.lines(), [LIST]);
+    assert_eq!(report.listed, 2);
+    assert_eq!(report.skipped, BTreeMap::from([(SkipReason::Finished, 1)]));
+    assert!(matches!(
+        report.left[0].why,
+        PodPendingReason::Terminating { since: Some(_) }
+    ));
+}
+
+#[tokio::test]
+async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => {
+            let mut other = pod("web-1");
+            other["metadata"]["namespace"] = json!("lab");
+            other["metadata"]["uid"] = json!("uid-other");
+            pod_list(&[pod("web-1"), other], "")
+        }
+        _ => accepted(),
+    })
+    .await;
+    let left = report.unwrap().left;
+    assert_eq!(
+        left.iter()
+            .map(|left| left.namespace.as_str())
+            .collect::<Vec<_>>(),
+        ["lab", "shop"]
+    );
+    assert_eq!(log.lines().len(), 3);
+}
+
+#[tokio::test]
+async fn look_sends_no_eviction() {
+    let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
+    let report = look(&client, &node(), &DrainSettings::default()).await.unwrap();
+    assert_eq!(report.left[0].why, PodPendingReason::Standing);
+    assert_eq!(log.lines(), [LIST]);
+}
+
+#[tokio::test]
+async fn two_hundred_pods_cost_one_list_and_one_eviction_each() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..200).map(|n| pod(&format!("web-{n:03}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => accepted(),
+    })
+    .await;
+    assert_eq!(report.unwrap().left.len(), 200);
+    assert_eq!(log.lines().len(), 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..5).map(|n| pod(&format!("web-{n}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => Reply::Silence,
+    });
+    let settings = DrainSettings {
+        eviction_deadline: Duration::from_secs(20),
+        round_deadline: Duration::from_secs(30),
+        evictions: Concurrency::of(2),
+        ..DrainSettings::default()
+    };
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
+        .await
+        .unwrap();
+    let count = |is: fn(&PodPendingReason) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
+    assert_eq!(
+        count(|why| matches!(why, PodPendingReason::Unreachable { .. })),
+        4
+    );
+    assert_eq!(count(|why| *why == PodPendingReason::NotReached), 1);
+    assert_eq!(log.lines().len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
+    let (client, _) = server(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
+        _ => Reply::Silence,
+    });
+    let settings = DrainSettings {
+        eviction_deadline: Duration::from_secs(20),
+        round_deadline: Duration::from_secs(30),
+        evictions: Concurrency::of(1),
+        ..DrainSettings::default()
+    };
+    let begin = Instant::now();
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
+        .await
+        .unwrap();
+    assert_eq!(report.answers, BTreeMap::from([(0, 2)]));
+    assert_eq!(
+        begin.elapsed().as_secs(),
+        40,
+        "its place is held for as long as the kube-apiserver may work on it"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn overloaded_kube_apiserver_is_asked_for_no_other_pod() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..50).map(|n| pod(&format!("web-{n:02}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => Reply::RetryAfter(429, "3", "slow down"),
+    });
+    let settings = DrainSettings {
+        evictions: Concurrency::of(1),
+        ..DrainSettings::default()
+    };
+    let again = Instant::now() + Duration::from_secs(3);
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
+        .await
+        .unwrap();
+    assert_eq!(log.lines().len(), 2);
+    assert_eq!(report.left.len(), 50);
+    assert!(report.left.iter().all(|left| left.retry_at == Some(again)));
+    let not_reached = report
+        .left
+        .iter()
+        .filter(|left| left.why == PodPendingReason::NotReached);
+    assert_eq!(not_reached.count(), 49);
+}
+
+#[tokio::test(start_paused = true)]
+async fn webhook_that_asks_for_a_pause_delays_its_own_pod_only() {
+    let (report, _) = evict_round(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
+        line if line.contains("web-1") => refusal(
+            429,
+            "TooManyRequests",
+            "admission webhook \"guard\" denied the request: later",
+            json!({"retryAfterSeconds": 60}),
+        ),
+        _ => accepted(),
+    })
+    .await;
+    let left = report.unwrap().left;
+    assert!(matches!(&left[0].why, PodPendingReason::ServerError { said } if said.contains("later")));
+    let pause = left[0].retry_at.unwrap() - Instant::now();
+    assert_eq!(pause.as_secs(), 60);
+    assert_eq!(
+        (&left[1].why, left[1].retry_at),
+        (&PodPendingReason::Evicted, None)
+    );
+}
+
+#[tokio::test]
+async fn deferred_pods_are_listed_and_not_asked() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
+        _ => accepted(),
+    });
+    let deferred = BTreeSet::from(["shop/web-1".to_owned(), "lab/web-2".to_owned()]);
+    let order = DrainOrder {
+        deferred: &deferred,
+        ..ORDER
+    };
+    let report = round(&permit(), &client, &node(), &DrainSettings::default(), order)
+        .await
+        .unwrap();
+    assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-2")]);
+    let left = report.left.iter().map(|left| (left.name.as_str(), &left.why));
+    assert_eq!(
+        left.collect::<Vec<_>>(),
+        [
+            ("web-1", &PodPendingReason::Deferred),
+            ("web-2", &PodPendingReason::Evicted)
+        ]
+    );
+}
+
+#[tokio::test]
+async fn our_own_pod_leaves_last() {
+    let settings = DrainSettings {
+        own_pod: Some(OwnPod {
+            namespace: "shop".to_owned(),
+            name: "haulout-1".to_owned(),
+        }),
+        ..DrainSettings::default()
+    };
+    let answer = |pods: Vec<Value>| {
+        move |seen: &Seen| match seen.line.as_str() {
+            LIST => pod_list(&pods, ""),
+            _ => accepted(),
+        }
+    };
+    let (client, log) = server(answer(vec![pod("haulout-1"), pod("web-1")]));
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
+        .await
+        .unwrap();
+    assert_eq!(report.left[0].why, PodPendingReason::OwnPod);
+    assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
+    let (client, log) = server(answer(vec![pod("haulout-1")]));
+    let report = round(&permit(), &client, &node(), &settings, ORDER)
+        .await
+        .unwrap();
+    assert_eq!(report.left[0].why, PodPendingReason::Evicted);
+    assert_eq!(log.lines(), [LIST.to_owned(), evicted("haulout-1")]);
+}
+
+/// A Ready pod of `app`.
+fn ready(name: &str, app: &str) -> Value {
+    let mut pod = pod(name);
+    pod["metadata"]["labels"] = json!({"app": app});
+    pod["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
+    pod
+}
+
+fn held_by(budget: &str) -> Reply {
+    refusal(
+        429,
+        "TooManyRequests",
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+        json!({"causes": [{"reason": "DisruptionBudget",
+            "message": format!("The disruption budget {budget} needs 2 healthy pods and has 2 currently")}]}),
+    )
+}
+
+#[tokio::test]
+async fn a_budget_answers_for_all_pods_that_are_alike_and_for_no_others() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => {
+            let mut pods: Vec<_> = (0..50).map(|n| ready(&format!("web-{n:02}"), "web")).collect();
+            pods.push(ready("api-1", "api"));
+            let mut starting = ready("web-starting", "web");
+            starting["status"]["conditions"] = json!([]);
+            pods.push(starting);
+            pod_list(&pods, "")
+        }
+        line if line.contains("web-starting") || line.contains("api-1") => accepted(),
+        _ => held_by("web-pdb"),
+    })
+    .await;
+    let report = report.unwrap();
+    let held = |left: &&PodPending| matches!(&left.why, PodPendingReason::Budget { names, .. } if names == &["web-pdb"]);
+    assert_eq!(report.left.iter().filter(held).count(), 50);
+    assert_eq!(report.left.len(), 52);
+    assert_eq!(report.answers, BTreeMap::from([(201, 2), (429, 1)]));
+    assert_eq!(log.lines().len(), 4);
+}
+
+#[tokio::test]
+async fn pods_that_are_alike_are_all_asked_where_nothing_holds_them() {
+    let (report, log) = evict_round(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..200).map(|n| ready(&format!("web-{n:03}"), "web")).collect();
+            pod_list(&pods, "")
+        }
+        _ => accepted(),
+    })
+    .await;
+    assert!(
+        report
+            .unwrap()
+            .left
+            .iter()
+            .all(|left| left.why == PodPendingReason::Evicted)
+    );
+    assert_eq!(log.lines().len(), 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_of_two_nodes_share_the_places_for_evictions() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..5).map(|n| pod(&format!("web-{n}"))).collect();
+            pod_list(&pods, "")
+        }
+        _ => Reply::Silence,
+    });
+    let settings = DrainSettings {
+        round_deadline: Duration::from_secs(10),
+        evictions: Concurrency::of(3),
+        ..DrainSettings::default()
+    };
+    let node = node();
+    let permit = permit();
+    let one = round(&permit, &client, &node, &settings, ORDER);
+    let other = round(&permit, &client, &node, &settings, ORDER);
+    let (one, other) = tokio::join!(one, other);
+    let asked = [one, other].map(|report| report.unwrap().answers.values().sum::<u64>());
+    assert_eq!(asked.iter().sum::<u64>(), 3);
+    assert_eq!(log.lines().len(), 2 + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
+    let silent = evicted("web-2");
+    let (client, _) = server(move |seen| match seen.line.as_str() {
+        LIST => {
+            let pods: Vec<_> = (0..4).map(|n| pod(&format!("web-{n}"))).collect();
+            pod_list(&pods, "")
+        }
+        line if line == silent => Reply::Silence,
+        _ => accepted(),
+    });
+    let begun = Instant::now();
+    let told = std::sync::Mutex::new(Vec::new());
+    let permit = permit();
+    let order = DrainOrder {
+        on_evicted: &|left| {
+            told.lock()
+                .unwrap()
+                .push((left.name.clone(), begun.elapsed().as_secs()))
+        },
+        ..ORDER
+    };
+    let report = round(&permit, &client, &node(), &DrainSettings::default(), order)
+        .await
+        .unwrap();
+    assert_eq!(
+        begun.elapsed().as_secs(),
+        20,
+        "the silent one has its own deadline"
+    );
+    let mut told = told.into_inner().unwrap();
+    told.sort();
+    assert_eq!(told, ["web-0", "web-1", "web-3"].map(|name| (name.to_owned(), 0)));
+    assert_eq!(
+        report
+            .left
+            .iter()
+            .filter(|left| left.why == PodPendingReason::Evicted)
+            .count(),
+        3
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_of_two_nodes_share_the_places_for_lists() {
+    let (client, log) = server(|_| Reply::Silence);
+    let first = DrainSettings {
+        lists: Concurrency::of(1),
+        ..DrainSettings::default()
+    };
+    let second = DrainSettings {
+        list_deadline: first.list_deadline / 2,
+        ..first.clone()
+    };
+    let node = node();
+    let one = look(&client, &node, &first);
+    let other = look(&client, &node, &second);
+    let (one, other) = tokio::join!(one, other);
+    assert!(
+        one.is_err() && other.is_err(),
+        "a list that had no turn says nothing of the pods"
+    );
+    assert_eq!(log.lines().len(), 1, "the second never had its turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_of_a_fleet_are_a_few_at_once_and_none_is_given_up() {
+    let (client, _) = server(|_| {
+        let Reply::Json(code, pods) = pod_list(&[], "") else {
+            panic!("a list");
+        };
+        Reply::Late(Duration::from_millis(100), code, pods)
+    });
+    let (settings, node, begun) = (DrainSettings::default(), node(), Instant::now());
+    let rounds = (0..1000).map(|_| look(&client, &node, &settings));
+    let reports = futures::future::join_all(rounds).await;
+    assert!(reports.iter().all(Result::is_ok));
+    assert_eq!(begun.elapsed().as_millis(), 1000 / 8 * 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn round_that_waited_for_its_list_has_its_time_for_evictions() {
+    let (client, log) = server(|seen| match seen.line.as_str() {
+        LIST => {
+            let Reply::Json(code, pods) = pod_list(&[pod("web-1")], "") else {
+                panic!("a list");
+            };
+            Reply::Late(Duration::from_secs(1), code, pods)
+        }
+        _ => accepted(),
+    });
+    let settings = DrainSettings {
+        round_deadline: Duration::from_secs(1),
+        lists: Concurrency::of(1),
+        ..DrainSettings::default()
+    };
+    let (node, permit) = (node(), permit());
+    let rounds = (0..4).map(|_| round(&permit, &client, &node, &settings, ORDER));
+    let reports = futures::future::join_all(rounds).await;
+    assert!(reports.iter().all(|report| {
+        let left = &report.as_ref().unwrap().left;
+        left.iter().all(|left| left.why == PodPendingReason::Evicted)
+    }));
+    assert_eq!(log.lines().len(), 2 * 4);
+}
+
+#[test]
+fn pods_of_a_group_are_asked_ever_more_at_once_or_in_turn() {
+    let pods = || -> Vec<Evictable> {
+        let pods = (0..9).map(|n| {
+            let mut pod = pod(&format!("web-{n}"));
+            pod["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+            serde_json::from_value(pod).unwrap()
+        });
+        pods.map(|pod: Pod| Evictable::new(&pod)).collect()
+    };
+    // How many are asked at once, each time after all that were have gone.
+    let at_once = |mut groups: Groups| {
+        let mut counts = Vec::new();
+        loop {
+            let asked: Vec<usize> = std::iter::from_fn(|| groups.next().map(|(group, _)| group)).collect();
+            if asked.is_empty() {
+                return counts;
+            }
+            counts.push(asked.len());
+            asked.into_iter().for_each(|group| groups.accepted(group));
+        }
+    };
+    assert_eq!(at_once(Groups::of(pods(), false)), [1, 2, 4, 2]);
+    assert_eq!(at_once(Groups::of(pods(), true)), [1; 9]);
+}

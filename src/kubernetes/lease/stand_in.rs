@@ -1,0 +1,111 @@
+//! A kube-apiserver that keeps one Lease, for tests of those who share one.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::kubernetes::stand_in::{Log, Reply, refusal, server};
+
+/// It checks resource versions, and is silent when it is told to.
+#[derive(Clone)]
+pub(in crate::kubernetes) struct Store {
+    name: &'static str,
+    held: Arc<Mutex<Held>>,
+}
+
+#[derive(Default)]
+struct Held {
+    lease: Option<Value>,
+    version: u64,
+    is_silent: bool,
+    slow_by: Duration,
+    on_write: Option<OnWrite>,
+}
+
+type OnWrite = Box<dyn FnMut(&Value) + Send>;
+
+impl Store {
+    /// Keeps the Lease of this name in the namespace `ops`, where there is none yet.
+    pub(in crate::kubernetes) fn of(name: &'static str) -> Self {
+        let held = Arc::default();
+        Self { name, held }
+    }
+
+    pub(in crate::kubernetes) fn client(&self) -> (kube::Client, Log) {
+        let Self { name, held } = self.clone();
+        let all = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";
+        let (get, put, post) = (
+            format!("GET {all}/{name}"),
+            format!("PUT {all}/{name}"),
+            format!("POST {all}"),
+        );
+        server(move |seen| {
+            let mut held = held.lock().unwrap();
+            if held.is_silent {
+                return Reply::Silence;
+            }
+            let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
+            let stands = held.lease.as_ref().map(version);
+            let fits = if seen.line == get {
+                return match &held.lease {
+                    Some(lease) => Reply::Json(200, lease.clone()),
+                    None => refusal(404, "NotFound", "no such lease", json!({})),
+                };
+            } else if seen.line == post {
+                stands.is_none()
+            } else if seen.line == put {
+                stands.as_ref() == Some(&version(&seen.body))
+            } else {
+                panic!("{}", seen.line)
+            };
+            // What is found under another manager's name looks like the work of another.
+            assert!(seen.query.contains("fieldManager=haulout"), "{}", seen.query);
+            // As the kube-apiserver demands of a body.
+            let metadata = &seen.body["metadata"];
+            assert_eq!(
+                (&metadata["name"], &metadata["namespace"]),
+                (&json!(name), &json!("ops"))
+            );
+            assert!(metadata["managedFields"].is_null(), "{metadata}");
+            if let Some(on_write) = &mut held.on_write {
+                on_write(&seen.body);
+            }
+            if !fits {
+                return refusal(409, "Conflict", "it has changed", json!({}));
+            }
+            held.version += 1;
+            let mut lease = seen.body.clone();
+            lease["metadata"]["resourceVersion"] = json!(held.version.to_string());
+            lease["metadata"]["managedFields"] = json!([{"manager": "haulout"}]);
+            held.lease = Some(lease.clone());
+            Reply::Late(held.slow_by, 200, lease)
+        })
+    }
+
+    pub(in crate::kubernetes) fn lease(&self) -> Value {
+        self.held.lock().unwrap().lease.clone().unwrap_or_default()
+    }
+
+    pub(in crate::kubernetes) fn put(&self, lease: Value) {
+        self.held.lock().unwrap().lease = Some(lease);
+    }
+
+    pub(in crate::kubernetes) fn delete(&self) {
+        self.held.lock().unwrap().lease = None;
+    }
+
+    /// Answers writes, which it carries out at once, after so long.
+    pub(in crate::kubernetes) fn slow_writes(&self, by: Duration) {
+        self.held.lock().unwrap().slow_by = by;
+    }
+
+    /// Calls `on_write` with what comes to be written, before it is.
+    pub(in crate::kubernetes) fn on_write(&self, on_write: impl FnMut(&Value) + Send + 'static) {
+        self.held.lock().unwrap().on_write = Some(Box::new(on_write));
+    }
+
+    pub(in crate::kubernetes) fn silence(&self, is_silent: bool) {
+        self.held.lock().unwrap().is_silent = is_silent;
+    }
+}

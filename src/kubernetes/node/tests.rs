@@ -1,0 +1,213 @@
+use super::*;
+use crate::fence::{WriteFence, WriteKind};
+use crate::keys::DEFAULT_PREFIX;
+use crate::kubernetes::stand_in::{Reply, refusal, server};
+
+const DEADLINE: Duration = Duration::from_secs(3);
+
+fn gpus() -> GpuResources {
+    GpuResources::parse("nvidia.com/*").unwrap()
+}
+
+fn cordon() -> NodePatch {
+    NodePatch {
+        uid: NodeUid::new("uid-1"),
+        resource_version: 41,
+        marks: NodeAnnotations {
+            state: Some("draining".to_owned()),
+            host: Some("esx-1".to_owned()),
+            migrated_to_host: None,
+            transition_time: Some("2026-01-02T03:04:05Z".to_owned()),
+            episode: Some("{}".to_owned()),
+            last_episode: None,
+            keep_cordoned: Some("true".to_owned()),
+            ..NodeAnnotations::default()
+        },
+        is_end: false,
+        unschedulable: Some(true),
+    }
+}
+
+async fn patched(
+    with: &NodePatch,
+    reply: Reply,
+) -> (Result<NodeFacts, PatchError>, Vec<super::super::stand_in::Seen>) {
+    let mut reply = Some(reply);
+    let (client, log) = server(move |_| reply.take().unwrap());
+    let keys = Keys::under(DEFAULT_PREFIX);
+    let permit = WriteFence::without_election().pass(WriteKind::Record).unwrap();
+    let result = patch(
+        &permit,
+        &client,
+        &keys,
+        &gpus(),
+        &NodeName::new("gpu-1"),
+        with,
+        DEADLINE,
+    )
+    .await;
+    (result, log.all())
+}
+
+fn node() -> Reply {
+    Reply::Json(
+        200,
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "gpu-1", "uid": "uid-1", "resourceVersion": "42",
+                "annotations": {"vsphere-maintenance.boeye.net/state": "draining"}},
+            "spec": {"unschedulable": true},
+        }),
+    )
+}
+
+#[tokio::test]
+async fn a_transition_is_one_patch_that_only_the_view_it_was_decided_on_accepts() {
+    let (result, seen) = patched(&cordon(), node()).await;
+    let node = result.unwrap();
+    assert_eq!((node.resource_version, node.unschedulable), (42, true));
+    assert_eq!(node.marks.state.as_deref(), Some("draining"));
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].line, "PATCH /api/v1/nodes/gpu-1");
+    assert_eq!(seen[0].query, "&fieldManager=haulout");
+    assert_eq!(seen[0].content_type, "application/merge-patch+json");
+    assert_eq!(
+        seen[0].body,
+        json!({
+            "metadata": {
+                "uid": "uid-1",
+                "resourceVersion": "41",
+                "annotations": {
+                    "vsphere-maintenance.boeye.net/state": "draining",
+                    "vsphere-maintenance.boeye.net/host": "esx-1",
+                    "vsphere-maintenance.boeye.net/migrated-to-host": null,
+                    "vsphere-maintenance.boeye.net/transition-time": "2026-01-02T03:04:05Z",
+                    "vsphere-maintenance.boeye.net/episode": "{}",
+                    "vsphere-maintenance.boeye.net/last-episode": null,
+                },
+            },
+            "spec": {"unschedulable": true},
+        })
+    );
+}
+
+#[tokio::test]
+async fn the_end_removes_our_annotations_and_the_cordon_as_kubectl_uncordon_does() {
+    let end = NodePatch {
+        marks: NodeAnnotations::default(),
+        unschedulable: Some(false),
+        ..cordon()
+    };
+    let (_, seen) = patched(&end, node()).await;
+    assert_eq!(seen[0].body["spec"], json!({"unschedulable": null}));
+    let annotations = seen[0].body["metadata"]["annotations"].as_object().unwrap();
+    assert_eq!(annotations.len(), 6);
+    assert!(annotations.values().all(Value::is_null));
+}
+
+#[tokio::test]
+async fn a_view_without_a_version_is_never_written_on() {
+    let unversioned = NodePatch {
+        resource_version: 0,
+        ..cordon()
+    };
+    let (result, seen) = patched(&unversioned, node()).await;
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("resourceVersion"), "{error}");
+    assert!(seen.is_empty(), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_transition_that_leaves_the_cordon_alone_does_not_speak_of_it() {
+    let step = NodePatch {
+        unschedulable: None,
+        ..cordon()
+    };
+    let (_, seen) = patched(&step, node()).await;
+    assert_eq!(seen[0].body.get("spec"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_refusal_of_a_patch_says_what_happens_next() {
+    let uid = json!({"causes": [{"field": "metadata.uid", "message": "field is immutable"}]});
+    let conflict = "the object has been modified; please apply your changes to the latest version";
+    for (reply, kind, words) in [
+        (
+            refusal(409, "Conflict", conflict, Value::Null),
+            "Conflict",
+            "decided again",
+        ),
+        (
+            refusal(404, "NotFound", "nodes \"gpu-1\" not found", Value::Null),
+            "Gone",
+            "it is gone",
+        ),
+        (
+            refusal(422, "Invalid", "Node is invalid", uid),
+            "Gone",
+            "another node has its name",
+        ),
+        (
+            refusal(
+                403,
+                "Forbidden",
+                "User \"x\" cannot patch resource \"nodes\"",
+                Value::Null,
+            ),
+            "Forbidden",
+            "`patch` on nodes",
+        ),
+        (
+            refusal(401, "Unauthorized", "Unauthorized", Value::Null),
+            "Forbidden",
+            "HTTP 401",
+        ),
+        (
+            refusal(
+                403,
+                "",
+                "admission webhook \"guard\" denied the request: frozen",
+                Value::Null,
+            ),
+            "Rejected",
+            "denied the request: frozen",
+        ),
+        (
+            refusal(
+                422,
+                "Invalid",
+                "ValidatingAdmissionPolicy 'p' denied request: frozen",
+                Value::Null,
+            ),
+            "Rejected",
+            "frozen",
+        ),
+        (
+            refusal(500, "InternalError", "etcd", Value::Null),
+            "Unreachable",
+            "is unknown",
+        ),
+        (
+            refusal(429, "TooManyRequests", "busy", Value::Null),
+            "Unreachable",
+            "busy",
+        ),
+        (Reply::Silence, "Unreachable", "no answer within 3 s"),
+        (Reply::Text(200, "<html>"), "Unreachable", "is unknown"),
+    ] {
+        let error = patched(&cordon(), reply).await.0.unwrap_err();
+        assert!(format!("{error:?}").starts_with(kind), "{error:?}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_exist_is_told_apart_from_one_that_cannot_be_read() {
+    let keys = Keys::under(DEFAULT_PREFIX);
+    let name = NodeName::new("gpu-1");
+    for (code, kind) in [(404, "Gone"), (403, "Forbidden"), (503, "Unreachable")] {
+        let (client, _) = server(move |_| refusal(code, "", "no", Value::Null));
+        let error = get(&client, &keys, &gpus(), &name, DEADLINE).await.unwrap_err();
+        assert!(format!("{error:?}").starts_with(kind), "{error:?}");
+    }
+}

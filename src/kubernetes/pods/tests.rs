@@ -1,0 +1,150 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn judged(pod: Value) -> PodVerdict {
+    verdict(&serde_json::from_value(pod).unwrap(), &NodeName::new("gpu-1"))
+}
+
+fn with(path: &str, value: Value) -> Value {
+    let mut pod = crate::kubernetes::stand_in::pod("web-1");
+    let (parent, key) = path.rsplit_once('/').unwrap();
+    pod.pointer_mut(parent).unwrap()[key] = value;
+    pod
+}
+
+fn owner(api_version: &str, kind: &str, is_controller: bool) -> Value {
+    json!([{"apiVersion": api_version, "kind": kind, "name": "o", "uid": "u", "controller": is_controller}])
+}
+
+#[test]
+fn each_kind_of_pod_gets_the_verdict_of_kubectl_or_the_documented_other() {
+    use SkipReason::{DaemonSet, Finished, Mirror, OtherNode};
+    let owners = "/metadata/ownerReferences";
+    for (what, pod, expected) in [
+        (
+            "a ReplicaSet's pod",
+            with("/spec/x", Value::Null),
+            PodVerdict::Evict,
+        ),
+        ("an unmanaged pod", with(owners, json!([])), PodVerdict::Evict),
+        (
+            "a StatefulSet's pod",
+            with(owners, owner("apps/v1", "StatefulSet", true)),
+            PodVerdict::Evict,
+        ),
+        (
+            "a Job's pod",
+            with(owners, owner("batch/v1", "Job", true)),
+            PodVerdict::Evict,
+        ),
+        (
+            "a pod with an emptyDir",
+            with("/spec/volumes", json!([{"name": "scratch", "emptyDir": {}}])),
+            PodVerdict::Evict,
+        ),
+        (
+            "a pod that is bound but pending",
+            with("/status/phase", json!("Pending")),
+            PodVerdict::Evict,
+        ),
+        (
+            "a pod of unknown phase",
+            with("/status/phase", json!("Unknown")),
+            PodVerdict::Evict,
+        ),
+        (
+            "a pod without a phase",
+            with("/status/phase", Value::Null),
+            PodVerdict::Evict,
+        ),
+        (
+            "a DaemonSet's pod",
+            with(owners, owner("apps/v1", "DaemonSet", true)),
+            PodVerdict::Skip(DaemonSet),
+        ),
+        (
+            "a DaemonSet's pod of an old API version",
+            with(owners, owner("extensions/v1beta1", "DaemonSet", true)),
+            PodVerdict::Skip(DaemonSet),
+        ),
+        (
+            "a pod of a DaemonSet of somebody else's API",
+            with(owners, owner("apps.kruise.io/v1alpha1", "DaemonSet", true)),
+            PodVerdict::Evict,
+        ),
+        (
+            "a pod that a DaemonSet owns but does not control",
+            with(owners, owner("apps/v1", "DaemonSet", false)),
+            PodVerdict::Evict,
+        ),
+        (
+            "a static pod",
+            with(
+                "/metadata/annotations",
+                json!({"kubernetes.io/config.mirror": "x"}),
+            ),
+            PodVerdict::Skip(Mirror),
+        ),
+        (
+            "a succeeded pod",
+            with("/status/phase", json!("Succeeded")),
+            PodVerdict::Skip(Finished),
+        ),
+        (
+            "a failed pod",
+            with("/status/phase", json!("Failed")),
+            PodVerdict::Skip(Finished),
+        ),
+        (
+            "a pod on another node",
+            with("/spec/nodeName", json!("gpu-2")),
+            PodVerdict::Skip(OtherNode),
+        ),
+        (
+            "an unbound pod",
+            with("/spec/nodeName", Value::Null),
+            PodVerdict::Skip(OtherNode),
+        ),
+    ] {
+        assert_eq!(judged(pod), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_pod_that_leaves_already_is_waited_for_from_when_it_was_told_to() {
+    let mut pod = with("/metadata/deletionTimestamp", json!("2026-01-02T03:04:35Z"));
+    pod["metadata"]["deletionGracePeriodSeconds"] = json!(30);
+    let since = Some("2026-01-02T03:04:05Z".parse().unwrap());
+    assert_eq!(judged(pod.clone()), PodVerdict::Wait { since });
+    pod["metadata"]["ownerReferences"] = owner("apps/v1", "DaemonSet", true);
+    assert_eq!(judged(pod), PodVerdict::Skip(SkipReason::DaemonSet));
+}
+
+/// What the chain must come to, said once more without a chain.
+#[test]
+fn only_a_living_evictable_pod_of_this_node_stands_in_the_way() {
+    for bits in 0_u8..32 {
+        let has = |bit: u8| bits & (1 << bit) != 0;
+        let mut pod = crate::kubernetes::stand_in::pod("web-1");
+        if has(0) {
+            pod["spec"]["nodeName"] = json!("gpu-2");
+        }
+        if has(1) {
+            pod["status"]["phase"] = json!("Failed");
+        }
+        if has(2) {
+            pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+        }
+        if has(3) {
+            pod["metadata"]["ownerReferences"] = owner("apps/v1", "DaemonSet", true);
+        }
+        if has(4) {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:35Z");
+        }
+        let verdict = judged(pod);
+        let is_skipped = has(0) || has(1) || has(2) || has(3);
+        assert_eq!(verdict.stands_in_the_way(), !is_skipped, "{bits:05b}");
+        assert_eq!(verdict == PodVerdict::Evict, !is_skipped && !has(4), "{bits:05b}");
+    }
+}

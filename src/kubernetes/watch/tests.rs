@@ -1,0 +1,168 @@
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::keys::DEFAULT_PREFIX;
+use crate::kubernetes::stand_in::{Log, Reply, Seen, refusal, server};
+
+pub(super) fn node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": "5"}})
+}
+
+pub(super) fn node_list(nodes: &[Value]) -> Reply {
+    Reply::Json(
+        200,
+        json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": nodes}),
+    )
+}
+
+pub(crate) fn event(kind: &str, object: &Value) -> Value {
+    json!({"type": kind, "object": object})
+}
+
+/// Lists and watches are answered from their own queues; a queue that is empty is silent.
+pub(crate) fn scripted(lists: Vec<Reply>, watches: Vec<Reply>) -> (kube::Client, Log) {
+    let (mut lists, mut watches) = (VecDeque::from(lists), VecDeque::from(watches));
+    server(move |seen: &Seen| {
+        let queue = if seen.query.contains("watch=true") {
+            &mut watches
+        } else {
+            &mut lists
+        };
+        queue.pop_front().unwrap_or(Reply::Silence)
+    })
+}
+
+/// Starts `run` on the script and gives the first updates, each in one word.
+async fn told(lists: Vec<Reply>, watches: Vec<Reply>, count: usize) -> (Vec<String>, Log) {
+    let (client, log) = scripted(lists, watches);
+    let selection = Selection {
+        selector: "gpu in (a,b),!spare".to_owned(),
+        keys: Keys::under(DEFAULT_PREFIX),
+        gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
+    };
+    let (out, mut updates) = mpsc::channel(1);
+    let stop = CancellationToken::new();
+    let watching = run(client, selection, Settings::default(), out, stop.clone());
+    let reading = async {
+        let mut told = Vec::new();
+        while told.len() < count {
+            let update = tokio::time::timeout(Duration::from_secs(300), updates.recv());
+            told.push(word(update.await.expect("an update in time").unwrap()));
+        }
+        stop.cancel();
+        told
+    };
+    let ((), told) = futures::join!(watching, reading);
+    (told, log)
+}
+
+pub(super) fn word(update: KubernetesUpdate) -> String {
+    match update {
+        KubernetesUpdate::Reset => "reset".to_owned(),
+        KubernetesUpdate::Node(node) => node.name.to_string(),
+        KubernetesUpdate::Answered(node) => format!("answered {}", node.name),
+        KubernetesUpdate::NodeGone { uid, .. } => format!("gone {uid}"),
+        KubernetesUpdate::Settled => "settled".to_owned(),
+        KubernetesUpdate::Maintenances(update) => format!("{update:?}"),
+        KubernetesUpdate::PodsChanged(node) => format!("pods of {node}"),
+        KubernetesUpdate::Budget { budget, stands } => format!("{}: {stands:?}", budget.name),
+        KubernetesUpdate::Followed(node) => format!("followed {}", node.name),
+        KubernetesUpdate::FollowedGone { uid, .. } => format!("followed gone {uid}"),
+        KubernetesUpdate::FollowedAbsent { name } => format!("followed absent {name}"),
+        KubernetesUpdate::Scanned { stranded } => format!("{} stranded", stranded.len()),
+        KubernetesUpdate::Lost { why } => format!("lost: {why}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_are_told_between_reset_and_settled_and_then_as_they_change() {
+    let (told, log) = told(
+        vec![node_list(&[node("a"), node("b")])],
+        vec![Reply::Events(vec![
+            event("MODIFIED", &node("a")),
+            event("DELETED", &node("b")),
+            event("ADDED", &node("c")),
+        ])],
+        7,
+    )
+    .await;
+    assert_eq!(told, ["reset", "a", "b", "settled", "a", "gone uid-b", "c"]);
+    let list = log.all()[0].clone();
+    assert_eq!(list.line, "GET /api/v1/nodes");
+    assert!(
+        list.query.contains("labelSelector=gpu+in+%28a%2Cb%29%2C%21spare"),
+        "{}",
+        list.query
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_in_order_goes_on_without_a_new_list() {
+    let (told, log) = told(
+        vec![node_list(&[])],
+        vec![
+            Reply::Events(vec![event("ADDED", &node("a"))]),
+            Reply::Events(vec![event("ADDED", &node("b"))]),
+        ],
+        4,
+    )
+    .await;
+    assert_eq!(told, ["reset", "settled", "a", "b"]);
+    assert_eq!(
+        log.all()
+            .iter()
+            .filter(|seen| !seen.query.contains("watch=true"))
+            .count(),
+        1
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_watch_is_told_and_lists_anew_so_that_a_missed_deletion_shows_as_an_absence() {
+    let gone = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old resource version"});
+    let (told, _) = told(
+        vec![node_list(&[node("a"), node("b")]), node_list(&[node("b")])],
+        vec![Reply::Events(vec![event("ERROR", &gone)])],
+        8,
+    )
+    .await;
+    assert_eq!(told[..4], ["reset", "a", "b", "settled"]);
+    assert_eq!(
+        told[4],
+        "lost: the watch of nodes with \"gpu in (a,b),!spare\" broke: too old resource version (HTTP 410)"
+    );
+    assert_eq!(told[5..], ["reset", "b", "settled"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_refused_is_tried_again_after_growing_waits() {
+    let refused = || refusal(403, "Forbidden", "nodes is forbidden", Value::Null);
+    let begin = Instant::now();
+    let (told, _) = told(vec![refused(), refused(), refused(), node_list(&[])], vec![], 5).await;
+    for told in &told[..3] {
+        assert!(told.ends_with("broke: nodes is forbidden (HTTP 403)"), "{told}");
+    }
+    assert_eq!(told[3..], ["reset", "settled"]);
+    let waited_s = begin.elapsed().as_secs_f32();
+    assert!(
+        (7.0..=20.0).contains(&waited_s),
+        "1 + 2 + 4 s and the jitter, not {waited_s} s"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_grow_to_their_limit_and_start_anew_after_a_watch_that_stood() {
+    let mut backoff = Backoff::new(&Settings::default());
+    let waits: Vec<_> = (0..12).map(|_| backoff.next()).collect();
+    assert!(waits[0] >= Duration::from_secs(1) && waits[0] <= Duration::from_secs(2));
+    assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(30)));
+    assert_eq!(waits[11], Duration::from_secs(30));
+    backoff.settled();
+    tokio::time::advance(Duration::from_secs(29)).await;
+    assert_eq!(backoff.next(), Duration::from_secs(30));
+    backoff.settled();
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert!(backoff.next() <= Duration::from_secs(2));
+}
