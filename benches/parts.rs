@@ -16,8 +16,10 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use criterion::{Criterion, Throughput};
 use haulout::inventory::{Fact, Inventory, Rules};
+use haulout::maintenance::clock::Now;
 use haulout::maintenance::decide::decide;
 use haulout::maintenance::episode::{CordonOwner, Phase, Record};
+use haulout::maintenance::observed::LeadershipTerm;
 use haulout::maintenance::observed::{HostState, ObservedPower};
 use haulout::maintenance::policy::{DrainTimeoutAction, MaxUnavailable};
 use haulout::maintenance::record;
@@ -99,16 +101,15 @@ fn main() -> anyhow::Result<()> {
     // picture is drawn anew, and of one that carries none.
     for (name, number) in [("host_of_ours", 0), ("foreign_host", HOSTS - 1)] {
         let mut inventory = inventory();
-        fleet::tell(&mut inventory, HOSTS, OURS);
-        inventory.all_snapshots();
+        fleet::tell(&mut inventory, HOSTS, OURS, now());
         let mut host = fleet::host(number);
         measure(name, None, &mut || {
             host.in_quarantine = host.in_quarantine.map(|is| !is);
-            inventory.apply(Fact::Vsphere(VsphereUpdate::Host(host.clone().into())));
-            if inventory.is_dirty() {
-                black_box(inventory.watch_set());
-                black_box(inventory.build_snapshots());
-            }
+            let host = VsphereUpdate::Host(host.clone().into());
+            black_box(inventory.advance(
+                [Fact::Vsphere(host), Fact::Vsphere(VsphereUpdate::Settled)],
+                now(),
+            ));
         });
     }
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
@@ -226,11 +227,9 @@ fn decoded(text: &str) -> anyhow::Result<Decoded> {
 
 fn folded(set: &Decoded) -> usize {
     let mut inventory = inventory();
-    for update in set.updates() {
-        inventory.apply(Fact::Vsphere(update));
-    }
-    inventory.apply(Fact::Vsphere(VsphereUpdate::Settled));
-    inventory.all_snapshots().len()
+    let updates = set.updates().into_iter().chain([VsphereUpdate::Settled]);
+    let changes = inventory.advance(updates.map(Fact::Vsphere), now());
+    changes.built.map_or(0, |built| built.snapshots.snapshots.len())
 }
 
 fn inventory() -> Inventory {
@@ -243,7 +242,13 @@ fn inventory() -> Inventory {
         node_maintenances: false,
         drain_slot: std::time::Duration::from_secs(1800),
     };
-    Inventory::new(rules, facts::at(0))
+    let mut inventory = Inventory::new(rules, facts::at(0));
+    inventory.advance([Fact::Leadership(Some(LeadershipTerm::ALONE))], now());
+    inventory
+}
+
+fn now() -> Now {
+    Now::at(facts::at(0), 0)
 }
 
 /// What Criterion measured, in microseconds for one turn.

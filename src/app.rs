@@ -13,7 +13,6 @@
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the gate, the event loop and its actors, then the streams, which log out, then the Lease
 //! ```
 
-mod event_loop;
 mod from_config;
 mod identity;
 mod kubeconfig;
@@ -34,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, Listen};
+use crate::controller::event_loop::{self, EventSources, Subscriptions};
 use crate::controller::executor::{AnyExecutor, Executor};
 use crate::controller::node::ActorContext;
 use crate::controller::supervisor::Supervisor;
@@ -56,7 +56,6 @@ use crate::telemetry::link::Links;
 use crate::telemetry::log::Level;
 use crate::vsphere;
 use crate::vsphere::client::Vcenter;
-use event_loop::{EventSources, Subscriptions};
 use from_config::{RETRY_MIN, Writes, election, misconfigured, policy};
 use identity::instance;
 use observers::Observers;
@@ -197,7 +196,7 @@ impl App {
         let mut app = Self::new(clients.election.is_some());
         let (vsphere_sender, vsphere) = mpsc::channel(FACTS);
         let (kubernetes_sender, kubernetes) = mpsc::channel(FACTS);
-        let (reports_sender, findings) = mpsc::channel(FACTS);
+        let (reports_sender, reports) = mpsc::channel(FACTS);
         let (subscriptions, wanted) = Subscriptions::channels();
         let Clients {
             vcenter,
@@ -261,7 +260,7 @@ impl App {
                 facts: kubernetes_sender,
                 standing: standing.clone(),
                 draining: wanted.draining,
-                holding: wanted.holding,
+                budgets: wanted.budgets,
                 followed: wanted.followed,
             },
             &observers,
@@ -269,8 +268,8 @@ impl App {
         let sources = EventSources {
             vsphere,
             kubernetes,
-            findings,
-            standing,
+            reports,
+            election: standing,
         };
         let inventory = Inventory::new(rules(config, &client), clock());
         let stop = app.stop.clone();

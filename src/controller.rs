@@ -9,6 +9,7 @@
 //! The event loop alone gives snapshots to actors. An actor gives node events to the observers. At a stop the supervisor
 //! cancels its actors, waits a moment for them, and logs which did not end.
 
+pub(crate) mod event_loop;
 pub mod executor;
 pub mod node;
 pub mod run_effect;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use haulout::ids::{ComputeRef, DatastoreRef, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 use haulout::inventory::{Fact, Inventory};
-use haulout::kubernetes::update::{self as kubernetes, NodeAnnotations, NodeFacts, ReadyCondition};
+use haulout::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts, ReadyCondition};
+use haulout::maintenance::clock::Now;
 use haulout::vsphere::update::{
     Host, HostConnection, Passthrough, PciDevice, PowerState, Vm, VmKey, VsphereUpdate,
 };
@@ -35,24 +36,26 @@ pub fn host(number: usize) -> Host {
 }
 
 /// Tells `inventory` of `hosts` hosts, and of `ours` nodes with their VMs.
-pub fn tell(inventory: &mut Inventory, hosts: usize, ours: usize) {
-    inventory.apply(Fact::Vsphere(VsphereUpdate::Reset));
-    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Reset));
-    for number in 0..hosts {
-        inventory.apply(Fact::Vsphere(VsphereUpdate::Host(host(number).into())));
-    }
-    for number in 0..ours {
-        inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(
-            node(number),
-        ))));
-        inventory.apply(Fact::Vsphere(VsphereUpdate::Vm(vm(number))));
-        inventory.apply(Fact::Vsphere(VsphereUpdate::Found {
+pub fn tell(inventory: &mut Inventory, hosts: usize, ours: usize, now: Now) {
+    let mut told = vec![
+        Fact::Vsphere(VsphereUpdate::Reset),
+        Fact::Kubernetes(KubernetesUpdate::Reset),
+    ];
+    told.extend((0..hosts).map(|number| Fact::Vsphere(VsphereUpdate::Host(host(number).into()))));
+    told.extend((0..ours).flat_map(|number| {
+        let found = VsphereUpdate::Found {
             key: VmKey::Uuid(uuid(number)),
             vms: BTreeSet::from([VmRef::new(format!("vm-{number}"))]),
-        }));
-    }
-    inventory.apply(Fact::Vsphere(VsphereUpdate::Settled));
-    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled));
+        };
+        [
+            Fact::Kubernetes(KubernetesUpdate::Node(Box::new(node(number)))),
+            Fact::Vsphere(VsphereUpdate::Vm(vm(number))),
+            Fact::Vsphere(found),
+        ]
+    }));
+    told.push(Fact::Vsphere(VsphereUpdate::Settled));
+    told.push(Fact::Kubernetes(KubernetesUpdate::Settled));
+    inventory.advance(told, now);
 }
 
 fn uuid(number: usize) -> VmUuid {

@@ -1,20 +1,18 @@
-//! Those who look on while the hub works, and show it to whoever asks: the metrics, the health checks and the
-//! status page.
+//! What observes the event loop: the metrics, the health checks, the status page, NodeMaintenance objects and traces.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use tracing::{info, warn};
 
+use crate::controller::event_loop::LoopObserver;
 use crate::controller::executor::OnEvictions;
 use crate::http::health::Health;
 use crate::http::status::StatusPage;
 use crate::http::status::view::PageLeadership;
-use crate::inventory::{Fact, Inventory};
+use crate::inventory::{Built, Fact, Inventory};
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update as kubernetes;
-use crate::maintenance::observed::SnapshotBatch;
 use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::NodeStatuses;
 use crate::telemetry::metrics::{Degraded, Metrics};
@@ -22,10 +20,10 @@ use crate::telemetry::trace::Traces;
 use crate::vsphere::client::{CallOutcome, OnCall};
 use crate::vsphere::update::VsphereUpdate;
 
-/// The method whose answer says that vCenter was asked for updates, and had some or none.
+/// The method whose reply shows that vCenter was asked for updates, with or without any.
 const LONG_POLL: &str = "WaitForUpdatesEx";
 
-/// Those who look on.
+/// The observers of the event loop.
 #[derive(Clone, Debug)]
 pub(super) struct Observers {
     pub(super) metrics: Arc<Metrics>,
@@ -52,8 +50,59 @@ impl Observers {
         }
     }
 
-    /// Looks at how the election stands.
-    pub(super) fn stand(&self, standing: &ElectionStatus) {
+    fn vcenter(&self, heard: Result<(), String>) {
+        if let Some(status) = &self.status {
+            status.vcenter(heard.clone());
+        }
+        self.health.vcenter(heard);
+    }
+
+    fn kubernetes(&self, heard: Result<(), String>) {
+        if let Some(objects) = &self.objects {
+            objects.told_nodes(heard.is_ok());
+        }
+        if let Some(status) = &self.status {
+            status.kubernetes(heard.clone());
+        }
+        self.health.kubernetes(heard);
+    }
+
+    /// Listens to the calls to vCenter.
+    pub(super) fn on_answer(&self, clock: fn() -> Timestamp) -> OnCall {
+        let metrics = Arc::clone(&self.metrics);
+        OnCall::tell(move |method, came, took| {
+            let code = match came {
+                CallOutcome::Returned => "ok",
+                CallOutcome::Fault => "fault",
+                CallOutcome::Nothing => "no_answer",
+                CallOutcome::Unreadable => "unreadable",
+            };
+            metrics.vcenter_called(method, code, took);
+            if method == LONG_POLL && came == CallOutcome::Returned {
+                metrics.vcenter_answered(clock());
+            }
+        })
+    }
+
+    /// Listens to the evictions.
+    pub(super) fn on_evictions(&self) -> OnEvictions {
+        let metrics = Arc::clone(&self.metrics);
+        Box::new(move |code, count| metrics.evictions(code, count))
+    }
+
+    /// Counts Events that are dropped.
+    pub(super) fn on_event_dropped(&self) -> impl Fn() + Send + Sync + 'static {
+        let metrics = Arc::clone(&self.metrics);
+        move || metrics.event_dropped()
+    }
+}
+
+impl LoopObserver for Observers {
+    fn turned(&self) {
+        self.health.hub_turns();
+    }
+
+    fn election(&self, standing: &ElectionStatus) {
         let Some(lease) = &self.lease else { return };
         self.metrics.leads(lease, standing.lead.is_some());
         let who = match (&standing.lead, &standing.leader) {
@@ -76,8 +125,7 @@ impl Observers {
         }
     }
 
-    /// Looks on while the hub folds `fact` in.
-    pub(super) fn note(&self, fact: &Fact) {
+    fn fact(&self, fact: &Fact) {
         match fact {
             Fact::Vsphere(VsphereUpdate::Settled) => {
                 self.metrics.vcenter_is(true);
@@ -103,50 +151,18 @@ impl Observers {
                     objects.told(update);
                 }
             }
-            Fact::Finding(finding) => {
-                self.metrics.found(finding);
+            Fact::Effect(report) => {
+                self.metrics.found(report);
                 if let Some(traces) = &self.traces {
-                    traces.found(finding);
+                    traces.found(report);
                 }
             }
-            Fact::Vsphere(_) | Fact::Kubernetes(_) => {}
+            Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Leadership(_) => {}
         }
     }
 
-    fn vcenter(&self, heard: Result<(), String>) {
-        if let Some(status) = &self.status {
-            status.vcenter(heard.clone());
-        }
-        self.health.vcenter(heard);
-    }
-
-    fn kubernetes(&self, heard: Result<(), String>) {
-        if let Some(objects) = &self.objects {
-            objects.told_nodes(heard.is_ok());
-        }
-        if let Some(status) = &self.status {
-            status.kubernetes(heard.clone());
-        }
-        self.health.kubernetes(heard);
-    }
-
-    /// Looks at what actors are about to be shown, and at the inventory that it comes from.
-    pub(super) fn show(&self, pictures: &SnapshotBatch, inventory: &Inventory) {
-        let statuses = NodeStatuses::of(pictures);
-        self.metrics.show(&statuses);
-        if let Some(objects) = &self.objects {
-            objects.show(&statuses);
-        }
-        if let Some(status) = &self.status {
-            status.show(&statuses, pictures.hosts.clone());
-            if pictures.are_all {
-                status.show_hosts(inventory.hosts_of_ours());
-            }
-        }
-    }
-
-    /// Looks at what is missing, though nodes are served without it.
-    pub(super) fn degraded(&self, inventory: &Inventory) {
+    /// Shows what is missing, though nodes are served without it.
+    fn applied(&self, inventory: &Inventory) {
         let without = inventory.without_requests().map(|why| {
             format!(
                 "NodeMaintenance objects cannot be watched, so there are no requests and no second copies of records: {why}"
@@ -177,51 +193,25 @@ impl Observers {
         }
     }
 
-    /// Looks once in a while at what takes a walk over all of vCenter's hosts, and what nobody acts on.
-    pub(super) fn pulse(&self, inventory: &Inventory) {
-        self.metrics.show_free_gpu_hosts(inventory.free_gpu_hosts());
-    }
-
-    /// Looks, in a replica that stands by, at what it would show: people may ask any of them.
-    pub(super) fn show_standing_by(&self, inventory: &Inventory) {
-        if self.objects.is_none() && self.status.is_none() {
-            return;
-        }
-        let statuses = NodeStatuses::of(&SnapshotBatch::all(inventory.standby_snapshots()));
+    fn built(&self, built: &Built, inventory: &Inventory) {
+        let batch = &built.snapshots;
+        let statuses = NodeStatuses::of(batch);
         if let Some(objects) = &self.objects {
             objects.show(&statuses);
         }
         if let Some(status) = &self.status {
-            status.show(&statuses, BTreeMap::new());
+            status.show(&statuses, batch.hosts.clone());
+            if batch.are_all && !built.is_standby {
+                status.show_hosts(inventory.hosts_of_ours());
+            }
+        }
+        if !built.is_standby {
+            self.metrics.show(&statuses);
+            self.metrics.snapshots_outdated(built.outdated.len());
         }
     }
 
-    /// Listens to the calls to vCenter.
-    pub(super) fn on_answer(&self, clock: fn() -> Timestamp) -> OnCall {
-        let metrics = Arc::clone(&self.metrics);
-        OnCall::tell(move |method, came, took| {
-            let code = match came {
-                CallOutcome::Returned => "ok",
-                CallOutcome::Fault => "fault",
-                CallOutcome::Nothing => "no_answer",
-                CallOutcome::Unreadable => "unreadable",
-            };
-            metrics.vcenter_called(method, code, took);
-            if method == LONG_POLL && came == CallOutcome::Returned {
-                metrics.vcenter_answered(clock());
-            }
-        })
-    }
-
-    /// Listens to the evictions.
-    pub(super) fn on_evictions(&self) -> OnEvictions {
-        let metrics = Arc::clone(&self.metrics);
-        Box::new(move |code, count| metrics.evictions(code, count))
-    }
-
-    /// Counts Events that are dropped.
-    pub(super) fn on_event_dropped(&self) -> impl Fn() + Send + Sync + 'static {
-        let metrics = Arc::clone(&self.metrics);
-        move || metrics.event_dropped()
+    fn liveness_tick(&self, inventory: &Inventory) {
+        self.metrics.show_free_gpu_hosts(inventory.free_gpu_hosts());
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Watches {
     pub(super) facts: mpsc::Sender<KubernetesUpdate>,
     pub(super) standing: watch::Receiver<ElectionStatus>,
     pub(super) draining: watch::Receiver<BTreeSet<NodeName>>,
-    pub(super) holding: watch::Receiver<BTreeSet<Budget>>,
+    pub(super) budgets: watch::Receiver<BTreeSet<Budget>>,
     pub(super) followed: watch::Receiver<BTreeSet<NodeName>>,
 }
 
@@ -36,7 +36,7 @@ impl App {
             facts,
             standing,
             draining,
-            holding,
+            budgets: names_of_budgets,
             followed: names,
         } = watches;
         let stop = self.streams_stop.clone();
@@ -64,7 +64,7 @@ impl App {
         );
         self.spawn(
             "the watch of budgets",
-            budgets::run(client(), holding, settings(), facts(), stop()),
+            budgets::run(client(), names_of_budgets, settings(), facts(), stop()),
         );
         if config.node_maintenances {
             let selector = config.gpu_node_label.clone();

@@ -47,13 +47,12 @@ impl ClusterView {
         let nodes = reads::nodes(&client, &config.gpu_node_label).await?;
         let gpus = GpuResources::parse(&config.gpu_resources).context("GPU_RESOURCES")?;
         let keys = Keys::under(&config.annotation_prefix);
-        let tell = |inventory: &mut Inventory, update| inventory.apply(Fact::Kubernetes(update));
-        tell(&mut inventory, KubernetesUpdate::Reset);
-        for node in &nodes {
-            let facts = node_facts(node, &keys, &gpus);
-            tell(&mut inventory, KubernetesUpdate::Node(Box::new(facts)));
-        }
-        tell(&mut inventory, KubernetesUpdate::Settled);
+        let nodes = nodes
+            .iter()
+            .map(|node| KubernetesUpdate::Node(Box::new(node_facts(node, &keys, &gpus))));
+        let mut updates = vec![KubernetesUpdate::Reset];
+        updates.extend(nodes);
+        updates.push(KubernetesUpdate::Settled);
         if config.node_maintenances {
             let told = nodemaintenance::look::all(&client).await?;
             let concerning = told
@@ -63,10 +62,10 @@ impl ClusterView {
             let all = std::iter::once(NodeMaintenanceUpdate::Reset)
                 .chain(seen)
                 .chain([NodeMaintenanceUpdate::Settled]);
-            for update in all {
-                tell(&mut inventory, KubernetesUpdate::Maintenances(update));
-            }
+            updates.extend(all.map(KubernetesUpdate::Maintenances));
         }
+        let changes = inventory.advance(updates.into_iter().map(Fact::Kubernetes), app::clocks());
+        let watch_set = changes.requested.map(|it| it.watch_set).unwrap_or_default();
         let vcenter =
             Vcenter::new(app::vcenter_settings(config)?).context("preparing the connection to vCenter")?;
         let mut picture = Self {
@@ -74,24 +73,29 @@ impl ClusterView {
             vcenter,
             client,
         };
-        picture.hear_vcenter().await?;
+        picture.read_vcenter(watch_set).await?;
         Ok(picture)
     }
 
     /// Follows vCenter until it has told all, and ends the stream.
-    async fn hear_vcenter(&mut self) -> anyhow::Result<()> {
+    async fn read_vcenter(&mut self, watch_set: vsphere::update::WatchSet) -> anyhow::Result<()> {
         let (sender, mut updates) = mpsc::channel(FACTS);
-        let (_roster, roster) = watch::channel(self.inventory.watch_set());
+        let (_watch_set, watch_set) = watch::channel(watch_set);
         let stop = CancellationToken::new();
         let mut stream = JoinSet::new();
-        stream.spawn(updates::run(self.vcenter.clone(), roster, sender, stop.clone()));
+        stream.spawn(updates::run(
+            self.vcenter.clone(),
+            watch_set,
+            sender,
+            stop.clone(),
+        ));
         let told = async {
             while let Some(update) = updates.recv().await {
                 if let vsphere::update::VsphereUpdate::Lost { why } = update {
                     return Err(anyhow!("vCenter cannot be read: {why}"));
                 }
                 let is_settled = update == vsphere::update::VsphereUpdate::Settled;
-                self.inventory.apply(Fact::Vsphere(update));
+                self.inventory.advance([Fact::Vsphere(update)], app::clocks());
                 if is_settled && self.inventory.is_told() {
                     return Ok(());
                 }
@@ -131,7 +135,8 @@ impl ClusterView {
         for (host, reading) in readings(claims) {
             let Some(node) = names.first().cloned() else { break };
             let found = EffectResult::Surveyed { host, reading };
-            self.inventory.apply(Fact::Finding(EffectReport { node, found }));
+            self.inventory
+                .advance([Fact::Effect(EffectReport { node, found })], app::clocks());
         }
         Ok(self.inventory.forecast(names))
     }

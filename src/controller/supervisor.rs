@@ -1,4 +1,4 @@
-//! Starts an actor for each node, hands it its sights, reaps it, and starts it again when it panics.
+//! Starts an actor for each node, gives it its snapshots, and starts it again when it panics.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,11 +14,10 @@ use super::run_effect::RunEffect;
 use crate::ids::NodeName;
 use crate::maintenance::observed::{NodeSnapshot, SnapshotBatch};
 
-/// How long the actors get to end when the house closes. They stop at their next await; more time would only hide one
-/// that does not.
+/// How long the actors get to end at shutdown. They stop at their next await; more time would only hide one that does not.
 const STOP_GRACE: Duration = Duration::from_secs(3);
 
-/// How long an actor that panicked stays down: what made it panic is probably still there, and must not spin.
+/// The pause before an actor that panicked is started again: the cause is probably still there.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// The actors of all nodes.
@@ -35,7 +34,7 @@ pub struct Supervisor<P> {
 #[derive(Debug)]
 struct Handle {
     task: Id,
-    sights: watch::Sender<Arc<NodeSnapshot>>,
+    snapshots: watch::Sender<Arc<NodeSnapshot>>,
     stop: CancellationToken,
 }
 
@@ -51,33 +50,33 @@ impl<P: RunEffect> Supervisor<P> {
         }
     }
 
-    /// Hands each node's actor its sight, starts actors for nodes that have none, and ends those of nodes that are gone.
-    pub fn show(&mut self, pictures: SnapshotBatch) {
+    /// Gives each node's actor its snapshot, starts actors for nodes that have none, and stops those of nodes that are gone.
+    pub fn show(&mut self, batch: SnapshotBatch) {
         self.handles.retain(|name, handle| {
-            let stays = pictures.keeps(name);
+            let stays = batch.keeps(name);
             if !stays {
                 handle.stop.cancel();
             }
             stays
         });
-        for (name, sight) in pictures.snapshots {
+        for (name, snapshot) in batch.snapshots {
             match self.handles.get(&name) {
                 Some(handle) => {
-                    handle.sights.send_if_modified(|standing| {
-                        let changed = **standing != sight;
-                        if changed {
-                            *standing = Arc::new(sight);
+                    handle.snapshots.send_if_modified(|current| {
+                        let is_changed = *current != snapshot;
+                        if is_changed {
+                            *current = snapshot;
                         }
-                        changed
+                        is_changed
                     });
                 }
-                None => self.start(name, Arc::new(sight), Duration::ZERO),
+                None => self.start(name, snapshot, Duration::ZERO),
             }
         }
     }
 
-    /// Waits for an actor to end, and starts it again if it ended by a panic. Never comes back while there are none, so
-    /// that it can stand in a `select!`.
+    /// Waits for an actor to end, and starts it again if it panicked. Never returns while there are none, so that it can be a
+    /// branch of a `select!`.
     pub async fn reap(&mut self) {
         let Some(ended) = self.actors.join_next_with_id().await else {
             return std::future::pending().await;
@@ -100,11 +99,11 @@ impl<P: RunEffect> Supervisor<P> {
         } else {
             warn!(node = %name, "the actor of this node ended without being asked, and is started again");
         }
-        let sight = Arc::clone(&handle.sights.borrow());
-        self.start(name, sight, RESTART_PAUSE);
+        let snapshot = Arc::clone(&handle.snapshots.borrow());
+        self.start(name, snapshot, RESTART_PAUSE);
     }
 
-    /// Stops all actors, and says which did not stop in time.
+    /// Stops all actors, and logs how many did not stop in time.
     pub async fn close(mut self) {
         self.stop.cancel();
         let all = async { while self.actors.join_next().await.is_some() {} };
@@ -116,8 +115,8 @@ impl<P: RunEffect> Supervisor<P> {
         }
     }
 
-    fn start(&mut self, name: NodeName, sight: Arc<NodeSnapshot>, pause: Duration) {
-        let (sender, receiver) = watch::channel(sight);
+    fn start(&mut self, name: NodeName, snapshot: Arc<NodeSnapshot>, pause: Duration) {
+        let (sender, receiver) = watch::channel(snapshot);
         let stop = self.stop.child_token();
         let actor = NodeActor::new(name.clone(), Arc::clone(&self.shared), receiver, stop.clone());
         let running = async move {
@@ -130,7 +129,7 @@ impl<P: RunEffect> Supervisor<P> {
             name,
             Handle {
                 task,
-                sights: sender,
+                snapshots: sender,
                 stop,
             },
         );

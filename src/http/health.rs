@@ -9,9 +9,6 @@ use tokio::time::Instant;
 
 use crate::telemetry::metrics::Degraded;
 
-/// How often the hub shows that it turns although nothing happens.
-pub const PULSE: Duration = Duration::from_secs(1);
-
 /// How long the hub may be silent. It takes a second for thousands of nodes; whatever holds it for longer than this
 /// does not let go by itself.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -204,7 +201,7 @@ mod tests {
     async fn a_hub_that_does_not_turn_is_not_alive_and_one_that_turns_again_is() {
         let health = Health::of_a_beginner();
         assert!(failing(&health.live()).is_empty());
-        tokio::time::advance(SILENCE_MAX + PULSE).await;
+        tokio::time::advance(SILENCE_MAX + Duration::from_secs(1)).await;
         assert_eq!(
             health.live()[0].fails.as_deref(),
             Some("the hub has not turned for 31 s")

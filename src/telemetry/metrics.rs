@@ -164,6 +164,11 @@ impl Metrics {
         self.families.events_dropped.inc();
     }
 
+    /// Counts snapshots that differed from rebuilt ones.
+    pub fn snapshots_outdated(&self, count: usize) {
+        self.families.snapshots_outdated.inc_by(count as u64);
+    }
+
     /// The counter of spans that were lost, for whoever loses them.
     pub fn trace_spans_lost(&self) -> Counter {
         self.families.trace_spans_lost.clone()

@@ -4,6 +4,7 @@
 //! is repaired by the next look. Half a set is never the world: between a `Reset` and its `Settled` a side counts as
 //! not heard, and what was not told again by then is forgotten.
 
+mod advance;
 mod advice;
 mod binding;
 mod budgets;
@@ -15,8 +16,10 @@ mod followed;
 mod forecast;
 mod kubernetes;
 mod lookup_freshness;
+mod node_state;
 mod placement;
 mod requests;
+mod schedule;
 mod slots;
 mod snapshot;
 mod standby;
@@ -31,22 +34,21 @@ use jiff::Timestamp;
 
 use crate::facts::kubernetes::{Budget, KubernetesUpdate, NodeFacts, StrandedNode};
 use crate::facts::vsphere;
-use crate::ids::EpisodeId;
 use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
 use crate::maintenance::admission::AdmissionQueue;
-use crate::maintenance::clock::{Elapsed, Monotonic, Now};
-use crate::maintenance::effect::EffectKind;
+use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::effect_report::EffectReport;
-use crate::maintenance::episode::{Episode, InFlight, Phase, PythonState, Record};
+use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{
-    AttemptOutcome, DrainReport, EffectAttempt, FailedMaintenance, GuestRequest, LeadershipTerm,
-    NodeSnapshot, RecordAge, SnapshotBatch, SourceState,
+    AttemptOutcome, FailedMaintenance, LeadershipTerm, NodeSnapshot, SnapshotBatch, SourceState,
 };
 use crate::maintenance::placement::{HostSurvey, PlacementOffer};
 use crate::maintenance::policy::{MaxUnavailable, Releases};
 use dirty::Dirty;
+use node_state::NodeState;
 use slots::Slot;
 
+pub use advance::{Built, Changes, Requested};
 pub use forecast::{Forecast, Reach};
 pub use snapshot::record_of;
 pub use survey::readings;
@@ -58,8 +60,10 @@ pub enum Fact {
     Vsphere(vsphere::VsphereUpdate),
     /// Kubernetes told it.
     Kubernetes(KubernetesUpdate),
-    /// An effect found it.
-    Finding(EffectReport),
+    /// The result of an effect.
+    Effect(EffectReport),
+    /// This replica leads from now on, or stands by.
+    Leadership(Option<LeadershipTerm>),
 }
 
 /// The configured part of the fold.
@@ -137,8 +141,11 @@ pub struct Inventory {
     admission_queue: AdmissionQueue,
     /// What of all our nodes is asked of vCenter.
     keys: Arc<BTreeSet<vsphere::VmKey>>,
-    /// What came in since the last pictures, where it can change one.
+    /// Which snapshots the facts since the last build can change.
     dirty: Option<Dirty>,
+    /// The latest snapshot of each node.
+    snapshots: BTreeMap<NodeName, Arc<NodeSnapshot>>,
+    schedule: schedule::Schedule,
     /// The hosts that were told of since the last pictures.
     changed_hosts: BTreeSet<HostRef>,
     /// In the last pictures every node was in service, and nobody asked otherwise.
@@ -164,78 +171,6 @@ struct Source<Key> {
 struct LastEpisodeOfHost {
     at: Timestamp,
     traceparent: Arc<str>,
-}
-
-/// What this process knows of a node beyond what the two worlds tell. Nothing here is needed after a restart.
-#[derive(Debug, Default)]
-struct NodeState {
-    attempts: BTreeMap<EffectKind, EffectAttempt>,
-    drain: Option<DrainReport>,
-    pods_revision: u64,
-    offered: Option<HostRef>,
-    /// What stands on the Node, read when it was told: a picture is drawn far more often than a record is written.
-    on_node: Option<Record>,
-    /// The record last seen on a Node that is gone since.
-    record_of_gone: Option<Record>,
-    /// What the last episode asked of the guest, where it ended before the guest did.
-    asked_guest: Option<GuestRequest>,
-    /// The record that stands there, and since when this process knows it.
-    observed_record: ObservedRecord,
-    /// Exactly one VM was found for it.
-    has_known_vm: bool,
-    /// Its place among those being drained.
-    slot: Slot,
-    /// When its Node was last found to tell other UUIDs.
-    identity_changed_at: Option<Monotonic>,
-    dry_run: dry_run::DryRunOverlay,
-}
-
-/// Since when this process knows what stands on a Node.
-#[derive(Debug, Default)]
-struct ObservedRecord {
-    /// Which stay in which phase of which episode; `None` for a node in service.
-    phase: Option<(EpisodeId, &'static str, Timestamp)>,
-    /// What the record says to have elapsed.
-    elapsed: (Elapsed, InFlight, Elapsed),
-    seen: Option<RecordAge>,
-    /// What stood there before was seen while this process was acting.
-    is_watched: bool,
-}
-
-impl ObservedRecord {
-    /// Takes the record that stands there now.
-    fn take(&mut self, record: &Record, now: Now, is_acting: bool) {
-        let phase = record.episode().map(phase_of);
-        let elapsed = record.episode().map_or_else(Default::default, |episode| {
-            (episode.elapsed, episode.in_flight, episode.drained_for)
-        });
-        self.seen = Some(match self.seen {
-            Some(seen) if self.phase == phase && self.elapsed == elapsed => seen,
-            Some(seen) if self.phase == phase => RecordAge { at: now, ..seen },
-            Some(_) | None => RecordAge {
-                at: now,
-                phase_at: now.monotonic,
-                from_the_start: is_acting && self.is_watched,
-            },
-        });
-        self.phase = phase;
-        self.elapsed = elapsed;
-        self.is_watched = is_acting;
-    }
-
-    /// Another may have done whatever was done so far.
-    fn forget_who(&mut self) {
-        self.is_watched = false;
-        if let Some(seen) = &mut self.seen {
-            seen.from_the_start = false;
-        }
-    }
-}
-
-/// One stay of an episode in a phase. To be parked does not end it.
-fn phase_of(episode: &Episode) -> (EpisodeId, &'static str, Timestamp) {
-    let phase = episode.phase.at_work().name();
-    (episode.id.clone(), phase, episode.worked_since())
 }
 
 impl<Key> Source<Key> {
@@ -294,17 +229,22 @@ impl Inventory {
             admission_queue: AdmissionQueue::default(),
             keys: Arc::default(),
             dirty: Some(Dirty::All),
+            snapshots: BTreeMap::new(),
+            schedule: schedule::Schedule::default(),
             changed_hosts: BTreeSet::new(),
             all_idle: false,
             active: BTreeSet::new(),
         }
     }
 
-    /// Takes the time: what is folded in and drawn until the next call happens at `now`.
-    pub fn set_time(&mut self, now: Now) {
+    /// Sets the time at which the following facts count as received.
+    pub(crate) fn set_time(&mut self, now: Now) {
         self.now = now;
-        let lost_for = self.requests_lost_at.map(|at| now.monotonic.since(at));
-        let is_without = lost_for.is_some_and(|lost| lost >= WITHOUT_REQUESTS_AFTER);
+        let is_without = self.is_without_requests
+            || self
+                .goes_on_without_requests_at()
+                .is_some_and(|at| now.monotonic >= at);
+        let is_without = is_without && self.requests_lost_at.is_some();
         if std::mem::replace(&mut self.is_without_requests, is_without) != is_without {
             self.dirty = Some(Dirty::All);
         }
@@ -314,45 +254,53 @@ impl Inventory {
         }
     }
 
-    /// Takes that this process leads from now on. What it saw before, another may have done.
-    pub fn take_leadership(&mut self, lead: LeadershipTerm) {
-        self.leadership = lead;
-        self.process_began = self.now.wall;
-        self.is_acting = true;
-        self.has_taken_stock = false;
-        for local in self.node_states.values_mut() {
-            local.observed_record.forget_who();
-            local.slot = Slot::default();
-        }
-        self.dirty = Some(Dirty::All);
+    /// When maintenance goes on without NodeMaintenance objects, where they are out of reach and it does not yet.
+    fn goes_on_without_requests_at(&self) -> Option<Monotonic> {
+        let lost_at = self.requests_lost_at.filter(|_| !self.is_without_requests)?;
+        Some(lost_at.after(WITHOUT_REQUESTS_AFTER))
     }
 
-    /// Folds one fact in.
-    pub fn apply(&mut self, fact: Fact) {
+    /// Takes whether this process leads from now on. Another replica may have caused whatever was seen before.
+    fn take_leadership(&mut self, term: Option<LeadershipTerm>) {
+        self.dirty = Some(Dirty::All);
+        self.is_acting = term.is_some();
+        let Some(term) = term else { return };
+        self.leadership = term;
+        self.process_began = self.now.wall;
+        self.has_taken_stock = false;
+        for state in self.node_states.values_mut() {
+            state.observed_record.forget_who();
+            state.slot = Slot::default();
+        }
+    }
+
+    /// Applies one fact.
+    pub(crate) fn apply(&mut self, fact: Fact) {
         let news = self.dirty_by(&fact);
         if let (Some(_), Fact::Vsphere(vsphere::VsphereUpdate::Host(host))) = (&news, &fact) {
             self.changed_hosts.insert(host.moref.clone());
         }
         self.dirty = match (self.dirty.take(), news) {
-            (standing, None) => standing,
+            (before, None) => before,
             (None, Some(news)) => Some(news),
-            (Some(standing), Some(news)) => Some(standing.and(news)),
+            (Some(before), Some(news)) => Some(before.and(news)),
         };
         match fact {
             Fact::Vsphere(update) => self.apply_vsphere(update),
             Fact::Kubernetes(update) => self.apply_kubernetes(update),
-            Fact::Finding(finding) => self.apply_finding(finding),
+            Fact::Effect(report) => self.apply_effect(report),
+            Fact::Leadership(term) => self.take_leadership(term),
         }
     }
 
     /// Whether a set of vCenter's has been told in part: what belongs to it follows at once, and is to be judged together.
     /// Kubernetes tells each Node by itself, so there is nothing to wait for.
-    pub fn is_set_incomplete(&self) -> bool {
+    pub(crate) fn is_set_incomplete(&self) -> bool {
         self.vcenter.disconnected.is_none() && self.vcenter.is_open
     }
 
     /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
-    pub fn watch_set(&mut self) -> vsphere::WatchSet {
+    pub(crate) fn watch_set(&mut self) -> vsphere::WatchSet {
         if matches!(self.dirty, Some(Dirty::All)) {
             let names = self.names();
             let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.keys_of(name)).collect();
@@ -378,7 +326,7 @@ impl Inventory {
     }
 
     /// The nodes whose pods are to be watched: those being drained, and those kept so.
-    pub fn draining(&self) -> BTreeSet<NodeName> {
+    pub(crate) fn draining(&self) -> BTreeSet<NodeName> {
         let awake = self.active.iter().filter_map(|name| self.nodes.get(name));
         let drained = awake.filter(|node| match self.record(node) {
             Record::Episode(episode) => {
@@ -396,14 +344,8 @@ impl Inventory {
         known.chain(self.only_copied()).collect()
     }
 
-    /// The whole picture of each node.
-    pub fn all_snapshots(&mut self) -> BTreeMap<NodeName, NodeSnapshot> {
-        self.dirty = Some(Dirty::All);
-        self.build_snapshots().snapshots
-    }
-
-    /// The pictures that may be other ones than were drawn last.
-    pub fn build_snapshots(&mut self) -> SnapshotBatch {
+    /// Builds the snapshots that may differ from the ones before.
+    fn build_snapshots(&mut self) -> SnapshotBatch {
         let names = self.dirty_nodes();
         let are_all = matches!(self.dirty, Some(Dirty::All));
         let are_alone = matches!(self.dirty, Some(Dirty::Only(_)));
@@ -414,30 +356,36 @@ impl Inventory {
         }
         if are_all {
             self.active.clear();
+            self.snapshots.clear();
         }
-        let mut sights = BTreeMap::new();
+        let mut built = BTreeMap::new();
         for name in names {
             let offer = self.offers.get(&name).cloned().unwrap_or_default();
-            let sight = self.snapshot(&name, offer);
-            if sight.as_ref().is_none_or(NodeSnapshot::is_idle) {
+            let snapshot = self.snapshot(&name, offer);
+            if snapshot.as_ref().is_none_or(NodeSnapshot::is_idle) {
                 self.active.remove(&name);
             } else {
                 self.active.insert(name.clone());
             }
-            sights.extend(sight.map(|sight| (name, sight)));
+            let Some(snapshot) = snapshot.map(Arc::new) else {
+                continue;
+            };
+            self.snapshots.insert(name.clone(), Arc::clone(&snapshot));
+            built.insert(name, snapshot);
         }
         self.dirty = None;
-        let told = std::mem::take(&mut self.changed_hosts);
-        let told = told.into_iter().filter(|_| !are_all);
-        let hosts = told
+        let changed_hosts = std::mem::take(&mut self.changed_hosts);
+        let changed_hosts = changed_hosts.into_iter().filter(|_| !are_all);
+        let hosts = changed_hosts
             .filter_map(|moref| self.hosts.get(&moref))
             .map(|host| self.shown(host))
             .collect();
-        let is_calm =
-            |sight: &NodeSnapshot| sight.record == Record::InService && sight.observed.request.is_none();
-        self.all_idle = sights.values().all(is_calm) && (self.all_idle || !are_alone);
+        let is_calm = |snapshot: &Arc<NodeSnapshot>| {
+            snapshot.record == Record::InService && snapshot.observed.request.is_none()
+        };
+        self.all_idle = built.values().all(is_calm) && (self.all_idle || !are_alone);
         SnapshotBatch {
-            snapshots: sights,
+            snapshots: built,
             are_all,
             hosts,
         }

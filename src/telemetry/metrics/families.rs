@@ -239,6 +239,9 @@ metrics! {
          about pods waited, or the kube-apiserver refused one or did not answer. What happened is in the log; maintenance goes on";
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
         "Spans that no collector took: it was down, too slow, or refused them";
+    SNAPSHOTS_OUTDATED: Counter, "snapshots_outdated", [],
+        "Snapshots of nodes that differed when all were rebuilt, once a minute. They are replaced; each is a bug in Haulout, and the log \
+         names the nodes";
 }
 
 pub(super) type Counters = Family<Labels, Counter>;
@@ -284,6 +287,7 @@ families! {
     node_maintenance_writes_refused: Counter = NODE_MAINTENANCE_WRITES_REFUSED, Counter::default();
     events_dropped: Counter = EVENTS_DROPPED, Counter::default();
     trace_spans_lost: Counter = TRACE_SPANS_LOST, Counter::default();
+    snapshots_outdated: Counter = SNAPSHOTS_OUTDATED, Counter::default();
 }
 
 impl Families {

@@ -12,7 +12,7 @@ const WATCHED_MAX: usize = 64;
 
 impl Inventory {
     /// The budgets that hold a drain, for the watch of budgets.
-    pub fn blocking_budgets(&mut self) -> BTreeSet<Budget> {
+    pub(super) fn blocking_budgets(&mut self) -> BTreeSet<Budget> {
         let reports = self.node_states.values().filter_map(|local| local.drain.as_ref());
         // One budget holds many pods, and takes one place.
         let all: BTreeSet<Budget> = reports.flat_map(holding).collect();

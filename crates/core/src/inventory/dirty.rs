@@ -23,17 +23,11 @@ pub(super) enum Dirty {
 }
 
 impl Inventory {
-    /// Whether any picture can be another one than was drawn last.
-    pub fn is_dirty(&self) -> bool {
-        self.dirty.is_some()
-    }
-
     /// Which pictures a fact can change. A vCenter may have thousands of hosts that change all the time and carry nothing of
     /// ours: while no node is on its way out or back, they cost a look at where our VMs stand. One on its way may go to
     /// any of them. And a thousand kubelets say several times a second that they live, each of a node at rest in a Node
     /// that is another only by its version; what happens to the node next shows its latest.
     pub(super) fn dirty_by(&self, fact: &Fact) -> Option<Dirty> {
-        let is_heard = self.disconnected().is_none();
         let of = |node: &NodeName| Some(Dirty::WithActive(BTreeSet::from([node.clone()])));
         let only_of = |node: &NodeName| Some(Dirty::Only(BTreeSet::from([node.clone()])));
         match fact {
@@ -51,16 +45,16 @@ impl Inventory {
                 }
                 // Who goes by the same keys is seen by those that share a VM.
                 let is_same_machine = known.uid == node.uid && self.keys(known) == self.keys(node);
-                if is_heard && is_same_machine {
+                if is_same_machine {
                     of(&node.name)
                 } else {
                     Some(Dirty::All)
                 }
             }
-            Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(node)) if is_heard => only_of(node),
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(node)) => only_of(node),
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(
                 kubernetes::NodeMaintenanceUpdate::Seen(seen),
-            )) if is_heard && matches!(seen.role, kubernetes::NodeMaintenanceRole::Episode { .. }) => {
+            )) if matches!(seen.role, kubernetes::NodeMaintenanceRole::Episode { .. }) => {
                 let on_node = self
                     .node_states
                     .get(&seen.node)
@@ -84,21 +78,21 @@ impl Inventory {
                 (self.unselected_episodes != *stranded).then(|| Dirty::WithActive(BTreeSet::new()))
             }
             // Whoever drains is awake.
-            Fact::Kubernetes(kubernetes::KubernetesUpdate::Budget { .. }) if is_heard => {
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::Budget { .. }) => {
                 Some(Dirty::WithActive(BTreeSet::new()))
             }
-            Fact::Finding(finding) if is_heard => match finding.found {
+            Fact::Effect(report) => match report.found {
                 // It is for those who look on.
                 EffectResult::Evictions(_) => None,
                 EffectResult::Drain(_)
                 | EffectResult::Tried {
                     kind: EffectKind::DrainRound,
                     ..
-                } => only_of(&finding.node),
+                } => only_of(&report.node),
                 EffectResult::Tried { .. }
                 | EffectResult::Surveyed { .. }
                 | EffectResult::DryRunRecord { .. }
-                | EffectResult::DryRunEffect(_) => of(&finding.node),
+                | EffectResult::DryRunEffect(_) => of(&report.node),
             },
             Fact::Vsphere(vsphere::VsphereUpdate::Host(host)) => {
                 let known = self.hosts.get(&host.moref);
@@ -110,7 +104,7 @@ impl Inventory {
                     return None;
                 }
                 let stays = known.is_some_and(|known| known.compute == host.compute);
-                Some(if is_heard && stays {
+                Some(if stays {
                     Dirty::WithActive(ours)
                 } else {
                     Dirty::All
@@ -119,22 +113,22 @@ impl Inventory {
             // A template binds nobody; who stops being one, or begins to be, may bind others.
             Fact::Vsphere(vsphere::VsphereUpdate::Vm(vm)) => match self.vms.get(&vm.moref) {
                 Some(known) if known == vm => None,
-                Some(known) if is_heard && known.template == vm.template => {
+                Some(known) if known.template == vm.template => {
                     Some(Dirty::WithActive(self.nodes_of(&vm.moref).cloned().collect()))
                 }
                 Some(_) | None => Some(Dirty::All),
             },
-            Fact::Vsphere(vsphere::VsphereUpdate::Task(task)) if is_heard => {
+            Fact::Vsphere(vsphere::VsphereUpdate::Task(task)) => {
                 let of_vm = task.vm.iter().flat_map(|vm| self.nodes_of(vm));
                 let ours = of_vm.chain(self.awaiting(&task.moref));
                 Some(Dirty::WithActive(ours.cloned().collect()))
             }
-            Fact::Vsphere(vsphere::VsphereUpdate::TaskGone(task)) if is_heard => {
+            Fact::Vsphere(vsphere::VsphereUpdate::TaskGone(task)) => {
                 Some(Dirty::WithActive(self.awaiting(task).cloned().collect()))
             }
             // The same answer, given anew: whoever asked may be sure of it.
             Fact::Vsphere(vsphere::VsphereUpdate::Found { key, vms })
-                if is_heard && self.lookup_answers.get(key) == Some(vms) =>
+                if self.lookup_answers.get(key) == Some(vms) =>
             {
                 Some(Dirty::WithActive(
                     self.nodes_by_key.get(key).cloned().unwrap_or_default(),
@@ -143,7 +137,7 @@ impl Inventory {
             Fact::Vsphere(vsphere::VsphereUpdate::Settled) => {
                 self.vcenter.disconnected.is_some().then_some(Dirty::All)
             }
-            Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Finding(_) => Some(Dirty::All),
+            Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Leadership(_) => Some(Dirty::All),
         }
     }
 

@@ -41,7 +41,7 @@ impl Inventory {
         }
     }
 
-    pub(super) fn apply_finding(&mut self, finding: EffectReport) {
+    pub(super) fn apply_effect(&mut self, finding: EffectReport) {
         let local = self.node_states.entry(finding.node).or_default();
         match finding.found {
             EffectResult::Tried {

@@ -10,7 +10,7 @@ use crate::maintenance::episode::Record;
 impl Inventory {
     /// The nodes to be watched by name: those whose episode is open and whose Node the watch of selected Nodes does not tell of.
     /// The others are forgotten, so it is asked for before anything else.
-    pub fn to_follow(&mut self) -> BTreeSet<NodeName> {
+    pub(crate) fn nodes_to_follow(&mut self) -> BTreeSet<NodeName> {
         self.let_go();
         let gone = self
             .node_states
@@ -122,15 +122,15 @@ mod tests {
     #[test]
     fn a_node_with_an_episode_is_followed_until_its_end() {
         let mut inventory = told([scanned(vec![found(1, false), found(2, true)])]);
-        assert_eq!(inventory.to_follow(), [name(1)].into());
+        assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
         inventory.apply(followed(in_episode(1, Phase::AwaitingHost, OURS)));
         assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
-        assert_eq!(inventory.to_follow(), [name(1)].into());
+        assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
         inventory.apply(followed(NodeFacts {
             resource_version: 11,
             ..node(1)
         }));
-        assert!(inventory.to_follow().is_empty());
+        assert!(inventory.nodes_to_follow().is_empty());
         assert!(inventory.all_snapshots().is_empty());
     }
 
@@ -139,10 +139,10 @@ mod tests {
         for release in ["other/other", ""] {
             let theirs = in_episode(1, Phase::AwaitingHost, release);
             let mut inventory = told([scanned(vec![found(1, false)]), followed(theirs.clone())]);
-            assert!(inventory.to_follow().is_empty(), "{release:?}");
+            assert!(inventory.nodes_to_follow().is_empty(), "{release:?}");
             assert!(inventory.all_snapshots().is_empty(), "{release:?}");
             inventory.apply(copied(theirs));
-            assert!(inventory.to_follow().is_empty(), "{release:?}");
+            assert!(inventory.nodes_to_follow().is_empty(), "{release:?}");
             assert!(inventory.all_snapshots().is_empty(), "{release:?}");
         }
     }
@@ -153,15 +153,15 @@ mod tests {
         let mut unreadable = of.clone();
         unreadable.marks.episode = Some("nonsense".to_owned());
         let mut inventory = told([scanned(vec![found(1, false)]), followed(unreadable.clone())]);
-        assert!(inventory.to_follow().is_empty());
+        assert!(inventory.nodes_to_follow().is_empty());
         let mut inventory = told([copied(of), followed(unreadable)]);
-        assert_eq!(inventory.to_follow(), [name(1)].into());
+        assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
     }
 
     #[test]
     fn a_copy_of_ours_has_its_node_looked_for() {
         let mut inventory = told([copied(in_episode(1, Phase::AwaitingHost, OURS))]);
-        assert_eq!(inventory.to_follow(), [name(1)].into());
+        assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
         assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
         assert_eq!(sight(&mut inventory, 1).observed.node, None);
     }
@@ -174,13 +174,13 @@ mod tests {
             name: name(1),
         }));
         assert_eq!(sight(&mut inventory, 1).observed.node, None);
-        assert_eq!(inventory.to_follow(), [name(1)].into());
+        assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
         // Another Node of the name has no part in it, and one that is gone takes nothing with it.
         inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedGone {
             name: name(1),
             uid: NodeUid::new("uid-9"),
         }));
-        assert_eq!(inventory.to_follow(), [name(1)].into());
+        assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
             ..found(1, false)
         };
         let mut inventory = told([scanned(vec![theirs, found(2, false)])]);
-        assert_eq!(inventory.to_follow(), [name(2)].into());
+        assert_eq!(inventory.nodes_to_follow(), [name(2)].into());
         let told: Vec<&NodeName> = inventory.under_other_prefixes().map(|node| &node.name).collect();
         assert_eq!(told, [&name(1)]);
     }

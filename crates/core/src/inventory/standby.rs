@@ -13,7 +13,7 @@ use crate::maintenance::placement::PlacementOffer;
 impl Inventory {
     /// The picture of each node as [`Inventory::sights`] gives it, with no place granted and no host offered: a replica that
     /// stands by shows it, and decides nothing from it.
-    pub fn standby_snapshots(&self) -> BTreeMap<NodeName, NodeSnapshot> {
+    pub(super) fn standby_snapshots(&self) -> BTreeMap<NodeName, NodeSnapshot> {
         let names = self.names().into_iter();
         names
             .filter_map(|name| {

@@ -12,11 +12,12 @@ use crate::facts::vsphere::{
 };
 use crate::ids::{DatastoreRef, NodeUid, VmUuid};
 use crate::maintenance::backoff::EvictionBackoff;
+use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, Episode, HostIdentity, Phase, Trigger};
 use crate::maintenance::observed::{
-    Admission, BoundVm, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason, RetryAdvice,
-    SourceState,
+    Admission, BoundVm, DrainReport, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason,
+    RetryAdvice, SourceState,
 };
 use crate::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
 use crate::maintenance::policy::Releases;
@@ -161,6 +162,17 @@ pub(super) fn trio(n: u8) -> Vec<Fact> {
     ]
 }
 
+impl Inventory {
+    /// Rebuilds the snapshots of all nodes.
+    pub(crate) fn all_snapshots(&mut self) -> BTreeMap<NodeName, NodeSnapshot> {
+        self.dirty = Some(Dirty::All);
+        let built = self.build_snapshots().snapshots.into_iter();
+        built
+            .map(|(name, snapshot)| (name, Arc::unwrap_or_clone(snapshot)))
+            .collect()
+    }
+}
+
 pub(super) fn sight(inventory: &mut Inventory, n: u8) -> NodeSnapshot {
     inventory.all_snapshots().remove(&name(n)).unwrap()
 }
@@ -172,7 +184,7 @@ pub(super) fn tried(n: u8, kind: EffectKind, when: i64, outcome: AttemptOutcome)
         host: None,
         outcome,
     };
-    Fact::Finding(EffectReport { node: name(n), found })
+    Fact::Effect(EffectReport { node: name(n), found })
 }
 
 fn task(state: TaskState) -> Fact {
@@ -284,7 +296,7 @@ pub(super) fn surveyed(n: u8, reading: HostSurvey) -> Fact {
         host: HostRef::new(format!("host-{n}")),
         reading,
     };
-    Fact::Finding(EffectReport { node: name(1), found })
+    Fact::Effect(EffectReport { node: name(1), found })
 }
 
 /// VM, powered off, and host of this number, in maintenance.
@@ -330,7 +342,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         change(&mut node);
         Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(node)))
     };
-    let finds = |n: u8, found| Fact::Finding(EffectReport { node: name(n), found });
+    let finds = |n: u8, found| Fact::Effect(EffectReport { node: name(n), found });
     let copies = |n: u8, uid: &str, is_over| {
         let Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(node)) = in_phase(n, Phase::Draining) else {
             panic!("no Node");
@@ -440,25 +452,12 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         let cut = in_phase(1, Phase::ShuttingDown(DrainEnd::Complete));
         calm().into_iter().chain([cut, awaiting(2)]).collect()
     };
-    // That the kubelet of a node at rest lives, and that what was tried on it is forgotten with that, is drawn with whatever
-    // happens to it next: nothing is decided on it before.
-    let at_sight = |sights: &BTreeMap<NodeName, NodeSnapshot>| {
-        let mut sights = sights.clone();
-        for sight in sights.values_mut().filter(|sight| sight.is_idle()) {
-            if let Some(node) = &mut sight.observed.node {
-                (node.resource_version, node.heartbeat) = (0, None);
-            }
-            sight.observed.attempts.clear();
-            sight.observed.drain = None;
-        }
-        sights
-    };
     let mut cases = 0;
     let mut check = |begun: Vec<Fact>, steps: &[&[&Fact]]| {
         let begin = || told(begun.clone());
         let (mut in_part, mut whole) = (begin(), begin());
         in_part.watch_set();
-        let mut standing = in_part.build_snapshots().snapshots;
+        in_part.build_snapshots();
         whole.watch_set();
         whole.all_snapshots();
         for step in steps {
@@ -469,14 +468,13 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
             }
             whole.dirty = Some(Dirty::All);
             let roster = whole.watch_set();
-            let all = whole.all_snapshots();
-            if in_part.is_dirty() {
+            whole.build_snapshots();
+            if in_part.dirty.is_some() {
                 assert_eq!(in_part.watch_set(), roster, "{steps:?}");
-                let pictures = in_part.build_snapshots();
-                standing.retain(|name, _| pictures.keeps(name));
-                standing.extend(pictures.snapshots);
+                in_part.build_snapshots();
             }
-            assert_eq!(at_sight(&standing), at_sight(&all), "{steps:?}");
+            let outdated = advance::differences(&in_part.snapshots, &whole.snapshots);
+            assert_eq!(outdated, [] as [NodeName; 0], "{steps:?}");
             assert_eq!(in_part.draining(), whole.draining(), "{steps:?}");
         }
     };
@@ -706,9 +704,9 @@ fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
     let mut inventory = told(trio(1).into_iter().chain([template(2), found(1, &[1, 2])]));
     inventory.all_snapshots();
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 5).into())));
-    assert!(inventory.is_dirty());
+    assert!(inventory.dirty.is_some());
     let drawn = inventory.build_snapshots().snapshots.remove(&name(1)).unwrap();
-    let BoundVm::Found(vm) = drawn.observed.vm else {
+    let BoundVm::Found(vm) = &drawn.observed.vm else {
         panic!("{:?}", drawn.observed.vm);
     };
     assert!(vm.host.is_leaving(), "{:?}", vm.host);
@@ -895,7 +893,7 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
         host: HostRef::new("host-3"),
         reading: HostSurvey::Held(Vec::new()),
     };
-    inventory.apply(Fact::Finding(EffectReport {
+    inventory.apply(Fact::Effect(EffectReport {
         node: name(1),
         found: holds,
     }));
@@ -936,9 +934,9 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
         ("vCenter is heard again", silent(), settled(), true),
     ] {
         let before = inventory.all_snapshots();
-        assert!(!inventory.is_dirty(), "{what}: the pictures were just made");
+        assert!(inventory.dirty.is_none(), "{what}: the pictures were just made");
         inventory.apply(fact);
-        assert_eq!(inventory.is_dirty(), is_news, "{what}");
+        assert_eq!(inventory.dirty.is_some(), is_news, "{what}");
         if !is_news {
             assert_eq!(
                 inventory.all_snapshots(),
@@ -969,7 +967,7 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
             ignored: 0,
             evicted: 0,
         });
-        Fact::Finding(EffectReport { node: name(n), found })
+        Fact::Effect(EffectReport { node: name(n), found })
     };
     let budget = |namespace: &str, name: &str| kubernetes::Budget {
         namespace: namespace.to_owned(),
@@ -1078,10 +1076,10 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
     ] {
         inventory.all_snapshots();
         inventory.apply(fact);
-        assert_eq!(inventory.is_dirty(), is_news, "{what}");
+        assert_eq!(inventory.dirty.is_some(), is_news, "{what}");
         // What comes next is decided on the latest of the Node.
         inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 7).into())));
-        assert!(inventory.is_dirty(), "{what}");
+        assert!(inventory.dirty.is_some(), "{what}");
         let version = sight(&mut inventory, 1)
             .observed
             .node
@@ -1107,7 +1105,7 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
         ..host(2)
     })));
     let read = || {
-        Fact::Finding(EffectReport {
+        Fact::Effect(EffectReport {
             node: name(1),
             found: EffectResult::Surveyed {
                 host: HostRef::new("host-3"),
@@ -1222,7 +1220,7 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
     let free = |inventory: &Inventory| inventory.free_gpu_hosts().get("train").copied();
     assert_eq!(free(&inventory), Some(2), "its own host holds its VM");
 
-    inventory.apply(Fact::Finding(EffectReport {
+    inventory.apply(Fact::Effect(EffectReport {
         node: name(1),
         found: EffectResult::Surveyed {
             host: HostRef::new("host-2"),
@@ -1364,7 +1362,7 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
         epoch: 7,
         acts_from: None,
     };
-    inventory.take_leadership(lead);
+    inventory.take_leadership(Some(lead));
     assert_eq!(heard_at(&mut inventory, 50), Detection::AtStartup);
     assert_eq!(heard_at(&mut inventory, 100), Detection::Pushed);
     let seen = sight(&mut inventory, 1).observed;
@@ -1374,12 +1372,12 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
 #[test]
 fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
     let mut inventory = told(trio(1));
-    inventory.take_leadership(LeadershipTerm::ALONE);
+    inventory.take_leadership(Some(LeadershipTerm::ALONE));
     let from_the_start = |inventory: &mut Inventory| sight(inventory, 1).observed.record_seen.from_the_start;
     assert!(!from_the_start(&mut inventory));
     inventory.apply(in_phase(1, Phase::Draining));
     assert!(from_the_start(&mut inventory), "this process saw the node before");
-    inventory.take_leadership(LeadershipTerm::ALONE);
+    inventory.take_leadership(Some(LeadershipTerm::ALONE));
     assert!(!from_the_start(&mut inventory), "another may have led in between");
 }
 
@@ -1398,7 +1396,7 @@ fn listed_empty() -> Inventory {
         ignored: 0,
         evicted: 0,
     };
-    inventory.apply(Fact::Finding(EffectReport {
+    inventory.apply(Fact::Effect(EffectReport {
         node: name(1),
         found: EffectResult::Drain(round),
     }));
@@ -1419,7 +1417,7 @@ fn a_change_of_its_pods_calls_for_another_look_at_a_drained_node() {
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(
         1,
     ))));
-    assert!(inventory.is_dirty());
+    assert!(inventory.dirty.is_some());
     let seen = sight(&mut inventory, 1).observed;
     assert_eq!(seen.pods_revision, 1);
     assert!(!seen.is_drained(Duration::ZERO));

@@ -33,7 +33,7 @@ pub struct NodeSnapshot {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SnapshotBatch {
     /// By node.
-    pub snapshots: BTreeMap<NodeName, NodeSnapshot>,
+    pub snapshots: BTreeMap<NodeName, Arc<NodeSnapshot>>,
     /// Whether they are all, so that a node that is not among them is gone.
     pub are_all: bool,
     /// Where they are not all: the hosts that were told of since, each with name and state.
@@ -44,7 +44,10 @@ impl SnapshotBatch {
     /// The pictures of all nodes.
     pub fn all(sights: BTreeMap<NodeName, NodeSnapshot>) -> Self {
         Self {
-            snapshots: sights,
+            snapshots: sights
+                .into_iter()
+                .map(|(name, snapshot)| (name, Arc::new(snapshot)))
+                .collect(),
             are_all: true,
             hosts: BTreeMap::new(),
         }

@@ -13,7 +13,7 @@ use haulout_core::facts::kubernetes::{
 };
 use haulout_core::facts::vsphere::{
     self as vsphere, Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection,
-    MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey,
+    MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey, WatchSet,
 };
 use haulout_core::ids::{
     BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
@@ -114,6 +114,11 @@ pub struct NodeTruth {
 /// One process of the program.
 struct Process {
     inventory: Inventory,
+    /// The latest snapshots, as its actors have them.
+    snapshots: BTreeMap<NodeName, Arc<NodeSnapshot>>,
+    followed: BTreeSet<NodeName>,
+    watch_set: WatchSet,
+    draining: BTreeSet<NodeName>,
     /// Its wall clock against the true time.
     offset: jiff::SignedDuration,
 }
@@ -156,11 +161,37 @@ pub fn host_ref(index: usize) -> HostRef {
     HostRef::new(format!("host-{index}"))
 }
 
-fn new_process(began: Now, rules: Rules) -> Inventory {
-    let mut inventory = Inventory::new(rules, began.wall);
-    inventory.set_time(began);
-    inventory.take_leadership(LeadershipTerm::ALONE);
-    inventory
+impl Process {
+    fn new(began: Now, offset: jiff::SignedDuration) -> Self {
+        let mut process = Self {
+            inventory: Inventory::new(rules(), began.wall),
+            snapshots: BTreeMap::new(),
+            followed: BTreeSet::new(),
+            watch_set: WatchSet::default(),
+            draining: BTreeSet::new(),
+            offset,
+        };
+        process.advance([Fact::Leadership(Some(LeadershipTerm::ALONE))], began);
+        process
+    }
+
+    /// Does what the event loop does.
+    fn advance(&mut self, facts: impl IntoIterator<Item = Fact>, now: Now) {
+        let changes = self.inventory.advance(facts, now);
+        if let Some(requested) = changes.requested {
+            self.followed = requested.followed;
+            self.watch_set = requested.watch_set;
+        }
+        let Some(built) = changes.built else { return };
+        assert_eq!(
+            built.outdated,
+            [] as [NodeName; 0],
+            "incremental snapshots differ from rebuilt ones"
+        );
+        self.draining = built.draining;
+        self.snapshots.retain(|name, _| built.snapshots.keeps(name));
+        self.snapshots.extend(built.snapshots.snapshots);
+    }
 }
 
 fn rules() -> Rules {
@@ -186,10 +217,7 @@ impl World {
             requests: Vec::new(),
             copies: BTreeMap::new(),
             policy,
-            process: Process {
-                inventory: new_process(began, rules()),
-                offset: jiff::SignedDuration::ZERO,
-            },
+            process: Process::new(began, jiff::SignedDuration::ZERO),
             elapsed: Duration::ZERO,
             tasks: 0,
             versions: 1,
@@ -331,9 +359,7 @@ impl World {
         } else {
             Fact::Vsphere(vsphere::VsphereUpdate::Settled)
         });
-        let inventory = &mut self.process.inventory;
-        inventory.set_time(now);
-        facts.into_iter().for_each(|fact| inventory.apply(fact));
+        self.process.advance(facts, now);
     }
 
     fn facts(&self) -> Vec<Fact> {
@@ -439,7 +465,7 @@ impl World {
 
     /// Begins and ends to watch nodes by name, as the process asks for it.
     fn follow(&mut self) {
-        let wanted = self.process.inventory.to_follow();
+        let wanted = self.process.followed.clone();
         for index in 0..NODES {
             let is_wanted = wanted.contains(&node_name(index));
             if std::mem::replace(&mut self.nodes[index].is_followed, is_wanted) || !is_wanted {
@@ -475,8 +501,11 @@ impl World {
 
     fn apply(&mut self, fact: Fact) {
         let now = self.now();
-        self.process.inventory.set_time(now);
-        self.process.inventory.apply(fact);
+        // vCenter's replies are complete sets.
+        let is_open =
+            matches!(&fact, Fact::Vsphere(update) if !matches!(update, vsphere::VsphereUpdate::Lost { .. }));
+        let end = is_open.then_some(Fact::Vsphere(vsphere::VsphereUpdate::Settled));
+        self.process.advance(std::iter::once(fact).chain(end), now);
     }
 
     fn tell_host(&mut self, index: usize) {
@@ -862,7 +891,7 @@ impl World {
 
     /// Only the pods of nodes that are being drained are watched.
     fn pods_changed(&mut self, index: usize) {
-        if self.process.inventory.draining().contains(&node_name(index)) {
+        if self.process.draining.contains(&node_name(index)) {
             self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(
                 node_name(index),
             )));
@@ -936,7 +965,7 @@ impl World {
         self.log.push(format!("another process, {offset:#}"));
         self.process.offset = offset;
         let now = self.now();
-        self.process.inventory = new_process(now, rules());
+        self.process = Process::new(now, offset);
         self.nodes.iter_mut().for_each(|node| node.is_followed = false);
         self.vms.iter_mut().for_each(|vm| vm.is_asked_for = false);
         self.hosts.iter_mut().for_each(|host| host.last_end = None);
@@ -977,12 +1006,10 @@ impl World {
             // No two things happen at one moment.
             self.elapsed += Duration::from_millis(1);
             let now = self.now();
-            self.process.inventory.set_time(now);
+            self.process.advance([], now);
             self.answer_roster();
-            self.process.inventory.to_follow();
-            self.process.inventory.watch_set();
             self.follow();
-            let sights = self.process.inventory.all_snapshots();
+            let sights = self.process.snapshots.clone();
             let mut recheck: Option<Monotonic> = None;
             let mut has_done = false;
             for (name, sight) in sights {
@@ -1009,7 +1036,7 @@ impl World {
                 }
             }
             if !has_done {
-                return recheck;
+                return recheck.into_iter().chain(self.process.inventory.next_at()).min();
             }
         }
         let phases: Vec<Record> = (0..NODES).map(|index| self.record(index)).collect();
@@ -1018,7 +1045,7 @@ impl World {
 
     /// vCenter looks up the VMs that are new on the roster, and those that press.
     fn answer_roster(&mut self) {
-        let roster = self.process.inventory.watch_set();
+        let roster = self.process.watch_set.clone();
         if self.vcenter_is_lost {
             return;
         }
@@ -1184,7 +1211,7 @@ impl World {
             host,
             outcome,
         };
-        self.apply(Fact::Finding(EffectReport { node: name, found }));
+        self.apply(Fact::Effect(EffectReport { node: name, found }));
         self.tell_vm(index);
     }
 
@@ -1214,7 +1241,7 @@ impl World {
                 };
                 let found = EffectResult::Drain(report);
                 let node = node_name(index);
-                self.apply(Fact::Finding(EffectReport { node, found }));
+                self.apply(Fact::Effect(EffectReport { node, found }));
                 AttemptOutcome::Done
             }
             Effect::Survey { hosts } => {
@@ -1226,7 +1253,7 @@ impl World {
                             reading: HostSurvey::Held(holds),
                         };
                         let node = node_name(index);
-                        self.apply(Fact::Finding(EffectReport { node, found }));
+                        self.apply(Fact::Effect(EffectReport { node, found }));
                     }
                 }
                 AttemptOutcome::Done

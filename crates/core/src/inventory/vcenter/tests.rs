@@ -153,7 +153,7 @@ fn a_try_whose_task_vcenter_forgot_waits_for_it_no_longer() {
     inventory.apply(vsphere(VsphereUpdate::TaskGone(TaskRef::new("task-8"))));
     assert_eq!(power_on(&mut inventory).outcome, running, "that of somebody else");
     inventory.apply(vsphere(VsphereUpdate::TaskGone(forgotten)));
-    assert!(inventory.is_dirty(), "there is something to decide");
+    assert!(inventory.dirty.is_some(), "there is something to decide");
     assert_eq!(power_on(&mut inventory).outcome, AttemptOutcome::Done);
     assert_eq!(inventory.watch_set().tasks, BTreeSet::new());
 }

@@ -1,0 +1,152 @@
+//! The one entry of the inventory: facts go in, what has changed comes out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Dirty, Fact, Inventory};
+use crate::facts::kubernetes::Budget;
+use crate::facts::vsphere::WatchSet;
+use crate::ids::NodeName;
+use crate::maintenance::clock::{Monotonic, Now};
+use crate::maintenance::observed::{NodeSnapshot, SnapshotBatch};
+
+/// What [`Inventory::advance`] changed.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// What the streams are to be asked for; `None`: as before.
+    pub requested: Option<Requested>,
+    /// The snapshots that were built; `None`: there is nothing new, or the rest of it is waited for.
+    pub built: Option<Built>,
+}
+
+/// What the streams are to be asked for, before any snapshot is built.
+#[derive(Debug)]
+pub struct Requested {
+    /// The Nodes to be watched by name.
+    pub followed: BTreeSet<NodeName>,
+    /// The objects of vCenter to be watched.
+    pub watch_set: WatchSet,
+}
+
+/// Snapshots, and what follows from them.
+#[derive(Debug)]
+pub struct Built {
+    /// Those that may differ from the ones before.
+    pub snapshots: SnapshotBatch,
+    /// The nodes whose pods are to be watched.
+    pub draining: BTreeSet<NodeName>,
+    /// The PodDisruptionBudgets to be watched.
+    pub budgets: BTreeSet<Budget>,
+    /// The nodes whose snapshot differed when all were rebuilt. Each is a bug of [`super::dirty`].
+    pub outdated: Vec<NodeName>,
+    /// This replica does not lead: the snapshots are for people, and no actor gets them.
+    pub is_standby: bool,
+}
+
+impl Inventory {
+    /// Applies `facts` at the time `now`, and builds the snapshots that they can change.
+    ///
+    /// Snapshots are not built while the rest of an incomplete set is waited for, nor right after a build that took long.
+    /// [`Inventory::next_at`] says when to call again though no fact has come in.
+    pub fn advance(&mut self, facts: impl IntoIterator<Item = Fact>, now: Now) -> Changes {
+        self.set_time(now);
+        for fact in facts {
+            self.apply(fact);
+        }
+        let mut changes = Changes::default();
+        if self.schedule.rests(now.monotonic) {
+            return changes;
+        }
+        let is_rebuild = self.is_acting && self.schedule.is_rebuild_due(now.monotonic);
+        if self.dirty.is_none() && !is_rebuild {
+            self.schedule.end_wait_for_set();
+            return changes;
+        }
+        // First: this forgets the Nodes that are not followed any more.
+        let followed = self.nodes_to_follow();
+        changes.requested = Some(Requested {
+            followed,
+            watch_set: self.watch_set(),
+        });
+        let is_incomplete = self.is_set_incomplete();
+        if self.schedule.waits_for_set(now.monotonic, is_incomplete) {
+            return changes;
+        }
+        self.schedule.end_wait_for_set();
+        changes.built = Some(self.build(is_rebuild));
+        changes
+    }
+
+    /// When [`Inventory::advance`] is to be called though no fact has come in.
+    pub fn next_at(&self) -> Option<Monotonic> {
+        let scheduled = self.schedule.next_at(self.dirty.is_some());
+        scheduled
+            .into_iter()
+            .chain(self.next_lapse)
+            .chain(self.goes_on_without_requests_at())
+            .min()
+    }
+
+    /// Takes how long the last call of [`Inventory::advance`] took, the use of what it built included.
+    pub fn spent(&mut self, now: Now, took: Duration) {
+        self.schedule.built(now.monotonic, took);
+    }
+
+    fn build(&mut self, is_rebuild: bool) -> Built {
+        if !self.is_acting {
+            let snapshots = self.standby_snapshots();
+            self.dirty = None;
+            return Built {
+                snapshots: SnapshotBatch::all(snapshots),
+                draining: self.draining(),
+                budgets: BTreeSet::new(),
+                outdated: Vec::new(),
+                is_standby: true,
+            };
+        }
+        let mut snapshots = self.build_snapshots();
+        let mut outdated = Vec::new();
+        if is_rebuild {
+            let incremental = self.snapshots.clone();
+            self.dirty = Some(Dirty::All);
+            snapshots = self.build_snapshots();
+            outdated = differences(&incremental, &self.snapshots);
+        }
+        Built {
+            draining: self.draining(),
+            budgets: self.blocking_budgets(),
+            snapshots,
+            outdated,
+            is_standby: false,
+        }
+    }
+}
+
+type Snapshots = BTreeMap<NodeName, Arc<NodeSnapshot>>;
+
+/// The nodes whose snapshots differ.
+pub(super) fn differences(incremental: &Snapshots, rebuilt: &Snapshots) -> Vec<NodeName> {
+    let names: BTreeSet<&NodeName> = incremental.keys().chain(rebuilt.keys()).collect();
+    let differs = |name: &&NodeName| match (incremental.get(*name), rebuilt.get(*name)) {
+        (Some(before), Some(after)) => before != after && !is_same_idle(before, after),
+        (None, None) => false,
+        (Some(_), None) | (None, Some(_)) => true,
+    };
+    names.into_iter().filter(differs).cloned().collect()
+}
+
+/// Whether two snapshots of an idle node differ only in what is not refreshed while it is idle: each heartbeat of a kubelet is
+/// another version of the Node. Nothing is decided on it before the next snapshot.
+fn is_same_idle(before: &NodeSnapshot, after: &NodeSnapshot) -> bool {
+    let refreshed = |snapshot: &NodeSnapshot| {
+        let mut snapshot = snapshot.clone();
+        if let Some(node) = &mut snapshot.observed.node {
+            (node.resource_version, node.heartbeat) = (0, None);
+        }
+        snapshot.observed.attempts.clear();
+        snapshot.observed.drain = None;
+        snapshot
+    };
+    before.is_idle() && after.is_idle() && refreshed(before) == refreshed(after)
+}
