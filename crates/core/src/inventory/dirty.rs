@@ -1,163 +1,155 @@
-//! Which pictures a fact can change, so that only those are drawn anew.
+//! Which snapshots a fact can change, so that only those are built. A mistake here is repaired, and found, by the rebuild once
+//! a minute ([`super::schedule`]).
 
 use std::collections::BTreeSet;
 
 use super::{Fact, Inventory};
-use crate::facts::kubernetes;
-use crate::facts::vsphere;
-use crate::ids::{HostRef, NodeName, TaskRef};
+use crate::facts::kubernetes::{
+    KubernetesUpdate, NodeFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, ReadyCondition,
+};
+use crate::facts::vsphere::VsphereUpdate;
+use crate::ids::{HostRef, NodeName};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{AttemptOutcome, EffectAttempt};
 
-/// What has to be drawn anew.
+/// The snapshots to be built.
 #[derive(Debug)]
 pub(super) enum Dirty {
-    /// Every picture.
+    /// All.
     All,
-    /// Those of these nodes, and of whoever is awake.
+    /// Those of these nodes, and of all active ones.
     WithActive(BTreeSet<NodeName>),
-    /// Those of these nodes. What came in is their own: it changes nobody's place in a queue or on a host.
+    /// Those of these nodes: nobody's place in the queue or on a host changes.
     Only(BTreeSet<NodeName>),
 }
 
 impl Inventory {
-    /// Which pictures a fact can change. A vCenter may have thousands of hosts that change all the time and carry nothing of
-    /// ours: while no node is on its way out or back, they cost a look at where our VMs stand. One on its way may go to
-    /// any of them. And a thousand kubelets say several times a second that they live, each of a node at rest in a Node
-    /// that is another only by its version; what happens to the node next shows its latest.
+    /// The snapshots that a fact can change. Three facts arrive so often that they must be cheap: heartbeats of kubelets, changes of
+    /// hosts that carry no VM of ours, and progress of drains.
+    ///
+    /// Active nodes wait for each other and for places on the same hosts, so most facts concern all of them.
     pub(super) fn dirty_by(&self, fact: &Fact) -> Option<Dirty> {
-        let of = |node: &NodeName| Some(Dirty::WithActive(BTreeSet::from([node.clone()])));
-        let only_of = |node: &NodeName| Some(Dirty::Only(BTreeSet::from([node.clone()])));
         match fact {
-            Fact::Kubernetes(
-                kubernetes::KubernetesUpdate::Node(node)
-                | kubernetes::KubernetesUpdate::Answered(node)
-                | kubernetes::KubernetesUpdate::Followed(node),
-            ) => {
-                let Some(known) = self.nodes.get(&node.name) else {
-                    return Some(Dirty::All);
-                };
-                if is_later_only(known, node) {
-                    let is_awake = self.active.contains(&node.name);
-                    return is_awake.then(|| only_of(&node.name)).flatten();
-                }
-                // Who goes by the same keys is seen by those that share a VM.
-                let is_same_machine = known.uid == node.uid && self.keys(known) == self.keys(node);
-                if is_same_machine {
-                    of(&node.name)
-                } else {
-                    Some(Dirty::All)
-                }
-            }
-            Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(node)) => only_of(node),
-            Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(
-                kubernetes::NodeMaintenanceUpdate::Seen(seen),
-            )) if matches!(seen.role, kubernetes::NodeMaintenanceRole::Episode { .. }) => {
-                let on_node = self
-                    .node_states
-                    .get(&seen.node)
-                    .and_then(|local| local.on_node.as_ref());
-                let before = self.maintenances.get(&seen.name).map(|before| &before.node);
-                match on_node {
-                    _ if before.is_some_and(|before| *before != seen.node) => Some(Dirty::All),
-                    // The record on the Node counts; the copy only has to say the same.
-                    Some(Record::Episode(_)) => only_of(&seen.node),
-                    Some(Record::InService | Record::Python(_) | Record::Unreadable { .. }) => of(&seen.node),
-                    None => Some(Dirty::All),
-                }
-            }
-            Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedAbsent { name })
-                if !self.followed.contains(name) =>
-            {
-                None
-            }
-            // It changes who is to be looked for, and no picture.
-            Fact::Kubernetes(kubernetes::KubernetesUpdate::Scanned { stranded }) => {
-                (self.unselected_episodes != *stranded).then(|| Dirty::WithActive(BTreeSet::new()))
-            }
-            // Whoever drains is awake.
-            Fact::Kubernetes(kubernetes::KubernetesUpdate::Budget { .. }) => {
-                Some(Dirty::WithActive(BTreeSet::new()))
-            }
+            Fact::Vsphere(update) => self.dirty_by_vsphere(update),
+            Fact::Kubernetes(update) => self.dirty_by_kubernetes(update),
             Fact::Effect(report) => match report.found {
-                // It is for those who look on.
+                // Evictions are counted for people only.
                 EffectResult::Evictions(_) => None,
                 EffectResult::Drain(_)
                 | EffectResult::Tried {
                     kind: EffectKind::DrainRound,
                     ..
-                } => only_of(&report.node),
+                } => Some(Dirty::only(&report.node)),
                 EffectResult::Tried { .. }
                 | EffectResult::Surveyed { .. }
                 | EffectResult::DryRunRecord { .. }
-                | EffectResult::DryRunEffect(_) => of(&report.node),
+                | EffectResult::DryRunEffect(_) => Some(Dirty::with_active(&report.node)),
             },
-            Fact::Vsphere(vsphere::VsphereUpdate::Host(host)) => {
-                let known = self.hosts.get(&host.moref);
-                if known == Some(host) {
-                    return None;
+            Fact::Leadership(_) => Some(Dirty::All),
+        }
+    }
+
+    fn dirty_by_vsphere(&self, update: &VsphereUpdate) -> Option<Dirty> {
+        match update {
+            VsphereUpdate::Host(host) => match self.hosts.get(&host.moref) {
+                Some(known) if known == host => None,
+                known => {
+                    let ours = self.nodes_on(&host.moref);
+                    if ours.is_empty() && self.all_idle {
+                        return None;
+                    }
+                    // A host of another cluster is no place for the VMs of the first one any more.
+                    let stays = known.is_some_and(|known| known.compute == host.compute);
+                    Some(if stays {
+                        Dirty::WithActive(ours)
+                    } else {
+                        Dirty::All
+                    })
                 }
-                let ours = self.nodes_on(&host.moref);
-                if ours.is_empty() && self.all_idle {
-                    return None;
-                }
-                let stays = known.is_some_and(|known| known.compute == host.compute);
-                Some(if stays {
-                    Dirty::WithActive(ours)
-                } else {
-                    Dirty::All
-                })
-            }
-            // A template binds nobody; who stops being one, or begins to be, may bind others.
-            Fact::Vsphere(vsphere::VsphereUpdate::Vm(vm)) => match self.vms.get(&vm.moref) {
+            },
+            VsphereUpdate::Vm(vm) => match self.vms.get(&vm.moref) {
                 Some(known) if known == vm => None,
                 Some(known) if known.template == vm.template => {
                     Some(Dirty::WithActive(self.nodes_of(&vm.moref).cloned().collect()))
                 }
+                // A template is no node's VM, so another VM may be.
                 Some(_) | None => Some(Dirty::All),
             },
-            Fact::Vsphere(vsphere::VsphereUpdate::Task(task)) => {
-                let of_vm = task.vm.iter().flat_map(|vm| self.nodes_of(vm));
-                let ours = of_vm.chain(self.awaiting(&task.moref));
-                Some(Dirty::WithActive(ours.cloned().collect()))
+            VsphereUpdate::Task(task) => {
+                let nodes = task.vm.iter().flat_map(|vm| self.nodes_of(vm));
+                Some(Dirty::WithActive(nodes.cloned().collect()))
             }
-            Fact::Vsphere(vsphere::VsphereUpdate::TaskGone(task)) => {
-                Some(Dirty::WithActive(self.awaiting(task).cloned().collect()))
+            // A node that waits for a task is active.
+            VsphereUpdate::TaskGone(_) => Some(Dirty::WithActive(BTreeSet::new())),
+            // The same answer again: only a node that waits for a fresh one, and so is active, can go on.
+            VsphereUpdate::Found { key, vms } if self.lookup_answers.get(key) == Some(vms) => {
+                Some(Dirty::WithActive(BTreeSet::new()))
             }
-            // The same answer, given anew: whoever asked may be sure of it.
-            Fact::Vsphere(vsphere::VsphereUpdate::Found { key, vms })
-                if self.lookup_answers.get(key) == Some(vms) =>
-            {
-                Some(Dirty::WithActive(
-                    self.nodes_by_key.get(key).cloned().unwrap_or_default(),
-                ))
-            }
-            Fact::Vsphere(vsphere::VsphereUpdate::Settled) => {
-                self.vcenter.disconnected.is_some().then_some(Dirty::All)
-            }
-            Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Leadership(_) => Some(Dirty::All),
+            VsphereUpdate::Settled => self.vcenter.disconnected.is_some().then_some(Dirty::All),
+            VsphereUpdate::Reset
+            | VsphereUpdate::HostGone(_)
+            | VsphereUpdate::Compute(_)
+            | VsphereUpdate::ComputeGone(_)
+            | VsphereUpdate::VmGone(_)
+            | VsphereUpdate::Found { .. }
+            | VsphereUpdate::Lost { .. } => Some(Dirty::All),
         }
     }
 
-    /// The nodes whose VM stands on `host`.
+    fn dirty_by_kubernetes(&self, update: &KubernetesUpdate) -> Option<Dirty> {
+        match update {
+            KubernetesUpdate::Node(node)
+            | KubernetesUpdate::Answered(node)
+            | KubernetesUpdate::Followed(node) => {
+                let Some(known) = self.nodes.get(&node.name) else {
+                    return Some(Dirty::All);
+                };
+                if is_heartbeat(known, node) {
+                    let is_active = self.active.contains(&node.name);
+                    return is_active.then(|| Dirty::only(&node.name));
+                }
+                // Nodes that share a VM see each other's keys.
+                let is_same_machine = known.uid == node.uid && self.keys(known) == self.keys(node);
+                Some(if is_same_machine {
+                    Dirty::with_active(&node.name)
+                } else {
+                    Dirty::All
+                })
+            }
+            KubernetesUpdate::PodsChanged(node) => Some(Dirty::only(node)),
+            KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(seen)) => {
+                let state = self.node_states.get(&seen.node);
+                let has_record = state.is_some_and(|state| matches!(state.on_node, Some(Record::Episode(_))));
+                let is_copy = matches!(seen.role, NodeMaintenanceRole::Episode { .. });
+                // The record on the Node counts, and the copy only confirms it.
+                Some(if has_record && is_copy {
+                    Dirty::only(&seen.node)
+                } else {
+                    Dirty::All
+                })
+            }
+            // A node that drains is active.
+            KubernetesUpdate::Budget { .. } | KubernetesUpdate::Scanned { .. } => {
+                Some(Dirty::WithActive(BTreeSet::new()))
+            }
+            KubernetesUpdate::Reset
+            | KubernetesUpdate::NodeGone { .. }
+            | KubernetesUpdate::FollowedGone { .. }
+            | KubernetesUpdate::FollowedAbsent { .. }
+            | KubernetesUpdate::Settled
+            | KubernetesUpdate::Maintenances(_)
+            | KubernetesUpdate::Lost { .. } => Some(Dirty::All),
+        }
+    }
+
+    /// The nodes whose VM runs on `host`.
     fn nodes_on(&self, host: &HostRef) -> BTreeSet<NodeName> {
         let vms = self.vms.values().filter(|vm| vm.host.as_ref() == Some(host));
         vms.flat_map(|vm| self.nodes_of(&vm.moref)).cloned().collect()
     }
 
-    /// The nodes for which a try of this process waits for `task`.
-    fn awaiting<'a>(&'a self, task: &'a TaskRef) -> impl Iterator<Item = &'a NodeName> {
-        let is_it = move |attempt: &EffectAttempt| match &attempt.outcome {
-            AttemptOutcome::Running(running) => running == task,
-            AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => false,
-        };
-        let locals = self.node_states.iter();
-        locals.filter_map(move |(name, local)| local.attempts.values().any(is_it).then_some(name))
-    }
-
-    /// The nodes whose pictures may be other ones than were drawn last.
+    /// The nodes whose snapshots are to be built.
     pub(super) fn dirty_nodes(&self) -> BTreeSet<NodeName> {
         match &self.dirty {
             None => self.active.clone(),
@@ -169,6 +161,14 @@ impl Inventory {
 }
 
 impl Dirty {
+    fn only(node: &NodeName) -> Self {
+        Self::Only(BTreeSet::from([node.clone()]))
+    }
+
+    fn with_active(node: &NodeName) -> Self {
+        Self::WithActive(BTreeSet::from([node.clone()]))
+    }
+
     /// Both of them.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -188,16 +188,16 @@ impl Dirty {
     }
 }
 
-/// Whether a Node shows nothing more than that its kubelet lives.
-fn is_later_only(known: &kubernetes::NodeFacts, node: &kubernetes::NodeFacts) -> bool {
-    let ready = kubernetes::ReadyCondition {
+/// Whether a Node differs only in what each heartbeat of its kubelet changes.
+fn is_heartbeat(known: &NodeFacts, node: &NodeFacts) -> bool {
+    let ready = ReadyCondition {
         heartbeat: known.ready.heartbeat,
         ..node.ready
     };
-    let only_later = kubernetes::NodeFacts {
+    let heartbeat = NodeFacts {
         resource_version: known.resource_version,
         ready,
         ..node.clone()
     };
-    *known == only_later
+    *known == heartbeat
 }
