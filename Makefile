@@ -74,7 +74,7 @@ pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/pictures
 pictures: export CI = true
 pictures: ## take the pictures of the documents anew, in the lab (needs chromium, Java and Maven)
 	$(need_toolchains)
-	cargo test --locked --test scenarios -- pictures::
+	cargo test --locked --test scenarios -- screenshots::
 
 .PHONY: stories
 stories: export HAULOUT_STORIES ?= 20000

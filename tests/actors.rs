@@ -180,7 +180,7 @@ fn drain(asked: &Asked) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_click_is_written_at_once_and_written_once() {
+async fn maintenance_is_written_at_once_and_once() {
     let (mut house, asked) = house(None);
     house.show(named([("gpu-1", leaving())]));
     pass(&mut house, Duration::from_millis(10)).await;
@@ -194,7 +194,7 @@ async fn a_click_is_written_at_once_and_written_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_effect_is_not_tried_again_before_its_try_is_seen_and_not_while_it_is_at_work() {
+async fn effect_is_not_repeated_while_it_runs_or_before_its_result() {
     let (mut house, asked) = house(None);
     house.show(named([("gpu-1", powering_on())]));
     pass(&mut house, Duration::from_secs(1)).await;
@@ -215,7 +215,7 @@ async fn an_effect_is_not_tried_again_before_its_try_is_seen_and_not_while_it_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_actor_that_panics_is_started_again_and_disturbs_nobody() {
+async fn actor_that_panics_is_restarted_and_affects_no_other() {
     let (mut house, asked) = house(Some("bad"));
     house.show(named([("bad", shutting_down()), ("good", leaving())]));
     pass(&mut house, Duration::from_millis(2500)).await;
@@ -227,7 +227,7 @@ async fn an_actor_that_panics_is_started_again_and_disturbs_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_actor_of_a_node_that_is_gone_ends() {
+async fn actor_of_a_node_that_is_gone_ends() {
     let (mut house, asked) = house(None);
     house.show(named([("gpu-1", leaving())]));
     pass(&mut house, Duration::from_millis(10)).await;
@@ -237,7 +237,7 @@ async fn the_actor_of_a_node_that_is_gone_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_nothing_to_do_nothing_is_done_for_hours() {
+async fn idle_actor_does_nothing_for_hours() {
     let (mut house, asked) = house(None);
     let resting = sight(
         Record::InService,
@@ -263,13 +263,13 @@ async fn tries(refusal: NotRecorded) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_is_refused_is_tried_again_after_growing_pauses() {
+async fn refused_write_is_retried_after_growing_pauses() {
     let forbidden = NotRecorded::Refused("403".to_owned());
     assert_eq!(tries(forbidden).await, [0, 1, 3, 7, 15, 31, 61, 91]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_is_tried_again_at_once_and_then_after_growing_pauses() {
+async fn conflict_is_retried_at_once_and_then_after_growing_pauses() {
     assert_eq!(
         tries(NotRecorded::Outdated).await,
         [0, 0, 1, 3, 7, 15, 31, 61, 91]

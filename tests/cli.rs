@@ -19,7 +19,7 @@ fn run(environment: &[(&str, &str)]) -> Output {
 }
 
 #[test]
-fn a_wrong_value_ends_with_exit_code_2_and_says_what_would_be_right() {
+fn wrong_value_exits_with_2_and_shows_the_valid_range() {
     let good = [
         ("VCENTER_HOST", "vc.example.com"),
         ("VCENTER_USER", "someone"),
@@ -80,7 +80,7 @@ fn a_wrong_value_ends_with_exit_code_2_and_says_what_would_be_right() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let output = run(&[("POLL_INTERVAL_SECONDS", "0"), ("DRY_RUN", "2")]);
     let said = String::from_utf8_lossy(&output.stderr);
     for name in [
@@ -159,7 +159,7 @@ fn a_flag_takes_precedence_over_its_variable() {
 }
 
 #[test]
-fn a_wrong_setting_is_told_the_same_way_by_every_subcommand() {
+fn wrong_setting_is_reported_the_same_way_by_every_subcommand() {
     for words in [&["plan", "esx-1"][..], &["check"], &["export"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_haulout"))
             .args(words)

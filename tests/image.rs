@@ -41,7 +41,7 @@ fn last_stage() -> String {
 }
 
 #[test]
-fn the_image_holds_the_program_and_the_cas_and_runs_as_nobody() {
+fn image_holds_the_program_and_the_cas_and_runs_unprivileged() {
     let last = last_stage();
     let lines: Vec<&str> = last
         .lines()
@@ -98,7 +98,7 @@ fn every_base_image_is_pinned_by_its_digest() {
 }
 
 #[tokio::test]
-async fn the_image_starts_where_there_is_nothing_else_and_shows_its_memory_to_nobody() {
+async fn image_needs_no_other_file_and_protects_its_memory() {
     let run = RunDir::create().unwrap();
     let program = program();
     // What the stage `source` would hold.

@@ -72,7 +72,7 @@ fn the_dashboard_shows_every_metric() {
 /// Whoever scrapes sets these on every series: a label of ours under such a name would be renamed on its way, or mistaken
 /// for theirs, as the dashboard's own choice of a Kubernetes cluster would.
 #[test]
-fn no_metric_has_a_label_that_those_who_scrape_it_set() {
+fn no_metric_has_a_label_that_the_scraper_sets() {
     let theirs = [
         "cluster",
         "container",
@@ -92,7 +92,7 @@ fn no_metric_has_a_label_that_those_who_scrape_it_set() {
 }
 
 #[test]
-fn the_dashboard_shows_the_promised_pictures_and_says_what_each_is() {
+fn dashboard_shows_the_documented_panels_and_describes_each() {
     let dashboard: Value = serde_json::from_str(&read("chart/files/dashboard.json")).unwrap();
     assert_eq!(dashboard["uid"], "haulout");
     let mut panels = Vec::new();
@@ -221,7 +221,7 @@ fn an_alert_about_a_deadline_fires_before_it() {
 }
 
 #[test]
-fn each_alert_fires_and_stays_silent_when_it_should() {
+fn each_alert_fires_exactly_when_it_should() {
     let tests = read("tests/chart/rules_test.yaml");
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();
@@ -240,7 +240,7 @@ fn each_alert_fires_and_stays_silent_when_it_should() {
     dir.write("rules_test.yaml", tests).unwrap();
     let Some(promtool) = tools::on_path(&["promtool"]) else {
         return tools::skip(
-            "each_alert_fires_and_stays_silent_when_it_should",
+            "each_alert_fires_exactly_when_it_should",
             "there is no promtool on PATH (apt-get install prometheus)",
         )
         .unwrap();

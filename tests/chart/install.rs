@@ -87,7 +87,7 @@ async fn one_episode_is_history(stage: &Stage<'_>) -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_release_takes_a_node_through_two_maintenances_with_exactly_the_rights_it_has() {
+fn release_handles_two_maintenances_with_exactly_its_rights() {
     tell(async {
         let stage = stage(
             "rights",
@@ -152,7 +152,7 @@ fn a_release_takes_a_node_through_two_maintenances_with_exactly_the_rights_it_ha
 }
 
 #[test]
-fn a_release_may_change_nothing_of_a_node_but_the_cordon_and_its_annotations() {
+fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
     tell(async {
         let stage = stage("forbidden", "aa000000-0000-4000-8000-000000000002", &["esx1"]).await?;
         let release = Release::prepare(&stage).await?;
@@ -284,7 +284,7 @@ fn a_release_may_change_nothing_of_a_node_but_the_cordon_and_its_annotations() {
 }
 
 #[test]
-fn an_upgrade_and_a_rollback_in_mid_episode_cost_nothing() {
+fn upgrade_and_rollback_during_an_episode_lose_nothing() {
     tell(async {
         let stage = stage("upgrade", "aa000000-0000-4000-8000-000000000003", &["esx1"]).await?;
         let node = stage.node_name("gpu1");
@@ -328,7 +328,7 @@ fn an_upgrade_and_a_rollback_in_mid_episode_cost_nothing() {
 }
 
 #[test]
-fn a_hosted_cluster_is_acted_on_by_its_kubeconfig_and_the_cluster_around_is_left_alone() {
+fn hosted_cluster_is_managed_by_its_kubeconfig_and_no_other_is() {
     tell(async {
         let stage = stage("hosted", "aa000000-0000-4000-8000-000000000005", &["esx1"]).await?;
         let node = stage.node_name("gpu1");
@@ -377,7 +377,7 @@ async fn checksum(release: &Release<'_>) -> anyhow::Result<String> {
 
 /// As docs/install/python-controller.md has it.
 #[test]
-fn those_who_come_from_the_python_controller_upgrade_in_place_with_an_episode_in_flight() {
+fn python_release_is_upgraded_in_place_during_an_episode() {
     tell(async {
         let stage = stage("moving", "aa000000-0000-4000-8000-000000000004", &["esx1"]).await?;
         let node = stage.node_name("gpu1");

@@ -106,7 +106,7 @@ fn an_unknown_value_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_value_that_the_program_would_refuse_is_refused_before_it_is_installed() {
+fn value_that_the_program_would_refuse_is_refused_by_helm() {
     for (value, path) in [
         ("config.pollIntervalSeconds=0", "/config/pollIntervalSeconds"),
         ("config.drainTimeoutSeconds=700000", "/config/drainTimeoutSeconds"),
@@ -267,7 +267,7 @@ fn the_charts_rights_are_those_that_the_program_is_tested_with() {
 }
 
 #[test]
-fn no_template_looks_at_the_cluster_the_clock_or_the_dice() {
+fn no_template_reads_the_cluster_the_clock_or_random_numbers() {
     for entry in std::fs::read_dir(chart().join("templates")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();

@@ -3,10 +3,10 @@
 use anyhow::ensure;
 use haulout_lab::stage::boot_id;
 
-use crate::story::{in_maintenance, one_node, run, tell};
+use crate::fixture::{in_maintenance, one_node, run, tell};
 
 #[test]
-fn s04_a_cancel_while_draining_leaves_the_node_as_it_was_found() {
+fn cancel_while_draining_leaves_the_node_as_it_was() {
     tell(async {
         let stage = one_node("cancel-drain").await?;
         let node = stage.node_name("gpu1");
@@ -27,16 +27,16 @@ fn s04_a_cancel_while_draining_leaves_the_node_as_it_was_found() {
 }
 
 #[test]
-fn s05_a_cancel_while_powered_off_brings_the_node_back_at_once() {
+fn cancel_while_powered_off_brings_the_node_back_at_once() {
     tell(async {
         // Another VM without a device, which the stand-in does not evacuate, keeps the host entering.
-        let mut spec = crate::story::hosts(&[("esx1", &[crate::story::a40(1), crate::story::a40(2)])]);
-        let ours = crate::story::gpu_vm("cancel-off", "gpu1", "esx1");
-        let hanging = crate::story::gpu_vm("cancel-off", "hanging", "esx1");
+        let mut spec = crate::fixture::hosts(&[("esx1", &[crate::fixture::a40(1), crate::fixture::a40(2)])]);
+        let ours = crate::fixture::gpu_vm("cancel-off", "gpu1", "esx1");
+        let hanging = crate::fixture::gpu_vm("cancel-off", "hanging", "esx1");
         let members = vec![haulout_lab::stage::Member::new("cancel-off", "gpu1", &ours.uuid)];
         spec.vms = vec![ours, hanging];
         let stage =
-            haulout_lab::stage::Stage::set(crate::story::kube().await, "cancel-off", &spec, members, true)
+            haulout_lab::stage::Stage::set(crate::fixture::kube().await, "cancel-off", &spec, members, true)
                 .await?;
         let node = stage.node_name("gpu1");
         let haulout = run(&stage, &[]).await?;
@@ -55,7 +55,7 @@ fn s05_a_cancel_while_powered_off_brings_the_node_back_at_once() {
 }
 
 #[test]
-fn a_host_that_enters_again_right_after_the_cancel_is_served_again() {
+fn host_that_enters_again_right_after_a_cancel_is_served_again() {
     tell(async {
         let stage = one_node("again").await?;
         let node = stage.node_name("gpu1");

@@ -9,10 +9,10 @@ use haulout_lab::stage::{PATIENCE, episode, is_cordoned};
 use haulout_lab::vcenter::GuestPatch;
 use haulout_lab::wait::until;
 
-use crate::story::{in_maintenance, one_node, run, tell};
+use crate::fixture::{in_maintenance, one_node, run, tell};
 
 #[test]
-fn s08_a_budget_that_blocks_is_named_and_the_drain_goes_on_when_it_allows() {
+fn blocking_budget_is_named_and_the_drain_continues_when_it_allows() {
     tell(async {
         let stage = one_node("budget").await?;
         let node = stage.node_name("gpu1");
@@ -40,7 +40,7 @@ fn s08_a_budget_that_blocks_is_named_and_the_drain_goes_on_when_it_allows() {
 }
 
 #[test]
-fn a_drain_goes_on_in_the_moment_in_which_the_budget_allows_and_does_not_ask_until_then() {
+fn blocked_eviction_is_retried_at_once_when_the_budget_allows() {
     tell(async {
         let stage = one_node("allows").await?;
         let node = stage.node_name("gpu1");
@@ -78,7 +78,7 @@ fn a_drain_goes_on_in_the_moment_in_which_the_budget_allows_and_does_not_ask_unt
 }
 
 #[test]
-fn s09_the_drain_timeout_ends_in_power_off_and_names_the_pods_left_behind() {
+fn drain_timeout_powers_off_and_names_the_remaining_pods() {
     tell(async {
         let stage = one_node("timeout").await?;
         let node = stage.node_name("gpu1");
@@ -96,7 +96,7 @@ fn s09_the_drain_timeout_ends_in_power_off_and_names_the_pods_left_behind() {
 }
 
 #[test]
-fn s09_with_hold_the_drain_timeout_does_not_power_off() {
+fn drain_timeout_with_hold_does_not_power_off() {
     tell(async {
         let stage = one_node("hold").await?;
         let node = stage.node_name("gpu1");
@@ -119,7 +119,7 @@ fn s09_with_hold_the_drain_timeout_does_not_power_off() {
 }
 
 #[test]
-fn s10_a_guest_that_ignores_shutdown_is_powered_off_hard_after_its_deadline() {
+fn guest_that_ignores_shutdown_is_powered_off_after_its_deadline() {
     tell(async {
         let stage = one_node("ignores").await?;
         let node = stage.node_name("gpu1");
@@ -154,7 +154,7 @@ fn s10_a_guest_that_ignores_shutdown_is_powered_off_hard_after_its_deadline() {
 }
 
 #[test]
-fn a_guest_without_tools_is_powered_off_at_once() {
+fn guest_without_tools_is_powered_off_at_once() {
     tell(async {
         let stage = one_node("no-tools").await?;
         let node = stage.node_name("gpu1");
@@ -173,7 +173,7 @@ fn a_guest_without_tools_is_powered_off_at_once() {
 }
 
 #[test]
-fn s12_a_ready_that_lies_does_not_bring_the_node_back() {
+fn stale_ready_does_not_bring_the_node_back() {
     tell(async {
         let stage = one_node("lies").await?;
         let node = stage.node_name("gpu1");

@@ -8,7 +8,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::story::{kubectl, one_node, start, tell};
+use crate::fixture::{kubectl, one_node, start, tell};
 use crate::traces::jaeger;
 
 /// The story of one node whose pod a budget holds for a while, as `kubectl describe node` prints it; times, the task,
@@ -33,7 +33,7 @@ const CONDITIONS: [&str; 4] = [
 ];
 
 #[test]
-fn kubectl_describe_node_tells_the_episode_in_order_and_it_costs_one_event_a_change() {
+fn events_show_the_episode_in_order_with_one_event_per_transition() {
     tell(async {
         let stage = one_node("told").await?;
         held_for_a_while(&stage, &[]).await?;
@@ -107,7 +107,7 @@ fn one_patch_and_one_event_a_change(stage: &Stage<'_>, audit: &[AuditEvent]) -> 
 }
 
 #[test]
-fn with_traces_and_metrics_on_a_change_of_phase_costs_one_patch_and_no_more_than_one_event() {
+fn transition_costs_one_patch_and_at_most_one_event() {
     tell(async {
         let stage = one_node("told-dear").await?;
         // One that acknowledges, so that what it has need not be kept: that is written with the next change, not by itself.
@@ -134,7 +134,7 @@ fn with_traces_and_metrics_on_a_change_of_phase_costs_one_patch_and_no_more_than
 }
 
 #[test]
-fn the_conditions_of_an_episode_are_gone_at_its_end_and_the_kubelets_stay() {
+fn conditions_are_removed_at_the_end_and_kubelet_conditions_stay() {
     tell(async {
         let stage = one_node("conditions").await?;
         let node = stage.node_name("gpu1");
@@ -168,7 +168,7 @@ fn the_conditions_of_an_episode_are_gone_at_its_end_and_the_kubelets_stay() {
 }
 
 #[test]
-fn a_dry_run_sends_no_event() {
+fn dry_run_sends_no_event() {
     tell(async {
         let stage = one_node("untold").await?;
         stage.add_pod("train", &stage.node_name("gpu1"), &[]).await?;

@@ -11,12 +11,12 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::judge::{
+use crate::assertions::{
     asked, brought_back, clock, during, first_asked, guest_on_record, node_writes, none_asked, now, struck,
     went_off,
 };
 use crate::requests::copy_says;
-use crate::story::{in_maintenance, one_node, run, tell};
+use crate::fixture::{in_maintenance, one_node, run, tell};
 
 /// How long a slow guest here takes to shut down.
 const SLOW: u32 = 4_000;
@@ -180,7 +180,7 @@ fn vm_is_brought_back_when_uncordoned_and_cancelled_during_shutdown() {
 }
 
 #[test]
-fn guest_without_tools_in_mid_shutdown_is_left_its_time_after_restart() {
+fn guest_without_tools_keeps_its_shutdown_time_after_a_restart() {
     tell(async {
         let stage = one_node("tools-early").await?;
         let manners = GuestPatch {
@@ -209,7 +209,7 @@ fn guest_without_tools_in_mid_shutdown_is_left_its_time_after_restart() {
 }
 
 #[test]
-fn guest_that_reboots_when_asked_is_cut_at_the_first_deadline() {
+fn guest_that_reboots_when_asked_is_powered_off_at_the_first_deadline() {
     tell(async {
         let stage = one_node("reboots").await?;
         let manners = GuestPatch {
@@ -289,7 +289,7 @@ fn power_off_is_not_repeated_in_a_new_session_after_a_cancel() {
         stage.vcenter.cancel_maintenance("esx1").await?;
         let cancelled = now(&stage).await?;
         let is_login = |it: &haulout_lab::vcenter::Entry| it.seq > cancelled && it.detail == "login";
-        crate::judge::line(&stage, "the login after the cancel", is_login).await?;
+        crate::assertions::line(&stage, "the login after the cancel", is_login).await?;
         none_asked(
             &stage,
             &["PowerOffVM_Task"],

@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::story::{kube, one_node, run, tell};
+use crate::fixture::{kube, one_node, run, tell};
 
 /// What KubeVirt's own webhook answers.
 async fn admit(body: String) -> impl IntoResponse {
@@ -112,7 +112,7 @@ impl Webhook {
 }
 
 #[test]
-fn an_eviction_that_becomes_a_live_migration_is_waited_for_as_one_and_holds_up_no_other_pod() {
+fn eviction_that_becomes_a_live_migration_holds_up_no_other_pod() {
     tell(async {
         let stage = one_node("kubevirt").await?;
         let node = stage.node_name("gpu1");

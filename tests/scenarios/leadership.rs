@@ -17,10 +17,10 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::judge::{clock, during, node_writes, now, records};
-use crate::kills::through;
-use crate::replicas::{FAST, candidate, heard, leads};
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, start, tell};
+use crate::assertions::{clock, during, node_writes, now, records};
+use crate::crash_recovery::through;
+use crate::leader_election::{FAST, candidate, heard, leads};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, start, tell};
 
 /// How long another replica may take to serve a click that its leader cannot see.
 const YIELDS: Duration = Duration::from_secs(75);
@@ -67,7 +67,7 @@ fn leader_without_vcenter_yields_to_the_other_replica() {
 const AFTER_RESTORE: usize = 30;
 
 #[test]
-fn click_after_an_etcd_restore_is_served_with_few_writes() {
+fn maintenance_after_an_etcd_restore_is_served_with_few_writes() {
     tell(async {
         let kube = Kube::start(&Options::default()).await?;
         let mut spec = hosts(&[("esx1", &[a40(1)])]);

@@ -12,34 +12,36 @@
     reason = "a test fails by panicking, and asks about the one case it is about"
 )]
 
-mod story;
-
-mod adopt;
-mod boot;
+mod admission;
+mod assertions;
 mod browser;
 mod cancel;
-mod clocks;
-mod collectors;
+mod clock_steps;
+mod crash_recovery;
 mod drain;
+mod drain_proof;
+mod dry_run;
 mod events;
-mod hosts;
+mod fixture;
+mod host_lifecycle;
+mod host_maintenance;
 mod in_flight;
-mod judge;
-mod kills;
-mod kubectl;
+mod kubectl_plugin;
 mod kubevirt;
+mod leader_election;
 mod leadership;
-mod main_job;
+mod logging;
 mod metrics;
-mod page;
-mod people;
-mod pictures;
+mod node_boot;
+mod otlp_outage;
 mod placement;
-mod proof;
-mod replicas;
+mod python_migration;
 mod requests;
-mod restarts;
-mod session;
-mod telling;
+mod screenshots;
+mod server_restarts;
+mod status_page;
 mod traces;
-mod untrusted;
+mod untrusted_input;
+mod user_cordon;
+mod vcenter_session;
+mod vm_identity;

@@ -12,7 +12,7 @@ use haulout_lab::tools;
 use haulout_lab::vcenter::{Down, GuestPatch};
 use haulout_lab::wait::until;
 
-use crate::story::{one_node, start, tell};
+use crate::fixture::{one_node, start, tell};
 
 /// Any free port of the loopback; the log tells which.
 pub const SERVED: [(&str, &str); 2] = [
@@ -139,7 +139,7 @@ fn promtool(text: &str) -> anyhow::Result<()> {
 }
 
 #[test]
-fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() {
+fn metrics_agree_with_the_journal_and_the_audit_log() {
     tell(async {
         let stage = one_node("metrics").await?;
         let node = stage.node_name("gpu1");
@@ -292,7 +292,7 @@ fn after_an_episode_the_metrics_agree_with_vcenters_journal_and_the_audit_log() 
 }
 
 #[test]
-fn health_tells_who_is_not_heard_and_a_vcenter_that_is_down_does_not_end_the_program() {
+fn health_names_the_disconnected_source_and_haulout_keeps_running() {
     tell(async {
         let stage = one_node("health").await?;
         let down = stage.vcenter.restart(Down::Refused, Duration::from_secs(8));
@@ -350,7 +350,7 @@ fn health_tells_who_is_not_heard_and_a_vcenter_that_is_down_does_not_end_the_pro
 }
 
 #[test]
-fn a_port_that_is_taken_ends_the_program_with_the_setting_named() {
+fn port_that_is_taken_ends_the_program_and_names_the_setting() {
     tell(async {
         let stage = one_node("port-taken").await?;
         let taken = std::net::TcpListener::bind("127.0.0.1:0")?;

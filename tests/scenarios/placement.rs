@@ -11,8 +11,8 @@ use kube::Api;
 use kube::api::PostParams;
 use kube::core::ObjectMeta;
 
-use crate::judge::{during, first_asked, line, struck};
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, run, stage, tell};
+use crate::assertions::{during, first_asked, line, struck};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, run, stage, tell};
 
 /// Hosts with one GPU each, the VM on `home`.
 fn cluster(stage: &str, names: &[&str], home: &str) -> Spec {
@@ -63,7 +63,7 @@ async fn ask_to_move(stage: &Stage<'_>, node: &str, host: Option<&str>) -> anyho
 }
 
 #[test]
-fn vm_is_not_moved_to_and_fro_when_no_other_host_starts_it() {
+fn vm_is_not_moved_back_and_forth_when_no_other_host_starts_it() {
     tell(async {
         let stage = stage(
             "to-and-fro",

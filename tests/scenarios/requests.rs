@@ -15,7 +15,7 @@ use kube::core::ObjectMeta;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, kubectl, one_node, run, stage, tell};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kubectl, one_node, run, stage, tell};
 
 /// How long any fact may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -122,7 +122,7 @@ fn condition<'a>(status: &'a NodeMaintenanceStatus, kind: &str) -> Option<&'a st
 }
 
 #[test]
-fn a_node_that_a_person_asks_to_be_drained_is_kept_so_until_the_request_is_deleted() {
+fn drain_request_keeps_the_node_drained_until_it_is_deleted() {
     tell(async {
         let stage = one_node("ask-drain").await?;
         let node = stage.node_name("gpu1");
@@ -162,7 +162,7 @@ fn a_node_that_a_person_asks_to_be_drained_is_kept_so_until_the_request_is_delet
 }
 
 #[test]
-fn a_vm_that_a_person_asks_to_be_off_is_kept_off_until_the_request_is_deleted() {
+fn power_off_request_keeps_the_vm_off_until_it_is_deleted() {
     tell(async {
         let stage = one_node("ask-off").await?;
         let node = stage.node_name("gpu1");
@@ -183,7 +183,7 @@ fn a_vm_that_a_person_asks_to_be_off_is_kept_off_until_the_request_is_deleted() 
 }
 
 #[test]
-fn a_node_is_rebooted_once_also_when_haulout_is_killed_at_its_end_and_the_request_still_stands() {
+fn reboot_request_reboots_once_even_when_haulout_is_killed_at_its_end() {
     tell(async {
         let stage = one_node("ask-reboot").await?;
         let node = stage.node_name("gpu1");
@@ -209,7 +209,7 @@ fn a_node_is_rebooted_once_also_when_haulout_is_killed_at_its_end_and_the_reques
 }
 
 #[test]
-fn a_vm_is_moved_to_the_host_that_a_person_names() {
+fn relocation_request_moves_the_vm_to_the_named_host() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
         spec.vms = vec![gpu_vm("ask-move", "gpu1", "esx1")];
@@ -242,7 +242,7 @@ fn a_vm_is_moved_to_the_host_that_a_person_names() {
 }
 
 #[test]
-fn a_relocation_that_no_host_can_take_ends_as_failed_with_the_node_back() {
+fn relocation_without_a_suitable_host_fails_with_the_node_back() {
     tell(async {
         let stage = one_node("ask-nowhere").await?;
         let node = stage.node_name("gpu1");
@@ -269,7 +269,7 @@ fn a_relocation_that_no_host_can_take_ends_as_failed_with_the_node_back() {
 }
 
 #[test]
-fn a_relocation_whose_place_is_taken_while_the_node_drains_ends_as_failed_before_the_vm_is_shut_down() {
+fn relocation_whose_target_is_taken_fails_before_the_vm_is_shut_down() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![gpu_vm("ask-late", "gpu1", "esx1")];
@@ -299,7 +299,7 @@ fn a_relocation_whose_place_is_taken_while_the_node_drains_ends_as_failed_before
 }
 
 #[test]
-fn a_request_and_its_hosts_maintenance_are_one_episode_in_either_order_and_it_ends_when_both_are_gone() {
+fn request_and_host_maintenance_are_one_episode_until_both_are_gone() {
     tell(async {
         for request_first in [true, false] {
             let name = if request_first { "both-ask" } else { "both-click" };
@@ -331,7 +331,7 @@ fn a_request_and_its_hosts_maintenance_are_one_episode_in_either_order_and_it_en
 }
 
 #[test]
-fn an_episode_outlives_its_node_object_that_is_deleted_while_the_vm_is_off() {
+fn episode_survives_deletion_of_its_node_while_the_vm_is_off() {
     tell(async {
         let stage = one_node("gone").await?;
         let node = stage.node_name("gpu1");
@@ -363,7 +363,7 @@ fn an_episode_outlives_its_node_object_that_is_deleted_while_the_vm_is_off() {
 }
 
 #[test]
-fn an_episode_outlives_its_node_object_that_a_restore_of_etcd_puts_back_with_the_same_uid() {
+fn episode_survives_a_node_that_an_etcd_restore_puts_back() {
     tell(async {
         for is_killed in [false, true] {
             let name = if is_killed { "restored-killed" } else { "restored" };
@@ -418,7 +418,7 @@ fn an_episode_outlives_its_node_object_that_a_restore_of_etcd_puts_back_with_the
 }
 
 #[test]
-fn of_the_ended_episodes_as_many_are_kept_as_the_setting_says() {
+fn history_keeps_as_many_episodes_as_the_setting_says() {
     tell(async {
         let stage = one_node("history").await?;
         let node = stage.node_name("gpu1");
@@ -454,7 +454,7 @@ fn of_the_ended_episodes_as_many_are_kept_as_the_setting_says() {
 }
 
 #[test]
-fn a_drain_that_needs_approval_waits_for_it_and_each_needs_its_own() {
+fn drain_that_needs_approval_waits_and_each_needs_its_own() {
     tell(async {
         let stage = one_node("approval").await?;
         let node = stage.node_name("gpu1");
@@ -477,7 +477,7 @@ fn a_drain_that_needs_approval_waits_for_it_and_each_needs_its_own() {
 }
 
 #[test]
-fn a_node_with_skip_is_left_alone_and_that_is_said() {
+fn node_with_skip_is_left_alone_and_reported() {
     tell(async {
         let stage = one_node("skip").await?;
         let node = stage.node_name("gpu1");
@@ -494,7 +494,7 @@ fn a_node_with_skip_is_left_alone_and_that_is_said() {
 }
 
 #[test]
-fn a_request_for_a_node_that_nobody_knows_says_so() {
+fn request_for_an_unknown_node_says_so() {
     tell(async {
         let stage = one_node("nobody").await?;
         let haulout = run(&stage, &[]).await?;
@@ -517,7 +517,7 @@ const SHOWN: &str = "NAME NODE HOST ACTION STATE DRAINED AGE TARGET REASON WAITI
 wide-power-supply wide-gpu1 esx1 Drain Drained 100 AGE a new power supply a person to delete NodeMaintenance wide-power-supply, which asks for it to be drained TRACE";
 
 #[test]
-fn kubectl_waits_for_a_request_and_shows_it_in_a_line() {
+fn kubectl_waits_for_a_request_and_lists_it() {
     tell(async {
         let stage = one_node("wide").await?;
         let node = stage.node_name("gpu1");
@@ -558,7 +558,7 @@ fn kubectl_waits_for_a_request_and_shows_it_in_a_line() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_by_the_kube_apiserver_in_words() {
+fn invalid_request_is_rejected_by_the_kube_apiserver() {
     tell(async {
         let stage = one_node("cannot-be-meant").await?;
         let node = stage.node_name("gpu1");

@@ -13,9 +13,9 @@ use haulout_lab::wait::until;
 use kube::ResourceExt as _;
 use tokio::sync::OnceCell;
 
-use crate::replicas::{FAST, candidate, heard, leads, reached};
+use crate::leader_election::{FAST, candidate, heard, leads, reached};
 use crate::requests;
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, stage, start, tell};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, stage, start, tell};
 
 /// All stories tell one Jaeger; their traces keep them apart.
 static JAEGER: OnceCell<Jaeger> = OnceCell::const_new();
@@ -139,7 +139,7 @@ pub async fn wait_story(stage: &Stage<'_>) -> anyhow::Result<String> {
 }
 
 #[test]
-fn a_wait_is_one_trace_from_the_click_to_the_uncordon() {
+fn episode_that_waits_is_one_trace_from_trigger_to_uncordon() {
     tell(async {
         let stage = one_node("trace-wait").await?;
         let node = stage.node_name("gpu1");
@@ -182,7 +182,7 @@ fn a_wait_is_one_trace_from_the_click_to_the_uncordon() {
 }
 
 #[test]
-fn a_move_is_one_trace_that_names_the_other_host() {
+fn episode_that_moves_is_one_trace_that_names_the_new_host() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[])]);
         spec.vms = vec![gpu_vm("trace-move", "gpu1", "esx1")];
@@ -239,7 +239,7 @@ fn a_move_is_one_trace_that_names_the_other_host() {
 }
 
 #[test]
-fn a_cancelled_drain_is_one_trace_that_names_the_budget() {
+fn cancelled_drain_is_one_trace_that_names_the_budget() {
     tell(async {
         let stage = one_node("trace-cancel").await?;
         let node = stage.node_name("gpu1");
@@ -295,7 +295,7 @@ fn begun_by_request<'a>(spans: &'a [Span], request: &NodeMaintenance) -> anyhow:
 }
 
 #[test]
-fn a_drain_that_a_person_asks_for_is_one_trace_from_the_request_until_it_is_withdrawn() {
+fn drain_request_is_one_trace_until_it_is_withdrawn() {
     tell(async {
         let stage = one_node("trace-ask").await?;
         let node = stage.node_name("gpu1");
@@ -325,7 +325,7 @@ fn a_drain_that_a_person_asks_for_is_one_trace_from_the_request_until_it_is_with
 }
 
 #[test]
-fn a_reboot_that_a_person_asks_for_is_one_trace_also_when_haulout_is_killed_in_it() {
+fn reboot_request_is_one_trace_even_when_haulout_is_killed() {
     tell(async {
         let stage = one_node("trace-reboot").await?;
         let node = stage.node_name("gpu1");
@@ -357,7 +357,7 @@ fn a_reboot_that_a_person_asks_for_is_one_trace_also_when_haulout_is_killed_in_i
 }
 
 #[test]
-fn a_drain_that_a_budget_held_tells_of_each_pod_what_it_waited_for() {
+fn trace_of_a_blocked_drain_shows_what_each_pod_waited_for() {
     tell(async {
         let stage = one_node("trace-pdb").await?;
         let node = stage.node_name("gpu1");
@@ -510,7 +510,7 @@ async fn through_a_tollgate(name: &str, kill: Option<(Point, Moment)>) -> anyhow
 }
 
 #[test]
-fn a_kill_at_any_export_leaves_one_trace_with_all_finished_phases() {
+fn kill_at_any_export_leaves_one_trace_with_all_finished_phases() {
     tell(async {
         let passage = through_a_tollgate("toll-ref", None).await?;
         println!("without a kill: {passage:?}");
@@ -560,7 +560,7 @@ fn a_kill_at_any_export_leaves_one_trace_with_all_finished_phases() {
 }
 
 #[test]
-fn a_queued_episode_links_to_the_one_whose_place_it_waited_for() {
+fn queued_episode_links_to_the_one_whose_slot_it_waited_for() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![
@@ -606,7 +606,7 @@ fn a_queued_episode_links_to_the_one_whose_place_it_waited_for() {
 }
 
 #[test]
-fn an_episode_links_to_the_one_before_on_its_host() {
+fn episode_links_to_the_one_before_on_its_host() {
     tell(async {
         let stage = one_node("trace-again").await?;
         let node = stage.node_name("gpu1");
@@ -646,7 +646,7 @@ async fn waits_with_its_shutdown_told(stage: &Stage<'_>, node: &str, id: &str) -
 }
 
 #[test]
-fn a_kill_while_the_node_waits_for_its_host_leaves_one_trace_with_one_root() {
+fn kill_while_waiting_for_the_host_leaves_one_trace_with_one_root() {
     tell(async {
         let stage = one_node("trace-kill").await?;
         let node = stage.node_name("gpu1");
@@ -677,7 +677,7 @@ fn a_kill_while_the_node_waits_for_its_host_leaves_one_trace_with_one_root() {
 }
 
 #[test]
-fn a_change_of_leader_leaves_one_trace_that_tells_each_phase_from_its_beginning() {
+fn change_of_leader_leaves_one_trace_with_every_phase_whole() {
     tell(async {
         let stage = one_node("trace-lead").await?;
         let node = stage.node_name("gpu1");
@@ -721,7 +721,7 @@ fn a_change_of_leader_leaves_one_trace_that_tells_each_phase_from_its_beginning(
 }
 
 #[test]
-fn a_member_of_two_maintenances_has_two_traces() {
+fn node_with_two_maintenances_has_two_traces() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let vm = gpu_vm("trace-twice", "gpu1", "esx1");

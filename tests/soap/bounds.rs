@@ -55,7 +55,7 @@ async fn set_without_an_end_breaks_the_stream() {
 }
 
 #[tokio::test]
-async fn roster_that_changes_all_the_time_does_not_starve_the_reread() {
+async fn watch_set_that_changes_constantly_does_not_starve_the_reread() {
     let roster: Arc<OnceLock<watch::Sender<WatchSet>>> = Arc::default();
     let changing = roster.clone();
     let mut count = 0;
@@ -87,7 +87,7 @@ async fn roster_that_changes_all_the_time_does_not_starve_the_reread() {
 }
 
 #[tokio::test]
-async fn new_keys_beyond_the_pace_are_asked_for_later() {
+async fn new_keys_beyond_the_rate_are_read_later() {
     let asked = Arc::new(Mutex::new(BTreeSet::new()));
     let asking = asked.clone();
     let (fake, vcenter, _server) = Fake::start(move |call: &Request| {

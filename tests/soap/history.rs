@@ -83,7 +83,7 @@ async fn history_leaves_results_out_where_the_api_can() {
 }
 
 #[tokio::test]
-async fn history_with_results_is_taken_where_none_without_is_to_be_had() {
+async fn history_with_results_is_read_where_none_without_exists() {
     for (old_api, with_filter) in [(true, 0), (false, 1)] {
         let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
             "" if old_api => {

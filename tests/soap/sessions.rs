@@ -106,7 +106,7 @@ async fn start(script: Script, source: Option<CredentialSource>) -> (Vcenter, Ar
 }
 
 #[tokio::test]
-async fn however_many_ask_one_login_is_made() {
+async fn concurrent_callers_share_one_login() {
     let (vcenter, script, _tasks) = start(Script::default(), None).await;
     let mut calls = JoinSet::new();
     for n in 0..20 {
@@ -121,7 +121,7 @@ async fn however_many_ask_one_login_is_made() {
 }
 
 #[tokio::test]
-async fn a_dead_session_costs_one_login_however_many_find_it_dead() {
+async fn dead_session_costs_one_login_for_all_its_callers() {
     let script = Script {
         stands_from: 2,
         ..Script::default()
@@ -140,7 +140,7 @@ async fn a_dead_session_costs_one_login_however_many_find_it_dead() {
 }
 
 #[tokio::test]
-async fn a_session_that_dies_at_once_again_is_an_error_and_no_loop() {
+async fn session_that_dies_again_at_once_is_an_error() {
     let script = Script {
         stands_from: usize::MAX,
         ..Script::default()
@@ -166,7 +166,7 @@ fn held_for(error: &Error) -> Option<Duration> {
 }
 
 #[tokio::test]
-async fn all_who_wait_for_a_login_have_its_refusal() {
+async fn every_caller_that_waits_for_a_login_gets_its_refusal() {
     let script = Script {
         refuse: true,
         ..Script::default()
@@ -220,7 +220,7 @@ async fn refusal_of_a_process_before_holds_its_user_until_it_is_over() {
 }
 
 #[tokio::test]
-async fn login_tells_its_end() {
+async fn login_reports_its_end() {
     let told = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut refused = false;
     let listener = Arc::clone(&told);
@@ -323,7 +323,7 @@ fn a_ca_file_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_stand_says_so_goes_on_trying_and_stops_when_told() {
+async fn stream_that_cannot_start_is_reported_retried_and_stopped() {
     let script = Script {
         status: Some(503),
         ..Script::default()
@@ -356,7 +356,7 @@ async fn a_stream_that_cannot_stand_says_so_goes_on_trying_and_stops_when_told()
 }
 
 #[tokio::test]
-async fn view_that_does_not_exist_any_more_ends_the_session() {
+async fn view_that_no_longer_exists_ends_the_session() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
     let first_set = host("enter", "host-1", &told("name", "esx1"));
     fake.push(1, &first_set);
@@ -378,7 +378,7 @@ async fn view_that_does_not_exist_any_more_ends_the_session() {
 }
 
 #[tokio::test]
-async fn late_word_of_a_session_that_was_given_up_does_not_end_the_next_one() {
+async fn late_reply_in_an_abandoned_session_does_not_end_the_next_one() {
     let mut logins = 0;
     let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
         if call.method() == "Login" {
@@ -402,7 +402,7 @@ async fn late_word_of_a_session_that_was_given_up_does_not_end_the_next_one() {
 }
 
 #[tokio::test]
-async fn session_that_was_given_up_is_logged_out_before_the_next_login() {
+async fn abandoned_session_is_logged_out_before_the_next_login() {
     let mut logins = 0;
     let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
         if call.method() == "Login" {

@@ -15,7 +15,7 @@ fn first_set() -> String {
 }
 
 #[tokio::test]
-async fn nothing_is_told_between_the_parts_of_a_set() {
+async fn nothing_is_reported_between_the_parts_of_a_set() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
     let part = |content: &str| format!("<filterSet>{content}</filterSet><truncated>true</truncated>");
     fake.push_raw(1, &part(&first_set()));

@@ -87,7 +87,7 @@ fn named(call: &Request, element: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn cancel_is_heard_where_only_the_list_view_tells_of_it() {
+async fn cancel_pushed_only_by_the_list_view_is_noticed() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
     fake.push(1, &first_set());
     let mut stream = follow(&vcenter, WatchSet::default());
@@ -159,7 +159,7 @@ fn end_of(host: &Host) -> Option<MaintenanceEnd> {
 }
 
 #[tokio::test]
-async fn failed_maintenance_is_told_apart_from_a_cancelled_one() {
+async fn failed_maintenance_is_distinguished_from_a_cancelled_one() {
     let cancelled = told("info.cancelled", "true");
     for (end, outcome) in [
         (failed("RequestCanceled"), EndOutcome::Cancelled),
@@ -203,7 +203,7 @@ async fn failed_maintenance_is_told_apart_from_a_cancelled_one() {
 }
 
 #[tokio::test]
-async fn end_that_the_stream_did_not_follow_is_not_told() {
+async fn end_of_a_task_that_is_not_followed_is_not_reported() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
     let ended = entering("task-7", "host-1", 2).replace(">running<", ">error<");
     fake.push(1, &[first_set(), ended].concat());
@@ -251,7 +251,7 @@ fn task_gone(update: &VsphereUpdate) -> Option<TaskRef> {
 }
 
 #[tokio::test]
-async fn awaited_task_that_the_list_view_does_not_resolve_is_told_gone_once() {
+async fn awaited_task_not_resolved_by_the_list_view_is_reported_gone_once() {
     let (fake, vcenter, _server) = Fake::start_with(
         |call: &Request| {
             let unresolved = r#"<returnval type="Task">task-9</returnval>"#;
@@ -280,7 +280,7 @@ async fn awaited_task_that_the_list_view_does_not_resolve_is_told_gone_once() {
 }
 
 #[tokio::test]
-async fn awaited_task_that_left_is_told_gone_only_if_it_is_not_found() {
+async fn awaited_task_that_left_is_reported_gone_only_if_not_found() {
     for exists in [true, false] {
         let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
             let looks = call.method() == "RetrievePropertiesEx" && call.body.contains("task-9");
@@ -306,7 +306,7 @@ async fn awaited_task_that_left_is_told_gone_only_if_it_is_not_found() {
 }
 
 #[tokio::test]
-async fn awaited_task_that_a_reread_does_not_find_is_told_gone() {
+async fn awaited_task_that_a_reread_does_not_find_is_reported_gone() {
     let (fake, vcenter, _server) = Fake::start_with(
         |_| None,
         |settings| settings.reread_every = std::time::Duration::from_millis(50),

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_ask_together_build_once() {
+    async fn concurrent_builds_of_a_part_run_once() {
         let dir = RunDir::create().unwrap();
         let sources = dir.join("sources");
         let cache = dir.join("cache");

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_to_the_floor_of_the_same_case_and_quantity() {
+    fn ratio_is_to_the_baseline_of_the_same_case_and_quantity() {
         let mut table = Table::new("drain");
         table.row("a", "floor", "ms", &samples([100]));
         table.row("a", "haulout", "ms", &samples([125]));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_of_nothing_gives_no_ratio() {
+    fn baseline_of_zero_gives_no_ratio() {
         let mut table = Table::new("drain");
         table.row("a", "floor", "ms", &samples([0]));
         table.row("a", "haulout", "ms", &samples([1]));

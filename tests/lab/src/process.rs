@@ -243,7 +243,7 @@ mod tests {
     use crate::run_dir::RunDir;
 
     #[tokio::test]
-    async fn a_part_that_ends_early_is_reported_with_its_last_words() {
+    async fn part_that_ends_early_is_reported_with_its_last_output() {
         let dir = RunDir::create().unwrap();
         let mut part = Spec::new("part", "/bin/sh", dir.join("log"))
             .args(["-c", "echo no such flag; exit 3"])

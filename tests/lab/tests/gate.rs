@@ -225,7 +225,7 @@ async fn a_watch_streams_through_as_its_events_come() {
 }
 
 #[tokio::test]
-async fn both_sides_share_one_count_of_what_changes_something() {
+async fn both_sides_share_one_count_of_changes() {
     let (servers, _events) = Servers::start().await;
     let (gate, client) = servers.gate().await;
     let path = "/api/v1/nodes?limit=5&labelSelector=a%3Db";
@@ -272,7 +272,7 @@ async fn both_sides_share_one_count_of_what_changes_something() {
 }
 
 #[tokio::test]
-async fn stopped_before_a_request_nothing_that_changes_something_passes_until_it_opens() {
+async fn stop_before_a_request_holds_all_changes_until_it_is_released() {
     let (servers, _events) = Servers::start().await;
     let (gate, client) = servers.gate().await;
     gate.stop_at(2, Moment::Before);
@@ -331,7 +331,7 @@ async fn stopped_before_a_request_nothing_that_changes_something_passes_until_it
 }
 
 #[tokio::test]
-async fn stopped_after_a_request_its_server_has_answered_and_its_client_never_hears() {
+async fn stop_after_a_request_withholds_the_response_from_the_client() {
     let (servers, _events) = Servers::start().await;
     let answers = &servers.answers;
     answers.forget_permits(usize::MAX);
@@ -372,7 +372,7 @@ async fn stopped_after_a_request_its_server_has_answered_and_its_client_never_he
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_requests_in_flight_no_more_pass_than_were_to() {
+async fn only_the_allowed_number_of_concurrent_requests_passes() {
     let (servers, _events) = Servers::start().await;
     let (gate, client) = servers.gate().await;
     gate.stop_at(4, Moment::Before);
@@ -397,7 +397,7 @@ async fn of_many_requests_in_flight_no_more_pass_than_were_to() {
 }
 
 #[tokio::test]
-async fn what_a_killed_client_left_in_a_socket_never_passes() {
+async fn unread_request_of_a_killed_client_never_passes() {
     let (servers, _events) = Servers::start().await;
     let (gate, client) = servers.gate().await;
     let address = client.kubernetes.strip_prefix("http://").unwrap();
@@ -450,7 +450,7 @@ async fn what_a_killed_client_left_in_a_socket_never_passes() {
 }
 
 #[tokio::test]
-async fn dropping_the_gate_ends_both_proxies_and_cuts_what_it_held() {
+async fn dropping_the_proxy_closes_both_sides_and_held_requests() {
     let (servers, _events) = Servers::start().await;
     let (gate, client) = servers.gate().await;
     gate.stop_at(1, Moment::Before);
@@ -470,7 +470,7 @@ async fn dropping_the_gate_ends_both_proxies_and_cuts_what_it_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_real_api_server_behind_the_gate_has_what_passed_and_nothing_else() {
+async fn apiserver_behind_the_proxy_gets_only_what_passed() {
     let (servers, _events) = Servers::start().await;
     let kube = Kube::start(&Options::default()).await.unwrap();
     let admin: Api<Node> = Api::all(kube.client());

@@ -284,7 +284,7 @@ async fn pods_are_evicted_as_budgets_and_rights_allow() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_outlives_its_starter() {
+async fn no_part_outlives_its_starter() {
     let (mut lab, dir) = lab_up().await;
     lab.start_kill().unwrap();
     lab.wait().await.unwrap();

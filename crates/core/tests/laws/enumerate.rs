@@ -494,7 +494,7 @@ fn way_laws(
 }
 
 #[test]
-fn a_vm_that_went_off_late_is_brought_back_if_that_was_our_power_off() {
+fn vm_that_went_off_late_by_our_power_off_is_brought_back() {
     let mut brought_back = 0;
     for power in [
         ObservedPower::Unknown,
@@ -542,7 +542,7 @@ fn a_vm_that_went_off_late_is_brought_back_if_that_was_our_power_off() {
 }
 
 #[test]
-fn with_the_facts_standing_still_decisions_settle() {
+fn decisions_settle_when_the_facts_do_not_change() {
     // Enough for the longest chain there is: take over, adopt, resume, cordon again, drain again, park.
     const LONGEST: usize = 7;
     let mut turn = 0_usize;
@@ -604,7 +604,7 @@ fn without_vcenter_or_kubernetes_nothing_is_done_or_written() {
 }
 
 #[test]
-fn a_node_that_a_person_asks_to_skip_is_left_alone_in_every_phase() {
+fn node_with_skip_is_left_alone_in_every_phase() {
     for record in records() {
         for vm in vms() {
             for request in requests() {
@@ -664,7 +664,7 @@ fn without_its_node_object_an_episode_waits_or_brings_its_vm_back() {
 }
 
 #[test]
-fn a_record_of_another_release_is_left_alone_unless_it_is_to_be_adopted() {
+fn record_of_another_release_is_left_alone_unless_adopted() {
     for record in records() {
         let Record::Episode(episode) = &record else {
             continue;
@@ -702,7 +702,7 @@ fn a_record_of_another_release_is_left_alone_unless_it_is_to_be_adopted() {
 }
 
 #[test]
-fn after_a_takeover_the_epoch_is_written_first_and_no_effect_begins_in_the_quarantine() {
+fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
     let epoch = 7;
     let (mut written, mut held_back, mut turn) = (0, 0, 0_usize);
     let cases = each_case(|record, seen, policy, now| {

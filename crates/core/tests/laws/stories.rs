@@ -347,7 +347,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: stories(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happened_a_node_whose_host_is_back_is_in_service_as_it_was_found(
+    fn node_whose_host_is_back_is_in_service_after_any_history(
         story in happenings(), cordoned: bool, hold: bool,
     ) {
         let mut world = World::new(policy(action(hold)), cordoned);
@@ -370,7 +370,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happened_a_host_that_keeps_leaving_gets_rid_of_the_vm(story in happenings(), cordoned: bool) {
+    fn host_that_keeps_leaving_loses_its_vm_after_any_history(story in happenings(), cordoned: bool) {
         let mut world = World::new(policy(DrainTimeoutAction::PowerOff), cordoned);
         for (happening, index) in story {
             happen(&mut world, happening, index);
@@ -393,7 +393,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happened_a_request_that_stands_is_as_asked_in_the_end(story in happenings(), kind in 0..4) {
+    fn request_is_fulfilled_after_any_history(story in happenings(), kind in 0..4) {
         let action = match kind {
             0 => RequestedAction::Drain,
             1 => RequestedAction::PowerOff,

@@ -425,7 +425,7 @@ fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
 // How it begins.
 
 #[test]
-fn node_that_may_not_drain_takes_no_place_in_the_queue() {
+fn node_that_may_not_drain_takes_no_slot() {
     let place = |skip: bool, approved: bool, require_approval: bool| {
         let mut node = node();
         node.wishes.skip = skip;
@@ -442,7 +442,7 @@ fn node_that_may_not_drain_takes_no_place_in_the_queue() {
 }
 
 #[test]
-fn phases_that_are_about_to_drain_take_a_place_in_the_queue() {
+fn phases_that_are_about_to_drain_take_a_slot() {
     let wants = |episode: &Episode, power, host, request: Option<Request>| {
         let vm = vm(power, host);
         wants_place(&record(episode), &cordoned(), &vm, request.as_ref(), false).is_some()
@@ -1148,7 +1148,7 @@ fn each_kind_of_effect_waits_after_a_refusal() {
 // With the VM off.
 
 #[test]
-fn boot_that_the_node_tells_when_its_vm_goes_off_is_the_one_before() {
+fn boot_reported_when_the_vm_goes_off_is_the_previous_one() {
     for phase in [
         Phase::Queued,
         Phase::Draining,
@@ -1514,7 +1514,7 @@ fn vm_that_keeps_going_off_is_powered_on_after_pauses_and_then_parked() {
 }
 
 #[test]
-fn python_episode_is_adopted_with_what_the_vm_and_the_node_tell() {
+fn python_episode_is_adopted_with_the_facts_of_vm_and_node() {
     let (on, off) = (ObservedPower::On, ObservedPower::Off);
     for (state, power, phase, boot_before) in [
         (PythonState::Draining, on, Phase::Draining, Some(old_boot())),

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_the_same_is_told_once_in_a_phase() {
+    fn same_wait_is_printed_once_in_a_phase() {
         let mut filter = Filter::default();
         let mut said = |words: &str| {
             let line = format!("2026-01-02T10:12:26.544934Z  INFO {words} node=gpu1");

@@ -221,7 +221,7 @@ mod tests {
     use super::wrap;
 
     #[test]
-    fn rows_are_broken_at_spaces_and_no_word_is_lost() {
+    fn lines_are_wrapped_at_spaces_without_loss() {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("unbreakable word", 4), ["unbreakable", "word"]);
         assert!(wrap("", 4).is_empty());

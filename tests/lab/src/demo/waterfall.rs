@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_stand_in_the_order_of_the_tree_with_bars_in_the_time_of_the_whole() {
+    fn spans_are_in_tree_order_with_bars_on_a_common_time_scale() {
         let rows = draw(&[
             span("e", Some("a"), "wait host exit", 5_000, 10_000),
             span("c", Some("a"), "drain", 0, 5_000),

@@ -7,7 +7,7 @@ use haulout_lab::kube::{Kube, Options, User};
 use haulout_lab::stage::{Member, Stage};
 use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, VmSpec};
 
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, tell};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, tell};
 
 /// Breaks something while the node is in each phase of the wait story, and expects the end of the undisturbed one.
 async fn break_in_each_phase(
@@ -66,7 +66,7 @@ async fn break_in_each_phase_of_a_move(
         power_on_ms: 1500,
         ..Delays::default()
     };
-    let stage = crate::story::stage(name, &spec).await?;
+    let stage = crate::fixture::stage(name, &spec).await?;
     let (node, first) = (stage.node_name("gpu1"), stage.node_name("first"));
     stage.add_pod("held", &first, &[]).await?;
     stage.set_budget("held", 0).await?;
@@ -94,7 +94,7 @@ async fn break_in_each_phase_of_a_move(
 }
 
 #[test]
-fn a_pod_whose_kubeconfig_is_rotated_ends_in_order_to_be_started_with_the_new_one() {
+fn rotated_kubeconfig_ends_the_program_in_order() {
     tell(async {
         let stage = one_node("new-kubeconfig").await?;
         let kubeconfig = kube().await.kubeconfig(&User::haulout("new-kubeconfig"))?;
@@ -119,14 +119,14 @@ fn a_pod_whose_kubeconfig_is_rotated_ends_in_order_to_be_started_with_the_new_on
 }
 
 #[test]
-fn s14_a_session_killed_in_each_phase_of_a_move() {
+fn session_killed_in_each_phase_of_a_move() {
     tell(async {
         break_in_each_phase_of_a_move("move-killed", async |stage| stage.vcenter.kill_sessions().await).await
     });
 }
 
 #[test]
-fn s14_a_vcenter_that_restarts_in_each_phase_of_a_move() {
+fn vcenter_restarts_in_each_phase_of_a_move() {
     tell(async {
         let restart = async |stage: &Stage<'_>| {
             stage
@@ -139,7 +139,7 @@ fn s14_a_vcenter_that_restarts_in_each_phase_of_a_move() {
 }
 
 #[test]
-fn s14_a_session_killed_in_each_phase_costs_one_login_each() {
+fn session_killed_in_each_phase_costs_one_login_each() {
     tell(async {
         let stage = one_node("killed").await?;
         break_in_each_phase(&stage, async |stage| stage.vcenter.kill_sessions().await).await?;
@@ -151,7 +151,7 @@ fn s14_a_session_killed_in_each_phase_costs_one_login_each() {
 }
 
 #[test]
-fn s14_sessions_that_vanish_in_silence_are_noticed_in_each_phase() {
+fn session_lost_without_an_error_is_noticed_in_each_phase() {
     tell(async {
         let stage = one_node("vanished").await?;
         break_in_each_phase(&stage, async |stage| stage.vcenter.kill_sessions_silently().await).await
@@ -159,7 +159,7 @@ fn s14_sessions_that_vanish_in_silence_are_noticed_in_each_phase() {
 }
 
 #[test]
-fn s14_a_vcenter_that_restarts_with_refused_connections_in_each_phase() {
+fn vcenter_restarts_with_refused_connections_in_each_phase() {
     tell(async {
         let stage = one_node("refused").await?;
         let restart = async |stage: &Stage<'_>| {
@@ -173,7 +173,7 @@ fn s14_a_vcenter_that_restarts_with_refused_connections_in_each_phase() {
 }
 
 #[test]
-fn s14_a_vcenter_that_restarts_behind_503_in_each_phase() {
+fn vcenter_restarts_behind_503_in_each_phase() {
     tell(async {
         let stage = one_node("s503").await?;
         let restart = async |stage: &Stage<'_>| {
@@ -187,7 +187,7 @@ fn s14_a_vcenter_that_restarts_behind_503_in_each_phase() {
 }
 
 #[test]
-fn s18_a_kube_apiserver_that_restarts_in_mid_drain() {
+fn kube_apiserver_restarts_during_a_drain() {
     tell(async {
         // A cluster of its own: the others would not like it.
         let kube = Kube::start(&Options::default()).await?;

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::metrics::{address, ask};
-use crate::story::{a40, gpu_vm, hosts, kube, one_node, run, start, tell, tell_alone};
+use crate::fixture::{a40, gpu_vm, hosts, kube, one_node, run, start, tell, tell_alone};
 use crate::traces::wait_story;
 
 /// A collector on a port of its own: it takes connections, and answers nothing, or a byte a second.
@@ -66,7 +66,7 @@ async fn lost(stage: &Stage<'_>) -> anyhow::Result<f64> {
 }
 
 #[test]
-fn a_collector_that_is_down_or_hangs_or_crawls_is_counted_and_holds_up_no_exit() {
+fn broken_collector_is_counted_and_does_not_delay_the_exit() {
     tell(async {
         let mut tasks = JoinSet::new();
         let [down, hung, slow] = bad_collectors(&mut tasks).await?;
@@ -245,7 +245,7 @@ async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f
 }
 
 #[test]
-fn a_collector_that_is_down_or_hangs_or_crawls_changes_no_episodes_time_by_more_than_5_percent() {
+fn broken_collector_prolongs_an_episode_by_at_most_5_percent() {
     tell_alone(async {
         let mut tasks = JoinSet::new();
         let bad = bad_collectors(&mut tasks).await?;

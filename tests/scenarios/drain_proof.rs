@@ -13,8 +13,8 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::judge::{DOWN, clock, cordons, during, line, node_writes, none_asked, now, struck};
-use crate::story::{in_maintenance, one_node, run, tell};
+use crate::assertions::{DOWN, clock, cordons, during, line, node_writes, none_asked, now, struck};
+use crate::fixture::{in_maintenance, one_node, run, tell};
 
 /// How soon a Node that is cordoned is seen to be so: a binding that was in flight arrives as late as that.
 const LOOK: Duration = Duration::from_millis(2);
@@ -74,7 +74,7 @@ async fn bind_pod(stage: &Stage<'_>, name: &str, node: &str) -> anyhow::Result<(
 }
 
 #[test]
-fn pods_that_came_while_vcenter_was_away_are_evicted_before_shutdown() {
+fn pods_created_during_a_vcenter_outage_are_evicted_before_shutdown() {
     tell(async {
         let stage = one_node("proof-away").await?;
         let node = stage.node_name("gpu1");
@@ -148,7 +148,7 @@ fn pod_bound_500_ms_after_the_cordon_is_evicted_before_shutdown() {
 }
 
 #[test]
-fn cancel_that_nobody_pushes_is_seen_before_the_guest_is_asked() {
+fn cancel_that_is_not_pushed_is_noticed_before_guest_shutdown() {
     tell(async {
         let stage = one_node("unpushed-cancel").await?;
         let node = stage.node_name("gpu1");
@@ -236,7 +236,7 @@ fn node_stays_cordoned_while_a_failed_maintenance_is_retried() {
 }
 
 #[test]
-fn cancelled_maintenance_is_taken_back_at_once() {
+fn cancelled_maintenance_ends_the_episode_at_once() {
     tell(async {
         let stage = one_node("taken-back").await?;
         let node = stage.node_name("gpu1");

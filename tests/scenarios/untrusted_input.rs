@@ -15,8 +15,8 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::judge::{clock, during, node_writes, now};
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell, uuid};
+use crate::assertions::{clock, during, node_writes, now};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell, uuid};
 
 /// How soon an honest node has to be served beside one that lies.
 const SOON: Duration = Duration::from_secs(10);
@@ -197,12 +197,12 @@ async fn beside_a_wrong_uuid(name: &str, has_provider_id: bool) -> anyhow::Resul
 }
 
 #[test]
-fn uuid_told_by_another_kubelet_does_not_park_its_node() {
+fn uuid_reported_by_another_kubelet_does_not_park_its_node() {
     tell(beside_a_wrong_uuid("wrong-uuid", true));
 }
 
 #[test]
-fn uuid_told_by_a_kubelet_without_provider_id_does_not_park_its_node() {
+fn uuid_reported_without_provider_id_does_not_park_its_node() {
     tell(beside_a_wrong_uuid("wrong-uuid-bare", false));
 }
 
@@ -260,7 +260,7 @@ async fn dated_ahead(stage: &Stage<'_>, phase: &str) -> anyhow::Result<Haulout> 
 }
 
 #[test]
-fn record_from_the_future_costs_no_storm_while_draining() {
+fn record_from_the_future_causes_no_busy_loop_while_draining() {
     tell(async {
         let stage = one_node("ahead-drain").await?;
         let node = stage.node_name("gpu1");
@@ -273,7 +273,7 @@ fn record_from_the_future_costs_no_storm_while_draining() {
 }
 
 #[test]
-fn record_from_the_future_costs_no_storm_while_shutting_down() {
+fn record_from_the_future_causes_no_busy_loop_while_shutting_down() {
     tell(async {
         let stage = one_node("ahead-down").await?;
         let deaf = GuestPatch {
@@ -288,7 +288,7 @@ fn record_from_the_future_costs_no_storm_while_shutting_down() {
 }
 
 #[test]
-fn record_from_the_future_costs_no_storm_while_awaiting_its_host() {
+fn record_from_the_future_causes_no_busy_loop_while_awaiting_its_host() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![
@@ -327,7 +327,7 @@ async fn after_a_result(name: &str, result: TaskResult) -> anyhow::Result<()> {
 }
 
 #[test]
-fn large_result_of_a_foreign_task_does_not_hide_a_click() {
+fn large_result_of_a_foreign_task_does_not_hide_a_maintenance() {
     tell(after_a_result(
         "large-result",
         TaskResult {
@@ -338,7 +338,7 @@ fn large_result_of_a_foreign_task_does_not_hide_a_click() {
 }
 
 #[test]
-fn deep_result_of_a_foreign_task_does_not_hide_a_click() {
+fn deep_result_of_a_foreign_task_does_not_hide_a_maintenance() {
     tell(after_a_result(
         "deep-result",
         TaskResult {

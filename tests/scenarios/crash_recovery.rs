@@ -6,7 +6,7 @@ use haulout_lab::gate::{Gate, Moment};
 use haulout_lab::kube::AuditEvent;
 use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage, boot_id, episode};
 
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, start, tell};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, start, tell};
 
 /// How many of these stories run at once. Each is mostly waiting, and the machine has two cores for all.
 const ABREAST: usize = 6;
@@ -178,11 +178,11 @@ fn survives_a_kill_at_every_change(story: Story, name: &'static str) {
 }
 
 #[test]
-fn s11_a_kill_before_and_after_every_change_of_the_wait_story() {
+fn kill_at_every_change_of_an_episode_that_waits() {
     survives_a_kill_at_every_change(Story::Wait, "kill-wait");
 }
 
 #[test]
-fn s11_a_kill_before_and_after_every_change_of_the_migrate_story() {
+fn kill_at_every_change_of_an_episode_that_moves() {
     survives_a_kill_at_every_change(Story::Migrate, "kill-move");
 }

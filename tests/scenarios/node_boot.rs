@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use haulout_lab::stage::{Stage, annotation, gpus, is_cordoned, is_ready};
 
-use crate::story::{in_maintenance, one_node, run, tell};
+use crate::fixture::{in_maintenance, one_node, run, tell};
 
 /// Who uncordons a node when it has booted, without a look at its GPUs.
 const DRIVER_MANAGER: &str = "k8s-driver-manager";

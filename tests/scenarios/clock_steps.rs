@@ -8,8 +8,8 @@ use haulout_lab::clock::WallClock;
 use haulout_lab::stage::{Haulout, PATIENCE, Stage};
 use haulout_lab::vcenter::{Entry, GuestPatch};
 
-use crate::judge::{asked, clock, during, first_asked, guest_on_record, now};
-use crate::story::{in_maintenance, one_node, run, tell};
+use crate::assertions::{asked, clock, during, first_asked, guest_on_record, now};
+use crate::fixture::{in_maintenance, one_node, run, tell};
 
 const HOUR: i64 = 3600;
 
@@ -124,7 +124,7 @@ fn successor_with_a_clock_ahead_does_not_cut_a_drain_short() {
 }
 
 #[test]
-fn successor_with_a_clock_behind_does_not_draw_out_a_drain() {
+fn successor_with_a_clock_behind_does_not_prolong_a_drain() {
     tell(successor_in_drain("drain-behind", -HOUR / 2));
 }
 

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::browser::{Browser, Colours, Until};
 use crate::metrics::{address, ask};
-use crate::story::{a40, gpu_vm, hosts, one_node, run, stage, tell};
+use crate::fixture::{a40, gpu_vm, hosts, one_node, run, stage, tell};
 
 /// Any free port of the loopback; the log tells which.
 pub const SERVED: (&str, &str) = ("STATUS_ADDRESS", "127.0.0.1:0");
@@ -68,7 +68,7 @@ impl Open {
 }
 
 #[test]
-fn the_page_of_a_held_drain_names_the_budget_and_its_json_agrees_with_the_node() {
+fn page_of_a_blocked_drain_names_the_budget_and_agrees_with_its_json() {
     tell(async {
         let stage = one_node("page").await?;
         let node = stage.node_name("gpu1");
@@ -135,7 +135,7 @@ fn resident(pid: u32) -> anyhow::Result<u64> {
 }
 
 #[test]
-fn a_hundred_open_pages_cost_the_controller_no_more_than_5_mib() {
+fn hundred_open_pages_cost_at_most_5_mib() {
     tell(async {
         let stage = one_node("pages").await?;
         let node = stage.node_name("gpu1");
@@ -182,7 +182,7 @@ fn a_hundred_open_pages_cost_the_controller_no_more_than_5_mib() {
 }
 
 #[test]
-fn a_browser_shows_the_page_at_every_width_and_runs_nothing_that_a_name_says() {
+fn page_fits_every_width_and_runs_no_script_from_a_name() {
     tell(async {
         let Some(mut browser) = Browser::find("the look at the status page at every width")? else {
             return Ok(());

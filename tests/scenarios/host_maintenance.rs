@@ -4,11 +4,11 @@ use anyhow::ensure;
 use haulout_lab::stage::{annotation, boot_id, is_cordoned};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, VmSpec};
 
-use crate::story::{A40, a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell};
+use crate::fixture::{A40, a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell};
 use haulout_lab::stage::{Member, Stage};
 
 #[test]
-fn s01_a_node_whose_vm_can_go_nowhere_waits_for_its_own_host() {
+fn node_without_another_host_waits_for_its_own() {
     tell(async {
         let stage = one_node("waits").await?;
         let node = stage.node_name("gpu1");
@@ -42,7 +42,7 @@ fn s01_a_node_whose_vm_can_go_nowhere_waits_for_its_own_host() {
 }
 
 #[test]
-fn s02_a_node_moves_to_the_host_with_a_free_matching_device_and_to_no_other() {
+fn node_moves_only_to_the_host_with_a_free_matching_device() {
     tell(async {
         let flex = DeviceSpec {
             vendor: 0x8086,
@@ -90,7 +90,7 @@ fn s02_a_node_moves_to_the_host_with_a_free_matching_device_and_to_no_other() {
 }
 
 #[test]
-fn s03_where_drs_is_fully_automated_drs_places_the_vm() {
+fn fully_automated_drs_places_the_vm() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.clusters[0].drs = DrsSpec {
@@ -121,7 +121,7 @@ fn s03_where_drs_is_fully_automated_drs_places_the_vm() {
 }
 
 #[test]
-fn a_vm_that_came_into_a_cluster_where_drs_places_is_placed_by_drs() {
+fn vm_moved_into_a_fully_automated_cluster_is_placed_by_drs() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let automated = hosts(&[("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
@@ -156,7 +156,7 @@ fn a_vm_that_came_into_a_cluster_where_drs_places_is_placed_by_drs() {
 }
 
 #[test]
-fn a_device_at_a_fixed_address_keeps_its_vm_at_home() {
+fn vm_with_a_device_at_a_fixed_address_stays_on_its_host() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         let fixed = Gpu::Static {
@@ -182,7 +182,7 @@ fn a_device_at_a_fixed_address_keeps_its_vm_at_home() {
 }
 
 #[test]
-fn a_node_that_waits_takes_a_device_that_becomes_free_elsewhere() {
+fn waiting_node_takes_a_device_that_becomes_free_elsewhere() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         let ours = gpu_vm("frees", "gpu1", "esx1");
@@ -210,7 +210,7 @@ fn a_node_that_waits_takes_a_device_that_becomes_free_elsewhere() {
 }
 
 #[test]
-fn a_node_whose_new_host_turns_out_to_have_no_room_goes_on_to_another() {
+fn node_whose_new_host_has_no_room_goes_to_another() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
         spec.vms = vec![gpu_vm("no-room", "gpu1", "esx1")];
@@ -233,7 +233,7 @@ fn a_node_whose_new_host_turns_out_to_have_no_room_goes_on_to_another() {
 }
 
 #[test]
-fn a_device_that_a_waiting_node_will_want_back_is_not_free_for_another() {
+fn device_that_a_waiting_node_will_need_is_not_free_for_another() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![

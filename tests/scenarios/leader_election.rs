@@ -21,10 +21,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use tokio::time::Instant;
 
-use crate::kills::{Story, through, undisturbed};
+use crate::crash_recovery::{Story, through, undisturbed};
 use crate::metrics::{SERVED, address, ask};
-use crate::page::json;
-use crate::story::{one_node, run, start, tell};
+use crate::status_page::json;
+use crate::fixture::{one_node, run, start, tell};
 
 /// How many of these stories run at once: each has two replicas and waits most of its time for a lease to run out.
 const ABREAST: usize = 4;
@@ -294,12 +294,12 @@ fn survives(story: Story, name: &'static str) {
 }
 
 #[test]
-fn s18_a_leader_killed_frozen_or_cut_off_at_each_effect_of_the_wait_story() {
+fn leader_fails_at_each_effect_of_an_episode_that_waits() {
     survives(Story::Wait, "two-wait");
 }
 
 #[test]
-fn s18_a_leader_killed_frozen_or_cut_off_at_each_effect_of_the_migrate_story() {
+fn leader_fails_at_each_effect_of_an_episode_that_moves() {
     survives(Story::Migrate, "two-move");
 }
 
@@ -319,7 +319,7 @@ async fn first(gate: &Gate, what: &str, from: Instant) -> anyhow::Result<Duratio
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
 #[test]
-fn l10_with_the_durations_of_production_an_orderly_end_is_followed_before_the_lease_runs_out() {
+fn orderly_exit_is_followed_before_the_lease_expires() {
     tell(async {
         let stage = Story::Wait.set("turns").await?;
         let node = stage.node_name("gpu1");
@@ -363,7 +363,7 @@ fn l10_with_the_durations_of_production_an_orderly_end_is_followed_before_the_le
 }
 
 #[test]
-fn a_lease_that_somebody_deletes_deposes_nobody_and_lets_nobody_else_act() {
+fn deleted_lease_does_not_depose_the_leader_or_let_another_act() {
     tell(async {
         let stage = one_node("deleted-lease").await?;
         let node = stage.node_name("gpu1");
@@ -381,7 +381,7 @@ fn a_lease_that_somebody_deletes_deposes_nobody_and_lets_nobody_else_act() {
 }
 
 #[test]
-fn a_leader_that_loses_vcenter_hands_over_to_a_replica_that_hears_it() {
+fn leader_without_vcenter_hands_over_to_a_connected_replica() {
     tell(async {
         let stage = Story::Wait.set("deaf-leader").await?;
         let node = stage.node_name("gpu1");
@@ -406,7 +406,7 @@ fn a_leader_that_loses_vcenter_hands_over_to_a_replica_that_hears_it() {
 }
 
 #[test]
-fn a_standby_is_ready_and_tells_who_leads_and_nothing_of_nodes() {
+fn standby_is_ready_and_names_the_leader_and_no_nodes() {
     tell(async {
         let stage = one_node("standby").await?;
         let start = |name| start(&stage, &[&candidate(&stage, name)[..], &SERVED[..]].concat());
@@ -564,7 +564,7 @@ fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
 }
 
 #[test]
-fn vcenter_is_told_which_pod_comes_and_under_which_leadership_and_for_which_node_it_acts() {
+fn calls_to_vcenter_name_the_pod_the_epoch_and_the_node() {
     tell(async {
         let stage = one_node("audited").await?;
         let node = stage.node_name("gpu1");
@@ -639,7 +639,7 @@ async fn power_off_as_haulout(stage: &Stage<'_>) -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_power_off_of_a_deposed_leader_that_arrives_after_the_end_is_made_up_for_and_a_persons_is_respected() {
+fn late_power_off_of_a_deposed_leader_is_reverted_a_persons_is_not() {
     tell(async {
         let stage = one_node("stray").await?;
         let node = stage.node_name("gpu1");
@@ -686,7 +686,7 @@ fn a_power_off_of_a_deposed_leader_that_arrives_after_the_end_is_made_up_for_and
 }
 
 #[test]
-fn a_standbys_page_says_who_leads_and_tells_of_the_nodes_what_the_leader_writes() {
+fn standby_page_names_the_leader_and_shows_what_it_writes() {
     tell(async {
         let stage = one_node("standby-page").await?;
         let node = stage.node_name("gpu1");

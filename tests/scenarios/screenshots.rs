@@ -13,14 +13,14 @@ use haulout_lab::wait::until;
 use haulout_lab::zipkin::{self, Zipkin};
 
 use crate::browser::{Browser, Colours, Until};
-use crate::page::{SERVED, json, page};
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, kube, run, stage, tell};
+use crate::status_page::{SERVED, json, page};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, run, stage, tell};
 
 /// As wide as a README shows without making it smaller by much.
 const WIDTH: u32 = 1200;
 
 #[test]
-fn a_browser_shows_who_holds_up_a_drain() {
+fn status_page_of_a_blocked_drain() {
     tell(async {
         let Some(mut browser) = Browser::find("the picture of the status page")? else {
             return Ok(());
@@ -72,7 +72,7 @@ fn a_browser_shows_who_holds_up_a_drain() {
 }
 
 #[test]
-fn a_tracing_ui_shows_the_phases_of_an_episode() {
+fn trace_of_an_episode() {
     tell(async {
         let test = "the picture of a trace";
         let Some(mut browser) = Browser::find(test)? else {

@@ -8,10 +8,10 @@ use haulout_lab::vcenter::{Connection, Fault, FaultKind, HostSpec};
 use haulout_lab::wait::until;
 
 use crate::metrics::{address, ask};
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, run, stage, start, tell};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, one_node, run, stage, start, tell};
 
 #[test]
-fn s13_started_while_the_host_is_entering() {
+fn start_while_the_host_is_entering() {
     tell(async {
         let stage = one_node("late").await?;
         let node = stage.node_name("gpu1");
@@ -26,7 +26,7 @@ fn s13_started_while_the_host_is_entering() {
 }
 
 #[test]
-fn s13_started_again_while_the_host_is_in_maintenance_and_after_it_has_left() {
+fn restart_while_the_host_is_in_maintenance_and_after_it_left() {
     tell(async {
         let stage = one_node("later").await?;
         let node = stage.node_name("gpu1");
@@ -55,7 +55,7 @@ fn s13_started_again_while_the_host_is_in_maintenance_and_after_it_has_left() {
 }
 
 #[test]
-fn s16_a_host_that_is_disconnected_while_its_vm_is_off_is_waited_for() {
+fn host_disconnected_while_its_vm_is_off_is_waited_for() {
     tell(async {
         let stage = one_node("gone-silent").await?;
         let node = stage.node_name("gpu1");
@@ -87,7 +87,7 @@ fn s16_a_host_that_is_disconnected_while_its_vm_is_off_is_waited_for() {
 }
 
 #[test]
-fn s16_a_host_that_is_renamed_while_its_vm_is_off_is_the_same_host() {
+fn host_renamed_while_its_vm_is_off_is_the_same_host() {
     tell(async {
         let stage = one_node("renamed").await?;
         let node = stage.node_name("gpu1");
@@ -106,7 +106,7 @@ fn s16_a_host_that_is_renamed_while_its_vm_is_off_is_the_same_host() {
 }
 
 #[test]
-fn s16_a_host_that_is_removed_while_its_vm_is_off_parks_the_node_until_the_vm_is_back() {
+fn host_removed_while_its_vm_is_off_parks_the_node_until_the_vm_is_back() {
     tell(async {
         let stage = one_node("removed").await?;
         let node = stage.node_name("gpu1");
@@ -126,7 +126,7 @@ fn s16_a_host_that_is_removed_while_its_vm_is_off_parks_the_node_until_the_vm_is
             datastores: vec!["ds1".to_owned()],
         };
         stage.vcenter.add_host("c1", &host).await?;
-        let mut vm = crate::story::gpu_vm("removed", "gpu1", "esx1");
+        let mut vm = crate::fixture::gpu_vm("removed", "gpu1", "esx1");
         vm.powered_on = false;
         stage.vcenter.add_vm(&vm).await?;
         stage.wait_in_service(&node).await?;
@@ -135,7 +135,7 @@ fn s16_a_host_that_is_removed_while_its_vm_is_off_parks_the_node_until_the_vm_is
 }
 
 #[test]
-fn a_click_that_vcenter_does_not_push_is_found_by_reading_again() {
+fn maintenance_that_vcenter_does_not_push_is_found_by_the_reread() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
         spec.vms = vec![gpu_vm("unpushed", "gpu1", "esx1")];
@@ -166,7 +166,7 @@ fn a_click_that_vcenter_does_not_push_is_found_by_reading_again() {
 }
 
 #[test]
-fn a_click_that_the_host_does_not_push_is_pushed_by_the_task_history() {
+fn maintenance_that_the_host_does_not_push_is_in_the_task_history() {
     tell(async {
         let stage = one_node("unpushed-task").await?;
         let node = stage.node_name("gpu1");
@@ -185,7 +185,7 @@ fn a_click_that_the_host_does_not_push_is_pushed_by_the_task_history() {
 }
 
 #[test]
-fn a_vcenter_that_pushes_no_more_is_found_out_by_reading_again_and_then_heard_by_its_task_history() {
+fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
         spec.vms = vec![gpu_vm("pushed-once", "gpu1", "esx1")];
@@ -241,7 +241,7 @@ async fn heard_by(stage: &Stage<'_>) -> anyhow::Result<Vec<String>> {
 }
 
 #[test]
-fn a_maintenance_that_times_out_is_as_good_as_cancelled() {
+fn maintenance_that_times_out_counts_as_cancelled() {
     tell(async {
         let stage = one_node("timed-out").await?;
         let node = stage.node_name("gpu1");

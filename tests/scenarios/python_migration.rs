@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use haulout_lab::stage::Stage;
 
-use crate::story::{a40, gpu_vm, hosts, in_maintenance, one_node, stage, start, tell};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, one_node, stage, start, tell};
 
 /// A transition time as Python's `isoformat()` writes it, a few seconds ago.
 #[expect(
@@ -23,7 +23,7 @@ async fn leave(stage: &Stage<'_>, node: &str, annotations: &[(&str, &str)]) -> a
 }
 
 #[test]
-fn s15_an_adopted_drain_goes_on_even_where_the_node_was_not_cordoned_yet() {
+fn adopted_drain_continues_on_a_node_not_yet_cordoned() {
     tell(async {
         let stage = one_node("py-drain").await?;
         let node = stage.node_name("gpu1");
@@ -42,7 +42,7 @@ fn s15_an_adopted_drain_goes_on_even_where_the_node_was_not_cordoned_yet() {
 }
 
 #[test]
-fn s15_an_adopted_power_off_is_brought_back_when_its_host_is() {
+fn adopted_vm_that_is_off_is_powered_on_when_its_host_is_back() {
     tell(async {
         let stage = one_node("py-off").await?;
         let node = stage.node_name("gpu1");
@@ -62,7 +62,7 @@ fn s15_an_adopted_power_off_is_brought_back_when_its_host_is() {
 }
 
 #[test]
-fn s15_an_adopted_migration_that_is_running_is_not_powered_off_again() {
+fn adopted_migration_with_a_running_vm_is_not_powered_off_again() {
     tell(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![gpu_vm("py-moved", "gpu1", "esx2")];
@@ -84,7 +84,7 @@ fn s15_an_adopted_migration_that_is_running_is_not_powered_off_again() {
 }
 
 #[test]
-fn an_annotation_of_an_unknown_version_is_left_alone_and_said_so() {
+fn record_of_an_unknown_version_is_left_alone_and_reported() {
     tell(async {
         let stage = one_node("future").await?;
         let node = stage.node_name("gpu1");

@@ -14,7 +14,7 @@ use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::story::{A40, BINARY, a40, gpu_vm, hosts, one_node, run, stage, tell};
+use crate::fixture::{A40, BINARY, a40, gpu_vm, hosts, one_node, run, stage, tell};
 
 /// How long a verb may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -111,7 +111,7 @@ async fn three_hosts(name: &str) -> anyhow::Result<Stage<'static>> {
 }
 
 #[test]
-fn a_plan_says_what_then_happens() {
+fn plan_shows_what_then_happens() {
     tell(async {
         let stage = three_hosts("plan").await?;
         let node = stage.node_name("gpu1");
@@ -192,7 +192,7 @@ Missing meanwhile: 2 nvidia.com/gpu";
 }
 
 #[test]
-fn a_person_drains_a_node_watches_it_and_takes_it_back() {
+fn plugin_drains_a_node_and_takes_it_back() {
     tell(async {
         let stage = one_node("at-prompt").await?;
         let node = stage.node_name("gpu1");
@@ -298,7 +298,7 @@ fn outcome(answer: &Answer, node: &str) -> anyhow::Result<Vec<String>> {
 }
 
 #[test]
-fn a_person_asks_at_a_prompt_for_a_vm_to_be_kept_off() {
+fn plugin_requests_that_a_vm_is_kept_off() {
     tell(async {
         let stage = one_node("prompt-off").await?;
         let node = stage.node_name("gpu1");
@@ -334,7 +334,7 @@ fn a_person_asks_at_a_prompt_for_a_vm_to_be_kept_off() {
 }
 
 #[test]
-fn a_person_asks_at_a_prompt_for_a_reboot_and_is_told_when_the_node_is_back() {
+fn plugin_requests_a_reboot_and_reports_when_the_node_is_back() {
     tell(async {
         let stage = one_node("prompt-reboot").await?;
         let node = stage.node_name("gpu1");
@@ -357,7 +357,7 @@ fn a_person_asks_at_a_prompt_for_a_reboot_and_is_told_when_the_node_is_back() {
 }
 
 #[test]
-fn a_person_asks_at_a_prompt_for_a_move_to_a_host_and_where_it_cannot_be_is_told_why() {
+fn plugin_requests_a_relocation_and_reports_why_it_is_impossible() {
     tell(async {
         let stage = three_hosts("prompt-move").await?;
         let node = stage.node_name("gpu1");
@@ -399,7 +399,7 @@ fn a_person_asks_at_a_prompt_for_a_move_to_a_host_and_where_it_cannot_be_is_told
 }
 
 #[test]
-fn a_drain_that_a_budget_holds_says_which_and_runs_into_its_timeout() {
+fn plugin_names_the_budget_that_blocks_and_times_out() {
     tell(async {
         let stage = one_node("prompt-held").await?;
         let node = stage.node_name("gpu1");
@@ -423,7 +423,7 @@ fn a_drain_that_a_budget_holds_says_which_and_runs_into_its_timeout() {
 }
 
 #[test]
-fn a_drain_that_needs_approval_begins_when_a_person_types_it() {
+fn drain_that_needs_approval_begins_when_the_plugin_approves_it() {
     tell(async {
         let stage = one_node("prompt-approve").await?;
         let node = stage.node_name("gpu1");
@@ -442,7 +442,7 @@ fn a_drain_that_needs_approval_begins_when_a_person_types_it() {
 }
 
 #[test]
-fn a_check_finds_what_is_missing_and_says_what_to_do() {
+fn check_reports_what_is_missing_and_what_to_do() {
     tell(async {
         let stage = one_node("check").await?;
         let node = stage.node_name("gpu1");
@@ -521,7 +521,7 @@ fn a_check_finds_what_is_missing_and_says_what_to_do() {
 
 /// What `check` says of each privilege that vCenter does not grant, in turn.
 #[test]
-fn a_check_names_each_privilege_that_is_withheld_and_the_object_it_is_missing_on() {
+fn check_names_each_missing_privilege_and_its_object() {
     tell(async {
         let stage = one_node("check-privileges").await?;
         let state = stage.vcenter.state().await?;
@@ -632,7 +632,7 @@ async fn check_without(stage: &Stage<'_>, lacks: &[(&str, &str)]) -> anyhow::Res
 }
 
 #[test]
-fn a_check_by_a_user_with_fewer_rights_names_those_that_are_missing() {
+fn check_names_the_missing_kubernetes_rights() {
     tell(async {
         let stage = one_node("check-rights").await?;
         let whole = check_without(&stage, &[]).await?;
@@ -667,7 +667,7 @@ fn a_check_by_a_user_with_fewer_rights_names_those_that_are_missing() {
 }
 
 #[test]
-fn an_export_holds_what_helps_and_no_secret() {
+fn export_holds_what_helps_and_no_secret() {
     const CANARY: &str = "canary-5ae1";
     tell(async {
         let stage = one_node("export").await?;
@@ -769,7 +769,7 @@ fn kubectl_finds_the_plugin_by_its_name() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_said_on_stderr_with_its_exit_code() {
+fn failure_is_written_to_stderr_with_its_exit_code() {
     tell(async {
         let stage = one_node("wrong-words").await?;
         let node = stage.node_name("gpu1");

@@ -537,7 +537,7 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_by_admission_carries_the_words_of_who_refuses() {
+async fn refusal_by_admission_carries_the_message_of_the_webhook() {
     let scene = Scene::start().await;
     scene.run_pods(&["web".to_owned()], "50").await;
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(scene.kube.client());

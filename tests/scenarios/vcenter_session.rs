@@ -2,13 +2,13 @@
 
 use anyhow::ensure;
 
-use crate::story::{one_node, run, start, tell};
+use crate::fixture::{one_node, run, start, tell};
 
 /// The environment that undoes the lab's own trust.
 const NO_BUNDLE: (&str, &str) = ("VCENTER_CA_BUNDLE", "");
 
 #[test]
-fn an_unknown_certificate_is_refused_and_no_password_is_sent() {
+fn unknown_certificate_is_refused_and_no_password_is_sent() {
     tell(async {
         let stage = one_node("unknown-ca").await?;
         let haulout = start(&stage, &[NO_BUNDLE])?;
@@ -37,7 +37,7 @@ fn an_unknown_certificate_is_refused_and_no_password_is_sent() {
 }
 
 #[test]
-fn without_verification_it_works_and_says_so_loudly() {
+fn disabled_tls_verification_is_logged_as_a_warning() {
     tell(async {
         let stage = one_node("unverified").await?;
         let node = stage.node_name("gpu1");
@@ -55,7 +55,7 @@ fn without_verification_it_works_and_says_so_loudly() {
 }
 
 #[test]
-fn an_orderly_end_logs_out_and_leaves_no_session_behind() {
+fn orderly_exit_logs_out_and_leaves_no_session_behind() {
     tell(async {
         let stage = one_node("logout").await?;
         let haulout = run(&stage, &[]).await?;
@@ -71,7 +71,7 @@ fn an_orderly_end_logs_out_and_leaves_no_session_behind() {
 }
 
 #[test]
-fn a_wrong_password_is_tried_once_and_not_again_and_again() {
+fn wrong_password_is_tried_only_once() {
     tell(async {
         let stage = one_node("wrong").await?;
         let haulout = start(&stage, &[("VCENTER_PASSWORD", "not-the-password")])?;
@@ -101,7 +101,7 @@ fn a_wrong_password_is_tried_once_and_not_again_and_again() {
 }
 
 #[test]
-fn a_password_that_changes_in_its_file_is_taken_at_the_next_login_and_a_wrong_one_is_tried_once() {
+fn changed_password_file_is_used_at_the_next_login() {
     tell(async {
         let stage = one_node("rotated").await?;
         let node = stage.node_name("gpu1");

@@ -15,14 +15,14 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use crate::story::{BINARY, in_maintenance, one_node, run, start, tell};
+use crate::fixture::{BINARY, in_maintenance, one_node, run, start, tell};
 use crate::traces::jaeger;
 
 /// What every line of an episode carries, for whoever searches by one of them.
 const FIELDS: [&str; 5] = ["node", "host", "episode", "phase", "trace_id"];
 
 #[test]
-fn every_line_of_an_episode_says_which_node_host_episode_phase_and_trace() {
+fn every_log_line_names_node_host_episode_phase_and_trace() {
     tell(async {
         let stage = one_node("lines").await?;
         let node = stage.node_name("gpu1");
@@ -85,7 +85,7 @@ fn has(line: &Value, words: &str) -> bool {
 }
 
 #[test]
-fn the_log_level_changes_with_its_file_while_the_program_runs() {
+fn log_level_follows_its_file_while_the_program_runs() {
     tell(async {
         let stage = one_node("level").await?;
         let node = stage.node_name("gpu1");
@@ -117,7 +117,7 @@ fn the_log_level_changes_with_its_file_while_the_program_runs() {
 }
 
 #[test]
-fn a_node_whose_record_cannot_be_read_is_told_on_though_it_has_no_episode() {
+fn node_with_an_unreadable_record_is_reported_without_an_episode() {
     tell(async {
         let stage = one_node("unread").await?;
         let node = stage.node_name("gpu1");
@@ -139,7 +139,7 @@ fn a_node_whose_record_cannot_be_read_is_told_on_though_it_has_no_episode() {
 }
 
 #[test]
-fn no_secret_is_in_anything_the_program_writes_nor_in_its_last_words() {
+fn no_secret_is_in_any_output_or_in_a_crash() {
     tell(async {
         let stage = one_node("canary").await?;
         let node = stage.node_name("gpu1");
@@ -273,7 +273,7 @@ const PANIC: &str = "panicked at";
 const ABORT: &str = "memory allocation of";
 
 #[test]
-fn no_secret_is_in_a_panic_or_in_the_end_for_want_of_memory() {
+fn no_secret_is_in_a_panic_or_an_out_of_memory_abort() {
     tell(async {
         let stage = one_node("panic").await?;
         let secret = stage.vcenter.password();
@@ -326,7 +326,7 @@ fn own_memory(haulout: &Haulout) -> anyhow::Result<u64> {
 }
 
 #[test]
-fn telling_all_there_is_to_tell_adds_no_more_than_2_mib_to_a_program_at_rest() {
+fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
     tell(async {
         let stage = one_node("memory").await?;
         let collector = jaeger().await.otlp_http();
