@@ -76,19 +76,19 @@ pictures: ## take the pictures of the documents anew, in the lab (needs chromium
 	$(need_toolchains)
 	cargo test --locked --test scenarios -- screenshots::
 
-.PHONY: stories
-stories: export HAULOUT_STORIES ?= 20000
-stories: export RUST_BACKTRACE = 0
-stories: ## search for a random story that breaks an invariant, far longer than make test does (about an hour; HAULOUT_STORIES=n)
+.PHONY: histories
+histories: export HAULOUT_HISTORIES ?= 20000
+histories: export RUST_BACKTRACE = 0
+histories: ## search for a random history that breaks an invariant, far longer than make test does (about an hour; HAULOUT_HISTORIES=n)
 	$(need_toolchains)
-	cargo test --locked -p haulout-core --profile bench --test laws -- stories --nocapture
+	cargo test --locked -p haulout-core --profile bench --test laws -- histories --nocapture
 
 # `cargo install cargo-mutants`. About 2,000 faults; SHARD=0/41 takes every 41st of them.
 MUTANTS := target/mutants
 # The tests of the core need nothing of the program, so a fault in it costs well under a minute.
 MUTANTS_FLAGS = --baseline skip --timeout 600 $(if $(SHARD),--shard $(SHARD) --sharding round-robin)
 .PHONY: mutants
-mutants: export HAULOUT_STORIES ?= 50
+mutants: export HAULOUT_HISTORIES ?= 50
 mutants: export RUST_BACKTRACE = 0
 mutants: ## break the program in one place at a time, and list what no test notices (a day; SHARD=0/41 is part of it)
 	$(need_toolchains)

@@ -1,5 +1,5 @@
 //! How long after the click does somebody know, and what does watching cost vCenter? Haulout beside what people would
-//! use instead, and beside the floor, in one run. `QUICK=1` takes fewer clicks.
+//! use instead, and beside the baseline, in one run. `QUICK=1` takes fewer clicks.
 #![allow(
     clippy::disallowed_methods,
     reason = "a bench reads the clock, and a pause between two clicks is part of what it measures"
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::figures::{self, Samples as Sampled, figure};
-use haulout_lab::grid::Grid;
 use haulout_lab::kube::{AuditEvent, Kube, Options as KubeOptions, User};
 use haulout_lab::process::Spec as ProcessSpec;
-use haulout_lab::vcenter::{Collector, Crowd, Delays, Options, Spec, Tls, Vcenter, VmSpec};
+use haulout_lab::text_table::TextTable;
+use haulout_lab::vcenter::{Bulk, Collector, Delays, Options, Spec, Tls, Vcenter, VmSpec};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -22,27 +22,27 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use self::detection::contender::{self, Watch};
-use self::detection::peer::{Contender, Kind, Programs};
+use self::detection::clients::{self, Watch};
+use self::detection::process::{Kind, Programs, TestedClient};
 use self::detection::report::{quantile, report, say};
 
-#[path = "house/client.rs"]
+#[path = "support/client.rs"]
 mod client;
 #[allow(dead_code, reason = "each bench uses its part")]
 mod detection {
-    pub mod contender;
-    pub mod peer;
+    pub mod clients;
+    pub mod process;
     pub mod report;
-    #[path = "../house/used.rs"]
+    #[path = "../support/used.rs"]
     pub mod used;
 }
 
 /// Hosts, unless other sizes are named on the command line: one, a usual number, and a vCenter's published maximum.
 const SIZES: &[usize] = &[1, 100, 2500];
-/// VMs on each host of the crowd.
+/// VMs on each host of the bulk.
 const VMS_PER_HOST: usize = 10;
-/// Foreign changes per second in the storm.
-const STORM: u32 = 500;
+/// Foreign changes per second under load.
+const CHANGE_RATE: u32 = 500;
 /// Tasks that a host lists. A vCenter lists those of the last ten minutes; with all clicks of a bench on it, the list would be
 /// of a length that no host ever has, and reading it most of what is measured.
 const RECENT_TASKS: usize = 5;
@@ -51,7 +51,7 @@ const NODE_UUID: &str = "4217a5b0-0000-4000-8000-00000000be9c";
 const LABEL: &str = "lab.haulout/bench";
 const NAMESPACE: &str = "bench";
 /// How long Haulout may take to write, or to take back.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many times as many clicks the two take whose ratio has an aim. Of 100 each it differed by a twentieth between two runs of
 /// one program, which is more than it missed the aim by.
@@ -60,7 +60,7 @@ const MORE_FOR_AN_AIM: usize = 3;
 /// How much is measured.
 struct Plan {
     blocks: usize,
-    /// In each block, by each contender.
+    /// In each block, by each client.
     clicks: usize,
     pollers: &'static [u32],
     poller_clicks: usize,
@@ -89,10 +89,10 @@ type Samples = BTreeMap<(bool, &'static str), Vec<f64>>;
 fn main() -> anyhow::Result<()> {
     let began = Instant::now();
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(ended) = contender::run(began, &words) {
+    if let Some(ended) = clients::run(began, &words) {
         return ended;
     }
-    let plan = if contender::is_quick(&words) { QUICK } else { FULL };
+    let plan = if clients::is_quick(&words) { QUICK } else { FULL };
     let sizes: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
     tokio::runtime::Runtime::new()?.block_on(measure(&plan, if sizes.is_empty() { SIZES } else { &sizes }))
 }
@@ -107,41 +107,41 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
     let kube = Kube::start(&quiet).await?;
     kube.create_namespace(NAMESPACE).await?;
     let mut notes = vec![
-        "One machine runs the vCenter, the cluster and the contender: each figure holds the stand-in's own time, which the \
-         floor shows, and only ratios carry over to another machine. There is no network in between."
+        "One machine runs the vCenter, the cluster and the client: each figure holds the stand-in's own time, which the \
+         baseline shows, and only ratios carry over to another machine. There is no network in between."
             .to_owned(),
-        "The contenders take turns, so none competes with another for the processor; the floor follows one host and is \
-         not woken by the storm, in which every tenth change is one that all others hear of. What the same program needs \
-         that follows all hosts, the server takes and no contender can save."
+        "The clients take turns, so none competes with another for the processor; the baseline follows one host and is \
+         not woken by the busy, in which every tenth change is one that all others hear of. What the same program needs \
+         that follows all hosts, the server takes and no tested can save."
             .to_owned(),
         "The vCenter is the lab's, with a collector of its own: a real one computes updates at a pace of its own.".to_owned(),
     ];
     if let Err(why) = &programs.python {
         notes.push(format!("pyVmomi was not measured: {why}."));
     }
-    let mut latency = Grid::new(&[
+    let mut latency = TextTable::new(&[
         "hosts",
         "",
-        "contender",
+        "client",
         "n",
         "median ms",
         "p99 ms",
-        "x floor",
-        "x floor p99",
+        "x baseline",
+        "x baseline p99",
     ]);
-    let mut patch = Grid::new(&[
+    let mut patch = TextTable::new(&[
         "hosts",
         "",
         "n",
         "to PATCH ms",
         "p99 ms",
-        "floor ms",
+        "baseline ms",
         "bare PATCH ms",
         "ratio",
     ]);
-    let mut cost = Grid::new(&[
+    let mut cost = TextTable::new(&[
         "hosts",
-        "contender",
+        "client",
         "calls per minute",
         "KiB per minute",
         "n",
@@ -151,27 +151,27 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
     let mut kept = figures::Table::new("detection_latency");
     for &hosts in sizes {
         say(&format!("{hosts} hosts …"));
-        let house = House::set(&kube, hosts).await?;
-        let samples = house.clicks(plan, &programs).await?;
-        for storm in [false, true] {
-            house.latency_rows(&mut latency, &samples, storm);
-            house.patch_row(&mut patch, &samples, storm);
-            house.keep(&mut kept, &samples, storm);
+        let setup = Setup::create(&kube, hosts).await?;
+        let samples = setup.clicks(plan, &programs).await?;
+        for busy in [false, true] {
+            setup.latency_rows(&mut latency, &samples, busy);
+            setup.patch_row(&mut patch, &samples, busy);
+            setup.keep(&mut kept, &samples, busy);
         }
         // What comes next takes long; this much is known.
         say(&latency.markdown());
         say(&patch.markdown());
-        house.idle(plan, &programs, &mut cost, &mut kept).await?;
+        setup.idle(plan, &programs, &mut cost, &mut kept).await?;
         if programs.python.is_ok() {
-            house.pollers(plan, &programs, &mut cost, &mut kept).await?;
+            setup.pollers(plan, &programs, &mut cost, &mut kept).await?;
         }
-        house.clear().await?;
+        setup.clear().await?;
     }
     kube.stop().await?;
     let intro = format!(
-        "From the moment vCenter accepts EnterMaintenanceMode_Task, by its own clock, to the moment a contender knows. \
-         {} clicks each, and {} for the floor and the stream, in {} turns; {VMS_PER_HOST} VMs on each host; the storm is \
-         {STORM} foreign changes a second.",
+        "From the moment vCenter accepts EnterMaintenanceMode_Task, by its own clock, to the moment a client knows. \
+         {} clicks each, and {} for the baseline and the stream, in {} turns; {VMS_PER_HOST} VMs on each host; the busy is \
+         {CHANGE_RATE} foreign changes a second.",
         plan.blocks * plan.clicks,
         plan.blocks * plan.clicks * MORE_FOR_AN_AIM,
         plan.blocks
@@ -189,7 +189,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
 }
 
 /// A vCenter of one size, and the Node whose VM stands on the host that is clicked on.
-struct House<'a> {
+struct Setup<'a> {
     kube: &'a Kube,
     client: kube::Client,
     vcenter: Vcenter,
@@ -198,19 +198,19 @@ struct House<'a> {
     node: String,
 }
 
-const FLOOR: &str = "floor";
+const BASELINE: &str = "baseline";
 const STREAM: &str = "haulout's stream";
 /// Those that wait for a long poll, and what they are called in the table of all benches.
 const STREAMS: &[(Kind, &str)] = &[
-    (Kind::Floor, FLOOR),
-    (Kind::FloorOfAll, "floor, all hosts"),
-    (Kind::FloorOverReqwest, "floor over reqwest"),
-    (Kind::FloorOverHyper, "floor over hyper, XML walked"),
+    (Kind::Baseline, BASELINE),
+    (Kind::BaselineOfAll, "baseline, all hosts"),
+    (Kind::BaselineOverReqwest, "baseline over reqwest"),
+    (Kind::BaselineOverHyper, "baseline over hyper, XML walked"),
     (Kind::Stream, STREAM),
     (Kind::Govmomi, "govmomi"),
     (Kind::Pyvmomi, "pyvmomi"),
 ];
-const CLICKED: &str = "crowd-0000";
+const CLICKED: &str = "bulk-0000";
 const HAULOUT: &str = "Haulout to PATCH";
 const BARE: &str = "bare PATCH";
 const KNOWS: &str = "click to knowing ms";
@@ -218,11 +218,11 @@ const CALLS: &str = "calls per minute";
 const KIB: &str = "KiB per minute";
 const PATCHED: &str = "click to PATCH ms";
 
-impl<'a> House<'a> {
-    async fn set(kube: &'a Kube, hosts: usize) -> anyhow::Result<Self> {
+impl<'a> Setup<'a> {
+    async fn create(kube: &'a Kube, hosts: usize) -> anyhow::Result<Self> {
         let (cert, key) = kube.server_certificate(&format!("vcenter-{hosts}"))?;
         let spec = Spec {
-            crowd: Some(Crowd {
+            bulk: Some(Bulk {
                 hosts,
                 vms: hosts * VMS_PER_HOST,
             }),
@@ -254,7 +254,7 @@ impl<'a> House<'a> {
             host: clicked.reference.clone(),
             ours: 0,
         };
-        let house = Self {
+        let setup = Self {
             kube,
             client: client::of(kube, &User::admin("bench")).await?,
             vcenter,
@@ -262,8 +262,8 @@ impl<'a> House<'a> {
             hosts,
             node: format!("bench-{hosts}"),
         };
-        house.register().await?;
-        Ok(house)
+        setup.register().await?;
+        Ok(setup)
     }
 
     fn nodes(&self) -> Api<Node> {
@@ -307,12 +307,14 @@ impl<'a> House<'a> {
         self.vcenter.stop().await
     }
 
-    /// Clicks, for each contender in turn, again and again, idle and in the storm.
+    /// Clicks, for each client in turn, again and again, idle and under load.
     async fn clicks(&self, plan: &Plan, programs: &Programs) -> anyhow::Result<Samples> {
         let mut samples = Samples::new();
         for block in 0..plan.blocks {
-            for storm in [false, true] {
-                self.vcenter.storm(if storm { STORM } else { 0 }).await?;
+            for busy in [false, true] {
+                self.vcenter
+                    .set_change_rate(if busy { CHANGE_RATE } else { 0 })
+                    .await?;
                 // Who begins changes from block to block.
                 for at in 0..STREAMS.len() {
                     let Some(&(kind, key)) = STREAMS.get((at + block) % STREAMS.len()) else {
@@ -321,36 +323,36 @@ impl<'a> House<'a> {
                     if kind == Kind::Pyvmomi && programs.python.is_err() {
                         continue;
                     }
-                    let taken = samples.entry((storm, key)).or_default();
-                    let has_an_aim = [FLOOR, STREAM].contains(&key);
+                    let taken = samples.entry((busy, key)).or_default();
+                    let has_an_aim = [BASELINE, STREAM].contains(&key);
                     let clicks = plan.clicks * if has_an_aim { MORE_FOR_AN_AIM } else { 1 };
-                    let mut contender = Contender::start(kind, &self.watch, programs).await?;
+                    let mut tested = TestedClient::start(kind, &self.watch, programs).await?;
                     for click in 0..clicks {
                         pause(block * clicks + click).await;
-                        taken.push(self.one(&mut contender).await.with_context(|| kind.name())?);
+                        taken.push(self.one(&mut tested).await.with_context(|| kind.name())?);
                     }
-                    contender.end().await?;
+                    tested.end().await?;
                 }
-                self.to_patch(plan, storm, &mut samples).await?;
+                self.to_patch(plan, busy, &mut samples).await?;
             }
         }
-        self.vcenter.storm(0).await?;
+        self.vcenter.set_change_rate(0).await?;
         Ok(samples)
     }
 
     /// One click, and its cancel; in milliseconds.
-    async fn one(&self, contender: &mut Contender) -> anyhow::Result<f64> {
+    async fn one(&self, tested: &mut TestedClient) -> anyhow::Result<f64> {
         let accepted = self.vcenter.click(CLICKED).await?;
-        let known = contender.knows(true).await?;
+        let known = tested.knows(true).await?;
         self.vcenter.cancel_maintenance(CLICKED).await?;
-        contender.knows(false).await?;
+        tested.knows(false).await?;
         let accepted = i64::try_from(accepted.as_nanosecond())?;
         ensure!(known >= accepted, "known before it was accepted");
         Ok((known - accepted) as f64 / 1e6)
     }
 
     /// The real program: clicks until the cordon is written, and takes each back; between them a bare PATCH.
-    async fn to_patch(&self, plan: &Plan, storm: bool, samples: &mut Samples) -> anyhow::Result<()> {
+    async fn to_patch(&self, plan: &Plan, busy: bool, samples: &mut Samples) -> anyhow::Result<()> {
         let user = User::haulout("haulout-bench");
         let log = self.kube.dir().join("haulout-bench.log");
         let _ = std::fs::remove_file(&log);
@@ -373,7 +375,7 @@ impl<'a> House<'a> {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(PATIENCE, ready)
+        timeout(WAIT_TIMEOUT, ready)
             .await
             .with_context(|| format!("Haulout is not in sync: {}", process.tail()))?;
         for click in 0..plan.clicks {
@@ -384,15 +386,15 @@ impl<'a> House<'a> {
                 .with_context(|| process.tail())?;
             let (written, body) = self.written(&user, accepted).await?;
             let took = written.duration_since(accepted).as_secs_f64() * 1e3;
-            samples.entry((storm, HAULOUT)).or_default().push(took);
+            samples.entry((busy, HAULOUT)).or_default().push(took);
             self.vcenter.cancel_maintenance(CLICKED).await?;
             self.until("back", |node| !is_cordoned(node) && is_untold(node))
                 .await
                 .with_context(|| process.tail())?;
             let took = self.bare_patch(&body).await?;
-            samples.entry((storm, BARE)).or_default().push(took);
+            samples.entry((busy, BARE)).or_default().push(took);
         }
-        process.stop(PATIENCE).await?;
+        process.stop(WAIT_TIMEOUT).await?;
         Ok(())
     }
 
@@ -451,7 +453,7 @@ impl<'a> House<'a> {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(PATIENCE, look)
+        timeout(WAIT_TIMEOUT, look)
             .await
             .context("the audit log does not show the cordon's PATCH")?
     }
@@ -466,64 +468,64 @@ impl<'a> House<'a> {
                 }
             }
         };
-        timeout(PATIENCE, look)
+        timeout(WAIT_TIMEOUT, look)
             .await
             .with_context(|| format!("the Node is never {what}"))?
     }
 
-    fn latency_rows(&self, table: &mut Grid, samples: &Samples, storm: bool) {
-        let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
-        let floor = of(FLOOR);
+    fn latency_rows(&self, table: &mut TextTable, samples: &Samples, busy: bool) {
+        let of = |key| samples.get(&(busy, key)).map_or(&[][..], Vec::as_slice);
+        let baseline = of(BASELINE);
         for &(kind, key) in STREAMS {
             let taken = of(key);
             table.row(vec![
                 self.hosts.to_string(),
-                weather(storm),
+                load(busy),
                 kind.name(),
                 taken.len().to_string(),
                 figure(quantile(taken, 0.5)),
                 figure(quantile(taken, 0.99)),
-                figure(quantile(taken, 0.5) / quantile(floor, 0.5)),
-                figure(quantile(taken, 0.99) / quantile(floor, 0.99)),
+                figure(quantile(taken, 0.5) / quantile(baseline, 0.5)),
+                figure(quantile(taken, 0.99) / quantile(baseline, 0.99)),
             ]);
         }
     }
 
-    fn patch_row(&self, table: &mut Grid, samples: &Samples, storm: bool) {
-        let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
-        let (taken, floor, bare) = (of(HAULOUT), quantile(of(FLOOR), 0.5), quantile(of(BARE), 0.5));
+    fn patch_row(&self, table: &mut TextTable, samples: &Samples, busy: bool) {
+        let of = |key| samples.get(&(busy, key)).map_or(&[][..], Vec::as_slice);
+        let (taken, baseline, bare) = (of(HAULOUT), quantile(of(BASELINE), 0.5), quantile(of(BARE), 0.5));
         table.row(vec![
             self.hosts.to_string(),
-            weather(storm),
+            load(busy),
             taken.len().to_string(),
             figure(quantile(taken, 0.5)),
             figure(quantile(taken, 0.99)),
-            figure(floor),
+            figure(baseline),
             figure(bare),
-            figure(quantile(taken, 0.5) / (floor + bare)),
+            figure(quantile(taken, 0.5) / (baseline + bare)),
         ]);
     }
 
     /// The same for the table of all benches.
-    fn keep(&self, kept: &mut figures::Table, samples: &Samples, storm: bool) {
-        let case = format!("{} hosts, {}", self.hosts, weather(storm));
-        let of = |key| samples.get(&(storm, key)).map_or(&[][..], Vec::as_slice);
+    fn keep(&self, kept: &mut figures::Table, samples: &Samples, busy: bool) {
+        let case = format!("{} hosts, {}", self.hosts, load(busy));
+        let of = |key| samples.get(&(busy, key)).map_or(&[][..], Vec::as_slice);
         for &(_, who) in STREAMS {
             if !of(who).is_empty() {
                 kept.row(&case, who, KNOWS, &of(who).iter().copied().collect());
             }
         }
-        kept.compare(&case, KNOWS, FLOOR);
+        kept.compare(&case, KNOWS, BASELINE);
         kept.target(&case, KNOWS, STREAM, 1.2);
-        let least = quantile(of(FLOOR), 0.5) + quantile(of(BARE), 0.5);
+        let least = quantile(of(BASELINE), 0.5) + quantile(of(BARE), 0.5);
         kept.row(
             &case,
-            "floor and a bare PATCH",
+            "baseline and a bare PATCH",
             PATCHED,
             &Sampled::from_iter([least]),
         );
         kept.row(&case, "haulout", PATCHED, &of(HAULOUT).iter().copied().collect());
-        kept.compare(&case, PATCHED, "floor and a bare PATCH");
+        kept.compare(&case, PATCHED, "baseline and a bare PATCH");
         kept.target(&case, PATCHED, "haulout", 1.5);
     }
 
@@ -532,24 +534,24 @@ impl<'a> House<'a> {
         &self,
         plan: &Plan,
         programs: &Programs,
-        table: &mut Grid,
+        table: &mut TextTable,
         kept: &mut figures::Table,
     ) -> anyhow::Result<()> {
         // Both at once: they only wait, and what each asks for is told apart by its User-Agent.
         let mut resting = Vec::new();
         for kind in [Kind::Stream, Kind::Govmomi] {
-            let contender = Contender::start(kind, &self.watch, programs).await?;
+            let tested = TestedClient::start(kind, &self.watch, programs).await?;
             self.vcenter.rests(kind.agent()).await?;
-            resting.push((kind, contender));
+            resting.push((kind, tested));
         }
         let mut before = Vec::new();
         for (kind, _) in &resting {
             before.push(self.vcenter.traffic(kind.agent()).await?);
         }
         sleep(plan.idle).await;
-        for ((kind, contender), before) in resting.into_iter().zip(before) {
+        for ((kind, tested), before) in resting.into_iter().zip(before) {
             let after = self.vcenter.traffic(kind.agent()).await?;
-            contender.end().await?;
+            tested.end().await?;
             let minutes = plan.idle.as_secs_f64() / 60.0;
             let bytes = (after.received + after.sent - before.received - before.sent) as f64;
             let calls = (after.calls - before.calls) as f64 / minutes;
@@ -577,7 +579,7 @@ impl<'a> House<'a> {
         &self,
         plan: &Plan,
         programs: &Programs,
-        table: &mut Grid,
+        table: &mut TextTable,
         kept: &mut figures::Table,
     ) -> anyhow::Result<()> {
         let mut lasts = 0.0;
@@ -586,11 +588,11 @@ impl<'a> House<'a> {
                 continue;
             }
             let kind = Kind::Poller(every);
-            let mut contender = Contender::start(kind, &self.watch, programs).await?;
+            let mut tested = TestedClient::start(kind, &self.watch, programs).await?;
             // The first line is of the poll that came into sync.
-            contender.until("poll").await?;
+            tested.until("poll").await?;
             let before = self.vcenter.traffic(kind.agent()).await?;
-            let poll = contender.until("poll").await?;
+            let poll = tested.until("poll").await?;
             let after = self.vcenter.traffic(kind.agent()).await?;
             lasts = poll
                 .get("ms")
@@ -606,9 +608,9 @@ impl<'a> House<'a> {
                     f64::from(every) * ((click as f64 * 0.618_034) % 1.0),
                 ))
                 .await;
-                taken.push(self.one(&mut contender).await?);
+                taken.push(self.one(&mut tested).await?);
             }
-            contender.end().await?;
+            tested.end().await?;
             let case = format!("{} hosts, idle", self.hosts);
             let (calls, kib) = (
                 (after.calls - before.calls) as f64 * per_minute,
@@ -631,8 +633,8 @@ impl<'a> House<'a> {
     }
 }
 
-fn weather(storm: bool) -> String {
-    if storm { "storm" } else { "idle" }.to_owned()
+fn load(busy: bool) -> String {
+    if busy { "busy" } else { "idle" }.to_owned()
 }
 
 /// Between 10 and 40 ms, never twice the same in a row, so that clicks do not fall into step with anything.

@@ -19,10 +19,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use futures::stream::{StreamExt as _, TryStreamExt as _};
 use haulout_lab::figures::{Samples, Table, is_quick, is_set};
+use haulout_lab::fixture::Fixture;
 use haulout_lab::kube::{AuditEvent, Kube, Options, User};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
 use haulout_lab::process;
-use haulout_lab::stage::Stage;
 use haulout_lab::vcenter::Collector;
 use haulout_lab::wait::until;
 use jiff::Timestamp;
@@ -39,22 +39,22 @@ use tokio::runtime::{Builder, Handle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-#[path = "house/client.rs"]
+#[path = "support/client.rs"]
 mod client;
-#[path = "house/datacenter.rs"]
+#[path = "support/datacenter.rs"]
 mod datacenter;
 #[allow(dead_code, reason = "each bench uses its part")]
-#[path = "house/used.rs"]
+#[path = "support/used.rs"]
 mod used;
 
 const KUBECTL: &str = "/usr/bin/kubectl";
 
 /// How long one drain may take. `kubectl` needs most of a minute for 200 pods, and five seconds for each pod of a budget
 /// that lets one go at a time.
-const PATIENCE: Duration = Duration::from_secs(300);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How long a fleet may take: 20,000 pods are five times those of which the drain alone takes most of a minute.
-const FLEET_PATIENCE: Duration = Duration::from_secs(1800);
+const FLEET_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Pods that are made, or asked to go, at once.
 const AT_ONCE: usize = 32;
@@ -67,11 +67,11 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const NODE_MONITOR_GRACE: Duration = Duration::from_secs(50);
 
 /// Between two questions of the other client. One that asked without a pause would itself take what processor there is to spare:
-/// beside a floor of 25 evictions a second it asked 344 times a second.
+/// beside a baseline of 25 evictions a second it asked 344 times a second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Between two looks at the audit log, which tells the times of what it tells. It is read and parsed whole: with a look each 25 ms the
-/// bench took half a core beside the drain that it measured, and a fifth beside the floor, which is counted at its end.
+/// bench took half a core beside the drain that it measured, and a fifth beside the baseline, which is counted at its end.
 const BETWEEN_AUDITS: Duration = Duration::from_secs(1);
 
 /// How often a pod is tried to be made.
@@ -83,7 +83,7 @@ const IN_A_ROW: usize = 5;
 /// How long a pod takes to end.
 const ENDS_MS: &str = "500";
 
-/// The limit lifted, and three periods that stages shorten: at one second, Haulout would list the pods that it waits for
+/// The limit lifted, and three periods that fixtures shorten: at one second, Haulout would list the pods that it waits for
 /// each second, and after two minutes it would cut the power on those that a slow machine has left.
 const CHANGES: [(&str, &str); 4] = [
     ("MAX_CONCURRENT_DRAINS", "1000"),
@@ -180,9 +180,9 @@ async fn measure(neighbours: &Handle) -> anyhow::Result<()> {
     if only.is_empty() || only == "fleet" {
         fleet(&kube, &size, neighbours, &mut table).await?;
     }
-    table.note("A stand-in for the kubelet ends the pods; every contender waits for the same one.");
+    table.note("A stand-in for the kubelet ends the pods; every tested waits for the same one.");
     table.note(
-        "Requests are those of the contender's own user in the audit log, reads included, from its cordon to its end, but for the \
+        "Requests are those of the client's own user in the audit log, reads included, from its cordon to its end, but for the \
          watches of Nodes and NodeMaintenances that stand all the time and are renewed each minute; \
          Haulout's Events on pods are counted apart, because its publisher writes them one at a time beside the drain.",
     );
@@ -195,32 +195,32 @@ async fn measure(neighbours: &Handle) -> anyhow::Result<()> {
 async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} pods, no budget", size.pods);
     let nodes = size.rounds * (2 + IN_A_ROW);
-    let stage = datacenter::stage(kube, "free", nodes, Collector::Own, |_, _| {}).await?;
-    let haulout = datacenter::start(&stage, &CHANGES).await?;
-    let mut seen = Contenders::default();
+    let fixture = datacenter::fixture(kube, "free", nodes, Collector::Own, |_, _| {}).await?;
+    let haulout = datacenter::start(&fixture, &CHANGES).await?;
+    let mut seen = Results::default();
     let mut number = 0..;
     let mut next = || number.next().unwrap();
     for _ in 0..size.rounds {
-        let (of_floor, of_kubectl) = (next(), next());
-        for number in [of_floor, of_kubectl] {
-            fill(&stage, &stage.node_name(&datacenter::vm(number)), size.pods).await?;
+        let (of_baseline, of_kubectl) = (next(), next());
+        for number in [of_baseline, of_kubectl] {
+            fill(&fixture, &fixture.node_name(&datacenter::vm(number)), size.pods).await?;
         }
-        let node = stage.node_name(&datacenter::vm(of_floor));
-        seen.floor.push(floor(kube, &node, of_floor).await?);
+        let node = fixture.node_name(&datacenter::vm(of_baseline));
+        seen.baseline.push(baseline(kube, &node, of_baseline).await?);
         if Path::new(KUBECTL).exists() {
-            let node = stage.node_name(&datacenter::vm(of_kubectl));
+            let node = fixture.node_name(&datacenter::vm(of_kubectl));
             seen.kubectl.push(kubectl(kube, &node, of_kubectl).await?);
         }
         let row: Vec<usize> = (0..IN_A_ROW).map(|_| next()).collect();
         for number in &row {
-            fill(&stage, &stage.node_name(&datacenter::vm(*number)), size.pods).await?;
+            fill(&fixture, &fixture.node_name(&datacenter::vm(*number)), size.pods).await?;
         }
         let since = Timestamp::now();
         let mut drains = Vec::new();
         for number in &row {
-            drains.push(by_haulout(&stage, *number).await?);
+            drains.push(by_haulout(&fixture, *number).await?);
         }
-        let events = events_since(&stage, since, IN_A_ROW * size.pods).await? / IN_A_ROW;
+        let events = events_since(&fixture, since, IN_A_ROW * size.pods).await? / IN_A_ROW;
         let last = drains.pop().context("no drain")?;
         let first = drains.swap_remove(0);
         seen.haulout.push(Drain { events, ..first });
@@ -239,26 +239,27 @@ async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
 async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} pods, a budget of one at a time", size.held);
     // The last node takes what the others lose.
-    let stage = datacenter::stage(kube, "held", 3 * size.held_rounds + 1, Collector::Own, |_, _| {}).await?;
-    let refuge = stage.node_name(&datacenter::vm(3 * size.held_rounds));
-    let haulout = datacenter::start(&stage, &CHANGES).await?;
-    let mut seen = Contenders::default();
+    let fixture =
+        datacenter::fixture(kube, "held", 3 * size.held_rounds + 1, Collector::Own, |_, _| {}).await?;
+    let refuge = fixture.node_name(&datacenter::vm(3 * size.held_rounds));
+    let haulout = datacenter::start(&fixture, &CHANGES).await?;
+    let mut seen = Results::default();
     for round in 0..size.held_rounds {
-        for contender in 0..3 {
-            let number = 3 * round + contender;
-            let node = stage.node_name(&datacenter::vm(number));
+        for tested in 0..3 {
+            let number = 3 * round + tested;
+            let node = fixture.node_name(&datacenter::vm(number));
             let app = format!("web{number}");
-            guarded(&stage, &app, &node, &refuge, size.held).await?;
-            match contender {
+            guarded(&fixture, &app, &node, &refuge, size.held).await?;
+            match tested {
                 0 => seen
-                    .floor
-                    .push(budget_floor(kube, &stage, &app, &node, number).await?),
+                    .baseline
+                    .push(budget_baseline(kube, &fixture, &app, &node, number).await?),
                 1 if Path::new(KUBECTL).exists() => seen.kubectl.push(kubectl(kube, &node, number).await?),
                 1 => {}
                 _ => {
                     let since = Timestamp::now();
-                    let drain = by_haulout(&stage, number).await?;
-                    let events = events_since(&stage, since, size.held).await?;
+                    let drain = by_haulout(&fixture, number).await?;
+                    let events = events_since(&fixture, since, size.held).await?;
                     seen.haulout.push(Drain { events, ..drain });
                 }
             }
@@ -273,7 +274,7 @@ async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
 /// Many nodes at once, and another client that wants something else.
 async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} nodes of {} pods at once", size.nodes, size.pods_of_each);
-    let stage = datacenter::stage(kube, "fleet", size.nodes, Collector::Own, |member, _| {
+    let fixture = datacenter::fixture(kube, "fleet", size.nodes, Collector::Own, |member, _| {
         member.machine.heartbeat = HEARTBEAT;
     })
     .await?;
@@ -281,47 +282,55 @@ async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table)
     let mut idle = Samples::default();
     // What the evictions alone do: the apiserver, etcd, the controllers and the kubelets have the same to do for them,
     // whoever asks.
-    println!("{case}: the floor; first the pods are made …");
-    fill_all(&stage, size).await?;
+    println!("{case}: the baseline; first the pods are made …");
+    fill_all(&fixture, size).await?;
     idle = neighbour.looks(size.idle_looks, idle).await?;
     println!("they are evicted …");
-    let client = client::of(kube, &User::admin("floor-fleet".to_owned())).await?;
+    let client = client::of(kube, &User::admin("baseline-fleet".to_owned())).await?;
     let began = Instant::now();
-    let beside_floor = neighbour.looks_during(evict_all(&client, &stage)).await?;
-    let floor_took = began.elapsed();
+    let beside_baseline = neighbour.looks_during(evict_all(&client, &fixture)).await?;
+    let baseline_took = began.elapsed();
     println!("{case}: Haulout; first the pods are made …");
-    fill_all(&stage, size).await?;
+    fill_all(&fixture, size).await?;
     idle = neighbour.looks(size.idle_looks, idle).await?;
     println!("they are evicted …");
     table.row(&case, "another client, idle", GET, &idle);
-    let wall: Samples = [floor_took.as_secs_f64() * 1e3].into_iter().collect();
-    table.row(&case, "floor", WALL, &wall);
-    table.row(&case, "another client, during the floor", GET, &beside_floor);
-    let haulout = datacenter::start(&stage, &CHANGES).await?;
-    for pid in [haulout.pid(), stage.vcenter.pid()].into_iter().flatten() {
+    let wall: Samples = [baseline_took.as_secs_f64() * 1e3].into_iter().collect();
+    table.row(&case, "baseline", WALL, &wall);
+    table.row(
+        &case,
+        "another client, during the baseline",
+        GET,
+        &beside_baseline,
+    );
+    let haulout = datacenter::start(&fixture, &CHANGES).await?;
+    for pid in [haulout.pid(), fixture.vcenter.pid()].into_iter().flatten() {
         yields(pid)?;
     }
 
     let began = Timestamp::now();
     for number in 0..size.nodes {
-        stage.vcenter.enter_maintenance(&datacenter::host(number)).await?;
+        fixture
+            .vcenter
+            .enter_maintenance(&datacenter::host(number))
+            .await?;
     }
     let drained = async {
-        let nodes: Api<Node> = Api::all(stage.client());
-        until("every node to be drained", FLEET_PATIENCE, async || {
+        let nodes: Api<Node> = Api::all(fixture.client());
+        until("every node to be drained", FLEET_TIMEOUT, async || {
             // A list of all Nodes is large, and its cost another client's too.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let list = nodes
-                .list(&ListParams::default().labels(&haulout_lab::stage::label("fleet")))
+                .list(&ListParams::default().labels(&haulout_lab::fixture::label("fleet")))
                 .await?;
             let is_through = |node: &Node| {
-                let phase = haulout_lab::stage::phase(node);
+                let phase = haulout_lab::fixture::phase(node);
                 phase.is_some_and(|phase| !["queued", "draining"].contains(&phase.to_lowercase().as_str()))
             };
             Ok(list.items.iter().all(is_through).then_some(()))
         })
         .await
-        .with_context(|| stage.said())
+        .with_context(|| fixture.said())
     };
     let busy = neighbour.looks_during(drained).await?;
     let took = Timestamp::now().duration_since(began);
@@ -329,7 +338,7 @@ async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table)
     haulout.stop().await?;
 
     let requests = kube.requests().await?;
-    let own = requests.iter().filter(|it| it.user == stage.user().name());
+    let own = requests.iter().filter(|it| it.user == fixture.user().name());
     let mut kinds: BTreeMap<(&str, &str, &str), usize> = BTreeMap::new();
     for it in own.clone() {
         let of = it.subresource.as_deref().unwrap_or_default();
@@ -373,10 +382,10 @@ async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table)
     let cpu = used.map(|used| used.cpu_seconds);
     table.row(&case, "another client, during haulout's", GET, &busy);
     table.row(&case, "haulout", "CPU s", &cpu.into_iter().collect());
-    table.compare(&case, WALL, "floor");
+    table.compare(&case, WALL, "baseline");
     table.compare(&case, GET, "another client, idle");
     table.note(
-        "A fleet's floor evicts the same pods, at most 32 requests in flight, and does nothing else: what another client waits for \
+        "A fleet's baseline evicts the same pods, at most 32 requests in flight, and does nothing else: what another client waits for \
          meanwhile is the evictions' own, because apiserver, etcd, controllers and a stand-in kubelet for each node share \
          this machine's cores. Haulout and the vCenter, which elsewhere run on other machines, have the least priority.",
     );
@@ -397,19 +406,19 @@ fn yields(pid: u32) -> anyhow::Result<()> {
 }
 
 /// Puts its pods on each node of the fleet.
-async fn fill_all(stage: &Stage<'_>, size: &Size) -> anyhow::Result<()> {
-    let nodes = (0..size.nodes).map(|number| stage.node_name(&datacenter::vm(number)));
+async fn fill_all(fixture: &Fixture<'_>, size: &Size) -> anyhow::Result<()> {
+    let nodes = (0..size.nodes).map(|number| fixture.node_name(&datacenter::vm(number)));
     futures::stream::iter(nodes)
         .map(Ok)
-        .try_for_each_concurrent(8, async |node| fill(stage, &node, size.pods_of_each).await)
+        .try_for_each_concurrent(8, async |node| fill(fixture, &node, size.pods_of_each).await)
         .await
 }
 
-/// Evicts all pods of the stage, as fast as they are answered, and waits until none is left.
-async fn evict_all(client: &kube::Client, stage: &Stage<'_>) -> anyhow::Result<()> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), stage.name());
+/// Evicts all pods of the fixture, as fast as they are answered, and waits until none is left.
+async fn evict_all(client: &kube::Client, fixture: &Fixture<'_>) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), fixture.name());
     let all = pods.list(&ListParams::default()).await?.items;
-    let metadata: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), stage.name());
+    let metadata: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), fixture.name());
     let mut changes = pin!(watcher(metadata, watcher::Config::default()));
     let evictions = futures::stream::iter(all)
         .map(Ok)
@@ -508,18 +517,18 @@ const EVENTS: &str = "events on pods";
 const GET: &str = "GET ms";
 
 #[derive(Default)]
-struct Contenders {
-    floor: Vec<Drain>,
+struct Results {
+    baseline: Vec<Drain>,
     kubectl: Vec<Drain>,
     haulout: Vec<Drain>,
     /// Haulout's fifth drain in a row.
     last: Vec<Drain>,
 }
 
-impl Contenders {
+impl Results {
     fn tell(&self, table: &mut Table, case: &str) {
         let all = [
-            ("floor", &self.floor),
+            ("baseline", &self.baseline),
             ("kubectl drain", &self.kubectl),
             ("haulout", &self.haulout),
             (LAST, &self.last),
@@ -541,14 +550,14 @@ impl Contenders {
         }
         let events: Samples = self.haulout.iter().map(|it| number(it.events)).collect();
         table.row(case, "haulout", EVENTS, &events);
-        table.compare(case, WALL, "floor");
-        table.compare(case, REQUESTS, "floor");
+        table.compare(case, WALL, "baseline");
+        table.compare(case, REQUESTS, "baseline");
     }
 }
 
 /// Puts pods on `node` and waits until all are Ready.
-async fn fill(stage: &Stage<'_>, node: &str, count: usize) -> anyhow::Result<()> {
-    let pods: Api<Pod> = Api::namespaced(stage.client(), stage.name());
+async fn fill(fixture: &Fixture<'_>, node: &str, count: usize) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(fixture.client(), fixture.name());
     let mut made = futures::stream::iter(0..count)
         .map(|index| {
             let pod: Result<Pod, _> = serde_json::from_value(json!({
@@ -562,7 +571,7 @@ async fn fill(stage: &Stage<'_>, node: &str, count: usize) -> anyhow::Result<()>
     while let Some(made) = made.next().await {
         made?;
     }
-    ready(stage, node, count).await
+    ready(fixture, node, count).await
 }
 
 /// Makes a pod. A connection that the kube-apiserver has closed is no reason to lose the run: whether it took the POST that met its
@@ -589,10 +598,10 @@ fn spec(node: &str) -> serde_json::Value {
     })
 }
 
-async fn ready(stage: &Stage<'_>, node: &str, count: usize) -> anyhow::Result<()> {
-    let pods: Api<Pod> = Api::namespaced(stage.client(), stage.name());
+async fn ready(fixture: &Fixture<'_>, node: &str, count: usize) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(fixture.client(), fixture.name());
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    until(&format!("{count} pods on {node}"), PATIENCE, async || {
+    until(&format!("{count} pods on {node}"), WAIT_TIMEOUT, async || {
         // A list of a hundred pods is large, and asking for it again and again a load of its own.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let ready = pods
@@ -615,8 +624,14 @@ fn is_ready(pod: &Pod) -> bool {
 }
 
 /// A ReplicaSet whose pods stand on `node`, whose next ones come up on `refuge`, and a budget that wants all but one.
-async fn guarded(stage: &Stage<'_>, app: &str, node: &str, refuge: &str, count: usize) -> anyhow::Result<()> {
-    let sets: Api<ReplicaSet> = Api::namespaced(stage.client(), stage.name());
+async fn guarded(
+    fixture: &Fixture<'_>,
+    app: &str,
+    node: &str,
+    refuge: &str,
+    count: usize,
+) -> anyhow::Result<()> {
+    let sets: Api<ReplicaSet> = Api::namespaced(fixture.client(), fixture.name());
     let set: ReplicaSet = serde_json::from_value(json!({
         "metadata": {"name": app},
         "spec": {
@@ -627,15 +642,15 @@ async fn guarded(stage: &Stage<'_>, app: &str, node: &str, refuge: &str, count: 
     sets.create(&PostParams::default(), &set)
         .await
         .context("creating a ReplicaSet")?;
-    ready(stage, node, count).await?;
+    ready(fixture, node, count).await?;
     let elsewhere = Patch::Merge(json!({"spec": {"template": {"spec": {"nodeName": refuge}}}}));
     sets.patch(app, &PatchParams::default(), &elsewhere).await?;
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(stage.client(), stage.name());
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(fixture.client(), fixture.name());
     let budget: PodDisruptionBudget = serde_json::from_value(json!({
         "metadata": {"name": app}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": app}}},
     }))?;
     budgets.create(&PostParams::default(), &budget).await?;
-    until("the budget to be counted", PATIENCE, async || {
+    until("the budget to be counted", WAIT_TIMEOUT, async || {
         let status = budgets.get(app).await?.status;
         Ok(status
             .is_some_and(|it| it.disruptions_allowed == Some(1))
@@ -645,8 +660,8 @@ async fn guarded(stage: &Stage<'_>, app: &str, node: &str, refuge: &str, count: 
 }
 
 /// The smallest client that drains: cordon, list, evict a bounded number at once, watch until all are gone.
-async fn floor(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain> {
-    let user = User::admin(format!("floor-{number}"));
+async fn baseline(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain> {
+    let user = User::admin(format!("baseline-{number}"));
     let client = client::of(kube, &user).await?;
     let began = Instant::now();
     let since = Timestamp::now();
@@ -677,20 +692,20 @@ async fn floor(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain> 
 }
 
 /// What a budget itself takes: asks in the moment that it allows.
-async fn budget_floor(
+async fn budget_baseline(
     kube: &Kube,
-    stage: &Stage<'_>,
+    fixture: &Fixture<'_>,
     app: &str,
     node: &str,
     number: usize,
 ) -> anyhow::Result<Drain> {
-    let user = User::admin(format!("floor-held-{number}"));
+    let user = User::admin(format!("baseline-held-{number}"));
     let client = client::of(kube, &user).await?;
     let began = Instant::now();
     let since = Timestamp::now();
     let (standing, _) = cordon_and_list(&client, node).await?;
     let mut waiting: Vec<Pod> = standing.values().cloned().collect();
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), stage.name());
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), fixture.name());
     let own = watcher::Config::default().fields(&format!("metadata.name={app}"));
     let mut changes = pin!(watcher(budgets, own));
     while !waiting.is_empty() {
@@ -707,9 +722,9 @@ async fn budget_floor(
             waiting.push(pod);
         }
     }
-    let pods: Api<Pod> = Api::all(stage.client());
+    let pods: Api<Pod> = Api::all(fixture.client());
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    until("the last pod to be gone", PATIENCE, async || {
+    until("the last pod to be gone", WAIT_TIMEOUT, async || {
         Ok(pods.list(&params).await?.items.is_empty().then_some(()))
     })
     .await?;
@@ -775,7 +790,7 @@ async fn kubectl(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain
         .env("KUBECONFIG", config)
         .env("NO_PROXY", "127.0.0.1")
         .spawn()?;
-    let status = tokio::time::timeout(PATIENCE, drain.wait()).await??;
+    let status = tokio::time::timeout(WAIT_TIMEOUT, drain.wait()).await??;
     ensure!(
         status.success(),
         "kubectl drain ended with {status}: {}",
@@ -786,14 +801,17 @@ async fn kubectl(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain
 }
 
 /// A click, and from the cordon until Haulout has recorded that the drain is complete.
-async fn by_haulout(stage: &Stage<'_>, number: usize) -> anyhow::Result<Drain> {
-    let node = stage.node_name(&datacenter::vm(number));
+async fn by_haulout(fixture: &Fixture<'_>, number: usize) -> anyhow::Result<Drain> {
+    let node = fixture.node_name(&datacenter::vm(number));
     let since = Timestamp::now();
-    stage.vcenter.enter_maintenance(&datacenter::host(number)).await?;
-    let user = stage.user();
-    let (from, to) = until(&format!("{node} to be drained"), PATIENCE, async || {
+    fixture
+        .vcenter
+        .enter_maintenance(&datacenter::host(number))
+        .await?;
+    let user = fixture.user();
+    let (from, to) = until(&format!("{node} to be drained"), WAIT_TIMEOUT, async || {
         tokio::time::sleep(BETWEEN_AUDITS).await;
-        let audit = stage.audit().await?;
+        let audit = fixture.audit().await?;
         let mut patches = audit.iter().filter(|it| {
             it.verb == "patch"
                 && it.resource == "nodes"
@@ -810,21 +828,21 @@ async fn by_haulout(stage: &Stage<'_>, number: usize) -> anyhow::Result<Drain> {
             .map(|(begun, ended)| (begun.received, ended.answered)))
     })
     .await
-    .with_context(|| stage.said())?;
+    .with_context(|| fixture.said())?;
     ensure!(from >= since, "{node} was drained before the click");
     let took = Duration::try_from(to.duration_since(from))?;
-    count(stage.kube, &user, &node, from, to, took).await
+    count(fixture.kube, &user, &node, from, to, took).await
 }
 
 /// How many Events on pods were written since then, once there are as many as `pods`: the publisher may end after the drain.
-async fn events_since(stage: &Stage<'_>, since: Timestamp, pods: usize) -> anyhow::Result<usize> {
-    until("the Events of the pods", PATIENCE, async || {
+async fn events_since(fixture: &Fixture<'_>, since: Timestamp, pods: usize) -> anyhow::Result<usize> {
+    until("the Events of the pods", WAIT_TIMEOUT, async || {
         tokio::time::sleep(BETWEEN_AUDITS).await;
-        let audit = stage.audit().await?;
+        let audit = fixture.audit().await?;
         let events = audit
             .iter()
             .filter(|it| it.resource == "events" && it.received >= since);
-        let events = events.filter(|it| it.namespace.as_deref() == Some(stage.name()));
+        let events = events.filter(|it| it.namespace.as_deref() == Some(fixture.name()));
         Ok(Some(events.count()).filter(|events| *events >= pods))
     })
     .await

@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::figures::{Samples, Table, is_quick};
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
 use haulout_lab::jaeger::Jaeger;
 use haulout_lab::kube::{AuditEvent, Kube, Options};
-use haulout_lab::stage::{PATIENCE, Stage};
 use haulout_lab::vcenter::{Collector, Entry, EntryKind};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 
-#[path = "house/datacenter.rs"]
+#[path = "support/datacenter.rs"]
 mod datacenter;
 
 /// One story, in the order in which things happen. Between two of these either Haulout is at work or a peer is.
@@ -94,13 +94,14 @@ async fn rows(
         Collector::Own => "overhead",
         Collector::Simulator => "overhead-simulator",
     };
-    let stage = datacenter::stage(kube, name, 1, collector, |member, vm| {
+    let fixture = datacenter::fixture(kube, name, 1, collector, |member, vm| {
         vm.shutdown_ms = 0;
         member.machine.boot = Duration::ZERO;
         member.machine.gpus_after = Duration::ZERO;
     })
     .await?;
-    let haulout = datacenter::start(&stage, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &jaeger.otlp_http())]).await?;
+    let haulout =
+        datacenter::start(&fixture, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &jaeger.otlp_http())]).await?;
     let mut steps: [(&str, Samples); 6] = [
         ("click to cordon ms", Samples::default()),
         ("cordon to shutdown ms", Samples::default()),
@@ -111,7 +112,7 @@ async fn rows(
     ];
     let mut whole = Samples::default();
     for _ in 0..rounds {
-        let story = tell(&stage).await?;
+        let story = tell(&fixture).await?;
         let spans = [
             (story.click, story.cordon),
             (story.cordon, story.asked),
@@ -143,30 +144,33 @@ async fn rows(
     Ok(())
 }
 
-async fn tell(stage: &Stage<'_>) -> anyhow::Result<Story> {
+async fn tell(fixture: &Fixture<'_>) -> anyhow::Result<Story> {
     let (host, vm) = (datacenter::host(0), datacenter::vm(0));
-    let node = stage.node_name(&vm);
-    let began = stage.vcenter.journal().await?.len();
+    let node = fixture.node_name(&vm);
+    let began = fixture.vcenter.journal().await?.len();
     let since = Timestamp::now();
-    stage.vcenter.enter_maintenance(&host).await?;
-    stage.wait_state(&node, Some("powered-off")).await?;
-    stage
+    fixture.vcenter.enter_maintenance(&host).await?;
+    fixture.wait_state(&node, Some("powered-off")).await?;
+    fixture
         .wait_vcenter("the host is in maintenance", |state| {
             state.host(&host).is_some_and(|host| host.in_maintenance)
         })
         .await?;
-    stage.vcenter.exit_maintenance(&host).await?;
-    stage.wait_in_service(&node).await?;
+    fixture.vcenter.exit_maintenance(&host).await?;
+    fixture.wait_in_service(&node).await?;
 
-    let journal = stage.vcenter.journal().await?;
+    let journal = fixture.vcenter.journal().await?;
     let journal = journal.get(began..).unwrap_or_default();
     let power = |detail: &'static str| {
         move |it: &Entry| it.kind == EntryKind::Power && it.object == vm_name() && it.detail == detail
     };
     let maintenance =
         |detail: &'static str| move |it: &Entry| it.kind == EntryKind::Maintenance && it.detail == detail;
-    let audit = all_of(stage, &node, since).await?;
-    let patches: Vec<&AuditEvent> = audit.iter().filter(|it| it.user == stage.user().name()).collect();
+    let audit = all_of(fixture, &node, since).await?;
+    let patches: Vec<&AuditEvent> = audit
+        .iter()
+        .filter(|it| it.user == fixture.user().name())
+        .collect();
     let first = patches.first().context("no PATCH of Haulout's")?;
     let last = patches.last().context("no PATCH of Haulout's")?;
     let off = find(journal, "a power off", power("poweredOff"))?;
@@ -207,13 +211,13 @@ fn vm_name() -> String {
 }
 
 /// What changed the Node since then. The last of it is waited for: what a client reads may be there before its line is.
-async fn all_of(stage: &Stage<'_>, node: &str, since: Timestamp) -> anyhow::Result<Vec<AuditEvent>> {
-    until("the audit log", PATIENCE, async || {
-        let mut audit = stage.kube.audit().await?;
+async fn all_of(fixture: &Fixture<'_>, node: &str, since: Timestamp) -> anyhow::Result<Vec<AuditEvent>> {
+    until("the audit log", WAIT_TIMEOUT, async || {
+        let mut audit = fixture.kube.audit().await?;
         audit.retain(|it| it.resource == "nodes" && it.name.as_deref() == Some(node) && it.received >= since);
         let is_end = |it: &AuditEvent| {
             let object = it.object.as_ref().map(ToString::to_string);
-            it.user == stage.user().name()
+            it.user == fixture.user().name()
                 && object.is_some_and(|it| {
                     it.contains("\"unschedulable\":null") || it.contains("\"unschedulable\":false")
                 })

@@ -34,7 +34,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[allow(dead_code, reason = "the laws' tests use the rest")]
 #[path = "../crates/core/tests/laws/facts.rs"]
 mod facts;
-#[path = "house/fleet.rs"]
+#[path = "support/fleet.rs"]
 mod fleet;
 
 #[global_allocator]

@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use haulout_lab::figures::{self, Samples, figure};
-use haulout_lab::grid::Grid;
 use haulout_lab::kube::{Kube, Options as KubeOptions};
-use haulout_lab::vcenter::{Collector, Crowd, Options, Spec, Tls, Vcenter};
+use haulout_lab::text_table::TextTable;
+use haulout_lab::vcenter::{Bulk, Collector, Options, Spec, Tls, Vcenter};
 use tokio::time::sleep;
 
-use self::detection::contender::{self, Watch};
-use self::detection::peer::{Contender, Kind, Programs};
+use self::detection::clients::{self, Watch};
+use self::detection::process::{Kind, Programs, TestedClient};
 use self::detection::report::{report, say};
 
 #[allow(dead_code, reason = "each bench uses its part")]
 mod detection {
-    pub mod contender;
-    pub mod peer;
+    pub mod clients;
+    pub mod process;
     pub mod report;
-    #[path = "../house/used.rs"]
+    #[path = "../support/used.rs"]
     pub mod used;
 }
 
@@ -46,11 +46,11 @@ const STARTS: usize = 15;
 fn main() -> anyhow::Result<()> {
     let began = Instant::now();
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(ended) = contender::run(began, &words) {
+    if let Some(ended) = clients::run(began, &words) {
         return ended;
     }
     // An idle stream reads again each half minute; less than that shows nothing.
-    let quick = contender::is_quick(&words);
+    let quick = clients::is_quick(&words);
     let rest = Duration::from_secs(if quick { 35 } else { 65 });
     let wanted: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
     tokio::runtime::Runtime::new()?.block_on(measure(rest, &wanted))
@@ -60,9 +60,9 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
     let programs = Programs::find().await?;
     // Only its authority is needed here, for the stand-in's certificate.
     let kube = Kube::start(&KubeOptions::default()).await?;
-    let mut columns = vec!["hosts", "VMs", "ours", "contender"];
+    let mut columns = vec!["hosts", "VMs", "ours", "client"];
     columns.extend(WHAT);
-    let mut table = Grid::new(&columns);
+    let mut table = TextTable::new(&columns);
     let mut kept = figures::Table::new("watching");
     for &(hosts, vms, ours) in SIZES {
         if !wanted.is_empty() && !wanted.contains(&hosts) {
@@ -71,7 +71,7 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
         say(&format!("{hosts} hosts, {vms} VMs, {ours} of them ours …"));
         let (cert, key) = kube.server_certificate(&format!("vcenter-{hosts}-{vms}-{ours}"))?;
         let spec = Spec {
-            crowd: Some(Crowd { hosts, vms }),
+            bulk: Some(Bulk { hosts, vms }),
             ..Spec::default()
         };
         let options = Options {
@@ -84,14 +84,14 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
         let host = vcenter
             .state()
             .await?
-            .host(&Crowd::host(0))
+            .host(&Bulk::host(0))
             .map(|host| host.reference.clone());
         let watch = Watch {
             sdk: vcenter.sdk().to_owned(),
             ca: kube.authority().to_owned(),
             user: vcenter.user().to_owned(),
             password: vcenter.password().to_owned(),
-            host: host.context("the crowd has no host")?,
+            host: host.context("the bulk has no host")?,
             ours,
         };
         let mut kinds = vec![Kind::Stream];
@@ -165,10 +165,10 @@ const WHAT: [&str; 8] = [
     "idle calls/min",
 ];
 
-/// A contender that is in sync, and what its starts took.
+/// A client that is in sync, and what its starts took.
 struct Started {
     kind: Kind,
-    contender: Contender,
+    tested: TestedClient,
     taken: [Samples; 8],
 }
 
@@ -192,12 +192,8 @@ impl Started {
         }
         let mut started = Vec::new();
         for (&kind, mut taken) in kinds.iter().zip(taken) {
-            let contender = Self::once(vcenter, kind, watch, programs, &mut taken).await?;
-            started.push(Self {
-                kind,
-                contender,
-                taken,
-            });
+            let tested = Self::once(vcenter, kind, watch, programs, &mut taken).await?;
+            started.push(Self { kind, tested, taken });
         }
         Ok(started)
     }
@@ -209,16 +205,16 @@ impl Started {
         watch: &Watch,
         programs: &Programs,
         taken: &mut [Samples; 8],
-    ) -> anyhow::Result<Contender> {
+    ) -> anyhow::Result<TestedClient> {
         let before = vcenter.traffic(kind.agent()).await?;
-        let contender = Contender::start(kind, watch, programs)
+        let tested = TestedClient::start(kind, watch, programs)
             .await
             .with_context(|| kind.name())?;
         let after = vcenter.traffic(kind.agent()).await?;
-        let calls = vcenter.calls_until(kind.agent(), contender.sync_ns).await?;
-        let used = contender.used()?;
+        let calls = vcenter.calls_until(kind.agent(), tested.sync_ns).await?;
+        let used = tested.used()?;
         let figures = [
-            contender.sync_ms,
+            tested.sync_ms,
             (calls - before.calls) as f64,
             (after.received + after.sent - before.received - before.sent) as f64 / 1024.0,
             used.cpu_seconds,
@@ -227,7 +223,7 @@ impl Started {
         for (samples, figure) in taken.iter_mut().zip(figures) {
             samples.add(figure);
         }
-        Ok(contender)
+        Ok(tested)
     }
 }
 
@@ -243,13 +239,13 @@ async fn at_rest(
     let mut before = Vec::new();
     for it in &started {
         let traffic = vcenter.traffic(it.kind.agent()).await?;
-        before.push((it.contender.used()?, traffic));
+        before.push((it.tested.used()?, traffic));
     }
     sleep(rest).await;
     let mut rows = Vec::new();
     for (it, (began, traffic)) in started.into_iter().zip(before) {
-        let (ended, after) = (it.contender.used()?, vcenter.traffic(it.kind.agent()).await?);
-        it.contender.end().await?;
+        let (ended, after) = (it.tested.used()?, vcenter.traffic(it.kind.agent()).await?);
+        it.tested.end().await?;
         let seconds = rest.as_secs_f64();
         let figures = [
             ended.resident_mib,

@@ -33,7 +33,7 @@ const MOST_BYTES: u64 = 15_000_000;
 /// The user of the image. It is no user of any machine; `nonroot` of the distroless images has the same number.
 const USER: u32 = 65532;
 
-/// The lines of the Dockerfile's last stage.
+/// The lines of the Dockerfile's last fixture.
 fn last_stage() -> String {
     let text = read("Dockerfile");
     let (_, last) = text.rsplit_once("\nFROM ").expect("a Dockerfile has a FROM");
@@ -74,7 +74,7 @@ fn image_holds_the_program_and_the_cas_and_runs_unprivileged() {
     ] {
         assert!(
             lines.contains(&line),
-            "the last stage has no line {line}: {lines:#?}"
+            "the last fixture has no line {line}: {lines:#?}"
         );
     }
 }
@@ -101,7 +101,7 @@ fn every_base_image_is_pinned_by_its_digest() {
 async fn image_needs_no_other_file_and_protects_its_memory() {
     let run = RunDir::create().unwrap();
     let program = program();
-    // What the stage `source` would hold.
+    // What the fixture `source` would hold.
     let source = run.join("source");
     put(&program, &source.join("out/haulout"));
     put(
@@ -383,7 +383,7 @@ fn program() -> PathBuf {
     }
 }
 
-/// Builds the Dockerfile's last stage with `source` in the place of the stage of that name, and unpacks what it holds.
+/// Builds the Dockerfile's last fixture with `source` in the place of the fixture of that name, and unpacks what it holds.
 fn build_and_unpack(run: &RunDir, source: &Path, root: &Path) {
     let file = run.write("Dockerfile", last_stage()).unwrap();
     let image = run.join("image");
@@ -442,9 +442,9 @@ fn build_and_unpack(run: &RunDir, source: &Path, root: &Path) {
     println!("buildah: the image takes {packed} bytes packed, as it is pulled");
 }
 
-/// What the last stage copies: from where in the stage `source`, to where.
-fn copies(stage: &str) -> Vec<(&str, &str)> {
-    stage
+/// What the last fixture copies: from where in the fixture `source`, to where.
+fn copies(fixture: &str) -> Vec<(&str, &str)> {
+    fixture
         .lines()
         .filter_map(|line| line.strip_prefix("COPY --from=source "))
         .map(|line| line.split_once(' ').expect("COPY has two paths"))

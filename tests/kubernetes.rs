@@ -38,7 +38,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 const DEADLINE: Duration = Duration::from_secs(10);
 const UUID: &str = "42160f2c-7a0f-4e2c-9d4e-000000000001";
 
@@ -80,7 +80,7 @@ impl Scene {
             gpus: GpuResources::parse("nvidia.com/*").unwrap(),
             name: NodeName::new("gpu-1"),
         };
-        until("the node to be ready with its GPUs", PATIENCE, async || {
+        until("the node to be ready with its GPUs", WAIT_TIMEOUT, async || {
             let node = scene.get().await?;
             Ok((node.ready.is_true && node.gpus.contains_key("nvidia.com/gpu")).then_some(()))
         })
@@ -108,7 +108,7 @@ impl Scene {
 
     /// Cordons on the newest view; the kubelet's status writes may come between.
     async fn cordon(&self) -> NodeFacts {
-        until("the cordon to be accepted", PATIENCE, async || {
+        until("the cordon to be accepted", WAIT_TIMEOUT, async || {
             let seen = self.get().await?;
             Ok(self.patch(&cordon(&seen)).await.ok())
         })
@@ -155,7 +155,7 @@ impl Scene {
             .await;
         }
         let pods: Api<core::Pod> = Api::namespaced(self.kube.client(), "shop");
-        until("the pods to run", PATIENCE, async || {
+        until("the pods to run", WAIT_TIMEOUT, async || {
             let running = pods.list(&Default::default()).await?;
             let is_running = |pod: &core::Pod| {
                 pod.status
@@ -176,7 +176,7 @@ impl Scene {
         }))
         .await;
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.kube.client(), "shop");
-        until("the budget to count its pod", PATIENCE, async || {
+        until("the budget to count its pod", WAIT_TIMEOUT, async || {
             let status = budgets.get(name).await?.status.unwrap_or_default();
             Ok((status.current_healthy == Some(1)).then_some(()))
         })
@@ -219,7 +219,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
         .patch("gpu-1", &PatchParams::default(), &wish)
         .await
         .unwrap();
-    let node = until("the end to be accepted", PATIENCE, async || {
+    let node = until("the end to be accepted", WAIT_TIMEOUT, async || {
         let seen = scene.get().await?;
         let end = NodePatch {
             marks: NodeAnnotations::default(),
@@ -249,7 +249,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     );
 
     // Another Node of that name, and none at all.
-    let other = until("an answer about the UID", PATIENCE, async || {
+    let other = until("an answer about the UID", WAIT_TIMEOUT, async || {
         let seen = scene.get().await?;
         let other = NodePatch {
             uid: NodeUid::new("00000000-0000-0000-0000-000000000000"),
@@ -327,7 +327,7 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
     for budget in ["keep-guarded", "keep-twice-a", "keep-twice-b"] {
         budgets.delete(budget, &DeleteParams::default()).await.unwrap();
     }
-    let refused = until("the budget to be gone", PATIENCE, async || {
+    let refused = until("the budget to be gone", WAIT_TIMEOUT, async || {
         let answer: kube::Result<Value> = pods
             .create_subresource("eviction", "guarded", &PostParams::default(), &namesake)
             .await;
@@ -344,7 +344,7 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
         "{refused:?}"
     );
 
-    let report = until("the drain", PATIENCE, async || {
+    let report = until("the drain", WAIT_TIMEOUT, async || {
         Ok(Some(scene.round().await).filter(|report| report.left.is_empty()))
     })
     .await
@@ -373,7 +373,7 @@ async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
     let began = Instant::now();
     let mut rounds = 1;
     while !scene.round().await.left.is_empty() {
-        let update = tokio::time::timeout(PATIENCE, updates.recv())
+        let update = tokio::time::timeout(WAIT_TIMEOUT, updates.recv())
             .await
             .expect("a change in time");
         assert_eq!(update, Some(KubernetesUpdate::PodsChanged(scene.name.clone())));
@@ -436,7 +436,7 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
     ));
     let mut is_seen = [false; 3];
     while is_seen != [true; 3] {
-        let update = tokio::time::timeout(PATIENCE, updates.recv()).await;
+        let update = tokio::time::timeout(WAIT_TIMEOUT, updates.recv()).await;
         let update = update.expect("an update in time").unwrap();
         if let KubernetesUpdate::Followed(node) = &update {
             assert_eq!(node.name, scene.name);
@@ -466,7 +466,7 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
         uid: NodeUid::new(uid),
     };
     let told = async { while updates.recv().await.unwrap() != gone {} };
-    tokio::time::timeout(PATIENCE, told).await.unwrap();
+    tokio::time::timeout(WAIT_TIMEOUT, told).await.unwrap();
     stop.cancel();
     tasks.join_all().await;
 }
@@ -494,7 +494,7 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
         stop.clone(),
     ));
     let mut next = async || {
-        tokio::time::timeout(PATIENCE, updates.recv())
+        tokio::time::timeout(WAIT_TIMEOUT, updates.recv())
             .await
             .expect("an update in time")
             .unwrap()
@@ -563,7 +563,7 @@ async fn refusal_by_admission_carries_the_message_of_the_webhook() {
         .create(&params, &serde_json::from_value(binding).unwrap())
         .await
         .unwrap();
-    let refused = until("the policy to be in force", PATIENCE, async || {
+    let refused = until("the policy to be in force", WAIT_TIMEOUT, async || {
         let seen = scene.get().await?;
         let error = scene.patch(&cordon(&seen)).await.err();
         Ok(error.filter(|error| !matches!(error, PatchError::Conflict { .. })))
@@ -595,7 +595,7 @@ async fn refusal_by_admission_carries_the_message_of_the_webhook() {
     namespaces.delete("shop", &DeleteParams::default()).await.unwrap();
     let pods: Api<core::Pod> = Api::namespaced(scene.kube.client(), "shop");
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "stuck"}});
-    let refused = until("the namespace to refuse", PATIENCE, async || {
+    let refused = until("the namespace to refuse", WAIT_TIMEOUT, async || {
         let answer: kube::Result<Value> = pods
             .create_subresource("eviction", "stuck", &params, &eviction)
             .await;

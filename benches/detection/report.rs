@@ -3,10 +3,10 @@
 use std::io::Write as _;
 
 use haulout_lab::figures::Samples;
-use haulout_lab::grid::Grid;
+use haulout_lab::text_table::TextTable;
 
 /// Prints what a bench found.
-pub fn report(intro: &str, tables: &[(&str, &Grid)], notes: &[String]) {
+pub fn report(intro: &str, tables: &[(&str, &TextTable)], notes: &[String]) {
     let mut screen = format!("{intro}\n");
     for (title, table) in tables {
         screen += &format!("\n{title}\n\n{}", table.markdown());

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 /// One runtime for all tests, because the client of the shared cluster belongs to the runtime it was made in.
 pub static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("starting a runtime"));
 
-/// Where the tools are. Asked for from inside and outside of a story, so a thread of its own waits for the build.
+/// Where the tools are. Asked for from inside and outside of a scenario, so a thread of its own waits for the build.
 static TOOLS: LazyLock<PathBuf> = LazyLock::new(|| {
     std::thread::spawn(|| RUNTIME.block_on(build::part("helm")))
         .join()

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
-use haulout_lab::stage::{PATIENCE, Stage, annotation};
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, annotation};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use k8s_openapi::api::events::v1::Event;
@@ -14,39 +14,39 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::helm::{object, rendered, root};
-use crate::release::{Release, folder, stage, tell};
+use crate::release::{Release, fixture, folder, run_scenario};
 
-/// A Node is read again only after somebody else's write has made ours fail, which no story can make happen each time.
-const NOT_IN_EVERY_STORY: (&str, &str, &str) = ("", "nodes", "get");
+/// A Node is read again only after somebody else's write has made ours fail, which no scenario can make happen each time.
+const NOT_IN_EVERY_SCENARIO: (&str, &str, &str) = ("", "nodes", "get");
 
 /// Takes `gpu1` from esx1 to esx2, and then, with esx1 still away, off and on again on esx2.
-async fn migrate_and_wait(stage: &Stage<'_>) -> anyhow::Result<()> {
-    let node = stage.node_name("gpu1");
-    stage.add_pod("train", &node, &[]).await?;
+async fn migrate_and_wait(fixture: &Fixture<'_>) -> anyhow::Result<()> {
+    let node = fixture.node_name("gpu1");
+    fixture.add_pod("train", &node, &[]).await?;
     // Held for a moment, so that its node's pods are watched and not only listed.
-    stage.set_budget("train", 0).await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    blocked(stage, &node).await?;
-    stage.set_budget("train", 1).await?;
-    stage.wait_state(&node, Some("migrated")).await?;
-    stage.wait_in_service(&node).await?;
+    fixture.set_budget("train", 0).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    blocked(fixture, &node).await?;
+    fixture.set_budget("train", 1).await?;
+    fixture.wait_state(&node, Some("migrated")).await?;
+    fixture.wait_in_service(&node).await?;
 
-    stage.vcenter.enter_maintenance("esx2").await?;
-    stage.wait_phase(&node, "awaitingHost").await?;
-    stage
+    fixture.vcenter.enter_maintenance("esx2").await?;
+    fixture.wait_phase(&node, "awaitingHost").await?;
+    fixture
         .wait_vcenter("esx2 is in maintenance", |it| {
             it.host("esx2").is_some_and(|host| host.in_maintenance)
         })
         .await?;
-    stage.vcenter.exit_maintenance("esx2").await?;
-    stage.wait_in_service(&node).await?;
+    fixture.vcenter.exit_maintenance("esx2").await?;
+    fixture.wait_in_service(&node).await?;
     Ok(())
 }
 
 /// Waits until an Event on `node` says that a budget holds its drain.
-async fn blocked(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
-    let events: Api<Event> = Api::namespaced(stage.client(), "default");
-    until("EvictionBlocked to be told", PATIENCE, async || {
+async fn blocked(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
+    let events: Api<Event> = Api::namespaced(fixture.client(), "default");
+    until("EvictionBlocked to be told", WAIT_TIMEOUT, async || {
         let all = events.list(&ListParams::default()).await?;
         let is_it = |event: &Event| {
             event.reason.as_deref() == Some("EvictionBlocked")
@@ -74,10 +74,10 @@ fn rights(rules: Option<Vec<PolicyRule>>) -> BTreeSet<Right> {
 }
 
 /// Waits until of the two ended episodes one is left.
-async fn one_episode_is_history(stage: &Stage<'_>) -> anyhow::Result<()> {
-    let node = stage.node_name("gpu1");
-    let objects: Api<NodeMaintenance> = Api::all(stage.client());
-    until("one ended episode to be kept", PATIENCE, async || {
+async fn one_episode_is_history(fixture: &Fixture<'_>) -> anyhow::Result<()> {
+    let node = fixture.node_name("gpu1");
+    let objects: Api<NodeMaintenance> = Api::all(fixture.client());
+    until("one ended episode to be kept", WAIT_TIMEOUT, async || {
         let mut all = objects.list(&ListParams::default()).await?.items;
         all.retain(|it| it.spec.origin == MaintenanceOrigin::Episode && it.spec.node_name == node);
         let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
@@ -88,14 +88,14 @@ async fn one_episode_is_history(stage: &Stage<'_>) -> anyhow::Result<()> {
 
 #[test]
 fn release_handles_two_maintenances_with_exactly_its_rights() {
-    tell(async {
-        let stage = stage(
+    run_scenario(async {
+        let fixture = fixture(
             "rights",
             "aa000000-0000-4000-8000-000000000001",
             &["esx1", "esx2"],
         )
         .await?;
-        let release = Release::prepare(&stage).await?;
+        let release = Release::prepare(&fixture).await?;
         release.upgrade(&[
             "config.nodeConditions=well-known",
             "config.nodeMaintenanceHistory=1",
@@ -103,28 +103,32 @@ fn release_handles_two_maintenances_with_exactly_its_rights() {
         release.wait_admitted().await?;
         let mut replica = release.start().await?;
         replica.wait_ready().await?;
-        migrate_and_wait(&stage).await?;
-        ensure!(stage.power_cycles("gpu1").await? == (2, 2));
-        one_episode_is_history(&stage).await?;
+        migrate_and_wait(&fixture).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (2, 2));
+        one_episode_is_history(&fixture).await?;
         replica.stop().await?;
 
-        let roles: Api<ClusterRole> = Api::all(stage.client());
+        let roles: Api<ClusterRole> = Api::all(fixture.client());
         let name = format!("{}-rights-haulout", release.namespace);
         let mut given = rights(roles.get(&name).await?.rules);
-        let roles: Api<Role> = Api::namespaced(stage.client(), &release.namespace);
+        let roles: Api<Role> = Api::namespaced(fixture.client(), &release.namespace);
         for role in roles.list(&Default::default()).await?.items {
             given.extend(rights(role.rules));
         }
         // A watch stands in the log when it has ended.
-        let used = until("the watches to stand in the audit log", PATIENCE, async || {
-            let events = release.audit().await?;
-            let watched = |resource: &str| {
-                events
-                    .iter()
-                    .any(|event| event.verb == "watch" && event.resource == resource)
-            };
-            Ok((watched("nodes") && watched("pods") && watched("nodemaintenances")).then_some(events))
-        })
+        let used = until(
+            "the watches to stand in the audit log",
+            WAIT_TIMEOUT,
+            async || {
+                let events = release.audit().await?;
+                let watched = |resource: &str| {
+                    events
+                        .iter()
+                        .any(|event| event.verb == "watch" && event.resource == resource)
+                };
+                Ok((watched("nodes") && watched("pods") && watched("nodemaintenances")).then_some(events))
+            },
+        )
         .await?;
         let refused: Vec<_> = used.iter().filter(|event| event.code == 403).collect();
         ensure!(refused.is_empty(), "refused: {refused:#?}");
@@ -141,7 +145,7 @@ fn release_handles_two_maintenances_with_exactly_its_rights() {
             .collect();
         let missing: Vec<_> = used.difference(&given).collect();
         ensure!(missing.is_empty(), "used and not given: {missing:?}");
-        let (group, resource, verb) = NOT_IN_EVERY_STORY;
+        let (group, resource, verb) = NOT_IN_EVERY_SCENARIO;
         let unused: Vec<_> = given
             .difference(&used)
             .filter(|right| **right != (group.to_owned(), resource.to_owned(), verb.to_owned()))
@@ -153,18 +157,18 @@ fn release_handles_two_maintenances_with_exactly_its_rights() {
 
 #[test]
 fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
-    tell(async {
-        let stage = stage("forbidden", "aa000000-0000-4000-8000-000000000002", &["esx1"]).await?;
-        let release = Release::prepare(&stage).await?;
+    run_scenario(async {
+        let fixture = fixture("forbidden", "aa000000-0000-4000-8000-000000000002", &["esx1"]).await?;
+        let release = Release::prepare(&fixture).await?;
         release.upgrade(&["config.nodeConditions=well-known"]);
-        let node = stage.node_name("gpu1");
-        let admin: Api<Node> = Api::all(stage.client());
+        let node = fixture.node_name("gpu1");
+        let admin: Api<Node> = Api::all(fixture.client());
         let theirs = json!({"metadata": {"annotations": {"example.com/theirs": "1"}}});
         admin
             .patch(&node, &PatchParams::default(), &Patch::Merge(&theirs))
             .await?;
         let nodes: Api<Node> = Api::all(release.client().await?);
-        // Nothing that slips through is to change the node for the rest of the story.
+        // Nothing that slips through is to change the node for the rest of the scenario.
         let dry = PatchParams {
             dry_run: true,
             ..PatchParams::default()
@@ -174,7 +178,7 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
             ("a label", json!({"metadata": {"labels": {"pool": "gold"}}})),
             (
                 "the label that selects it",
-                json!({"metadata": {"labels": {haulout_lab::stage::label("forbidden"): null}}}),
+                json!({"metadata": {"labels": {haulout_lab::fixture::label("forbidden"): null}}}),
             ),
             (
                 "a foreign annotation",
@@ -212,7 +216,7 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
             Ok(_) | Err(_) => false,
         };
         // The kube-apiserver takes a moment to learn of a policy.
-        until("the policy to hold", PATIENCE, async || {
+        until("the policy to hold", WAIT_TIMEOUT, async || {
             let answer = nodes.patch(&node, &dry, &Patch::Merge(&merge[0].1)).await;
             Ok(is_refused(answer).then_some(()))
         })
@@ -266,7 +270,7 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
         ensure!(is_refused(gone.map(|_| current)), "it can be deleted");
 
         let allowed = json!({
-            "metadata": {"annotations": {format!("{}/state", haulout_lab::stage::ANNOTATIONS): "draining"}},
+            "metadata": {"annotations": {format!("{}/state", haulout_lab::fixture::ANNOTATIONS): "draining"}},
             "spec": {"unschedulable": true},
         });
         nodes
@@ -285,16 +289,16 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
 
 #[test]
 fn upgrade_and_rollback_during_an_episode_lose_nothing() {
-    tell(async {
-        let stage = stage("upgrade", "aa000000-0000-4000-8000-000000000003", &["esx1"]).await?;
-        let node = stage.node_name("gpu1");
-        let release = Release::prepare(&stage).await?;
+    run_scenario(async {
+        let fixture = fixture("upgrade", "aa000000-0000-4000-8000-000000000003", &["esx1"]).await?;
+        let node = fixture.node_name("gpu1");
+        let release = Release::prepare(&fixture).await?;
         release.upgrade(&[]);
         let before = checksum(&release).await?;
         let mut replica = release.start().await?;
         replica.wait_ready().await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
 
         release.upgrade(&["config.logLevel=debug"]);
         ensure!(
@@ -305,7 +309,7 @@ fn upgrade_and_rollback_during_an_episode_lose_nothing() {
         let mut replica = release.start().await?;
         replica.wait_ready().await?;
         ensure!(
-            stage
+            fixture
                 .node(&node)
                 .await
                 .map(|it| annotation(&it, "state") == Some("powered-off"))?
@@ -315,30 +319,30 @@ fn upgrade_and_rollback_during_an_episode_lose_nothing() {
         ensure!(checksum(&release).await? == before);
         replica.stop().await?;
         let replica = release.start().await?;
-        stage
+        fixture
             .wait_vcenter("esx1 is in maintenance", |it| {
                 it.host("esx1").is_some_and(|host| host.in_maintenance)
             })
             .await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         replica.stop().await
     });
 }
 
 #[test]
 fn hosted_cluster_is_managed_by_its_kubeconfig_and_no_other_is() {
-    tell(async {
-        let stage = stage("hosted", "aa000000-0000-4000-8000-000000000005", &["esx1"]).await?;
-        let node = stage.node_name("gpu1");
-        let release = Release::prepare(&stage).await?;
+    run_scenario(async {
+        let fixture = fixture("hosted", "aa000000-0000-4000-8000-000000000005", &["esx1"]).await?;
+        let node = fixture.node_name("gpu1");
+        let release = Release::prepare(&fixture).await?;
         // As Cluster API leaves it in the management cluster.
-        let kubeconfig = std::fs::read_to_string(stage.kube.kubeconfig(&stage.user())?)?;
+        let kubeconfig = std::fs::read_to_string(fixture.kube.kubeconfig(&fixture.user())?)?;
         let secret: Secret = serde_json::from_value(json!({
             "metadata": {"name": "tenant-a-kubeconfig"}, "stringData": {"value": kubeconfig},
         }))?;
-        Api::namespaced(stage.client(), &release.namespace)
+        Api::namespaced(fixture.client(), &release.namespace)
             .create(&PostParams::default(), &secret)
             .await?;
         release.upgrade(&[
@@ -350,11 +354,11 @@ fn hosted_cluster_is_managed_by_its_kubeconfig_and_no_other_is() {
         ensure!(deployment.metadata.name.as_deref() == Some("hosted-haulout-tenant-a"));
         let mut replica = release.start().await?;
         replica.wait_ready().await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
         replica.stop().await?;
         ensure!(
-            !stage.audit().await?.is_empty(),
+            !fixture.audit().await?.is_empty(),
             "nothing was done in the hosted cluster"
         );
         let asked = release.audit().await?;
@@ -378,36 +382,36 @@ async fn checksum(release: &Release<'_>) -> anyhow::Result<String> {
 /// As docs/install/python-controller.md has it.
 #[test]
 fn python_release_is_upgraded_in_place_during_an_episode() {
-    tell(async {
-        let stage = stage("moving", "aa000000-0000-4000-8000-000000000004", &["esx1"]).await?;
-        let node = stage.node_name("gpu1");
-        let release = Release::prepare(&stage).await?;
+    run_scenario(async {
+        let fixture = fixture("moving", "aa000000-0000-4000-8000-000000000004", &["esx1"]).await?;
+        let node = fixture.node_name("gpu1");
+        let release = Release::prepare(&fixture).await?;
         let python = root().join("tests/chart/python");
         release.helm(&["install", "moving", folder(&python)]);
         let theirs = release.deployment().await?.metadata;
-        stage.person_cordons(&node, true).await?;
+        fixture.person_cordons(&node, true).await?;
         let left = [
             ("state", "powered-off"),
             ("host", "esx1"),
             ("transition-time", "2026-03-01T03:14:00.000000+00:00"),
         ];
-        stage.annotate(&node, &left).await?;
-        stage.vcenter.power_off("gpu1").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
+        fixture.annotate(&node, &left).await?;
+        fixture.vcenter.power_off("gpu1").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
 
         let in_place = "nameOverride=gpu-node-vsphere-maintenance-controller";
         release.upgrade(&[in_place, "strategy.type=Recreate"]);
         let ours = release.deployment().await?.metadata;
         ensure!(ours.uid == theirs.uid, "the Deployment was made anew");
         let replica = release.start().await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        stage
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        fixture
             .wait_vcenter("esx1 is in maintenance", |it| {
                 it.host("esx1").is_some_and(|host| host.in_maintenance)
             })
             .await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         replica.stop().await
     });
 }

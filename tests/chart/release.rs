@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
+use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT, label};
 use haulout_lab::kube::{AuditEvent, Kube, Options, User};
 use haulout_lab::ports::Port;
 use haulout_lab::process::{Process, Spec as ProcessSpec};
 use haulout_lab::run_dir::RunDir;
-use haulout_lab::stage::{Member, PATIENCE, Stage, label};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, Gpu, HostSpec, Spec, VmSpec};
 use haulout_lab::wait::until;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -33,10 +33,10 @@ pub async fn kube() -> &'static Kube {
     .await
 }
 
-/// Tells a story, and fails with everything that led to its failure.
-pub fn tell(story: impl Future<Output = anyhow::Result<()>>) {
+/// Tells a scenario, and fails with everything that led to its failure.
+pub fn run_scenario(scenario: impl Future<Output = anyhow::Result<()>>) {
     helm::RUNTIME.block_on(async {
-        if let Err(error) = story.await {
+        if let Err(error) = scenario.await {
             panic!("{error:#}");
         }
     });
@@ -45,8 +45,8 @@ pub fn tell(story: impl Future<Output = anyhow::Result<()>>) {
 /// The PCI id of an NVIDIA A40.
 const A40: u16 = 0x2235;
 
-/// A stage of one node `gpu1` on the first of these hosts, each of which has one matching device.
-pub async fn stage(name: &str, uuid: &str, hosts: &[&str]) -> anyhow::Result<Stage<'static>> {
+/// A fixture of one node `gpu1` on the first of these hosts, each of which has one matching device.
+pub async fn fixture(name: &str, uuid: &str, hosts: &[&str]) -> anyhow::Result<Fixture<'static>> {
     let device = DeviceSpec::gpu("0000:01:00.0".to_owned(), A40);
     let spec = Spec {
         clusters: vec![ClusterSpec {
@@ -71,7 +71,7 @@ pub async fn stage(name: &str, uuid: &str, hosts: &[&str]) -> anyhow::Result<Sta
         ..Spec::default()
     };
     let members = vec![Member::new(name, "gpu1", uuid)];
-    Stage::set(kube().await, name, &spec, members, true).await
+    Fixture::create(kube().await, name, &spec, members, true).await
 }
 
 /// Makes a namespace that admits nothing but what Pod Security `restricted` does.
@@ -103,10 +103,10 @@ fn knows(setting: &str) -> bool {
         .any(|argument| argument.get_env().is_some_and(|name| name == setting))
 }
 
-/// A release named as its stage, in a namespace of its own.
+/// A release named as its fixture, in a namespace of its own.
 pub struct Release<'s> {
     pub namespace: String,
-    stage: &'s Stage<'static>,
+    fixture: &'s Fixture<'static>,
     /// Where helm finds the cluster.
     kubeconfig: PathBuf,
     values: PathBuf,
@@ -121,27 +121,27 @@ pub struct Replica {
 }
 
 impl<'s> Release<'s> {
-    /// Prepares a release: its namespace, and the values by which it finds the stage's vCenter, with the lab's fast
+    /// Prepares a release: its namespace, and the values by which it finds the fixture's vCenter, with the lab's fast
     /// periods. Nothing is installed yet.
-    pub async fn prepare(stage: &'s Stage<'static>) -> anyhow::Result<Self> {
-        let namespace = format!("{}-release", stage.name());
-        restricted_namespace(&stage.client(), &namespace).await?;
-        let authority = std::fs::read_to_string(stage.kube.authority())?;
+    pub async fn prepare(fixture: &'s Fixture<'static>) -> anyhow::Result<Self> {
+        let namespace = format!("{}-release", fixture.name());
+        restricted_namespace(&fixture.client(), &namespace).await?;
+        let authority = std::fs::read_to_string(fixture.kube.authority())?;
         let ca: ConfigMap = serde_json::from_value(json!({
             "metadata": {"name": "vcenter-ca"}, "data": {"ca.pem": authority},
         }))?;
-        Api::namespaced(stage.client(), &namespace)
+        Api::namespaced(fixture.client(), &namespace)
             .create(&PostParams::default(), &ca)
             .await?;
         let mut values = json!({
             "vcenter": {
-                "host": stage.vcenter.sdk(),
-                "user": stage.vcenter.user(),
-                "password": stage.vcenter.password(),
+                "host": fixture.vcenter.sdk(),
+                "user": fixture.vcenter.user(),
+                "password": fixture.vcenter.password(),
                 "caBundle": {"configMapName": "vcenter-ca"},
             },
             "config": {
-                "gpuNodeLabel": format!("{}=true", label(stage.name())),
+                "gpuNodeLabel": format!("{}=true", label(fixture.name())),
                 "pollIntervalSeconds": 1, "drainTimeoutSeconds": 120, "evictionRetrySeconds": 1,
                 "guestShutdownTimeoutSeconds": 30, "relocateTimeoutSeconds": 60, "powerOnTimeoutSeconds": 60,
                 "retryMaxSeconds": 1, "logFormat": "text",
@@ -156,11 +156,11 @@ impl<'s> Release<'s> {
         }
         let dir = RunDir::create()?;
         Ok(Self {
-            kubeconfig: stage.kube.kubeconfig(&User::admin("helm"))?,
+            kubeconfig: fixture.kube.kubeconfig(&User::admin("helm"))?,
             values: dir.write("values.json", values.to_string())?,
-            name: stage.name().to_owned(),
+            name: fixture.name().to_owned(),
             namespace,
-            stage,
+            fixture,
             dir,
         })
     }
@@ -181,7 +181,7 @@ impl<'s> Release<'s> {
     pub fn upgrade(&self, set: &[&str]) {
         let chart = helm::chart();
         let mut args = vec!["upgrade", "--install", &self.name, chart.to_str().unwrap()];
-        // The kind is one for all releases of a cluster, and many stories share this one.
+        // The kind is one for all releases of a cluster, and many scenarios share this one.
         args.push("--take-ownership");
         args.extend(["-f", self.values.to_str().unwrap()]);
         args.extend(set.iter().flat_map(|value| ["--set", value]));
@@ -190,7 +190,7 @@ impl<'s> Release<'s> {
 
     /// The one Deployment of the release.
     pub async fn deployment(&self) -> anyhow::Result<Deployment> {
-        let deployments: Api<Deployment> = Api::namespaced(self.stage.client(), &self.namespace);
+        let deployments: Api<Deployment> = Api::namespaced(self.fixture.client(), &self.namespace);
         let mut all = deployments.list(&Default::default()).await?.items;
         ensure!(all.len() == 1, "{} Deployments", all.len());
         all.pop().context("there is one")
@@ -198,12 +198,16 @@ impl<'s> Release<'s> {
 
     /// Waits until the Deployment's pods are made, which Pod Security refuses where they are not restricted.
     pub async fn wait_admitted(&self) -> anyhow::Result<()> {
-        until("the pods of the release to be admitted", PATIENCE, async || {
-            let deployment = self.deployment().await?;
-            let wanted = deployment.spec.replicas;
-            let made = deployment.status.and_then(|status| status.replicas);
-            Ok((made.is_some() && made == wanted).then_some(()))
-        })
+        until(
+            "the pods of the release to be admitted",
+            WAIT_TIMEOUT,
+            async || {
+                let deployment = self.deployment().await?;
+                let wanted = deployment.spec.replicas;
+                let made = deployment.status.and_then(|status| status.replicas);
+                Ok((made.is_some() && made == wanted).then_some(()))
+            },
+        )
         .await
     }
 
@@ -220,7 +224,7 @@ impl<'s> Release<'s> {
         let account = pod_spec(&self.deployment().await?)?
             .service_account_name
             .context("the pod has a ServiceAccount")?;
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.stage.client(), &self.namespace);
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.fixture.client(), &self.namespace);
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
                 audiences: Some(vec!["https://kubernetes.default.svc".to_owned()]),
@@ -245,8 +249,7 @@ impl<'s> Release<'s> {
 
     /// In the place of the token that kubelet mounts, which has its path in the program.
     async fn kubeconfig_of_pod(&self) -> anyhow::Result<PathBuf> {
-        let cluster =
-            json!({"server": self.stage.kube.url(), "certificate-authority": self.stage.kube.authority()});
+        let cluster = json!({"server": self.fixture.kube.url(), "certificate-authority": self.fixture.kube.authority()});
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "pod",
             "clusters": [{"name": "lab", "cluster": cluster}],
@@ -294,7 +297,7 @@ impl<'s> Release<'s> {
             environment.insert("KUBECONFIG".to_owned(), ours);
         }
         environment.extend(rewritten.map(|(name, value)| (name.to_owned(), value)));
-        let mut spec = ProcessSpec::new("haulout", env!("CARGO_BIN_EXE_haulout"), self.stage.log())
+        let mut spec = ProcessSpec::new("haulout", env!("CARGO_BIN_EXE_haulout"), self.fixture.log())
             .args(container.args.as_deref().unwrap_or_default());
         for (name, value) in environment {
             spec = spec.env(name, value);
@@ -311,7 +314,7 @@ impl<'s> Release<'s> {
         container: &Container,
         volumes: &[Volume],
     ) -> anyhow::Result<Vec<(String, String)>> {
-        let client = self.stage.client();
+        let client = self.fixture.client();
         let mut mounts = Vec::new();
         for mount in container.volume_mounts.iter().flatten() {
             let volume = volumes
@@ -352,7 +355,7 @@ impl<'s> Release<'s> {
     }
 
     async fn environment(&self, container: &Container) -> anyhow::Result<BTreeMap<String, String>> {
-        let client = self.stage.client();
+        let client = self.fixture.client();
         let maps: Api<ConfigMap> = Api::namespaced(client, &self.namespace);
         let mut environment = BTreeMap::new();
         for source in container.env_from.iter().flatten() {
@@ -378,7 +381,7 @@ impl<'s> Release<'s> {
     /// All that the release asked the kube-apiserver.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
         let user = self.user().await?;
-        let all = self.stage.kube.audit().await?;
+        let all = self.fixture.kube.audit().await?;
         Ok(all.into_iter().filter(|event| event.user == user).collect())
     }
 }
@@ -390,7 +393,7 @@ impl Replica {
         let client = reqwest::Client::builder().no_proxy().build()?;
         for path in paths {
             let url = format!("http://127.0.0.1:{}{path}", port.number());
-            until(&format!("{url} to answer 200"), PATIENCE, async || {
+            until(&format!("{url} to answer 200"), WAIT_TIMEOUT, async || {
                 let answer = client.get(&url).send().await?;
                 Ok((answer.status() == 200).then_some(()))
             })

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::build;
+use haulout_lab::fixture::WAIT_TIMEOUT;
 use haulout_lab::kube::{Kube, Options, User};
-use haulout_lab::stage::PATIENCE;
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
@@ -14,9 +14,9 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 
 use crate::helm::{RUNTIME, cases, chart, object, rendered, run};
-use crate::release::{kube, restricted_namespace, tell};
+use crate::release::{kube, restricted_namespace, run_scenario};
 
-/// A cluster of its own: a chart renders other things where these kinds are, and the other stories are told without.
+/// A cluster of its own: a chart renders other things where these kinds are, and the other scenarios are told without.
 static OPERATED: OnceCell<Kube> = OnceCell::const_new();
 
 async fn operated() -> &'static Kube {
@@ -44,7 +44,7 @@ async fn with_operators_kinds() -> anyhow::Result<Kube> {
 
 #[test]
 fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
-    tell(async {
+    run_scenario(async {
         let client = operated().await.client();
         restricted_namespace(&client, "haulout").await?;
         let params = PatchParams {
@@ -90,7 +90,7 @@ fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
                 ..PostParams::default()
             };
             let pods: Api<Pod> = Api::namespaced(client.clone(), "haulout");
-            until("a pod to be admitted or refused", PATIENCE, async || {
+            until("a pod to be admitted or refused", WAIT_TIMEOUT, async || {
                 match pods.create(&dry, &pod).await {
                     Ok(_) => Ok(Some(Ok(()))),
                     // The namespace's default ServiceAccount takes a moment to be made.

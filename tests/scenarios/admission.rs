@@ -1,40 +1,40 @@
 //! The limit on concurrent drains.
 
 use anyhow::ensure;
-use haulout_lab::stage::is_cordoned;
+use haulout_lab::fixture::is_cordoned;
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, run, stage, tell};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
 
 #[test]
 fn two_hosts_are_drained_one_after_the_other_in_order() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![gpu_vm("two", "gpu1", "esx1"), gpu_vm("two", "gpu2", "esx2")];
-        let stage = stage("two", &spec).await?;
-        let (first, second) = (stage.node_name("gpu2"), stage.node_name("gpu1"));
-        stage.add_pod("held", &first, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = run(&stage, &[("MAX_CONCURRENT_DRAINS", "1")]).await?;
+        let fixture = fixture("two", &spec).await?;
+        let (first, second) = (fixture.node_name("gpu2"), fixture.node_name("gpu1"));
+        fixture.add_pod("held", &first, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &[("MAX_CONCURRENT_DRAINS", "1")]).await?;
 
-        stage.vcenter.enter_maintenance("esx2").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&first, "draining").await?;
-        let queued = stage.wait_phase(&second, "queued").await?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&first, "draining").await?;
+        let queued = fixture.wait_phase(&second, "queued").await?;
         ensure!(!is_cordoned(&queued), "a queued node is left in service");
-        stage
-            .wait_said(&format!("at most 1 drained at once, and {first} comes first"))
+        fixture
+            .wait_for_log(&format!("at most 1 drained at once, and {first} comes first"))
             .await?;
-        stage.set_budget("held", 1).await?;
+        fixture.set_budget("held", 1).await?;
         for host in ["esx1", "esx2"] {
-            in_maintenance(&stage, host).await?;
+            in_maintenance(&fixture, host).await?;
         }
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.vcenter.exit_maintenance("esx2").await?;
-        stage.wait_in_service(&first).await?;
-        stage.wait_in_service(&second).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.vcenter.exit_maintenance("esx2").await?;
+        fixture.wait_in_service(&first).await?;
+        fixture.wait_in_service(&second).await?;
 
         // By the audit log, the second was cordoned only when the first no longer drained.
-        let patches: Vec<(String, String)> = stage
+        let patches: Vec<(String, String)> = fixture
             .audit()
             .await?
             .into_iter()

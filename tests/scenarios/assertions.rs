@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{ANNOTATIONS, Fixture, WAIT_TIMEOUT};
 use haulout_lab::kube::AuditEvent;
-use haulout_lab::stage::{ANNOTATIONS, PATIENCE, Stage};
 use haulout_lab::vcenter::{Entry, EntryKind};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -23,8 +23,8 @@ pub fn clock() -> Timestamp {
 pub const DOWN: [&str; 2] = ["ShutdownGuest", "PowerOffVM_Task"];
 
 /// When `method` was called over SOAP on the object of this name.
-pub async fn asked(stage: &Stage<'_>, method: &str, object: &str) -> anyhow::Result<Vec<Timestamp>> {
-    let journal = stage.vcenter.journal().await?;
+pub async fn asked(fixture: &Fixture<'_>, method: &str, object: &str) -> anyhow::Result<Vec<Timestamp>> {
+    let journal = fixture.vcenter.journal().await?;
     let calls = journal
         .iter()
         .filter(|it| it.is_call(method) && it.object == object);
@@ -32,54 +32,58 @@ pub async fn asked(stage: &Stage<'_>, method: &str, object: &str) -> anyhow::Res
 }
 
 /// Waits for a line of the journal; without one the error shows what Haulout said.
-pub async fn line(stage: &Stage<'_>, what: &str, wanted: impl Fn(&Entry) -> bool) -> anyhow::Result<Entry> {
-    let line = stage.vcenter.wait_for_entry(what, PATIENCE, wanted).await;
-    line.with_context(|| format!("Haulout said:\n{}", stage.said()))
+pub async fn line(
+    fixture: &Fixture<'_>,
+    what: &str,
+    wanted: impl Fn(&Entry) -> bool,
+) -> anyhow::Result<Entry> {
+    let line = fixture.vcenter.wait_for_entry(what, WAIT_TIMEOUT, wanted).await;
+    line.with_context(|| format!("Haulout said:\n{}", fixture.said()))
 }
 
 /// Waits until `method` has been called over SOAP on the object of this name.
-pub async fn first_asked(stage: &Stage<'_>, method: &str, object: &str) -> anyhow::Result<Entry> {
+pub async fn first_asked(fixture: &Fixture<'_>, method: &str, object: &str) -> anyhow::Result<Entry> {
     let is_it = |it: &Entry| it.is_call(method) && it.object == object;
-    line(stage, &format!("{method} on {object}"), is_it).await
+    line(fixture, &format!("{method} on {object}"), is_it).await
 }
 
 /// Waits until the Node's record says that the guest was asked to shut down.
-pub async fn guest_on_record(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
+pub async fn guest_on_record(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
     let is_noted = |node: &Node| {
-        let record = haulout_lab::stage::episode(node).unwrap_or_default();
+        let record = haulout_lab::fixture::episode(node).unwrap_or_default();
         record.pointer("/inFlight/guestShutdown").is_some()
     };
-    let seen = stage
+    let seen = fixture
         .wait_node(node, "has it on record that the guest was asked", is_noted)
         .await;
-    seen.map(|_| ()).with_context(|| stage.said())
+    seen.map(|_| ()).with_context(|| fixture.said())
 }
 
-/// Waits until the VM has gone off since the stage was set.
-pub async fn went_off(stage: &Stage<'_>, vm: &str) -> anyhow::Result<Entry> {
+/// Waits until the VM has gone off since the fixture was set.
+pub async fn went_off(fixture: &Fixture<'_>, vm: &str) -> anyhow::Result<Entry> {
     let is_it = |it: &Entry| it.kind == EntryKind::Power && it.object == vm && it.detail == "poweredOff";
-    line(stage, &format!("{vm} to go off"), is_it).await
+    line(fixture, &format!("{vm} to go off"), is_it).await
 }
 
 /// Waits until a rule has struck `method`.
-pub async fn struck(stage: &Stage<'_>, method: &str) -> anyhow::Result<Entry> {
+pub async fn struck(fixture: &Fixture<'_>, method: &str) -> anyhow::Result<Entry> {
     let is_it = |it: &Entry| it.kind == EntryKind::Fault && it.method == method;
-    line(stage, &format!("a rule to strike {method}"), is_it).await
+    line(fixture, &format!("a rule to strike {method}"), is_it).await
 }
 
 /// How far the journal has come.
-pub async fn now(stage: &Stage<'_>) -> anyhow::Result<u64> {
-    let journal = stage.vcenter.journal().await?;
+pub async fn now(fixture: &Fixture<'_>) -> anyhow::Result<u64> {
+    let journal = fixture.vcenter.journal().await?;
     Ok(journal.last().map_or(0, |it| it.seq))
 }
 
 /// What the journal tells behind `seq` for as long as `window`.
-pub async fn during(stage: &Stage<'_>, mut seq: u64, window: Duration) -> anyhow::Result<Vec<Entry>> {
+pub async fn during(fixture: &Fixture<'_>, mut seq: u64, window: Duration) -> anyhow::Result<Vec<Entry>> {
     let end = Instant::now() + window;
     let mut all = Vec::new();
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        let more = stage.vcenter.journal_after(seq, left).await?;
+        let more = fixture.vcenter.journal_after(seq, left).await?;
         seq = more.last().map_or(seq, |it| it.seq);
         all.extend(more);
         if left.is_zero() {
@@ -90,16 +94,16 @@ pub async fn during(stage: &Stage<'_>, mut seq: u64, window: Duration) -> anyhow
 
 /// Fails where one of `methods` is called on `vm` behind `seq`, for as long as `window`.
 pub async fn none_asked(
-    stage: &Stage<'_>,
+    fixture: &Fixture<'_>,
     methods: &[&str],
     vm: &str,
     seq: u64,
     window: Duration,
 ) -> anyhow::Result<()> {
-    let told = during(stage, seq, window).await?;
+    let told = during(fixture, seq, window).await?;
     let is_forbidden = |it: &&Entry| it.object == vm && methods.iter().any(|method| it.is_call(method));
     if let Some(call) = told.iter().find(is_forbidden) {
-        let said = stage.said();
+        let said = fixture.said();
         anyhow::bail!(
             "{} was called at {}; Haulout said:\n{said}",
             call.method,
@@ -110,20 +114,24 @@ pub async fn none_asked(
 }
 
 /// The VM of a node that was taken down goes off and is brought back, once; the node is in service.
-pub async fn brought_back(stage: &Stage<'_>, vm: &str) -> anyhow::Result<()> {
-    went_off(stage, vm).await?;
+pub async fn brought_back(fixture: &Fixture<'_>, vm: &str) -> anyhow::Result<()> {
+    went_off(fixture, vm).await?;
     let is_on =
         |it: &haulout_lab::vcenter::State| it.vm(vm).is_some_and(haulout_lab::vcenter::VmState::is_on);
-    stage.wait_vcenter(&format!("{vm} is on again"), is_on).await?;
-    stage.wait_in_service(&stage.node_name(vm)).await?;
-    let (off, on) = stage.power_cycles(vm).await?;
+    fixture.wait_vcenter(&format!("{vm} is on again"), is_on).await?;
+    fixture.wait_in_service(&fixture.node_name(vm)).await?;
+    let (off, on) = fixture.power_cycles(vm).await?;
     ensure!((off, on) == (1, 1), "off {off} times, on {on} times");
     Ok(())
 }
 
-/// What this stage's Haulout wrote to the Node since then, whatever the answer was.
-pub async fn node_writes(stage: &Stage<'_>, node: &str, since: Timestamp) -> anyhow::Result<Vec<AuditEvent>> {
-    let mut audit = stage.audit().await?;
+/// What this fixture's Haulout wrote to the Node since then, whatever the answer was.
+pub async fn node_writes(
+    fixture: &Fixture<'_>,
+    node: &str,
+    since: Timestamp,
+) -> anyhow::Result<Vec<AuditEvent>> {
+    let mut audit = fixture.audit().await?;
     audit.retain(|it| {
         it.resource == "nodes"
             && it.subresource.is_none()

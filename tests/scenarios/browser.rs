@@ -12,7 +12,7 @@ use tokio::process::Command;
 /// The folder where pictures are kept; without it they are thrown away.
 const PICTURES: &str = "HAULOUT_PICTURES";
 /// How long one look may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// An empty page takes a tenth of it.
 const PICTURE_MIN: usize = 10_000;
 
@@ -108,7 +108,7 @@ impl Browser {
             .arg(url)
             .stdin(Stdio::null())
             .kill_on_drop(true);
-        let ended = tokio::time::timeout(PATIENCE, command.output()).await;
+        let ended = tokio::time::timeout(WAIT_TIMEOUT, command.output()).await;
         let ended = ended.with_context(|| format!("the browser does not end at {url}"))??;
         let said = String::from_utf8_lossy(&ended.stderr);
         ensure!(

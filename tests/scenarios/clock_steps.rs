@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::clock::WallClock;
-use haulout_lab::stage::{Haulout, PATIENCE, Stage};
+use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT};
 use haulout_lab::vcenter::{Entry, GuestPatch};
 
 use crate::assertions::{asked, clock, during, first_asked, guest_on_record, now};
-use crate::fixture::{in_maintenance, one_node, run, tell};
+use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 
 const HOUR: i64 = 3600;
 
@@ -21,29 +21,29 @@ const SELDOM: [(&str, &str); 3] = [
 ];
 
 /// Starts Haulout on this wall clock.
-async fn run_on(stage: &Stage<'_>, wall: &WallClock, more: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+async fn run_on(fixture: &Fixture<'_>, wall: &WallClock, more: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     let environment = wall.environment();
     let mut changes: Vec<(&str, &str)> = SELDOM.to_vec();
     changes.extend(environment.iter().map(|(name, value)| (*name, value.as_str())));
     changes.extend(more);
-    run(stage, &changes).await
+    run(fixture, &changes).await
 }
 
-fn wall(stage: &Stage<'_>) -> anyhow::Result<Option<WallClock>> {
-    WallClock::new(stage.kube.dir(), stage.name())
+fn wall(fixture: &Fixture<'_>) -> anyhow::Result<Option<WallClock>> {
+    WallClock::new(fixture.kube.dir(), fixture.name())
 }
 
-async fn deaf_guest(stage: &Stage<'_>) -> anyhow::Result<()> {
+async fn deaf_guest(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     let deaf = GuestPatch {
         ignore_shutdown: Some(true),
         ..GuestPatch::default()
     };
-    stage.vcenter.patch_vm("gpu1", deaf).await
+    fixture.vcenter.patch_vm("gpu1", deaf).await
 }
 
-async fn held_pod(stage: &Stage<'_>) -> anyhow::Result<()> {
-    stage.add_pod("held", &stage.node_name("gpu1"), &[]).await?;
-    stage.set_budget("held", 0).await
+async fn held_pod(fixture: &Fixture<'_>) -> anyhow::Result<()> {
+    fixture.add_pod("held", &fixture.node_name("gpu1"), &[]).await?;
+    fixture.set_budget("held", 0).await
 }
 
 /// How many calls to vCenter that act there are in what was told.
@@ -56,105 +56,115 @@ fn acts(told: &[Entry]) -> usize {
 /// The guest is asked once and its power cut at its deadline, although the process that was restarted in between has a
 /// clock that is `ahead` seconds ahead.
 async fn successor_in_shutdown(name: &str, ahead: i64) -> anyhow::Result<()> {
-    let stage = one_node(name).await?;
-    let Some(wall) = wall(&stage)? else { return Ok(()) };
-    deaf_guest(&stage).await?;
+    let fixture = one_node(name).await?;
+    let Some(wall) = wall(&fixture)? else {
+        return Ok(());
+    };
+    deaf_guest(&fixture).await?;
     let timeout = [("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "8")];
-    let haulout = run_on(&stage, &wall, &timeout).await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    guest_on_record(&stage, &stage.node_name("gpu1")).await?;
+    let haulout = run_on(&fixture, &wall, &timeout).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    guest_on_record(&fixture, &fixture.node_name("gpu1")).await?;
     haulout.kill().await?;
     wall.set(ahead)?;
-    let haulout = run_on(&stage, &wall, &timeout).await?;
+    let haulout = run_on(&fixture, &wall, &timeout).await?;
 
-    let cut = first_asked(&stage, "PowerOffVM_Task", "gpu1").await?;
-    let questions = asked(&stage, "ShutdownGuest", "gpu1").await?;
+    let cut = first_asked(&fixture, "PowerOffVM_Task", "gpu1").await?;
+    let questions = asked(&fixture, "ShutdownGuest", "gpu1").await?;
     let after = cut.time.duration_since(questions[0]).as_secs_f64();
     ensure!(
         questions.len() == 1 && (7.5..25.0).contains(&after),
         "the guest was asked {} times, and its power cut {after} s after the first; Haulout said:\n{}",
         questions.len(),
-        stage.said()
+        fixture.said()
     );
-    in_maintenance(&stage, "esx1").await?;
+    in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
 }
 
 #[test]
 fn successor_with_a_clock_ahead_leaves_the_guest_its_time() {
-    tell(successor_in_shutdown("down-ahead", HOUR / 2));
+    run_scenario(successor_in_shutdown("down-ahead", HOUR / 2));
 }
 
 #[test]
 fn successor_with_a_clock_behind_asks_the_guest_once() {
-    tell(successor_in_shutdown("down-behind", -HOUR / 2));
+    run_scenario(successor_in_shutdown("down-behind", -HOUR / 2));
 }
 
 /// A blocked drain takes its whole timeout, although the process that was restarted in between has a clock that is `ahead`
 /// seconds ahead.
 async fn successor_in_drain(name: &str, ahead: i64) -> anyhow::Result<()> {
-    let stage = one_node(name).await?;
-    let Some(wall) = wall(&stage)? else { return Ok(()) };
-    let node = stage.node_name("gpu1");
-    held_pod(&stage).await?;
+    let fixture = one_node(name).await?;
+    let Some(wall) = wall(&fixture)? else {
+        return Ok(());
+    };
+    let node = fixture.node_name("gpu1");
+    held_pod(&fixture).await?;
     let timeout = [("DRAIN_TIMEOUT_SECONDS", "10")];
-    let haulout = run_on(&stage, &wall, &timeout).await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    stage.wait_phase(&node, "draining").await?;
+    let haulout = run_on(&fixture, &wall, &timeout).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    fixture.wait_phase(&node, "draining").await?;
     let began = clock();
-    stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+    fixture
+        .wait_for_log("held by PodDisruptionBudget held-budget")
+        .await?;
     haulout.kill().await?;
     wall.set(ahead)?;
-    let haulout = run_on(&stage, &wall, &timeout).await?;
+    let haulout = run_on(&fixture, &wall, &timeout).await?;
 
-    let down = first_asked(&stage, "ShutdownGuest", "gpu1").await?;
+    let down = first_asked(&fixture, "ShutdownGuest", "gpu1").await?;
     let after = down.time.duration_since(began).as_secs_f64();
     ensure!(
         (9.0..30.0).contains(&after),
         "the guest was asked {after} s after the drain began; Haulout said:\n{}",
-        stage.said()
+        fixture.said()
     );
-    in_maintenance(&stage, "esx1").await?;
+    in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
 }
 
 #[test]
 fn successor_with_a_clock_ahead_does_not_cut_a_drain_short() {
-    tell(successor_in_drain("drain-ahead", HOUR / 2));
+    run_scenario(successor_in_drain("drain-ahead", HOUR / 2));
 }
 
 #[test]
 fn successor_with_a_clock_behind_does_not_prolong_a_drain() {
-    tell(successor_in_drain("drain-behind", -HOUR / 2));
+    run_scenario(successor_in_drain("drain-behind", -HOUR / 2));
 }
 
 /// Deadlines of the drain and of the guest hold although the clock steps by `step` seconds in each, and nothing is done more
 /// often for it.
 async fn steps(name: &str, step: i64) -> anyhow::Result<()> {
-    let stage = one_node(name).await?;
-    let Some(wall) = wall(&stage)? else { return Ok(()) };
-    let node = stage.node_name("gpu1");
-    held_pod(&stage).await?;
-    deaf_guest(&stage).await?;
+    let fixture = one_node(name).await?;
+    let Some(wall) = wall(&fixture)? else {
+        return Ok(());
+    };
+    let node = fixture.node_name("gpu1");
+    held_pod(&fixture).await?;
+    deaf_guest(&fixture).await?;
     let timeouts = [
         ("DRAIN_TIMEOUT_SECONDS", "8"),
         ("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "8"),
     ];
-    let haulout = run_on(&stage, &wall, &timeouts).await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    stage.wait_phase(&node, "draining").await?;
+    let haulout = run_on(&fixture, &wall, &timeouts).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    fixture.wait_phase(&node, "draining").await?;
     let began = clock();
-    stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+    fixture
+        .wait_for_log("held by PodDisruptionBudget held-budget")
+        .await?;
     wall.set(step)?;
 
-    let down = first_asked(&stage, "ShutdownGuest", "gpu1").await?;
+    let down = first_asked(&fixture, "ShutdownGuest", "gpu1").await?;
     let drained = down.time.duration_since(began).as_secs_f64();
     ensure!(
         (7.0..16.0).contains(&drained),
         "the guest was asked {drained} s after the drain began; Haulout said:\n{}",
-        stage.said()
+        fixture.said()
     );
-    let evictions = stage
+    let evictions = fixture
         .audit()
         .await?
         .iter()
@@ -162,39 +172,39 @@ async fn steps(name: &str, step: i64) -> anyhow::Result<()> {
         .count();
     ensure!(evictions <= 20, "{evictions} evictions were asked for");
 
-    let calls = stage.vcenter.traffic("haulout").await?.calls;
+    let calls = fixture.vcenter.traffic("haulout").await?.calls;
     wall.set(2 * step)?;
     // Long enough for a storm to show, and shorter than the guest's time.
-    let told = during(&stage, now(&stage).await?, Duration::from_secs(5)).await?;
-    let calls = stage.vcenter.traffic("haulout").await?.calls - calls;
+    let told = during(&fixture, now(&fixture).await?, Duration::from_secs(5)).await?;
+    let calls = fixture.vcenter.traffic("haulout").await?.calls - calls;
     ensure!(
         calls <= 20 && acts(&told) == 0,
         "{calls} calls to vCenter in 5 s, {} of which act; Haulout said:\n{}",
         acts(&told),
-        stage.said()
+        fixture.said()
     );
     let is_cut = |it: &Entry| it.is_call("PowerOffVM_Task");
-    let cut = stage
+    let cut = fixture
         .vcenter
-        .wait_for_entry("the power to be cut", PATIENCE, is_cut)
+        .wait_for_entry("the power to be cut", WAIT_TIMEOUT, is_cut)
         .await;
-    let cut = cut.with_context(|| stage.said())?.time;
+    let cut = cut.with_context(|| fixture.said())?.time;
     let guest = cut.duration_since(down.time).as_secs_f64();
     ensure!(
         (7.0..16.0).contains(&guest),
         "its power was cut {guest} s after it was asked"
     );
-    ensure!(asked(&stage, "ShutdownGuest", "gpu1").await?.len() == 1);
-    in_maintenance(&stage, "esx1").await?;
+    ensure!(asked(&fixture, "ShutdownGuest", "gpu1").await?.len() == 1);
+    in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
 }
 
 #[test]
 fn deadlines_hold_when_the_clock_steps_forward() {
-    tell(steps("step-forward", HOUR));
+    run_scenario(steps("step-forward", HOUR));
 }
 
 #[test]
 fn deadlines_hold_when_the_clock_steps_back() {
-    tell(steps("step-back", -HOUR));
+    run_scenario(steps("step-back", -HOUR));
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, is_cordoned};
 use haulout_lab::kube::AuditEvent;
-use haulout_lab::stage::{PATIENCE, Stage, is_cordoned};
 use haulout_lab::vcenter::{Down, EntryKind, Fault, FaultKind};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
@@ -14,14 +14,14 @@ use kube::api::PostParams;
 use serde_json::json;
 
 use crate::assertions::{DOWN, clock, cordons, during, line, node_writes, none_asked, now, struck};
-use crate::fixture::{in_maintenance, one_node, run, tell};
+use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 
 /// How soon a Node that is cordoned is seen to be so: a binding that was in flight arrives as late as that.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// When the eviction of this pod was granted.
-async fn evicted(stage: &Stage<'_>, pod: &str) -> anyhow::Result<Option<Timestamp>> {
-    let audit = stage.audit().await?;
+async fn evicted(fixture: &Fixture<'_>, pod: &str) -> anyhow::Result<Option<Timestamp>> {
+    let audit = fixture.audit().await?;
     let is_it = |it: &&AuditEvent| {
         it.subresource.as_deref() == Some("eviction") && it.name.as_deref() == Some(pod) && it.code == 201
     };
@@ -29,35 +29,35 @@ async fn evicted(stage: &Stage<'_>, pod: &str) -> anyhow::Result<Option<Timestam
 }
 
 /// When the VM was first taken down: asked to, or cut.
-async fn taken_down(stage: &Stage<'_>) -> anyhow::Result<Option<Timestamp>> {
-    let journal = stage.vcenter.journal().await?;
+async fn taken_down(fixture: &Fixture<'_>) -> anyhow::Result<Option<Timestamp>> {
+    let journal = fixture.vcenter.journal().await?;
     let is_down = |it: &&haulout_lab::vcenter::Entry| DOWN.iter().any(|method| it.is_call(method));
     Ok(journal.iter().find(is_down).map(|it| it.time))
 }
 
 /// The pod is evicted before anything is done to the VM.
-async fn evicted_first(stage: &Stage<'_>, pod: &str) -> anyhow::Result<()> {
+async fn evicted_first(fixture: &Fixture<'_>, pod: &str) -> anyhow::Result<()> {
     until(
         "the pod to be evicted, or the VM taken down",
-        PATIENCE,
+        WAIT_TIMEOUT,
         async || {
-            let (evicted, down) = (evicted(stage, pod).await?, taken_down(stage).await?);
+            let (evicted, down) = (evicted(fixture, pod).await?, taken_down(fixture).await?);
             Ok((evicted.is_some() || down.is_some()).then_some(()))
         },
     )
     .await
-    .with_context(|| stage.said())?;
-    let (evicted, down) = (evicted(stage, pod).await?, taken_down(stage).await?);
+    .with_context(|| fixture.said())?;
+    let (evicted, down) = (evicted(fixture, pod).await?, taken_down(fixture).await?);
     ensure!(
         evicted.is_some_and(|evicted| down.is_none_or(|down| evicted < down)),
         "the VM was taken down at {down:?}, and {pod} was evicted at {evicted:?}; Haulout said:\n{}",
-        stage.said()
+        fixture.said()
     );
     Ok(())
 }
 
 /// Binds a pod to the Node as a scheduler does that has not seen the cordon yet, and does not wait for it to run.
-async fn bind_pod(stage: &Stage<'_>, name: &str, node: &str) -> anyhow::Result<()> {
+async fn bind_pod(fixture: &Fixture<'_>, name: &str, node: &str) -> anyhow::Result<()> {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {
             "name": name, "labels": {"app": name},
@@ -68,57 +68,57 @@ async fn bind_pod(stage: &Stage<'_>, name: &str, node: &str) -> anyhow::Result<(
             "containers": [{"name": "main", "image": "lab.invalid/none"}],
         },
     }))?;
-    let pods: Api<Pod> = Api::namespaced(stage.client(), stage.name());
+    let pods: Api<Pod> = Api::namespaced(fixture.client(), fixture.name());
     pods.create(&PostParams::default(), &pod).await?;
     Ok(())
 }
 
 #[test]
 fn pods_created_during_a_vcenter_outage_are_evicted_before_shutdown() {
-    tell(async {
-        let stage = one_node("proof-away").await?;
-        let node = stage.node_name("gpu1");
+    run_scenario(async {
+        let fixture = one_node("proof-away").await?;
+        let node = fixture.node_name("gpu1");
         // The guest is not asked: the question never reaches vCenter.
         let cut = Fault::new("ShutdownGuest", FaultKind::Reset);
-        stage.vcenter.fault(&cut).await?;
-        let haulout = run(&stage, &[]).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "shuttingDown").await?;
-        struck(&stage, "ShutdownGuest").await?;
+        fixture.vcenter.fault(&cut).await?;
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "shuttingDown").await?;
+        struck(&fixture, "ShutdownGuest").await?;
 
-        let said = stage.said().len();
-        let away = stage.vcenter.restart(Down::Refused, Duration::from_secs(8));
+        let said = fixture.said().len();
+        let away = fixture.vcenter.restart(Down::Refused, Duration::from_secs(8));
         let meanwhile = async {
-            line(&stage, "the restart", |it| {
+            line(&fixture, "the restart", |it| {
                 it.kind == EntryKind::Session && it.detail == "restart"
             })
             .await?;
-            until("Haulout to notice", PATIENCE, async || {
-                Ok((stage.said().len() > said).then_some(()))
+            until("Haulout to notice", WAIT_TIMEOUT, async || {
+                Ok((fixture.said().len() > said).then_some(()))
             })
             .await?;
-            stage.person_cordons(&node, false).await?;
-            stage.add_pod("train", &node, &[]).await?;
-            stage.cordon_as("descheduler", &node, true).await?;
-            stage.vcenter.clear_faults().await
+            fixture.person_cordons(&node, false).await?;
+            fixture.add_pod("train", &node, &[]).await?;
+            fixture.cordon_as("descheduler", &node, true).await?;
+            fixture.vcenter.clear_faults().await
         };
         let (away, meanwhile) = tokio::join!(away, meanwhile);
         away?;
         meanwhile?;
-        evicted_first(&stage, "train").await?;
-        in_maintenance(&stage, "esx1").await?;
+        evicted_first(&fixture, "train").await?;
+        in_maintenance(&fixture, "esx1").await?;
         haulout.stop().await
     });
 }
 
 /// A pod whose binding was in flight at the cordon, and arrives this long after it.
 async fn bound_late(name: &str, late: Duration) -> anyhow::Result<()> {
-    let stage = one_node(name).await?;
-    let node = stage.node_name("gpu1");
-    let haulout = run(&stage, &[]).await?;
-    let nodes: Api<Node> = Api::all(stage.client());
-    stage.vcenter.enter_maintenance("esx1").await?;
-    let cordoned = tokio::time::timeout(PATIENCE, async {
+    let fixture = one_node(name).await?;
+    let node = fixture.node_name("gpu1");
+    let haulout = run(&fixture, &[]).await?;
+    let nodes: Api<Node> = Api::all(fixture.client());
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    let cordoned = tokio::time::timeout(WAIT_TIMEOUT, async {
         while !is_cordoned(&nodes.get(&node).await?) {
             tokio::time::sleep(LOOK).await;
         }
@@ -126,47 +126,49 @@ async fn bound_late(name: &str, late: Duration) -> anyhow::Result<()> {
     });
     cordoned.await.context("the Node was never cordoned")??;
     tokio::time::sleep(late).await;
-    bind_pod(&stage, "late", &node).await?;
-    evicted_first(&stage, "late").await?;
-    in_maintenance(&stage, "esx1").await?;
+    bind_pod(&fixture, "late", &node).await?;
+    evicted_first(&fixture, "late").await?;
+    in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
 }
 
 #[test]
 fn pod_bound_at_the_cordon_is_evicted_before_shutdown() {
-    tell(bound_late("bound-0", Duration::ZERO));
+    run_scenario(bound_late("bound-0", Duration::ZERO));
 }
 
 #[test]
 fn pod_bound_100_ms_after_the_cordon_is_evicted_before_shutdown() {
-    tell(bound_late("bound-100", Duration::from_millis(100)));
+    run_scenario(bound_late("bound-100", Duration::from_millis(100)));
 }
 
 #[test]
 fn pod_bound_500_ms_after_the_cordon_is_evicted_before_shutdown() {
-    tell(bound_late("bound-500", Duration::from_millis(500)));
+    run_scenario(bound_late("bound-500", Duration::from_millis(500)));
 }
 
 #[test]
 fn cancel_that_is_not_pushed_is_noticed_before_guest_shutdown() {
-    tell(async {
-        let stage = one_node("unpushed-cancel").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        stage.vcenter.push_recent_task(false).await?;
-        stage.vcenter.push_task_end(false).await?;
-        let haulout = run(&stage, &[("POLL_INTERVAL_SECONDS", "30")]).await?;
+    run_scenario(async {
+        let fixture = one_node("unpushed-cancel").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        fixture.vcenter.push_recent_task(false).await?;
+        fixture.vcenter.push_task_end(false).await?;
+        let haulout = run(&fixture, &[("POLL_INTERVAL_SECONDS", "30")]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "draining").await?;
-        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
-        let before = now(&stage).await?;
-        stage.vcenter.cancel_maintenance("esx1").await?;
-        stage.set_budget("held", 1).await?;
-        none_asked(&stage, &DOWN, "gpu1", before, Duration::from_secs(8)).await?;
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "draining").await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        let before = now(&fixture).await?;
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.set_budget("held", 1).await?;
+        none_asked(&fixture, &DOWN, "gpu1", before, Duration::from_secs(8)).await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
     });
 }
@@ -175,8 +177,8 @@ fn cancel_that_is_not_pushed_is_noticed_before_guest_shutdown() {
 const GRACE: (&str, &str) = ("MAINTENANCE_RETRY_GRACE_SECONDS", "10");
 
 /// Waits until the Enter Maintenance Mode on `esx1` has failed behind `seq`, and tells when.
-async fn timed_out(stage: &Stage<'_>, seq: u64) -> anyhow::Result<haulout_lab::vcenter::Entry> {
-    line(stage, "the maintenance to time out", |it| {
+async fn timed_out(fixture: &Fixture<'_>, seq: u64) -> anyhow::Result<haulout_lab::vcenter::Entry> {
+    line(fixture, "the maintenance to time out", |it| {
         it.seq > seq && it.detail.starts_with("not entered: Timedout")
     })
     .await
@@ -184,28 +186,28 @@ async fn timed_out(stage: &Stage<'_>, seq: u64) -> anyhow::Result<haulout_lab::v
 
 #[test]
 fn node_stays_cordoned_while_a_failed_maintenance_is_retried() {
-    tell(async {
-        let stage = one_node("retried").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        stage.add_pod("goes", &node, &[]).await?;
-        let haulout = run(&stage, &[GRACE]).await?;
+    run_scenario(async {
+        let fixture = one_node("retried").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        fixture.add_pod("goes", &node, &[]).await?;
+        let haulout = run(&fixture, &[GRACE]).await?;
         let began = clock();
 
         let timeout = Duration::from_secs(5);
-        stage.vcenter.enter_maintenance_within("esx1", timeout).await?;
-        stage.wait_phase(&node, "draining").await?;
-        until("the other pod to be evicted", PATIENCE, async || {
-            Ok((stage.pods_on(&node).await? == ["held"]).then_some(()))
+        fixture.vcenter.enter_maintenance_within("esx1", timeout).await?;
+        fixture.wait_phase(&node, "draining").await?;
+        until("the other pod to be evicted", WAIT_TIMEOUT, async || {
+            Ok((fixture.pods_on(&node).await? == ["held"]).then_some(()))
         })
         .await?;
-        let first = timed_out(&stage, 0).await?;
+        let first = timed_out(&fixture, 0).await?;
         // The remediation tries again.
-        during(&stage, first.seq, Duration::from_secs(2)).await?;
-        stage.vcenter.enter_maintenance_within("esx1", timeout).await?;
-        let second = timed_out(&stage, first.seq).await?;
-        let writes = node_writes(&stage, &node, began).await?;
+        during(&fixture, first.seq, Duration::from_secs(2)).await?;
+        fixture.vcenter.enter_maintenance_within("esx1", timeout).await?;
+        let second = timed_out(&fixture, first.seq).await?;
+        let writes = node_writes(&fixture, &node, began).await?;
         let until_then: Vec<AuditEvent> = writes
             .into_iter()
             .filter(|it| it.received < second.time)
@@ -213,13 +215,13 @@ fn node_stays_cordoned_while_a_failed_maintenance_is_retried() {
         ensure!(
             !cordons(&until_then).contains(&false),
             "it was uncordoned between two tries; Haulout said:\n{}",
-            stage.said()
+            fixture.said()
         );
-        ensure!(stage.pods_on(&node).await? == ["held"]);
+        ensure!(fixture.pods_on(&node).await? == ["held"]);
 
         // Nobody tries a third time.
-        stage.wait_in_service(&node).await?;
-        let writes = node_writes(&stage, &node, began).await?;
+        fixture.wait_in_service(&node).await?;
+        let writes = node_writes(&fixture, &node, began).await?;
         let uncordoned = writes.iter().rfind(|it| {
             let spec = it.object.as_ref().and_then(|object| object.get("spec"));
             spec.is_some() && (200..300).contains(&it.code)
@@ -230,25 +232,25 @@ fn node_stays_cordoned_while_a_failed_maintenance_is_retried() {
             .duration_since(second.time)
             .as_secs_f64();
         ensure!(kept > 8.0, "the cordon was kept for {kept} s after the failure");
-        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
+        ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
     });
 }
 
 #[test]
 fn cancelled_maintenance_ends_the_episode_at_once() {
-    tell(async {
-        let stage = one_node("taken-back").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = run(&stage, &[GRACE]).await?;
+    run_scenario(async {
+        let fixture = one_node("taken-back").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &[GRACE]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "draining").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "draining").await?;
         let cancelled = tokio::time::Instant::now();
-        stage.vcenter.cancel_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         let took = cancelled.elapsed();
         ensure!(took < Duration::from_secs(5), "it took {took:?}");
         haulout.stop().await

@@ -2,34 +2,34 @@
 
 use anyhow::ensure;
 
-use crate::fixture::{one_node, run, tell};
+use crate::fixture::{one_node, run, run_scenario};
 
 #[test]
 fn dry_run_goes_through_the_drain_and_changes_nothing() {
-    tell(async {
-        let stage = one_node("dry").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
-        let haulout = run(&stage, &[("DRY_RUN", "true")]).await?;
+    run_scenario(async {
+        let fixture = one_node("dry").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
+        let haulout = run(&fixture, &[("DRY_RUN", "true")]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_said("InService -> Draining, cordoned").await?;
-        stage.wait_said("would evict 1 pod").await?;
-        stage.wait_said("would shut the guest down").await?;
-        stage.wait_said("-> AwaitingHost").await?;
-        stage.vcenter.cancel_maintenance("esx1").await?;
-        stage.wait_said("would power on").await?;
-        stage.wait_said("Rejoining -> InService, uncordoned").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_for_log("InService -> Draining, cordoned").await?;
+        fixture.wait_for_log("would evict 1 pod").await?;
+        fixture.wait_for_log("would shut the guest down").await?;
+        fixture.wait_for_log("-> AwaitingHost").await?;
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.wait_for_log("would power on").await?;
+        fixture.wait_for_log("Rejoining -> InService, uncordoned").await?;
         ensure!(
-            stage
+            fixture
                 .audit()
                 .await?
                 .iter()
                 .all(|event| event.verb == "get" || event.verb == "list" || event.verb == "watch"),
             "no request that changes anything"
         );
-        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
-        ensure!(stage.pods_on(&node).await? == ["train"]);
+        ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
+        ensure!(fixture.pods_on(&node).await? == ["train"]);
         haulout.stop().await
     });
 }

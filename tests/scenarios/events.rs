@@ -1,17 +1,17 @@
 //! What `kubectl describe node` tells after an episode, and what telling it costs.
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
 use haulout_lab::kube::AuditEvent;
-use haulout_lab::stage::{PATIENCE, Stage};
 use haulout_lab::wait::until;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::fixture::{kubectl, one_node, start, tell};
+use crate::fixture::{kubectl, one_node, run_scenario, start};
 use crate::traces::jaeger;
 
-/// The story of one node whose pod a budget holds for a while, as `kubectl describe node` prints it; times, the task,
+/// The scenario of one node whose pod a budget holds for a while, as `kubectl describe node` prints it; times, the task,
 /// the user and the trace are masked.
 const TOLD: &str = "\
 Normal HostMaintenanceDetected ESXi host esx1 is entering maintenance (TASK); noticed after TIME; cordoned, pods are being evicted; trace ID
@@ -34,12 +34,12 @@ const CONDITIONS: [&str; 4] = [
 
 #[test]
 fn events_show_the_episode_in_order_with_one_event_per_transition() {
-    tell(async {
-        let stage = one_node("told").await?;
-        held_for_a_while(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("told").await?;
+        held_for_a_while(&fixture, &[]).await?;
 
-        let node = stage.node_name("gpu1");
-        let events = wait_events(&stage, "MaintenanceSucceeded").await?;
+        let node = fixture.node_name("gpu1");
+        let events = wait_events(&fixture, "MaintenanceSucceeded").await?;
         let listed: Vec<String> = events
             .iter()
             .map(|event| {
@@ -49,13 +49,13 @@ fn events_show_the_episode_in_order_with_one_event_per_transition() {
             })
             .collect();
         ensure!(listed.join("\n") == TOLD, "{}", listed.join("\n"));
-        let shown = described(&stage, &node).await?;
+        let shown = described(&fixture, &node).await?;
         ensure!(shown == TOLD, "kubectl shows:\n{shown}");
 
         // The copy in a NodeMaintenance is a record, and is gathered: it is counted apart.
-        let mut audit = stage.audit().await?;
+        let mut audit = fixture.audit().await?;
         audit.retain(|it| it.resource != "nodemaintenances");
-        let on_nodes = one_patch_and_one_event_a_change(&stage, &audit)?;
+        let on_nodes = one_patch_and_one_event_a_change(&fixture, &audit)?;
         let regarding = |kind: &'static str| {
             audit.iter().filter(move |it| {
                 let regards = it.object.as_ref().map(|object| &object["regarding"]["kind"]);
@@ -80,8 +80,12 @@ fn events_show_the_episode_in_order_with_one_event_per_transition() {
 
 /// What telling cost: one PATCH for each change of phase, and between two of them no more than one Event that tells it.
 /// Gives how many changes there were.
-fn one_patch_and_one_event_a_change(stage: &Stage<'_>, audit: &[AuditEvent]) -> anyhow::Result<usize> {
-    let changes = stage.said().lines().filter(|line| line.contains(" -> ")).count();
+fn one_patch_and_one_event_a_change(fixture: &Fixture<'_>, audit: &[AuditEvent]) -> anyhow::Result<usize> {
+    let changes = fixture
+        .said()
+        .lines()
+        .filter(|line| line.contains(" -> "))
+        .count();
     let patches = audit.iter().filter(|it| it.verb == "patch" && it.code == 200);
     let on_nodes = patches.clone().filter(|it| it.subresource.is_none()).count();
     ensure!(patches.count() == on_nodes, "nothing but the record is patched");
@@ -108,8 +112,8 @@ fn one_patch_and_one_event_a_change(stage: &Stage<'_>, audit: &[AuditEvent]) -> 
 
 #[test]
 fn transition_costs_one_patch_and_at_most_one_event() {
-    tell(async {
-        let stage = one_node("told-dear").await?;
+    run_scenario(async {
+        let fixture = one_node("told-dear").await?;
         // One that acknowledges, so that what it has need not be kept: that is written with the next change, not by itself.
         let collector = jaeger().await.otlp_http();
         let changes = [
@@ -117,9 +121,9 @@ fn transition_costs_one_patch_and_at_most_one_event() {
             ("METRICS_ADDRESS", "127.0.0.1:0"),
             ("NODE_MAINTENANCES", "false"),
         ];
-        held_for_a_while(&stage, &changes).await?;
-        let audit = stage.audit().await?;
-        let changes = one_patch_and_one_event_a_change(&stage, &audit)?;
+        held_for_a_while(&fixture, &changes).await?;
+        let audit = fixture.audit().await?;
+        let changes = one_patch_and_one_event_a_change(&fixture, &audit)?;
         ensure!(changes >= 6, "the episode had {changes} changes");
         // Nothing else was asked to be changed, but for the evictions.
         let other = audit.iter().find(|it| {
@@ -135,13 +139,13 @@ fn transition_costs_one_patch_and_at_most_one_event() {
 
 #[test]
 fn conditions_are_removed_at_the_end_and_kubelet_conditions_stay() {
-    tell(async {
-        let stage = one_node("conditions").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[("NODE_CONDITIONS", "well-known")])?;
-        stage.wait_said("vCenter synced").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage
+    run_scenario(async {
+        let fixture = one_node("conditions").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = start(&fixture, &[("NODE_CONDITIONS", "well-known")])?;
+        fixture.wait_for_log("vCenter synced").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
             .wait_node(&node, "is drained and in maintenance", |node| {
                 let of = |kind| condition(node, kind);
                 of("MaintenanceInProgress") == Some("True")
@@ -150,14 +154,14 @@ fn conditions_are_removed_at_the_end_and_kubelet_conditions_stay() {
                     && of("Ready").is_some()
             })
             .await?;
-        stage
+        fixture
             .wait_vcenter("esx1 is in maintenance", |it| {
                 it.host("esx1").unwrap().in_maintenance
             })
             .await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
-        stage
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        fixture
             .wait_node(&node, "has the kubelet's conditions alone", |node| {
                 CONDITIONS.iter().all(|kind| condition(node, kind).is_none())
                     && condition(node, "Ready") == Some("True")
@@ -169,60 +173,62 @@ fn conditions_are_removed_at_the_end_and_kubelet_conditions_stay() {
 
 #[test]
 fn dry_run_sends_no_event() {
-    tell(async {
-        let stage = one_node("untold").await?;
-        stage.add_pod("train", &stage.node_name("gpu1"), &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("untold").await?;
+        fixture.add_pod("train", &fixture.node_name("gpu1"), &[]).await?;
         let changes = [("DRY_RUN", "true"), ("NODE_CONDITIONS", "well-known")];
-        let haulout = start(&stage, &changes)?;
-        stage.wait_said("vCenter synced").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_said("-> AwaitingHost").await?;
-        stage.vcenter.cancel_maintenance("esx1").await?;
-        stage.wait_said("Rejoining -> InService, uncordoned").await?;
+        let haulout = start(&fixture, &changes)?;
+        fixture.wait_for_log("vCenter synced").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_for_log("-> AwaitingHost").await?;
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.wait_for_log("Rejoining -> InService, uncordoned").await?;
         haulout.stop().await?;
-        let audit = stage.audit().await?;
+        let audit = fixture.audit().await?;
         ensure!(audit.is_empty(), "{audit:#?}");
-        ensure!(events_of_node(&stage).await?.is_empty());
+        ensure!(events_of_node(&fixture).await?.is_empty());
         Ok(())
     });
 }
 
 /// A budget holds the node's pod until it is loosened; then the host goes into maintenance and comes back.
-async fn held_for_a_while(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<()> {
-    let node = stage.node_name("gpu1");
-    stage.add_pod("held", &node, &[]).await?;
-    stage.set_budget("held", 0).await?;
-    let haulout = start(stage, changes)?;
-    stage.wait_said("vCenter synced").await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    stage.wait_said("held by PodDisruptionBudget held-budget").await?;
-    stage.set_budget("held", 1).await?;
-    stage
+async fn held_for_a_while(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<()> {
+    let node = fixture.node_name("gpu1");
+    fixture.add_pod("held", &node, &[]).await?;
+    fixture.set_budget("held", 0).await?;
+    let haulout = start(fixture, changes)?;
+    fixture.wait_for_log("vCenter synced").await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    fixture
+        .wait_for_log("held by PodDisruptionBudget held-budget")
+        .await?;
+    fixture.set_budget("held", 1).await?;
+    fixture
         .wait_vcenter("esx1 is in maintenance", |it| {
             it.host("esx1").unwrap().in_maintenance
         })
         .await?;
-    stage
-        .wait_said("waiting for host esx1, which is in maintenance mode, to be back in service")
+    fixture
+        .wait_for_log("waiting for host esx1, which is in maintenance mode, to be back in service")
         .await?;
-    stage.vcenter.exit_maintenance("esx1").await?;
-    stage.wait_in_service(&node).await?;
+    fixture.vcenter.exit_maintenance("esx1").await?;
+    fixture.wait_in_service(&node).await?;
     haulout.stop().await
 }
 
-/// The Events of the stage's node that Haulout wrote, as they happened, once one for `reason` is among them.
-async fn wait_events(stage: &Stage<'_>, reason: &str) -> anyhow::Result<Vec<Event>> {
-    until(&format!("an Event {reason}"), PATIENCE, async || {
-        let events = events_of_node(stage).await?;
+/// The Events of the fixture's node that Haulout wrote, as they happened, once one for `reason` is among them.
+async fn wait_events(fixture: &Fixture<'_>, reason: &str) -> anyhow::Result<Vec<Event>> {
+    until(&format!("an Event {reason}"), WAIT_TIMEOUT, async || {
+        let events = events_of_node(fixture).await?;
         let is_there = events.iter().any(|event| event.reason.as_deref() == Some(reason));
         Ok(is_there.then_some(events))
     })
     .await
 }
 
-async fn events_of_node(stage: &Stage<'_>) -> anyhow::Result<Vec<Event>> {
-    let node = stage.node(&stage.node_name("gpu1")).await?;
-    let all: Api<Event> = Api::namespaced(stage.client(), "default");
+async fn events_of_node(fixture: &Fixture<'_>) -> anyhow::Result<Vec<Event>> {
+    let node = fixture.node(&fixture.node_name("gpu1")).await?;
+    let all: Api<Event> = Api::namespaced(fixture.client(), "default");
     let listed = all.list(&ListParams::default()).await.context("listing Events")?;
     let is_ours = |event: &Event| {
         let regarding = event.regarding.as_ref();
@@ -235,8 +241,8 @@ async fn events_of_node(stage: &Stage<'_>) -> anyhow::Result<Vec<Event>> {
 }
 
 /// What `kubectl describe node` shows of Haulout's Events, masked.
-async fn described(stage: &Stage<'_>, node: &str) -> anyhow::Result<String> {
-    let text = kubectl(stage, &["describe", "node", node]).await?;
+async fn described(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> {
+    let text = kubectl(fixture, &["describe", "node", node]).await?;
     let (_, events) = text.split_once("\nEvents:").context("no Events are shown")?;
     let ours = events
         .lines()

@@ -1,11 +1,11 @@
-//! What every story begins with: the cluster that all share, and a small datacenter of its own.
+//! What every scenario begins with: the cluster that all share, and a small datacenter of its own.
 
 use std::path::Path;
 use std::sync::LazyLock;
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT};
 use haulout_lab::kube::{Kube, Options, User};
-use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage};
 use haulout_lab::vcenter::{
     ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
@@ -17,7 +17,7 @@ pub const A40: u16 = 0x2235;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_haulout");
 
-/// One runtime for all stories, because the client of the shared cluster belongs to the runtime it was made in.
+/// One runtime for all scenarios, because the client of the shared cluster belongs to the runtime it was made in.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("starting a runtime"));
 
 /// The cluster ends with this process: its parts hang on our end of their stdin.
@@ -32,24 +32,24 @@ pub async fn kube() -> &'static Kube {
     .await
 }
 
-/// Held by one story alone, or by all others together.
-static STAGES: RwLock<()> = RwLock::const_new(());
+/// Held by one scenario alone, or by all others together.
+static FIXTURES: RwLock<()> = RwLock::const_new(());
 
-/// Tells a story, and fails with everything that led to its failure.
-pub fn tell(story: impl Future<Output = anyhow::Result<()>>) {
+/// Tells a scenario, and fails with everything that led to its failure.
+pub fn run_scenario(scenario: impl Future<Output = anyhow::Result<()>>) {
     RUNTIME.block_on(async {
-        let _beside_others = STAGES.read().await;
-        if let Err(error) = story.await {
+        let _beside_others = FIXTURES.read().await;
+        if let Err(error) = scenario.await {
             panic!("{error:#}");
         }
     });
 }
 
-/// The same for a story that measures time, while no other is told: what those do to the machine is not what it is about.
-pub fn tell_alone(story: impl Future<Output = anyhow::Result<()>>) {
+/// The same for a scenario that measures time, while no other is told: what those do to the machine is not what it is about.
+pub fn run_scenario_alone(scenario: impl Future<Output = anyhow::Result<()>>) {
     RUNTIME.block_on(async {
-        let _alone = STAGES.write().await;
-        if let Err(error) = story.await {
+        let _alone = FIXTURES.write().await;
+        if let Err(error) = scenario.await {
             panic!("{error:#}");
         }
     });
@@ -82,10 +82,10 @@ pub fn a40(slot: u8) -> DeviceSpec {
     DeviceSpec::gpu(format!("0000:{slot:02x}:00.0"), A40)
 }
 
-/// A UUID that is made of the two names, so that it differs from story to story.
-pub fn uuid(stage: &str, vm: &str) -> String {
+/// A UUID that is made of the two names, so that it differs from scenario to scenario.
+pub fn uuid(fixture: &str, vm: &str) -> String {
     // FNV-1a: names that differ in a letter must not meet in one UUID, or neither node is touched.
-    let mixed = format!("{stage}/{vm}")
+    let mixed = format!("{fixture}/{vm}")
         .bytes()
         .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |sum, byte| {
             (sum ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
@@ -102,57 +102,57 @@ pub fn uuid(stage: &str, vm: &str) -> String {
 }
 
 /// A GPU worker's VM on `host`.
-pub fn gpu_vm(stage: &str, name: &str, host: &str) -> VmSpec {
+pub fn gpu_vm(fixture: &str, name: &str, host: &str) -> VmSpec {
     VmSpec {
         name: name.to_owned(),
-        uuid: uuid(stage, name),
+        uuid: uuid(fixture, name),
         host: host.to_owned(),
         gpu: Gpu::nvidia(A40),
         ..VmSpec::default()
     }
 }
 
-/// A stage on which each VM of `spec` is a node.
-pub async fn stage(name: &str, spec: &Spec) -> anyhow::Result<Stage<'static>> {
+/// A fixture on which each VM of `spec` is a node.
+pub async fn fixture(name: &str, spec: &Spec) -> anyhow::Result<Fixture<'static>> {
     let members = spec
         .vms
         .iter()
         .map(|vm| Member::new(name, &vm.name, &vm.uuid))
         .collect();
-    Stage::set(kube().await, name, spec, members, true).await
+    Fixture::create(kube().await, name, spec, members, true).await
 }
 
-/// The smallest stage: one node on one host, and nowhere else to go.
-pub async fn one_node(name: &str) -> anyhow::Result<Stage<'static>> {
+/// The smallest fixture: one node on one host, and nowhere else to go.
+pub async fn one_node(name: &str) -> anyhow::Result<Fixture<'static>> {
     let mut spec = hosts(&[("esx1", &[a40(1)])]);
     spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
-    stage(name, &spec).await
+    fixture(name, &spec).await
 }
 
-pub fn start(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
-    stage.start(Path::new(BINARY), changes)
+pub fn start(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+    fixture.start(Path::new(BINARY), changes)
 }
 
 /// Starts Haulout, and waits until it has heard vCenter's complete set.
-pub async fn run(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
-    let haulout = start(stage, changes)?;
-    stage.wait_said("vCenter synced").await?;
+pub async fn run(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+    let haulout = start(fixture, changes)?;
+    fixture.wait_for_log("vCenter synced").await?;
     Ok(haulout)
 }
 
 /// Waits until `host` is in maintenance.
-pub async fn in_maintenance(stage: &Stage<'_>, host: &str) -> anyhow::Result<()> {
+pub async fn in_maintenance(fixture: &Fixture<'_>, host: &str) -> anyhow::Result<()> {
     let is_in = |state: &State| state.host(host).is_some_and(|host| host.in_maintenance);
-    stage
+    fixture
         .wait_vcenter(&format!("{host} is in maintenance"), is_in)
         .await?;
     Ok(())
 }
 
 /// What kubectl says.
-pub async fn kubectl(stage: &Stage<'_>, args: &[&str]) -> anyhow::Result<String> {
-    let kubeconfig = stage.kube.kubeconfig(&User::admin("asker"))?;
-    let asked = tokio::process::Command::new(stage.kube.kubectl())
+pub async fn kubectl(fixture: &Fixture<'_>, args: &[&str]) -> anyhow::Result<String> {
+    let kubeconfig = fixture.kube.kubeconfig(&User::admin("asker"))?;
+    let asked = tokio::process::Command::new(fixture.kube.kubectl())
         .arg("--kubeconfig")
         .arg(&kubeconfig)
         .args(args)
@@ -160,7 +160,7 @@ pub async fn kubectl(stage: &Stage<'_>, args: &[&str]) -> anyhow::Result<String>
         .envs(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, "")))
         .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(PATIENCE, asked)
+    let output = tokio::time::timeout(WAIT_TIMEOUT, asked)
         .await?
         .context("asking kubectl")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,49 +1,49 @@
 //! The main job: wait for the own host, move to another, or let DRS place.
 
 use anyhow::ensure;
-use haulout_lab::stage::{annotation, boot_id, is_cordoned};
+use haulout_lab::fixture::{annotation, boot_id, is_cordoned};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, VmSpec};
 
-use crate::fixture::{A40, a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell};
-use haulout_lab::stage::{Member, Stage};
+use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario};
+use haulout_lab::fixture::{Fixture, Member};
 
 #[test]
 fn node_without_another_host_waits_for_its_own() {
-    tell(async {
-        let stage = one_node("waits").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
-        let boot_before = boot_id(&stage.node(&node).await?);
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("waits").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
+        let boot_before = boot_id(&fixture.node(&node).await?);
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        let drained = stage.wait_state(&node, Some("draining")).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let drained = fixture.wait_state(&node, Some("draining")).await?;
         ensure!(is_cordoned(&drained), "cordon and begin are one write");
         ensure!(annotation(&drained, "host") == Some("esx1"));
 
-        let off = stage.wait_state(&node, Some("powered-off")).await?;
+        let off = fixture.wait_state(&node, Some("powered-off")).await?;
         ensure!(is_cordoned(&off));
         ensure!(
-            stage.pods_on(&node).await?.is_empty(),
+            fixture.pods_on(&node).await?.is_empty(),
             "the pod was evicted before the power-off"
         );
-        in_maintenance(&stage, "esx1").await?;
-        stage
-            .wait_said("waiting for host esx1, which is in maintenance mode, to be back in service")
+        in_maintenance(&fixture, "esx1").await?;
+        fixture
+            .wait_for_log("waiting for host esx1, which is in maintenance mode, to be back in service")
             .await?;
 
-        stage.vcenter.exit_maintenance("esx1").await?;
-        let back = stage.wait_in_service(&node).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        let back = fixture.wait_in_service(&node).await?;
         ensure!(boot_id(&back) != boot_before, "back on another boot");
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
-        ensure!(stage.calls("PowerOnVM_Task", "gpu1").await? == 1, "asked once");
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        ensure!(fixture.calls("PowerOnVM_Task", "gpu1").await? == 1, "asked once");
         haulout.stop().await
     });
 }
 
 #[test]
 fn node_moves_only_to_the_host_with_a_free_matching_device() {
-    tell(async {
+    run_scenario(async {
         let flex = DeviceSpec {
             vendor: 0x8086,
             device: 0x56c0,
@@ -64,25 +64,25 @@ fn node_moves_only_to_the_host_with_a_free_matching_device() {
         let ours = gpu_vm("moves", "gpu1", "esx1");
         let members = vec![Member::new("moves", "gpu1", &ours.uuid)];
         spec.vms = vec![ours, foreign];
-        let stage = Stage::set(kube().await, "moves", &spec, members, true).await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
-        let haulout = run(&stage, &[]).await?;
+        let fixture = Fixture::create(kube().await, "moves", &spec, members, true).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        let migrated = stage.wait_state(&node, Some("migrated")).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let migrated = fixture.wait_state(&node, Some("migrated")).await?;
         ensure!(annotation(&migrated, "migrated-to-host") == Some("esx-free"));
-        stage.wait_in_service(&node).await?;
-        let state = stage.vcenter.state().await?;
+        fixture.wait_in_service(&node).await?;
+        let state = fixture.vcenter.state().await?;
         ensure!(state.vm("gpu1").unwrap().host == "esx-free");
         ensure!(
             state.host("esx1").unwrap().in_maintenance,
             "its host got its maintenance"
         );
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
-        ensure!(stage.calls("RelocateVM_Task", "gpu1").await? == 1);
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 1);
         ensure!(
-            stage.power_cycles("somebody-elses").await? == (0, 0),
+            fixture.power_cycles("somebody-elses").await? == (0, 0),
             "nobody else was touched"
         );
         haulout.stop().await
@@ -91,7 +91,7 @@ fn node_moves_only_to_the_host_with_a_free_matching_device() {
 
 #[test]
 fn fully_automated_drs_places_the_vm() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.clusters[0].drs = DrsSpec {
             enabled: true,
@@ -99,30 +99,30 @@ fn fully_automated_drs_places_the_vm() {
             ..DrsSpec::default()
         };
         spec.vms = vec![gpu_vm("drs", "gpu1", "esx1")];
-        let stage = stage("drs", &spec).await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+        let fixture = fixture("drs", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_said("-> PoweringOn").await?;
-        stage.wait_in_service(&node).await?;
-        let state = stage.vcenter.state().await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_for_log("-> PoweringOn").await?;
+        fixture.wait_in_service(&node).await?;
+        let state = fixture.vcenter.state().await?;
         ensure!(
             state.vm("gpu1").unwrap().host == "esx2",
             "DRS placed it on the other host"
         );
         ensure!(
-            stage.calls("RelocateVM_Task", "gpu1").await? == 0,
+            fixture.calls("RelocateVM_Task", "gpu1").await? == 0,
             "Haulout did not move it itself"
         );
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }
 
 #[test]
 fn vm_moved_into_a_fully_automated_cluster_is_placed_by_drs() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let automated = hosts(&[("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
         spec.clusters
@@ -136,28 +136,28 @@ fn vm_moved_into_a_fully_automated_cluster_is_placed_by_drs() {
                 ..cluster
             }));
         spec.vms = vec![gpu_vm("came", "gpu1", "esx1")];
-        let stage = stage("came", &spec).await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+        let fixture = fixture("came", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.move_vm("gpu1", "esx2").await?;
-        stage.vcenter.enter_maintenance("esx2").await?;
-        stage.wait_said("-> PoweringOn").await?;
-        stage.wait_in_service(&node).await?;
-        let state = stage.vcenter.state().await?;
+        fixture.vcenter.move_vm("gpu1", "esx2").await?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture.wait_for_log("-> PoweringOn").await?;
+        fixture.wait_in_service(&node).await?;
+        let state = fixture.vcenter.state().await?;
         ensure!(
             state.vm("gpu1").unwrap().host == "esx3",
             "DRS placed it on the other host of its cluster"
         );
-        ensure!(stage.calls("RelocateVM_Task", "gpu1").await? == 0);
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }
 
 #[test]
 fn vm_with_a_device_at_a_fixed_address_stays_on_its_host() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         let fixed = Gpu::Static {
             id: "0000:01:00.0".to_owned(),
@@ -166,24 +166,24 @@ fn vm_with_a_device_at_a_fixed_address_stays_on_its_host() {
             gpu: fixed,
             ..gpu_vm("static", "gpu1", "esx1")
         }];
-        let stage = stage("static", &spec).await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+        let fixture = fixture("static", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage
-            .wait_said("esx2 would need the VM's fixed device address re-pointed")
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("esx2 would need the VM's fixed device address re-pointed")
             .await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.calls("RelocateVM_Task", "gpu1").await? == 0);
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
         haulout.stop().await
     });
 }
 
 #[test]
 fn waiting_node_takes_a_device_that_becomes_free_elsewhere() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         let ours = gpu_vm("frees", "gpu1", "esx1");
         let foreign = VmSpec {
@@ -194,70 +194,70 @@ fn waiting_node_takes_a_device_that_becomes_free_elsewhere() {
         };
         let members = vec![Member::new("frees", "gpu1", &ours.uuid)];
         spec.vms = vec![ours, foreign];
-        let stage = Stage::set(kube().await, "frees", &spec, members, true).await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+        let fixture = Fixture::create(kube().await, "frees", &spec, members, true).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage
-            .wait_said("elsewhere: esx2 has no matching device free")
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("elsewhere: esx2 has no matching device free")
             .await?;
-        stage.vcenter.remove_vm("somebody-elses").await?;
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.vcenter.state().await?.vm("gpu1").unwrap().host == "esx2");
+        fixture.vcenter.remove_vm("somebody-elses").await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.vcenter.state().await?.vm("gpu1").unwrap().host == "esx2");
         haulout.stop().await
     });
 }
 
 #[test]
 fn node_whose_new_host_has_no_room_goes_to_another() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
         spec.vms = vec![gpu_vm("no-room", "gpu1", "esx1")];
-        let stage = stage("no-room", &spec).await?;
-        let node = stage.node_name("gpu1");
+        let fixture = fixture("no-room", &spec).await?;
+        let node = fixture.node_name("gpu1");
         let full = haulout_lab::vcenter::Fault::task("PowerOnVM_Task", "InsufficientResourcesFault");
-        stage.vcenter.fault(&full.times(1)).await?;
-        let haulout = run(&stage, &[]).await?;
+        fixture.vcenter.fault(&full.times(1)).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_said("PoweringOn -> AwaitingHost").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_for_log("PoweringOn -> AwaitingHost").await?;
+        fixture.wait_in_service(&node).await?;
         ensure!(
-            stage.calls("RelocateVM_Task", "gpu1").await? == 2,
+            fixture.calls("RelocateVM_Task", "gpu1").await? == 2,
             "to the first, and on to the second"
         );
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }
 
 #[test]
 fn device_that_a_waiting_node_will_need_is_not_free_for_another() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![
             gpu_vm("wants-back", "gpu1", "esx1"),
             gpu_vm("wants-back", "gpu2", "esx2"),
         ];
-        let stage = stage("wants-back", &spec).await?;
-        let (first, second) = (stage.node_name("gpu1"), stage.node_name("gpu2"));
-        let haulout = run(&stage, &[("MAX_CONCURRENT_DRAINS", "2")]).await?;
+        let fixture = fixture("wants-back", &spec).await?;
+        let (first, second) = (fixture.node_name("gpu1"), fixture.node_name("gpu2"));
+        let haulout = run(&fixture, &[("MAX_CONCURRENT_DRAINS", "2")]).await?;
 
         for host in ["esx1", "esx2"] {
-            stage.vcenter.enter_maintenance(host).await?;
+            fixture.vcenter.enter_maintenance(host).await?;
         }
         for host in ["esx1", "esx2"] {
-            in_maintenance(&stage, host).await?;
+            in_maintenance(&fixture, host).await?;
         }
-        stage.wait_phase(&first, "awaitingHost").await?;
-        stage.wait_phase(&second, "awaitingHost").await?;
+        fixture.wait_phase(&first, "awaitingHost").await?;
+        fixture.wait_phase(&second, "awaitingHost").await?;
         // The first to be back is not taken from its own VM by the other, which waits as well.
-        stage.vcenter.exit_maintenance("esx2").await?;
-        stage.wait_in_service(&second).await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&first).await?;
-        let state = stage.vcenter.state().await?;
+        fixture.vcenter.exit_maintenance("esx2").await?;
+        fixture.wait_in_service(&second).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&first).await?;
+        let state = fixture.vcenter.state().await?;
         ensure!(state.vm("gpu1").unwrap().host == "esx1" && state.vm("gpu2").unwrap().host == "esx2");
         haulout.stop().await
     });

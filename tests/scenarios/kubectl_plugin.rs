@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{Fixture, boot_id, is_cordoned, is_ready};
 use haulout_lab::kube::User;
-use haulout_lab::stage::{Stage, boot_id, is_cordoned, is_ready};
 use haulout_lab::vcenter::{DeviceSpec, GuestPatch};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use kube::Api;
@@ -14,10 +14,10 @@ use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::fixture::{A40, BINARY, a40, gpu_vm, hosts, one_node, run, stage, tell};
+use crate::fixture::{A40, BINARY, a40, fixture, gpu_vm, hosts, one_node, run, run_scenario};
 
 /// How long a verb may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// What a verb answered.
 struct Answer {
@@ -39,38 +39,42 @@ impl std::fmt::Display for Answer {
 }
 
 /// A person with all rights types `words`.
-async fn types(stage: &Stage<'_>, words: &[&str]) -> anyhow::Result<Answer> {
-    types_with(stage, words, &[]).await
+async fn types(fixture: &Fixture<'_>, words: &[&str]) -> anyhow::Result<Answer> {
+    types_with(fixture, words, &[]).await
 }
 
-async fn types_with(stage: &Stage<'_>, words: &[&str], changes: &[(&str, &str)]) -> anyhow::Result<Answer> {
-    types_as(stage, &person(stage), words, changes).await
+async fn types_with(
+    fixture: &Fixture<'_>,
+    words: &[&str],
+    changes: &[(&str, &str)],
+) -> anyhow::Result<Answer> {
+    types_as(fixture, &person(fixture), words, changes).await
 }
 
 /// Each call writes this person's kubeconfig anew, so of two calls at once each needs a person of its own.
 async fn types_as(
-    stage: &Stage<'_>,
+    fixture: &Fixture<'_>,
     person: &str,
     words: &[&str],
     changes: &[(&str, &str)],
 ) -> anyhow::Result<Answer> {
-    let kubeconfig = stage.kube.kubeconfig(&User::admin(person))?;
+    let kubeconfig = fixture.kube.kubeconfig(&User::admin(person))?;
     let mut command = Command::new(BINARY);
-    command.args(words).env_clear().envs(stage.environment()?);
+    command.args(words).env_clear().envs(fixture.environment()?);
     command
         .env("KUBECONFIG", kubeconfig)
         .envs(changes.iter().copied());
     answer(command).await
 }
 
-fn person(stage: &Stage<'_>) -> String {
-    format!("person-{}", stage.name())
+fn person(fixture: &Fixture<'_>) -> String {
+    format!("person-{}", fixture.name())
 }
 
 async fn answer(mut command: Command) -> anyhow::Result<Answer> {
     command.kill_on_drop(true).stdin(std::process::Stdio::null());
-    let output = tokio::time::timeout(PATIENCE, command.output()).await;
-    let output = output.with_context(|| format!("{command:?} did not end within {PATIENCE:?}"))??;
+    let output = tokio::time::timeout(WAIT_TIMEOUT, command.output()).await;
+    let output = output.with_context(|| format!("{command:?} did not end within {WAIT_TIMEOUT:?}"))??;
     Ok(Answer {
         code: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8(output.stdout)?,
@@ -78,8 +82,8 @@ async fn answer(mut command: Command) -> anyhow::Result<Answer> {
     })
 }
 
-/// The same text with every span of time as `#`, and the stage's own names as they would be without it.
-fn masked(stage: &Stage<'_>, text: &str) -> String {
+/// The same text with every span of time as `#`, and the fixture's own names as they would be without it.
+fn masked(fixture: &Fixture<'_>, text: &str) -> String {
     let is_span = |word: &str| {
         word.len() > 1
             && word.starts_with(|c: char| c.is_ascii_digit())
@@ -98,29 +102,29 @@ fn masked(stage: &Stage<'_>, text: &str) -> String {
         words.collect::<Vec<_>>().join(" ")
     };
     let text: Vec<String> = text.lines().map(line).collect();
-    text.join("\n").replace(&format!("{}-", stage.name()), "")
+    text.join("\n").replace(&format!("{}-", fixture.name()), "")
 }
 
 /// Two hosts with the GPU that the node on the first one needs, and one without.
-async fn three_hosts(name: &str) -> anyhow::Result<Stage<'static>> {
+async fn three_hosts(name: &str) -> anyhow::Result<Fixture<'static>> {
     let other = DeviceSpec::gpu("0000:01:00.0", 0x1db6);
     let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[other])]);
     ensure!(A40 != 0x1db6);
     spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
-    stage(name, &spec).await
+    fixture(name, &spec).await
 }
 
 #[test]
 fn plan_shows_what_then_happens() {
-    tell(async {
-        let stage = three_hosts("plan").await?;
-        let node = stage.node_name("gpu1");
+    run_scenario(async {
+        let fixture = three_hosts("plan").await?;
+        let node = fixture.node_name("gpu1");
         for pod in ["free", "held"] {
-            stage.add_pod(pod, &node, &[]).await?;
+            fixture.add_pod(pod, &node, &[]).await?;
         }
-        stage.set_budget("held", 0).await?;
+        fixture.set_budget("held", 0).await?;
 
-        let blocked = types(&stage, &["plan", "esx1", "-o", "wide"]).await?;
+        let blocked = types(&fixture, &["plan", "esx1", "-o", "wide"]).await?;
         ensure!(blocked.code == 4, "{blocked}");
         let expected = "\
 Maintenance of host/esx1, which is in service:
@@ -134,11 +138,11 @@ Maintenance of host/esx1, which is in service:
     GPUs      2 nvidia.com/gpu
 
 Missing meanwhile: 2 nvidia.com/gpu";
-        ensure!(masked(&stage, &blocked.stdout) == expected, "{blocked}");
+        ensure!(masked(&fixture, &blocked.stdout) == expected, "{blocked}");
 
-        stage.set_budget("held", 1).await?;
-        let free = haulout_lab::wait::until("the budget to allow it", PATIENCE, async || {
-            let answer = types(&stage, &["plan", &node, "-o", "json"]).await?;
+        fixture.set_budget("held", 1).await?;
+        let free = haulout_lab::wait::until("the budget to allow it", WAIT_TIMEOUT, async || {
+            let answer = types(&fixture, &["plan", &node, "-o", "json"]).await?;
             Ok((answer.code == 0).then_some(answer))
         })
         .await?;
@@ -151,7 +155,7 @@ Missing meanwhile: 2 nvidia.com/gpu";
             .collect();
         let target = plan["nodes"][0]["place"]["target"].as_str().context("a target")?;
         ensure!(plan["gpusMissing"] == json!({"nvidia.com/gpu": 2}), "{free}");
-        let journal = stage.vcenter.journal().await?;
+        let journal = fixture.vcenter.journal().await?;
         let changing = [
             "PowerOffVM_Task",
             "ShutdownGuest",
@@ -163,22 +167,22 @@ Missing meanwhile: 2 nvidia.com/gpu";
                 .iter()
                 .any(|it| changing.iter().any(|method| it.is_call(method)))
         );
-        let all = stage.kube.audit().await?;
-        let changes = all.iter().filter(|it| it.user == person(&stage));
+        let all = fixture.kube.audit().await?;
+        let changes = all.iter().filter(|it| it.user == person(&fixture));
         let changes: Vec<_> = changes
             .filter(|it| it.resource != "selfsubjectaccessreviews")
             .collect();
         ensure!(changes.is_empty(), "a plan changes nothing: {changes:?}");
 
-        let haulout = run(&stage, &[]).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
             .wait_vcenter("the VM is on elsewhere", |state| {
                 state.vm("gpu1").is_some_and(|vm| vm.host == target && vm.is_on())
             })
             .await?;
-        stage.wait_in_service(&node).await?;
-        let mut evicted: Vec<String> = stage
+        fixture.wait_in_service(&node).await?;
+        let mut evicted: Vec<String> = fixture
             .audit()
             .await?
             .into_iter()
@@ -193,24 +197,24 @@ Missing meanwhile: 2 nvidia.com/gpu";
 
 #[test]
 fn plugin_drains_a_node_and_takes_it_back() {
-    tell(async {
-        let stage = one_node("at-prompt").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("web", &node, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("at-prompt").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("web", &node, &[]).await?;
         let template = "https://jaeger.example/trace/{trace_id}";
-        let haulout = run(&stage, &[("TRACE_UI_URL_TEMPLATE", template)]).await?;
-        let idle = types(&stage, &["list"]).await?;
+        let haulout = run(&fixture, &[("TRACE_UI_URL_TEMPLATE", template)]).await?;
+        let idle = types(&fixture, &["list"]).await?;
         let table = "\
 NODE   HOST     STATE       PODS     WAITING FOR   SINCE
 gpu1   <none>   InService   <none>   <none>        <none>";
         ensure!(
-            squeezed(&masked(&stage, &idle.stdout)) == squeezed(table),
+            squeezed(&masked(&fixture, &idle.stdout)) == squeezed(table),
             "{idle}"
         );
-        ensure!(types(&stage, &["status", &node]).await?.code == 0);
+        ensure!(types(&fixture, &["status", &node]).await?.code == 0);
 
         let drained = types(
-            &stage,
+            &fixture,
             &["drain", &node, "--reason", "a new fan", "--timeout", "60"],
         )
         .await?;
@@ -228,34 +232,34 @@ gpu1   <none>   InService   <none>   <none>        <none>";
             rest == [format!("node/{node} cordoned"), format!("node/{node} drained")],
             "{drained}"
         );
-        ensure!(is_cordoned(&stage.node(&node).await?));
-        ensure!(stage.pods_on(&node).await?.is_empty());
+        ensure!(is_cordoned(&fixture.node(&node).await?));
+        ensure!(fixture.pods_on(&node).await?.is_empty());
 
-        let status = types(&stage, &["status", &node]).await?;
+        let status = types(&fixture, &["status", &node]).await?;
         ensure!(status.code == 3, "{status}");
-        let first = masked(&stage, &status.stdout);
+        let first = masked(&fixture, &status.stdout);
         ensure!(
             first.starts_with("► node/gpu1 Drained for #\n├─ host      esx1\n"),
             "{status}"
         );
         ensure!(status.stdout.contains("Drain Succeeded: a new fan"), "{status}");
-        let list = types(&stage, &["list", "-o", "json"]).await?.json()?;
+        let list = types(&fixture, &["list", "-o", "json"]).await?.json()?;
         ensure!(list["items"][0]["state"] == "Drained", "{list}");
-        let names = types(&stage, &["list", "-o", "name"]).await?;
+        let names = types(&fixture, &["list", "-o", "name"]).await?;
         ensure!(names.stdout == format!("node/{node}\n"), "{names}");
 
-        let trace = types(&stage, &["trace", &node]).await?;
+        let trace = types(&fixture, &["trace", &node]).await?;
         let lines: Vec<&str> = trace.stdout.lines().collect();
-        let episode = haulout_lab::stage::episode(&stage.node(&node).await?).context("an episode")?;
+        let episode = haulout_lab::fixture::episode(&fixture.node(&node).await?).context("an episode")?;
         let id = episode["id"].as_str().context("an id")?;
         ensure!(lines == [id, &template.replace("{trace_id}", id)], "{trace}");
 
         // Somebody watches while somebody else takes it back.
         let words = ["status", &node, "--watch", "--timeout", "60"];
-        let watching = types_as(&stage, "watcher", &words, &[]);
+        let watching = types_as(&fixture, "watcher", &words, &[]);
         let resuming = async {
-            stage.wait_phase(&node, "drained").await?;
-            types(&stage, &["resume", &node]).await
+            fixture.wait_phase(&node, "drained").await?;
+            types(&fixture, &["resume", &node]).await
         };
         let (watched, resumed) = tokio::join!(watching, resuming);
         let (watched, resumed) = (watched?, resumed?);
@@ -263,13 +267,13 @@ gpu1   <none>   InService   <none>   <none>        <none>";
             resumed.code == 0 && resumed.stdout.ends_with(" deleted\n"),
             "{resumed}"
         );
-        stage.wait_in_service(&node).await?;
+        fixture.wait_in_service(&node).await?;
         ensure!(watched.code == 0, "{watched}");
         ensure!(
             watched.stdout.contains(&format!("√ node/{node} InService")),
             "{watched}"
         );
-        let again = types(&stage, &["resume", &node]).await?;
+        let again = types(&fixture, &["resume", &node]).await?;
         ensure!(
             again.stdout.is_empty() && again.stderr.contains("nobody has asked"),
             "{again}"
@@ -278,7 +282,7 @@ gpu1   <none>   InService   <none>   <none>        <none>";
     });
 }
 
-/// Lines without their runs of spaces: columns are as wide as a stage's name makes them.
+/// Lines without their runs of spaces: columns are as wide as a fixture's name makes them.
 fn squeezed(text: &str) -> Vec<Vec<&str>> {
     text.lines()
         .map(|line| line.split_whitespace().collect())
@@ -299,18 +303,18 @@ fn outcome(answer: &Answer, node: &str) -> anyhow::Result<Vec<String>> {
 
 #[test]
 fn plugin_requests_that_a_vm_is_kept_off() {
-    tell(async {
-        let stage = one_node("prompt-off").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("web", &node, &[]).await?;
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("prompt-off").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("web", &node, &[]).await?;
+        let haulout = run(&fixture, &[]).await?;
         let words = ["drain", &node, "--action", "PowerOff", "--timeout", "60"];
-        let off = types(&stage, &words).await?;
+        let off = types(&fixture, &words).await?;
         ensure!(off.code == 0, "{off}");
         ensure!(outcome(&off, &node)? == ["cordoned", "drained"], "{off}");
         let power = async || {
             anyhow::Ok(
-                stage
+                fixture
                     .vcenter
                     .state()
                     .await?
@@ -319,49 +323,49 @@ fn plugin_requests_that_a_vm_is_kept_off() {
             )
         };
         ensure!(!power().await?, "it waited until the VM was off: {off}");
-        ensure!(stage.pods_on(&node).await?.is_empty());
-        let status = types(&stage, &["status", &node]).await?;
+        ensure!(fixture.pods_on(&node).await?.is_empty());
+        let status = types(&fixture, &["status", &node]).await?;
         ensure!(
             status.code == 3 && status.stdout.contains("PowerOff Succeeded"),
             "{status}"
         );
-        let resumed = types(&stage, &["resume", &node]).await?;
+        let resumed = types(&fixture, &["resume", &node]).await?;
         ensure!(resumed.code == 0, "{resumed}");
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }
 
 #[test]
 fn plugin_requests_a_reboot_and_reports_when_the_node_is_back() {
-    tell(async {
-        let stage = one_node("prompt-reboot").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("web", &node, &[]).await?;
-        let before = boot_id(&stage.node(&node).await?);
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("prompt-reboot").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("web", &node, &[]).await?;
+        let before = boot_id(&fixture.node(&node).await?);
+        let haulout = run(&fixture, &[]).await?;
         let words = ["drain", &node, "--action=reboot", "--timeout=60"];
-        let rebooted = types(&stage, &words).await?;
+        let rebooted = types(&fixture, &words).await?;
         ensure!(rebooted.code == 0, "{rebooted}");
         ensure!(
             outcome(&rebooted, &node)? == ["cordoned", "drained", "uncordoned"],
             "{rebooted}"
         );
-        let back = stage.node(&node).await?;
+        let back = fixture.node(&node).await?;
         ensure!(boot_id(&back) != before && !is_cordoned(&back) && is_ready(&back));
-        ensure!(types(&stage, &["status", &node]).await?.code == 0);
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(types(&fixture, &["status", &node]).await?.code == 0);
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }
 
 #[test]
 fn plugin_requests_a_relocation_and_reports_why_it_is_impossible() {
-    tell(async {
-        let stage = three_hosts("prompt-move").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = three_hosts("prompt-move").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
         let to = |host| {
             [
                 "drain",
@@ -374,25 +378,25 @@ fn plugin_requests_a_relocation_and_reports_why_it_is_impossible() {
                 "60",
             ]
         };
-        let moved = types(&stage, &to("esx2")).await?;
+        let moved = types(&fixture, &to("esx2")).await?;
         ensure!(moved.code == 0, "{moved}");
         ensure!(
             outcome(&moved, &node)? == ["cordoned", "drained", "uncordoned"],
             "{moved}"
         );
         let stands_on = async || {
-            let state = stage.vcenter.state().await?;
+            let state = fixture.vcenter.state().await?;
             Ok::<_, anyhow::Error>(state.vm("gpu1").map(|vm| vm.host.clone()))
         };
         ensure!(stands_on().await?.as_deref() == Some("esx2"));
-        stage.wait_in_service(&node).await?;
+        fixture.wait_in_service(&node).await?;
 
-        let nowhere = types(&stage, &to("esx3")).await?;
+        let nowhere = types(&fixture, &to("esx3")).await?;
         ensure!(
             nowhere.code == 1 && nowhere.stderr.contains("esx3 has no matching passthrough device"),
             "{nowhere}"
         );
-        stage.wait_in_service(&node).await?;
+        fixture.wait_in_service(&node).await?;
         ensure!(stands_on().await?.as_deref() == Some("esx2"));
         haulout.stop().await
     });
@@ -400,13 +404,13 @@ fn plugin_requests_a_relocation_and_reports_why_it_is_impossible() {
 
 #[test]
 fn plugin_names_the_budget_that_blocks_and_times_out() {
-    tell(async {
-        let stage = one_node("prompt-held").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = run(&stage, &[]).await?;
-        let late = types(&stage, &["drain", &node, "--timeout", "6"]).await?;
+    run_scenario(async {
+        let fixture = one_node("prompt-held").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &[]).await?;
+        let late = types(&fixture, &["drain", &node, "--timeout", "6"]).await?;
         ensure!(late.code == 1, "{late}");
         for words in [
             "evicting pod prompt-held/held",
@@ -416,37 +420,37 @@ fn plugin_names_the_budget_that_blocks_and_times_out() {
         ] {
             ensure!(late.stderr.contains(words), "{words:?} in {late}");
         }
-        types(&stage, &["resume", &node]).await?;
-        stage.wait_in_service(&node).await?;
+        types(&fixture, &["resume", &node]).await?;
+        fixture.wait_in_service(&node).await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn drain_that_needs_approval_begins_when_the_plugin_approves_it() {
-    tell(async {
-        let stage = one_node("prompt-approve").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[("REQUIRE_APPROVAL", "true")]).await?;
-        let asked = types(&stage, &["drain", &node, "--wait=false", "-o", "json"]).await?;
+    run_scenario(async {
+        let fixture = one_node("prompt-approve").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("REQUIRE_APPROVAL", "true")]).await?;
+        let asked = types(&fixture, &["drain", &node, "--wait=false", "-o", "json"]).await?;
         ensure!(asked.code == 0 && asked.json()?["action"] == "Drain", "{asked}");
-        stage.wait_said("a person to approve its drain").await?;
-        ensure!(!is_cordoned(&stage.node(&node).await?));
-        let approved = types(&stage, &["approve", &node]).await?;
+        fixture.wait_for_log("a person to approve its drain").await?;
+        ensure!(!is_cordoned(&fixture.node(&node).await?));
+        let approved = types(&fixture, &["approve", &node]).await?;
         ensure!(approved.stdout == format!("node/{node} approved\n"), "{approved}");
-        stage.wait_phase(&node, "drained").await?;
-        types(&stage, &["resume", &node]).await?;
-        stage.wait_in_service(&node).await?;
+        fixture.wait_phase(&node, "drained").await?;
+        types(&fixture, &["resume", &node]).await?;
+        fixture.wait_in_service(&node).await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn check_reports_what_is_missing_and_what_to_do() {
-    tell(async {
-        let stage = one_node("check").await?;
-        let node = stage.node_name("gpu1");
-        let good = types(&stage, &["check"]).await?;
+    run_scenario(async {
+        let fixture = one_node("check").await?;
+        let node = fixture.node_name("gpu1");
+        let good = types(&fixture, &["check"]).await?;
         ensure!(
             good.code == 0 && good.stdout.ends_with(" √   0 ‼   0 ×\n"),
             "{good}"
@@ -460,19 +464,19 @@ fn check_reports_what_is_missing_and_what_to_do() {
             ensure!(good.stdout.contains(words), "{words:?} in {good}");
         }
         // The controller's own user: what it need not know is no fault of its.
-        let config = stage.kube.kubeconfig(&stage.user())?;
+        let config = fixture.kube.kubeconfig(&fixture.user())?;
         let config = config.to_str().context("a path")?;
-        let own = types_with(&stage, &["check"], &[("KUBECONFIG", config)]).await?;
+        let own = types_with(&fixture, &["check"], &[("KUBECONFIG", config)]).await?;
         ensure!(own.code == 0 && own.stdout.ends_with(" ‼   0 ×\n"), "{own}");
 
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
         let mute = GuestPatch {
             tools: Some(false),
             ..GuestPatch::default()
         };
-        stage.vcenter.patch_vm("gpu1", mute).await?;
-        let warned = types(&stage, &["check"]).await?;
+        fixture.vcenter.patch_vm("gpu1", mute).await?;
+        let warned = types(&fixture, &["check"]).await?;
         ensure!(warned.code == 0, "{warned}");
         ensure!(
             warned.stdout.contains(&format!(
@@ -487,7 +491,7 @@ fn check_reports_what_is_missing_and_what_to_do() {
             "{warned}"
         );
 
-        let stranger = types(&stage, &["check", "--as", "nobody-in-particular"]).await?;
+        let stranger = types(&fixture, &["check", "--as", "nobody-in-particular"]).await?;
         ensure!(
             stranger.code == 4
                 && stranger
@@ -495,19 +499,19 @@ fn check_reports_what_is_missing_and_what_to_do() {
                     .contains("× may not get, list, watch, patch nodes"),
             "{stranger}"
         );
-        let refused = types_with(&stage, &["check"], &[("VCENTER_PASSWORD", "wrong-canary")]).await?;
+        let refused = types_with(&fixture, &["check"], &[("VCENTER_PASSWORD", "wrong-canary")]).await?;
         ensure!(
             refused.code == 4 && refused.stdout.contains("× vCenter cannot be read"),
             "{refused}"
         );
         ensure!(!format!("{refused}").contains("wrong-canary"), "{refused}");
-        let unbelieved = types_with(&stage, &["check"], &[("VCENTER_CA_BUNDLE", "")]).await?;
+        let unbelieved = types_with(&fixture, &["check"], &[("VCENTER_CA_BUNDLE", "")]).await?;
         ensure!(
             unbelieved.code == 4 && unbelieved.stdout.contains("certificate"),
             "{unbelieved}"
         );
-        stage.vcenter.remove_vm("gpu1").await?;
-        let unbound = types(&stage, &["check"]).await?;
+        fixture.vcenter.remove_vm("gpu1").await?;
+        let unbound = types(&fixture, &["check"]).await?;
         ensure!(unbound.code == 4, "{unbound}");
         ensure!(
             unbound.stdout.contains(&format!(
@@ -522,9 +526,9 @@ fn check_reports_what_is_missing_and_what_to_do() {
 /// What `check` says of each privilege that vCenter does not grant, in turn.
 #[test]
 fn check_names_each_missing_privilege_and_its_object() {
-    tell(async {
-        let stage = one_node("check-privileges").await?;
-        let state = stage.vcenter.state().await?;
+    run_scenario(async {
+        let fixture = one_node("check-privileges").await?;
+        let state = fixture.vcenter.state().await?;
         let vm = &state.vm("gpu1").context("no VM")?.reference;
         let host = &state.host("esx1").context("no host")?.reference;
         let (vm, host) = (format!("gpu1 ({vm})"), format!("esx1 ({host})"));
@@ -544,14 +548,14 @@ fn check_names_each_missing_privilege_and_its_object() {
             ),
         ] {
             let good = format!("√ {privilege} on {good}\n");
-            stage.vcenter.withhold(&[]).await?;
-            let granted = types(&stage, &["check"]).await?;
+            fixture.vcenter.withhold(&[]).await?;
+            let granted = types(&fixture, &["check"]).await?;
             ensure!(
                 granted.code == 0 && granted.stdout.contains(&good),
                 "{good:?} in {granted}"
             );
-            stage.vcenter.withhold(&[(privilege, object)]).await?;
-            let withheld = types(&stage, &["check"]).await?;
+            fixture.vcenter.withhold(&[(privilege, object)]).await?;
+            let withheld = types(&fixture, &["check"]).await?;
             let missing = format!("\n× {privilege} is missing on {on} (needed for ");
             ensure!(
                 withheld.code == 4
@@ -567,7 +571,7 @@ fn check_names_each_missing_privilege_and_its_object() {
                 "{withheld}"
             );
         }
-        let listed = types(&stage, &["check", "-o", "json"]).await?;
+        let listed = types(&fixture, &["check", "-o", "json"]).await?;
         let missing = |item: &&Value| item["mark"] == "missing";
         let missing: Vec<Value> = listed.json()?["items"]
             .as_array()
@@ -585,8 +589,8 @@ fn check_names_each_missing_privilege_and_its_object() {
 }
 
 /// A check as a user who has the documented rights but for `lacks`: resource and verb.
-async fn check_without(stage: &Stage<'_>, lacks: &[(&str, &str)]) -> anyhow::Result<Answer> {
-    let person = format!("{}-{}", stage.name(), lacks.len());
+async fn check_without(fixture: &Fixture<'_>, lacks: &[(&str, &str)]) -> anyhow::Result<Answer> {
+    let person = format!("{}-{}", fixture.name(), lacks.len());
     let rules: Vec<PolicyRule> = haulout_lab::kube::Options::default()
         .haulout_rules
         .into_iter()
@@ -616,13 +620,13 @@ async fn check_without(stage: &Stage<'_>, lacks: &[(&str, &str)]) -> anyhow::Res
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": person}],
     }))?;
     let params = PostParams::default();
-    Api::all(stage.client()).create(&params, &role).await?;
-    Api::all(stage.client()).create(&params, &binding).await?;
-    let config = stage.kube.kubeconfig(&User::stranger(&person))?;
+    Api::all(fixture.client()).create(&params, &role).await?;
+    Api::all(fixture.client()).create(&params, &binding).await?;
+    let config = fixture.kube.kubeconfig(&User::stranger(&person))?;
     let config = config.to_str().context("a path")?.to_owned();
     // The kube-apiserver learns of a binding a moment after it is made.
-    haulout_lab::wait::until("the binding to count", PATIENCE, async || {
-        let answer = types_with(stage, &["check"], &[("KUBECONFIG", &config)]).await?;
+    haulout_lab::wait::until("the binding to count", WAIT_TIMEOUT, async || {
+        let answer = types_with(fixture, &["check"], &[("KUBECONFIG", &config)]).await?;
         Ok(answer
             .stdout
             .contains("√ may list, watch pods\n")
@@ -633,9 +637,9 @@ async fn check_without(stage: &Stage<'_>, lacks: &[(&str, &str)]) -> anyhow::Res
 
 #[test]
 fn check_names_the_missing_kubernetes_rights() {
-    tell(async {
-        let stage = one_node("check-rights").await?;
-        let whole = check_without(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("check-rights").await?;
+        let whole = check_without(&fixture, &[]).await?;
         ensure!(
             whole.code == 0 && whole.stdout.contains("√ may create pods/eviction\n"),
             "{whole}"
@@ -643,7 +647,7 @@ fn check_names_the_missing_kubernetes_rights() {
         ensure!(!whole.stdout.contains("may not"), "{whole}");
 
         // Without these it drains all the same, and people see less.
-        let less = check_without(&stage, &[("events", "create")]).await?;
+        let less = check_without(&fixture, &[("events", "create")]).await?;
         ensure!(
             less.code == 0
                 && less
@@ -651,7 +655,7 @@ fn check_names_the_missing_kubernetes_rights() {
                     .contains("‼ may not create events in events.k8s.io (needed for telling what happens"),
             "{less}"
         );
-        let blocked = check_without(&stage, &[("pods/eviction", "create"), ("nodes", "patch")]).await?;
+        let blocked = check_without(&fixture, &[("pods/eviction", "create"), ("nodes", "patch")]).await?;
         ensure!(
             blocked.code == 4 && blocked.stdout.ends_with(" ‼   2 ×\n"),
             "{blocked}"
@@ -669,26 +673,27 @@ fn check_names_the_missing_kubernetes_rights() {
 #[test]
 fn export_holds_what_helps_and_no_secret() {
     const CANARY: &str = "canary-5ae1";
-    tell(async {
-        let stage = one_node("export").await?;
-        let node = stage.node_name("gpu1");
-        stage
+    run_scenario(async {
+        let fixture = one_node("export").await?;
+        let node = fixture.node_name("gpu1");
+        fixture
             .add_pod("web", &node, &[("example.com/token", CANARY)])
             .await?;
-        let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(stage.client());
+        let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(fixture.client());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {"example.com/token": CANARY}}}));
         nodes.patch(&node, &PatchParams::default(), &patch).await?;
-        let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(stage.client(), stage.name());
+        let secrets: Api<k8s_openapi::api::core::v1::Secret> =
+            Api::namespaced(fixture.client(), fixture.name());
         let secret = serde_json::from_value(json!({
             "metadata": {"name": "vcenter"}, "stringData": {"VCENTER_PASSWORD": CANARY},
         }))?;
         secrets.create(&PostParams::default(), &secret).await?;
-        let secret_file = stage.kube.dir().join("export-password");
-        std::fs::write(&secret_file, stage.vcenter.password())?;
-        let to = stage.kube.dir().join("export");
+        let secret_file = fixture.kube.dir().join("export-password");
+        std::fs::write(&secret_file, fixture.vcenter.password())?;
+        let to = fixture.kube.dir().join("export");
         let words = ["export", "--to", to.to_str().context("a path")?];
         let exported = types_with(
-            &stage,
+            &fixture,
             &words,
             &[
                 ("OTEL_EXPORTER_OTLP_HEADERS", CANARY),
@@ -722,13 +727,13 @@ fn export_holds_what_helps_and_no_secret() {
         for (name, text) in &files {
             let _: Value = serde_json::from_str(text).with_context(|| name.clone())?;
             ensure!(
-                !text.contains(CANARY) && !text.contains(stage.vcenter.password()),
+                !text.contains(CANARY) && !text.contains(fixture.vcenter.password()),
                 "{name}: {text}"
             );
         }
         ensure!(files["plans.json"].contains("export/web") && files["nodes.json"].contains(&node));
         ensure!(files["missing.json"].trim() == "{}", "{}", files["missing.json"]);
-        let again = types(&stage, &words).await?;
+        let again = types(&fixture, &words).await?;
         ensure!(again.code == 1, "what is there is not written over: {again}");
         Ok(())
     });
@@ -736,24 +741,24 @@ fn export_holds_what_helps_and_no_secret() {
 
 #[test]
 fn kubectl_finds_the_plugin_by_its_name() {
-    tell(async {
-        let stage = one_node("plugin").await?;
-        let path = stage.kube.dir().join("plugin-path");
+    run_scenario(async {
+        let fixture = one_node("plugin").await?;
+        let path = fixture.kube.dir().join("plugin-path");
         std::fs::create_dir(&path)?;
         std::os::unix::fs::symlink(BINARY, path.join("kubectl-haulout"))?;
-        let person = stage.kube.kubeconfig(&User::admin(person(&stage)))?;
+        let person = fixture.kube.kubeconfig(&User::admin(person(&fixture)))?;
         let mut own = Command::new(path.join("kubectl-haulout"));
         own.args(["list", "--help"]).env_clear();
         let help = answer(own).await?;
         ensure!(help.stdout.contains("Usage: kubectl haulout list"), "{help}");
-        let mut through = Command::new(stage.kube.kubectl());
+        let mut through = Command::new(fixture.kube.kubectl());
         through
             .args(["haulout", "list", "-o", "name", "--kubeconfig"])
             .arg(&person);
         through
             .args(["--context", "lab"])
             .env_clear()
-            .envs(stage.environment()?);
+            .envs(fixture.environment()?);
         let searched = format!("{}:/usr/bin:/bin", path.display());
         through
             .env("PATH", searched)
@@ -761,7 +766,7 @@ fn kubectl_finds_the_plugin_by_its_name() {
             .env_remove("KUBECONFIG");
         let list = answer(through).await?;
         ensure!(
-            list.stdout == format!("node/{}\n", stage.node_name("gpu1")),
+            list.stdout == format!("node/{}\n", fixture.node_name("gpu1")),
             "{list}"
         );
         Ok(())
@@ -770,9 +775,9 @@ fn kubectl_finds_the_plugin_by_its_name() {
 
 #[test]
 fn failure_is_written_to_stderr_with_its_exit_code() {
-    tell(async {
-        let stage = one_node("wrong-words").await?;
-        let node = stage.node_name("gpu1");
+    run_scenario(async {
+        let fixture = one_node("wrong-words").await?;
+        let node = fixture.node_name("gpu1");
         for (words, code, said) in [
             (vec!["status", "nobody"], 1, "node/nobody: not there"),
             (vec!["drain", "nobody"], 1, "node/nobody: not there"),
@@ -820,24 +825,24 @@ fn failure_is_written_to_stderr_with_its_exit_code() {
                 "--action Relocate only",
             ),
         ] {
-            let answer = types(&stage, &words).await?;
+            let answer = types(&fixture, &words).await?;
             ensure!(answer.code == code, "{words:?}: {answer}");
             ensure!(answer.stdout.is_empty(), "{words:?}: {answer}");
             ensure!(answer.stderr.contains(said), "{words:?}: {answer}");
         }
-        let version = types(&stage, &["version"]).await?;
+        let version = types(&fixture, &["version"]).await?;
         ensure!(
             version.stdout == format!("haulout {}\n", env!("CARGO_PKG_VERSION")),
             "{version}"
         );
-        let yaml = types(&stage, &["version", "-o", "yaml"]).await?;
+        let yaml = types(&fixture, &["version", "-o", "yaml"]).await?;
         ensure!(
             yaml.stdout == format!("haulout: \"{}\"\n", env!("CARGO_PKG_VERSION")),
             "{yaml}"
         );
-        let script = types(&stage, &["completion", "bash"]).await?;
+        let script = types(&fixture, &["completion", "bash"]).await?;
         ensure!(script.stdout.contains("complete -F _haulout"), "{script}");
-        let kind = types(&stage, &["crd"]).await?;
+        let kind = types(&fixture, &["crd"]).await?;
         ensure!(
             kind.stdout.contains("name: nodemaintenances.haulout.dev"),
             "{kind}"

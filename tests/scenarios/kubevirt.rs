@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::post;
-use haulout_lab::stage::Stage;
+use haulout_lab::fixture::Fixture;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::fixture::{kube, one_node, run, tell};
+use crate::fixture::{kube, one_node, run, run_scenario};
 
 /// What KubeVirt's own webhook answers.
 async fn admit(body: String) -> impl IntoResponse {
@@ -52,10 +52,10 @@ struct Webhook {
 }
 
 impl Webhook {
-    async fn start(stage: &Stage<'_>) -> anyhow::Result<Self> {
+    async fn start(fixture: &Fixture<'_>) -> anyhow::Result<Self> {
         let (certificate, key) = kube()
             .await
-            .server_certificate(&format!("webhook-{}", stage.name()))?;
+            .server_certificate(&format!("webhook-{}", fixture.name()))?;
         let chain = CertificateDer::pem_file_iter(&certificate)?.collect::<Result<Vec<_>, _>>()?;
         let key = PrivateKeyDer::from_pem_file(&key)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -86,7 +86,7 @@ impl Webhook {
         let webhook = Self { _serving: serving };
         let bundle = std::fs::read(kube().await.authority())?;
         let configuration: ValidatingWebhookConfiguration = serde_json::from_value(json!({
-            "metadata": {"name": format!("kubevirt-{}", stage.name())},
+            "metadata": {"name": format!("kubevirt-{}", fixture.name())},
             "webhooks": [{
                 "name": "virt-launcher-eviction-interceptor.kubevirt.io",
                 "admissionReviewVersions": ["v1"],
@@ -96,14 +96,14 @@ impl Webhook {
                     "url": format!("https://127.0.0.1:{port}/"),
                     "caBundle": k8s_openapi::ByteString(bundle),
                 },
-                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": stage.name()}},
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": fixture.name()}},
                 "rules": [{
                     "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
                     "resources": ["pods/eviction"], "scope": "Namespaced",
                 }],
             }],
         }))?;
-        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(stage.client());
+        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(fixture.client());
         configurations
             .create(&PostParams::default(), &configuration)
             .await?;
@@ -113,38 +113,38 @@ impl Webhook {
 
 #[test]
 fn eviction_that_becomes_a_live_migration_holds_up_no_other_pod() {
-    tell(async {
-        let stage = one_node("kubevirt").await?;
-        let node = stage.node_name("gpu1");
-        let _webhook = Webhook::start(&stage).await?;
-        stage.add_pod("virt-launcher-trainer", &node, &[]).await?;
-        stage.add_pod("web", &node, &[]).await?;
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("kubevirt").await?;
+        let node = fixture.node_name("gpu1");
+        let _webhook = Webhook::start(&fixture).await?;
+        fixture.add_pod("virt-launcher-trainer", &node, &[]).await?;
+        fixture.add_pod("web", &node, &[]).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_said("its VM is being migrated live").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_for_log("its VM is being migrated live").await?;
         haulout_lab::wait::until(
             "the other pod to go",
             std::time::Duration::from_secs(30),
             async || {
-                let left = stage.pods_on(&node).await?;
+                let left = fixture.pods_on(&node).await?;
                 Ok((left.len() == 1 && left[0].contains("virt-launcher")).then_some(()))
             },
         )
         .await?;
         ensure!(
-            stage.power_cycles("gpu1").await? == (0, 0),
+            fixture.power_cycles("gpu1").await? == (0, 0),
             "power was cut on a VM that migrates"
         );
         // The migration is over, and the pod with it.
-        let pods: Api<Pod> = Api::namespaced(stage.client(), stage.name());
-        let launcher = stage.pods_on(&node).await?;
+        let pods: Api<Pod> = Api::namespaced(fixture.client(), fixture.name());
+        let launcher = fixture.pods_on(&node).await?;
         let name = launcher[0].rsplit('/').next().context("no name")?.to_owned();
         pods.delete(&name, &DeleteParams::default().grace_period(0))
             .await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         haulout.stop().await
     });
 }

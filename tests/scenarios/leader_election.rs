@@ -1,5 +1,5 @@
 //! Two replicas of the real binary, one leader: it is killed, frozen and cut off in the middle of what it does, and the
-//! story ends as if nothing had happened.
+//! scenario ends as if nothing had happened.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,35 +12,35 @@ use haulout::keys::LOGIN_REFUSED;
 use haulout::vsphere::client::{
     CredentialPart, CredentialSource, Endpoint, MaintenanceCause, Settings, Trust, Vcenter,
 };
-use haulout_lab::gate::{Crossing, Gate, Moment, Side};
+use haulout_lab::fault_proxy::{FaultProxy, ForwardedRequest, Moment, Side};
+use haulout_lab::fixture::{ANNOTATIONS, Fixture, Haulout, WAIT_TIMEOUT, boot_id, episode};
 use haulout_lab::kube::AuditEvent;
-use haulout_lab::stage::{ANNOTATIONS, Haulout, PATIENCE, Stage, boot_id, episode};
 use haulout_lab::vcenter::{Power, State};
 use haulout_lab::wait::until;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use tokio::time::Instant;
 
-use crate::crash_recovery::{Story, through, undisturbed};
+use crate::crash_recovery::{Scenario, through, undisturbed};
+use crate::fixture::{one_node, run, run_scenario, start};
 use crate::metrics::{SERVED, address, ask};
 use crate::status_page::json;
-use crate::fixture::{one_node, run, start, tell};
 
-/// How many of these stories run at once: each has two replicas and waits most of its time for a lease to run out.
+/// How many of these scenarios run at once: each has two replicas and waits most of its time for a lease to run out.
 const ABREAST: usize = 4;
 
-/// What makes a Haulout on `stage` a candidate of this name.
-pub fn candidate<'a>(stage: &'a Stage<'_>, name: &'a str) -> [(&'a str, &'a str); 4] {
+/// What makes a Haulout on `fixture` a candidate of this name.
+pub fn candidate<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> [(&'a str, &'a str); 4] {
     [
         ("LEADER_ELECTION", "true"),
-        ("LEASE_NAME", stage.name()),
-        ("LEASE_NAMESPACE", stage.name()),
+        ("LEASE_NAME", fixture.name()),
+        ("LEASE_NAMESPACE", fixture.name()),
         ("POD_NAME", name),
     ]
 }
 
-/// Faster than production. A machine that is busy with many stories answers a renewal late, and a leader that is deposed
-/// for that before its story has come to the point has told nothing.
+/// Faster than production. A machine that is busy with many scenarios answers a renewal late, and a leader that is deposed
+/// for that before its scenario has come to the point has told nothing.
 pub const FAST: [(&str, &str); 3] = [
     ("LEASE_DURATION_SECONDS", "6"),
     ("LEASE_RENEW_DEADLINE_SECONDS", "4"),
@@ -78,63 +78,63 @@ impl Harm {
     }
 }
 
-/// A replica behind a gate of its own.
+/// A replica behind a proxy of its own.
 struct Replica {
     haulout: Haulout,
-    gate: Gate,
+    proxy: FaultProxy,
 }
 
-/// Starts a replica called `name` behind `gate`, which may have been armed.
+/// Starts a replica called `name` behind `proxy`, which may have been armed.
 fn replica(
-    stage: &Stage<'_>,
-    (gate, kubeconfig): (Gate, String),
+    fixture: &Fixture<'_>,
+    (proxy, kubeconfig): (FaultProxy, String),
     name: &str,
     more: &[(&str, &str)],
 ) -> anyhow::Result<Replica> {
-    let sdk = gate.vcenter_sdk();
+    let sdk = proxy.vcenter_sdk();
     let mut changes = vec![
         ("VCENTER_HOST", sdk.as_str()),
         ("KUBECONFIG", kubeconfig.as_str()),
     ];
-    changes.extend(candidate(stage, name));
+    changes.extend(candidate(fixture, name));
     changes.extend(more);
-    let haulout = start(stage, &changes)?;
-    Ok(Replica { haulout, gate })
+    let haulout = start(fixture, &changes)?;
+    Ok(Replica { haulout, proxy })
 }
 
 /// Waits until the replica called `name` holds the Lease.
-pub async fn leads(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
-    let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
+pub async fn leads(fixture: &Fixture<'_>, name: &str) -> anyhow::Result<()> {
+    let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
     let ours = format!("{name}_");
     let what = format!("{name} to lead");
-    let held = until(&what, PATIENCE, async || {
-        let lease = leases.get_opt(stage.name()).await?;
+    let held = until(&what, WAIT_TIMEOUT, async || {
+        let lease = leases.get_opt(fixture.name()).await?;
         let holder = lease.and_then(|lease| lease.spec?.holder_identity);
         Ok(holder
             .is_some_and(|holder| holder.starts_with(&ours))
             .then_some(()))
     });
-    held.await.with_context(|| stage.said())
+    held.await.with_context(|| fixture.said())
 }
 
 /// Waits until vCenter has answered the probes of `count` replicas, each of which could then take over.
-pub async fn reached(stage: &Stage<'_>, count: usize) -> anyhow::Result<()> {
+pub async fn reached(fixture: &Fixture<'_>, count: usize) -> anyhow::Result<()> {
     let words = "vCenter answers the probe";
     until(
         &format!("{count} replicas to reach vCenter"),
-        PATIENCE,
-        async || Ok((stage.said().matches(words).count() >= count).then_some(())),
+        WAIT_TIMEOUT,
+        async || Ok((fixture.said().matches(words).count() >= count).then_some(())),
     )
     .await
 }
 
 /// Waits until `count` replicas have led and heard vCenter's complete set.
-pub async fn heard(stage: &Stage<'_>, count: usize) -> anyhow::Result<()> {
+pub async fn heard(fixture: &Fixture<'_>, count: usize) -> anyhow::Result<()> {
     let words = "vCenter synced";
     until(
         &format!("{count} replicas to hear vCenter"),
-        PATIENCE,
-        async || Ok((stage.said().matches(words).count() >= count).then_some(())),
+        WAIT_TIMEOUT,
+        async || Ok((fixture.said().matches(words).count() >= count).then_some(())),
     )
     .await
 }
@@ -153,82 +153,82 @@ fn records(audit: &[AuditEvent]) -> Vec<serde_json::Value> {
         .collect()
 }
 
-async fn disturbed(story: Story, name: &str, number: usize, harm: Harm) -> anyhow::Result<()> {
-    let stage = story.set(name).await?;
-    let (armed, kubeconfig) = through(&stage, "-a").await?;
+async fn disturbed(scenario: Scenario, name: &str, number: usize, harm: Harm) -> anyhow::Result<()> {
+    let fixture = scenario.create(name).await?;
+    let (armed, kubeconfig) = through(&fixture, "-a").await?;
     armed.stop_at(number, harm.moment());
-    let a = replica(&stage, (armed, kubeconfig), "a", &FAST)?;
-    leads(&stage, "a").await?;
-    let b = replica(&stage, through(&stage, "-b").await?, "b", &FAST)?;
-    heard(&stage, 1).await?;
-    reached(&stage, 2).await?;
-    let Replica { haulout, gate } = a;
+    let a = replica(&fixture, (armed, kubeconfig), "a", &FAST)?;
+    leads(&fixture, "a").await?;
+    let b = replica(&fixture, through(&fixture, "-b").await?, "b", &FAST)?;
+    heard(&fixture, 1).await?;
+    reached(&fixture, 2).await?;
+    let Replica { haulout, proxy } = a;
     let disturb = async {
-        let crossing = tokio::time::timeout(PATIENCE, gate.stopped())
+        let request = tokio::time::timeout(WAIT_TIMEOUT, proxy.stopped())
             .await
             .with_context(|| {
-                let said = stage.said();
-                format!("the story never came to its change number {number}; Haulout said:\n{said}")
+                let said = fixture.said();
+                format!("the scenario never came to its change number {number}; Haulout said:\n{said}")
             })?;
         let did = match harm {
             Harm::Killed => {
                 haulout.kill().await?;
-                leads(&stage, "b").await?;
-                gate.crossings()
+                leads(&fixture, "b").await?;
+                proxy.forwarded()
             }
             Harm::Frozen => {
                 haulout.freeze()?;
-                gate.open();
-                leads(&stage, "b").await?;
-                let did = gate.crossings();
+                proxy.open();
+                leads(&fixture, "b").await?;
+                let did = proxy.forwarded();
                 haulout.thaw()?;
                 let code = haulout.ended().await?;
                 ensure!(code != Some(0), "who was deposed says so: {code:?}");
                 did
             }
             Harm::CutOff => {
-                gate.cut(Side::Kubernetes);
-                gate.open();
+                proxy.cut(Side::Kubernetes);
+                proxy.open();
                 let ended = async {
                     let code = haulout.ended().await?;
                     ensure!(code != Some(0), "who was deposed says so: {code:?}");
                     anyhow::Ok(())
                 };
                 let led = async {
-                    leads(&stage, "b").await?;
-                    anyhow::Ok(gate.crossings())
+                    leads(&fixture, "b").await?;
+                    anyhow::Ok(proxy.forwarded())
                 };
                 let (ended, did) = tokio::join!(ended, led);
                 ended?;
                 did?
             }
         };
-        anyhow::Ok((crossing, did))
+        anyhow::Ok((request, did))
     };
-    let (played, disturbed) = tokio::join!(story.play(&stage), disturb);
-    let (crossing, did) = disturbed?;
-    let told = |crossings: &[Crossing]| {
-        let told: Vec<String> = crossings.iter().map(|it| it.what.clone()).collect();
+    let (played, disturbed) = tokio::join!(scenario.play(&fixture), disturb);
+    let (request, did) = disturbed?;
+    let told = |forwarded: &[ForwardedRequest]| {
+        let told: Vec<String> = forwarded.iter().map(|it| it.what.clone()).collect();
         format!("{told:#?}")
     };
     played.with_context(|| {
         format!(
             "{harm:?} at {}; a did {}, b did {}\n{}",
-            crossing.what,
+            request.what,
             told(&did),
-            told(&b.gate.crossings()),
-            stage.said()
+            told(&b.proxy.forwarded()),
+            fixture.said()
         )
     })?;
     ensure!(
-        gate.crossings() == did,
+        proxy.forwarded() == did,
         "the deposed leader acted on: it did {} and then {}",
         told(&did),
-        told(&gate.crossings())
+        told(&proxy.forwarded())
     );
-    one_story_of_two_leaders(&stage, &b.gate).await?;
+    one_episode_of_two_leaders(&fixture, &b.proxy).await?;
     b.haulout.stop().await?;
-    let left = stage.node(&stage.node_name("gpu1")).await?;
+    let left = fixture.node(&fixture.node_name("gpu1")).await?;
     ensure!(
         episode(&left).is_none(),
         "nothing of the episode is left on the Node"
@@ -237,8 +237,8 @@ async fn disturbed(story: Story, name: &str, number: usize, harm: Harm) -> anyho
 }
 
 /// All records are of one episode and one trace; what the second leader did to it began with its epoch.
-async fn one_story_of_two_leaders(stage: &Stage<'_>, second: &Gate) -> anyhow::Result<()> {
-    let audit = stage.audit().await?;
+async fn one_episode_of_two_leaders(fixture: &Fixture<'_>, second: &FaultProxy) -> anyhow::Result<()> {
+    let audit = fixture.audit().await?;
     let records = records(&audit);
     let traces: BTreeSet<String> = records
         .iter()
@@ -253,7 +253,7 @@ async fn one_story_of_two_leaders(stage: &Stage<'_>, second: &Gate) -> anyhow::R
         traces.len() == 1 && !traces.contains("none"),
         "the traces are {traces:?}"
     );
-    let did = second.crossings();
+    let did = second.forwarded();
     if let Some(first) = did.first() {
         ensure!(
             first.what.starts_with("PATCH nodes/"),
@@ -263,16 +263,16 @@ async fn one_story_of_two_leaders(stage: &Stage<'_>, second: &Gate) -> anyhow::R
     Ok(())
 }
 
-fn survives(story: Story, name: &'static str) {
-    tell(async move {
-        let changes = undisturbed(story, &format!("{name}-ref")).await?;
+fn survives(scenario: Scenario, name: &'static str) {
+    run_scenario(async move {
+        let changes = undisturbed(scenario, &format!("{name}-ref")).await?;
         let effects: Vec<(usize, &String)> = (1..)
             .zip(&changes)
             .filter(|(_, what)| !what.starts_with("PATCH nodes/"))
             .collect();
         ensure!(
             effects.len() >= 3,
-            "the story has lost some of its effects: {changes:#?}"
+            "the scenario has lost some of its effects: {changes:#?}"
         );
         println!("{HARMS:?} at each of {effects:?}");
         let points: Vec<(usize, Harm)> = HARMS
@@ -282,7 +282,7 @@ fn survives(story: Story, name: &'static str) {
         stream::iter(points)
             .map(|(number, harm)| async move {
                 let name = format!("{name}-{}-{number}", harm.name());
-                disturbed(story, &name, number, harm)
+                disturbed(scenario, &name, number, harm)
                     .await
                     .with_context(|| name.clone())
             })
@@ -295,19 +295,19 @@ fn survives(story: Story, name: &'static str) {
 
 #[test]
 fn leader_fails_at_each_effect_of_an_episode_that_waits() {
-    survives(Story::Wait, "two-wait");
+    survives(Scenario::Wait, "two-wait");
 }
 
 #[test]
 fn leader_fails_at_each_effect_of_an_episode_that_moves() {
-    survives(Story::Migrate, "two-move");
+    survives(Scenario::Migrate, "two-move");
 }
 
-/// Waits until the gate was crossed by something that begins with `what`, and tells how long after `from` that was.
-async fn first(gate: &Gate, what: &str, from: Instant) -> anyhow::Result<Duration> {
-    until(&format!("the first {what}"), PATIENCE, async || {
-        let crossings = gate.crossings();
-        Ok(crossings
+/// Waits until the proxy was crossed by something that begins with `what`, and tells how long after `from` that was.
+async fn first(proxy: &FaultProxy, what: &str, from: Instant) -> anyhow::Result<Duration> {
+    until(&format!("the first {what}"), WAIT_TIMEOUT, async || {
+        let forwarded = proxy.forwarded();
+        Ok(forwarded
             .iter()
             .any(|it| it.what.starts_with(what))
             .then(|| from.elapsed()))
@@ -320,43 +320,43 @@ const LEASE_DURATION: Duration = Duration::from_secs(15);
 
 #[test]
 fn orderly_exit_is_followed_before_the_lease_expires() {
-    tell(async {
-        let stage = Story::Wait.set("turns").await?;
-        let node = stage.node_name("gpu1");
-        stage.set_budget("train", 0).await?;
-        let a = replica(&stage, through(&stage, "-a").await?, "a", &[])?;
-        leads(&stage, "a").await?;
-        let b = replica(&stage, through(&stage, "-b").await?, "b", &[])?;
-        heard(&stage, 1).await?;
-        reached(&stage, 2).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "draining").await?;
-        ensure!(b.gate.crossings().is_empty(), "a standby changes nothing");
+    run_scenario(async {
+        let fixture = Scenario::Wait.create("turns").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.set_budget("train", 0).await?;
+        let a = replica(&fixture, through(&fixture, "-a").await?, "a", &[])?;
+        leads(&fixture, "a").await?;
+        let b = replica(&fixture, through(&fixture, "-b").await?, "b", &[])?;
+        heard(&fixture, 1).await?;
+        reached(&fixture, 2).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "draining").await?;
+        ensure!(b.proxy.forwarded().is_empty(), "a standby changes nothing");
 
         let began = Instant::now();
         a.haulout.stop().await?;
         let ended = began.elapsed();
         let (from, acted) = (Instant::now(), "POST pods/train/eviction");
-        let follows = first(&b.gate, acted, from).await?;
+        let follows = first(&b.proxy, acted, from).await?;
         println!("SIGTERM: ended after {ended:.1?}, the next leader acted {follows:.1?} after that");
         ensure!(ended < Duration::from_secs(5), "{ended:?}");
         // On a machine with nothing else to do it is two seconds, which is when a standby looks at the Lease. Here it only has
         // to be too soon for a Lease that ran out: so this one was released.
-        ensure!(follows < LEASE_DURATION, "{follows:?}\n{}", stage.said());
+        ensure!(follows < LEASE_DURATION, "{follows:?}\n{}", fixture.said());
 
-        let c = replica(&stage, through(&stage, "-c").await?, "c", &[])?;
-        reached(&stage, 3).await?;
+        let c = replica(&fixture, through(&fixture, "-c").await?, "c", &[])?;
+        reached(&fixture, 3).await?;
         let killed = Instant::now();
         b.haulout.kill().await?;
-        let follows = first(&c.gate, "PATCH nodes/", killed).await?;
-        let acts = first(&c.gate, acted, killed).await?;
+        let follows = first(&c.proxy, "PATCH nodes/", killed).await?;
+        let acts = first(&c.proxy, acted, killed).await?;
         println!("SIGKILL: followed after {follows:.1?}, and the first effect came after {acts:.1?}");
         // A renewal is two seconds old at most when its holder is killed.
         let sooner = LEASE_DURATION - Duration::from_secs(3);
         ensure!(
             follows > sooner && acts > follows,
             "{follows:?} {acts:?}\n{}",
-            stage.said()
+            fixture.said()
         );
         c.haulout.stop().await
     });
@@ -364,41 +364,44 @@ fn orderly_exit_is_followed_before_the_lease_expires() {
 
 #[test]
 fn deleted_lease_does_not_depose_the_leader_or_let_another_act() {
-    tell(async {
-        let stage = one_node("deleted-lease").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = start(&stage, &[&candidate(&stage, "a")[..], &FAST[..]].concat())?;
-        leads(&stage, "a").await?;
-        let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
+    run_scenario(async {
+        let fixture = one_node("deleted-lease").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = start(&fixture, &[&candidate(&fixture, "a")[..], &FAST[..]].concat())?;
+        leads(&fixture, "a").await?;
+        let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
         leases
-            .delete(stage.name(), &kube::api::DeleteParams::default())
+            .delete(fixture.name(), &kube::api::DeleteParams::default())
             .await?;
-        leads(&stage, "a").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
+        leads(&fixture, "a").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn leader_without_vcenter_hands_over_to_a_connected_replica() {
-    tell(async {
-        let stage = Story::Wait.set("deaf-leader").await?;
-        let node = stage.node_name("gpu1");
+    run_scenario(async {
+        let fixture = Scenario::Wait.create("deaf-leader").await?;
+        let node = fixture.node_name("gpu1");
         // So that silence is noticed within seconds.
         let more = [&FAST[..], &[("VCENTER_CALL_TIMEOUT_SECONDS", "2")]].concat();
-        let a = replica(&stage, through(&stage, "-a").await?, "a", &more)?;
-        leads(&stage, "a").await?;
-        let b = replica(&stage, through(&stage, "-b").await?, "b", &more)?;
-        heard(&stage, 1).await?;
-        reached(&stage, 2).await?;
-        a.gate.cut(Side::Vcenter);
+        let a = replica(&fixture, through(&fixture, "-a").await?, "a", &more)?;
+        leads(&fixture, "a").await?;
+        let b = replica(&fixture, through(&fixture, "-b").await?, "b", &more)?;
+        heard(&fixture, 1).await?;
+        reached(&fixture, 2).await?;
+        a.proxy.cut(Side::Vcenter);
         let cut = Instant::now();
-        stage.vcenter.enter_maintenance("esx1").await?;
-        leads(&stage, "b").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        leads(&fixture, "b").await?;
         println!("followed {:.1?} after the cut", cut.elapsed());
-        stage.wait_phase(&node, "awaitingHost").await?;
-        ensure!(a.gate.crossings().is_empty(), "the deaf leader changed something");
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        ensure!(
+            a.proxy.forwarded().is_empty(),
+            "the deaf leader changed something"
+        );
         let code = a.haulout.ended().await?;
         ensure!(code != Some(0), "a deposed leader says so: {code:?}");
         b.haulout.stop().await
@@ -407,18 +410,18 @@ fn leader_without_vcenter_hands_over_to_a_connected_replica() {
 
 #[test]
 fn standby_is_ready_and_names_the_leader_and_no_nodes() {
-    tell(async {
-        let stage = one_node("standby").await?;
-        let start = |name| start(&stage, &[&candidate(&stage, name)[..], &SERVED[..]].concat());
+    run_scenario(async {
+        let fixture = one_node("standby").await?;
+        let start = |name| start(&fixture, &[&candidate(&fixture, name)[..], &SERVED[..]].concat());
         let a = start("a")?;
-        leads(&stage, "a").await?;
-        heard(&stage, 1).await?;
-        let served_by_a = address(&stage, "health").await?;
+        leads(&fixture, "a").await?;
+        heard(&fixture, 1).await?;
+        let served_by_a = address(&fixture, "health").await?;
         let b = start("b")?;
-        reached(&stage, 2).await?;
+        reached(&fixture, 2).await?;
         let ready = |base: String| async move {
             let verbose = format!("{base}/readyz?verbose");
-            until("it is ready", PATIENCE, async || {
+            until("it is ready", WAIT_TIMEOUT, async || {
                 let (status, text) = ask(&verbose, "*/*").await?;
                 Ok((status == 200 && !text.contains("nobody leads")).then_some(text))
             })
@@ -430,8 +433,8 @@ fn standby_is_ready_and_names_the_leader_and_no_nodes() {
             "{of_a}"
         );
         let (health, metrics) = (
-            address(&stage, "health").await?,
-            address(&stage, "metrics").await?,
+            address(&fixture, "health").await?,
+            address(&fixture, "metrics").await?,
         );
         let of_b = ready(health.clone()).await?;
         ensure!(of_b.contains("[+]leadership ok: a_"), "{of_b}");
@@ -441,15 +444,15 @@ fn standby_is_ready_and_names_the_leader_and_no_nodes() {
         ensure!(text.contains(&status(0)) && !text.contains("node=\""), "{text}");
         let reachable = |line: &str| line.starts_with("haulout_vcenter_reachable{") && line.ends_with(" 1.0");
         ensure!(text.lines().any(reachable), "{text}");
-        let sessions = stage.vcenter.state().await?.sessions;
+        let sessions = fixture.vcenter.state().await?.sessions;
         ensure!(
             sessions == 1,
             "{sessions} sessions, where the leader alone has one"
         );
 
         a.stop().await?;
-        leads(&stage, "b").await?;
-        until("b to tell of its nodes", PATIENCE, async || {
+        leads(&fixture, "b").await?;
+        until("b to tell of its nodes", WAIT_TIMEOUT, async || {
             let (_, text) = ask(&metrics, "text/plain").await?;
             Ok((text.contains(&status(1)) && text.contains("node=\"standby-gpu1\"")).then_some(()))
         })
@@ -465,16 +468,16 @@ fn standby_is_ready_and_names_the_leader_and_no_nodes() {
 
 #[test]
 fn standby_that_cannot_reach_vcenter_is_not_ready() {
-    tell(async {
-        let stage = Story::Wait.set("cut-standby").await?;
-        let a = start(&stage, &candidate(&stage, "a"))?;
-        leads(&stage, "a").await?;
-        let (gate, kubeconfig) = through(&stage, "-b").await?;
-        gate.cut(Side::Vcenter);
+    run_scenario(async {
+        let fixture = Scenario::Wait.create("cut-standby").await?;
+        let a = start(&fixture, &candidate(&fixture, "a"))?;
+        leads(&fixture, "a").await?;
+        let (proxy, kubeconfig) = through(&fixture, "-b").await?;
+        proxy.cut(Side::Vcenter);
         let more = [&SERVED[..], &[("VCENTER_CALL_TIMEOUT_SECONDS", "2")]].concat();
-        let b = replica(&stage, (gate, kubeconfig), "b", &more)?;
-        let verbose = format!("{}/readyz?verbose", address(&stage, "health").await?);
-        until("it to say so", PATIENCE, async || {
+        let b = replica(&fixture, (proxy, kubeconfig), "b", &more)?;
+        let verbose = format!("{}/readyz?verbose", address(&fixture, "health").await?);
+        until("it to say so", WAIT_TIMEOUT, async || {
             let (status, text) = ask(&verbose, "*/*").await?;
             let says = text.contains("[-]vcenter failed") && text.contains("[+]kubernetes ok");
             Ok((status == 503 && says && text.contains("a_")).then_some(()))
@@ -487,9 +490,9 @@ fn standby_that_cannot_reach_vcenter_is_not_ready() {
 
 #[test]
 fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
-    tell(async {
-        let stage = one_node("wrong-pair").await?;
-        let file = stage.kube.dir().join("wrong-pair-password");
+    run_scenario(async {
+        let fixture = one_node("wrong-pair").await?;
+        let file = fixture.kube.dir().join("wrong-pair-password");
         let path = file.to_string_lossy().into_owned();
         let write = |password: &str| std::fs::write(&file, password);
         // At the first install already.
@@ -497,64 +500,64 @@ fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
         let start = |name| {
             let password = [("VCENTER_PASSWORD", ""), ("VCENTER_PASSWORD_FILE", path.as_str())];
             start(
-                &stage,
-                &[&candidate(&stage, name)[..], &FAST[..], &password[..]].concat(),
+                &fixture,
+                &[&candidate(&fixture, name)[..], &FAST[..], &password[..]].concat(),
             )
         };
         let a = start("a")?;
-        leads(&stage, "a").await?;
+        leads(&fixture, "a").await?;
         let b = start("b")?;
         let logins_are = async |taken: usize, refused: usize| {
-            let journal = stage.vcenter.journal().await?;
+            let journal = fixture.vcenter.journal().await?;
             let count = |detail: &str| journal.iter().filter(|it| it.detail == detail).count();
             let are = (count("login"), count("login refused"));
-            let said = stage.said();
+            let said = fixture.said();
             ensure!(are == (taken, refused), "{are:?} were taken and refused\n{said}");
             anyhow::Ok(())
         };
         // At the lab's pace of one attempt a second.
         let says = async |words: &str, times: usize| {
             let what = format!("{words:?} to be said {times} times");
-            until(&what, PATIENCE, async || {
-                Ok((stage.said().matches(words).count() >= times).then_some(()))
+            until(&what, WAIT_TIMEOUT, async || {
+                Ok((fixture.said().matches(words).count() >= times).then_some(()))
             })
             .await
-            .with_context(|| stage.said())
+            .with_context(|| fixture.said())
         };
         says("changed ones at once", 4).await?;
         logins_are(0, 1).await?;
 
-        write(stage.vcenter.password())?;
-        heard(&stage, 1).await?;
+        write(fixture.vcenter.password())?;
+        heard(&fixture, 1).await?;
         logins_are(1, 1).await?;
 
         // And where it is rotated to a wrong one while both are at work.
         write("nor-this-one")?;
-        stage.vcenter.kill_sessions().await?;
+        fixture.vcenter.kill_sessions().await?;
         says("changed ones at once", 8).await?;
         logins_are(1, 2).await?;
 
         // The next leader does not try it either, whether it ran when it was refused or was started since.
         a.kill().await?;
-        leads(&stage, "b").await?;
+        leads(&fixture, "b").await?;
         says("before this replica led", 3).await?;
         let c = start("c")?;
-        reached(&stage, 3).await?;
+        reached(&fixture, 3).await?;
         b.kill().await?;
-        leads(&stage, "c").await?;
+        leads(&fixture, "c").await?;
         says("before this replica led", 9).await?;
         logins_are(1, 2).await?;
 
-        write(stage.vcenter.password())?;
-        heard(&stage, 2).await?;
+        write(fixture.vcenter.password())?;
+        heard(&fixture, 2).await?;
         logins_are(2, 2).await?;
         ensure!(
-            !stage.said().contains("nor-this-one"),
+            !fixture.said().contains("nor-this-one"),
             "the password is in the log"
         );
-        let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
-        until("the Lease to say nothing of it", PATIENCE, async || {
-            let lease = leases.get(stage.name()).await?;
+        let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
+        until("the Lease to say nothing of it", WAIT_TIMEOUT, async || {
+            let lease = leases.get(fixture.name()).await?;
             let notes = lease.metadata.annotations.unwrap_or_default();
             Ok((!notes.contains_key(LOGIN_REFUSED)).then_some(()))
         })
@@ -565,23 +568,23 @@ fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
 
 #[test]
 fn calls_to_vcenter_name_the_pod_the_epoch_and_the_node() {
-    tell(async {
-        let stage = one_node("audited").await?;
-        let node = stage.node_name("gpu1");
-        let environment = |name| [&candidate(&stage, name)[..], &FAST[..]].concat();
-        let a = start(&stage, &environment("a"))?;
-        leads(&stage, "a").await?;
-        heard(&stage, 1).await?;
+    run_scenario(async {
+        let fixture = one_node("audited").await?;
+        let node = fixture.node_name("gpu1");
+        let environment = |name| [&candidate(&fixture, name)[..], &FAST[..]].concat();
+        let a = start(&fixture, &environment("a"))?;
+        leads(&fixture, "a").await?;
+        heard(&fixture, 1).await?;
         a.stop().await?;
-        let b = start(&stage, &environment("b"))?;
-        leads(&stage, "b").await?;
-        heard(&stage, 2).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        let b = start(&fixture, &environment("b"))?;
+        leads(&fixture, "b").await?;
+        heard(&fixture, 2).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
 
-        let journal = stage.vcenter.journal().await?;
+        let journal = fixture.vcenter.journal().await?;
         let agents: Vec<&str> = journal
             .iter()
             .filter(|it| it.detail == "login")
@@ -594,8 +597,8 @@ fn calls_to_vcenter_name_the_pod_the_epoch_and_the_node() {
             .filter(|it| it.object == "gpu1" && !it.method.is_empty())
             .map(|it| (it.method.as_str(), it.operation.as_str()))
             .collect();
-        let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
-        let spec = leases.get(stage.name()).await?.spec.unwrap_or_default();
+        let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
+        let spec = leases.get(fixture.name()).await?.spec.unwrap_or_default();
         let epoch = spec.lease_transitions.context("the Lease counts")?;
         let ours = format!("haulout-e{epoch}-{node}-");
         let asked = |name: &str| acts.iter().any(|(method, _)| *method == name);
@@ -610,19 +613,19 @@ fn calls_to_vcenter_name_the_pod_the_epoch_and_the_node() {
 }
 
 /// Cuts the power of `gpu1` as the controller's own user, as a request would that a deposed leader had sent off.
-async fn power_off_as_haulout(stage: &Stage<'_>) -> anyhow::Result<()> {
+async fn power_off_as_haulout(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     let given = |text: &str| CredentialPart::Given(text.to_owned().into());
     let credentials = CredentialSource {
-        user: given(stage.vcenter.user()),
-        password: given(stage.vcenter.password()),
+        user: given(fixture.vcenter.user()),
+        password: given(fixture.vcenter.password()),
     };
-    let trust = Trust::CaBundle(stage.kube.authority().to_owned());
+    let trust = Trust::CaBundle(fixture.kube.authority().to_owned());
     let vcenter = Vcenter::new(Settings::new(
-        Endpoint::parse(stage.vcenter.sdk())?,
+        Endpoint::parse(fixture.vcenter.sdk())?,
         credentials,
         trust,
     ))?;
-    let state = stage.vcenter.state().await?;
+    let state = fixture.vcenter.state().await?;
     let vm = state.vm("gpu1").context("gpu1 is a VM")?;
     let permit = ElectionGate::without_election().pass(WriteKind::Effect)?;
     vcenter
@@ -634,78 +637,78 @@ async fn power_off_as_haulout(stage: &Stage<'_>) -> anyhow::Result<()> {
         .await?;
     vcenter.logout().await;
     let is_off = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.power == Power::PoweredOff);
-    stage.wait_vcenter("gpu1 is off", is_off).await?;
+    fixture.wait_vcenter("gpu1 is off", is_off).await?;
     Ok(())
 }
 
 #[test]
 fn late_power_off_of_a_deposed_leader_is_reverted_a_persons_is_not() {
-    tell(async {
-        let stage = one_node("stray").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+    run_scenario(async {
+        let fixture = one_node("stray").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         haulout.stop().await?;
-        let boot = boot_id(&stage.node(&node).await?);
-        power_off_as_haulout(&stage).await?;
+        let boot = boot_id(&fixture.node(&node).await?);
+        power_off_as_haulout(&fixture).await?;
 
         // Whoever leads next knows of it what stands on the Node and in vCenter.
-        let haulout = start(&stage, &[])?;
-        stage
+        let haulout = start(&fixture, &[])?;
+        fixture
             .wait_node(&node, "is on another boot", |node| boot_id(node) != boot)
             .await?;
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.power_cycles("gpu1").await? == (2, 2));
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (2, 2));
 
-        let asked = async || anyhow::Ok(stage.vcenter.traffic("haulout").await?.calls);
+        let asked = async || anyhow::Ok(fixture.vcenter.traffic("haulout").await?.calls);
         let before = asked().await?;
-        stage.vcenter.power_off("gpu1").await?;
+        fixture.vcenter.power_off("gpu1").await?;
         let is_off = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.power == Power::PoweredOff);
-        stage.wait_vcenter("gpu1 is off", is_off).await?;
+        fixture.wait_vcenter("gpu1 is off", is_off).await?;
         // Whoever asks again has read what there was: the one poll that the VM is off, the other whose task that was.
-        until("both polls to be asked again", PATIENCE, async || {
+        until("both polls to be asked again", WAIT_TIMEOUT, async || {
             Ok((asked().await? >= before + 2).then_some(()))
         })
         .await?;
-        ensure!(episode(&stage.node(&node).await?).is_none());
+        ensure!(episode(&fixture.node(&node).await?).is_none());
         haulout.stop().await?;
-        let haulout = start(&stage, &[])?;
-        until("the set to be told three times", PATIENCE, async || {
-            let told = stage.said().matches("vCenter synced").count();
+        let haulout = start(&fixture, &[])?;
+        until("the set to be told three times", WAIT_TIMEOUT, async || {
+            let told = fixture.said().matches("vCenter synced").count();
             Ok((told >= 3).then_some(()))
         })
         .await?;
         haulout.stop().await?;
-        ensure!(stage.power_cycles("gpu1").await? == (3, 2));
-        ensure!(episode(&stage.node(&node).await?).is_none());
+        ensure!(fixture.power_cycles("gpu1").await? == (3, 2));
+        ensure!(episode(&fixture.node(&node).await?).is_none());
         Ok(())
     });
 }
 
 #[test]
 fn standby_page_names_the_leader_and_shows_what_it_writes() {
-    tell(async {
-        let stage = one_node("standby-page").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
+    run_scenario(async {
+        let fixture = one_node("standby-page").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
         let start = |name| {
             let page = [("STATUS_ADDRESS", "127.0.0.1:0")];
-            start(&stage, &[&candidate(&stage, name)[..], &page[..]].concat())
+            start(&fixture, &[&candidate(&fixture, name)[..], &page[..]].concat())
         };
         let a = start("a")?;
-        leads(&stage, "a").await?;
-        heard(&stage, 1).await?;
-        let of_a = address(&stage, "the status page").await?;
+        leads(&fixture, "a").await?;
+        heard(&fixture, 1).await?;
+        let of_a = address(&fixture, "the status page").await?;
         let b = start("b")?;
-        reached(&stage, 2).await?;
-        let of_b = address(&stage, "the status page").await?;
+        reached(&fixture, 2).await?;
+        let of_b = address(&fixture, "the status page").await?;
         ensure!(of_a != of_b);
         let overview = |base: &str| format!("{base}/api/v1/overview");
-        until("each page to say which of them leads", PATIENCE, async || {
+        until("each page to say which of them leads", WAIT_TIMEOUT, async || {
             let (a, b) = (json(&overview(&of_a)).await?, json(&overview(&of_b)).await?);
             let leader = b["leadership"]["leader"].as_str().unwrap_or_default();
             let is_told = a["leadership"]["role"] == "leads"
@@ -715,9 +718,9 @@ fn standby_page_names_the_leader_and_shows_what_it_writes() {
         })
         .await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
         let seen = std::cell::RefCell::new(None);
-        let shown = until("the standby to show the wait", PATIENCE, async || {
+        let shown = until("the standby to show the wait", WAIT_TIMEOUT, async || {
             let shown = json(&overview(&of_b)).await?;
             *seen.borrow_mut() = Some(shown.clone());
             let waits = &shown["nodes"][0]["waitsFor"]["reason"];
@@ -752,13 +755,13 @@ fn standby_page_names_the_leader_and_shows_what_it_writes() {
         let (_, html) = ask(&of_a, "text/html").await?;
         ensure!(!html.contains("stands by"), "{html}");
 
-        stage.set_budget("held", 1).await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.set_budget("held", 1).await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         let id = shown["nodes"][0]["episode"].as_str().context("an episode")?;
         let what = "the standby to show the end as the leader wrote it";
-        until(what, PATIENCE, async || {
+        until(what, WAIT_TIMEOUT, async || {
             let (listed, own) = (
                 json(&overview(&of_b)).await?,
                 json(&format!("{of_b}/api/v1/episodes/{id}")).await?,
@@ -771,8 +774,8 @@ fn standby_page_names_the_leader_and_shows_what_it_writes() {
         .with_context(|| format!("it shows {:?}", seen.borrow()))?;
 
         a.stop().await?;
-        leads(&stage, "b").await?;
-        until("its page to say that it leads", PATIENCE, async || {
+        leads(&fixture, "b").await?;
+        until("its page to say that it leads", WAIT_TIMEOUT, async || {
             let shown = json(&overview(&of_b)).await?;
             let is_told = shown["leadership"]["role"] == "leads" && shown["hosts"][0]["name"] == "esx1";
             Ok(is_told.then_some(()))

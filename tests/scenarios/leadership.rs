@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
-use haulout_lab::gate::{Gate, Side};
+use haulout_lab::fault_proxy::{FaultProxy, Side};
+use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT};
 use haulout_lab::kube::{Kube, Options, User};
-use haulout_lab::stage::{Member, PATIENCE, Stage};
 use haulout_lab::vcenter::State;
 use haulout_lab::wait::until;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,45 +19,45 @@ use serde_json::json;
 
 use crate::assertions::{clock, during, node_writes, now, records};
 use crate::crash_recovery::through;
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario, start};
 use crate::leader_election::{FAST, candidate, heard, leads};
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, start, tell};
 
 /// How long another replica may take to serve a click that its leader cannot see.
 const YIELDS: Duration = Duration::from_secs(75);
 
 #[test]
 fn leader_without_vcenter_yields_to_the_other_replica() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let vm = gpu_vm("yields", "gpu1", "esx1");
         let members = vec![Member::new("yields", "gpu1", &vm.uuid)];
         spec.vms = vec![vm];
-        // The gate reads what passes, so the vCenter behind it speaks plain HTTP on loopback.
-        let stage = Stage::set(kube().await, "yields", &spec, members, false).await?;
-        let behind = |name: &'static str, gate: &Gate, kubeconfig: &str| {
-            let sdk = gate.vcenter_sdk();
+        // The proxy reads what passes, so the vCenter behind it speaks plain HTTP on loopback.
+        let fixture = Fixture::create(kube().await, "yields", &spec, members, false).await?;
+        let behind = |name: &'static str, proxy: &FaultProxy, kubeconfig: &str| {
+            let sdk = proxy.vcenter_sdk();
             let mut changes = vec![("VCENTER_HOST", sdk.as_str()), ("KUBECONFIG", kubeconfig)];
-            changes.extend(candidate(&stage, name));
+            changes.extend(candidate(&fixture, name));
             changes.extend(FAST);
             // A vCenter that is cut off is silent: each call takes its whole deadline.
             changes.push(("VCENTER_CALL_TIMEOUT_SECONDS", "5"));
-            start(&stage, &changes)
+            start(&fixture, &changes)
         };
-        let (gate_a, kubeconfig_a) = through(&stage, "-a").await?;
-        let (gate_b, kubeconfig_b) = through(&stage, "-b").await?;
-        let a = behind("a", &gate_a, &kubeconfig_a)?;
-        leads(&stage, "a").await?;
-        heard(&stage, 1).await?;
-        let b = behind("b", &gate_b, &kubeconfig_b)?;
+        let (proxy_a, kubeconfig_a) = through(&fixture, "-a").await?;
+        let (proxy_b, kubeconfig_b) = through(&fixture, "-b").await?;
+        let a = behind("a", &proxy_a, &kubeconfig_a)?;
+        leads(&fixture, "a").await?;
+        heard(&fixture, 1).await?;
+        let b = behind("b", &proxy_b, &kubeconfig_b)?;
 
-        gate_a.cut(Side::Vcenter);
-        stage.vcenter.enter_maintenance("esx1").await?;
+        proxy_a.cut(Side::Vcenter);
+        fixture.vcenter.enter_maintenance("esx1").await?;
         let is_in = |it: &State| it.host("esx1").is_some_and(|host| host.in_maintenance);
-        let served = stage
+        let served = fixture
             .vcenter
             .wait_until("esx1 is in maintenance", YIELDS, is_in)
             .await;
-        served.with_context(|| stage.said())?;
+        served.with_context(|| fixture.said())?;
         a.kill().await?;
         b.kill().await
     });
@@ -68,18 +68,18 @@ const AFTER_RESTORE: usize = 30;
 
 #[test]
 fn maintenance_after_an_etcd_restore_is_served_with_few_writes() {
-    tell(async {
+    run_scenario(async {
         let kube = Kube::start(&Options::default()).await?;
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let vm = gpu_vm("etcd", "gpu1", "esx1");
         let members = vec![Member::new("etcd", "gpu1", &vm.uuid)];
         spec.vms = vec![vm];
-        let stage = Stage::set(&kube, "etcd", &spec, members, true).await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+        let fixture = Fixture::create(&kube, "etcd", &spec, members, true).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
         let snapshot = kube.snapshot_etcd().await?;
         // The Node changes so often that its versions of after the restore stay below this for longer than the scenario.
-        let nodes: Api<Node> = Api::all(stage.client());
+        let nodes: Api<Node> = Api::all(fixture.client());
         for value in 0..1000 {
             let patch =
                 Patch::Merge(json!({"metadata": {"annotations": {"example.com/n": value.to_string()}}}));
@@ -88,17 +88,17 @@ fn maintenance_after_an_etcd_restore_is_served_with_few_writes() {
         kube.restore_etcd(&snapshot).await?;
 
         let clicked = clock();
-        stage.vcenter.enter_maintenance("esx1").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
         let is_in = |it: &State| it.host("esx1").is_some_and(|host| host.in_maintenance);
-        let served = stage
+        let served = fixture
             .vcenter
-            .wait_until("esx1 is in maintenance", PATIENCE, is_in)
+            .wait_until("esx1 is in maintenance", WAIT_TIMEOUT, is_in)
             .await;
-        let writes = node_writes(&stage, &node, clicked).await?.len();
-        served.with_context(|| format!("after {writes} writes; Haulout said:\n{}", stage.said()))?;
+        let writes = node_writes(&fixture, &node, clicked).await?.len();
+        served.with_context(|| format!("after {writes} writes; Haulout said:\n{}", fixture.said()))?;
         ensure!(writes <= AFTER_RESTORE, "{writes} writes");
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         haulout.stop().await
     });
 }
@@ -107,12 +107,12 @@ fn maintenance_after_an_etcd_restore_is_served_with_few_writes() {
 const SHARED: usize = 25;
 
 /// The Node's maintenance goes its way, is one episode, and costs few writes.
-async fn one_episode_and_few_writes(stage: &Stage<'_>) -> anyhow::Result<()> {
-    let node = stage.node_name("gpu1");
+async fn one_episode_and_few_writes(fixture: &Fixture<'_>) -> anyhow::Result<()> {
+    let node = fixture.node_name("gpu1");
     let clicked = clock();
-    stage.vcenter.enter_maintenance("esx1").await?;
-    during(stage, now(stage).await?, Duration::from_secs(15)).await?;
-    let writes = node_writes(stage, &node, clicked).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    during(fixture, now(fixture).await?, Duration::from_secs(15)).await?;
+    let writes = node_writes(fixture, &node, clicked).await?;
     ensure!(
         writes.len() <= SHARED,
         "{} writes in 15 s, with these epochs: {:?}; Haulout said:\n{}",
@@ -121,26 +121,26 @@ async fn one_episode_and_few_writes(stage: &Stage<'_>) -> anyhow::Result<()> {
             .iter()
             .map(|it| it["epoch"].clone())
             .collect::<Vec<_>>(),
-        stage.said()
+        fixture.said()
     );
-    in_maintenance(stage, "esx1").await?;
-    stage.vcenter.exit_maintenance("esx1").await?;
-    stage.wait_in_service(&node).await?;
-    let cycles = stage.power_cycles("gpu1").await?;
+    in_maintenance(fixture, "esx1").await?;
+    fixture.vcenter.exit_maintenance("esx1").await?;
+    fixture.wait_in_service(&node).await?;
+    let cycles = fixture.power_cycles("gpu1").await?;
     ensure!(cycles == (1, 1), "off {} times, on {} times", cycles.0, cycles.1);
-    let objects: Api<NodeMaintenance> = Api::all(stage.client());
+    let objects: Api<NodeMaintenance> = Api::all(fixture.client());
     let mut episodes = objects.list(&ListParams::default()).await?.items;
     episodes.retain(|it| it.spec.origin == MaintenanceOrigin::Episode && it.spec.node_name == node);
     ensure!(episodes.len() == 1, "{episodes:#?}");
     Ok(())
 }
 
-/// What makes a Haulout on `stage` a release of its own.
-fn release<'a>(stage: &'a Stage<'_>, name: &'a str) -> Vec<(&'a str, &'a str)> {
+/// What makes a Haulout on `fixture` a release of its own.
+fn release<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> Vec<(&'a str, &'a str)> {
     let mut changes = vec![
         ("LEADER_ELECTION", "true"),
         ("LEASE_NAME", name),
-        ("LEASE_NAMESPACE", stage.name()),
+        ("LEASE_NAMESPACE", fixture.name()),
         ("POD_NAME", name),
         // By its Lease.
         ("RELEASE", ""),
@@ -150,38 +150,42 @@ fn release<'a>(stage: &'a Stage<'_>, name: &'a str) -> Vec<(&'a str, &'a str)> {
 }
 
 /// Waits until somebody holds the Lease of this name, for at least the `epoch`-th time.
-async fn is_held(stage: &Stage<'_>, lease: &str, epoch: i32) -> anyhow::Result<()> {
-    let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
-    until(&format!("the Lease {lease} to be held"), PATIENCE, async || {
-        let spec = leases.get_opt(lease).await?.and_then(|it| it.spec);
-        let held = spec.filter(|it| {
-            it.holder_identity
-                .as_deref()
-                .is_some_and(|holder| !holder.is_empty())
-        });
-        Ok(held
-            .filter(|it| it.lease_transitions.unwrap_or(0) >= epoch)
-            .map(|_| ()))
-    })
+async fn is_held(fixture: &Fixture<'_>, lease: &str, epoch: i32) -> anyhow::Result<()> {
+    let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
+    until(
+        &format!("the Lease {lease} to be held"),
+        WAIT_TIMEOUT,
+        async || {
+            let spec = leases.get_opt(lease).await?.and_then(|it| it.spec);
+            let held = spec.filter(|it| {
+                it.holder_identity
+                    .as_deref()
+                    .is_some_and(|holder| !holder.is_empty())
+            });
+            Ok(held
+                .filter(|it| it.lease_transitions.unwrap_or(0) >= epoch)
+                .map(|_| ()))
+        },
+    )
     .await
-    .with_context(|| stage.said())
+    .with_context(|| fixture.said())
 }
 
 #[test]
 fn two_releases_on_one_node_make_one_episode_with_few_writes() {
-    tell(async {
-        let stage = one_node("releases").await?;
-        let first = start(&stage, &release(&stage, "one"))?;
-        is_held(&stage, "one", 0).await?;
+    run_scenario(async {
+        let fixture = one_node("releases").await?;
+        let first = start(&fixture, &release(&fixture, "one"))?;
+        is_held(&fixture, "one", 0).await?;
         // Their epochs differ: the other one has led before.
-        let other = start(&stage, &release(&stage, "two"))?;
-        is_held(&stage, "two", 0).await?;
-        heard(&stage, 2).await?;
+        let other = start(&fixture, &release(&fixture, "two"))?;
+        is_held(&fixture, "two", 0).await?;
+        heard(&fixture, 2).await?;
         other.stop().await?;
-        let other = start(&stage, &release(&stage, "two"))?;
-        heard(&stage, 3).await?;
-        is_held(&stage, "two", 1).await?;
-        one_episode_and_few_writes(&stage).await?;
+        let other = start(&fixture, &release(&fixture, "two"))?;
+        heard(&fixture, 3).await?;
+        is_held(&fixture, "two", 1).await?;
+        one_episode_and_few_writes(&fixture).await?;
         first.stop().await?;
         other.stop().await
     });
@@ -189,27 +193,27 @@ fn two_releases_on_one_node_make_one_episode_with_few_writes() {
 
 #[test]
 fn vcenter_that_does_not_know_the_vm_leaves_its_episode_alone() {
-    tell(async {
-        let stage = one_node("two-vcenters").await?;
+    run_scenario(async {
+        let fixture = one_node("two-vcenters").await?;
         // Another vCenter, without this node's VM.
         let spec = hosts(&[("esx9", &[a40(1)])]);
-        let elsewhere = Stage::set(kube().await, "two-vcenters-other", &spec, Vec::new(), true).await?;
-        let ours = start(&stage, &release(&stage, "one"))?;
-        is_held(&stage, "one", 0).await?;
-        let mut changes = release(&stage, "two");
+        let elsewhere = Fixture::create(kube().await, "two-vcenters-other", &spec, Vec::new(), true).await?;
+        let ours = start(&fixture, &release(&fixture, "one"))?;
+        is_held(&fixture, "one", 0).await?;
+        let mut changes = release(&fixture, "two");
         changes.push(("VCENTER_HOST", elsewhere.vcenter.sdk()));
-        let other = start(&stage, &changes)?;
-        is_held(&stage, "two", 0).await?;
-        heard(&stage, 2).await?;
-        one_episode_and_few_writes(&stage).await?;
+        let other = start(&fixture, &changes)?;
+        is_held(&fixture, "two", 0).await?;
+        heard(&fixture, 2).await?;
+        one_episode_and_few_writes(&fixture).await?;
         ours.stop().await?;
         other.stop().await
     });
 }
 
 /// The epochs in the records that this user wrote.
-async fn epochs(stage: &Stage<'_>, user: &User) -> anyhow::Result<BTreeSet<u64>> {
-    let mut audit = stage.kube.audit().await?;
+async fn epochs(fixture: &Fixture<'_>, user: &User) -> anyhow::Result<BTreeSet<u64>> {
+    let mut audit = fixture.kube.audit().await?;
     audit.retain(|it| it.user == user.name() && it.resource == "nodes");
     Ok(records(&audit)
         .iter()
@@ -219,40 +223,46 @@ async fn epochs(stage: &Stage<'_>, user: &User) -> anyhow::Result<BTreeSet<u64>>
 
 #[test]
 fn no_epoch_is_used_twice_when_the_lease_is_deleted() {
-    tell(async {
-        let stage = one_node("epochs").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
+    run_scenario(async {
+        let fixture = one_node("epochs").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
         let users = ["a", "b"].map(|name| User::haulout(format!("haulout-epochs-{name}")));
         let replica = |name: &'static str, user: &User| {
-            let kubeconfig = stage.kube.kubeconfig(user)?;
+            let kubeconfig = fixture.kube.kubeconfig(user)?;
             let kubeconfig = kubeconfig.to_string_lossy().into_owned();
-            let mut changes = candidate(&stage, name).to_vec();
+            let mut changes = candidate(&fixture, name).to_vec();
             changes.extend(FAST);
             changes.push(("KUBECONFIG", &kubeconfig));
-            start(&stage, &changes)
+            start(&fixture, &changes)
         };
         let a = replica("a", &users[0])?;
-        leads(&stage, "a").await?;
-        heard(&stage, 1).await?;
+        leads(&fixture, "a").await?;
+        heard(&fixture, 1).await?;
         let b = replica("b", &users[1])?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "draining").await?;
-        ensure!(!epochs(&stage, &users[0]).await?.is_empty(), "a wrote no record");
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "draining").await?;
+        ensure!(
+            !epochs(&fixture, &users[0]).await?.is_empty(),
+            "a wrote no record"
+        );
 
         a.freeze()?;
-        let leases: Api<Lease> = Api::namespaced(stage.client(), stage.name());
-        leases.delete(stage.name(), &DeleteParams::default()).await?;
-        leads(&stage, "b").await?;
-        stage.set_budget("held", 1).await?;
-        in_maintenance(&stage, "esx1").await?;
+        let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
+        leases.delete(fixture.name(), &DeleteParams::default()).await?;
+        leads(&fixture, "b").await?;
+        fixture.set_budget("held", 1).await?;
+        in_maintenance(&fixture, "esx1").await?;
         a.thaw()?;
-        let [of_a, of_b] = [epochs(&stage, &users[0]).await?, epochs(&stage, &users[1]).await?];
+        let [of_a, of_b] = [
+            epochs(&fixture, &users[0]).await?,
+            epochs(&fixture, &users[1]).await?,
+        ];
         ensure!(
             !of_b.is_empty() && of_a.is_disjoint(&of_b),
             "a wrote under the epochs {of_a:?}, b under {of_b:?}; Haulout said:\n{}",
-            stage.said()
+            fixture.said()
         );
         a.kill().await?;
         b.kill().await

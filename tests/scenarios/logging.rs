@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT};
 use haulout_lab::process::Spec;
-use haulout_lab::stage::{Haulout, PATIENCE, Stage};
 use haulout_lab::vcenter::Fault;
 use haulout_lab::wait::until;
 use k8s_openapi::api::events::v1::Event;
@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use crate::fixture::{BINARY, in_maintenance, one_node, run, start, tell};
+use crate::fixture::{BINARY, in_maintenance, one_node, run, run_scenario, start};
 use crate::traces::jaeger;
 
 /// What every line of an episode carries, for whoever searches by one of them.
@@ -23,10 +23,10 @@ const FIELDS: [&str; 5] = ["node", "host", "episode", "phase", "trace_id"];
 
 #[test]
 fn every_log_line_names_node_host_episode_phase_and_trace() {
-    tell(async {
-        let stage = one_node("lines").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("lines").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
         let template = "https://jaeger.example/trace/{trace_id}";
         let changes = [
             ("LOG_FORMAT", "json"),
@@ -34,17 +34,17 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
             ("LOG_LEVEL", "haulout=info,haulout::telemetry=debug"),
             ("TRACE_UI_URL_TEMPLATE", template),
         ];
-        let haulout = run(&stage, &changes).await?;
+        let haulout = run(&fixture, &changes).await?;
         // What was tried is told with the answer.
         let busy = Fault::soap("PowerOnVM_Task", "TaskInProgress").times(1);
-        stage.vcenter.fault(&busy).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&stage, "esx1").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.fault(&busy).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         haulout.stop().await?;
 
-        let said = stage.said();
+        let said = fixture.said();
         let lines: Vec<Value> = said
             .lines()
             .map(|line| serde_json::from_str(line).with_context(|| format!("no JSON: {line}")))
@@ -86,52 +86,58 @@ fn has(line: &Value, words: &str) -> bool {
 
 #[test]
 fn log_level_follows_its_file_while_the_program_runs() {
-    tell(async {
-        let stage = one_node("level").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let file = stage.kube.dir().join("level");
+    run_scenario(async {
+        let fixture = one_node("level").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let file = fixture.kube.dir().join("level");
         let path = file.display().to_string();
-        let haulout = run(&stage, &[("LOG_LEVEL_FILE", &path)]).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
-        ensure!(!stage.said().contains("DEBUG"), "it is at info: {}", stage.said());
+        let haulout = run(&fixture, &[("LOG_LEVEL_FILE", &path)]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        ensure!(
+            !fixture.said().contains("DEBUG"),
+            "it is at info: {}",
+            fixture.said()
+        );
 
         std::fs::write(&file, "haulout=debug\n")?;
-        stage
-            .wait_said("the log level is haulout=debug; it was info")
+        fixture
+            .wait_for_log("the log level is haulout=debug; it was info")
             .await?;
-        stage.wait_said("asking to drain").await?;
+        fixture.wait_for_log("asking to drain").await?;
         std::fs::write(&file, "loud")?;
-        stage.wait_said("holds no level: one of off, error").await?;
-        stage.wait_said("the log level stays haulout=debug").await?;
+        fixture.wait_for_log("holds no level: one of off, error").await?;
+        fixture.wait_for_log("the log level stays haulout=debug").await?;
         std::fs::remove_file(&file)?;
-        stage
-            .wait_said("the log level is info; it was haulout=debug")
+        fixture
+            .wait_for_log("the log level is info; it was haulout=debug")
             .await?;
-        stage.vcenter.cancel_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn node_with_an_unreadable_record_is_reported_without_an_episode() {
-    tell(async {
-        let stage = one_node("unread").await?;
-        let node = stage.node_name("gpu1");
-        stage.annotate(&node, &[("episode", "{\"version\":7}")]).await?;
-        let haulout = start(&stage, &[])?;
-        let parked = until("an Event of the Node", PATIENCE, async || {
-            let events = events(&stage).await?;
+    run_scenario(async {
+        let fixture = one_node("unread").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.annotate(&node, &[("episode", "{\"version\":7}")]).await?;
+        let haulout = start(&fixture, &[])?;
+        let parked = until("an Event of the Node", WAIT_TIMEOUT, async || {
+            let events = events(&fixture).await?;
             Ok(events
                 .into_iter()
                 .find(|event| event.reason.as_deref() == Some("MaintenanceParked")))
         })
         .await?;
         let regarding = parked.regarding.context("it is about something")?;
-        ensure!(regarding.uid == stage.node(&node).await?.metadata.uid);
+        ensure!(regarding.uid == fixture.node(&node).await?.metadata.uid);
         let note = parked.note.unwrap_or_default();
         ensure!(note.contains("cannot be read and is left alone"), "{note}");
         haulout.stop().await
@@ -140,11 +146,11 @@ fn node_with_an_unreadable_record_is_reported_without_an_episode() {
 
 #[test]
 fn no_secret_is_in_any_output_or_in_a_crash() {
-    tell(async {
-        let stage = one_node("canary").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
-        let right = stage.vcenter.password().to_owned();
+    run_scenario(async {
+        let fixture = one_node("canary").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
+        let right = fixture.vcenter.password().to_owned();
         let (wrong, of_collector) = ("canary-of-a-wrong-login", "canary-of-the-collector");
         let collector = format!("http://someone:{of_collector}@127.0.0.1:9");
         let header = format!("authorization=Bearer%20{of_collector}");
@@ -162,21 +168,21 @@ fn no_secret_is_in_any_output_or_in_a_crash() {
             all.extend(changes.iter().copied());
             all.into_iter().collect::<Vec<_>>()
         };
-        let haulout = run(&stage, &with(&[])).await?;
-        let metrics = crate::metrics::address(&stage, "metrics").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        let away = stage.wait_phase(&node, "awaitingHost").await?;
+        let haulout = run(&fixture, &with(&[])).await?;
+        let metrics = crate::metrics::address(&fixture, "metrics").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let away = fixture.wait_phase(&node, "awaitingHost").await?;
         let (_, shown) = crate::metrics::ask(&format!("{metrics}/metrics"), "*/*").await?;
         ensure!(shown.contains("haulout_episodes_started_total"), "{shown}");
         // A crash in mid-episode.
         haulout.abort().await?;
 
         // Starts that come to nothing, each in its own way.
-        let refused = start(&stage, &with(&[("VCENTER_PASSWORD", wrong)]))?;
-        stage.wait_said("did not accept the credentials").await?;
+        let refused = start(&fixture, &with(&[("VCENTER_PASSWORD", wrong)]))?;
+        fixture.wait_for_log("did not accept the credentials").await?;
         refused.stop().await?;
-        let untrusting = start(&stage, &with(&[("VCENTER_CA_BUNDLE", "")]))?;
-        stage.wait_said("certificate").await?;
+        let untrusting = start(&fixture, &with(&[("VCENTER_CA_BUNDLE", "")]))?;
+        fixture.wait_for_log("certificate").await?;
         untrusting.stop().await?;
         for (changes, code) in [
             (("POLL_INTERVAL_SECONDS", "0"), 2),
@@ -187,21 +193,21 @@ fn no_secret_is_in_any_output_or_in_a_crash() {
             (("VCENTER_CA_BUNDLE", "/dev/null"), 1),
             (("OTEL_EXPORTER_OTLP_PROTOCOL", "canary-is-no-protocol"), 2),
         ] {
-            let ended = start(&stage, &with(&[changes]))?.ended().await?;
-            ensure!(ended == Some(code), "{changes:?}: {ended:?}:\n{}", stage.said());
+            let ended = start(&fixture, &with(&[changes]))?.ended().await?;
+            ensure!(ended == Some(code), "{changes:?}: {ended:?}:\n{}", fixture.said());
         }
 
-        let haulout = start(&stage, &with(&[]))?;
-        in_maintenance(&stage, "esx1").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        let back = stage.wait_in_service(&node).await?;
+        let haulout = start(&fixture, &with(&[]))?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        let back = fixture.wait_in_service(&node).await?;
         haulout.stop().await?;
         let written = [
-            ("stdout and stderr", stage.said()),
+            ("stdout and stderr", fixture.said()),
             ("the metrics", shown),
             ("the Node in mid-episode", serde_json::to_string(&away)?),
             ("the Node afterwards", serde_json::to_string(&back)?),
-            ("the Events", serde_json::to_string(&events(&stage).await?)?),
+            ("the Events", serde_json::to_string(&events(&fixture).await?)?),
         ];
         for (place, text) in &written {
             for secret in [right.as_str(), wrong, of_collector, "canary-in-a-host"] {
@@ -227,18 +233,18 @@ enum Starved {
 }
 
 /// Starts Haulout with no more than so much address space, as talkative as it can be, and waits for what becomes of it.
-async fn starve(stage: &Stage<'_>, mebibytes: u64, from_file: Option<&Path>) -> anyhow::Result<Starved> {
+async fn starve(fixture: &Fixture<'_>, mebibytes: u64, from_file: Option<&Path>) -> anyhow::Result<Starved> {
     let way = if from_file.is_some() {
         "file"
     } else {
         "environment"
     };
-    let log = stage.kube.dir().join(format!("starved-{mebibytes}-{way}"));
+    let log = fixture.kube.dir().join(format!("starved-{mebibytes}-{way}"));
     let shell = format!("ulimit -v {} && exec \"$0\" run", mebibytes * 1024);
     let mut spec = Spec::new("haulout", "sh", log.clone())
         .args(["-c", shell.as_str()])
         .arg(BINARY);
-    for (name, value) in stage.environment()? {
+    for (name, value) in fixture.environment()? {
         spec = spec.env(name, value);
     }
     if let Some(file) = from_file {
@@ -251,7 +257,7 @@ async fn starve(stage: &Stage<'_>, mebibytes: u64, from_file: Option<&Path>) -> 
         .env("RUST_BACKTRACE", "full")
         .spawn()?;
     let what = format!("haulout with {mebibytes} MiB to live or to die");
-    let became = until(&what, PATIENCE, async || {
+    let became = until(&what, WAIT_TIMEOUT, async || {
         let said = std::fs::read_to_string(&log).unwrap_or_default();
         let lives = ["vCenter", "Kubernetes"]
             .iter()
@@ -274,16 +280,16 @@ const ABORT: &str = "memory allocation of";
 
 #[test]
 fn no_secret_is_in_a_panic_or_an_out_of_memory_abort() {
-    tell(async {
-        let stage = one_node("panic").await?;
-        let secret = stage.vcenter.password();
-        let file = stage.kube.dir().join("panic-password");
+    run_scenario(async {
+        let fixture = one_node("panic").await?;
+        let secret = fixture.vcenter.password();
+        let file = fixture.kube.dir().join("panic-password");
         std::fs::write(&file, secret)?;
         // Somewhere between them it cannot live any longer, and just below that a thread or a value finds no room.
         let (mut dies, mut lives) = (LEAST, 1024);
         while lives - dies > 1 {
             let middle = u64::midpoint(dies, lives);
-            match starve(&stage, middle, None).await? {
+            match starve(&fixture, middle, None).await? {
                 Starved::Lived => lives = middle,
                 Starved::Died(_) => dies = middle,
             }
@@ -295,7 +301,7 @@ fn no_secret_is_in_a_panic_or_an_out_of_memory_abort() {
                 if panics > 0 && aborts > 0 {
                     break;
                 }
-                let Starved::Died(said) = starve(&stage, mebibytes, from_file).await? else {
+                let Starved::Died(said) = starve(&fixture, mebibytes, from_file).await? else {
                     continue;
                 };
                 let line = said.lines().find(|line| line.contains(secret));
@@ -327,8 +333,8 @@ fn own_memory(haulout: &Haulout) -> anyhow::Result<u64> {
 
 #[test]
 fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
-    tell(async {
-        let stage = one_node("memory").await?;
+    run_scenario(async {
+        let fixture = one_node("memory").await?;
         let collector = jaeger().await.otlp_http();
         let quiet = [("NODE_MAINTENANCES", "false")];
         let telling = [
@@ -339,22 +345,22 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
             ("HEALTH_ADDRESS", "127.0.0.1:0"),
         ];
         // Each by itself goes through an episode, so that all that is made when it is needed has been made, and rests.
-        let node = stage.node_name("gpu1");
+        let node = fixture.node_name("gpu1");
         let mut rests = Vec::new();
         for changes in [&quiet[..], &telling[..]] {
-            let begun = stage.said().matches("-> InService").count();
-            let haulout = run_again(&stage, changes).await?;
-            stage.vcenter.enter_maintenance("esx1").await?;
-            stage.wait_phase(&node, "awaitingHost").await?;
-            in_maintenance(&stage, "esx1").await?;
-            stage.vcenter.exit_maintenance("esx1").await?;
-            stage.wait_in_service(&node).await?;
-            until("the end of the episode to be told", PATIENCE, async || {
-                Ok((stage.said().matches("-> InService").count() > begun).then_some(()))
+            let begun = fixture.said().matches("-> InService").count();
+            let haulout = run_again(&fixture, changes).await?;
+            fixture.vcenter.enter_maintenance("esx1").await?;
+            fixture.wait_phase(&node, "awaitingHost").await?;
+            in_maintenance(&fixture, "esx1").await?;
+            fixture.vcenter.exit_maintenance("esx1").await?;
+            fixture.wait_in_service(&node).await?;
+            until("the end of the episode to be told", WAIT_TIMEOUT, async || {
+                Ok((fixture.said().matches("-> InService").count() > begun).then_some(()))
             })
             .await?;
             if changes.len() > quiet.len() {
-                let metrics = crate::metrics::address(&stage, "metrics").await?;
+                let metrics = crate::metrics::address(&fixture, "metrics").await?;
                 crate::metrics::ask(&format!("{metrics}/metrics"), "*/*").await?;
             }
             // What is given back comes and goes: the least of some looks is what it rests at.
@@ -367,7 +373,7 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
             rests.push(least);
             haulout.stop().await?;
         }
-        ensure!(stage.said().contains("traces go to"), "{}", stage.said());
+        ensure!(fixture.said().contains("traces go to"), "{}", fixture.said());
         let [quiet, telling] = rests[..] else {
             anyhow::bail!("two were measured");
         };
@@ -380,24 +386,28 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
     });
 }
 
-/// Starts one more Haulout on the stage, and waits until it has heard both sides.
-async fn run_again(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+/// Starts one more Haulout on the fixture, and waits until it has heard both sides.
+async fn run_again(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     let words = ["vCenter", "Kubernetes"].map(|half| format!("{half} synced"));
-    let heard = |stage: &Stage<'_>| words.each_ref().map(|words| stage.said().matches(words).count());
-    let before = heard(stage);
-    let haulout = start(stage, changes)?;
-    until("both sides to be heard", PATIENCE, async || {
-        let is_heard = heard(stage).iter().zip(before).all(|(is, was)| *is > was);
+    let heard = |fixture: &Fixture<'_>| {
+        words
+            .each_ref()
+            .map(|words| fixture.said().matches(words).count())
+    };
+    let before = heard(fixture);
+    let haulout = start(fixture, changes)?;
+    until("both sides to be heard", WAIT_TIMEOUT, async || {
+        let is_heard = heard(fixture).iter().zip(before).all(|(is, was)| *is > was);
         Ok(is_heard.then_some(()))
     })
     .await?;
     Ok(haulout)
 }
 
-/// The Events about the stage's Node.
-async fn events(stage: &Stage<'_>) -> anyhow::Result<Vec<Event>> {
-    let uid = stage.node(&stage.node_name("gpu1")).await?.metadata.uid;
-    let all: Api<Event> = Api::namespaced(stage.client(), "default");
+/// The Events about the fixture's Node.
+async fn events(fixture: &Fixture<'_>) -> anyhow::Result<Vec<Event>> {
+    let uid = fixture.node(&fixture.node_name("gpu1")).await?.metadata.uid;
+    let all: Api<Event> = Api::namespaced(fixture.client(), "default");
     let listed = all.list(&ListParams::default()).await.context("listing Events")?;
     let is_about = |event: &Event| event.regarding.as_ref().is_some_and(|it| it.uid == uid);
     Ok(listed.items.into_iter().filter(is_about).collect())

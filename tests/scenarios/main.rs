@@ -1,6 +1,6 @@
-//! Stories through the real binary, against a real kube-apiserver and a vCenter that hangs as a real one does.
+//! Scenarios through the real binary, against a real kube-apiserver and a vCenter that hangs as a real one does.
 //!
-//! Each says who does what and what must be seen. They run side by side in one cluster, each on a stage of its own.
+//! Each says who does what and what must be seen. They run side by side in one cluster, each on a fixture of its own.
 
 #![allow(
     clippy::unwrap_used,

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::stage::{PATIENCE, Stage};
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
 use haulout_lab::tools;
 use haulout_lab::vcenter::{Down, GuestPatch};
 use haulout_lab::wait::until;
 
-use crate::fixture::{one_node, start, tell};
+use crate::fixture::{one_node, run_scenario, start};
 
 /// Any free port of the loopback; the log tells which.
 pub const SERVED: [(&str, &str); 2] = [
@@ -22,11 +22,11 @@ pub const SERVED: [(&str, &str); 2] = [
 
 const OPEN: &str = "application/openmetrics-text; version=1.0.0";
 
-/// Where the latest Haulout of the stage serves `what`.
-pub async fn address(stage: &Stage<'_>, what: &str) -> anyhow::Result<String> {
+/// Where the latest Haulout of the fixture serves `what`.
+pub async fn address(fixture: &Fixture<'_>, what: &str) -> anyhow::Result<String> {
     let words = format!("serving {what} on ");
-    stage.wait_said(&words).await?;
-    let said = stage.said();
+    fixture.wait_for_log(&words).await?;
+    let said = fixture.said();
     let (_, after) = said.rsplit_once(&words).context("it was said")?;
     Ok(after.lines().next().unwrap_or_default().trim().to_owned())
 }
@@ -140,35 +140,39 @@ fn promtool(text: &str) -> anyhow::Result<()> {
 
 #[test]
 fn metrics_agree_with_the_journal_and_the_audit_log() {
-    tell(async {
-        let stage = one_node("metrics").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("metrics").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
         // A guest without tools cannot be asked, so its power is cut.
         let toolless = GuestPatch {
             tools: Some(false),
             ..GuestPatch::default()
         };
-        stage.vcenter.patch_vm("gpu1", toolless).await?;
-        let haulout = start(&stage, &SERVED)?;
-        let metrics = format!("{}/metrics", address(&stage, "metrics").await?);
-        stage.wait_said("vCenter synced").await?;
+        fixture.vcenter.patch_vm("gpu1", toolless).await?;
+        let haulout = start(&fixture, &SERVED)?;
+        let metrics = format!("{}/metrics", address(&fixture, "metrics").await?);
+        fixture.wait_for_log("vCenter synced").await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
         let waits = format!("haulout_waiting_on{{node=\"{node}\",kind=\"host-exit\"}}");
-        let away = until("the metrics show what the node waits for", PATIENCE, async || {
-            let away = scrape(&metrics).await?;
-            // The free hosts are counted once a second.
-            let is_counted = away.contains_key("haulout_free_gpu_hosts{compute_cluster=\"c1\"}");
-            Ok((away.contains_key(&waits) && is_counted).then_some(away))
-        })
+        let away = until(
+            "the metrics show what the node waits for",
+            WAIT_TIMEOUT,
+            async || {
+                let away = scrape(&metrics).await?;
+                // The free hosts are counted once a second.
+                let is_counted = away.contains_key("haulout_free_gpu_hosts{compute_cluster=\"c1\"}");
+                Ok((away.contains_key(&waits) && is_counted).then_some(away))
+            },
+        )
         .await?;
         let phase = |phase: &str| format!("haulout_node_phase{{node=\"{node}\",phase=\"{phase}\"}}");
         ensure!(value(&away, &phase("AwaitingHost")) == 1.0, "{away:#?}");
         ensure!(value(&away, "haulout_episodes_active{phase=\"AwaitingHost\"}") == 1.0);
         let of_vcenter = |name: &str| {
-            let vcenter = stage.vcenter.sdk().split('/').nth(2).unwrap();
+            let vcenter = fixture.vcenter.sdk().split('/').nth(2).unwrap();
             format!("haulout_vcenter_{name}{{vcenter=\"{vcenter}\"}}")
         };
         ensure!(value(&away, &of_vcenter("session_up")) == 1.0);
@@ -177,24 +181,28 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
         // Long after 2020, so that it is a time.
         ensure!(value(&away, &of_vcenter("last_update_timestamp_seconds")) > 1.6e9);
         let host = |state: &str| format!("haulout_host_maintenance_state{{host=\"esx1\",state=\"{state}\"}}");
-        stage
+        fixture
             .wait_vcenter("esx1 is in maintenance", |it| {
                 it.host("esx1").unwrap().in_maintenance
             })
             .await?;
-        until("the metrics show the host in maintenance", PATIENCE, async || {
-            let shown = scrape(&metrics).await?;
-            Ok((value(&shown, &host("in")) == 1.0).then_some(()))
-        })
+        until(
+            "the metrics show the host in maintenance",
+            WAIT_TIMEOUT,
+            async || {
+                let shown = scrape(&metrics).await?;
+                Ok((value(&shown, &host("in")) == 1.0).then_some(()))
+            },
+        )
         .await?;
 
-        stage.vcenter.exit_maintenance("esx1").await?;
-        let episode = haulout_lab::stage::episode(&stage.node(&node).await?);
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        let episode = haulout_lab::fixture::episode(&fixture.node(&node).await?);
+        fixture.wait_in_service(&node).await?;
         let ended = "haulout_episodes_finished_total{result=\"success\",placement=\"returned\"}";
         let back = until(
             "the metrics show the node back in service",
-            PATIENCE,
+            WAIT_TIMEOUT,
             async || {
                 let back = scrape(&metrics).await?;
                 let is_back = value(&back, ended) == 1.0 && value(&back, &phase("InService")) == 1.0;
@@ -219,7 +227,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
 
         // What vCenter's journal has counted.
         let counted = |count: usize| f64::from(u32::try_from(count).unwrap());
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         for method in ["PowerOffVM_Task", "PowerOnVM_Task", "ShutdownGuest"] {
             let here: f64 = ["ok", "fault", "no_answer", "unreadable"]
                 .iter()
@@ -230,7 +238,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
                     )
                 })
                 .sum();
-            let there = counted(stage.calls(method, "gpu1").await?);
+            let there = counted(fixture.calls(method, "gpu1").await?);
             ensure!(here == there, "{method}: {here} here, {there} there");
         }
         ensure!(value(&back, "haulout_forced_poweroffs_total{reason=\"no_tools\"}") == 1.0);
@@ -238,7 +246,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
 
         // What the audit log has counted.
         let mut asked: BTreeMap<u16, usize> = BTreeMap::new();
-        for event in stage.audit().await? {
+        for event in fixture.audit().await? {
             if event.subresource.as_deref() == Some("eviction") {
                 *asked.entry(event.code).or_default() += 1;
             }
@@ -259,7 +267,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
         }
 
         let recorded = value(&back, "haulout_reconcile_total{result=\"recorded\"}");
-        let audit = stage.audit().await?;
+        let audit = fixture.audit().await?;
         let patches = audit
             .iter()
             .filter(|it| it.verb == "patch" && it.resource == "nodes" && it.code == 200);
@@ -284,7 +292,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
             open.contains(&exemplar),
             "no exemplar names the episode, {exemplar}:\n{open}"
         );
-        ensure!(!open.contains(stage.vcenter.password()), "a secret");
+        ensure!(!open.contains(fixture.vcenter.password()), "a secret");
         let (_, older) = ask(&metrics, "*/*").await?;
         promtool(&older)?;
         haulout.stop().await
@@ -293,20 +301,20 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
 
 #[test]
 fn health_names_the_disconnected_source_and_haulout_keeps_running() {
-    tell(async {
-        let stage = one_node("health").await?;
-        let down = stage.vcenter.restart(Down::Refused, Duration::from_secs(8));
+    run_scenario(async {
+        let fixture = one_node("health").await?;
+        let down = fixture.vcenter.restart(Down::Refused, Duration::from_secs(8));
         let meanwhile = async {
-            let vcenter = stage.vcenter.sdk().split('/').nth(2).unwrap();
-            until("vCenter to be down", PATIENCE, async || {
+            let vcenter = fixture.vcenter.sdk().split('/').nth(2).unwrap();
+            until("vCenter to be down", WAIT_TIMEOUT, async || {
                 let connected = tokio::net::TcpStream::connect(vcenter).await;
                 Ok(connected.is_err().then_some(()))
             })
             .await?;
-            let haulout = start(&stage, &SERVED)?;
-            let health = address(&stage, "health").await?;
-            stage
-                .wait_said("vCenter connection lost; maintenance paused until it is back")
+            let haulout = start(&fixture, &SERVED)?;
+            let health = address(&fixture, "health").await?;
+            fixture
+                .wait_for_log("vCenter connection lost; maintenance paused until it is back")
                 .await?;
             let (status, said) = ask(&format!("{health}/readyz"), "*/*").await?;
             ensure!(
@@ -328,8 +336,8 @@ fn health_names_the_disconnected_source_and_haulout_keeps_running() {
         let ((), (haulout, health)) = tokio::try_join!(down, meanwhile)?;
         let ready = format!("{health}/readyz");
 
-        stage.wait_said("vCenter synced").await?;
-        until("the program to be ready", PATIENCE, async || {
+        fixture.wait_for_log("vCenter synced").await?;
+        until("the program to be ready", WAIT_TIMEOUT, async || {
             let (status, _) = ask(&ready, "*/*").await?;
             Ok((status == 200).then_some(()))
         })
@@ -351,13 +359,13 @@ fn health_names_the_disconnected_source_and_haulout_keeps_running() {
 
 #[test]
 fn port_that_is_taken_ends_the_program_and_names_the_setting() {
-    tell(async {
-        let stage = one_node("port-taken").await?;
+    run_scenario(async {
+        let fixture = one_node("port-taken").await?;
         let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
         let address = taken.local_addr()?.to_string();
-        let haulout = start(&stage, &[("METRICS_ADDRESS", &address)])?;
+        let haulout = start(&fixture, &[("METRICS_ADDRESS", &address)])?;
         ensure!(haulout.ended().await? == Some(1));
-        let said = stage.said();
+        let said = fixture.said();
         let words = format!(
             "cannot serve metrics on {address}: set METRICS_ADDRESS to another address, or to off: Address already in use"
         );

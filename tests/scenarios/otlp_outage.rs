@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT, label};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
-use haulout_lab::stage::{Member, PATIENCE, Stage, label};
 use haulout_lab::vcenter::{ClusterSpec, Collector, Delays, VmSpec};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
@@ -12,9 +12,9 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::fixture::{a40, gpu_vm, hosts, kube, one_node, run, run_scenario, run_scenario_alone, start};
 use crate::metrics::{address, ask};
-use crate::fixture::{a40, gpu_vm, hosts, kube, one_node, run, start, tell, tell_alone};
-use crate::traces::wait_story;
+use crate::traces::wait_scenario;
 
 /// A collector on a port of its own: it takes connections, and answers nothing, or a byte a second.
 async fn bad_collector(tasks: &mut JoinSet<()>, answers_slowly: bool) -> anyhow::Result<String> {
@@ -55,8 +55,8 @@ async fn bad_collectors(tasks: &mut JoinSet<()>) -> anyhow::Result<[(&'static st
 }
 
 /// How many of the program's spans reached nobody, by its own count.
-async fn lost(stage: &Stage<'_>) -> anyhow::Result<f64> {
-    let metrics = format!("{}/metrics", address(stage, "metrics").await?);
+async fn lost(fixture: &Fixture<'_>) -> anyhow::Result<f64> {
+    let metrics = format!("{}/metrics", address(fixture, "metrics").await?);
     let (_, metrics) = ask(&metrics, "text/plain").await?;
     let lost = metrics
         .lines()
@@ -67,22 +67,22 @@ async fn lost(stage: &Stage<'_>) -> anyhow::Result<f64> {
 
 #[test]
 fn broken_collector_is_counted_and_does_not_delay_the_exit() {
-    tell(async {
+    run_scenario(async {
         let mut tasks = JoinSet::new();
         let [down, hung, slow] = bad_collectors(&mut tasks).await?;
         let told = async |kind: &str, endpoint: &str| {
-            let stage = one_node(&format!("collector-{kind}")).await?;
+            let fixture = one_node(&format!("collector-{kind}")).await?;
             let changes = [
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
                 ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
                 ("METRICS_ADDRESS", "127.0.0.1:0"),
             ];
-            let haulout = run(&stage, &changes).await?;
-            wait_story(&stage).await?;
-            let lost = lost(&stage).await?;
+            let haulout = run(&fixture, &changes).await?;
+            wait_scenario(&fixture).await?;
+            let lost = lost(&fixture).await?;
             // Fails when it takes more than five seconds.
             haulout.stop().await?;
-            anyhow::Ok((stage.said(), lost))
+            anyhow::Ok((fixture.said(), lost))
         };
         let (off, down, _, _) = tokio::try_join!(
             told("off", ""),
@@ -124,8 +124,8 @@ fn millis(time: Duration) -> anyhow::Result<u32> {
     Ok(u32::try_from(time.as_millis())?)
 }
 
-/// A stage with a cluster of two hosts for each of `kinds`: its node is on one, and can move to the other.
-async fn pairs(name: &str, kinds: &[&str]) -> anyhow::Result<Stage<'static>> {
+/// A fixture with a cluster of two hosts for each of `kinds`: its node is on one, and can move to the other.
+async fn pairs(name: &str, kinds: &[&str]) -> anyhow::Result<Fixture<'static>> {
     let mut spec = hosts(&[]);
     let like = spec.clusters.pop().context("a cluster to be like")?;
     let mut members = Vec::new();
@@ -158,12 +158,12 @@ async fn pairs(name: &str, kinds: &[&str]) -> anyhow::Result<Stage<'static>> {
     };
     // By the simulator's own collector, and without a re-read, five Haulouts heard that a guest was off up to three seconds late,
     // each at another time; with a re-read each second their episodes differed by whole seconds.
-    Stage::set_with(kube().await, name, &spec, members, true, Collector::Own).await
+    Fixture::create_with(kube().await, name, &spec, members, true, Collector::Own).await
 }
 
 /// From the click, by vCenter's journal, until the end of the episode was written, by the kube-apiserver's audit log.
-async fn click_to_end(stage: &Stage<'_>, kind: &str) -> anyhow::Result<f64> {
-    let journal = stage.vcenter.journal().await?;
+async fn click_to_end(fixture: &Fixture<'_>, kind: &str) -> anyhow::Result<f64> {
+    let journal = fixture.vcenter.journal().await?;
     let host = format!("{kind}-1");
     let clicks: Vec<Timestamp> = journal
         .iter()
@@ -173,8 +173,8 @@ async fn click_to_end(stage: &Stage<'_>, kind: &str) -> anyhow::Result<f64> {
     let [click] = clicks[..] else {
         anyhow::bail!("{host} was clicked {} times: {journal:#?}", clicks.len());
     };
-    let node = stage.node_name(kind);
-    let audit = stage.audit().await?;
+    let node = fixture.node_name(kind);
+    let audit = fixture.audit().await?;
     let ends: Vec<Timestamp> = audit
         .iter()
         .filter(|event| event.resource == "nodes" && event.name.as_ref() == Some(&node))
@@ -199,13 +199,13 @@ async fn click_to_end(stage: &Stage<'_>, kind: &str) -> anyhow::Result<f64> {
 /// of `endpoints`. Gives how long each episode took, in their order.
 async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f64>> {
     let kinds: Vec<&str> = endpoints.iter().map(|(kind, _)| *kind).collect();
-    let stage = pairs(name, &kinds).await?;
+    let fixture = pairs(name, &kinds).await?;
     let mut haulouts = Vec::new();
     for (kind, endpoint) in endpoints {
         let ends = POD_ENDS.as_millis().to_string();
         let train = format!("train-{kind}");
-        stage
-            .add_pod(&train, &stage.node_name(kind), &[(EXITS_AFTER_MS, &ends)])
+        fixture
+            .add_pod(&train, &fixture.node_name(kind), &[(EXITS_AFTER_MS, &ends)])
             .await?;
         let label = label(&format!("{name}-{kind}"));
         let changes = [
@@ -216,26 +216,26 @@ async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f
             ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
         ];
-        haulouts.push(start(&stage, &changes)?);
+        haulouts.push(start(&fixture, &changes)?);
     }
     for half in ["vCenter", "Kubernetes"] {
         let words = format!("{half} synced");
-        until("all of them to have heard both", PATIENCE, async || {
-            Ok((stage.said().matches(&words).count() == kinds.len()).then_some(()))
+        until("all of them to have heard both", WAIT_TIMEOUT, async || {
+            Ok((fixture.said().matches(&words).count() == kinds.len()).then_some(()))
         })
         .await?;
     }
     // At the same time, so that what else the machine does hits all of them alike.
     let clicks = kinds.iter().map(async |kind| {
         let host = format!("{kind}-1");
-        stage.vcenter.enter_maintenance(&host).await
+        fixture.vcenter.enter_maintenance(&host).await
     });
     futures::future::try_join_all(clicks).await?;
     let episodes = kinds.iter().map(async |kind| {
-        let node = stage.node_name(kind);
-        stage.wait_phase(&node, "shuttingDown").await?;
-        stage.wait_in_service(&node).await?;
-        click_to_end(&stage, kind).await
+        let node = fixture.node_name(kind);
+        fixture.wait_phase(&node, "shuttingDown").await?;
+        fixture.wait_in_service(&node).await?;
+        click_to_end(&fixture, kind).await
     });
     let took = futures::future::try_join_all(episodes).await?;
     for haulout in haulouts {
@@ -246,7 +246,7 @@ async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f
 
 #[test]
 fn broken_collector_prolongs_an_episode_by_at_most_5_percent() {
-    tell_alone(async {
+    run_scenario_alone(async {
         let mut tasks = JoinSet::new();
         let bad = bad_collectors(&mut tasks).await?;
         let bad = bad.each_ref().map(|(kind, endpoint)| (*kind, endpoint.as_str()));

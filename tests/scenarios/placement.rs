@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec};
-use haulout_lab::stage::{PATIENCE, Stage};
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
 use haulout_lab::vcenter::{DrsBehavior, Entry, Fault, Gpu, Readable, Spec, State, VmSpec};
 use haulout_lab::wait::until;
 use kube::Api;
@@ -12,14 +12,14 @@ use kube::api::PostParams;
 use kube::core::ObjectMeta;
 
 use crate::assertions::{during, first_asked, line, struck};
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, run, stage, tell};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
 
 /// Hosts with one GPU each, the VM on `home`.
-fn cluster(stage: &str, names: &[&str], home: &str) -> Spec {
+fn cluster(fixture: &str, names: &[&str], home: &str) -> Spec {
     let gpus = [a40(1)];
     let all: Vec<(&str, &[_])> = names.iter().map(|name| (*name, gpus.as_slice())).collect();
     let mut spec = hosts(&all);
-    spec.vms = vec![gpu_vm(stage, "gpu1", home)];
+    spec.vms = vec![gpu_vm(fixture, "gpu1", home)];
     spec
 }
 
@@ -32,21 +32,23 @@ fn with_drs(mut spec: Spec) -> Spec {
 }
 
 /// The VM runs on `host`, and its node is in service.
-async fn runs_on(stage: &Stage<'_>, host: &str) -> anyhow::Result<()> {
+async fn runs_on(fixture: &Fixture<'_>, host: &str) -> anyhow::Result<()> {
     let there = |it: &State| {
         it.vm("gpu1")
             .is_some_and(|vm| vm.is_on() && vm.boots > 1 && vm.host == host)
     };
-    stage.wait_vcenter(&format!("gpu1 runs on {host}"), there).await?;
-    stage.wait_in_service(&stage.node_name("gpu1")).await?;
+    fixture
+        .wait_vcenter(&format!("gpu1 runs on {host}"), there)
+        .await?;
+    fixture.wait_in_service(&fixture.node_name("gpu1")).await?;
     Ok(())
 }
 
 /// A person asks for `node` to be moved to `host`, or anywhere.
-async fn ask_to_move(stage: &Stage<'_>, node: &str, host: Option<&str>) -> anyhow::Result<()> {
+async fn ask_to_move(fixture: &Fixture<'_>, node: &str, host: Option<&str>) -> anyhow::Result<()> {
     let request = NodeMaintenance {
         metadata: ObjectMeta {
-            name: Some(format!("{}-move", stage.name())),
+            name: Some(format!("{}-move", fixture.name())),
             ..ObjectMeta::default()
         },
         spec: NodeMaintenanceSpec {
@@ -57,15 +59,15 @@ async fn ask_to_move(stage: &Stage<'_>, node: &str, host: Option<&str>) -> anyho
         },
         status: None,
     };
-    let objects: Api<NodeMaintenance> = Api::all(stage.client());
+    let objects: Api<NodeMaintenance> = Api::all(fixture.client());
     objects.create(&PostParams::default(), &request).await?;
     Ok(())
 }
 
 #[test]
 fn vm_is_not_moved_back_and_forth_when_no_other_host_starts_it() {
-    tell(async {
-        let stage = stage(
+    run_scenario(async {
+        let fixture = fixture(
             "to-and-fro",
             &cluster("to-and-fro", &["esx1", "esx2", "esx9"], "esx9"),
         )
@@ -73,182 +75,192 @@ fn vm_is_not_moved_back_and_forth_when_no_other_host_starts_it() {
         for host in ["esx1", "esx2"] {
             // Admission control is a matter of the cluster: while one host is away, each of the others refuses.
             let refused = Fault::task("PowerOnVM_Task", "InsufficientFailoverResourcesFault").to_host(host);
-            stage.vcenter.fault(&refused).await?;
+            fixture.vcenter.fault(&refused).await?;
         }
-        let haulout = run(&stage, &[]).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx9").await?;
-        let first = first_asked(&stage, "RelocateVM_Task", "gpu1").await?;
-        let told = during(&stage, first.seq - 1, Duration::from_secs(15)).await?;
+        fixture.vcenter.enter_maintenance("esx9").await?;
+        let first = first_asked(&fixture, "RelocateVM_Task", "gpu1").await?;
+        let told = during(&fixture, first.seq - 1, Duration::from_secs(15)).await?;
         let moves = told.iter().filter(|it| it.is_call("RelocateVM_Task")).count();
         ensure!(
             moves <= 2,
             "{moves} relocations in 15 s; Haulout said:\n{}",
-            stage.said()
+            fixture.said()
         );
-        stage.vcenter.exit_maintenance("esx9").await?;
-        runs_on(&stage, "esx9").await?;
+        fixture.vcenter.exit_maintenance("esx9").await?;
+        runs_on(&fixture, "esx9").await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn vm_comes_home_when_its_device_does_not_start_elsewhere() {
-    tell(async {
-        let stage = stage("comes-home", &cluster("comes-home", &["esx5", "esx6"], "esx5")).await?;
+    run_scenario(async {
+        let fixture = fixture("comes-home", &cluster("comes-home", &["esx5", "esx6"], "esx5")).await?;
         let refused = Fault::task("PowerOnVM_Task", "GenericVmConfigFault").to_host("esx6");
-        stage.vcenter.fault(&refused).await?;
-        let haulout = run(&stage, &[]).await?;
+        fixture.vcenter.fault(&refused).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx5").await?;
-        struck(&stage, "PowerOnVM_Task").await?;
-        in_maintenance(&stage, "esx5").await?;
-        stage.vcenter.exit_maintenance("esx5").await?;
-        runs_on(&stage, "esx5").await?;
+        fixture.vcenter.enter_maintenance("esx5").await?;
+        struck(&fixture, "PowerOnVM_Task").await?;
+        in_maintenance(&fixture, "esx5").await?;
+        fixture.vcenter.exit_maintenance("esx5").await?;
+        runs_on(&fixture, "esx5").await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn third_host_is_tried_when_two_refuse_the_relocation() {
-    tell(async {
+    run_scenario(async {
         let names = ["esx1", "esx2", "esx3", "esx9"];
-        let stage = stage("third", &cluster("third", &names, "esx9")).await?;
+        let fixture = fixture("third", &cluster("third", &names, "esx9")).await?;
         for host in ["esx1", "esx2"] {
             let refused = Fault::task("RelocateVM_Task", "VirtualHardwareVersionNotSupported").to_host(host);
-            stage.vcenter.fault(&refused).await?;
+            fixture.vcenter.fault(&refused).await?;
         }
-        let haulout = run(&stage, &[]).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx9").await?;
-        runs_on(&stage, "esx3").await?;
-        let tries = stage.calls("RelocateVM_Task", "gpu1").await?;
+        fixture.vcenter.enter_maintenance("esx9").await?;
+        runs_on(&fixture, "esx3").await?;
+        let tries = fixture.calls("RelocateVM_Task", "gpu1").await?;
         ensure!(tries <= 3, "{tries} relocations were tried");
         haulout.stop().await
     });
 }
 
 /// `gpu1` on `esx1`, `gpu2` on `esx3`, and on `esx2` a VM of somebody else that cannot be read.
-async fn beside_an_unreadable_vm(name: &str, orphan: VmSpec) -> anyhow::Result<(Stage<'static>, String)> {
+async fn beside_an_unreadable_vm(name: &str, orphan: VmSpec) -> anyhow::Result<(Fixture<'static>, String)> {
     let mut spec = cluster(name, &["esx1", "esx2", "esx3"], "esx1");
     spec.vms.push(gpu_vm(name, "gpu2", "esx3"));
-    let stage = stage(name, &spec).await?;
+    let fixture = fixture(name, &spec).await?;
     let orphan = VmSpec {
         name: "orphan".to_owned(),
         host: "esx2".to_owned(),
         gpu: Gpu::None,
         ..orphan
     };
-    let orphan = stage.vcenter.add_vm(&orphan).await?;
-    Ok((stage, orphan))
+    let orphan = fixture.vcenter.add_vm(&orphan).await?;
+    Ok((fixture, orphan))
 }
 
 /// The host of `gpu2` enters maintenance, and is not held up by what became of the request for `gpu1`.
-async fn another_node_is_served(stage: &Stage<'_>) -> anyhow::Result<()> {
-    stage.vcenter.enter_maintenance("esx3").await?;
-    in_maintenance(stage, "esx3")
+async fn another_node_is_served(fixture: &Fixture<'_>) -> anyhow::Result<()> {
+    fixture.vcenter.enter_maintenance("esx3").await?;
+    in_maintenance(fixture, "esx3")
         .await
         .context("another node's maintenance was not served")
 }
 
 #[test]
 fn host_with_an_inaccessible_vm_is_named_and_holds_up_no_other_node() {
-    tell(async {
+    run_scenario(async {
         let inaccessible = VmSpec {
             readable: Readable::NoConfig,
             powered_on: false,
             ..VmSpec::default()
         };
-        let (stage, orphan) = beside_an_unreadable_vm("unreadable", inaccessible).await?;
-        let haulout = run(&stage, &[]).await?;
+        let (fixture, orphan) = beside_an_unreadable_vm("unreadable", inaccessible).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        ask_to_move(&stage, &stage.node_name("gpu1"), None).await?;
-        let objects: Api<NodeMaintenance> = Api::all(stage.client());
+        ask_to_move(&fixture, &fixture.node_name("gpu1"), None).await?;
+        let objects: Api<NodeMaintenance> = Api::all(fixture.client());
         let seen = std::cell::RefCell::new(String::new());
-        until("the request to name the host and the VM", PATIENCE, async || {
-            let status = objects.get("unreadable-move").await?.status.unwrap_or_default();
-            let status = serde_json::to_string(&status)?;
-            seen.borrow_mut().clone_from(&status);
-            let names_vm = status.contains("orphan") || status.contains(&orphan);
-            Ok((status.contains("esx2") && names_vm).then_some(()))
-        })
+        until(
+            "the request to name the host and the VM",
+            WAIT_TIMEOUT,
+            async || {
+                let status = objects.get("unreadable-move").await?.status.unwrap_or_default();
+                let status = serde_json::to_string(&status)?;
+                seen.borrow_mut().clone_from(&status);
+                let names_vm = status.contains("orphan") || status.contains(&orphan);
+                Ok((status.contains("esx2") && names_vm).then_some(()))
+            },
+        )
         .await
-        .with_context(|| format!("its status is {}; Haulout said:\n{}", seen.borrow(), stage.said()))?;
-        another_node_is_served(&stage).await?;
+        .with_context(|| {
+            format!(
+                "its status is {}; Haulout said:\n{}",
+                seen.borrow(),
+                fixture.said()
+            )
+        })?;
+        another_node_is_served(&fixture).await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn vm_outside_the_role_that_holds_no_device_does_not_block_its_host() {
-    tell(async {
+    run_scenario(async {
         let denied = VmSpec {
             readable: Readable::Denied,
             ..VmSpec::default()
         };
-        let (stage, _) = beside_an_unreadable_vm("denied", denied).await?;
-        let haulout = run(&stage, &[]).await?;
+        let (fixture, _) = beside_an_unreadable_vm("denied", denied).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        ask_to_move(&stage, &stage.node_name("gpu1"), None).await?;
-        runs_on(&stage, "esx2").await?;
-        another_node_is_served(&stage).await?;
+        ask_to_move(&fixture, &fixture.node_name("gpu1"), None).await?;
+        runs_on(&fixture, "esx2").await?;
+        another_node_is_served(&fixture).await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn request_beside_an_unreadable_vm_does_not_hold_up_other_nodes() {
-    tell(async {
+    run_scenario(async {
         let mut spec = cluster("unread-queue", &["esx1", "esx2", "esx3"], "esx1");
         spec.vms.push(gpu_vm("unread-queue", "gpu2", "esx3"));
-        let stage = stage("unread-queue", &spec).await?;
+        let fixture = fixture("unread-queue", &spec).await?;
         let orphan = VmSpec {
             name: "orphan".to_owned(),
             host: "esx2".to_owned(),
             readable: Readable::NoConfig,
             ..VmSpec::default()
         };
-        stage.vcenter.add_vm(&orphan).await?;
-        let haulout = run(&stage, &[]).await?;
+        fixture.vcenter.add_vm(&orphan).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        ask_to_move(&stage, &stage.node_name("gpu1"), None).await?;
-        stage
-            .wait_node(&stage.node_name("gpu1"), "has an episode", |node| {
-                haulout_lab::stage::episode(node).is_some()
+        ask_to_move(&fixture, &fixture.node_name("gpu1"), None).await?;
+        fixture
+            .wait_node(&fixture.node_name("gpu1"), "has an episode", |node| {
+                haulout_lab::fixture::episode(node).is_some()
             })
             .await?;
-        stage.vcenter.enter_maintenance("esx3").await?;
-        in_maintenance(&stage, "esx3").await?;
+        fixture.vcenter.enter_maintenance("esx3").await?;
+        in_maintenance(&fixture, "esx3").await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn request_with_a_target_ends_although_drs_prefers_another_host() {
-    tell(async {
+    run_scenario(async {
         let mut spec = with_drs(cluster("drs-prefers", &["esx1", "esx2", "esx3"], "esx2"));
         spec.drs_keeps_host = Some(false);
-        let stage = stage("drs-prefers", &spec).await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+        let fixture = fixture("drs-prefers", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
 
-        ask_to_move(&stage, &node, Some("esx3")).await?;
-        let objects: Api<NodeMaintenance> = Api::all(stage.client());
-        let ended = until("the request to end", PATIENCE, async || {
+        ask_to_move(&fixture, &node, Some("esx3")).await?;
+        let objects: Api<NodeMaintenance> = Api::all(fixture.client());
+        let ended = until("the request to end", WAIT_TIMEOUT, async || {
             let status = objects.get("drs-prefers-move").await?.status;
             Ok(status.filter(|status| status.ended_at.is_some()))
         })
         .await;
-        let (off, on) = stage.power_cycles("gpu1").await?;
-        let status = ended.with_context(|| format!("off {off} times, on {on} times; {}", stage.said()))?;
-        stage.wait_in_service(&node).await?;
-        let (off, on) = stage.power_cycles("gpu1").await?;
+        let (off, on) = fixture.power_cycles("gpu1").await?;
+        let status = ended.with_context(|| format!("off {off} times, on {on} times; {}", fixture.said()))?;
+        fixture.wait_in_service(&node).await?;
+        let (off, on) = fixture.power_cycles("gpu1").await?;
         ensure!(
             off == on && off <= 2,
             "off {off} times, on {on} times; Haulout said:\n{}",
-            stage.said()
+            fixture.said()
         );
-        let state = stage.vcenter.state().await?;
+        let state = fixture.vcenter.state().await?;
         let host = state.vm("gpu1").context("no VM")?.host.clone();
         let succeeded = status.phase.as_deref() == Some("Succeeded");
         ensure!(
@@ -262,29 +274,29 @@ fn request_with_a_target_ends_although_drs_prefers_another_host() {
 
 #[test]
 fn wait_says_why_a_power_on_by_drs_failed() {
-    tell(async {
-        let stage = stage(
+    run_scenario(async {
+        let fixture = fixture(
             "drs-why",
             &with_drs(cluster("drs-why", &["esx1", "esx2"], "esx1")),
         )
         .await?;
         let refused = Fault::task("PowerOnVM_Task", "GenericVmConfigFault").on("gpu1");
-        stage.vcenter.fault(&refused).await?;
-        let haulout = run(&stage, &[]).await?;
+        fixture.vcenter.fault(&refused).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
         let is_multi = |it: &Entry| it.is_call("PowerOnMultiVM_Task");
-        line(&stage, "DRS to be asked", is_multi).await?;
+        line(&fixture, "DRS to be asked", is_multi).await?;
         let words = "Module 'DevicePowerOn' power on failed";
-        until("a wait to say why", PATIENCE, async || {
-            let said = stage.said();
+        until("a wait to say why", WAIT_TIMEOUT, async || {
+            let said = fixture.said();
             let is_told = said
                 .lines()
                 .any(|line| line.contains("waiting for") && line.contains(words));
             Ok(is_told.then_some(()))
         })
         .await
-        .with_context(|| stage.said())?;
+        .with_context(|| fixture.said())?;
         haulout.stop().await
     });
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{
     MaintenanceAction, MaintenanceOrigin, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus,
 };
-use haulout_lab::stage::{Stage, annotation, is_cordoned, is_ready};
+use haulout_lab::fixture::{Fixture, annotation, is_cordoned, is_ready};
 use haulout_lab::vcenter::Delays;
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
@@ -15,25 +15,25 @@ use kube::core::ObjectMeta;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kubectl, one_node, run, stage, tell};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kubectl, one_node, run, run_scenario};
 
 /// How long any fact may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn objects(stage: &Stage<'_>) -> Api<NodeMaintenance> {
-    Api::all(stage.client())
+fn objects(fixture: &Fixture<'_>) -> Api<NodeMaintenance> {
+    Api::all(fixture.client())
 }
 
 /// A person asks for `action` on `node`.
 pub async fn ask(
-    stage: &Stage<'_>,
+    fixture: &Fixture<'_>,
     name: &str,
     node: &str,
     action: MaintenanceAction,
 ) -> anyhow::Result<NodeMaintenance> {
     let request = NodeMaintenance {
         metadata: ObjectMeta {
-            name: Some(format!("{}-{name}", stage.name())),
+            name: Some(format!("{}-{name}", fixture.name())),
             ..ObjectMeta::default()
         },
         spec: NodeMaintenanceSpec {
@@ -44,27 +44,27 @@ pub async fn ask(
         },
         status: None,
     };
-    Ok(objects(stage).create(&PostParams::default(), &request).await?)
+    Ok(objects(fixture).create(&PostParams::default(), &request).await?)
 }
 
 /// A person deletes what they asked for.
-pub async fn withdraw(stage: &Stage<'_>, name: &str) -> anyhow::Result<()> {
-    let name = format!("{}-{name}", stage.name());
-    objects(stage).delete(&name, &DeleteParams::default()).await?;
+pub async fn withdraw(fixture: &Fixture<'_>, name: &str) -> anyhow::Result<()> {
+    let name = format!("{}-{name}", fixture.name());
+    objects(fixture).delete(&name, &DeleteParams::default()).await?;
     Ok(())
 }
 
 /// Waits until the status of a request is as `is` says.
 async fn wait_status(
-    stage: &Stage<'_>,
+    fixture: &Fixture<'_>,
     name: &str,
     what: &str,
     is: impl Fn(&NodeMaintenanceStatus) -> bool,
 ) -> anyhow::Result<NodeMaintenanceStatus> {
-    let name = format!("{}-{name}", stage.name());
-    let api = objects(stage);
+    let name = format!("{}-{name}", fixture.name());
+    let api = objects(fixture);
     let seen = std::cell::RefCell::new(None);
-    until(&format!("{name} {what}"), PATIENCE, async || {
+    until(&format!("{name} {what}"), WAIT_TIMEOUT, async || {
         let status = api.get(&name).await?.status.unwrap_or_default();
         *seen.borrow_mut() = Some(status.clone());
         Ok(is(&status).then_some(status))
@@ -74,17 +74,17 @@ async fn wait_status(
 }
 
 /// The objects that Haulout keeps of the episodes of `node`, oldest first.
-async fn episodes(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
-    let mut all = objects(stage).list(&ListParams::default()).await?.items;
+async fn episodes(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
+    let mut all = objects(fixture).list(&ListParams::default()).await?.items;
     all.retain(|object| object.spec.origin == MaintenanceOrigin::Episode && object.spec.node_name == node);
     all.sort_by_key(|object| (object.creation_timestamp().map(|time| time.0), object.name_any()));
     Ok(all)
 }
 
 /// The episodes of `node` once all of them have ended.
-async fn all_ended(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
-    until("the episodes to be history", PATIENCE, async || {
-        let history = episodes(stage, node).await?;
+async fn all_ended(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
+    until("the episodes to be history", WAIT_TIMEOUT, async || {
+        let history = episodes(fixture, node).await?;
         let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());
         Ok(history.iter().all(ended).then_some(history))
     })
@@ -92,12 +92,12 @@ async fn all_ended(stage: &Stage<'_>, node: &str) -> anyhow::Result<Vec<NodeMain
 }
 
 /// Waits until the copy of the record of `node` is in one of these phases.
-pub async fn copy_says(stage: &Stage<'_>, node: &str, phases: &[&str]) -> anyhow::Result<()> {
+pub async fn copy_says(fixture: &Fixture<'_>, node: &str, phases: &[&str]) -> anyhow::Result<()> {
     until(
         &format!("the copy to say {}", phases.join(" or ")),
-        PATIENCE,
+        WAIT_TIMEOUT,
         async || {
-            let episodes = episodes(stage, node).await?;
+            let episodes = episodes(fixture, node).await?;
             let record = episodes.first().and_then(|it| it.status.clone()?.record);
             let says = |record: &String| phases.iter().any(|phase| record.contains(phase));
             Ok(record.filter(says).map(|_| ()))
@@ -107,8 +107,8 @@ pub async fn copy_says(stage: &Stage<'_>, node: &str, phases: &[&str]) -> anyhow
 }
 
 /// A person annotates a Node.
-async fn wish(stage: &Stage<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
-    let nodes: Api<Node> = Api::all(stage.client());
+async fn wish(fixture: &Fixture<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(fixture.client());
     let patch = json!({"metadata": {"annotations": {key: value}}});
     nodes
         .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
@@ -123,17 +123,17 @@ fn condition<'a>(status: &'a NodeMaintenanceStatus, kind: &str) -> Option<&'a st
 
 #[test]
 fn drain_request_keeps_the_node_drained_until_it_is_deleted() {
-    tell(async {
-        let stage = one_node("ask-drain").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("ask-drain").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        ask(&stage, "power-supply", &node, MaintenanceAction::Drain).await?;
-        let drained = stage.wait_phase(&node, "drained").await?;
+        ask(&fixture, "power-supply", &node, MaintenanceAction::Drain).await?;
+        let drained = fixture.wait_phase(&node, "drained").await?;
         ensure!(is_cordoned(&drained));
-        ensure!(stage.pods_on(&node).await?.is_empty());
-        let status = wait_status(&stage, "power-supply", "has succeeded", |status| {
+        ensure!(fixture.pods_on(&node).await?.is_empty());
+        let status = wait_status(&fixture, "power-supply", "has succeeded", |status| {
             condition(status, "Succeeded") == Some("True")
         })
         .await?;
@@ -145,13 +145,13 @@ fn drain_request_keeps_the_node_drained_until_it_is_deleted() {
         ensure!(status.ended_at.is_none(), "it stands: {status:?}");
         ensure!(condition(&status, "Reconciling") == Some("False"), "{status:?}");
 
-        withdraw(&stage, "power-supply").await?;
-        stage.wait_in_service(&node).await?;
+        withdraw(&fixture, "power-supply").await?;
+        fixture.wait_in_service(&node).await?;
         ensure!(
-            stage.power_cycles("gpu1").await? == (0, 0),
+            fixture.power_cycles("gpu1").await? == (0, 0),
             "its VM was left alone"
         );
-        let history = all_ended(&stage, &node).await?;
+        let history = all_ended(&fixture, &node).await?;
         ensure!(history.len() == 1, "{history:#?}");
         let status = history[0].status.clone().unwrap_or_default();
         let phases: Vec<&str> = status.phases.iter().map(|phase| phase.phase.as_str()).collect();
@@ -163,34 +163,34 @@ fn drain_request_keeps_the_node_drained_until_it_is_deleted() {
 
 #[test]
 fn power_off_request_keeps_the_vm_off_until_it_is_deleted() {
-    tell(async {
-        let stage = one_node("ask-off").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("ask-off").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
 
-        ask(&stage, "off", &node, MaintenanceAction::PowerOff).await?;
-        wait_status(&stage, "off", "has succeeded", |status| {
+        ask(&fixture, "off", &node, MaintenanceAction::PowerOff).await?;
+        wait_status(&fixture, "off", "has succeeded", |status| {
             condition(status, "Succeeded") == Some("True")
         })
         .await?;
-        ensure!(stage.power_cycles("gpu1").await? == (1, 0));
-        stage.wait_said("asks for it to be kept off").await?;
-        withdraw(&stage, "off").await?;
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 0));
+        fixture.wait_for_log("asks for it to be kept off").await?;
+        withdraw(&fixture, "off").await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }
 
 #[test]
 fn reboot_request_reboots_once_even_when_haulout_is_killed_at_its_end() {
-    tell(async {
-        let stage = one_node("ask-reboot").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("ask-reboot").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
 
-        ask(&stage, "reboot", &node, MaintenanceAction::Reboot).await?;
-        let back = stage
+        ask(&fixture, "reboot", &node, MaintenanceAction::Reboot).await?;
+        let back = fixture
             .wait_node(&node, "is back, and its request fulfilled", |node| {
                 annotation(node, "episode").is_none() && annotation(node, "fulfilled-request").is_some()
             })
@@ -198,24 +198,24 @@ fn reboot_request_reboots_once_even_when_haulout_is_killed_at_its_end() {
         ensure!(is_ready(&back) && !is_cordoned(&back));
         // Whether its own status says so already or not.
         haulout.kill().await?;
-        let haulout = run(&stage, &[]).await?;
-        wait_status(&stage, "reboot", "is over", |status| {
+        let haulout = run(&fixture, &[]).await?;
+        wait_status(&fixture, "reboot", "is over", |status| {
             status.ended_at.is_some() && condition(status, "Succeeded") == Some("True")
         })
         .await?;
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }
 
 #[test]
 fn relocation_request_moves_the_vm_to_the_named_host() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
         spec.vms = vec![gpu_vm("ask-move", "gpu1", "esx1")];
-        let stage = stage("ask-move", &spec).await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+        let fixture = fixture("ask-move", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
 
         let request = NodeMaintenance {
             metadata: ObjectMeta {
@@ -230,11 +230,11 @@ fn relocation_request_moves_the_vm_to_the_named_host() {
             },
             status: None,
         };
-        objects(&stage).create(&PostParams::default(), &request).await?;
-        let status = wait_status(&stage, "there", "is over", |status| status.ended_at.is_some()).await?;
+        objects(&fixture).create(&PostParams::default(), &request).await?;
+        let status = wait_status(&fixture, "there", "is over", |status| status.ended_at.is_some()).await?;
         ensure!(condition(&status, "Succeeded") == Some("True"), "{status:?}");
-        stage.wait_in_service(&node).await?;
-        let state = stage.vcenter.state().await?;
+        fixture.wait_in_service(&node).await?;
+        let state = fixture.vcenter.state().await?;
         let vm = state.vm("gpu1").context("no VM")?;
         ensure!(vm.host == "esx3", "it stands on {}", vm.host);
         haulout.stop().await
@@ -243,23 +243,23 @@ fn relocation_request_moves_the_vm_to_the_named_host() {
 
 #[test]
 fn relocation_without_a_suitable_host_fails_with_the_node_back() {
-    tell(async {
-        let stage = one_node("ask-nowhere").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("ask-nowhere").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        ask(&stage, "away", &node, MaintenanceAction::Relocate).await?;
-        let status = wait_status(&stage, "away", "is over", |status| status.ended_at.is_some()).await?;
+        ask(&fixture, "away", &node, MaintenanceAction::Relocate).await?;
+        let status = wait_status(&fixture, "away", "is over", |status| status.ended_at.is_some()).await?;
         ensure!(status.phase.as_deref() == Some("Failed"), "{status:?}");
         ensure!(condition(&status, "Succeeded") == Some("False"), "{status:?}");
-        stage.wait_in_service(&node).await?;
+        fixture.wait_in_service(&node).await?;
         ensure!(
-            stage.pods_on(&node).await? == ["train"],
+            fixture.pods_on(&node).await? == ["train"],
             "its pods were left alone"
         );
-        ensure!(stage.power_cycles("gpu1").await? == (0, 0), "and its VM");
-        let cordons = stage.audit().await?.into_iter().filter(|event| {
+        ensure!(fixture.power_cycles("gpu1").await? == (0, 0), "and its VM");
+        let cordons = fixture.audit().await?.into_iter().filter(|event| {
             let spec = event.object.as_ref().and_then(|object| object.get("spec"));
             event.resource == "nodes" && spec.is_some()
         });
@@ -270,60 +270,60 @@ fn relocation_without_a_suitable_host_fails_with_the_node_back() {
 
 #[test]
 fn relocation_whose_target_is_taken_fails_before_the_vm_is_shut_down() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![gpu_vm("ask-late", "gpu1", "esx1")];
-        let stage = stage("ask-late", &spec).await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = run(&stage, &[]).await?;
+        let fixture = fixture("ask-late", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        ask(&stage, "away", &node, MaintenanceAction::Relocate).await?;
-        stage.wait_phase(&node, "draining").await?;
+        ask(&fixture, "away", &node, MaintenanceAction::Relocate).await?;
+        fixture.wait_phase(&node, "draining").await?;
         // A VM that is not ours takes the only other device.
         let stranger = gpu_vm("ask-late", "stranger", "esx2");
-        stage.vcenter.add_vm(&stranger).await?;
-        stage.set_budget("held", 1).await?;
-        let status = wait_status(&stage, "away", "is over", |status| status.ended_at.is_some()).await?;
+        fixture.vcenter.add_vm(&stranger).await?;
+        fixture.set_budget("held", 1).await?;
+        let status = wait_status(&fixture, "away", "is over", |status| status.ended_at.is_some()).await?;
         ensure!(status.phase.as_deref() == Some("Failed"), "{status:?}");
         let why = status.last_error.clone().unwrap_or_default();
         ensure!(
             why.contains("esx2 has no matching device free"),
             "it says why: {status:#?}"
         );
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
     });
 }
 
 #[test]
 fn request_and_host_maintenance_are_one_episode_until_both_are_gone() {
-    tell(async {
+    run_scenario(async {
         for request_first in [true, false] {
             let name = if request_first { "both-ask" } else { "both-click" };
-            let stage = one_node(name).await?;
-            let node = stage.node_name("gpu1");
-            let haulout = run(&stage, &[]).await?;
+            let fixture = one_node(name).await?;
+            let node = fixture.node_name("gpu1");
+            let haulout = run(&fixture, &[]).await?;
 
             if request_first {
-                ask(&stage, "hold", &node, MaintenanceAction::Drain).await?;
-                stage.wait_phase(&node, "drained").await?;
-                stage.vcenter.enter_maintenance("esx1").await?;
+                ask(&fixture, "hold", &node, MaintenanceAction::Drain).await?;
+                fixture.wait_phase(&node, "drained").await?;
+                fixture.vcenter.enter_maintenance("esx1").await?;
             } else {
-                stage.vcenter.enter_maintenance("esx1").await?;
-                stage.wait_phase(&node, "awaitingHost").await?;
-                ask(&stage, "hold", &node, MaintenanceAction::Drain).await?;
+                fixture.vcenter.enter_maintenance("esx1").await?;
+                fixture.wait_phase(&node, "awaitingHost").await?;
+                ask(&fixture, "hold", &node, MaintenanceAction::Drain).await?;
             }
-            in_maintenance(&stage, "esx1").await?;
-            stage.vcenter.exit_maintenance("esx1").await?;
-            let held = stage.wait_phase(&node, "drained").await?;
+            in_maintenance(&fixture, "esx1").await?;
+            fixture.vcenter.exit_maintenance("esx1").await?;
+            let held = fixture.wait_phase(&node, "drained").await?;
             ensure!(is_cordoned(&held), "the request keeps it cordoned");
-            withdraw(&stage, "hold").await?;
-            stage.wait_in_service(&node).await?;
-            ensure!(stage.power_cycles("gpu1").await? == (1, 1));
-            ensure!(episodes(&stage, &node).await?.len() == 1, "it was one episode");
+            withdraw(&fixture, "hold").await?;
+            fixture.wait_in_service(&node).await?;
+            ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+            ensure!(episodes(&fixture, &node).await?.len() == 1, "it was one episode");
             haulout.stop().await?;
         }
         Ok(())
@@ -332,31 +332,31 @@ fn request_and_host_maintenance_are_one_episode_until_both_are_gone() {
 
 #[test]
 fn episode_survives_deletion_of_its_node_while_the_vm_is_off() {
-    tell(async {
-        let stage = one_node("gone").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
-        let nodes: Api<Node> = Api::all(stage.client());
+    run_scenario(async {
+        let fixture = one_node("gone").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
+        let nodes: Api<Node> = Api::all(fixture.client());
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&stage, "esx1").await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        copy_says(&stage, &node, &["awaitingHost"]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        copy_says(&fixture, &node, &["awaitingHost"]).await?;
         let before = nodes.get(&node).await?.uid();
         nodes.delete(&node, &DeleteParams::default()).await?;
         // Also by a process that never saw the Node.
         haulout.kill().await?;
-        let haulout = run(&stage, &[]).await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
         // Its kubelet registers it again, and it is taken back into service.
-        let back = stage
+        let back = fixture
             .wait_node(&node, "is registered again and in service", |node| {
                 node.uid() != before && annotation(node, "episode").is_none() && is_ready(node)
             })
             .await?;
         ensure!(!is_cordoned(&back));
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
-        let history = all_ended(&stage, &node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        let history = all_ended(&fixture, &node).await?;
         ensure!(history.len() == 1, "one episode: {history:#?}");
         haulout.stop().await
     });
@@ -364,30 +364,30 @@ fn episode_survives_deletion_of_its_node_while_the_vm_is_off() {
 
 #[test]
 fn episode_survives_a_node_that_an_etcd_restore_puts_back() {
-    tell(async {
+    run_scenario(async {
         for is_killed in [false, true] {
             let name = if is_killed { "restored-killed" } else { "restored" };
-            let stage = one_node(name).await?;
+            let fixture = one_node(name).await?;
             // Long enough that the copy is mostly written while it lasts.
             let delays = Delays {
                 power_on_ms: 1500,
                 ..Delays::default()
             };
-            stage.vcenter.set_delays(delays).await?;
-            let node = stage.node_name("gpu1");
-            let haulout = run(&stage, &[]).await?;
-            let nodes: Api<Node> = Api::all(stage.client());
+            fixture.vcenter.set_delays(delays).await?;
+            let node = fixture.node_name("gpu1");
+            let haulout = run(&fixture, &[]).await?;
+            let nodes: Api<Node> = Api::all(fixture.client());
 
-            stage.vcenter.enter_maintenance("esx1").await?;
-            in_maintenance(&stage, "esx1").await?;
-            let off = stage.wait_phase(&node, "awaitingHost").await?;
-            copy_says(&stage, &node, &["awaitingHost"]).await?;
-            let backup = stage.kube.back_up_node(&node).await?;
+            fixture.vcenter.enter_maintenance("esx1").await?;
+            in_maintenance(&fixture, "esx1").await?;
+            let off = fixture.wait_phase(&node, "awaitingHost").await?;
+            copy_says(&fixture, &node, &["awaitingHost"]).await?;
+            let backup = fixture.kube.back_up_node(&node).await?;
             nodes.delete(&node, &DeleteParams::default()).await?;
             // Its kubelet would register another one.
-            stage.kubelet("gpu1")?.hold_boot();
-            stage.vcenter.exit_maintenance("esx1").await?;
-            copy_says(&stage, &node, &["poweringOn", "rejoining"]).await?;
+            fixture.kubelet("gpu1")?.hold_boot();
+            fixture.vcenter.exit_maintenance("esx1").await?;
+            copy_says(&fixture, &node, &["poweringOn", "rejoining"]).await?;
             ensure!(
                 nodes.get_opt(&node).await?.is_none(),
                 "it went on without its Node"
@@ -395,19 +395,19 @@ fn episode_survives_a_node_that_an_etcd_restore_puts_back() {
             // What the Node says is behind its copy.
             let haulout = if is_killed {
                 haulout.kill().await?;
-                stage.kube.restore_node(&backup).await?;
-                run(&stage, &[]).await?
+                fixture.kube.restore_node(&backup).await?;
+                run(&fixture, &[]).await?
             } else {
-                stage.kube.restore_node(&backup).await?;
+                fixture.kube.restore_node(&backup).await?;
                 haulout
             };
-            stage.kubelet("gpu1")?.release_boot();
+            fixture.kubelet("gpu1")?.release_boot();
 
-            let back = stage.wait_in_service(&node).await?;
+            let back = fixture.wait_in_service(&node).await?;
             ensure!(back.uid() == off.uid(), "it is the Node that was deleted");
-            ensure!(stage.power_cycles("gpu1").await? == (1, 1));
-            ensure!(stage.calls("PowerOnVM_Task", "gpu1").await? == 1);
-            let history = all_ended(&stage, &node).await?;
+            ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+            ensure!(fixture.calls("PowerOnVM_Task", "gpu1").await? == 1);
+            let history = all_ended(&fixture, &node).await?;
             ensure!(history.len() == 1, "one episode: {history:#?}");
             let status = history[0].status.clone().unwrap_or_default();
             ensure!(condition(&status, "Succeeded") == Some("True"), "{status:#?}");
@@ -419,28 +419,28 @@ fn episode_survives_a_node_that_an_etcd_restore_puts_back() {
 
 #[test]
 fn history_keeps_as_many_episodes_as_the_setting_says() {
-    tell(async {
-        let stage = one_node("history").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[("NODE_MAINTENANCE_HISTORY", "2")]).await?;
+    run_scenario(async {
+        let fixture = one_node("history").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("NODE_MAINTENANCE_HISTORY", "2")]).await?;
         for round in 0..4 {
             let name = format!("r{round}");
-            ask(&stage, &name, &node, MaintenanceAction::Drain).await?;
-            stage.wait_phase(&node, "drained").await?;
+            ask(&fixture, &name, &node, MaintenanceAction::Drain).await?;
+            fixture.wait_phase(&node, "drained").await?;
             // What is over within the second in which writes are gathered leaves no object.
-            until("the episode to have its object", PATIENCE, async || {
+            until("the episode to have its object", WAIT_TIMEOUT, async || {
                 let is_open =
                     |it: &NodeMaintenance| it.status.as_ref().is_none_or(|it| it.ended_at.is_none());
-                let episodes = episodes(&stage, &node).await?;
+                let episodes = episodes(&fixture, &node).await?;
                 Ok(episodes.iter().any(is_open).then_some(()))
             })
             .await?;
-            withdraw(&stage, &name).await?;
-            stage.wait_in_service(&node).await?;
+            withdraw(&fixture, &name).await?;
+            fixture.wait_in_service(&node).await?;
         }
         let seen = std::cell::RefCell::new(Vec::new());
-        until("two to be left", PATIENCE, async || {
-            let left = episodes(&stage, &node).await?;
+        until("two to be left", WAIT_TIMEOUT, async || {
+            let left = episodes(&fixture, &node).await?;
             seen.borrow_mut().clone_from(&left);
             let ended = left
                 .iter()
@@ -448,26 +448,26 @@ fn history_keeps_as_many_episodes_as_the_setting_says() {
             Ok((ended && left.len() == 2).then_some(()))
         })
         .await
-        .with_context(|| format!("left are {:#?}\n{}", seen.borrow(), stage.said()))?;
+        .with_context(|| format!("left are {:#?}\n{}", seen.borrow(), fixture.said()))?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn drain_that_needs_approval_waits_and_each_needs_its_own() {
-    tell(async {
-        let stage = one_node("approval").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[("REQUIRE_APPROVAL", "true")]).await?;
+    run_scenario(async {
+        let fixture = one_node("approval").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("REQUIRE_APPROVAL", "true")]).await?;
 
-        ask(&stage, "first", &node, MaintenanceAction::Drain).await?;
-        let queued = stage.wait_phase(&node, "queued").await?;
+        ask(&fixture, "first", &node, MaintenanceAction::Drain).await?;
+        let queued = fixture.wait_phase(&node, "queued").await?;
         ensure!(!is_cordoned(&queued));
-        stage.wait_said("to approve its drain").await?;
-        wish(&stage, &node, ("haulout.dev/approved", "true")).await?;
-        stage.wait_phase(&node, "drained").await?;
-        withdraw(&stage, "first").await?;
-        let back = stage.wait_in_service(&node).await?;
+        fixture.wait_for_log("to approve its drain").await?;
+        wish(&fixture, &node, ("haulout.dev/approved", "true")).await?;
+        fixture.wait_phase(&node, "drained").await?;
+        withdraw(&fixture, "first").await?;
+        let back = fixture.wait_in_service(&node).await?;
         ensure!(
             !back.annotations().contains_key("haulout.dev/approved"),
             "the approval was for one drain"
@@ -478,28 +478,30 @@ fn drain_that_needs_approval_waits_and_each_needs_its_own() {
 
 #[test]
 fn node_with_skip_is_left_alone_and_reported() {
-    tell(async {
-        let stage = one_node("skip").await?;
-        let node = stage.node_name("gpu1");
-        wish(&stage, &node, ("haulout.dev/skip", "true")).await?;
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("skip").await?;
+        let node = fixture.node_name("gpu1");
+        wish(&fixture, &node, ("haulout.dev/skip", "true")).await?;
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_said("to take haulout.dev/skip off the Node").await?;
-        ensure!(!is_cordoned(&stage.node(&node).await?));
-        wish(&stage, &node, ("haulout.dev/skip", "false")).await?;
-        in_maintenance(&stage, "esx1").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("to take haulout.dev/skip off the Node")
+            .await?;
+        ensure!(!is_cordoned(&fixture.node(&node).await?));
+        wish(&fixture, &node, ("haulout.dev/skip", "false")).await?;
+        in_maintenance(&fixture, "esx1").await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn request_for_an_unknown_node_says_so() {
-    tell(async {
-        let stage = one_node("nobody").await?;
-        let haulout = run(&stage, &[]).await?;
-        ask(&stage, "typo", "no-such-node", MaintenanceAction::Drain).await?;
-        let status = wait_status(&stage, "typo", "is stalled", |status| {
+    run_scenario(async {
+        let fixture = one_node("nobody").await?;
+        let haulout = run(&fixture, &[]).await?;
+        ask(&fixture, "typo", "no-such-node", MaintenanceAction::Drain).await?;
+        let status = wait_status(&fixture, "typo", "is stalled", |status| {
             condition(status, "Stalled") == Some("True")
         })
         .await?;
@@ -507,7 +509,7 @@ fn request_for_an_unknown_node_says_so() {
             status.last_error.as_deref() == Some("no Node no-such-node is among those that Haulout watches"),
             "{status:?}"
         );
-        withdraw(&stage, "typo").await?;
+        withdraw(&fixture, "typo").await?;
         haulout.stop().await
     });
 }
@@ -518,23 +520,23 @@ wide-power-supply wide-gpu1 esx1 Drain Drained 100 AGE a new power supply a pers
 
 #[test]
 fn kubectl_waits_for_a_request_and_lists_it() {
-    tell(async {
-        let stage = one_node("wide").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
-        let haulout = run(&stage, &[]).await?;
-        ask(&stage, "power-supply", &node, MaintenanceAction::Drain).await?;
+    run_scenario(async {
+        let fixture = one_node("wide").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
+        let haulout = run(&fixture, &[]).await?;
+        ask(&fixture, "power-supply", &node, MaintenanceAction::Drain).await?;
         let wait = [
             "wait",
             "--for=condition=Succeeded",
             "--timeout=60s",
             "nm/wide-power-supply",
         ];
-        let waited = kubectl(&stage, &wait).await?;
+        let waited = kubectl(&fixture, &wait).await?;
         ensure!(waited.contains("condition met"), "{waited}");
         let get = ["get", "nm", "wide-power-supply", "-o", "wide"];
-        let shown = until("the line to be whole", PATIENCE, async || {
-            let shown = kubectl(&stage, &get).await?;
+        let shown = until("the line to be whole", WAIT_TIMEOUT, async || {
+            let shown = kubectl(&fixture, &get).await?;
             Ok((shown.contains("which asks for it to be drained")).then_some(shown))
         })
         .await?;
@@ -559,11 +561,11 @@ fn kubectl_waits_for_a_request_and_lists_it() {
 
 #[test]
 fn invalid_request_is_rejected_by_the_kube_apiserver() {
-    tell(async {
-        let stage = one_node("cannot-be-meant").await?;
-        let node = stage.node_name("gpu1");
-        let request = ask(&stage, "fixed", &node, MaintenanceAction::Drain).await?;
-        let api = objects(&stage);
+    run_scenario(async {
+        let fixture = one_node("cannot-be-meant").await?;
+        let node = fixture.node_name("gpu1");
+        let request = ask(&fixture, "fixed", &node, MaintenanceAction::Drain).await?;
+        let api = objects(&fixture);
         let refused = async |change: &dyn Fn(&mut NodeMaintenanceSpec)| -> anyhow::Result<String> {
             let mut changed = api.get(&request.name_any()).await?;
             change(&mut changed.spec);
@@ -580,7 +582,7 @@ fn invalid_request_is_rejected_by_the_kube_apiserver() {
         ensure!(said.contains("goes with action Relocate only"), "{said}");
         let said = refused(&|spec| spec.drain_timeout_seconds = Some(0)).await?;
         ensure!(said.contains("drainTimeoutSeconds"), "{said}");
-        withdraw(&stage, "fixed").await?;
+        withdraw(&fixture, "fixed").await?;
         Ok(())
     });
 }

@@ -4,24 +4,24 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT, episode, is_ready};
 use haulout_lab::jaeger::{Jaeger, Span};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
-use haulout_lab::stage::{Member, PATIENCE, Stage, episode, is_ready};
 use haulout_lab::tools::{self, Tool};
 use haulout_lab::vcenter::{Delays, Spec, VmSpec};
 use haulout_lab::wait::until;
 use haulout_lab::zipkin::{self, Zipkin};
 
 use crate::browser::{Browser, Colours, Until};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, run, run_scenario};
 use crate::status_page::{SERVED, json, page};
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, run, stage, tell};
 
 /// As wide as a README shows without making it smaller by much.
 const WIDTH: u32 = 1200;
 
 #[test]
 fn status_page_of_a_blocked_drain() {
-    tell(async {
+    run_scenario(async {
         let Some(mut browser) = Browser::find("the picture of the status page")? else {
             return Ok(());
         };
@@ -32,25 +32,25 @@ fn status_page_of_a_blocked_drain() {
         }
         let vms = ["gpu1", "gpu2", "gpu3", "gpu4"].iter().zip(names);
         spec.vms = vms.map(|(vm, host)| gpu_vm("training", vm, host)).collect();
-        let stage = stage("training", &spec).await?;
-        let node = |vm| stage.node_name(vm);
+        let fixture = fixture("training", &spec).await?;
+        let node = |vm| fixture.node_name(vm);
         let budgeted = node("gpu2");
         for pod in ["notebook-0", "trainer-7f9c4"] {
-            stage.add_pod(pod, &budgeted, &[]).await?;
+            fixture.add_pod(pod, &budgeted, &[]).await?;
         }
-        stage.set_budget("notebook-0", 0).await?;
-        let haulout = run(&stage, &[SERVED, ("MAX_CONCURRENT_DRAINS", "1")]).await?;
-        let page = page(&stage).await?;
+        fixture.set_budget("notebook-0", 0).await?;
+        let haulout = run(&fixture, &[SERVED, ("MAX_CONCURRENT_DRAINS", "1")]).await?;
+        let page = page(&fixture).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node("gpu1"), "awaitingHost").await?;
-        stage.vcenter.enter_maintenance("esx2").await?;
-        stage
-            .wait_said("held by PodDisruptionBudget notebook-0-budget")
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node("gpu1"), "awaitingHost").await?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget notebook-0-budget")
             .await?;
-        stage.vcenter.enter_maintenance("esx3").await?;
-        stage.wait_phase(&node("gpu3"), "queued").await?;
-        until("the other pod to be gone", PATIENCE, async || {
+        fixture.vcenter.enter_maintenance("esx3").await?;
+        fixture.wait_phase(&node("gpu3"), "queued").await?;
+        until("the other pod to be gone", WAIT_TIMEOUT, async || {
             let shown = json(&format!("{page}/api/v1/nodes/{budgeted}")).await?;
             let left = shown["pods"]["left"].as_array().map_or(0, Vec::len);
             Ok((left == 1 && shown["waitsFor"]["reason"] == "disruption-budget").then_some(()))
@@ -73,7 +73,7 @@ fn status_page_of_a_blocked_drain() {
 
 #[test]
 fn trace_of_an_episode() {
-    tell(async {
+    run_scenario(async {
         let test = "the picture of a trace";
         let Some(mut browser) = Browser::find(test)? else {
             return Ok(());
@@ -84,7 +84,7 @@ fn trace_of_an_episode() {
         };
         let mut zipkin = Zipkin::start(&jar).await?;
         let jaeger = Jaeger::start_forwarding(&[zipkin.otlp().to_owned()]).await?;
-        let stage = unhurried("traced").await?;
+        let fixture = unhurried("traced").await?;
         let traces = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", jaeger.otlp_http()),
             ("TRACE_UI_URL_TEMPLATE", zipkin.page("{trace_id}")),
@@ -94,14 +94,14 @@ fn trace_of_an_episode() {
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
             .collect();
-        let haulout = run(&stage, &traces).await?;
-        let id = held_episode(&stage).await?;
-        let spans = until("the root span of the episode", PATIENCE, async || {
+        let haulout = run(&fixture, &traces).await?;
+        let id = held_episode(&fixture).await?;
+        let spans = until("the root span of the episode", WAIT_TIMEOUT, async || {
             let spans = jaeger.trace(&id).await?;
             Ok(spans.iter().any(|span| span.parent.is_none()).then_some(spans))
         })
         .await?;
-        let shown = json(&format!("{}/api/v1/episodes/{id}", page(&stage).await?)).await?;
+        let shown = json(&format!("{}/api/v1/episodes/{id}", page(&fixture).await?)).await?;
         ensure!(
             shown.to_string().contains(&zipkin.page(&id)),
             "the status page links to it: {shown}"
@@ -110,7 +110,7 @@ fn trace_of_an_episode() {
         zipkin.wait_ready().await?;
         let url = zipkin.page(&id);
         let (root, phases) = names(&spans)?;
-        let shown = until("the page to show the whole trace", PATIENCE, async || {
+        let shown = until("the page to show the whole trace", WAIT_TIMEOUT, async || {
             let shown = browser.dom(&url, Until::Loaded).await?;
             Ok(shown.contains(&format!(": {root}")).then_some(shown))
         })
@@ -133,7 +133,7 @@ fn trace_of_an_episode() {
         );
         let port = zipkin.port();
         drop(zipkin);
-        until("Zipkin to end with its owner", PATIENCE, async || {
+        until("Zipkin to end with its owner", WAIT_TIMEOUT, async || {
             Ok(listeners(port)?.is_empty().then_some(()))
         })
         .await?;
@@ -142,7 +142,7 @@ fn trace_of_an_episode() {
 }
 
 /// One node, whose steps take as long as a picture needs to show them.
-async fn unhurried(name: &str) -> anyhow::Result<Stage<'static>> {
+async fn unhurried(name: &str) -> anyhow::Result<Fixture<'static>> {
     let mut spec = Spec {
         delays: Delays {
             power_on_ms: 400,
@@ -158,33 +158,33 @@ async fn unhurried(name: &str) -> anyhow::Result<Stage<'static>> {
     let mut member = Member::new(name, &vm.name, &vm.uuid);
     member.machine.boot = Duration::from_millis(1500);
     spec.vms = vec![vm];
-    Stage::set(kube().await, name, &spec, vec![member], true).await
+    Fixture::create(kube().await, name, &spec, vec![member], true).await
 }
 
 /// Takes the node through a maintenance that a budget holds up, and gives the id of its trace.
-async fn held_episode(stage: &Stage<'_>) -> anyhow::Result<String> {
-    let node = stage.node_name("gpu1");
+async fn held_episode(fixture: &Fixture<'_>) -> anyhow::Result<String> {
+    let node = fixture.node_name("gpu1");
     let slow = [(EXITS_AFTER_MS, "700")];
-    stage.add_pod("notebook-0", &node, &slow).await?;
-    stage.add_pod("trainer-7f9c4", &node, &slow).await?;
-    stage.set_budget("notebook-0", 0).await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    stage
-        .wait_said("held by PodDisruptionBudget notebook-0-budget")
+    fixture.add_pod("notebook-0", &node, &slow).await?;
+    fixture.add_pod("trainer-7f9c4", &node, &slow).await?;
+    fixture.set_budget("notebook-0", 0).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    fixture
+        .wait_for_log("held by PodDisruptionBudget notebook-0-budget")
         .await?;
-    until("only the held pod to be left", PATIENCE, async || {
-        Ok((stage.pods_on(&node).await? == ["notebook-0"]).then_some(()))
+    until("only the held pod to be left", WAIT_TIMEOUT, async || {
+        Ok((fixture.pods_on(&node).await? == ["notebook-0"]).then_some(()))
     })
     .await?;
-    stage.set_budget("notebook-0", 1).await?;
-    stage.wait_phase(&node, "awaitingHost").await?;
-    in_maintenance(stage, "esx1").await?;
-    stage
+    fixture.set_budget("notebook-0", 1).await?;
+    fixture.wait_phase(&node, "awaitingHost").await?;
+    in_maintenance(fixture, "esx1").await?;
+    fixture
         .wait_node(&node, "is NotReady", |node| !is_ready(node))
         .await?;
-    let record = episode(&stage.node(&node).await?).context("the Node has no episode")?;
-    stage.vcenter.exit_maintenance("esx1").await?;
-    stage.wait_in_service(&node).await?;
+    let record = episode(&fixture.node(&node).await?).context("the Node has no episode")?;
+    fixture.vcenter.exit_maintenance("esx1").await?;
+    fixture.wait_in_service(&node).await?;
     let id = record["id"].as_str().context("the episode has no id")?;
     Ok(id.to_owned())
 }

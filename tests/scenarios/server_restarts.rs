@@ -3,48 +3,48 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{Fixture, Member};
 use haulout_lab::kube::{Kube, Options, User};
-use haulout_lab::stage::{Member, Stage};
 use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, VmSpec};
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, tell};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario};
 
-/// Breaks something while the node is in each phase of the wait story, and expects the end of the undisturbed one.
+/// Breaks something while the node is in each phase of the wait scenario, and expects the end of the undisturbed one.
 async fn break_in_each_phase(
-    stage: &Stage<'_>,
-    mut harm: impl AsyncFnMut(&Stage<'_>) -> anyhow::Result<()>,
+    fixture: &Fixture<'_>,
+    mut harm: impl AsyncFnMut(&Fixture<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let node = stage.node_name("gpu1");
-    stage.add_pod("held", &node, &[]).await?;
-    stage.set_budget("held", 0).await?;
+    let node = fixture.node_name("gpu1");
+    fixture.add_pod("held", &node, &[]).await?;
+    fixture.set_budget("held", 0).await?;
     let slow = haulout_lab::vcenter::GuestPatch {
         shutdown_ms: Some(1500),
         ..Default::default()
     };
-    stage.vcenter.patch_vm("gpu1", slow).await?;
-    let haulout = run(stage, &[]).await?;
-    harm(stage).await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    stage.wait_phase(&node, "draining").await?;
-    harm(stage).await?;
-    stage.set_budget("held", 1).await?;
-    stage.wait_phase(&node, "shuttingDown").await?;
-    harm(stage).await?;
-    stage.wait_phase(&node, "awaitingHost").await?;
-    harm(stage).await?;
-    in_maintenance(stage, "esx1").await?;
-    stage.vcenter.exit_maintenance("esx1").await?;
-    stage.wait_phase(&node, "rejoining").await?;
-    harm(stage).await?;
-    stage.wait_in_service(&node).await?;
-    ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+    fixture.vcenter.patch_vm("gpu1", slow).await?;
+    let haulout = run(fixture, &[]).await?;
+    harm(fixture).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    fixture.wait_phase(&node, "draining").await?;
+    harm(fixture).await?;
+    fixture.set_budget("held", 1).await?;
+    fixture.wait_phase(&node, "shuttingDown").await?;
+    harm(fixture).await?;
+    fixture.wait_phase(&node, "awaitingHost").await?;
+    harm(fixture).await?;
+    in_maintenance(fixture, "esx1").await?;
+    fixture.vcenter.exit_maintenance("esx1").await?;
+    fixture.wait_phase(&node, "rejoining").await?;
+    harm(fixture).await?;
+    fixture.wait_in_service(&node).await?;
+    ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
     haulout.stop().await
 }
 
 /// As [`break_in_each_phase`], in the phases of a move, and in the queue before it.
 async fn break_in_each_phase_of_a_move(
     name: &str,
-    mut harm: impl AsyncFnMut(&Stage<'_>) -> anyhow::Result<()>,
+    mut harm: impl AsyncFnMut(&Fixture<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let flex = DeviceSpec {
         vendor: 0x8086,
@@ -66,28 +66,28 @@ async fn break_in_each_phase_of_a_move(
         power_on_ms: 1500,
         ..Delays::default()
     };
-    let stage = crate::fixture::stage(name, &spec).await?;
-    let (node, first) = (stage.node_name("gpu1"), stage.node_name("first"));
-    stage.add_pod("held", &first, &[]).await?;
-    stage.set_budget("held", 0).await?;
-    let haulout = run(&stage, &[]).await?;
-    stage.vcenter.enter_maintenance("esx3").await?;
-    stage.wait_phase(&first, "draining").await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    stage.wait_phase(&node, "queued").await?;
-    harm(&stage).await?;
-    stage.vcenter.cancel_maintenance("esx3").await?;
-    stage.wait_phase(&node, "relocating").await?;
-    harm(&stage).await?;
-    stage.wait_phase(&node, "poweringOn").await?;
-    harm(&stage).await?;
-    stage.wait_in_service(&node).await?;
-    stage.wait_in_service(&first).await?;
-    ensure!(stage.power_cycles("gpu1").await? == (1, 1));
-    ensure!(stage.power_cycles("first").await? == (0, 0));
-    ensure!(stage.calls("RelocateVM_Task", "gpu1").await? == 1, "moved once");
+    let fixture = crate::fixture::fixture(name, &spec).await?;
+    let (node, first) = (fixture.node_name("gpu1"), fixture.node_name("first"));
+    fixture.add_pod("held", &first, &[]).await?;
+    fixture.set_budget("held", 0).await?;
+    let haulout = run(&fixture, &[]).await?;
+    fixture.vcenter.enter_maintenance("esx3").await?;
+    fixture.wait_phase(&first, "draining").await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    fixture.wait_phase(&node, "queued").await?;
+    harm(&fixture).await?;
+    fixture.vcenter.cancel_maintenance("esx3").await?;
+    fixture.wait_phase(&node, "relocating").await?;
+    harm(&fixture).await?;
+    fixture.wait_phase(&node, "poweringOn").await?;
+    harm(&fixture).await?;
+    fixture.wait_in_service(&node).await?;
+    fixture.wait_in_service(&first).await?;
+    ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+    ensure!(fixture.power_cycles("first").await? == (0, 0));
+    ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 1, "moved once");
     ensure!(
-        stage.calls("PowerOnVM_Task", "gpu1").await? == 1,
+        fixture.calls("PowerOnVM_Task", "gpu1").await? == 1,
         "powered on once"
     );
     haulout.stop().await
@@ -95,14 +95,14 @@ async fn break_in_each_phase_of_a_move(
 
 #[test]
 fn rotated_kubeconfig_ends_the_program_in_order() {
-    tell(async {
-        let stage = one_node("new-kubeconfig").await?;
+    run_scenario(async {
+        let fixture = one_node("new-kubeconfig").await?;
         let kubeconfig = kube().await.kubeconfig(&User::haulout("new-kubeconfig"))?;
         let copy = kubeconfig.with_file_name("new-kubeconfig-copy");
         std::fs::copy(&kubeconfig, &copy)?;
         let path = copy.to_str().context("a path that is no text")?.to_owned();
         let haulout = run(
-            &stage,
+            &fixture,
             &[
                 ("KUBECONFIG", path.as_str()),
                 ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
@@ -112,7 +112,7 @@ fn rotated_kubeconfig_ends_the_program_in_order() {
         let mut text = std::fs::read_to_string(&copy)?;
         text.push_str("# rotated\n");
         std::fs::write(&copy, text)?;
-        stage.wait_said("has changed: stopping").await?;
+        fixture.wait_for_log("has changed: stopping").await?;
         ensure!(haulout.ended().await? == Some(0), "an orderly end");
         Ok(())
     });
@@ -120,16 +120,19 @@ fn rotated_kubeconfig_ends_the_program_in_order() {
 
 #[test]
 fn session_killed_in_each_phase_of_a_move() {
-    tell(async {
-        break_in_each_phase_of_a_move("move-killed", async |stage| stage.vcenter.kill_sessions().await).await
+    run_scenario(async {
+        break_in_each_phase_of_a_move("move-killed", async |fixture| {
+            fixture.vcenter.kill_sessions().await
+        })
+        .await
     });
 }
 
 #[test]
 fn vcenter_restarts_in_each_phase_of_a_move() {
-    tell(async {
-        let restart = async |stage: &Stage<'_>| {
-            stage
+    run_scenario(async {
+        let restart = async |fixture: &Fixture<'_>| {
+            fixture
                 .vcenter
                 .restart(Down::Refused, Duration::from_millis(400))
                 .await
@@ -140,10 +143,10 @@ fn vcenter_restarts_in_each_phase_of_a_move() {
 
 #[test]
 fn session_killed_in_each_phase_costs_one_login_each() {
-    tell(async {
-        let stage = one_node("killed").await?;
-        break_in_each_phase(&stage, async |stage| stage.vcenter.kill_sessions().await).await?;
-        let journal = stage.vcenter.journal().await?;
+    run_scenario(async {
+        let fixture = one_node("killed").await?;
+        break_in_each_phase(&fixture, async |fixture| fixture.vcenter.kill_sessions().await).await?;
+        let journal = fixture.vcenter.journal().await?;
         let logins = journal.iter().filter(|it| it.detail == "login").count();
         ensure!(logins <= 6, "five sessions were killed, and {logins} logins seen");
         Ok(())
@@ -152,63 +155,68 @@ fn session_killed_in_each_phase_costs_one_login_each() {
 
 #[test]
 fn session_lost_without_an_error_is_noticed_in_each_phase() {
-    tell(async {
-        let stage = one_node("vanished").await?;
-        break_in_each_phase(&stage, async |stage| stage.vcenter.kill_sessions_silently().await).await
+    run_scenario(async {
+        let fixture = one_node("vanished").await?;
+        break_in_each_phase(&fixture, async |fixture| {
+            fixture.vcenter.kill_sessions_silently().await
+        })
+        .await
     });
 }
 
 #[test]
 fn vcenter_restarts_with_refused_connections_in_each_phase() {
-    tell(async {
-        let stage = one_node("refused").await?;
-        let restart = async |stage: &Stage<'_>| {
-            stage
+    run_scenario(async {
+        let fixture = one_node("refused").await?;
+        let restart = async |fixture: &Fixture<'_>| {
+            fixture
                 .vcenter
                 .restart(Down::Refused, Duration::from_millis(400))
                 .await
         };
-        break_in_each_phase(&stage, restart).await
+        break_in_each_phase(&fixture, restart).await
     });
 }
 
 #[test]
 fn vcenter_restarts_behind_503_in_each_phase() {
-    tell(async {
-        let stage = one_node("s503").await?;
-        let restart = async |stage: &Stage<'_>| {
-            stage
+    run_scenario(async {
+        let fixture = one_node("s503").await?;
+        let restart = async |fixture: &Fixture<'_>| {
+            fixture
                 .vcenter
                 .restart(Down::Unavailable, Duration::from_millis(400))
                 .await
         };
-        break_in_each_phase(&stage, restart).await
+        break_in_each_phase(&fixture, restart).await
     });
 }
 
 #[test]
 fn kube_apiserver_restarts_during_a_drain() {
-    tell(async {
+    run_scenario(async {
         // A cluster of its own: the others would not like it.
         let kube = Kube::start(&Options::default()).await?;
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let vm = gpu_vm("apiserver", "gpu1", "esx1");
         let members = vec![Member::new("apiserver", "gpu1", &vm.uuid)];
         spec.vms = vec![vm];
-        let stage = Stage::set(&kube, "apiserver", &spec, members, true).await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = run(&stage, &[]).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
+        let fixture = Fixture::create(&kube, "apiserver", &spec, members, true).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
         kube.restart_apiserver(Duration::from_millis(300)).await?;
-        stage.set_budget("held", 1).await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&stage, "esx1").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        fixture.set_budget("held", 1).await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }

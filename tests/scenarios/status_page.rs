@@ -1,15 +1,15 @@
 //! The status page, as people see it while a node goes through maintenance: in words, as JSON, and as a picture.
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::stage::{PATIENCE, Stage, episode};
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, episode};
 use haulout_lab::wait::until;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::browser::{Browser, Colours, Until};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, one_node, run, run_scenario};
 use crate::metrics::{address, ask};
-use crate::fixture::{a40, gpu_vm, hosts, one_node, run, stage, tell};
 
 /// Any free port of the loopback; the log tells which.
 pub const SERVED: (&str, &str) = ("STATUS_ADDRESS", "127.0.0.1:0");
@@ -18,8 +18,8 @@ pub const SERVED: (&str, &str) = ("STATUS_ADDRESS", "127.0.0.1:0");
 const COST_MAX: u64 = 5 * 1024 * 1024;
 
 /// Where the status page is.
-pub async fn page(stage: &Stage<'_>) -> anyhow::Result<String> {
-    address(stage, "the status page").await
+pub async fn page(fixture: &Fixture<'_>) -> anyhow::Result<String> {
+    address(fixture, "the status page").await
 }
 
 /// What the page answers as JSON.
@@ -62,33 +62,35 @@ impl Open {
             }
             anyhow::Ok(())
         };
-        let heard = tokio::time::timeout(PATIENCE, hear).await;
+        let heard = tokio::time::timeout(WAIT_TIMEOUT, hear).await;
         heard.with_context(|| format!("waiting for change {count}"))?
     }
 }
 
 #[test]
 fn page_of_a_blocked_drain_names_the_budget_and_agrees_with_its_json() {
-    tell(async {
-        let stage = one_node("page").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
+    run_scenario(async {
+        let fixture = one_node("page").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
         let template = "https://traces.example/{trace_id}";
-        let haulout = run(&stage, &[SERVED, ("TRACE_UI_URL_TEMPLATE", template)]).await?;
-        let page = page(&stage).await?;
+        let haulout = run(&fixture, &[SERVED, ("TRACE_UI_URL_TEMPLATE", template)]).await?;
+        let page = page(&fixture).await?;
         let mut open = Open::at(&page).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
         open.hear(2).await?;
-        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
-        let shown = until("the page to name the budget", PATIENCE, async || {
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        let shown = until("the page to name the budget", WAIT_TIMEOUT, async || {
             let shown = json(&format!("{page}/api/v1/nodes/{node}")).await?;
             let is_named = shown["waitsFor"]["reason"] == "disruption-budget" && shown["pods"].is_object();
             Ok(is_named.then_some(shown))
         })
         .await?;
-        let record = episode(&stage.node(&node).await?).context("an episode stands on the Node")?;
+        let record = episode(&fixture.node(&node).await?).context("an episode stands on the Node")?;
         ensure!(shown["episode"] == record["id"], "{shown}\n{record}");
         ensure!(
             shown["phase"] == "Draining" && shown["since"] == record["since"],
@@ -111,13 +113,13 @@ fn page_of_a_blocked_drain_names_the_budget_and_agrees_with_its_json() {
         let posted = client.post(&page).send().await?;
         ensure!(posted.status().as_u16() == 405, "{}", posted.status());
 
-        stage.set_budget("held", 1).await?;
+        fixture.set_budget("held", 1).await?;
         let heard = open.heard.matches("event: changed").count();
         open.hear(heard + 1).await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
-        until("the episode to be shown as ended", PATIENCE, async || {
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        until("the episode to be shown as ended", WAIT_TIMEOUT, async || {
             let shown = json(&format!("{page}/api/v1/episodes/{id}")).await?;
             Ok((shown["result"] == "Succeeded" && shown["isRunning"] == false).then_some(()))
         })
@@ -136,15 +138,15 @@ fn resident(pid: u32) -> anyhow::Result<u64> {
 
 #[test]
 fn hundred_open_pages_cost_at_most_5_mib() {
-    tell(async {
-        let stage = one_node("pages").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[SERVED]).await?;
-        let page = page(&stage).await?;
+    run_scenario(async {
+        let fixture = one_node("pages").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[SERVED]).await?;
+        let page = page(&fixture).await?;
         // What the first page costs, all have in common.
         let mut first = Open::at(&page).await?;
         ask(&page, "text/html").await?;
-        stage.person_cordons(&node, true).await?;
+        fixture.person_cordons(&node, true).await?;
         first.hear(2).await?;
         ask(&page, "text/html").await?;
         let pid = haulout.pid().context("it runs")?;
@@ -155,12 +157,12 @@ fn hundred_open_pages_cost_at_most_5_mib() {
             open.push(Open::at(&page).await?);
         }
         // All are told at once, and all look.
-        stage.person_cordons(&node, false).await?;
+        fixture.person_cordons(&node, false).await?;
         for listener in &mut open {
             listener.hear(2).await?;
         }
         let client = reqwest::Client::builder().no_proxy().build()?;
-        let looks = (0..100).map(|_| client.get(&page).timeout(PATIENCE).send());
+        let looks = (0..100).map(|_| client.get(&page).timeout(WAIT_TIMEOUT).send());
         for look in futures::future::join_all(looks).await {
             let html = look?.error_for_status()?.text().await?;
             ensure!(html.contains(&node), "{html}");
@@ -173,7 +175,7 @@ fn hundred_open_pages_cost_at_most_5_mib() {
         );
         ensure!(cost <= COST_MAX, "100 open pages cost {cost} bytes");
         // Nobody was dropped meanwhile.
-        stage.person_cordons(&node, true).await?;
+        fixture.person_cordons(&node, true).await?;
         for listener in &mut open {
             listener.hear(3).await?;
         }
@@ -183,7 +185,7 @@ fn hundred_open_pages_cost_at_most_5_mib() {
 
 #[test]
 fn page_fits_every_width_and_runs_no_script_from_a_name() {
-    tell(async {
+    run_scenario(async {
         let Some(mut browser) = Browser::find("the look at the status page at every width")? else {
             return Ok(());
         };
@@ -193,19 +195,21 @@ fn page_fits_every_width_and_runs_no_script_from_a_name() {
             gpu_vm("browser", "gpu1", nasty),
             gpu_vm("browser", "gpu2", "esx2"),
         ];
-        let stage = stage("browser", &spec).await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = run(&stage, &[SERVED]).await?;
-        let page = page(&stage).await?;
-        stage.vcenter.enter_maintenance(nasty).await?;
-        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
-        stage.vcenter.enter_maintenance("esx2").await?;
-        stage.wait_phase(&stage.node_name("gpu2"), "queued").await?;
+        let fixture = fixture("browser", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &[SERVED]).await?;
+        let page = page(&fixture).await?;
+        fixture.vcenter.enter_maintenance(nasty).await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture.wait_phase(&fixture.node_name("gpu2"), "queued").await?;
         let overview = json(&format!("{page}/api/v1/overview")).await?;
         ensure!(overview["hosts"].to_string().contains("<script>"), "{overview}");
-        let record = episode(&stage.node(&node).await?).context("an episode stands on the Node")?;
+        let record = episode(&fixture.node(&node).await?).context("an episode stands on the Node")?;
         let id = record["id"].as_str().context("it has an id")?;
 
         look(&mut browser, &page, &node, id).await?;

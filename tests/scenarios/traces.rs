@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use haulout::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
-use haulout_lab::gate::Moment;
+use haulout_lab::fault_proxy::Moment;
+use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT, episode};
 use haulout_lab::jaeger::{Jaeger, Span};
-use haulout_lab::stage::{Haulout, Member, PATIENCE, Stage, episode};
-use haulout_lab::tollgate::{Point, Tollgate};
+use haulout_lab::otlp_proxy::{OtlpProxy, Point};
 use haulout_lab::wait::until;
 use kube::ResourceExt as _;
 use tokio::sync::OnceCell;
 
+use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run_scenario, start};
 use crate::leader_election::{FAST, candidate, heard, leads, reached};
 use crate::requests;
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, stage, start, tell};
 
-/// All stories tell one Jaeger; their traces keep them apart.
+/// All scenarios tell one Jaeger; their traces keep them apart.
 static JAEGER: OnceCell<Jaeger> = OnceCell::const_new();
 
 pub async fn jaeger() -> &'static Jaeger {
@@ -27,14 +27,14 @@ pub async fn jaeger() -> &'static Jaeger {
 }
 
 /// Starts Haulout with its traces to Jaeger over HTTP.
-async fn start_traced(stage: &Stage<'_>) -> anyhow::Result<Haulout> {
+async fn start_traced(fixture: &Fixture<'_>) -> anyhow::Result<Haulout> {
     let endpoint = jaeger().await.otlp_http();
-    start(stage, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
+    start(fixture, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
 }
 
 /// The id of the trace of the episode on the Node.
-async fn trace_id(stage: &Stage<'_>, node: &str) -> anyhow::Result<String> {
-    let node = stage
+async fn trace_id(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> {
+    let node = fixture
         .wait_node(node, "is in an episode", |node| episode(node).is_some())
         .await?;
     let traceparent = episode(&node).and_then(|it| it["traceparent"].as_str().map(str::to_owned));
@@ -45,7 +45,7 @@ async fn trace_id(stage: &Stage<'_>, node: &str) -> anyhow::Result<String> {
 /// The whole trace: its root has come, and everything in it is as it must be.
 async fn whole(id: &str, node: &str) -> anyhow::Result<Vec<Span>> {
     let jaeger = jaeger().await;
-    let spans = until(&format!("the root of the trace {id}"), PATIENCE, async || {
+    let spans = until(&format!("the root of the trace {id}"), WAIT_TIMEOUT, async || {
         let spans = jaeger.trace(id).await?;
         let is_whole = spans.iter().any(|span| span.parent.is_none());
         Ok(is_whole.then_some(spans))
@@ -121,39 +121,39 @@ fn named<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
     found.with_context(|| format!("there is no {name} in {spans:#?}"))
 }
 
-/// Takes the one node of `stage` through maintenance, waiting for its own host. Gives its trace's id.
-pub async fn wait_story(stage: &Stage<'_>) -> anyhow::Result<String> {
-    let node = stage.node_name("gpu1");
-    stage.wait_said("vCenter synced").await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    let id = trace_id(stage, &node).await?;
-    stage.wait_phase(&node, "awaitingHost").await?;
-    stage
+/// Takes the one node of `fixture` through maintenance, waiting for its own host. Gives its trace's id.
+pub async fn wait_scenario(fixture: &Fixture<'_>) -> anyhow::Result<String> {
+    let node = fixture.node_name("gpu1");
+    fixture.wait_for_log("vCenter synced").await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    let id = trace_id(fixture, &node).await?;
+    fixture.wait_phase(&node, "awaitingHost").await?;
+    fixture
         .wait_vcenter("esx1 is in maintenance", |it| {
             it.host("esx1").unwrap().in_maintenance
         })
         .await?;
-    stage.vcenter.exit_maintenance("esx1").await?;
-    stage.wait_in_service(&node).await?;
+    fixture.vcenter.exit_maintenance("esx1").await?;
+    fixture.wait_in_service(&node).await?;
     Ok(id)
 }
 
 #[test]
 fn episode_that_waits_is_one_trace_from_trigger_to_uncordon() {
-    tell(async {
-        let stage = one_node("trace-wait").await?;
-        let node = stage.node_name("gpu1");
+    run_scenario(async {
+        let fixture = one_node("trace-wait").await?;
+        let node = fixture.node_name("gpu1");
         let ui = "https://jaeger.example/trace/{trace_id}";
         let endpoint = jaeger().await.otlp_grpc();
         let haulout = start(
-            &stage,
+            &fixture,
             &[
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
                 ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
                 ("TRACE_UI_URL_TEMPLATE", ui),
             ],
         )?;
-        let id = wait_story(&stage).await?;
+        let id = wait_scenario(&fixture).await?;
         let spans = whole(&id, &node).await?;
         let names = names(&spans);
         ensure!(
@@ -173,28 +173,28 @@ fn episode_that_waits_is_one_trace_from_trigger_to_uncordon() {
         ensure!(root.tags.get("haulout.result").map(String::as_str) == Some("succeeded"));
         ensure!(root.tags.contains_key("vcenter.task.id"));
         ensure!(root.tags.get("haulout.trigger").map(String::as_str) == Some("task"));
-        stage
-            .wait_said(&format!("https://jaeger.example/trace/{id}"))
+        fixture
+            .wait_for_log(&format!("https://jaeger.example/trace/{id}"))
             .await?;
-        stage.wait_said(&format!("trace_id=\"{id}\"")).await?;
+        fixture.wait_for_log(&format!("trace_id=\"{id}\"")).await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn episode_that_moves_is_one_trace_that_names_the_new_host() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[])]);
         spec.vms = vec![gpu_vm("trace-move", "gpu1", "esx1")];
-        let stage = stage("trace-move", &spec).await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
-        stage.add_pod("infer", &node, &[]).await?;
-        let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter synced").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        let id = trace_id(&stage, &node).await?;
-        stage.wait_in_service(&node).await?;
+        let fixture = fixture("trace-move", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
+        fixture.add_pod("infer", &node, &[]).await?;
+        let haulout = start_traced(&fixture).await?;
+        fixture.wait_for_log("vCenter synced").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&fixture, &node).await?;
+        fixture.wait_in_service(&node).await?;
         let spans = whole(&id, &node).await?;
         let place = named(&spans, "place")?;
         ensure!(
@@ -229,7 +229,7 @@ fn episode_that_moves_is_one_trace_that_names_the_new_host() {
         ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
         ensure!(relocate.tags.get("rpc.method").map(String::as_str) == Some("RelocateVM_Task"));
         haulout.stop().await?;
-        let said = stage.said();
+        let said = fixture.said();
         ensure!(
             !said.contains("last spans") && !said.contains("were lost"),
             "{said}"
@@ -240,18 +240,20 @@ fn episode_that_moves_is_one_trace_that_names_the_new_host() {
 
 #[test]
 fn cancelled_drain_is_one_trace_that_names_the_budget() {
-    tell(async {
-        let stage = one_node("trace-cancel").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter synced").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        let id = trace_id(&stage, &node).await?;
-        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
-        stage.vcenter.cancel_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+    run_scenario(async {
+        let fixture = one_node("trace-cancel").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = start_traced(&fixture).await?;
+        fixture.wait_for_log("vCenter synced").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&fixture, &node).await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         let spans = whole(&id, &node).await?;
         ensure!(names(&spans) == ["detect", "drain", "uncordon"], "{spans:#?}");
         let budget = named(&spans, "drain")?.tags.get("k8s.pdb.name").cloned();
@@ -296,17 +298,17 @@ fn begun_by_request<'a>(spans: &'a [Span], request: &NodeMaintenance) -> anyhow:
 
 #[test]
 fn drain_request_is_one_trace_until_it_is_withdrawn() {
-    tell(async {
-        let stage = one_node("trace-ask").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("train", &node, &[]).await?;
-        let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter synced").await?;
-        let request = requests::ask(&stage, "drain", &node, MaintenanceAction::Drain).await?;
-        let id = trace_id(&stage, &node).await?;
-        stage.wait_phase(&node, "drained").await?;
-        requests::withdraw(&stage, "drain").await?;
-        stage.wait_in_service(&node).await?;
+    run_scenario(async {
+        let fixture = one_node("trace-ask").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("train", &node, &[]).await?;
+        let haulout = start_traced(&fixture).await?;
+        fixture.wait_for_log("vCenter synced").await?;
+        let request = requests::ask(&fixture, "drain", &node, MaintenanceAction::Drain).await?;
+        let id = trace_id(&fixture, &node).await?;
+        fixture.wait_phase(&node, "drained").await?;
+        requests::withdraw(&fixture, "drain").await?;
+        fixture.wait_in_service(&node).await?;
 
         let spans = whole(&id, &node).await?;
         ensure!(
@@ -326,16 +328,16 @@ fn drain_request_is_one_trace_until_it_is_withdrawn() {
 
 #[test]
 fn reboot_request_is_one_trace_even_when_haulout_is_killed() {
-    tell(async {
-        let stage = one_node("trace-reboot").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter synced").await?;
-        let request = requests::ask(&stage, "reboot", &node, MaintenanceAction::Reboot).await?;
-        let id = trace_id(&stage, &node).await?;
+    run_scenario(async {
+        let fixture = one_node("trace-reboot").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = start_traced(&fixture).await?;
+        fixture.wait_for_log("vCenter synced").await?;
+        let request = requests::ask(&fixture, "reboot", &node, MaintenanceAction::Reboot).await?;
+        let id = trace_id(&fixture, &node).await?;
         haulout.kill().await?;
-        let haulout = start_traced(&stage).await?;
-        stage.wait_in_service(&node).await?;
+        let haulout = start_traced(&fixture).await?;
+        fixture.wait_in_service(&node).await?;
 
         let spans = whole(&id, &node).await?;
         let names = names(&spans);
@@ -358,22 +360,24 @@ fn reboot_request_is_one_trace_even_when_haulout_is_killed() {
 
 #[test]
 fn trace_of_a_blocked_drain_shows_what_each_pod_waited_for() {
-    tell(async {
-        let stage = one_node("trace-pdb").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.add_pod("free", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter synced").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        let id = trace_id(&stage, &node).await?;
-        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
-        stage.set_budget("held", 1).await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&stage, "esx1").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+    run_scenario(async {
+        let fixture = one_node("trace-pdb").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.add_pod("free", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = start_traced(&fixture).await?;
+        fixture.wait_for_log("vCenter synced").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&fixture, &node).await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        fixture.set_budget("held", 1).await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         let spans = whole(&id, &node).await?;
         let drain = named(&spans, "drain")?;
         let pods: Vec<&Span> = spans.iter().filter(|span| span.name == "evict pod").collect();
@@ -410,8 +414,8 @@ fn trace_of_a_blocked_drain_shows_what_each_pod_waited_for() {
     });
 }
 
-/// What every trace of the wait story holds, whoever was killed meanwhile.
-const WAIT_STORY: [&str; 10] = [
+/// What every trace of the wait scenario holds, whoever was killed meanwhile.
+const WAIT_SCENARIO: [&str; 10] = [
     "announce",
     "detect",
     "cordon",
@@ -427,13 +431,13 @@ const WAIT_STORY: [&str; 10] = [
 /// Those that are over before the node waits for its host, which it does until a person brings that back.
 const BEFORE_THE_WAIT: [&str; 4] = ["announce", "detect", "drain", "guest shutdown"];
 
-/// How many of these stories run at once. Each is mostly waiting, and the machine has two cores for all.
+/// How many of these scenarios run at once. Each is mostly waiting, and the machine has two cores for all.
 const ABREAST: usize = 6;
 
-/// What came of a wait story whose spans passed through a tollgate.
+/// What came of a wait scenario whose spans passed through a otlp_proxy.
 #[derive(Debug)]
 struct Passage {
-    /// How many requests the tollgate saw.
+    /// How many requests the otlp_proxy saw.
     requests: usize,
     /// How many spans Jaeger took more than once.
     sent_again: usize,
@@ -441,52 +445,52 @@ struct Passage {
     has_root: bool,
 }
 
-/// The wait story of a node with a pod, whose spans pass through a tollgate; killed there, where it says so, and started again.
-async fn through_a_tollgate(name: &str, kill: Option<(Point, Moment)>) -> anyhow::Result<Passage> {
-    let stage = one_node(name).await?;
-    let node = stage.node_name("gpu1");
-    stage.add_pod("train", &node, &[]).await?;
-    let gate = Tollgate::start(&jaeger().await.otlp_http()).await?;
+/// The wait scenario of a node with a pod, whose spans pass through a otlp_proxy; killed there, where it says so, and started again.
+async fn through_a_proxy(name: &str, kill: Option<(Point, Moment)>) -> anyhow::Result<Passage> {
+    let fixture = one_node(name).await?;
+    let node = fixture.node_name("gpu1");
+    fixture.add_pod("train", &node, &[]).await?;
+    let proxy = OtlpProxy::start(&jaeger().await.otlp_http()).await?;
     if let Some((point, moment)) = kill {
-        gate.stop_at(point, moment);
+        proxy.stop_at(point, moment);
     }
-    let start = || start(&stage, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &gate.endpoint())]);
+    let start = || start(&fixture, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &proxy.endpoint())]);
     let first = start()?;
     let mut told = None;
     let killed = async {
         if kill.is_none() {
             return Ok((first, true));
         }
-        gate.stopped().await;
+        proxy.stopped().await;
         first.kill().await?;
         // Who is dead writes no more: what stands there is what the next process takes over.
-        let is_open = episode(&stage.node(&node).await?).is_some();
-        gate.open();
+        let is_open = episode(&fixture.node(&node).await?).is_some();
+        proxy.open();
         Ok((start()?, is_open))
     };
     let played = async {
-        told = Some(wait_story(&stage).await?);
+        told = Some(wait_scenario(&fixture).await?);
         anyhow::Ok(())
     };
     let both = async { tokio::try_join!(killed, played) };
-    let ((haulout, was_open), ()) = tokio::time::timeout(PATIENCE * 2, both)
+    let ((haulout, was_open), ()) = tokio::time::timeout(WAIT_TIMEOUT * 2, both)
         .await
-        .with_context(|| format!("after {} requests\n{}", gate.requests(), stage.said()))??;
-    let id = told.context("the story has a trace")?;
+        .with_context(|| format!("after {} requests\n{}", proxy.requests(), fixture.said()))??;
+    let id = told.context("the scenario has a trace")?;
     if was_open {
-        whole(&id, &node).await.with_context(|| stage.said())?;
+        whole(&id, &node).await.with_context(|| fixture.said())?;
     }
     // Only a process that has seen the Node can have taken over what stands there; an orderly end sends what waits.
     let starts = 1 + usize::from(kill.is_some());
-    until("each of them to see the Node", PATIENCE, async || {
-        let seen = stage.said().matches("Kubernetes synced").count();
+    until("each of them to see the Node", WAIT_TIMEOUT, async || {
+        let seen = fixture.said().matches("Kubernetes synced").count();
         Ok((seen == starts).then_some(()))
     })
     .await?;
     haulout.stop().await?;
     let spans = jaeger().await.trace(&id).await?;
     let root = spans.iter().find(|span| span.parent.is_none());
-    for name in WAIT_STORY {
+    for name in WAIT_SCENARIO {
         let count = spans.iter().filter(|span| span.name == name).count();
         // The cordon is no phase. Of an episode that had ended, nobody sends what its process had not sent.
         let is_kept = was_open && name != "cordon" || BEFORE_THE_WAIT.contains(&name);
@@ -503,7 +507,7 @@ async fn through_a_tollgate(name: &str, kill: Option<(Point, Moment)>) -> anyhow
     ensure!(restarts <= usize::from(kill.is_some()), "{root:#?}");
     let stored = jaeger().await.stored(&id).await?.len();
     Ok(Passage {
-        requests: gate.requests(),
+        requests: proxy.requests(),
         sent_again: stored - spans.len(),
         has_root: root.is_some(),
     })
@@ -511,8 +515,8 @@ async fn through_a_tollgate(name: &str, kill: Option<(Point, Moment)>) -> anyhow
 
 #[test]
 fn kill_at_any_export_leaves_one_trace_with_all_finished_phases() {
-    tell(async {
-        let passage = through_a_tollgate("toll-ref", None).await?;
+    run_scenario(async {
+        let passage = through_a_proxy("toll-ref", None).await?;
         println!("without a kill: {passage:?}");
         let Passage {
             requests,
@@ -536,7 +540,7 @@ fn kill_at_any_export_leaves_one_trace_with_all_finished_phases() {
                     Point::Words(_) => "root".to_owned(),
                 };
                 let name = format!("toll-{at}-{moment:?}").to_lowercase();
-                let passage = through_a_tollgate(&name, Some((point, moment)))
+                let passage = through_a_proxy(&name, Some((point, moment)))
                     .await
                     .with_context(|| name.clone())?;
                 println!("killed {moment:?} export {at}: {passage:?}");
@@ -561,33 +565,35 @@ fn kill_at_any_export_leaves_one_trace_with_all_finished_phases() {
 
 #[test]
 fn queued_episode_links_to_the_one_whose_slot_it_waited_for() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![
             gpu_vm("trace-queue", "gpu1", "esx1"),
             gpu_vm("trace-queue", "gpu2", "esx2"),
         ];
-        let stage = stage("trace-queue", &spec).await?;
-        let (first, second) = (stage.node_name("gpu1"), stage.node_name("gpu2"));
-        stage.add_pod("held", &first, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = start_traced(&stage).await?;
-        stage.wait_said("vCenter synced").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_said("held by PodDisruptionBudget held-budget").await?;
-        let holder = trace_id(&stage, &first).await?;
-        stage.vcenter.enter_maintenance("esx2").await?;
-        let id = trace_id(&stage, &second).await?;
-        stage.wait_said("waiting_on=\"slot\"").await?;
-        stage.vcenter.cancel_maintenance("esx1").await?;
-        stage.wait_in_service(&first).await?;
-        stage
+        let fixture = fixture("trace-queue", &spec).await?;
+        let (first, second) = (fixture.node_name("gpu1"), fixture.node_name("gpu2"));
+        fixture.add_pod("held", &first, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = start_traced(&fixture).await?;
+        fixture.wait_for_log("vCenter synced").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        let holder = trace_id(&fixture, &first).await?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        let id = trace_id(&fixture, &second).await?;
+        fixture.wait_for_log("waiting_on=\"slot\"").await?;
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.wait_in_service(&first).await?;
+        fixture
             .wait_vcenter("esx2 is in maintenance", |it| {
                 it.host("esx2").unwrap().in_maintenance
             })
             .await?;
-        stage.vcenter.exit_maintenance("esx2").await?;
-        stage.wait_in_service(&second).await?;
+        fixture.vcenter.exit_maintenance("esx2").await?;
+        fixture.wait_in_service(&second).await?;
         let spans = whole(&id, &second).await?;
         let queue = named(&spans, "queue")?;
         ensure!(
@@ -607,19 +613,19 @@ fn queued_episode_links_to_the_one_whose_slot_it_waited_for() {
 
 #[test]
 fn episode_links_to_the_one_before_on_its_host() {
-    tell(async {
-        let stage = one_node("trace-again").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = start_traced(&stage).await?;
-        let first = wait_story(&stage).await?;
+    run_scenario(async {
+        let fixture = one_node("trace-again").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = start_traced(&fixture).await?;
+        let first = wait_scenario(&fixture).await?;
         // By another process, so that what stands on the Node is what it links by.
         haulout.stop().await?;
-        let haulout = start_traced(&stage).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        let second = trace_id(&stage, &node).await?;
-        stage.vcenter.cancel_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
-        let root = until("the second root", PATIENCE, async || {
+        let haulout = start_traced(&fixture).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let second = trace_id(&fixture, &node).await?;
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        let root = until("the second root", WAIT_TIMEOUT, async || {
             let spans = jaeger().await.trace(&second).await?;
             Ok(spans.into_iter().find(|span| span.parent.is_none()))
         })
@@ -633,37 +639,37 @@ fn episode_links_to_the_one_before_on_its_host() {
 }
 
 /// Since when the node waits for its host, in microseconds, when what ended before has been told. The wait itself has not.
-async fn waits_with_its_shutdown_told(stage: &Stage<'_>, node: &str, id: &str) -> anyhow::Result<u64> {
-    stage.wait_phase(node, "awaitingHost").await?;
-    until("the shutdown to be told", PATIENCE, async || {
+async fn waits_with_its_shutdown_told(fixture: &Fixture<'_>, node: &str, id: &str) -> anyhow::Result<u64> {
+    fixture.wait_phase(node, "awaitingHost").await?;
+    until("the shutdown to be told", WAIT_TIMEOUT, async || {
         let spans = jaeger().await.trace(id).await?;
         Ok(spans.iter().any(|it| it.name == "guest shutdown").then_some(()))
     })
     .await?;
-    let episode = episode(&stage.node(node).await?).context("no episode")?;
+    let episode = episode(&fixture.node(node).await?).context("no episode")?;
     let since: jiff::Timestamp = episode["since"].as_str().context("no since")?.parse()?;
     Ok(u64::try_from(since.as_microsecond())?)
 }
 
 #[test]
 fn kill_while_waiting_for_the_host_leaves_one_trace_with_one_root() {
-    tell(async {
-        let stage = one_node("trace-kill").await?;
-        let node = stage.node_name("gpu1");
-        let first = start_traced(&stage).await?;
-        stage.wait_said("vCenter synced").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        let id = trace_id(&stage, &node).await?;
-        let began = waits_with_its_shutdown_told(&stage, &node, &id).await?;
+    run_scenario(async {
+        let fixture = one_node("trace-kill").await?;
+        let node = fixture.node_name("gpu1");
+        let first = start_traced(&fixture).await?;
+        fixture.wait_for_log("vCenter synced").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&fixture, &node).await?;
+        let began = waits_with_its_shutdown_told(&fixture, &node, &id).await?;
         first.kill().await?;
-        let second = start_traced(&stage).await?;
-        stage
+        let second = start_traced(&fixture).await?;
+        fixture
             .wait_vcenter("esx1 is in maintenance", |it| {
                 it.host("esx1").unwrap().in_maintenance
             })
             .await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         let spans = whole(&id, &node).await?;
         let wait = named(&spans, "wait host exit")?;
         let root = named(&spans, "maintenance")?;
@@ -678,31 +684,34 @@ fn kill_while_waiting_for_the_host_leaves_one_trace_with_one_root() {
 
 #[test]
 fn change_of_leader_leaves_one_trace_with_every_phase_whole() {
-    tell(async {
-        let stage = one_node("trace-lead").await?;
-        let node = stage.node_name("gpu1");
+    run_scenario(async {
+        let fixture = one_node("trace-lead").await?;
+        let node = fixture.node_name("gpu1");
         let endpoint = jaeger().await.otlp_http();
         let start = |name| {
             let traced = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
-            start(&stage, &[&traced[..], &candidate(&stage, name), &FAST].concat())
+            start(
+                &fixture,
+                &[&traced[..], &candidate(&fixture, name), &FAST].concat(),
+            )
         };
         let first = start("a")?;
-        leads(&stage, "a").await?;
+        leads(&fixture, "a").await?;
         let second = start("b")?;
-        heard(&stage, 1).await?;
-        reached(&stage, 2).await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        let id = trace_id(&stage, &node).await?;
-        let began = waits_with_its_shutdown_told(&stage, &node, &id).await?;
+        heard(&fixture, 1).await?;
+        reached(&fixture, 2).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let id = trace_id(&fixture, &node).await?;
+        let began = waits_with_its_shutdown_told(&fixture, &node, &id).await?;
         first.kill().await?;
-        leads(&stage, "b").await?;
-        in_maintenance(&stage, "esx1").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        leads(&fixture, "b").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         second.stop().await?;
 
         let spans = whole(&id, &node).await?;
-        for name in WAIT_STORY {
+        for name in WAIT_SCENARIO {
             let count = spans.iter().filter(|span| span.name == name).count();
             ensure!(count == 1, "{name} is told {count} times: {spans:#?}");
         }
@@ -722,18 +731,18 @@ fn change_of_leader_leaves_one_trace_with_every_phase_whole() {
 
 #[test]
 fn node_with_two_maintenances_has_two_traces() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let vm = gpu_vm("trace-twice", "gpu1", "esx1");
         let members = vec![Member::new("trace-twice", "gpu1", &vm.uuid)];
         spec.vms = vec![vm];
-        let stage = Stage::set(kube().await, "trace-twice", &spec, members, true).await?;
-        let haulout = start_traced(&stage).await?;
-        let first = wait_story(&stage).await?;
-        let second = wait_story(&stage).await?;
+        let fixture = Fixture::create(kube().await, "trace-twice", &spec, members, true).await?;
+        let haulout = start_traced(&fixture).await?;
+        let first = wait_scenario(&fixture).await?;
+        let second = wait_scenario(&fixture).await?;
         ensure!(first != second);
         for id in [first, second] {
-            until("both roots", PATIENCE, async || {
+            until("both roots", WAIT_TIMEOUT, async || {
                 let spans = jaeger().await.trace(&id).await?;
                 let roots = spans.iter().filter(|it| it.parent.is_none()).count();
                 Ok((roots == 1).then_some(()))

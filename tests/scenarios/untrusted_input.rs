@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
+use haulout_lab::fixture::{ANNOTATIONS, Fixture, Haulout, Member, annotation, is_cordoned};
 use haulout_lab::kube::{Options, User};
-use haulout_lab::stage::{ANNOTATIONS, Haulout, Member, Stage, annotation, is_cordoned};
 use haulout_lab::vcenter::{GuestPatch, Spec, State, TaskResult};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::assertions::{clock, during, node_writes, now};
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, stage, tell, uuid};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario, uuid};
 
 /// How soon an honest node has to be served beside one that lies.
 const SOON: Duration = Duration::from_secs(10);
@@ -29,8 +29,8 @@ fn two_nodes(name: &str) -> Spec {
 }
 
 /// Annotates a Node with what its own kubelet may write.
-async fn as_kubelet(stage: &Stage<'_>, node: &str, annotations: &Value) -> anyhow::Result<()> {
-    let client = stage.kube.client_for(&User::kubelet(node))?;
+async fn as_kubelet(fixture: &Fixture<'_>, node: &str, annotations: &Value) -> anyhow::Result<()> {
+    let client = fixture.kube.client_for(&User::kubelet(node))?;
     let nodes: Api<Node> = Api::all(client);
     let patch = json!({"metadata": {"annotations": annotations}});
     // The authorizer learns of a Node from a watch.
@@ -48,9 +48,9 @@ fn record_key() -> String {
 }
 
 /// A record as this program writes it, of the node on the VM of this name.
-async fn record(stage: &Stage<'_>, vm: &str, phase: &Value, since: &str) -> anyhow::Result<Value> {
-    let node = stage.node(&stage.node_name(vm)).await?;
-    let state = stage.vcenter.state().await?;
+async fn record(fixture: &Fixture<'_>, vm: &str, phase: &Value, since: &str) -> anyhow::Result<Value> {
+    let node = fixture.node(&fixture.node_name(vm)).await?;
+    let state = fixture.vcenter.state().await?;
     let found = state.vm(vm).context("no such VM")?;
     let host = state.host(&found.host).context("no such host")?;
     let id = "0123456789abcdef0123456789abcdef";
@@ -70,18 +70,18 @@ fn text(time: Timestamp) -> String {
 
 #[test]
 fn record_with_a_bad_id_keeps_no_other_node_from_its_copy() {
-    tell(async {
-        let stage = stage("bad-id", &two_nodes("bad-id")).await?;
-        let (liar, honest) = (stage.node_name("a-liar"), stage.node_name("honest"));
-        let mut forged = record(&stage, "a-liar", &json!("draining"), &text(clock())).await?;
+    run_scenario(async {
+        let fixture = fixture("bad-id", &two_nodes("bad-id")).await?;
+        let (liar, honest) = (fixture.node_name("a-liar"), fixture.node_name("honest"));
+        let mut forged = record(&fixture, "a-liar", &json!("draining"), &text(clock())).await?;
         forged["id"] = json!("!!!!!!!!");
         let annotations = json!({record_key(): forged.to_string(), "haulout.dev/skip": "true"});
-        as_kubelet(&stage, &liar, &annotations).await?;
-        let haulout = run(&stage, &[("MAX_CONCURRENT_DRAINS", "2")]).await?;
+        as_kubelet(&fixture, &liar, &annotations).await?;
+        let haulout = run(&fixture, &[("MAX_CONCURRENT_DRAINS", "2")]).await?;
 
-        stage.vcenter.enter_maintenance("esx2").await?;
-        stage.wait_phase(&honest, "awaitingHost").await?;
-        let objects: Api<NodeMaintenance> = Api::all(stage.client());
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture.wait_phase(&honest, "awaitingHost").await?;
+        let objects: Api<NodeMaintenance> = Api::all(fixture.client());
         until("the honest node's episode to have its copy", SOON, async || {
             let all = objects.list(&ListParams::default()).await?.items;
             let copy = all.into_iter().find(|it| {
@@ -92,26 +92,31 @@ fn record_with_a_bad_id_keeps_no_other_node_from_its_copy() {
             Ok(copy)
         })
         .await
-        .with_context(|| stage.said())?;
+        .with_context(|| fixture.said())?;
         haulout.stop().await
     });
 }
 
 /// The honest node is drained within [`SOON`] of its host's click.
-async fn honest_is_served(stage: &Stage<'_>) -> anyhow::Result<()> {
-    stage.vcenter.enter_maintenance("esx2").await?;
+async fn honest_is_served(fixture: &Fixture<'_>) -> anyhow::Result<()> {
+    fixture.vcenter.enter_maintenance("esx2").await?;
     let is_in = |it: &State| it.host("esx2").is_some_and(|host| host.in_maintenance);
-    let served = stage
+    let served = fixture
         .vcenter
         .wait_until("esx2 is in maintenance", SOON, is_in)
         .await;
-    served.with_context(|| format!("the honest node was not served; Haulout said:\n{}", stage.said()))?;
+    served.with_context(|| {
+        format!(
+            "the honest node was not served; Haulout said:\n{}",
+            fixture.said()
+        )
+    })?;
     Ok(())
 }
 
 async fn beside_a_forged_drain(name: &str, is_skipped: bool) -> anyhow::Result<()> {
-    let stage = stage(name, &two_nodes(name)).await?;
-    let mut forged = record(&stage, "a-liar", &json!("draining"), &text(clock())).await?;
+    let fixture = fixture(name, &two_nodes(name)).await?;
+    let mut forged = record(&fixture, "a-liar", &json!("draining"), &text(clock())).await?;
     let mut annotations = json!({});
     if is_skipped {
         annotations["haulout.dev/skip"] = json!("true");
@@ -120,46 +125,46 @@ async fn beside_a_forged_drain(name: &str, is_skipped: bool) -> anyhow::Result<(
         forged["vmUuid"] = json!(uuid(name, "no such VM"));
     }
     annotations[record_key()] = json!(forged.to_string());
-    as_kubelet(&stage, &stage.node_name("a-liar"), &annotations).await?;
-    let haulout = run(&stage, &[]).await?;
-    honest_is_served(&stage).await?;
+    as_kubelet(&fixture, &fixture.node_name("a-liar"), &annotations).await?;
+    let haulout = run(&fixture, &[]).await?;
+    honest_is_served(&fixture).await?;
     haulout.stop().await
 }
 
 #[test]
 fn forged_record_of_another_node_holds_no_drain_slot() {
-    tell(beside_a_forged_drain("forged-uid", false));
+    run_scenario(beside_a_forged_drain("forged-uid", false));
 }
 
 #[test]
 fn forged_record_of_a_skipped_node_holds_no_drain_slot() {
-    tell(beside_a_forged_drain("forged-skip", true));
+    run_scenario(beside_a_forged_drain("forged-skip", true));
 }
 
 #[test]
 fn node_whose_writes_are_refused_holds_up_no_other_node() {
-    tell(async {
-        let stage = stage("full", &two_nodes("full")).await?;
-        let liar = stage.node_name("a-liar");
+    run_scenario(async {
+        let fixture = fixture("full", &two_nodes("full")).await?;
+        let liar = fixture.node_name("a-liar");
         // All annotations of an object together may have 256 KiB.
         let filler = "x".repeat(256 * 1024 - 400);
-        as_kubelet(&stage, &liar, &json!({"example.com/filler": filler})).await?;
-        let haulout = run(&stage, &[]).await?;
+        as_kubelet(&fixture, &liar, &json!({"example.com/filler": filler})).await?;
+        let haulout = run(&fixture, &[]).await?;
 
         let began = clock();
-        stage.vcenter.enter_maintenance("esx1").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
         until(
             "a write to be refused",
-            haulout_lab::stage::PATIENCE,
+            haulout_lab::fixture::WAIT_TIMEOUT,
             async || {
-                let writes = node_writes(&stage, &liar, began).await?;
+                let writes = node_writes(&fixture, &liar, began).await?;
                 Ok(writes.into_iter().find(|it| it.code == 422))
             },
         )
         .await
-        .with_context(|| stage.said())?;
-        stage.vcenter.enter_maintenance("esx2").await?;
-        in_maintenance(&stage, "esx2").await?;
+        .with_context(|| fixture.said())?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        in_maintenance(&fixture, "esx2").await?;
         haulout.stop().await
     });
 }
@@ -175,35 +180,35 @@ async fn beside_a_wrong_uuid(name: &str, has_provider_id: bool) -> anyhow::Resul
     if !has_provider_id {
         members[0].machine.provider_id = None;
     }
-    let stage = Stage::set(kube().await, name, &spec, members, true).await?;
-    let (liar, honest) = (stage.node_name("a-liar"), stage.node_name("honest"));
-    let haulout = run(&stage, &[]).await?;
-    let victim = stage.uuid("honest")?.to_owned();
-    stage.kubelet("a-liar")?.tell_system_uuid(&victim);
-    stage
+    let fixture = Fixture::create(kube().await, name, &spec, members, true).await?;
+    let (liar, honest) = (fixture.node_name("a-liar"), fixture.node_name("honest"));
+    let haulout = run(&fixture, &[]).await?;
+    let victim = fixture.uuid("honest")?.to_owned();
+    fixture.kubelet("a-liar")?.tell_system_uuid(&victim);
+    fixture
         .wait_node(&liar, "tells the other's UUID", |node| {
             let info = node.status.as_ref().and_then(|it| it.node_info.as_ref());
             info.is_some_and(|info| info.system_uuid == victim)
         })
         .await?;
 
-    stage.vcenter.enter_maintenance("esx2").await?;
-    in_maintenance(&stage, "esx2").await?;
-    stage.vcenter.exit_maintenance("esx2").await?;
-    stage.wait_in_service(&honest).await?;
-    ensure!(stage.power_cycles("honest").await? == (1, 1));
-    ensure!(stage.power_cycles("a-liar").await? == (0, 0));
+    fixture.vcenter.enter_maintenance("esx2").await?;
+    in_maintenance(&fixture, "esx2").await?;
+    fixture.vcenter.exit_maintenance("esx2").await?;
+    fixture.wait_in_service(&honest).await?;
+    ensure!(fixture.power_cycles("honest").await? == (1, 1));
+    ensure!(fixture.power_cycles("a-liar").await? == (0, 0));
     haulout.stop().await
 }
 
 #[test]
 fn uuid_reported_by_another_kubelet_does_not_park_its_node() {
-    tell(beside_a_wrong_uuid("wrong-uuid", true));
+    run_scenario(beside_a_wrong_uuid("wrong-uuid", true));
 }
 
 #[test]
 fn uuid_reported_without_provider_id_does_not_park_its_node() {
-    tell(beside_a_wrong_uuid("wrong-uuid-bare", false));
+    run_scenario(beside_a_wrong_uuid("wrong-uuid-bare", false));
 }
 
 /// How many calls to vCenter, writes to the Node and evictions a record may cost in ten seconds each, whatever time it
@@ -213,17 +218,17 @@ const BUDGET: u64 = 20;
 const START: u64 = 20;
 
 /// Counts what Haulout does in ten seconds.
-async fn is_quiet(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
-    let (began, seq) = (clock(), now(stage).await?);
-    let before = stage.vcenter.traffic("haulout").await?.calls;
-    let told = during(stage, seq, Duration::from_secs(10)).await?;
-    let calls = stage.vcenter.traffic("haulout").await?.calls - before;
+async fn is_quiet(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
+    let (began, seq) = (clock(), now(fixture).await?);
+    let before = fixture.vcenter.traffic("haulout").await?.calls;
+    let told = during(fixture, seq, Duration::from_secs(10)).await?;
+    let calls = fixture.vcenter.traffic("haulout").await?.calls - before;
     let acts = told
         .iter()
         .filter(|it| !it.session.is_empty() && !it.method.is_empty());
     let acts = acts.count();
-    let writes = node_writes(stage, node, began).await?.len() as u64;
-    let audit = stage.audit().await?;
+    let writes = node_writes(fixture, node, began).await?.len() as u64;
+    let audit = fixture.audit().await?;
     let evictions = audit
         .iter()
         .filter(|it| it.subresource.as_deref() == Some("eviction") && it.received >= began)
@@ -232,7 +237,7 @@ async fn is_quiet(stage: &Stage<'_>, node: &str) -> anyhow::Result<()> {
         calls <= START + BUDGET && writes <= BUDGET && evictions <= BUDGET,
         "{calls} calls to vCenter, {acts} of which act, {writes} writes to the Node, {evictions} evictions in 10 s; \
          Haulout said:\n{}",
-        stage.said()
+        fixture.said()
     );
     Ok(())
 }
@@ -246,59 +251,59 @@ const SELDOM: [(&str, &str); 3] = [
 
 /// Takes the Node to `phase` by a real maintenance, stops Haulout, and starts it again on a record that is dated a year
 /// ahead.
-async fn dated_ahead(stage: &Stage<'_>, phase: &str) -> anyhow::Result<Haulout> {
-    let node = stage.node_name("gpu1");
-    let haulout = run(stage, &SELDOM).await?;
-    stage.vcenter.enter_maintenance("esx1").await?;
-    let there = stage.wait_phase(&node, phase).await?;
+async fn dated_ahead(fixture: &Fixture<'_>, phase: &str) -> anyhow::Result<Haulout> {
+    let node = fixture.node_name("gpu1");
+    let haulout = run(fixture, &SELDOM).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    let there = fixture.wait_phase(&node, phase).await?;
     haulout.kill().await?;
     let mut forged: Value = serde_json::from_str(annotation(&there, "episode").context("no record")?)?;
     let year = jiff::SignedDuration::from_hours(365 * 24);
     forged["since"] = json!(text(clock() + year));
-    as_kubelet(stage, &node, &json!({record_key(): forged.to_string()})).await?;
-    run(stage, &SELDOM).await
+    as_kubelet(fixture, &node, &json!({record_key(): forged.to_string()})).await?;
+    run(fixture, &SELDOM).await
 }
 
 #[test]
 fn record_from_the_future_causes_no_busy_loop_while_draining() {
-    tell(async {
-        let stage = one_node("ahead-drain").await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        let haulout = dated_ahead(&stage, "draining").await?;
-        is_quiet(&stage, &node).await?;
+    run_scenario(async {
+        let fixture = one_node("ahead-drain").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = dated_ahead(&fixture, "draining").await?;
+        is_quiet(&fixture, &node).await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn record_from_the_future_causes_no_busy_loop_while_shutting_down() {
-    tell(async {
-        let stage = one_node("ahead-down").await?;
+    run_scenario(async {
+        let fixture = one_node("ahead-down").await?;
         let deaf = GuestPatch {
             ignore_shutdown: Some(true),
             ..GuestPatch::default()
         };
-        stage.vcenter.patch_vm("gpu1", deaf).await?;
-        let haulout = dated_ahead(&stage, "shuttingDown").await?;
-        is_quiet(&stage, &stage.node_name("gpu1")).await?;
+        fixture.vcenter.patch_vm("gpu1", deaf).await?;
+        let haulout = dated_ahead(&fixture, "shuttingDown").await?;
+        is_quiet(&fixture, &fixture.node_name("gpu1")).await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn record_from_the_future_causes_no_busy_loop_while_awaiting_its_host() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.vms = vec![
             gpu_vm("ahead-wait", "gpu1", "esx1"),
             gpu_vm("ahead-wait", "stranger", "esx2"),
         ];
         let members = vec![Member::new("ahead-wait", "gpu1", &spec.vms[0].uuid)];
-        let stage = Stage::set(kube().await, "ahead-wait", &spec, members, true).await?;
-        let haulout = dated_ahead(&stage, "awaitingHost").await?;
-        is_quiet(&stage, &stage.node_name("gpu1")).await?;
+        let fixture = Fixture::create(kube().await, "ahead-wait", &spec, members, true).await?;
+        let haulout = dated_ahead(&fixture, "awaitingHost").await?;
+        is_quiet(&fixture, &fixture.node_name("gpu1")).await?;
         haulout.stop().await
     });
 }
@@ -307,28 +312,28 @@ fn record_from_the_future_causes_no_busy_loop_while_awaiting_its_host() {
 async fn after_a_result(name: &str, result: TaskResult) -> anyhow::Result<()> {
     let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
     spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
-    let stage = stage(name, &spec).await?;
-    let node = stage.node_name("gpu1");
-    let haulout = run(&stage, &[]).await?;
-    stage.vcenter.run_host_task("esx2", result).await?;
+    let fixture = fixture(name, &spec).await?;
+    let node = fixture.node_name("gpu1");
+    let haulout = run(&fixture, &[]).await?;
+    fixture.vcenter.run_host_task("esx2", result).await?;
     // It was read, or failed to be, by then.
-    during(&stage, now(&stage).await?, Duration::from_secs(1)).await?;
+    during(&fixture, now(&fixture).await?, Duration::from_secs(1)).await?;
 
     let clicked = Instant::now();
-    stage.vcenter.enter_maintenance("esx1").await?;
-    let nodes: Api<Node> = Api::all(stage.client());
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    let nodes: Api<Node> = Api::all(fixture.client());
     until("the click to be seen", Duration::from_secs(5), async || {
         Ok(is_cordoned(&nodes.get(&node).await?).then_some(()))
     })
     .await
-    .with_context(|| format!("after {:?}; Haulout said:\n{}", clicked.elapsed(), stage.said()))?;
-    in_maintenance(&stage, "esx1").await?;
+    .with_context(|| format!("after {:?}; Haulout said:\n{}", clicked.elapsed(), fixture.said()))?;
+    in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
 }
 
 #[test]
 fn large_result_of_a_foreign_task_does_not_hide_a_maintenance() {
-    tell(after_a_result(
+    run_scenario(after_a_result(
         "large-result",
         TaskResult {
             bytes: 3 << 19,
@@ -339,7 +344,7 @@ fn large_result_of_a_foreign_task_does_not_hide_a_maintenance() {
 
 #[test]
 fn deep_result_of_a_foreign_task_does_not_hide_a_maintenance() {
-    tell(after_a_result(
+    run_scenario(after_a_result(
         "deep-result",
         TaskResult {
             levels: 70,
@@ -350,26 +355,26 @@ fn deep_result_of_a_foreign_task_does_not_hide_a_maintenance() {
 
 #[test]
 fn host_maintenance_goes_on_when_node_maintenances_are_forbidden() {
-    tell(async {
-        let stage = one_node("forbidden").await?;
+    run_scenario(async {
+        let fixture = one_node("forbidden").await?;
         let narrow = User::stranger("haulout-forbidden-narrow");
         let mut rules = Options::default().haulout_rules;
         rules.retain(|rule| {
             let resources = rule.resources.iter().flatten();
             !resources.clone().any(|it| it.starts_with("nodemaintenances"))
         });
-        stage.kube.grant(&narrow, rules).await?;
-        let kubeconfig = stage.kube.kubeconfig(&narrow)?;
+        fixture.kube.grant(&narrow, rules).await?;
+        let kubeconfig = fixture.kube.kubeconfig(&narrow)?;
         let kubeconfig = kubeconfig.to_string_lossy();
-        let haulout = run(&stage, &[("KUBECONFIG", kubeconfig.as_ref())]).await?;
+        let haulout = run(&fixture, &[("KUBECONFIG", kubeconfig.as_ref())]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
         let is_in = |it: &State| it.host("esx1").is_some_and(|host| host.in_maintenance);
-        let served = stage
+        let served = fixture
             .vcenter
             .wait_until("esx1 is in maintenance", Duration::from_secs(45), is_in)
             .await;
-        served.with_context(|| stage.said())?;
+        served.with_context(|| fixture.said())?;
         haulout.stop().await
     });
 }

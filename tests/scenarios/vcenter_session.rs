@@ -2,28 +2,28 @@
 
 use anyhow::ensure;
 
-use crate::fixture::{one_node, run, start, tell};
+use crate::fixture::{one_node, run, run_scenario, start};
 
 /// The environment that undoes the lab's own trust.
 const NO_BUNDLE: (&str, &str) = ("VCENTER_CA_BUNDLE", "");
 
 #[test]
 fn unknown_certificate_is_refused_and_no_password_is_sent() {
-    tell(async {
-        let stage = one_node("unknown-ca").await?;
-        let haulout = start(&stage, &[NO_BUNDLE])?;
-        stage
-            .wait_said("vCenter connection lost; maintenance paused until it is back")
+    run_scenario(async {
+        let fixture = one_node("unknown-ca").await?;
+        let haulout = start(&fixture, &[NO_BUNDLE])?;
+        fixture
+            .wait_for_log("vCenter connection lost; maintenance paused until it is back")
             .await?;
-        stage.wait_said("certificate").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage
+        fixture.wait_for_log("certificate").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
             .vcenter
-            .wait_for_entry("entering", haulout_lab::stage::PATIENCE, |it| {
+            .wait_for_entry("entering", haulout_lab::fixture::WAIT_TIMEOUT, |it| {
                 it.detail == "entering"
             })
             .await?;
-        let logins = stage
+        let logins = fixture
             .vcenter
             .journal()
             .await?
@@ -31,40 +31,40 @@ fn unknown_certificate_is_refused_and_no_password_is_sent() {
             .filter(|it| it.detail == "login")
             .count();
         ensure!(logins == 0, "{logins} logins");
-        ensure!(stage.power_cycles("gpu1").await? == (0, 0));
+        ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
     });
 }
 
 #[test]
 fn disabled_tls_verification_is_logged_as_a_warning() {
-    tell(async {
-        let stage = one_node("unverified").await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[NO_BUNDLE, ("VCENTER_TLS_VERIFY", "false")]).await?;
-        let said = stage.said();
+    run_scenario(async {
+        let fixture = one_node("unverified").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[NO_BUNDLE, ("VCENTER_TLS_VERIFY", "false")]).await?;
+        let said = fixture.said();
         ensure!(
             said.lines()
                 .any(|line| line.contains("WARN") && line.contains("VCENTER_TLS_VERIFY")),
             "{said}"
         );
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
         haulout.stop().await
     });
 }
 
 #[test]
 fn orderly_exit_logs_out_and_leaves_no_session_behind() {
-    tell(async {
-        let stage = one_node("logout").await?;
-        let haulout = run(&stage, &[]).await?;
+    run_scenario(async {
+        let fixture = one_node("logout").await?;
+        let haulout = run(&fixture, &[]).await?;
         ensure!(
-            stage.vcenter.state().await?.sessions == 1,
+            fixture.vcenter.state().await?.sessions == 1,
             "one session, however many connections"
         );
         haulout.stop().await?;
-        let sessions = stage.vcenter.state().await?.sessions;
+        let sessions = fixture.vcenter.state().await?.sessions;
         ensure!(sessions == 0, "{sessions} sessions are left");
         Ok(())
     });
@@ -72,19 +72,21 @@ fn orderly_exit_logs_out_and_leaves_no_session_behind() {
 
 #[test]
 fn wrong_password_is_tried_only_once() {
-    tell(async {
-        let stage = one_node("wrong").await?;
-        let haulout = start(&stage, &[("VCENTER_PASSWORD", "not-the-password")])?;
-        stage.wait_said("did not accept the credentials").await?;
+    run_scenario(async {
+        let fixture = one_node("wrong").await?;
+        let haulout = start(&fixture, &[("VCENTER_PASSWORD", "not-the-password")])?;
+        fixture.wait_for_log("did not accept the credentials").await?;
         // Long enough for many more tries at the lab's pace of one a second.
-        stage.wait_said("vCenter connection lost").await?;
+        fixture.wait_for_log("vCenter connection lost").await?;
         let refused =
-            async || -> anyhow::Result<usize> { Ok(stage.said().matches("changed ones at once").count()) };
-        haulout_lab::wait::until("three more attempts", haulout_lab::stage::PATIENCE, async || {
-            Ok((refused().await? >= 3).then_some(()))
-        })
+            async || -> anyhow::Result<usize> { Ok(fixture.said().matches("changed ones at once").count()) };
+        haulout_lab::wait::until(
+            "three more attempts",
+            haulout_lab::fixture::WAIT_TIMEOUT,
+            async || Ok((refused().await? >= 3).then_some(())),
+        )
         .await?;
-        let tried = stage
+        let tried = fixture
             .vcenter
             .journal()
             .await?
@@ -93,7 +95,7 @@ fn wrong_password_is_tried_only_once() {
             .count();
         ensure!(tried == 1, "the password was tried {tried} times");
         ensure!(
-            !stage.said().contains("not-the-password"),
+            !fixture.said().contains("not-the-password"),
             "the password is in the log"
         );
         haulout.stop().await
@@ -102,42 +104,42 @@ fn wrong_password_is_tried_only_once() {
 
 #[test]
 fn changed_password_file_is_used_at_the_next_login() {
-    tell(async {
-        let stage = one_node("rotated").await?;
-        let node = stage.node_name("gpu1");
-        let file = stage.kube.dir().join("rotated-password");
-        std::fs::write(&file, stage.vcenter.password())?;
+    run_scenario(async {
+        let fixture = one_node("rotated").await?;
+        let node = fixture.node_name("gpu1");
+        let file = fixture.kube.dir().join("rotated-password");
+        std::fs::write(&file, fixture.vcenter.password())?;
         let path = file.to_string_lossy();
         let haulout = run(
-            &stage,
+            &fixture,
             &[("VCENTER_PASSWORD", ""), ("VCENTER_PASSWORD_FILE", &path)],
         )
         .await?;
         let logins = async |detail: &str| -> anyhow::Result<usize> {
-            let journal = stage.vcenter.journal().await?;
+            let journal = fixture.vcenter.journal().await?;
             Ok(journal.iter().filter(|it| it.detail == detail).count())
         };
         ensure!((logins("login").await?, logins("login refused").await?) == (1, 0));
 
         // Somebody writes a wrong one, and the session ends.
         std::fs::write(&file, "not-the-password")?;
-        stage.vcenter.kill_sessions().await?;
+        fixture.vcenter.kill_sessions().await?;
         haulout_lab::wait::until(
             "four attempts to log in",
-            haulout_lab::stage::PATIENCE,
-            async || Ok((stage.said().matches("changed ones at once").count() >= 4).then_some(())),
+            haulout_lab::fixture::WAIT_TIMEOUT,
+            async || Ok((fixture.said().matches("changed ones at once").count() >= 4).then_some(())),
         )
         .await?;
         let refused = logins("login refused").await?;
         ensure!(refused == 1, "the wrong password was sent {refused} times");
 
         // Somebody corrects it; nobody restarts anything.
-        std::fs::write(&file, format!("{}\n", stage.vcenter.password()))?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "awaitingHost").await?;
+        std::fs::write(&file, format!("{}\n", fixture.vcenter.password()))?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
         ensure!((logins("login").await?, logins("login refused").await?) == (2, 1));
         ensure!(
-            !stage.said().contains("not-the-password"),
+            !fixture.said().contains("not-the-password"),
             "the password is in the log"
         );
         haulout.stop().await

@@ -1,14 +1,14 @@
 //! A Node is bound to its VM by UUID.
 
 use anyhow::ensure;
-use haulout_lab::stage::{Member, Stage};
+use haulout_lab::fixture::{Fixture, Member};
 use haulout_lab::vcenter::Gpu;
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, run, stage, tell};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, run, run_scenario};
 
 #[test]
 fn of_two_vms_of_one_name_only_the_one_with_the_uuid_is_touched() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         let ours = gpu_vm("namesake", "gpu1", "esx1");
         let mut other = gpu_vm("namesake-other", "gpu1", "esx2");
@@ -16,20 +16,20 @@ fn of_two_vms_of_one_name_only_the_one_with_the_uuid_is_touched() {
         let members = vec![Member::new("namesake", "gpu1", &ours.uuid)];
         let (ours_uuid, other_uuid) = (ours.uuid.clone(), other.uuid.clone());
         spec.vms = vec![ours, other];
-        let stage = Stage::set(kube().await, "namesake", &spec, members, true).await?;
-        let node = stage.node_name("gpu1");
-        let haulout = run(&stage, &[]).await?;
+        let fixture = Fixture::create(kube().await, "namesake", &spec, members, true).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
 
-        stage.vcenter.enter_maintenance("esx2").await?;
-        stage.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&stage, "esx1").await?;
-        let state = stage.vcenter.state().await?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        let state = fixture.vcenter.state().await?;
         ensure!(state.vm(&other_uuid).unwrap().is_on(), "the namesake still runs");
         ensure!(!state.vm(&ours_uuid).unwrap().is_on());
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
         ensure!(
-            stage.vcenter.state().await?.vm(&other_uuid).unwrap().boots
+            fixture.vcenter.state().await?.vm(&other_uuid).unwrap().boots
                 == state.vm(&other_uuid).unwrap().boots
         );
         haulout.stop().await
@@ -38,35 +38,35 @@ fn of_two_vms_of_one_name_only_the_one_with_the_uuid_is_touched() {
 
 #[test]
 fn vm_cloned_during_the_drain_is_noticed_before_power_off() {
-    tell(async {
+    run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
         spec.vms = vec![gpu_vm("cloned", "gpu1", "esx1")];
-        let stage = stage("cloned", &spec).await?;
-        let node = stage.node_name("gpu1");
-        stage.add_pod("held", &node, &[]).await?;
-        stage.set_budget("held", 0).await?;
-        // No re-read comes to the story's help.
-        let haulout = run(&stage, &[("POLL_INTERVAL_SECONDS", "3600")]).await?;
+        let fixture = fixture("cloned", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        // No re-read comes to the scenario's help.
+        let haulout = run(&fixture, &[("POLL_INTERVAL_SECONDS", "3600")]).await?;
 
-        stage.vcenter.enter_maintenance("esx1").await?;
-        stage.wait_phase(&node, "draining").await?;
-        stage.wait_said("held").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "draining").await?;
+        fixture.wait_for_log("held").await?;
         let mut clone = gpu_vm("cloned", "gpu1", "esx2");
         "clone".clone_into(&mut clone.name);
         clone.gpu = Gpu::default();
-        stage.vcenter.add_vm(&clone).await?;
-        stage.set_budget("held", 1).await?;
-        stage
-            .wait_said("2 VMs answer for this node; none is touched")
+        fixture.vcenter.add_vm(&clone).await?;
+        fixture.set_budget("held", 1).await?;
+        fixture
+            .wait_for_log("2 VMs answer for this node; none is touched")
             .await?;
-        ensure!(stage.calls("ShutdownGuest", "gpu1").await? == 0);
+        ensure!(fixture.calls("ShutdownGuest", "gpu1").await? == 0);
 
         // Without the clone the episode goes on by itself.
-        stage.vcenter.remove_vm("clone").await?;
-        in_maintenance(&stage, "esx1").await?;
-        stage.vcenter.exit_maintenance("esx1").await?;
-        stage.wait_in_service(&node).await?;
-        ensure!(stage.power_cycles("gpu1").await? == (1, 1));
+        fixture.vcenter.remove_vm("clone").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }

@@ -20,7 +20,7 @@ pub const LOGIN: &[u8] = include_bytes!("../../proto-notes/captures/login.xml");
 pub const DEAD: &[u8] = include_bytes!("../../proto-notes/captures/dead-session-call.xml");
 
 /// Longer than anything here takes; a test fails where it passes.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One request.
 #[derive(Clone, Debug)]
@@ -258,7 +258,7 @@ impl Fake {
                 happened.await;
             }
         };
-        tokio::time::timeout(PATIENCE, found)
+        tokio::time::timeout(WAIT_TIMEOUT, found)
             .await
             .expect("the call did not come")
     }
@@ -279,7 +279,7 @@ impl Fake {
                 happened.await;
             }
         };
-        tokio::time::timeout(PATIENCE, counted)
+        tokio::time::timeout(WAIT_TIMEOUT, counted)
             .await
             .expect("the calls did not come");
     }
@@ -394,7 +394,7 @@ impl Followed {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, told)
+        tokio::time::timeout(WAIT_TIMEOUT, told)
             .await
             .expect("it was not told")
     }
@@ -420,7 +420,7 @@ impl Followed {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, lost)
+        tokio::time::timeout(WAIT_TIMEOUT, lost)
             .await
             .expect("the stream stands")
     }
@@ -432,7 +432,7 @@ impl Followed {
 
     pub async fn stop(mut self) {
         self.stop.cancel();
-        let ended = tokio::time::timeout(PATIENCE, self.tasks.join_next()).await;
+        let ended = tokio::time::timeout(WAIT_TIMEOUT, self.tasks.join_next()).await;
         ended.expect("the stream did not stop").unwrap().unwrap();
     }
 }

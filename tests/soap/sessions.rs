@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{
-    Answers, CONTENT, DEAD, Fake, LOGIN, PATIENCE, Reply, Request, VERSIONS, follow, host, login, serve,
+    Answers, CONTENT, DEAD, Fake, LOGIN, Reply, Request, VERSIONS, WAIT_TIMEOUT, follow, host, login, serve,
     settings, someone, told,
 };
 
@@ -431,7 +431,7 @@ async fn call_that_is_never_answered_ends_at_its_deadline() {
     )
     .await;
     let hosts = [HostRef::new("host-1")];
-    let ended = tokio::time::timeout(PATIENCE, vcenter.survey(&hosts)).await;
+    let ended = tokio::time::timeout(WAIT_TIMEOUT, vcenter.survey(&hosts)).await;
     let error = ended.unwrap().unwrap_err();
     assert!(
         error.chain().contains("no whole answer within 1 s"),

@@ -1,14 +1,14 @@
 //! The demo: two nodes go through host maintenance, and every step is printed as it happens, as vCenter, Kubernetes and
 //! Haulout's log show it.
 
-mod cast;
+mod datacenter;
 mod ending;
 mod expect;
 mod figures;
 mod follow;
+mod printer;
 mod program;
 mod show;
-mod teller;
 mod waterfall;
 
 use std::cell::Cell;
@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use haulout_lab::build;
+use haulout_lab::fixture::{ANNOTATIONS, Fixture, Haulout};
 use haulout_lab::jaeger::Jaeger;
 use haulout_lab::kube::{Kube, Options};
-use haulout_lab::stage::{ANNOTATIONS, Haulout, Stage};
 use haulout_lab::wait::until;
 
 use self::follow::Phases;
+use self::printer::{Printer, heading};
 use self::show::Show;
-use self::teller::{Teller, heading};
 use crate::say;
 use crate::tracing_ui::TracingUi;
 
-/// How long one fact of the story may take to come true. None takes longer than a few seconds on an idle machine.
+/// How long one fact of the scenario may take to come true. None takes longer than a few seconds on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(45);
-/// What the story counts on, whatever the shell that started the demo has set for a Haulout of its own.
+/// What the scenario counts on, whatever the shell that started the demo has set for a Haulout of its own.
 const SETTINGS: [(&str, &str); 10] = [
     ("ANNOTATION_PREFIX", ANNOTATIONS),
     ("DRAIN_TIMEOUT_ACTION", "power-off"),
@@ -82,12 +82,19 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
         step,
     );
     let step = Instant::now();
-    let spec = cast::inventory();
-    let stage = Stage::set(&kube, cast::STAGE, &spec, cast::members(&spec), true).await?;
+    let spec = datacenter::inventory();
+    let fixture = Fixture::create(
+        &kube,
+        datacenter::FIXTURE,
+        &spec,
+        datacenter::members(&spec),
+        true,
+    )
+    .await?;
     ready(
         &format!(
             "vCenter is up at {}: 8 hosts and 5 VMs, of which 3 are Kubernetes nodes",
-            stage.vcenter.sdk()
+            fixture.vcenter.sdk()
         ),
         step,
     );
@@ -99,9 +106,9 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
         ("TRACE_UI_URL_TEMPLATE", link.as_str()),
     ];
-    let mut haulout = stage.start(&binary, &[&SETTINGS[..], &traced].concat())?;
+    let mut haulout = fixture.start(&binary, &[&SETTINGS[..], &traced].concat())?;
     tokio::select! {
-        heard = wait_said(&stage, "vCenter synced") => heard?,
+        heard = wait_for_log(&fixture, "vCenter synced") => heard?,
         ended = watch_over(&kube, &mut haulout) => ended?,
     }
     ready(
@@ -111,11 +118,11 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
 
     let show = Show {
         kube: &kube,
-        stage: &stage,
+        fixture: &fixture,
         jaeger: &jaeger,
         binary: &binary,
         pid: haulout.pid().context("haulout has no process id")?,
-        teller: Teller::start(),
+        printer: Printer::start(),
         phases: Phases::default(),
         build: which,
         started,
@@ -126,10 +133,10 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
         lost = show.follow() => lost.context("following vCenter's journal"),
     };
     if let Err(error) = outcome {
-        show.teller.end().await;
+        show.printer.end().await;
         // One that ended by itself has its last words in the error already.
         if haulout.check_running().is_ok() {
-            last_words(&stage);
+            last_words(&fixture);
         }
         return Err(error);
     }
@@ -153,9 +160,9 @@ async fn start_jaeger(ui: Option<&TracingUi>) -> anyhow::Result<Jaeger> {
     }
 }
 
-fn last_words(stage: &Stage<'_>) {
+fn last_words(fixture: &Fixture<'_>) {
     heading("The end of Haulout's log");
-    let said = stage.said();
+    let said = fixture.said();
     let lines: Vec<&str> = said.lines().collect();
     for line in lines.iter().skip(lines.len().saturating_sub(LAST_WORDS)) {
         say(&format!("  {line}"));
@@ -175,9 +182,9 @@ fn ready(what: &str, since: Instant) {
     say(&format!("{:>7.1} s  {what}", since.elapsed().as_secs_f64()));
 }
 
-async fn wait_said(stage: &Stage<'_>, words: &str) -> anyhow::Result<()> {
+async fn wait_for_log(fixture: &Fixture<'_>, words: &str) -> anyhow::Result<()> {
     until(&format!("Haulout's log to say {words:?}"), DEADLINE, async || {
-        Ok(stage.said().contains(words).then_some(()))
+        Ok(fixture.said().contains(words).then_some(()))
     })
     .await
 }

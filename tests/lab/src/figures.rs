@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use crate::grid::Grid;
+use crate::text_table::TextTable;
 
 /// The variable that names the directory of the tables.
 pub const DIRECTORY: &str = "HAULOUT_FIGURES";
@@ -149,17 +149,17 @@ impl Table {
         &mut self.rows[last]
     }
 
-    /// Sets the ratio of every row of `case` and `what` to that of `floor`, the floor's own left out.
-    pub fn compare(&mut self, case: &str, what: &str, floor: &str) {
+    /// Sets the ratio of every row of `case` and `what` to that of `baseline`, the baseline's own left out.
+    pub fn compare(&mut self, case: &str, what: &str, baseline: &str) {
         let is_of = |row: &Row| row.case == case && row.what == what;
         let base = self
             .rows
             .iter()
-            .find(|row| is_of(row) && row.who == floor)
+            .find(|row| is_of(row) && row.who == baseline)
             .and_then(|row| row.median)
             .filter(|median| *median > 0.0);
         for row in &mut self.rows {
-            if is_of(row) && row.who != floor {
+            if is_of(row) && row.who != baseline {
                 row.ratio = row.median.zip(base).map(|(median, base)| median / base);
             }
         }
@@ -181,7 +181,7 @@ impl Table {
 
     /// As a table for people.
     pub fn markdown(&self) -> String {
-        let mut grid = Grid::new(&[
+        let mut table = TextTable::new(&[
             "case", "who", "what", "n", "median", "p99", "ratio", "at most", "",
         ]);
         for row in &self.rows {
@@ -199,9 +199,9 @@ impl Table {
             let numbers = [row.median, row.p99, row.ratio, row.target];
             cells.extend(numbers.map(|number| number.map_or_else(String::new, figure)));
             cells.push(verdict.to_owned());
-            grid.row(cells);
+            table.row(cells);
         }
-        let mut text = format!("### {}\n\n`{}`\n\n{}", self.bench, self.command, grid.markdown());
+        let mut text = format!("### {}\n\n`{}`\n\n{}", self.bench, self.command, table.markdown());
         for note in &self.notes {
             text.push_str(&format!("\n- {note}"));
         }
@@ -303,11 +303,11 @@ mod tests {
     #[test]
     fn ratio_is_to_the_baseline_of_the_same_case_and_quantity() {
         let mut table = Table::new("drain");
-        table.row("a", "floor", "ms", &samples([100]));
+        table.row("a", "baseline", "ms", &samples([100]));
         table.row("a", "haulout", "ms", &samples([125]));
         table.row("a", "haulout", "requests", &samples([7]));
         table.row("b", "haulout", "ms", &samples([900]));
-        table.compare("a", "ms", "floor");
+        table.compare("a", "ms", "baseline");
         table.target("a", "ms", "haulout", 1.3);
         table.target("a", "requests", "haulout", 6.0);
         let ratios: Vec<_> = table.rows.iter().map(|row| row.ratio).collect();
@@ -324,9 +324,9 @@ mod tests {
     #[test]
     fn baseline_of_zero_gives_no_ratio() {
         let mut table = Table::new("drain");
-        table.row("a", "floor", "ms", &samples([0]));
+        table.row("a", "baseline", "ms", &samples([0]));
         table.row("a", "haulout", "ms", &samples([1]));
-        table.compare("a", "ms", "floor");
+        table.compare("a", "ms", "baseline");
         assert_eq!(table.rows[1].ratio, None);
     }
 

@@ -35,7 +35,7 @@ const ADMIN_GROUP: &str = "system:masters";
 const STARTUP: Duration = Duration::from_secs(60);
 /// How long a part may finish what it does when it is stopped, before it is killed. kube-apiserver would wait a minute
 /// for its watchers to hang up.
-const PATIENCE: Duration = Duration::from_millis(500);
+const WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What a test may choose about the control plane.
 #[derive(Debug, Clone)]
@@ -364,7 +364,7 @@ impl Kube {
     /// waits until it serves. Clients meet closed connections, then refused ones.
     pub async fn restart_apiserver(&self, down: Duration) -> anyhow::Result<()> {
         let mut apiserver = self.apiserver.lock().await;
-        apiserver.stop(PATIENCE).await?;
+        apiserver.stop(WAIT_TIMEOUT).await?;
         tokio::time::sleep(down).await;
         *apiserver = self.apiserver_spec.spawn()?;
         await_apiserver(&self.client, std::slice::from_mut(&mut *apiserver)).await
@@ -405,8 +405,8 @@ impl Kube {
         let mut apiserver = self.apiserver.lock().await;
         let mut etcd = self.etcd.lock().await;
         let mut data = self.etcd_data.lock().await;
-        apiserver.stop(PATIENCE).await?;
-        etcd.stop(PATIENCE).await?;
+        apiserver.stop(WAIT_TIMEOUT).await?;
+        etcd.stop(WAIT_TIMEOUT).await?;
         *data = self.dir.join(format!("etcd-restored-{}", serial()));
         copy_directory(&snapshot.data, &data)?;
         *etcd = self::etcd(&self.program, &self.dir, &self.etcd_port, &data).spawn()?;
@@ -470,9 +470,9 @@ impl Kube {
 
     /// Ends the control plane in order and removes its files. Dropping it does the same with SIGKILL.
     pub async fn stop(self) -> anyhow::Result<()> {
-        self.controller_manager.lock().await.stop(PATIENCE).await?;
-        self.apiserver.lock().await.stop(PATIENCE).await?;
-        self.etcd.lock().await.stop(PATIENCE).await?;
+        self.controller_manager.lock().await.stop(WAIT_TIMEOUT).await?;
+        self.apiserver.lock().await.stop(WAIT_TIMEOUT).await?;
+        self.etcd.lock().await.stop(WAIT_TIMEOUT).await?;
         Ok(())
     }
 }
@@ -850,7 +850,7 @@ impl Authority {
 #[serde(rename_all = "camelCase")]
 struct AuditLine {
     #[serde(default)]
-    stage: String,
+    fixture: String,
     #[serde(default, rename = "auditID")]
     audit_id: String,
     verb: String,
@@ -903,10 +903,10 @@ fn parse_audit(text: &str) -> anyhow::Result<Vec<AuditEvent>> {
     // A watch counts from its beginning where that is logged; its end, which may be minutes away, is the same request.
     let begun: HashSet<String> = lines
         .iter()
-        .filter(|line| line.stage == "ResponseStarted")
+        .filter(|line| line.fixture == "ResponseStarted")
         .map(|line| line.audit_id.clone())
         .collect();
-    let is_told = |line: &AuditLine| line.stage == "ResponseComplete" && begun.contains(&line.audit_id);
+    let is_told = |line: &AuditLine| line.fixture == "ResponseComplete" && begun.contains(&line.audit_id);
     Ok(lines
         .into_iter()
         .filter(|line| !is_told(line))

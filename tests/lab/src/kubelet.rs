@@ -33,7 +33,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How many ended pods are reported at once; a kubelet has a worker for each pod.
 const WORKERS: usize = 16;
 /// How long one request may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a machine's VM does. Whoever knows sends it through a [`watch`] channel, so that this module needs no vCenter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -640,9 +640,9 @@ impl Worker {
 
 /// Runs one request with a deadline: a server that falls silent must not silence the node's next heartbeat too.
 async fn limited<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
-    match tokio::time::timeout(PATIENCE, request).await {
+    match tokio::time::timeout(WAIT_TIMEOUT, request).await {
         Ok(answer) => answer.with_context(|| what.to_owned()),
-        Err(_) => anyhow::bail!("{what}: no answer within {PATIENCE:?}"),
+        Err(_) => anyhow::bail!("{what}: no answer within {WAIT_TIMEOUT:?}"),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::build;
 use crate::tools::Tool;
 
 /// How long pip may take: a package of 20 MB over a slow line.
-const PATIENCE: Duration = Duration::from_secs(240);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A Python with `requirement`, as `name==version`, which is imported as `module`. It is installed first where the cache
 /// does not have it; processes that ask at the same time install once.
@@ -59,10 +59,10 @@ pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Tool> {
 /// Runs it to its end; what it said where it could not be run, did not end in time, or failed.
 async fn said_by(command: &mut Command) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = match timeout(PATIENCE, output).await {
+    let output = match timeout(WAIT_TIMEOUT, output).await {
         Ok(Ok(output)) => output,
         Ok(Err(error)) => return Err(error.to_string()),
-        Err(_) => return Err(format!("it had not ended after {} s", PATIENCE.as_secs())),
+        Err(_) => return Err(format!("it had not ended after {} s", WAIT_TIMEOUT.as_secs())),
     };
     if output.status.success() {
         return Ok(());

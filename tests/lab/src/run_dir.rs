@@ -45,7 +45,7 @@ impl RunDir {
         self.path.join(name)
     }
 
-    /// Writes `content` to `name` inside it and tells the path. It is there whole or not at all: two stories may write the
+    /// Writes `content` to `name` inside it and tells the path. It is there whole or not at all: two scenarios may write the
     /// same kubeconfig, and one of them be read meanwhile.
     pub fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
         static WRITES: AtomicU32 = AtomicU32::new(0);

@@ -3,15 +3,15 @@
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
+use haulout_lab::fixture::{Fixture, Member};
 use haulout_lab::kube::{Kube, Options, User};
-use haulout_lab::stage::{Member, Stage};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
 
 use crate::say;
 use crate::tracing_ui::TracingUi;
 
-/// The stage's name.
-const STAGE: &str = "lab";
+/// The fixture's name.
+const FIXTURE: &str = "lab";
 /// An NVIDIA A40.
 const A40: u16 = 0x2235;
 /// How long one look whether vCenter still runs waits for its inventory to change.
@@ -36,20 +36,20 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (kube, jaeger) = tokio::try_join!(Kube::start(&options), ui.start_jaeger())?;
     let spec = inventory();
     let members = spec.vms.iter().map(|vm| {
-        let mut member = Member::new(STAGE, &vm.name, &vm.uuid);
+        let mut member = Member::new(FIXTURE, &vm.name, &vm.uuid);
         member.machine.gpus = 1;
         member
     });
-    let stage = Stage::set(&kube, STAGE, &spec, members.collect(), true).await?;
+    let fixture = Fixture::create(&kube, FIXTURE, &spec, members.collect(), true).await?;
     say(&format!(
         "The lab is up after {:.1} s: a cluster of 4 hosts, esx1 to esx4, each with an NVIDIA A40; the GPU nodes lab-gpu1 \
-         on esx1 and lab-gpu2 on esx2; the pods' namespace is {STAGE}.",
+         on esx1 and lab-gpu2 on esx2; the pods' namespace is {FIXTURE}.",
         started.elapsed().as_secs_f64()
     ));
-    look_around(&stage, &kube, "esx1")?;
+    look_around(&fixture, &kube, "esx1")?;
     say("");
     say("Start Haulout beside it, in a shell with these variables:");
-    let mut environment = stage.environment()?;
+    let mut environment = fixture.environment()?;
     environment.insert(
         "OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(),
         jaeger.otlp_http().into(),
@@ -71,16 +71,16 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ui.say(None);
     say("");
     say("Ctrl-C ends everything and removes its files.");
-    let mut rev = stage.vcenter.state().await?.rev;
+    let mut rev = fixture.vcenter.state().await?.rev;
     loop {
-        rev = stage.vcenter.state_after(rev, LOOK).await?.rev;
+        rev = fixture.vcenter.state_after(rev, LOOK).await?.rev;
         kube.check_running().await?;
     }
 }
 
-/// Tells how to look at a stage, and how to click on one of its hosts.
-pub(crate) fn look_around(stage: &Stage<'_>, kube: &Kube, host: &str) -> anyhow::Result<()> {
-    let (vcenter, control) = (&stage.vcenter, stage.vcenter.control().trim_end_matches('/'));
+/// Tells how to look at a fixture, and how to click on one of its hosts.
+pub(crate) fn look_around(fixture: &Fixture<'_>, kube: &Kube, host: &str) -> anyhow::Result<()> {
+    let (vcenter, control) = (&fixture.vcenter, fixture.vcenter.control().trim_end_matches('/'));
     let kubeconfig = kube.kubeconfig(&User::admin("admin"))?;
     say("");
     say("Kubernetes, as an administrator:");

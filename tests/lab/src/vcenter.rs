@@ -53,26 +53,26 @@ pub struct Spec {
     pub bind_static: bool,
     /// A large inventory beside the hosts and VMs that are named.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub crowd: Option<Crowd>,
+    pub bulk: Option<Bulk>,
     /// Ends sessions that are idle for longer; 0 is never.
     pub session_timeout_ms: u32,
     /// How many tasks an object lists in `recentTask` at the most; 0 is the simulator's own 200.
     pub recent_tasks: usize,
 }
 
-/// Hosts `crowd-0000` and on, and VMs that can be found, read and watched but not acted on, spread over them in turn.
+/// Hosts `bulk-0000` and on, and VMs that can be found, read and watched but not acted on, spread over them in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Crowd {
+pub struct Bulk {
     /// How many hosts, at least one.
     pub hosts: usize,
     /// How many VMs.
     pub vms: usize,
 }
 
-impl Crowd {
+impl Bulk {
     /// The name of the `n`-th host.
     pub fn host(n: usize) -> String {
-        format!("crowd-{n:04}")
+        format!("bulk-{n:04}")
     }
 
     /// The BIOS UUID of the `n`-th VM.
@@ -1026,9 +1026,9 @@ impl Vcenter {
         .await
     }
 
-    /// Lets so many properties of the crowd change each second, until the next call; 0 is none.
-    pub async fn storm(&self, per_second: u32) -> anyhow::Result<()> {
-        self.act(&["storm"], &serde_json::json!({ "perSecond": per_second }))
+    /// Lets so many properties of the bulk change each second, until the next call; 0 is none.
+    pub async fn set_change_rate(&self, per_second: u32) -> anyhow::Result<()> {
+        self.act(&["change-rate"], &serde_json::json!({ "perSecond": per_second }))
             .await
     }
 

@@ -23,7 +23,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::watch;
 
 const UUID: &str = "42160f2c-7a0f-4e2c-9d4e-000000000001";
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What of a Node these tests look at.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +59,7 @@ async fn look(nodes: &Api<Node>, name: &str) -> anyhow::Result<Option<Seen>> {
 }
 
 async fn wait_node(nodes: &Api<Node>, name: &str, what: &str, is_so: impl Fn(&Seen) -> bool) -> Seen {
-    until(&format!("{name} {what}"), PATIENCE, async || {
+    until(&format!("{name} {what}"), WAIT_TIMEOUT, async || {
         Ok(look(nodes, name).await?.filter(|seen| is_so(seen)))
     })
     .await
@@ -79,7 +79,7 @@ fn pod(name: &str, node: &str, annotations: &[(&str, &str)]) -> Pod {
 }
 
 async fn wait_pod(pods: &Api<Pod>, name: &str, what: &str, is_so: impl Fn(Option<&Pod>) -> bool) {
-    until(&format!("the pod {name} {what}"), PATIENCE, async || {
+    until(&format!("the pod {name} {what}"), WAIT_TIMEOUT, async || {
         let pod = pods.get_opt(name).await?;
         Ok(is_so(pod.as_ref()).then_some(()))
     })
@@ -194,7 +194,7 @@ async fn pods_are_evicted_as_budgets_and_rights_allow() {
     for name in ["quick", "guarded", "stuck"] {
         wait_running(&pods, name).await;
     }
-    until("the budget to count its pod", PATIENCE, async || {
+    until("the budget to count its pod", WAIT_TIMEOUT, async || {
         let status = budgets.get("keep-one").await?.status.unwrap_or_default();
         Ok((status.current_healthy == Some(1)).then_some(()))
     })
@@ -226,7 +226,7 @@ async fn pods_are_evicted_as_budgets_and_rights_allow() {
         .patch("keep-one", &PatchParams::default(), &open)
         .await
         .unwrap();
-    until("the eviction to be allowed", PATIENCE, async || {
+    until("the eviction to be allowed", WAIT_TIMEOUT, async || {
         Ok((evict(&its_pods, "guarded").await == 201).then_some(()))
     })
     .await
@@ -290,7 +290,7 @@ async fn no_part_outlives_its_starter() {
     lab.wait().await.unwrap();
     until(
         "the killed run's processes and files to be gone",
-        PATIENCE,
+        WAIT_TIMEOUT,
         async || Ok((!dir.exists() && processes_of(&dir).is_empty()).then_some(())),
     )
     .await
@@ -331,7 +331,7 @@ async fn lab_up() -> (tokio::process::Child, PathBuf) {
             }
         }
     };
-    let dir = tokio::time::timeout(PATIENCE, where_its_logs_are)
+    let dir = tokio::time::timeout(WAIT_TIMEOUT, where_its_logs_are)
         .await
         .expect("lab up did not say where its logs are");
     // etcd, kube-apiserver, kube-controller-manager, and the vCenter, whose certificate is from the same place.
@@ -407,7 +407,7 @@ async fn a_kubelet_may_change_its_own_node_and_no_other() {
         of_a.patch(name, &PatchParams::default(), &patch).await
     };
     // The authorizer learns of new Nodes from a watch.
-    until("the kubelet to be known", PATIENCE, async || {
+    until("the kubelet to be known", WAIT_TIMEOUT, async || {
         Ok(annotate("a").await.ok())
     })
     .await
@@ -428,7 +428,7 @@ async fn a_user_may_be_given_rights_of_their_own() {
     kube.grant(&reader, vec![haulout_lab::kube::rule("", "nodes", &["list"])])
         .await
         .unwrap();
-    until("the rights to be known", PATIENCE, async || {
+    until("the rights to be known", WAIT_TIMEOUT, async || {
         Ok(nodes.list(&kube::api::ListParams::default()).await.ok())
     })
     .await

@@ -1,4 +1,4 @@
-//! The laws of the decision, held against every combination of phase and facts, and against random stories.
+//! The laws of the decision, held against every combination of phase and facts, and against random histories.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@
 mod cases;
 mod enumerate;
 mod facts;
+mod histories;
+mod model;
 mod rounds;
-mod stories;
 mod tables;
-mod world;

@@ -21,7 +21,7 @@ const pageSize = 100
 // collectors is the property collector of our own, in place of the simulator's
 // where wanted. The simulator's reads all objects of all filters anew on each
 // change, which at 2,500 hosts takes hundreds of milliseconds. This one keeps
-// what each filter has told, looks again at what has changed and at nothing
+// what each filter has told, reads again at what has changed and at nothing
 // else, and holds the rules of a vCenter's versions: a wrong one is refused, and
 // an answer that was lost on its way can be asked for again.
 //
@@ -40,7 +40,7 @@ type collectors struct {
 
 func newCollectors(v *VCenter) *collectors {
 	return &collectors{
-		v: v, values: newValues(v.veils),
+		v: v, values: newValues(v.visibility),
 		open:      map[*simulator.PropertyCollector]*collector{},
 		histories: map[*TaskHistoryCollector]bool{},
 	}
@@ -62,13 +62,13 @@ func (cs *collectors) PutObject(_ *simulator.Context, obj mo.Reference) {
 
 // UpdateObject is told of each change.
 func (cs *collectors) UpdateObject(_ *simulator.Context, obj mo.Reference, changes []vim.PropertyChange) {
-	hush := cs.v.silence.isOn()
+	suppress := cs.v.suppression.isOn()
 	var names []string
 	for _, change := range changes {
 		names = append(names, change.Name)
 	}
 	cs.values.changed(obj.Reference(), names)
-	if hush {
+	if suppress {
 		names = slices.DeleteFunc(names, func(name string) bool { return name == "recentTask" })
 	}
 	if len(names) > 0 {
@@ -136,7 +136,7 @@ func (cs *collectors) drop(pc *simulator.PropertyCollector, silent bool) {
 	cs.mu.Unlock()
 }
 
-// paths are the properties that somebody looks at; the pointer tells one
+// paths are the properties that somebody reads at; the pointer tells one
 // looker's from another's.
 type paths struct{ list []string }
 

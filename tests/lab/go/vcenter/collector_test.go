@@ -205,7 +205,7 @@ func TestTheLastCompleteAnswerCanBeAskedForAgain(t *testing.T) {
 }
 
 func TestATruncatedSetLeadsOnOnceAndAtOnce(t *testing.T) {
-	f := follow(t, &Spec{Crowd: &CrowdSpec{Hosts: 250}})
+	f := follow(t, &Spec{Bulk: &BulkSpec{Hosts: 250}})
 	first, err := f.ask("", 5, 0)
 	f.must(err)
 	f.want(*first.Truncated, true)
@@ -289,18 +289,18 @@ func TestAHistoryTellsOfTasksAndTheirStates(t *testing.T) {
 }
 
 func TestAStormOfForeignChangesIsNotHeardByThoseWhoFollowNeither(t *testing.T) {
-	f := follow(t, &Spec{Crowd: &CrowdSpec{Hosts: 20, VMs: 40}, Delays: Delays{EnterMs: 60000}})
+	f := follow(t, &Spec{Bulk: &BulkSpec{Hosts: 20, VMs: 40}, Delays: Delays{EnterMs: 60000}})
 	f.want(len(f.next()), 20)
-	f.ctl("POST", "/storm", map[string]any{"perSecond": 2000}, nil)
+	f.ctl("POST", "/change-rate", map[string]any{"perSecond": 2000}, nil)
 	f.quiet()
 	var click struct {
 		AcceptedNs int64 `json:"acceptedNs"`
 	}
-	f.ctl("POST", "/hosts/crowd-0001/enter", nil, &click)
+	f.ctl("POST", "/hosts/bulk-0001/enter", nil, &click)
 	f.want(f.next(), []string{"enter Task EnterMaintenanceMode_Task=running", "modify HostSystem recentTask=1"})
 	if late := time.Since(time.Unix(0, click.AcceptedNs)); late < 0 || late > deadline {
 		t.Fatalf("accepted %v ago", late)
 	}
-	f.ctl("POST", "/storm", map[string]any{"perSecond": 0}, nil)
+	f.ctl("POST", "/change-rate", map[string]any{"perSecond": 0}, nil)
 	f.quiet()
 }

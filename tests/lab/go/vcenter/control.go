@@ -70,7 +70,7 @@ func (c *Control) handler() http.Handler {
 		"POST /sessions/kill":               c.kill,
 		"POST /restart":                     c.restart,
 		"PATCH /settings":                   c.settings,
-		"POST /storm":                       c.storm,
+		"POST /change-rate":                 c.changeRate,
 		"GET /traffic":                      c.traffic,
 	} {
 		mux.HandleFunc(pattern, answer(a))
@@ -459,7 +459,7 @@ func (c *Control) patchVM(r *http.Request, body []byte) (any, error) {
 			g.spec.DiesAfterMs = *args.DiesAfterMs
 		}
 		if args.Readable != "" {
-			c.v.veil(g, args.Readable)
+			c.v.setReadable(g, args.Readable)
 		}
 		if args.Tools != nil {
 			g.spec.Tools = args.Tools
@@ -579,7 +579,7 @@ func (c *Control) restart(_ *http.Request, body []byte) (any, error) {
 	return nil, c.server.restart(time.Duration(args.DownMs)*time.Millisecond, args.With503)
 }
 
-func (c *Control) storm(_ *http.Request, body []byte) (any, error) {
+func (c *Control) changeRate(_ *http.Request, body []byte) (any, error) {
 	var args struct {
 		PerSecond int `json:"perSecond"`
 	}
@@ -589,10 +589,10 @@ func (c *Control) storm(_ *http.Request, body []byte) (any, error) {
 	if args.PerSecond < 0 {
 		return nil, badRequest("perSecond %d: must not be negative", args.PerSecond)
 	}
-	if args.PerSecond > 0 && len(c.v.crowd.hosts) == 0 {
-		return nil, errors.New("there is no crowd for a storm to touch")
+	if args.PerSecond > 0 && len(c.v.bulk.hosts) == 0 {
+		return nil, errors.New("the inventory has no bulk hosts to change")
 	}
-	c.v.blow(args.PerSecond)
+	c.v.setChangeRate(args.PerSecond)
 	return nil, nil
 }
 
@@ -616,10 +616,10 @@ func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 		return nil, err
 	}
 	if args.PushRecentTask != nil {
-		c.v.silence.set(!*args.PushRecentTask)
+		c.v.suppression.set(!*args.PushRecentTask)
 	}
 	if args.PushTaskEnd != nil {
-		c.v.silence.setEnds(*args.PushTaskEnd)
+		c.v.suppression.setEnds(*args.PushTaskEnd)
 	}
 	if args.DRSKeepsHost != nil {
 		c.v.mu.Lock()

@@ -74,7 +74,7 @@ func (cs *collectors) record(task *simulator.Task) {
 // retell is for a task whose state has changed. Its progress alone is not told
 // of, as in a vCenter.
 func (cs *collectors) retell(task ref) {
-	if !cs.v.silence.tellsEnds() {
+	if !cs.v.suppression.pushesEnds() {
 		return
 	}
 	cs.mu.Lock()

@@ -49,8 +49,8 @@ func (v *VCenter) build() error {
 			return fmt.Errorf("cluster %q: %w", c.Name, err)
 		}
 	}
-	if v.spec.Crowd != nil {
-		if err := v.addCrowd(*v.spec.Crowd); err != nil {
+	if v.spec.Bulk != nil {
+		if err := v.addBulk(*v.spec.Bulk); err != nil {
 			return err
 		}
 	}
@@ -268,7 +268,7 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 		return fail(err)
 	}
 	if spec.Readable != "" {
-		v.veil(g, spec.Readable)
+		v.setReadable(g, spec.Readable)
 	}
 	if spec.PoweredOn {
 		if f := v.start(g, h, who); f != nil {
@@ -320,7 +320,7 @@ func (v *VCenter) vmFolder(spec VMSpec) (types.ManagedObjectReference, error) {
 
 // removeVM takes a VM out of the inventory.
 func (v *VCenter) removeVM(g *guest) {
-	v.veils.set(g.Self, readAll)
+	v.visibility.set(g.Self, readAll)
 	if g.shutdown != nil {
 		g.shutdown.Stop()
 	}

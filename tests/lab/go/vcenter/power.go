@@ -164,7 +164,7 @@ func (v *VCenter) powerOff(g *guest, who caller) types.ManagedObjectReference {
 }
 
 // ResetVMTask implements the SOAP method: off and on at once, faster than
-// anyone who looks at heartbeats would notice.
+// anyone who reads at heartbeats would notice.
 func (v *VCenter) ResetVMTask(ctx *simulator.Context, req *types.ResetVM_Task) soap.HasFault {
 	v.mu.Lock()
 	defer v.mu.Unlock()

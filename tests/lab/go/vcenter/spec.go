@@ -30,8 +30,8 @@ type Spec struct {
 	// Whether a vCenter does that is not documented, so a client must not
 	// rely on it; the default leaves them out.
 	BindStatic bool `json:"bindStatic,omitempty"`
-	// Crowd is a large inventory beside the hosts and VMs that are named.
-	Crowd *CrowdSpec `json:"crowd,omitempty"`
+	// Bulk adds a large generated inventory.
+	Bulk *BulkSpec `json:"bulk,omitempty"`
 	// OwnCollectors takes the property collector of this program in place of the
 	// simulator's. It is a flag and no part of the inventory.
 	OwnCollectors bool `json:"-"`
@@ -39,13 +39,13 @@ type Spec struct {
 	SessionTimeoutMs int `json:"sessionTimeoutMs,omitempty"`
 	// RecentTasks is how many tasks an object lists in recentTask at the most; 0
 	// is the simulator's own 200. A vCenter lists what ended in the last ten
-	// minutes, and no host sees a hundred clicks in those.
+	// minutes, and no host has a hundred maintenance requests in those.
 	RecentTasks int `json:"recentTasks,omitempty"`
 }
 
-// CrowdSpec says how large a crowd is. Its hosts are crowd-0000 and on, its VMs
-// crowd-vm-00000 and on, spread over the hosts in turn.
-type CrowdSpec struct {
+// BulkSpec is the size of a bulk inventory. Its hosts are bulk-0000 and on, its VMs
+// bulk-vm-00000 and on, spread over the hosts in turn.
+type BulkSpec struct {
 	Hosts int `json:"hosts"`
 	VMs   int `json:"vms"`
 }

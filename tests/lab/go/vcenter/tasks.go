@@ -57,7 +57,7 @@ func (v *VCenter) newTask(who caller, method string, entity mo.Entity) *simulato
 // publish makes a task visible: in TaskManager.recentTask, in its entity's, and
 // in the history collectors.
 func (v *VCenter) publish(t *simulator.Task) types.ManagedObjectReference {
-	v.silence.taskBegins(t)
+	v.suppression.taskBegins(t)
 	v.makeRoom(t)
 	v.reg.Put(t)
 	return t.Self

@@ -20,9 +20,9 @@ import (
 // a reading costs does not depend on how many watch, nor on how often. Its mutex
 // is a leaf.
 type values struct {
-	veils   *veils
-	mu      sync.Mutex
-	objects map[ref]*known
+	visibility *visibility
+	mu         sync.Mutex
+	objects    map[ref]*known
 }
 
 // known is what was read of one object.
@@ -48,7 +48,9 @@ const (
 	cellMissing
 )
 
-func newValues(veils *veils) *values { return &values{veils: veils, objects: map[ref]*known{}} }
+func newValues(visibility *visibility) *values {
+	return &values{visibility: visibility, objects: map[ref]*known{}}
+}
 
 // covers is true where a change of one path is a change of the other.
 func covers(a, b string) bool {
@@ -123,8 +125,8 @@ func (s *values) read(ctx *simulator.Context, obj ref, paths []string) ([]cell, 
 			if isHistory && paths[i] == "latestPage" {
 				continue
 			}
-			var veiled bool
-			if cells[i], veiled = s.veils.veiledCell(obj, paths[i]); !veiled {
+			var hidden bool
+			if cells[i], hidden = s.visibility.hiddenCell(obj, paths[i]); !hidden {
 				cells[i] = readCell(managed(item), paths[i])
 			}
 		}

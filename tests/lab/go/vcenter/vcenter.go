@@ -43,16 +43,16 @@ type VCenter struct {
 	rev     int64
 	changed chan struct{}
 
-	journal  *Journal
-	faults   *Faults
-	sessions *Sessions
-	traffic  *Traffic
-	silence  *silence
-	veils    *veils
-	withheld []Withheld
+	journal     *Journal
+	faults      *Faults
+	sessions    *Sessions
+	traffic     *Traffic
+	suppression *suppression
+	visibility  *visibility
+	withheld    []Withheld
 	// collectors is nil where the simulator's own are in use.
 	collectors *collectors
-	crowd      crowd
+	bulk       bulk
 }
 
 // host is what is known of a host beyond its managed object.
@@ -67,7 +67,7 @@ type guest struct {
 	spec VMSpec
 	// device is the address that the running VM holds, empty while it is off.
 	device string
-	// boots counts starts, so that an off and on between two looks is seen.
+	// boots counts starts, so that an off and on between two reads is seen.
 	boots int
 	// shutdown is the guest's shutdown under way.
 	shutdown *time.Timer
@@ -176,8 +176,8 @@ func (v *VCenter) before(ctx *simulator.Context, method *simulator.Method) (mo.R
 	}
 	name := method.This.Type + "." + method.Name
 	ours := overridden[name] && v.reg.Get(method.This) != nil || method.Name == "WaitForUpdatesEx" ||
-		name == "SearchIndex.FindAllByUuid" && v.crowd.byUUID != nil ||
-		ctx.Session != nil && v.veils.any.Load() && (name == "PropertyCollector.RetrievePropertiesEx" || name == "PropertyCollector.ContinueRetrievePropertiesEx")
+		name == "SearchIndex.FindAllByUuid" && v.bulk.byUUID != nil ||
+		ctx.Session != nil && v.visibility.any.Load() && (name == "PropertyCollector.RetrievePropertiesEx" || name == "PropertyCollector.ContinueRetrievePropertiesEx")
 	if v.collectors != nil && ctx.Session != nil {
 		if pc, ok := ctx.Session.Get(method.This).(*simulator.PropertyCollector); ok {
 			switch method.Name {
@@ -212,8 +212,8 @@ func newVCenter(spec *Spec) (*VCenter, error) {
 	v.faults = newFaults(v)
 	v.sessions = newSessions(v)
 	v.traffic = newTraffic()
-	v.silence = newSilence(v)
-	v.veils = newVeils()
+	v.suppression = newSuppression(v)
+	v.visibility = newVisibility()
 	if err := v.build(); err != nil {
 		v.close()
 		return nil, err
@@ -266,7 +266,7 @@ func (v *VCenter) bump() {
 	v.changed = make(chan struct{})
 }
 
-// settle looks at what may have become possible by a change: it is called with
+// settle reads at what may have become possible by a change: it is called with
 // the mutex held after each.
 func (v *VCenter) settle() {
 	v.bump()

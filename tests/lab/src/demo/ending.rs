@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use anyhow::Context as _;
-use haulout_lab::stage::{Stage, label};
+use haulout_lab::fixture::{Fixture, label};
 use haulout_lab::wait::until;
 
+use super::printer::{heading, paragraph};
 use super::show::Show;
-use super::teller::{heading, paragraph};
 use super::{DEADLINE, waterfall};
 use crate::say;
 use crate::tracing_ui::TracingUi;
@@ -37,7 +37,7 @@ impl Show<'_> {
 
     /// The status page draws the same episode.
     async fn check_page(&self, trace_id: &str) -> anyhow::Result<()> {
-        let page = episode_page(self.stage, trace_id)?;
+        let page = episode_page(self.fixture, trace_id)?;
         let client = reqwest::Client::builder().no_proxy().build()?;
         let what = format!("the status page to draw the episode under {page}");
         until(&what, DEADLINE, async || {
@@ -67,7 +67,7 @@ impl Show<'_> {
         self.finished();
         told.set(true);
         // The node of the first maintenance lives on esx4, and may move back.
-        self.stage.vcenter.exit_maintenance("esx1").await?;
+        self.fixture.vcenter.exit_maintenance("esx1").await?;
         self.expect_vcenter("esx1 has left maintenance mode", |state| {
             state.host("esx1").is_some_and(|host| !host.in_maintenance)
         })
@@ -78,11 +78,11 @@ impl Show<'_> {
         say("The second maintenance, in a browser:");
         say(&format!(
             "Status page:          {}",
-            episode_page(self.stage, trace_id)?
+            episode_page(self.fixture, trace_id)?
         ));
         ui.say(Some(trace_id));
         heading("What happens from here on:");
-        self.teller.begin();
+        self.printer.begin();
         std::future::pending().await
     }
 
@@ -91,15 +91,15 @@ impl Show<'_> {
         let link = self.kube.bin().join("kubectl-haulout");
         std::os::unix::fs::symlink(self.binary, &link)
             .with_context(|| format!("linking {}", link.display()))?;
-        up::look_around(self.stage, self.kube, "esx4")?;
-        say(&format!("Haulout's log:      {}", self.stage.log().display()));
+        up::look_around(self.fixture, self.kube, "esx4")?;
+        say(&format!("Haulout's log:      {}", self.fixture.log().display()));
         say("");
         say("Haulout's kubectl plugin, in the shell with KUBECONFIG and PATH:");
-        say(&format!("  export GPU_NODE_LABEL={}", label(self.stage.name())));
+        say(&format!("  export GPU_NODE_LABEL={}", label(self.fixture.name())));
         say("  kubectl haulout list");
         say(&format!(
             "  kubectl haulout status {}",
-            self.stage.node_name("gpu1")
+            self.fixture.node_name("gpu1")
         ));
         say("");
         Ok(())
@@ -113,13 +113,13 @@ impl Show<'_> {
     }
 }
 
-fn episode_page(stage: &Stage<'_>, id: &str) -> anyhow::Result<String> {
-    Ok(format!("{}/episodes/{id}", status_page(stage)?))
+fn episode_page(fixture: &Fixture<'_>, id: &str) -> anyhow::Result<String> {
+    Ok(format!("{}/episodes/{id}", status_page(fixture)?))
 }
 
 /// Where Haulout says that its status page is.
-fn status_page(stage: &Stage<'_>) -> anyhow::Result<String> {
-    let said = stage.said();
+fn status_page(fixture: &Fixture<'_>) -> anyhow::Result<String> {
+    let said = fixture.said();
     let address = said
         .split_once("serving the status page on ")
         .and_then(|(_, after)| after.split_whitespace().next());

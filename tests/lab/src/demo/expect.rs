@@ -1,7 +1,7 @@
 //! What the demo waits for and checks, so that it fails where something goes another way.
 
 use anyhow::{Context as _, bail, ensure};
-use haulout_lab::stage::{annotation, gpus, is_cordoned, is_ready};
+use haulout_lab::fixture::{annotation, gpus, is_cordoned, is_ready};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -11,15 +11,15 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::DEADLINE;
+use super::printer::seconds_between;
 use super::show::Show;
-use super::teller::seconds_between;
 use crate::say;
 
 impl Show<'_> {
     /// Prints how long each phase took, by the Node's own annotation.
     pub(super) async fn steps(&self, node: &str, clicked: Timestamp, awaiting: &str) -> anyhow::Result<()> {
         let seen = self.phases.of(node, clicked);
-        let journal = self.stage.vcenter.journal().await?;
+        let journal = self.fixture.vcenter.journal().await?;
         let click = journal
             .iter()
             .find(|entry| entry.method == "EnterMaintenanceMode_Task" && entry.time >= clicked)
@@ -55,7 +55,7 @@ impl Show<'_> {
     }
 
     pub(super) async fn once_off_once_on(&self, vm: &str) -> anyhow::Result<()> {
-        let (off, on) = self.stage.power_cycles(vm).await?;
+        let (off, on) = self.fixture.power_cycles(vm).await?;
         ensure!(
             (off, on) == (1, 1),
             "{vm} was to be powered off once and on once; vCenter's journal has {off} and {on}"
@@ -70,7 +70,7 @@ impl Show<'_> {
         wanted: impl Fn(&Node) -> bool,
     ) -> anyhow::Result<Node> {
         until(&format!("{name} to be {what}"), DEADLINE, async || {
-            let node = self.stage.node(name).await?;
+            let node = self.fixture.node(name).await?;
             Ok(wanted(&node).then_some(node))
         })
         .await
@@ -89,7 +89,7 @@ impl Show<'_> {
         wanted: impl Fn(&haulout_lab::vcenter::State) -> bool,
     ) -> anyhow::Result<haulout_lab::vcenter::State> {
         until(&format!("vCenter to show that {what}"), DEADLINE, async || {
-            let state = self.stage.vcenter.state().await?;
+            let state = self.fixture.vcenter.state().await?;
             Ok(wanted(&state).then_some(state))
         })
         .await
@@ -97,7 +97,7 @@ impl Show<'_> {
 
     /// Writes a budget for the pod of this name, as a person with kubectl does, and waits until it has effect.
     pub(super) async fn set_budget(&self, name: &str, app: &str, min_available: i32) -> anyhow::Result<()> {
-        let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.stage.client(), self.stage.name());
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.fixture.client(), self.fixture.name());
         let budget = json!({
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
             "metadata": {"name": name},

@@ -4,40 +4,40 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use haulout_lab::figures::Samples;
+use haulout_lab::fixture::{Fixture, is_cordoned};
 use haulout_lab::kube::Kube;
-use haulout_lab::stage::{Stage, is_cordoned};
 use haulout_lab::vcenter::EntryKind;
 use jiff::Timestamp;
 
-use super::teller::seconds_between;
+use super::printer::seconds_between;
 
 /// Clicks Enter Maintenance Mode on `host`, where a budget keeps the node of `vm` from being drained, and cancels as soon
 /// as the Node is cordoned; `clicks` times, each from a node that is back in service. Gives how many milliseconds passed
 /// each time from the click, by vCenter's journal, to the answer to Haulout's first PATCH of the Node, by the audit log.
 /// Both clocks are this machine's.
 pub(crate) async fn latencies(
-    stage: &Stage<'_>,
+    fixture: &Fixture<'_>,
     kube: &Kube,
     host: &str,
     vm: &str,
     clicks: usize,
 ) -> anyhow::Result<Samples> {
-    let node = stage.node_name(vm);
+    let node = fixture.node_name(vm);
     let begun = Timestamp::now();
     for _ in 0..clicks {
-        stage.vcenter.enter_maintenance(host).await?;
-        stage.wait_node(&node, "is cordoned", is_cordoned).await?;
-        stage.vcenter.cancel_maintenance(host).await?;
-        stage.wait_in_service(&node).await?;
+        fixture.vcenter.enter_maintenance(host).await?;
+        fixture.wait_node(&node, "is cordoned", is_cordoned).await?;
+        fixture.vcenter.cancel_maintenance(host).await?;
+        fixture.wait_in_service(&node).await?;
     }
-    let journal = stage.vcenter.journal().await?;
+    let journal = fixture.vcenter.journal().await?;
     let clicked = journal.iter().filter(|entry| {
         entry.kind == EntryKind::Call
             && entry.method == "EnterMaintenanceMode_Task"
             && entry.object == host
             && entry.time >= begun
     });
-    let user = stage.user();
+    let user = fixture.user();
     let audit = kube.audit().await?;
     let accepted = |from: Timestamp| {
         let patches = audit.iter().filter(|event| {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use haulout_lab::stage::{annotation, boot_id, gpus, is_cordoned, is_ready, phase};
+use haulout_lab::fixture::{annotation, boot_id, gpus, is_cordoned, is_ready, phase};
 use haulout_lab::vcenter::{Entry, EntryKind, Vcenter};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -14,13 +14,13 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 
-use super::teller::{Line, Place, Teller};
+use super::printer::{Line, Place, Printer};
 
 /// How long one look at the journal waits for its next line.
 const POLL: Duration = Duration::from_secs(5);
 /// How often the log file is looked at: files tell nobody that they grow.
 const LOG_POLL: Duration = Duration::from_millis(30);
-/// How long a wait lasts that is printed. Shorter than the teller holds lines back, so that it comes in its order.
+/// How long a wait lasts that is printed. Shorter than the printer holds lines back, so that it comes in its order.
 const WAIT_MIN: Duration = Duration::from_millis(150);
 
 /// The phases that each node went through, and when, as its annotation told.
@@ -53,7 +53,7 @@ impl Phases {
 }
 
 /// Follows vCenter's journal until vCenter ends.
-pub(crate) async fn journal(vcenter: &Vcenter, haulout_user: &str, teller: &Teller) -> anyhow::Result<()> {
+pub(crate) async fn journal(vcenter: &Vcenter, haulout_user: &str, printer: &Printer) -> anyhow::Result<()> {
     let mut seq = 0;
     loop {
         for entry in vcenter.journal_after(seq, POLL).await? {
@@ -61,7 +61,7 @@ pub(crate) async fn journal(vcenter: &Vcenter, haulout_user: &str, teller: &Tell
             if let Some(what) = words(&entry, haulout_user) {
                 let mut line = Line::new(entry.time, Place::Vcenter, what);
                 line.click = entry.kind == EntryKind::Call && entry.method == "EnterMaintenanceMode_Task";
-                teller.tell(line);
+                printer.tell(line);
             }
         }
     }
@@ -184,7 +184,7 @@ impl NodeSeen {
 }
 
 /// Follows the Nodes with this label.
-pub(crate) async fn nodes(client: kube::Client, label: String, teller: Teller, phases: Phases) {
+pub(crate) async fn nodes(client: kube::Client, label: String, printer: Printer, phases: Phases) {
     let config = watcher::Config::default().labels(&label);
     let mut events = watcher(Api::<Node>::all(client), config)
         .default_backoff()
@@ -206,14 +206,14 @@ pub(crate) async fn nodes(client: kube::Client, label: String, teller: Teller, p
                         });
                     }
                     if let Some(what) = state.since(before) {
-                        teller.tell(Line::new(at, Place::Kubernetes, format!("node {name}: {what}")));
+                        printer.tell(Line::new(at, Place::Kubernetes, format!("node {name}: {what}")));
                     }
                 }
                 seen.insert(name, state);
             }
             Event::Delete(node) => {
                 let what = format!("node {}: deleted", node.name_any());
-                teller.tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
+                printer.tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
             }
             Event::Init | Event::InitDone => {}
         }
@@ -221,7 +221,7 @@ pub(crate) async fn nodes(client: kube::Client, label: String, teller: Teller, p
 }
 
 /// Follows the Pods of this namespace.
-pub(crate) async fn pods(client: kube::Client, namespace: String, teller: Teller) {
+pub(crate) async fn pods(client: kube::Client, namespace: String, printer: Printer) {
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     let mut events = watcher(pods, watcher::Config::default())
         .default_backoff()
@@ -242,13 +242,13 @@ pub(crate) async fn pods(client: kube::Client, namespace: String, teller: Teller
             Event::Init | Event::InitDone => None,
         };
         if let Some(what) = what {
-            teller.tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
+            printer.tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
         }
     }
 }
 
 /// Follows Haulout's log, from its beginning on.
-pub(crate) async fn log(path: PathBuf, teller: Teller) {
+pub(crate) async fn log(path: PathBuf, printer: Printer) {
     let mut read = 0;
     let mut filter = Filter::default();
     let mut waits = Waits::default();
@@ -261,12 +261,12 @@ pub(crate) async fn log(path: PathBuf, teller: Teller) {
             read += end + 1;
             for line in whole.lines().filter_map(|line| filter.pass(line)) {
                 for line in waits.add(line) {
-                    teller.tell(line);
+                    printer.tell(line);
                 }
             }
         }
         if let Some(line) = waits.lasting(Timestamp::now()) {
-            teller.tell(line);
+            printer.tell(line);
         }
         tokio::time::sleep(LOG_POLL).await;
     }

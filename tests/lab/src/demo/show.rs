@@ -5,16 +5,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use haulout_lab::fixture::{Fixture, annotation, boot_id, episode, is_cordoned, is_ready, label, phase};
 use haulout_lab::jaeger::Jaeger;
 use haulout_lab::kube::Kube;
 use haulout_lab::kubelet::EXITS_AFTER_MS;
-use haulout_lab::stage::{Stage, annotation, boot_id, episode, is_cordoned, is_ready, label, phase};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 
 use super::follow::{self, Phases};
-use super::teller::{Line, Place, Teller, heading, paragraph};
-use super::{DEADLINE, cast, figures, wait_said};
+use super::printer::{Line, Place, Printer, heading, paragraph};
+use super::{DEADLINE, datacenter, figures, wait_for_log};
 use crate::say;
 use crate::tracing_ui::TracingUi;
 
@@ -28,13 +28,13 @@ const REFUSALS: usize = 3;
 /// The running parts, and what is known of them.
 pub(crate) struct Show<'a> {
     pub(crate) kube: &'a Kube,
-    pub(crate) stage: &'a Stage<'a>,
+    pub(crate) fixture: &'a Fixture<'a>,
     pub(crate) jaeger: &'a Jaeger,
     /// Haulout's program.
     pub(crate) binary: &'a Path,
     /// Its process id.
     pub(crate) pid: u32,
-    pub(crate) teller: Teller,
+    pub(crate) printer: Printer,
     pub(crate) phases: Phases,
     /// The profile that Haulout was built with.
     pub(crate) build: &'static str,
@@ -60,16 +60,16 @@ impl Show<'_> {
 
     /// Follows all that is told of, until vCenter ends.
     pub(crate) async fn follow(&self) -> anyhow::Result<()> {
-        let (stage, teller) = (self.stage, &self.teller);
+        let (fixture, printer) = (self.fixture, &self.printer);
         let nodes = follow::nodes(
-            stage.client(),
-            label(stage.name()),
-            teller.clone(),
+            fixture.client(),
+            label(fixture.name()),
+            printer.clone(),
             self.phases.clone(),
         );
-        let pods = follow::pods(stage.client(), stage.name().to_owned(), teller.clone());
-        let log = follow::log(stage.log(), teller.clone());
-        let journal = follow::journal(&stage.vcenter, stage.vcenter.user(), teller);
+        let pods = follow::pods(fixture.client(), fixture.name().to_owned(), printer.clone());
+        let log = follow::log(fixture.log(), printer.clone());
+        let journal = follow::journal(&fixture.vcenter, fixture.vcenter.user(), printer);
         tokio::join!(nodes, pods, log, journal).3
     }
 
@@ -80,9 +80,9 @@ impl Show<'_> {
              take seconds where real ones take minutes.",
         );
         say("");
-        let state = self.stage.vcenter.state().await?;
+        let state = self.fixture.vcenter.state().await?;
         let header = ["cluster", "host", "GPU", "used by", "Kubernetes node"].map(str::to_owned);
-        for [cluster, host, device, holder, node] in std::iter::once(header).chain(cast::rows(&state)) {
+        for [cluster, host, device, holder, node] in std::iter::once(header).chain(datacenter::rows(&state)) {
             say(format!("  {cluster:<9}{host:<7}{device:<14}{holder:<14}{node}").trim_end());
         }
         say("");
@@ -96,20 +96,20 @@ impl Show<'_> {
     /// The first maintenance: a node that moves.
     async fn moves(&self) -> anyhow::Result<()> {
         let (vm, home, target) = ("gpu1", "esx1", "esx4");
-        let node = self.stage.node_name(vm);
+        let node = self.fixture.node_name(vm);
         heading("1. A node moves to another host");
         paragraph(
             "esx1 is to be patched. VM gpu1 on it uses an NVIDIA A40 and cannot be moved by vMotion. In its cluster, only \
              esx4 has a free A40.",
         );
         say("");
-        self.stage
+        self.fixture
             .add_pod("training-0", &node, &[(EXITS_AFTER_MS, "900")])
             .await?;
-        let before = self.stage.node(&node).await?;
-        self.teller.begin();
+        let before = self.fixture.node(&node).await?;
+        self.printer.begin();
         let clicked = Timestamp::now();
-        self.stage.vcenter.enter_maintenance(home).await?;
+        self.fixture.vcenter.enter_maintenance(home).await?;
         self.expect_node(&node, "cordoned and draining", |node| {
             is_cordoned(node) && annotation(node, "state") == Some("draining")
         })
@@ -118,7 +118,7 @@ impl Show<'_> {
             state.vm(vm).is_some_and(|vm| !vm.is_on())
         })
         .await?;
-        let left = self.stage.pods_on(&node).await?;
+        let left = self.fixture.pods_on(&node).await?;
         ensure!(
             left.is_empty(),
             "{vm} was powered off with pods on {node}: {left:?}"
@@ -127,7 +127,7 @@ impl Show<'_> {
             phase(node).as_deref() == Some("relocating") || annotation(node, "migrated-to-host").is_some()
         })
         .await?;
-        let why = cast::candidates(&self.stage.vcenter.state().await?, home, vm);
+        let why = datacenter::candidates(&self.fixture.vcenter.state().await?, home, vm);
         self.note(format!("why {target}? {}", why.join("; ")));
         self.expect_vcenter("gpu1 is on esx4", |state| {
             state.vm(vm).is_some_and(|vm| vm.host == target)
@@ -142,7 +142,7 @@ impl Show<'_> {
             state.host(home).is_some_and(|host| host.in_maintenance)
         })
         .await?;
-        self.teller.end().await;
+        self.printer.end().await;
         self.once_off_once_on(vm).await?;
         self.steps(&node, clicked, "choose a host").await
     }
@@ -150,7 +150,7 @@ impl Show<'_> {
     /// The second maintenance: a node that waits. Gives the id of its trace.
     async fn waits(&self) -> anyhow::Result<String> {
         let (vm, home) = ("gpu2", "esx5");
-        let node = self.stage.node_name(vm);
+        let node = self.fixture.node_name(vm);
         heading("2. A PodDisruptionBudget blocks a drain, and a node waits for its own host");
         paragraph(
             "esx5 is to be patched. No other host of its cluster has a free A40, so VM gpu2 has to wait for esx5. The \
@@ -158,17 +158,17 @@ impl Show<'_> {
         );
         say("");
         let quick = [(EXITS_AFTER_MS, "600")];
-        self.stage.add_pod("serving-0", &node, &quick).await?;
-        self.stage.add_pod("batch-0", &node, &quick).await?;
+        self.fixture.add_pod("serving-0", &node, &quick).await?;
+        self.fixture.add_pod("batch-0", &node, &quick).await?;
         self.set_budget("serving", "serving-0", 1).await?;
-        let before = self.stage.node(&node).await?;
-        self.teller.begin();
+        let before = self.fixture.node(&node).await?;
+        self.printer.begin();
         let clicked = Timestamp::now();
-        self.stage.vcenter.enter_maintenance(home).await?;
+        self.fixture.vcenter.enter_maintenance(home).await?;
         self.blocked("serving-0", "serving").await?;
         let alone = format!("only the pod that its budget holds to be left on {node}");
         until(&alone, DEADLINE, async || {
-            Ok((self.stage.pods_on(&node).await? == ["serving-0"]).then_some(()))
+            Ok((self.fixture.pods_on(&node).await? == ["serving-0"]).then_some(()))
         })
         .await?;
         self.set_budget("serving", "serving-0", 0).await?;
@@ -177,22 +177,22 @@ impl Show<'_> {
             state.host(home).is_some_and(|host| host.in_maintenance)
         })
         .await?;
-        wait_said(self.stage, "waiting for host esx5").await?;
+        wait_for_log(self.fixture, "waiting for host esx5").await?;
         self.expect_node(&node, "seen to be off", |node| !is_ready(node))
             .await?;
         self.note("(in production, hours pass here: the host is patched and rebooted)".to_owned());
-        let held = self.stage.node(&node).await?;
+        let held = self.fixture.node(&node).await?;
         ensure!(is_cordoned(&held), "{node} was uncordoned while its VM is off");
         let id = episode(&held).and_then(|it| it["id"].as_str().map(str::to_owned));
         let id = id.with_context(|| format!("there is no episode on {node}"))?;
-        self.stage.vcenter.exit_maintenance(home).await?;
+        self.fixture.vcenter.exit_maintenance(home).await?;
         let after = self.expect_in_service(&node).await?;
         ensure!(
             boot_id(&after) != boot_id(&before),
             "{node} is back in service without another boot"
         );
-        self.teller.end().await;
-        let state = self.stage.vcenter.state().await?;
+        self.printer.end().await;
+        let state = self.fixture.vcenter.state().await?;
         ensure!(
             state.vm(vm).is_some_and(|vm| vm.host == home),
             "{vm} was to come back on {home}"
@@ -207,7 +207,7 @@ impl Show<'_> {
         let mut told = 0;
         let what = format!("the eviction of {pod} to be refused {REFUSALS} times");
         until(&what, DEADLINE, async || {
-            let audit = self.stage.audit().await?;
+            let audit = self.fixture.audit().await?;
             let refused: Vec<_> = audit
                 .iter()
                 .filter(|event| {
@@ -218,7 +218,7 @@ impl Show<'_> {
                 .collect();
             for event in refused.iter().skip(told) {
                 told += 1;
-                self.teller.tell(Line::new(
+                self.printer.tell(Line::new(
                     event.answered,
                     Place::Kubernetes,
                     format!("pod {pod}: eviction refused, 429 Too Many Requests"),
@@ -227,8 +227,8 @@ impl Show<'_> {
             Ok((refused.len() >= REFUSALS).then_some(()))
         })
         .await?;
-        wait_said(self.stage, &format!("{pod}: held by PodDisruptionBudget")).await?;
-        let said = self.stage.said();
+        wait_for_log(self.fixture, &format!("{pod}: held by PodDisruptionBudget")).await?;
+        let said = self.fixture.said();
         ensure!(
             said.lines()
                 .any(|line| line.contains("held by PodDisruptionBudget") && line.contains(budget)),
@@ -241,11 +241,11 @@ impl Show<'_> {
     async fn measure(&self, fresh: figures::Memory) -> anyhow::Result<()> {
         heading(&format!("Latency and memory ({} build)", self.build));
         // A drain that cannot end keeps the VM on between two clicks. The cordon comes before it.
-        self.stage
-            .add_pod("held-0", &self.stage.node_name("gpu3"), &[])
+        self.fixture
+            .add_pod("held-0", &self.fixture.node_name("gpu3"), &[])
             .await?;
         self.set_budget("held", "held-0", 1).await?;
-        let figures = figures::latencies(self.stage, self.kube, "esx8", "gpu3", CLICKS).await?;
+        let figures = figures::latencies(self.fixture, self.kube, "esx8", "gpu3", CLICKS).await?;
         let of = |share| figures.quantile(share).context("no click was measured");
         let (median, worst) = (of(0.5)?, of(1.0)?);
         let idle = figures::memory(self.pid, MEMORY_WINDOW).await?;
@@ -262,11 +262,11 @@ impl Show<'_> {
     }
 
     fn kubernetes(&self, what: &str) {
-        self.teller
+        self.printer
             .tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
     }
 
     fn note(&self, what: String) {
-        self.teller.tell(Line::new(Timestamp::now(), Place::Note, what));
+        self.printer.tell(Line::new(Timestamp::now(), Place::Note, what));
     }
 }

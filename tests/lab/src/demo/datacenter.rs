@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use haulout_lab::stage::Member;
+use haulout_lab::fixture::Member;
 use haulout_lab::vcenter::{
     ClusterSpec, Delays, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
 
-/// The stage's name, and with it the namespace of its pods and the beginning of its nodes' names.
-pub(crate) const STAGE: &str = "demo";
+/// The fixture's name, and with it the namespace of its pods and the beginning of its nodes' names.
+pub(crate) const FIXTURE: &str = "demo";
 
 const A40: u16 = 0x2235;
 const AMD: u16 = 0x1002;
@@ -65,7 +65,7 @@ const NODES: [&str; 3] = ["gpu1", "gpu2", "gpu3"];
 pub(crate) fn members(spec: &Spec) -> Vec<Member> {
     let nodes = spec.vms.iter().filter(|vm| NODES.contains(&vm.name.as_str()));
     let member = |vm: &VmSpec| {
-        let mut member = Member::new(STAGE, &vm.name, &vm.uuid);
+        let mut member = Member::new(FIXTURE, &vm.name, &vm.uuid);
         member.machine.gpus = 1;
         member.machine.boot = Duration::from_secs(4);
         member.machine.gpus_after = Duration::from_millis(500);
@@ -82,7 +82,7 @@ pub(crate) fn rows(state: &State) -> Vec<[String; 5]> {
         let node = holder
             .as_deref()
             .filter(|holder| NODES.contains(holder))
-            .map_or_else(String::new, |vm| format!("{STAGE}-{vm}"));
+            .map_or_else(String::new, |vm| format!("{FIXTURE}-{vm}"));
         [
             host.cluster.clone(),
             host.name.clone(),

@@ -1,4 +1,4 @@
-//! Puts what several sources tell into one story: ordered by time, in columns, relative to the operator's click.
+//! Puts what several sources tell into one scenario: ordered by time, in columns, relative to the operator's click.
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
@@ -32,7 +32,7 @@ pub(crate) enum Place {
     Note,
 }
 
-/// One line of the story.
+/// One line of the scenario.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Line {
     /// When it happened.
@@ -63,23 +63,23 @@ enum Message {
     End(oneshot::Sender<()>),
 }
 
-/// The way to the teller, which lives for as long as one of these does.
+/// The way to the printer, which lives for as long as one of these does.
 #[derive(Debug, Clone)]
-pub(crate) struct Teller {
+pub(crate) struct Printer {
     to_task: mpsc::UnboundedSender<Message>,
 }
 
-impl Teller {
-    /// Starts a teller that is silent until a story begins.
+impl Printer {
+    /// Starts a printer that is silent until a scenario begins.
     pub(crate) fn start() -> Self {
         let (to_task, messages) = mpsc::unbounded_channel();
         tokio::spawn(tell(messages));
         Self { to_task }
     }
 
-    /// Tells one line, unless no story is being told.
+    /// Tells one line, unless no scenario is being told.
     pub(crate) fn tell(&self, line: Line) {
-        // The teller ends only when the program does.
+        // The printer ends only when the program does.
         let _ = self.to_task.send(Message::Line(line));
     }
 
@@ -195,7 +195,7 @@ pub(crate) fn heading(text: &str) {
     say(&paint("1", text));
 }
 
-/// A paragraph, indented as the story is.
+/// A paragraph, indented as the scenario is.
 pub(crate) fn paragraph(text: &str) {
     for row in wrap(text, WIDTH - 2) {
         say(&format!("  {row}"));

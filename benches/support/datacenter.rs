@@ -1,7 +1,7 @@
 //! A datacenter for a bench: hosts with one GPU each and a node on every one, beside those that a case asks for.
 
+use haulout_lab::fixture::{Fixture, Haulout, Member};
 use haulout_lab::kube::Kube;
-use haulout_lab::stage::{Haulout, Member, Stage};
 use haulout_lab::vcenter::{ClusterSpec, Collector, Delays, DeviceSpec, Gpu, HostSpec, Spec, VmSpec};
 
 /// The PCI id of an NVIDIA A40.
@@ -17,18 +17,18 @@ pub fn vm(number: usize) -> String {
     format!("gpu{number}")
 }
 
-/// A stage of `count` hosts with a node on each, without DRS and with tasks that take no time. `change` may make the
+/// A fixture of `count` hosts with a node on each, without DRS and with tasks that take no time. `change` may make the
 /// machines other than the lab's defaults.
 ///
 /// # Errors
 /// Where the lab cannot set it.
-pub async fn stage<'a>(
+pub async fn fixture<'a>(
     kube: &'a Kube,
     name: &str,
     count: usize,
     collector: Collector,
     change: impl Fn(&mut Member, &mut VmSpec),
-) -> anyhow::Result<Stage<'a>> {
+) -> anyhow::Result<Fixture<'a>> {
     let mut vms = Vec::new();
     let mut members = Vec::new();
     for number in 0..count {
@@ -59,25 +59,25 @@ pub async fn stage<'a>(
         delays: Delays::default(),
         ..Spec::default()
     };
-    Stage::set_with(kube, name, &spec, members, true, collector).await
+    Fixture::create_with(kube, name, &spec, members, true, collector).await
 }
 
-/// Starts the Haulout of `stage` and waits until both worlds have told it everything.
+/// Starts the Haulout of `fixture` and waits until both worlds have told it everything.
 ///
 /// # Errors
 /// Where it does not come up.
-pub async fn start(stage: &Stage<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+pub async fn start(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_haulout"));
-    let haulout = stage.start(binary, changes)?;
+    let haulout = fixture.start(binary, changes)?;
     for world in ["vCenter", "Kubernetes"] {
-        stage.wait_said(&format!("{world} synced")).await?;
+        fixture.wait_for_log(&format!("{world} synced")).await?;
     }
     Ok(haulout)
 }
 
-/// A UUID that no other stage and number has.
-fn uuid(stage: &str, number: usize) -> String {
-    let sum = stage.bytes().fold(0_u32, |sum, byte| {
+/// A UUID that no other fixture and number has.
+fn uuid(fixture: &str, number: usize) -> String {
+    let sum = fixture.bytes().fold(0_u32, |sum, byte| {
         sum.wrapping_mul(31).wrapping_add(u32::from(byte))
     });
     format!("{sum:08x}-0000-4000-8000-{number:012x}")

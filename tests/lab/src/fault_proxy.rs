@@ -1,11 +1,11 @@
-//! A gate between Haulout and both of its servers that stops it at exactly the k-th request that changes something.
+//! Two HTTP/1.1 proxies on loopback, one before kube-apiserver and one before vCenter, that share one count of the requests
+//! that change something and stop at the k-th of them.
 //!
-//! It consists of two HTTP/1.1 proxies on loopback, one before kube-apiserver and one before vCenter, that share one
-//! count. A test arms the gate with [`Gate::stop_at`], waits for [`Gate::stopped`], kills Haulout, calls [`Gate::open`]
-//! and starts Haulout again.
+//! A test calls [`FaultProxy::stop_at`], waits for [`FaultProxy::stopped`], kills Haulout, calls [`FaultProxy::open`] and
+//! starts Haulout again.
 
+mod request;
 mod serve;
-mod what;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,19 +19,18 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::serve::{Door, Upstream};
+use self::serve::{SideProxy, Upstream};
 
-/// Two proxies with one count of the requests that change something. Clones are handles to the same gate, and dropping
-/// the last one ends both proxies and cuts their connections.
+/// Clones are handles to the same proxies. Dropping the last handle ends both and closes their connections.
 #[derive(Clone)]
-pub struct Gate {
+pub struct FaultProxy {
     shared: Arc<Shared>,
     kubernetes: SocketAddr,
     vcenter_sdk: String,
     _end: Arc<DropGuard>,
 }
 
-/// Which server a request was for.
+/// The server that a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// kube-apiserver.
@@ -49,18 +48,18 @@ impl fmt::Display for Side {
     }
 }
 
-/// A request that changes something and that was let pass, or that stopped the gate.
+/// A request that changes something and was forwarded, or stopped the proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Crossing {
-    /// Its place among the crossings of both sides, from 1.
+pub struct ForwardedRequest {
+    /// Its number among those of both sides, from 1.
     pub number: usize,
-    /// Which server it was for.
+    /// Its server.
     pub side: Side,
-    /// What it asks for, on what: `PATCH nodes/gpu-1`, `POST pods/train-0/eviction`, `PowerOffVM_Task vm-42`.
+    /// Method and object: `PATCH nodes/gpu-1`, `POST pods/train-0/eviction`, `PowerOffVM_Task vm-42`.
     pub what: String,
 }
 
-impl fmt::Display for Crossing {
+impl fmt::Display for ForwardedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { number, side, what } = self;
         write!(f, "{side} request {number}, {what}")
@@ -70,31 +69,31 @@ impl fmt::Display for Crossing {
 /// When a request is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moment {
-    /// Its server never sees it.
+    /// Before the server gets it.
     Before,
-    /// Its server has answered it, well or ill, and its client never hears.
+    /// After the server has responded; the client gets no response.
     After,
 }
 
-impl Gate {
-    /// Starts both proxies on ports of 127.0.0.1, open. `kubernetes` must neither retry nor limit how long an answer
-    /// may take, or watches end early; what passes has this client's identity. `vcenter_sdk` is the stand-in's address
+impl FaultProxy {
+    /// Starts both proxies on ports of 127.0.0.1, open. The client `kubernetes` must neither retry nor limit the duration of
+    /// a response, or watches end early; forwarded requests have its identity. `vcenter_sdk` is the simulator's address
     /// over plain HTTP.
     pub async fn start(kubernetes: kube::Client, vcenter_sdk: &str) -> anyhow::Result<Self> {
-        // Whoever came first has set the same provider, or one that serves as well.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let sdk = reqwest::Url::parse(vcenter_sdk)
             .with_context(|| format!("reading vCenter's address {vcenter_sdk:?}"))?;
         ensure!(
             sdk.scheme() == "http",
-            "the gate speaks plain HTTP to vCenter, and {vcenter_sdk} is something else"
+            "the proxy needs plain HTTP to vCenter, not {vcenter_sdk}"
         );
         let end = CancellationToken::new();
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                crossings: Vec::new(),
+                forwarded: Vec::new(),
                 stop: Stop::Open,
-                doors: Vec::new(),
+                listeners: Vec::new(),
             }),
             cut: watch::Sender::new(None),
             generation: watch::Sender::new(0),
@@ -103,9 +102,9 @@ impl Gate {
             end: end.clone(),
         });
         let upstream = Upstream::kubernetes(kubernetes);
-        let kubernetes = Door::open(&shared, Side::Kubernetes, upstream).await?;
+        let kubernetes = SideProxy::open(&shared, Side::Kubernetes, upstream).await?;
         let upstream = Upstream::vcenter(sdk.origin().ascii_serialization())?;
-        let vcenter = Door::open(&shared, Side::Vcenter, upstream).await?;
+        let vcenter = SideProxy::open(&shared, Side::Vcenter, upstream).await?;
         Ok(Self {
             shared,
             kubernetes,
@@ -114,55 +113,55 @@ impl Gate {
         })
     }
 
-    /// The address to give to Haulout as vCenter's, `http://127.0.0.1:PORT/sdk`.
+    /// The address of vCenter for Haulout, `http://127.0.0.1:PORT/sdk`.
     pub fn vcenter_sdk(&self) -> String {
         self.vcenter_sdk.clone()
     }
 
-    /// Writes a kubeconfig whose server is the gate. It has no credentials: the gate adds its own client's.
+    /// Writes a kubeconfig whose server is the proxy. It has no credentials: the proxy adds its own client's.
     pub fn write_kubeconfig(&self, path: &Path) -> anyhow::Result<()> {
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "gate", "cluster": {"server": format!("http://{}", self.kubernetes)}}],
-            "users": [{"name": "gate", "user": {}}],
-            "contexts": [{"name": "gate", "context": {"cluster": "gate", "user": "gate"}}],
-            "current-context": "gate",
+            "clusters": [{"name": "proxy", "cluster": {"server": format!("http://{}", self.kubernetes)}}],
+            "users": [{"name": "proxy", "user": {}}],
+            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
+            "current-context": "proxy",
         });
         // JSON is YAML too, and needs no second serializer.
-        let text = serde_json::to_string_pretty(&config).context("composing the gate's kubeconfig")?;
+        let text = serde_json::to_string_pretty(&config).context("composing the proxy's kubeconfig")?;
         std::fs::write(path, text)
-            .with_context(|| format!("writing the gate's kubeconfig to {}", path.display()))
+            .with_context(|| format!("writing the proxy's kubeconfig to {}", path.display()))
     }
 
-    /// All requests so far that change something and were let pass, and those that stopped the gate, in order. Requests
-    /// that came while it was stopped are not among them: they did not happen.
-    pub fn crossings(&self) -> Vec<Crossing> {
-        self.shared.lock().crossings.clone()
+    /// The requests so far that change something and were forwarded or stopped the proxy, in order. Requests that came
+    /// while it was stopped are not included: they did not happen.
+    pub fn forwarded(&self) -> Vec<ForwardedRequest> {
+        self.shared.lock().forwarded.clone()
     }
 
-    /// How many requests wait now for an answer that they will never have: the one that stopped the gate, and those
-    /// that came after it, until their clients hang up.
+    /// The number of requests that are held: the one that stopped the proxy and those after it, until their clients
+    /// disconnect.
     pub fn held(&self) -> usize {
         self.shared.held.load(Ordering::SeqCst)
     }
 
-    /// Arms the gate: the crossing with this number stops it, and after that no request that changes something passes,
-    /// on either side, until [`Self::open`]. Crossings before it pass, and their answers too, also those that come when
-    /// the gate has been stopped. Where the number was passed already, the very next crossing stops the gate.
+    /// Arms the proxy: the request with this number stops it, and after that no request that changes something passes,
+    /// on either side, until [`Self::open`]. Requests before it pass, and so do their responses,
+    /// even after the stop. If the number has been passed already, the very next request stops the proxy.
     ///
-    /// On a gate that is stopped this opens it and arms it in one step, so that nothing slips through in between.
+    /// On a stopped proxy this opens and arms it in one step, so that no request passes in between.
     pub fn stop_at(&self, number: usize, moment: Moment) {
         self.shared.set(Stop::Armed { number, moment });
     }
 
-    /// Waits until the armed crossing was reached: for [`Moment::Before`] its request is whole and goes nowhere, for
+    /// Waits until the armed request was reached: for [`Moment::Before`] its request is whole and goes nowhere, for
     /// [`Moment::After`] its server has answered or failed to.
-    pub async fn stopped(&self) -> Crossing {
+    pub async fn stopped(&self) -> ForwardedRequest {
         let mut reached = self.shared.reached.subscribe();
         loop {
-            if let Some(crossing) = &*reached.borrow_and_update() {
-                return crossing.clone();
+            if let Some(request) = &*reached.borrow_and_update() {
+                return request.clone();
             }
             if reached.changed().await.is_err() {
                 // The sender lives in `self`, so that this cannot be.
@@ -171,13 +170,13 @@ impl Gate {
         }
     }
 
-    /// Cuts one side off, as a partition does: from here on none of its requests passes, whatever it asks for, nothing
-    /// more comes of an answer that is under way, and clients meet silence. It stays so as long as the gate lives.
+    /// Cuts one side off, as a network partition does: none of its requests passes any more, reads included, and responses
+    /// in progress stop. It lasts as long as the proxy.
     pub fn cut(&self, side: Side) {
         self.shared.cut.send_replace(Some(side));
     }
 
-    /// Disarms the gate. Requests that are held stay so until their clients hang up, and requests that change something
+    /// Disarms the proxy. Requests that are held stay so until their clients disconnect, and requests that change something
     /// pass where they come on connections made from here on. Older connections are closed as soon as they are idle, as
     /// on any server's idle timeout, and what else comes on them and changes something is held: what a killed client
     /// left unread in a socket must not be taken for a request of its successor. The successor is to be started after
@@ -187,7 +186,7 @@ impl Gate {
     }
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for FaultProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             shared,
@@ -195,7 +194,7 @@ impl fmt::Debug for Gate {
             vcenter_sdk,
             _end: _,
         } = self;
-        f.debug_struct("Gate")
+        f.debug_struct("FaultProxy")
             .field("kubernetes", kubernetes)
             .field("vcenter_sdk", vcenter_sdk)
             .field("stop", &shared.lock().stop)
@@ -203,7 +202,6 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// Whether the gate lets pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     Open,
@@ -211,19 +209,18 @@ enum Stop {
     Stopped { number: usize },
 }
 
-/// What becomes of a request that changes something.
 enum Verdict {
     Pass,
     /// To be forwarded, and held when it is answered.
-    After(Crossing),
+    After(ForwardedRequest),
     Hold,
 }
 
 struct State {
-    crossings: Vec<Crossing>,
+    forwarded: Vec<ForwardedRequest>,
     stop: Stop,
     /// The listening sockets once more, so that connections can be taken from them without waiting.
-    doors: Vec<std::net::TcpListener>,
+    listeners: Vec<std::net::TcpListener>,
 }
 
 /// What both proxies have in common.
@@ -232,8 +229,8 @@ struct Shared {
     /// Which of the times between two stops it is. It changes only while `state` is locked; a connection belongs to the
     /// generation in which it was accepted.
     generation: watch::Sender<u64>,
-    /// The crossing that stopped the gate. It changes only while `state` is locked.
-    reached: watch::Sender<Option<Crossing>>,
+    /// The request that stopped the proxy. It changes only while `state` is locked.
+    reached: watch::Sender<Option<ForwardedRequest>>,
     held: AtomicUsize,
     /// The side that is cut off.
     cut: watch::Sender<Option<Side>>,
@@ -242,17 +239,16 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves nothing half done here, and the test that panicked tells of itself.
+        // A panic elsewhere leaves the state consistent, and fails its own test.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set(&self, stop: Stop) {
         let mut state = self.lock();
         if matches!(state.stop, Stop::Stopped { .. }) {
-            // Whoever connected during the stop belongs to it, also where the connection was not accepted yet. The
-            // listeners do not block: each loop ends where nobody waits.
-            for door in &state.doors {
-                while let Ok((connection, _)) = door.accept() {
+            // Connections made during the stop belong to it, accepted or not. The listeners do not block.
+            for listener in &state.listeners {
+                while let Ok((connection, _)) = listener.accept() {
                     drop(connection);
                 }
             }
@@ -266,39 +262,39 @@ impl Shared {
     fn admit(&self, generation: u64, side: Side, what: String) -> Verdict {
         let mut state = self.lock();
         if matches!(state.stop, Stop::Stopped { .. }) || generation != *self.generation.borrow() {
-            tracing::debug!(%side, what, "the gate holds a request that came after the stop");
+            tracing::debug!(%side, what, "the proxy holds a request that came after the stop");
             return Verdict::Hold;
         }
-        let crossing = Crossing {
-            number: state.crossings.len() + 1,
+        let request = ForwardedRequest {
+            number: state.forwarded.len() + 1,
             side,
             what,
         };
-        state.crossings.push(crossing.clone());
+        state.forwarded.push(request.clone());
         match state.stop {
-            Stop::Armed { number, moment } if crossing.number >= number => {
-                tracing::debug!(%crossing, ?moment, "the gate is stopped");
+            Stop::Armed { number, moment } if request.number >= number => {
+                tracing::debug!(%request, ?moment, "the proxy is stopped");
                 state.stop = Stop::Stopped {
-                    number: crossing.number,
+                    number: request.number,
                 };
                 match moment {
                     Moment::Before => {
-                        self.reached.send_replace(Some(crossing));
+                        self.reached.send_replace(Some(request));
                         Verdict::Hold
                     }
-                    Moment::After => Verdict::After(crossing),
+                    Moment::After => Verdict::After(request),
                 }
             }
             Stop::Open | Stop::Armed { .. } | Stop::Stopped { .. } => Verdict::Pass,
         }
     }
 
-    /// Tells that the server has answered the crossing that stopped the gate, unless the gate was opened meanwhile.
-    fn answered(&self, crossing: Crossing) {
+    /// Reports that the server has answered the request that stopped the proxy, unless the proxy has been opened since.
+    fn answered(&self, request: ForwardedRequest) {
         let state = self.lock();
-        let number = crossing.number;
+        let number = request.number;
         if state.stop == (Stop::Stopped { number }) {
-            self.reached.send_replace(Some(crossing));
+            self.reached.send_replace(Some(request));
         }
     }
 
@@ -308,7 +304,7 @@ impl Shared {
         let _ = self.cut.subscribe().wait_for(|cut| *cut == Some(side)).await;
     }
 
-    /// Never ends by itself; the connection drops it when its client hangs up.
+    /// Never ends; the connection drops it when its client disconnects.
     async fn hold(&self) -> Infallible {
         struct Held<'a>(&'a AtomicUsize);
         impl Drop for Held<'_> {

@@ -12,42 +12,41 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// crowd is the many hosts and VMs of a large inventory. Its hosts are like any
-// other. Its VMs are scenery: they can be found, read and watched, but nobody
-// powers or moves them, and the state document does not show them.
-type crowd struct {
+// bulk is the generated part of a large inventory. Its hosts are like any other.
+// Its VMs can be found, read and watched, but not powered or moved, and the state
+// document does not show them.
+type bulk struct {
 	hosts  []*host
 	vms    []*simulator.VirtualMachine
 	byUUID map[string]ref
-	// storm ends the storm that blows.
-	storm chan struct{}
+	// stopChanges ends the changes of setChangeRate.
+	stopChanges chan struct{}
 }
 
-// crowdUUID is the BIOS UUID of the crowd's n-th VM, so that a client can know
+// bulkUUID is the BIOS UUID of the bulk's n-th VM, so that a client knows
 // the VMs beforehand.
-func crowdUUID(n int) string { return fmt.Sprintf("c0000000-0000-4000-8000-%012x", n) }
+func bulkUUID(n int) string { return fmt.Sprintf("c0000000-0000-4000-8000-%012x", n) }
 
 // clusterSize is how many hosts one cluster holds at the most. vSphere 6.0 allows
 // 64 (VMware vCloud Architecture Toolkit, "vSphere Cluster Design"); later ones
-// are said to allow 96, for which no document is at hand. The larger is the
-// harder for who reads the devices of a cluster's hosts.
+// may allow 96, for which no document is at hand.
 const clusterSize = 96
 
-// addCrowd makes the crowd by copying one host and one VM: making each anew
-// takes milliseconds, and files for each VM.
-func (v *VCenter) addCrowd(spec CrowdSpec) error {
+// addBulk copies one host and one VM: creating each takes milliseconds, and files
+// for each VM.
+func (v *VCenter) addBulk(spec BulkSpec) error {
 	if spec.Hosts < 1 || spec.VMs < 0 {
-		return fmt.Errorf("crowd: want at least one host and no negative number of VMs")
+		return fmt.Errorf("bulk: want at least one host and no negative number of VMs")
 	}
-	if err := v.addCluster(ClusterSpec{Name: "crowd", Hosts: []HostSpec{{Name: "crowd-0000", Datastores: []string{"crowd"}}}}); err != nil {
+	if err := v.addCluster(ClusterSpec{Name: "bulk", Hosts: []HostSpec{{Name: "bulk-0000", Datastores: []string{"bulk"}}}}); err != nil {
 		return err
 	}
-	first := v.findCluster("crowd")
-	model, err := v.findHost("crowd-0000")
+	first := v.findCluster("bulk")
+	model, err := v.findHost("bulk-0000")
 	if err != nil {
 		return err
 	}
-	c := &v.crowd
+	c := &v.bulk
 	c.byUUID = map[string]ref{}
 	c.hosts = append(c.hosts, model)
 	cluster, refs := first, slices.Clone(first.Host)
@@ -58,13 +57,13 @@ func (v *VCenter) addCrowd(spec CrowdSpec) error {
 	for n := 1; n < spec.Hosts; n++ {
 		if n%clusterSize == 0 {
 			fill()
-			name := fmt.Sprintf("crowd-cluster-%02d", n/clusterSize)
+			name := fmt.Sprintf("bulk-cluster-%02d", n/clusterSize)
 			if err := v.addCluster(ClusterSpec{Name: name}); err != nil {
 				return err
 			}
 			cluster, refs = v.findCluster(name), nil
 		}
-		h := copyHost(model, fmt.Sprintf("crowd-%04d", n))
+		h := copyHost(model, fmt.Sprintf("bulk-%04d", n))
 		v.reg.NewEntity(h.HostSystem)
 		h.Summary.Host, h.Config.Host = &h.Self, h.Self
 		v.reg.PutEntity(cluster, h.HostSystem)
@@ -73,7 +72,7 @@ func (v *VCenter) addCrowd(spec CrowdSpec) error {
 		refs = append(refs, h.Self)
 	}
 	fill()
-	return v.addScenery(spec, first)
+	return v.addBulkVMs(spec, first)
 }
 
 func copyHost(model *host, name string) *host {
@@ -87,16 +86,16 @@ func copyHost(model *host, name string) *host {
 	return h
 }
 
-func (v *VCenter) addScenery(spec CrowdSpec, cluster *simulator.ClusterComputeResource) error {
+func (v *VCenter) addBulkVMs(spec BulkSpec, cluster *simulator.ClusterComputeResource) error {
 	if spec.VMs == 0 {
 		return nil
 	}
-	g, err := v.addVM(VMSpec{Name: "crowd-vm-00000", UUID: crowdUUID(0), Host: "crowd-0000"}, caller{User: "spec"})
+	g, err := v.addVM(VMSpec{Name: "bulk-vm-00000", UUID: bulkUUID(0), Host: "bulk-0000"}, caller{User: "spec"})
 	if err != nil {
 		return err
 	}
 	delete(v.guests, g.Self)
-	model, c := g.VirtualMachine, &v.crowd
+	model, c := g.VirtualMachine, &v.bulk
 	model.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOn
 	model.Summary.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOn
 	folder := v.reg.Get(v.dc.VmFolder).(*simulator.Folder)
@@ -105,7 +104,7 @@ func (v *VCenter) addScenery(spec CrowdSpec, cluster *simulator.ClusterComputeRe
 		vm := model
 		h := c.hosts[n%len(c.hosts)]
 		if n > 0 {
-			name, uuid := fmt.Sprintf("crowd-vm-%05d", n), crowdUUID(n)
+			name, uuid := fmt.Sprintf("bulk-vm-%05d", n), bulkUUID(n)
 			vm = &simulator.VirtualMachine{VirtualMachine: model.VirtualMachine}
 			config := *model.Config
 			vm.Config = &config
@@ -126,10 +125,10 @@ func (v *VCenter) addScenery(spec CrowdSpec, cluster *simulator.ClusterComputeRe
 	return nil
 }
 
-// FindAllByUuid implements the SOAP method where there is a crowd: the
-// simulator's search looks at every VM, a vCenter's at an index.
+// FindAllByUuid implements the SOAP method where there is a bulk: the
+// simulator's search reads at every VM, a vCenter's at an index.
 func (v *VCenter) FindAllByUuid(ctx *simulator.Context, req *types.FindAllByUuid) soap.HasFault {
-	if found, ok := v.crowd.byUUID[req.Uuid]; ok && req.VmSearch {
+	if found, ok := v.bulk.byUUID[req.Uuid]; ok && req.VmSearch {
 		return &methods.FindAllByUuidBody{Res: &types.FindAllByUuidResponse{Returnval: []ref{found}}}
 	}
 	body := &methods.FindAllByUuidBody{Res: &types.FindAllByUuidResponse{}}
@@ -143,25 +142,25 @@ func (v *VCenter) FindAllByUuid(ctx *simulator.Context, req *types.FindAllByUuid
 	return body
 }
 
-// stormy is the part of the crowd that only the storm touches, so that what a
-// bench clicks on is changed by nobody else.
-func (c *crowd) stormy() []*host { return c.hosts[len(c.hosts)-len(c.hosts)/10:] }
+// changing is the tenth of the hosts that setChangeRate changes. Benches put other
+// hosts into maintenance.
+func (c *bulk) changing() []*host { return c.hosts[len(c.hosts)-len(c.hosts)/10:] }
 
-// blow changes so many properties of the crowd each second, until the next
+// blow changes so many properties of the bulk each second, until the next
 // call: the load of VMs, and, where there are hosts to spare, every tenth time
 // a host's quarantine mode, which those who follow hosts hear of.
-func (v *VCenter) blow(perSecond int) {
+func (v *VCenter) setChangeRate(perSecond int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.crowd.storm != nil {
-		close(v.crowd.storm)
-		v.crowd.storm = nil
+	if v.bulk.stopChanges != nil {
+		close(v.bulk.stopChanges)
+		v.bulk.stopChanges = nil
 	}
 	if perSecond == 0 {
 		return
 	}
 	end := make(chan struct{})
-	v.crowd.storm = end
+	v.bulk.stopChanges = end
 	go func() {
 		const beat = 10 * time.Millisecond
 		tick := time.NewTicker(beat)
@@ -174,26 +173,26 @@ func (v *VCenter) blow(perSecond int) {
 			case <-tick.C:
 			}
 			for due := int(time.Since(began).Seconds() * float64(perSecond)); done < due; done++ {
-				v.gust(done)
+				v.changeOne(done)
 			}
 		}
 	}()
 }
 
-func (v *VCenter) gust(n int) {
+func (v *VCenter) changeOne(n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.closed {
 		return
 	}
-	hosts := v.crowd.stormy()
+	hosts := v.bulk.changing()
 	if n%10 == 0 && len(hosts) > 0 {
 		h := hosts[rand.IntN(len(hosts))]
 		v.set(h.HostSystem, "runtime.inQuarantineMode", !*h.Runtime.InQuarantineMode)
 		return
 	}
-	if len(v.crowd.vms) > 0 {
-		vm := v.crowd.vms[rand.IntN(len(v.crowd.vms))]
+	if len(v.bulk.vms) > 0 {
+		vm := v.bulk.vms[rand.IntN(len(v.bulk.vms))]
 		v.set(vm, "summary.quickStats.overallCpuUsage", rand.Int32N(4000))
 	}
 }

@@ -1,4 +1,4 @@
-//! One of the gate's proxies: accepts connections, and forwards requests or holds them.
+//! The HTTP proxy before one server: accepts connections, and forwards requests or holds them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
@@ -20,7 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Shared, Side, Verdict, what};
+use super::{Shared, Side, Verdict, request};
 
 /// An answer's body, as it comes.
 type Body = UnsyncBoxBody<Bytes, anyhow::Error>;
@@ -59,15 +59,15 @@ impl Upstream {
             // A connection that the server closes while it is idle must be the client's to see, not ours.
             .pool_max_idle_per_host(0)
             .build()
-            .context("building the gate's client of vCenter")?;
+            .context("building the proxy's client of vCenter")?;
         Ok(Self::Vcenter { http, origin })
     }
 
     /// The request's name where it changes something.
     fn changes(&self, parts: &Parts, body: &Bytes) -> Option<String> {
         match self {
-            Self::Kubernetes(_) => what::kubernetes(&parts.method, parts.uri.path()),
-            Self::Vcenter { .. } => what::vcenter(body),
+            Self::Kubernetes(_) => request::kubernetes(&parts.method, parts.uri.path()),
+            Self::Vcenter { .. } => request::vcenter(body),
         }
     }
 
@@ -140,15 +140,15 @@ fn remove_of_the_connection(headers: &mut HeaderMap) {
     }
 }
 
-/// One proxy.
-pub(super) struct Door {
+/// The proxy before one server.
+pub(super) struct SideProxy {
     shared: Arc<Shared>,
     side: Side,
     upstream: Upstream,
 }
 
-impl Door {
-    /// Binds a port and serves it until the gate ends.
+impl SideProxy {
+    /// Binds a port and serves it until the proxy ends.
     pub(super) async fn open(
         shared: &Arc<Shared>,
         side: Side,
@@ -162,15 +162,15 @@ impl Door {
         };
         let (listener, again, address) = bind()
             .await
-            .with_context(|| format!("binding a port of 127.0.0.1 for the gate before {side}"))?;
-        shared.lock().doors.push(again);
-        let door = Arc::new(Self {
+            .with_context(|| format!("binding a port of 127.0.0.1 for the proxy before {side}"))?;
+        shared.lock().listeners.push(again);
+        let proxy = Arc::new(Self {
             shared: shared.clone(),
             side,
             upstream,
         });
         let end = shared.end.clone();
-        tokio::spawn(async move { end.run_until_cancelled(door.serve(listener)).await });
+        tokio::spawn(async move { end.run_until_cancelled(proxy.serve(listener)).await });
         Ok(address)
     }
 
@@ -191,7 +191,7 @@ impl Door {
                     tokio::spawn(async move { end.run_until_cancelled(conversation).await });
                 }
                 Err(error) => {
-                    tracing::warn!(side = %self.side, %error, "the gate failed to accept a connection");
+                    tracing::warn!(side = %self.side, %error, "the proxy failed to accept a connection");
                     // A process without free descriptors would fail again at once.
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
@@ -203,12 +203,12 @@ impl Door {
         // Streamed events are small and wanted at once.
         let _ = connection.set_nodelay(true);
         let service = service_fn(|request| {
-            let door = self.clone();
-            async move { door.cross(generation, request).await }
+            let proxy = self.clone();
+            async move { proxy.handle(generation, request).await }
         });
         let mut current = self.shared.generation.subscribe();
         let closed = async move {
-            // The sender lives as long as the gate's servers, so that an error cannot be.
+            // The sender lives as long as the proxy's servers, so that an error cannot be.
             let _ = current.wait_for(|it| *it != generation).await;
         };
         let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(connection), service));
@@ -225,12 +225,12 @@ impl Door {
         };
         if let Err(error) = result {
             let error = anyhow!(error);
-            tracing::debug!(side = %self.side, "a connection through the gate ended: {error:#}");
+            tracing::debug!(side = %self.side, "a connection through the proxy ended: {error:#}");
         }
     }
 
-    /// One request. An error cuts the connection, which is what the client would have met without the gate.
-    async fn cross(
+    /// One request. An error cuts the connection, which is what the client would have met without the proxy.
+    async fn handle(
         self: Arc<Self>,
         generation: u64,
         request: Request<Incoming>,
@@ -248,27 +248,27 @@ impl Door {
             Verdict::Hold => match self.shared.hold().await {},
             Verdict::Pass => {
                 // In a task of its own: what was counted reaches its server, also when the client is killed meanwhile.
-                let door = self.clone();
-                let forward = self.spawn(async move { door.upstream.send_whole(parts, body).await });
+                let proxy = self.clone();
+                let forward = self.spawn(async move { proxy.upstream.send_whole(parts, body).await });
                 forward
                     .await
                     .context("the task that forwards failed")?
-                    .context("the gate ended")?
+                    .context("the proxy ended")?
             }
-            Verdict::After(crossing) => {
-                let door = self.clone();
+            Verdict::After(request) => {
+                let proxy = self.clone();
                 self.spawn(async move {
-                    if let Err(error) = door.upstream.send_whole(parts, body).await {
-                        tracing::warn!(%crossing, "the crossing that stops the gate got no answer: {error:#}");
+                    if let Err(error) = proxy.upstream.send_whole(parts, body).await {
+                        tracing::warn!(%request, "the request that stops the proxy got no answer: {error:#}");
                     }
-                    door.shared.answered(crossing);
+                    proxy.shared.answered(request);
                 });
                 match self.shared.hold().await {}
             }
         }
     }
 
-    /// Runs something until it ends or the gate does, whoever still waits for it.
+    /// Runs something until it ends or the proxy does, whoever still waits for it.
     fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

@@ -12,81 +12,80 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// silence keeps `recentTask` out of WaitForUpdatesEx while it is on. The API has
-// allowed a server to do so since 5.0: only a first look, or a plain read, is
-// sure to be current. Tasks that a client watches by other ways, such as a
-// ListView or a TaskHistoryCollector, are not touched. A switch of its own keeps
-// the later states of tasks out of TaskHistoryCollectors.
-type silence struct {
+// suppression keeps `recentTask` out of WaitForUpdatesEx while it is on. The API
+// has allowed this since 5.0: only a first read, or a plain read, is current.
+// ListViews and TaskHistoryCollectors are not affected. A separate switch keeps the
+// later states of tasks out of TaskHistoryCollectors.
+type suppression struct {
 	v  *VCenter
 	mu sync.Mutex
 	on bool
-	// ends is true where histories tell of tasks' later states.
+	// ends is true if histories push the later states of tasks.
 	ends bool
-	// last is the number of the last task begun.
+	// last is the number of the newest task.
 	last  int
-	looks map[types.ManagedObjectReference]*look
+	reads map[types.ManagedObjectReference]*firstRead
 }
 
-// look is what a collector saw first.
-type look struct {
-	// mark is the number of the last task begun before it.
+// firstRead is what a collector has sent to its client.
+type firstRead struct {
+	// mark is the number of the newest task before the first read.
 	mark int
-	// sent holds the objects that it has entered. The simulator enters all
-	// objects of a filter again when the root of its traversal changes.
+	// sent holds the objects that it has reported as entered. The simulator enters
+	// all objects of a filter again when the root of its traversal changes.
 	sent map[types.ManagedObjectReference]bool
-	// newest is the number of the newest task that each history has shown it.
+	// newest is the number of the newest task of each history.
 	newest map[types.ManagedObjectReference]int
 }
 
-func newSilence(v *VCenter) *silence {
-	return &silence{
+func newSuppression(v *VCenter) *suppression {
+	return &suppression{
 		v:     v,
 		on:    v.spec.PushRecentTask != nil && !*v.spec.PushRecentTask,
 		ends:  v.spec.PushTaskEnd == nil || *v.spec.PushTaskEnd,
-		looks: map[types.ManagedObjectReference]*look{},
+		reads: map[types.ManagedObjectReference]*firstRead{},
 	}
 }
 
-func (s *silence) set(on bool) {
+func (s *suppression) set(on bool) {
 	s.mu.Lock()
 	s.on = on
 	s.mu.Unlock()
 }
 
-func (s *silence) setEnds(ends bool) {
+func (s *suppression) setEnds(ends bool) {
 	s.mu.Lock()
 	s.ends = ends
 	s.mu.Unlock()
 }
 
-func (s *silence) tellsEnds() bool {
+func (s *suppression) pushesEnds() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ends
 }
 
-func (s *silence) isOn() bool {
+func (s *suppression) isOn() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.on
 }
 
-func (s *silence) taskBegins(t *simulator.Task) {
+func (s *suppression) taskBegins(t *simulator.Task) {
 	s.mu.Lock()
 	s.last = taskNumber(t.Self)
 	s.mu.Unlock()
 }
 
-func (s *silence) look(pc types.ManagedObjectReference, first bool) (*look, bool) {
+func (s *suppression) firstRead(pc types.ManagedObjectReference, first bool) (*firstRead, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if first || s.looks[pc] == nil {
-		s.looks[pc] = &look{
+	if first || s.reads[pc] == nil {
+		s.reads[pc] = &firstRead{
 			mark: s.last, sent: map[types.ManagedObjectReference]bool{}, newest: map[types.ManagedObjectReference]int{},
 		}
 	}
-	return s.looks[pc], s.on
+	return s.reads[pc], s.on
 }
 
 func taskNumber(ref types.ManagedObjectReference) int {
@@ -103,7 +102,7 @@ func (v *VCenter) WaitForUpdatesEx(ctx *simulator.Context, req *types.WaitForUpd
 	if v.collectors != nil {
 		return v.collectors.of(pc).wait(ctx, req)
 	}
-	seen, _ := v.silence.look(req.This, req.Version == "")
+	seen, _ := v.suppression.firstRead(req.This, req.Version == "")
 	began := time.Now()
 	for {
 		body, ok := pc.WaitForUpdatesEx(ctx, req).(*methods.WaitForUpdatesExBody)
@@ -111,26 +110,26 @@ func (v *VCenter) WaitForUpdatesEx(ctx *simulator.Context, req *types.WaitForUpd
 			return body
 		}
 		set := body.Res.Returnval
-		if v.veils.any.Load() {
-			v.veilUpdates(set)
+		if v.visibility.any.Load() {
+			v.hideUpdates(set)
 		}
-		_, on := v.silence.look(req.This, false)
-		ends := v.silence.tellsEnds()
+		_, on := v.suppression.firstRead(req.This, false)
+		ends := v.suppression.pushesEnds()
 		if req.Version == "" || !on && ends {
 			seen.remember(set)
 			return body
 		}
 		if on {
-			seen.hush(ctx, set)
+			seen.suppress(ctx, set)
 		}
 		if !ends {
-			seen.keepBegins(set)
+			seen.dropLaterStates(set)
 		}
 		seen.remember(set)
 		if len(set.FilterSet) > 0 || set.Truncated != nil && *set.Truncated {
 			return body
 		}
-		// Nothing is left to tell, so the wait goes on for what time is left.
+		// Nothing is left to report, so the wait goes on for what time is left.
 		if req.Options != nil && req.Options.MaxWaitSeconds != nil {
 			left := *req.Options.MaxWaitSeconds - int32(time.Since(began).Seconds())
 			if left <= 0 {
@@ -146,9 +145,9 @@ func (v *VCenter) WaitForUpdatesEx(ctx *simulator.Context, req *types.WaitForUpd
 	}
 }
 
-// hush takes changes of recentTask out of an update set, and the tasks that
-// were found through it after the collector's first look.
-func (l *look) hush(ctx *simulator.Context, set *types.UpdateSet) {
+// suppress removes changes of recentTask from an update set, and the tasks found
+// through it after the first read.
+func (r *firstRead) suppress(ctx *simulator.Context, set *types.UpdateSet) {
 	var filters []types.PropertyFilterUpdate
 	for _, f := range set.FilterSet {
 		through, members := false, map[types.ManagedObjectReference]bool{}
@@ -166,10 +165,10 @@ func (l *look) hush(ctx *simulator.Context, set *types.UpdateSet) {
 		}
 		var objects []types.ObjectUpdate
 		for _, o := range f.ObjectSet {
-			if through && o.Obj.Type == "Task" && taskNumber(o.Obj) > l.mark && !members[o.Obj] {
+			if through && o.Obj.Type == "Task" && taskNumber(o.Obj) > r.mark && !members[o.Obj] {
 				continue
 			}
-			if o.Kind == types.ObjectUpdateKindModify || l.sent[o.Obj] {
+			if o.Kind == types.ObjectUpdateKindModify || r.sent[o.Obj] {
 				var changes []types.PropertyChange
 				for _, c := range o.ChangeSet {
 					if c.Name != "recentTask" {
@@ -189,14 +188,13 @@ func (l *look) hush(ctx *simulator.Context, set *types.UpdateSet) {
 	set.FilterSet = filters
 }
 
-// keepBegins takes pages of histories out of an update set that show no task
-// that the collector has not been shown before.
-func (l *look) keepBegins(set *types.UpdateSet) {
+// dropLaterStates removes history pages without a new task from an update set.
+func (r *firstRead) dropLaterStates(set *types.UpdateSet) {
 	var filters []types.PropertyFilterUpdate
 	for _, f := range set.FilterSet {
 		var objects []types.ObjectUpdate
 		for _, o := range f.ObjectSet {
-			if o.Obj.Type == "TaskHistoryCollector" && o.Kind == types.ObjectUpdateKindModify && newestTask(o) <= l.newest[o.Obj] {
+			if o.Obj.Type == "TaskHistoryCollector" && o.Kind == types.ObjectUpdateKindModify && newestTask(o) <= r.newest[o.Obj] {
 				continue
 			}
 			objects = append(objects, o)
@@ -226,12 +224,12 @@ func newestTask(o types.ObjectUpdate) int {
 	return newest
 }
 
-func (l *look) remember(set *types.UpdateSet) {
+func (r *firstRead) remember(set *types.UpdateSet) {
 	for _, f := range set.FilterSet {
 		for _, o := range f.ObjectSet {
-			l.sent[o.Obj] = o.Kind != types.ObjectUpdateKindLeave
+			r.sent[o.Obj] = o.Kind != types.ObjectUpdateKindLeave
 			if o.Obj.Type == "TaskHistoryCollector" {
-				l.newest[o.Obj] = max(l.newest[o.Obj], newestTask(o))
+				r.newest[o.Obj] = max(r.newest[o.Obj], newestTask(o))
 			}
 		}
 	}

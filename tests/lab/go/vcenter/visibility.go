@@ -16,10 +16,9 @@ import (
 type Readable string
 
 const (
-	// readAll is a VM like any other.
 	readAll Readable = "all"
-	// readNoConfig is an inaccessible VM, as where its datastore is gone: `config`
-	// is unset, and nothing says why.
+	// readNoConfig is an inaccessible VM, such as one whose datastore is
+	// gone: `config` is unset, without a fault.
 	readNoConfig Readable = "noConfig"
 	// readDenied is a VM on which the user has no System.Read: every property
 	// comes back as missing with NoPermission.
@@ -34,17 +33,19 @@ func (r Readable) check() error {
 	return badRequest("readable %q: want %s, %s or %s", r, readAll, readNoConfig, readDenied)
 }
 
-// veils hides VMs, or parts of them, from those who read properties. What this
-// program itself does with them goes on as ever. Its mutex is a leaf.
-type veils struct {
+// visibility hides VMs, or parts of them, from clients that read properties. Its
+// mutex is a leaf lock.
+type visibility struct {
 	any atomic.Bool
 	mu  sync.Mutex
 	vms map[types.ManagedObjectReference]Readable
 }
 
-func newVeils() *veils { return &veils{vms: map[types.ManagedObjectReference]Readable{}} }
+func newVisibility() *visibility {
+	return &visibility{vms: map[types.ManagedObjectReference]Readable{}}
+}
 
-func (s *veils) set(vm types.ManagedObjectReference, r Readable) {
+func (s *visibility) set(vm types.ManagedObjectReference, r Readable) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Readers hold the old map.
@@ -57,13 +58,13 @@ func (s *veils) set(vm types.ManagedObjectReference, r Readable) {
 	s.any.Store(len(vms) > 0)
 }
 
-func (s *veils) all() map[types.ManagedObjectReference]Readable {
+func (s *visibility) all() map[types.ManagedObjectReference]Readable {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.vms
 }
 
-// over says what becomes of one property: whether it looks unset, or the fault
+// over says what becomes of one property: whether it reads unset, or the fault
 // under which it is missing.
 func (r Readable) over(obj types.ManagedObjectReference, path string) (unset bool, fault types.BaseMethodFault) {
 	switch r {
@@ -75,9 +76,9 @@ func (r Readable) over(obj types.ManagedObjectReference, path string) (unset boo
 	return false, nil
 }
 
-// veil changes how much of a VM can be read, and tells the collectors.
-func (v *VCenter) veil(g *guest, r Readable) {
-	v.veils.set(g.Self, r)
+// setReadable changes how much of a VM can be read, and notifies the collectors.
+func (v *VCenter) setReadable(g *guest, r Readable) {
+	v.visibility.set(g.Self, r)
 	state := types.VirtualMachineConnectionStateConnected
 	if r == readNoConfig {
 		state = types.VirtualMachineConnectionStateInaccessible
@@ -89,7 +90,7 @@ func (v *VCenter) veil(g *guest, r Readable) {
 	v.set(g.VirtualMachine, "runtime.connectionState", state, "summary.runtime.connectionState", state)
 }
 
-// RetrievePropertiesEx implements the SOAP method where something is veiled.
+// RetrievePropertiesEx implements the SOAP method where a VM is hidden.
 func (v *VCenter) RetrievePropertiesEx(ctx *simulator.Context, req *types.RetrievePropertiesEx) soap.HasFault {
 	pc, ok := ctx.Session.Get(req.This).(*simulator.PropertyCollector)
 	if !ok {
@@ -97,13 +98,13 @@ func (v *VCenter) RetrievePropertiesEx(ctx *simulator.Context, req *types.Retrie
 	}
 	body := pc.RetrievePropertiesEx(ctx, req)
 	if b, ok := body.(*methods.RetrievePropertiesExBody); ok && b.Res != nil && b.Res.Returnval != nil {
-		v.veilContents(b.Res.Returnval.Objects)
+		v.hideContents(b.Res.Returnval.Objects)
 	}
 	return body
 }
 
-// ContinueRetrievePropertiesEx implements the SOAP method where something is
-// veiled.
+// ContinueRetrievePropertiesEx implements the SOAP method where a VM
+// is hidden.
 func (v *VCenter) ContinueRetrievePropertiesEx(ctx *simulator.Context, req *types.ContinueRetrievePropertiesEx) soap.HasFault {
 	pc, ok := ctx.Session.Get(req.This).(*simulator.PropertyCollector)
 	if !ok {
@@ -111,13 +112,13 @@ func (v *VCenter) ContinueRetrievePropertiesEx(ctx *simulator.Context, req *type
 	}
 	body := pc.ContinueRetrievePropertiesEx(ctx, req)
 	if b, ok := body.(*methods.ContinueRetrievePropertiesExBody); ok && b.Res != nil {
-		v.veilContents(b.Res.Returnval.Objects)
+		v.hideContents(b.Res.Returnval.Objects)
 	}
 	return body
 }
 
-func (v *VCenter) veilContents(objects []types.ObjectContent) {
-	vms := v.veils.all()
+func (v *VCenter) hideContents(objects []types.ObjectContent) {
+	vms := v.visibility.all()
 	for i := range objects {
 		o := &objects[i]
 		r, ok := vms[o.Obj]
@@ -138,9 +139,9 @@ func (v *VCenter) veilContents(objects []types.ObjectContent) {
 	}
 }
 
-// veilUpdates does the same to what the simulator's collector tells.
-func (v *VCenter) veilUpdates(set *types.UpdateSet) {
-	vms := v.veils.all()
+// hideUpdates filters the updates of the simulator's collector.
+func (v *VCenter) hideUpdates(set *types.UpdateSet) {
+	vms := v.visibility.all()
 	for i := range set.FilterSet {
 		for j := range set.FilterSet[i].ObjectSet {
 			o := &set.FilterSet[i].ObjectSet[j]
@@ -167,9 +168,9 @@ func missing(path string, fault types.BaseMethodFault) types.MissingProperty {
 	return types.MissingProperty{Path: path, Fault: types.LocalizedMethodFault{Fault: fault, LocalizedMessage: message(fault)}}
 }
 
-// veiledCell is the same for one property of the collectors of our own; ok is
-// false where nothing hides it.
-func (s *veils) veiledCell(obj types.ManagedObjectReference, path string) (c cell, ok bool) {
+// hiddenCell returns the hidden form of a property for our own collectors; ok is
+// false if it is not hidden.
+func (s *visibility) hiddenCell(obj types.ManagedObjectReference, path string) (c cell, ok bool) {
 	if !s.any.Load() {
 		return cell{}, false
 	}

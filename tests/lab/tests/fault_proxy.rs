@@ -1,4 +1,4 @@
-//! The gate stops exactly what it was told to stop, lets everything else pass, and forgets nothing.
+//! The proxy stops exactly what it was told to stop, lets everything else pass, and forgets nothing.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use futures::StreamExt as _;
-use haulout_lab::gate::{Crossing, Gate, Moment, Side};
+use haulout_lab::fault_proxy::{FaultProxy, ForwardedRequest, Moment, Side};
 use haulout_lab::kube::{Kube, Options, User};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
@@ -26,13 +26,13 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Waits for what must come, so that a test that waits in vain fails and does not hang.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
+    tokio::time::timeout(WAIT_TIMEOUT, future)
         .await
-        .unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
+        .unwrap_or_else(|_| panic!("waited {WAIT_TIMEOUT:?} for {what}"))
 }
 
 /// Both servers in one: it notes every request that is no GET, by path or SOAP method, when it has read it.
@@ -72,16 +72,16 @@ impl Servers {
             .unwrap();
     }
 
-    async fn gate(&self) -> (Gate, Client) {
+    async fn proxy(&self) -> (FaultProxy, Client) {
         let mut config = kube::Config::new(self.url.parse().unwrap());
         config.default_retry = false;
         let _ = rustls::crypto::ring::default_provider().install_default();
         let kubernetes = kube::Client::try_from(config).unwrap();
-        let gate = Gate::start(kubernetes, &format!("{}/sdk", self.url))
+        let proxy = FaultProxy::start(kubernetes, &format!("{}/sdk", self.url))
             .await
             .unwrap();
-        let client = Client::of(&gate);
-        (gate, client)
+        let client = Client::of(&proxy);
+        (proxy, client)
     }
 }
 
@@ -116,7 +116,7 @@ async fn serve(State(servers): State<Servers>, request: Request) -> Response {
     response
 }
 
-/// Haulout's place: speaks to both sides of the gate. Each request has a connection of its own, as if each came from
+/// Haulout's place: speaks to both sides of the proxy. Each request has a connection of its own, as if each came from
 /// another process.
 #[derive(Clone)]
 struct Client {
@@ -126,8 +126,8 @@ struct Client {
 }
 
 impl Client {
-    fn of(gate: &Gate) -> Self {
-        let file = TempFile::write(gate);
+    fn of(proxy: &FaultProxy) -> Self {
+        let file = TempFile::write(proxy);
         let config = kube::config::Kubeconfig::read_from(&file.0).unwrap();
         let cluster = config.clusters.into_iter().next().unwrap().cluster.unwrap();
         Self {
@@ -137,7 +137,7 @@ impl Client {
                 .build()
                 .unwrap(),
             kubernetes: cluster.server.unwrap(),
-            sdk: gate.vcenter_sdk(),
+            sdk: proxy.vcenter_sdk(),
         }
     }
 
@@ -172,11 +172,11 @@ fn eviction(pod: &str) -> String {
 struct TempFile(PathBuf);
 
 impl TempFile {
-    fn write(gate: &Gate) -> Self {
-        let address = gate.vcenter_sdk();
+    fn write(proxy: &FaultProxy) -> Self {
+        let address = proxy.vcenter_sdk();
         let port = address.rsplit(':').next().unwrap().replace('/', "-");
-        let path = std::env::temp_dir().join(format!("haulout-gate-{}-{port}", std::process::id()));
-        gate.write_kubeconfig(&path).unwrap();
+        let path = std::env::temp_dir().join(format!("haulout-proxy-{}-{port}", std::process::id()));
+        proxy.write_kubeconfig(&path).unwrap();
         Self(path)
     }
 }
@@ -187,16 +187,18 @@ impl Drop for TempFile {
     }
 }
 
-async fn held(gate: &Gate, count: usize) {
-    until(&format!("{count} requests to be held"), PATIENCE, async || {
-        Ok((gate.held() == count).then_some(()))
-    })
+async fn held(proxy: &FaultProxy, count: usize) {
+    until(
+        &format!("{count} requests to be held"),
+        WAIT_TIMEOUT,
+        async || Ok((proxy.held() == count).then_some(())),
+    )
     .await
     .unwrap();
 }
 
-fn crossing(number: usize, side: Side, what: &str) -> Crossing {
-    Crossing {
+fn request(number: usize, side: Side, what: &str) -> ForwardedRequest {
+    ForwardedRequest {
         number,
         side,
         what: what.to_owned(),
@@ -206,7 +208,7 @@ fn crossing(number: usize, side: Side, what: &str) -> Crossing {
 #[tokio::test]
 async fn a_watch_streams_through_as_its_events_come() {
     let (servers, events) = Servers::start().await;
-    let (_gate, client) = servers.gate().await;
+    let (_gate, client) = servers.proxy().await;
     let mut answer = client
         .http
         .get(format!("{}/api/v1/nodes?watch=true", client.kubernetes))
@@ -227,7 +229,7 @@ async fn a_watch_streams_through_as_its_events_come() {
 #[tokio::test]
 async fn both_sides_share_one_count_of_changes() {
     let (servers, _events) = Servers::start().await;
-    let (gate, client) = servers.gate().await;
+    let (proxy, client) = servers.proxy().await;
     let path = "/api/v1/nodes?limit=5&labelSelector=a%3Db";
     assert_eq!(client.kubernetes(Method::GET, path).await.unwrap(), path);
     client
@@ -254,11 +256,11 @@ async fn both_sides_share_one_count_of_changes() {
         .await
         .unwrap();
     assert_eq!(
-        gate.crossings(),
+        proxy.forwarded(),
         [
-            crossing(1, Side::Kubernetes, "PATCH nodes/gpu-1"),
-            crossing(2, Side::Vcenter, "PowerOffVM_Task vm-42"),
-            crossing(3, Side::Kubernetes, "POST pods/train-0/eviction"),
+            request(1, Side::Kubernetes, "PATCH nodes/gpu-1"),
+            request(2, Side::Vcenter, "PowerOffVM_Task vm-42"),
+            request(3, Side::Kubernetes, "POST pods/train-0/eviction"),
         ]
     );
     assert_eq!(servers.seen().len(), 5);
@@ -274,17 +276,17 @@ async fn both_sides_share_one_count_of_changes() {
 #[tokio::test]
 async fn stop_before_a_request_holds_all_changes_until_it_is_released() {
     let (servers, _events) = Servers::start().await;
-    let (gate, client) = servers.gate().await;
-    gate.stop_at(2, Moment::Before);
+    let (proxy, client) = servers.proxy().await;
+    proxy.stop_at(2, Moment::Before);
     client
         .kubernetes(Method::PATCH, "/api/v1/nodes/gpu-1")
         .await
         .unwrap();
     let stopped = client.evict_soon("train-0");
-    let reached = soon("the stop", gate.stopped()).await;
+    let reached = soon("the stop", proxy.stopped()).await;
     assert_eq!(
         reached,
-        crossing(2, Side::Kubernetes, "POST pods/train-0/eviction")
+        request(2, Side::Kubernetes, "POST pods/train-0/eviction")
     );
 
     let further = client.evict_soon("train-1");
@@ -292,7 +294,7 @@ async fn stop_before_a_request_holds_all_changes_until_it_is_released() {
         let client = client.clone();
         async move { client.soap("PowerOffVM_Task").await }
     });
-    held(&gate, 3).await;
+    held(&proxy, 3).await;
     // Reads pass meanwhile, on both sides.
     client
         .kubernetes(Method::GET, "/api/v1/nodes/gpu-1")
@@ -303,8 +305,8 @@ async fn stop_before_a_request_holds_all_changes_until_it_is_released() {
 
     further.abort();
     other_side.abort();
-    held(&gate, 1).await;
-    gate.open();
+    held(&proxy, 1).await;
+    proxy.open();
     client.soap("PowerOnVM_Task").await.unwrap();
     client
         .kubernetes(Method::POST, &eviction("train-2"))
@@ -319,15 +321,15 @@ async fn stop_before_a_request_holds_all_changes_until_it_is_released() {
         ]
     );
     assert_eq!(
-        gate.crossings()[1..],
+        proxy.forwarded()[1..],
         [
             reached,
-            crossing(3, Side::Vcenter, "PowerOnVM_Task vm-42"),
-            crossing(4, Side::Kubernetes, "POST pods/train-2/eviction"),
+            request(3, Side::Vcenter, "PowerOnVM_Task vm-42"),
+            request(4, Side::Kubernetes, "POST pods/train-2/eviction"),
         ]
     );
     stopped.abort();
-    held(&gate, 0).await;
+    held(&proxy, 0).await;
 }
 
 #[tokio::test]
@@ -335,38 +337,38 @@ async fn stop_after_a_request_withholds_the_response_from_the_client() {
     let (servers, _events) = Servers::start().await;
     let answers = &servers.answers;
     answers.forget_permits(usize::MAX);
-    let (gate, client) = servers.gate().await;
-    gate.stop_at(1, Moment::After);
+    let (proxy, client) = servers.proxy().await;
+    proxy.stop_at(1, Moment::After);
     let path = format!("POST {}", eviction("train-0"));
     let first = client.evict_soon("train-0");
     servers.sees(&path).await;
     // From its arrival on nothing else passes, although its server has not answered.
     let second = client.evict_soon("train-1");
-    held(&gate, 2).await;
-    assert!(futures::FutureExt::now_or_never(gate.stopped()).is_none());
+    held(&proxy, 2).await;
+    assert!(futures::FutureExt::now_or_never(proxy.stopped()).is_none());
     answers.add_permits(1);
-    let reached = soon("the answer", gate.stopped()).await;
+    let reached = soon("the answer", proxy.stopped()).await;
     assert_eq!(
         reached,
-        crossing(1, Side::Kubernetes, "POST pods/train-0/eviction")
+        request(1, Side::Kubernetes, "POST pods/train-0/eviction")
     );
     assert_eq!(servers.seen(), [path]);
     assert!(!first.is_finished() && !second.is_finished());
 
     // The next stop begins in the same instant as this one ends. A client that is killed while its request is with the
     // server changes nothing: the request is finished, and the stop is told.
-    gate.stop_at(2, Moment::After);
+    proxy.stop_at(2, Moment::After);
     let third = client.evict_soon("train-2");
     servers.sees(&format!("POST {}", eviction("train-2"))).await;
     for client in [first, second, third] {
         client.abort();
     }
-    held(&gate, 0).await;
+    held(&proxy, 0).await;
     answers.add_permits(1);
-    let reached = soon("the answer", gate.stopped()).await;
+    let reached = soon("the answer", proxy.stopped()).await;
     assert_eq!(
         reached,
-        crossing(2, Side::Kubernetes, "POST pods/train-2/eviction")
+        request(2, Side::Kubernetes, "POST pods/train-2/eviction")
     );
     assert_eq!(servers.seen().len(), 2);
 }
@@ -374,13 +376,13 @@ async fn stop_after_a_request_withholds_the_response_from_the_client() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_allowed_number_of_concurrent_requests_passes() {
     let (servers, _events) = Servers::start().await;
-    let (gate, client) = servers.gate().await;
-    gate.stop_at(4, Moment::Before);
+    let (proxy, client) = servers.proxy().await;
+    proxy.stop_at(4, Moment::Before);
     let mut all: Vec<_> = (0..12)
         .map(|n| client.evict_soon(&format!("train-{n}")))
         .collect();
-    soon("the stop", gate.stopped()).await;
-    held(&gate, 9).await;
+    soon("the stop", proxy.stopped()).await;
+    held(&proxy, 9).await;
     let mut answered = 0;
     while answered < 3 {
         let (result, _, rest) = soon("the passed ones", futures::future::select_all(all)).await;
@@ -389,7 +391,7 @@ async fn only_the_allowed_number_of_concurrent_requests_passes() {
         answered += 1;
     }
     assert_eq!(servers.seen().len(), 3);
-    assert_eq!(gate.crossings().len(), 4);
+    assert_eq!(proxy.forwarded().len(), 4);
     assert!(all.iter().all(|it| !it.is_finished()));
     for client in all {
         client.abort();
@@ -399,22 +401,22 @@ async fn only_the_allowed_number_of_concurrent_requests_passes() {
 #[tokio::test]
 async fn unread_request_of_a_killed_client_never_passes() {
     let (servers, _events) = Servers::start().await;
-    let (gate, client) = servers.gate().await;
+    let (proxy, client) = servers.proxy().await;
     let address = client.kubernetes.strip_prefix("http://").unwrap();
     let request = |pod: &str| {
         let path = eviction(pod);
-        format!("POST {path} HTTP/1.1\r\nhost: gate\r\ncontent-length: 2\r\n\r\n{{}}")
+        format!("POST {path} HTTP/1.1\r\nhost: proxy\r\ncontent-length: 2\r\n\r\n{{}}")
     };
-    gate.stop_at(1, Moment::Before);
+    proxy.stop_at(1, Moment::Before);
     let stopped = client.evict_soon("train-0");
-    soon("the stop", gate.stopped()).await;
+    soon("the stop", proxy.stopped()).await;
     // An idle connection, as a pool keeps them: accepted during the stop, which its one answered read shows.
     let mut idle = tokio::net::TcpStream::connect(address).await.unwrap();
-    idle.write_all(b"GET /api HTTP/1.1\r\nhost: gate\r\n\r\n")
+    idle.write_all(b"GET /api HTTP/1.1\r\nhost: proxy\r\n\r\n")
         .await
         .unwrap();
     soon("an answer", idle.read_u8()).await.unwrap();
-    // A request of which a half has arrived, as the gate's call for the other half shows.
+    // A request of which a half has arrived, as the proxy's call for the other half shows.
     let mut half = tokio::net::TcpStream::connect(address).await.unwrap();
     let head = request("train-3").replace("\r\n\r\n{}", "\r\nexpect: 100-continue\r\n\r\n");
     half.write_all(head.as_bytes()).await.unwrap();
@@ -422,44 +424,44 @@ async fn unread_request_of_a_killed_client_never_passes() {
     soon("100 Continue", half.read_exact(&mut call)).await.unwrap();
     assert_eq!(&call, b"HTTP/1.1 100 Continue\r\n\r\n");
     stopped.abort();
-    held(&gate, 0).await;
+    held(&proxy, 0).await;
 
-    // This thread runs everything, so that the gate accepts nothing and reads nothing between these three steps.
+    // This thread runs everything, so that the proxy accepts nothing and reads nothing between these three steps.
     let mut waiting = std::net::TcpStream::connect(address).unwrap();
     std::io::Write::write_all(&mut waiting, request("train-1").as_bytes()).unwrap();
     let mut idle = idle.into_std().unwrap();
     std::io::Write::write_all(&mut idle, request("train-2").as_bytes()).unwrap();
-    gate.open();
+    proxy.open();
 
-    // Whichever the gate sees first, the request or that it has been opened: it holds the one or hangs up on the other.
+    // Whichever the proxy sees first, the request or that it has been opened: it holds the one or hangs up on the other.
     let mut idle = tokio::net::TcpStream::from_std(idle).unwrap();
     let mut rest = Vec::new();
     tokio::select! {
         _ = idle.read_to_end(&mut rest) => {}
-        () = held(&gate, 1) => {}
+        () = held(&proxy, 1) => {}
     }
     drop((waiting, idle));
-    held(&gate, 0).await;
+    held(&proxy, 0).await;
     half.write_all(b"{}").await.unwrap();
-    held(&gate, 1).await;
+    held(&proxy, 1).await;
     drop(half);
-    held(&gate, 0).await;
+    held(&proxy, 0).await;
     client.soap("PowerOnVM_Task").await.unwrap();
     assert_eq!(servers.seen(), ["PowerOnVM_Task"]);
-    assert_eq!(gate.crossings().len(), 2);
+    assert_eq!(proxy.forwarded().len(), 2);
 }
 
 #[tokio::test]
 async fn dropping_the_proxy_closes_both_sides_and_held_requests() {
     let (servers, _events) = Servers::start().await;
-    let (gate, client) = servers.gate().await;
-    gate.stop_at(1, Moment::Before);
+    let (proxy, client) = servers.proxy().await;
+    proxy.stop_at(1, Moment::Before);
     let stopped = client.evict_soon("train-0");
-    soon("the stop", gate.stopped()).await;
-    drop(gate);
+    soon("the stop", proxy.stopped()).await;
+    drop(proxy);
     soon("the connection's end", stopped).await.unwrap().unwrap_err();
     for url in [&client.kubernetes, &client.sdk] {
-        until("connections to be refused", PATIENCE, async || {
+        until("connections to be refused", WAIT_TIMEOUT, async || {
             let answer = client.http.get(url).send().await;
             Ok(answer.is_err_and(|error| error.is_connect()).then_some(()))
         })
@@ -478,11 +480,11 @@ async fn apiserver_behind_the_proxy_gets_only_what_passed() {
     for name in ["gpu-1", "gpu-2", "gpu-3"] {
         admin.create(&PostParams::default(), &node(name)).await.unwrap();
     }
-    let user = User::haulout("haulout-behind-the-gate");
-    let gate = Gate::start(kube.client_for(&user).unwrap(), &format!("{}/sdk", servers.url))
+    let user = User::haulout("haulout-behind-the-proxy");
+    let proxy = FaultProxy::start(kube.client_for(&user).unwrap(), &format!("{}/sdk", servers.url))
         .await
         .unwrap();
-    let file = TempFile::write(&gate);
+    let file = TempFile::write(&proxy);
     let config = kube::config::Kubeconfig::read_from(&file.0).unwrap();
     let options = kube::config::KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(config, &options)
@@ -504,7 +506,7 @@ async fn apiserver_behind_the_proxy_gets_only_what_passed() {
         .unwrap();
     let mut watched = Box::pin(watched);
 
-    gate.stop_at(2, Moment::After);
+    proxy.stop_at(2, Moment::After);
     let cordon = |nodes: &Api<Node>, name: &'static str| {
         let nodes = nodes.clone();
         tokio::spawn(async move {
@@ -526,10 +528,10 @@ async fn apiserver_behind_the_proxy_gets_only_what_passed() {
         }
     }
     let second = cordon(&nodes, "gpu-2");
-    let reached = soon("the stop", gate.stopped()).await;
-    assert_eq!(reached, crossing(2, Side::Kubernetes, "PATCH nodes/gpu-2"));
+    let reached = soon("the stop", proxy.stopped()).await;
+    assert_eq!(reached, request(2, Side::Kubernetes, "PATCH nodes/gpu-2"));
     let third = cordon(&nodes, "gpu-3");
-    held(&gate, 2).await;
+    held(&proxy, 2).await;
     assert!(!second.is_finished());
     let mut cordoned = Vec::new();
     for node in nodes.list(&kube::api::ListParams::default()).await.unwrap() {
@@ -540,14 +542,14 @@ async fn apiserver_behind_the_proxy_gets_only_what_passed() {
     assert_eq!(cordoned, ["gpu-1", "gpu-2"]);
     third.abort();
     second.abort();
-    held(&gate, 0).await;
-    gate.open();
+    held(&proxy, 0).await;
+    proxy.open();
     // The successor has connections of its own.
     soon("a later patch", cordon(&connect(), "gpu-3"))
         .await
         .unwrap()
         .unwrap();
-    // The audit log has the requests under the identity of the gate's client.
+    // The audit log has the requests under the identity of the proxy's client.
     let of_haulout: Vec<_> = kube
         .audit()
         .await

@@ -1,6 +1,6 @@
-//! A stage for one story: a vCenter of its own, its nodes in a cluster that stages share, and Haulout's real binary.
+//! A fixture for one scenario: a vCenter of its own, its nodes in a cluster that fixtures share, and Haulout's real binary.
 //!
-//! Stages stand side by side in one cluster: each has its own label, so each Haulout sees its own nodes alone, its own
+//! Fixture stand side by side in one cluster: each has its own label, so each Haulout sees its own nodes alone, its own
 //! namespace for pods, and its own user in the audit log.
 
 use std::collections::BTreeMap;
@@ -28,14 +28,14 @@ use crate::wait::until;
 /// The prefix of the annotations that Haulout writes unless it is told another.
 pub const ANNOTATIONS: &str = "vsphere-maintenance.boeye.net";
 
-/// How long a story waits for a fact before it says that it never came. Nothing in the lab takes longer than a few
-/// seconds; the rest is for a machine that is busy with other stories.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a scenario waits for a fact before it says that it never came. Nothing in the lab takes longer than a few
+/// seconds; the rest is for a machine that is busy with other scenarios.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A VM of the stage that is a node.
+/// A VM of the fixture that is a node.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// The VM's name in vCenter's inventory; the Node is called the same, behind the stage's name.
+    /// The VM's name in vCenter's inventory; the Node is called the same, behind the fixture's name.
     pub vm: String,
     /// How the machine behaves.
     pub machine: Machine,
@@ -43,8 +43,8 @@ pub struct Member {
 
 impl Member {
     /// A node on the VM of this name, with this BIOS UUID and two GPUs.
-    pub fn new(stage: &str, vm: &str, uuid: &str) -> Self {
-        let machine = Machine::new(format!("{stage}-{vm}"), uuid, 2).label(label(stage), "true");
+    pub fn new(fixture: &str, vm: &str, uuid: &str) -> Self {
+        let machine = Machine::new(format!("{fixture}-{vm}"), uuid, 2).label(label(fixture), "true");
         Self {
             vm: vm.to_owned(),
             machine,
@@ -52,13 +52,13 @@ impl Member {
     }
 }
 
-/// The label that a stage's nodes carry.
-pub fn label(stage: &str) -> String {
-    format!("lab.haulout/{stage}")
+/// The label that a fixture's nodes carry.
+pub fn label(fixture: &str) -> String {
+    format!("lab.haulout/{fixture}")
 }
 
-/// The parts of one story.
-pub struct Stage<'a> {
+/// The parts of one scenario.
+pub struct Fixture<'a> {
     /// Its vCenter.
     pub vcenter: Vcenter,
     /// The cluster.
@@ -68,7 +68,7 @@ pub struct Stage<'a> {
     kubelets: BTreeMap<String, Kubelet>,
     uuids: BTreeMap<String, String>,
     tls: bool,
-    // Carries vCenter's power states to the kubelets for as long as the stage stands.
+    // Carries vCenter's power states to the kubelets for as long as the fixture stands.
     _followers: JoinSet<()>,
 }
 
@@ -78,23 +78,23 @@ pub struct Haulout {
     process: Process,
 }
 
-impl<'a> Stage<'a> {
-    /// Sets the stage: starts the vCenter, registers each member's Node, and waits until all are Ready with their GPUs.
-    pub async fn set(
+impl<'a> Fixture<'a> {
+    /// Sets the fixture: starts the vCenter, registers each member's Node, and waits until all are Ready with their GPUs.
+    pub async fn create(
         kube: &'a Kube,
         name: &str,
         spec: &Spec,
         members: Vec<Member>,
         tls: bool,
     ) -> anyhow::Result<Self> {
-        Self::set_with(kube, name, spec, members, tls, Collector::default()).await
+        Self::create_with(kube, name, spec, members, tls, Collector::default()).await
     }
 
-    /// As [`Stage::set`], with the property collector that is named.
+    /// As [`Fixture::create`], with the property collector that is named.
     ///
     /// # Errors
-    /// As [`Stage::set`].
-    pub async fn set_with(
+    /// As [`Fixture::create`].
+    pub async fn create_with(
         kube: &'a Kube,
         name: &str,
         spec: &Spec,
@@ -132,7 +132,7 @@ impl<'a> Stage<'a> {
             kubelets.insert(kubelet.name().to_owned(), kubelet);
         }
         followers.spawn(vcenter.follow(sender));
-        let stage = Self {
+        let fixture = Self {
             vcenter,
             kube,
             name: name.to_owned(),
@@ -142,17 +142,17 @@ impl<'a> Stage<'a> {
             tls,
             _followers: followers,
         };
-        for node in stage.kubelets.keys() {
-            stage
+        for node in fixture.kubelets.keys() {
+            fixture
                 .wait_node(node, "is Ready with its GPUs", |node| {
                     is_ready(node) && gpus(node) > 0
                 })
                 .await?;
         }
-        Ok(stage)
+        Ok(fixture)
     }
 
-    /// The stage's name.
+    /// The fixture's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -166,14 +166,14 @@ impl<'a> Stage<'a> {
     pub fn kubelet(&self, vm: &str) -> anyhow::Result<&Kubelet> {
         self.kubelets
             .get(&self.node_name(vm))
-            .ok_or_else(|| anyhow!("no node on a VM {vm:?} is on this stage"))
+            .ok_or_else(|| anyhow!("no node on a VM {vm:?} is on this fixture"))
     }
 
     /// The BIOS UUID of the VM of this name.
     pub fn uuid(&self, vm: &str) -> anyhow::Result<&str> {
         let uuid = self.uuids.get(&self.node_name(vm));
         uuid.map(String::as_str)
-            .ok_or_else(|| anyhow!("no node on a VM {vm:?} is on this stage"))
+            .ok_or_else(|| anyhow!("no node on a VM {vm:?} is on this fixture"))
     }
 
     /// A client that may do everything.
@@ -181,12 +181,12 @@ impl<'a> Stage<'a> {
         self.client.clone()
     }
 
-    /// The user that this stage's Haulout is in the audit log.
+    /// The user that this fixture's Haulout is in the audit log.
     pub fn user(&self) -> User {
         User::haulout(format!("haulout-{}", self.name))
     }
 
-    /// The environment that a Haulout of this stage runs with: the lab's fast periods, its label, both addresses.
+    /// The environment that a Haulout of this fixture runs with: the lab's fast periods, its label, both addresses.
     pub fn environment(&self) -> anyhow::Result<BTreeMap<String, OsString>> {
         let kubeconfig = self.kube.kubeconfig(&self.user())?;
         let mut environment: BTreeMap<String, OsString> = [
@@ -194,7 +194,7 @@ impl<'a> Stage<'a> {
             ("VCENTER_USER", self.vcenter.user()),
             ("VCENTER_PASSWORD", self.vcenter.password()),
             ("GPU_NODE_LABEL", &label(&self.name)),
-            // All stages stand on one kube-apiserver: without it, one would go on with what another has begun.
+            // All fixtures stand on one kube-apiserver: without it, one would go on with what another has begun.
             ("RELEASE", &self.name),
             ("POLL_INTERVAL_SECONDS", "1"),
             ("DRAIN_TIMEOUT_SECONDS", "120"),
@@ -206,9 +206,9 @@ impl<'a> Stage<'a> {
             // Shorter than the lab's node monitor takes, so that a Ready that is stale is met too.
             ("NODE_MONITOR_GRACE_SECONDS", "2"),
             ("LOG_LEVEL", "info"),
-            // One Haulout stands on a stage unless a story says otherwise, also where the tests run inside a cluster.
+            // One Haulout stands on a fixture unless a scenario says otherwise, also where the tests run inside a cluster.
             ("LEADER_ELECTION", "false"),
-            // Stories run side by side: who wants to ask Haulout something sets an address of its own.
+            // Scenarios run side by side: who wants to ask Haulout something sets an address of its own.
             ("METRICS_ADDRESS", "off"),
             ("HEALTH_ADDRESS", "off"),
             ("STATUS_ADDRESS", "off"),
@@ -229,7 +229,7 @@ impl<'a> Stage<'a> {
         Ok(environment)
     }
 
-    /// Starts Haulout with this stage's environment, changed by `changes`.
+    /// Starts Haulout with this fixture's environment, changed by `changes`.
     pub fn start(&self, binary: &Path, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
         let mut environment = self.environment()?;
         for (name, value) in changes {
@@ -244,20 +244,20 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// The file that takes what every Haulout of this stage says.
+    /// The file that takes what every Haulout of this fixture says.
     pub fn log(&self) -> PathBuf {
         self.kube.dir().join(format!("haulout-{}.log", self.name))
     }
 
-    /// What every Haulout of this stage has said.
+    /// What every Haulout of this fixture has said.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
     /// Waits until the log says `words`.
-    pub async fn wait_said(&self, words: &str) -> anyhow::Result<()> {
+    pub async fn wait_for_log(&self, words: &str) -> anyhow::Result<()> {
         let what = format!("the log of {} to say {words:?}", self.name);
-        let said = until(&what, PATIENCE, async || {
+        let said = until(&what, WAIT_TIMEOUT, async || {
             Ok(self.said().contains(words).then_some(()))
         })
         .await;
@@ -282,7 +282,7 @@ impl<'a> Stage<'a> {
     ) -> anyhow::Result<Node> {
         let nodes: Api<Node> = Api::all(self.client());
         let what = format!("{name} {what}");
-        let look = until(&what, PATIENCE, async || {
+        let look = until(&what, WAIT_TIMEOUT, async || {
             let node = nodes.get(name).await?;
             Ok(wanted(&node).then_some(node))
         });
@@ -343,7 +343,7 @@ impl<'a> Stage<'a> {
         pods.create(&PostParams::default(), &pod)
             .await
             .with_context(|| format!("creating the pod {name}"))?;
-        until(&format!("the pod {name} to be Ready"), PATIENCE, async || {
+        until(&format!("the pod {name} to be Ready"), WAIT_TIMEOUT, async || {
             let pod = pods.get(name).await?;
             let ready = pod
                 .status
@@ -355,7 +355,7 @@ impl<'a> Stage<'a> {
         .await
     }
 
-    /// The names of the pods that stand on the Node in this stage's namespace.
+    /// The names of the pods that stand on the Node in this fixture's namespace.
     pub async fn pods_on(&self, node: &str) -> anyhow::Result<Vec<String>> {
         let pods: Api<Pod> = Api::namespaced(self.client(), &self.name);
         let list = pods
@@ -391,7 +391,7 @@ impl<'a> Stage<'a> {
         }
         until(
             &format!("the budget {name} to be counted"),
-            PATIENCE,
+            WAIT_TIMEOUT,
             async || {
                 let status = budgets.get(&name).await?.status;
                 let blocks = |it: &PodDisruptionBudgetStatus| {
@@ -442,7 +442,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// What this stage's Haulout did, as the kube-apiserver's audit log tells: requests that change something.
+    /// What this fixture's Haulout did, as the kube-apiserver's audit log tells: requests that change something.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
         let user = self.user();
         let all = self.kube.audit().await?;
@@ -452,7 +452,7 @@ impl<'a> Stage<'a> {
             .collect())
     }
 
-    /// How often the VM's power went off and on since the stage was set, by vCenter's journal.
+    /// How often the VM's power went off and on since the fixture was set, by vCenter's journal.
     pub async fn power_cycles(&self, vm: &str) -> anyhow::Result<(usize, usize)> {
         let journal = self.vcenter.journal().await?;
         let count = |detail: &str| {
@@ -479,7 +479,7 @@ impl<'a> Stage<'a> {
         what: &str,
         wanted: impl FnMut(&State) -> bool,
     ) -> anyhow::Result<State> {
-        let state = self.vcenter.wait_until(what, PATIENCE, wanted).await;
+        let state = self.vcenter.wait_until(what, WAIT_TIMEOUT, wanted).await;
         state.with_context(|| format!("Haulout said:\n{}", self.said()))
     }
 }
@@ -497,8 +497,8 @@ impl Haulout {
     /// Lets it crash with SIGABRT, as a failed assertion in a library would, and waits until it is gone.
     pub async fn abort(mut self) -> anyhow::Result<()> {
         self.process.signal(Signal::ABORT)?;
-        let ended = tokio::time::timeout(PATIENCE, self.process.wait()).await;
-        ended.with_context(|| format!("haulout did not end within {PATIENCE:?} of a crash"))??;
+        let ended = tokio::time::timeout(WAIT_TIMEOUT, self.process.wait()).await;
+        ended.with_context(|| format!("haulout did not end within {WAIT_TIMEOUT:?} of a crash"))??;
         Ok(())
     }
 
@@ -509,9 +509,9 @@ impl Haulout {
 
     /// Waits until it ends by itself, and tells its exit code.
     pub async fn ended(mut self) -> anyhow::Result<Option<i32>> {
-        let status = tokio::time::timeout(PATIENCE, self.process.wait()).await;
+        let status = tokio::time::timeout(WAIT_TIMEOUT, self.process.wait()).await;
         Ok(status
-            .with_context(|| format!("haulout did not end within {PATIENCE:?}"))??
+            .with_context(|| format!("haulout did not end within {WAIT_TIMEOUT:?}"))??
             .code())
     }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/vmware/govmomi/vim25/mo"
 )
 
-func TestAClusterOfTheCrowdHoldsAtMost96Hosts(t *testing.T) {
-	b := start(t, &Spec{Crowd: &CrowdSpec{Hosts: 250, VMs: 500}})
+func TestABulkClusterHoldsAtMost96Hosts(t *testing.T) {
+	b := start(t, &Spec{Bulk: &BulkSpec{Hosts: 250, VMs: 500}})
 	v, err := view.NewManager(b.client.Client).CreateContainerView(b.ctx, b.client.ServiceContent.RootFolder, []string{"ManagedEntity"}, true)
 	if err != nil {
 		t.Fatal(err)

@@ -2,12 +2,12 @@
 
 /// Rows of cells under a header.
 #[derive(Debug, Clone)]
-pub struct Grid {
+pub struct TextTable {
     header: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl Grid {
+impl TextTable {
     /// A table without rows.
     pub fn new(header: &[&str]) -> Self {
         Self {
@@ -75,24 +75,24 @@ fn is_number(cell: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Grid;
+    use super::TextTable;
 
     #[test]
     fn columns_line_up_and_numbers_stand_at_the_right() {
-        let mut grid = Grid::new(&["who", "ms", ""]);
-        grid.row(vec!["haulout".to_owned(), "12.5".to_owned(), "met".to_owned()]);
-        grid.row(vec!["floor".to_owned(), "7".to_owned(), String::new()]);
+        let mut table = TextTable::new(&["who", "ms", ""]);
+        table.row(vec!["haulout".to_owned(), "12.5".to_owned(), "met".to_owned()]);
+        table.row(vec!["baseline".to_owned(), "7".to_owned(), String::new()]);
         assert_eq!(
-            grid.markdown(),
+            table.markdown(),
             "| who     |   ms |     |\n\
              | ------- | ---: | --- |\n\
              | haulout | 12.5 | met |\n\
-             | floor   |    7 |     |\n"
+             | baseline   |    7 |     |\n"
         );
     }
 
     #[test]
     fn a_table_without_rows_has_its_header() {
-        assert_eq!(Grid::new(&["a"]).markdown(), "| a   |\n| --- |\n");
+        assert_eq!(TextTable::new(&["a"]).markdown(), "| a   |\n| --- |\n");
     }
 }

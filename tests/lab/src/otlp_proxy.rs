@@ -1,4 +1,4 @@
-//! A gate before a collector of traces: it stops whoever sends at exactly one request.
+//! An OTLP proxy before a trace collector, which stops at one chosen request.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::gate::Moment;
+use crate::fault_proxy::Moment;
 
 /// Takes OTLP over HTTP and passes it on. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Tollgate {
+pub struct OtlpProxy {
     shared: Arc<Shared>,
     address: SocketAddr,
     _end: DropGuard,
@@ -37,7 +37,7 @@ struct Passing {
     is_stopped: bool,
 }
 
-/// At which request a tollgate stops.
+/// At which request the proxy stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
     /// The one of this number, from 1.
@@ -46,10 +46,10 @@ pub enum Point {
     Words(&'static str),
 }
 
-impl Tollgate {
+impl OtlpProxy {
     /// Starts one on a free port of loopback, open, before the collector whose OTLP over HTTP is at `collector`.
     pub async fn start(collector: &str) -> anyhow::Result<Self> {
-        // Whoever came first has set the same provider, or one that serves as well.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let shared = Arc::new(Shared {
             collector: format!("{collector}/v1/traces"),
@@ -69,7 +69,7 @@ impl Tollgate {
                 biased;
                 () = token.cancelled() => {}
                 served = async { axum::serve(listener, router).await } => {
-                    tracing::warn!("the tollgate ended: {served:?}");
+                    tracing::warn!("the OTLP proxy ended: {served:?}");
                 }
             }
         });
@@ -101,7 +101,7 @@ impl Tollgate {
         let _ = self.shared.stopped.subscribe().wait_for(|stopped| *stopped).await;
     }
 
-    /// Lets pass what comes from here on. What is held stays so until its sender hangs up.
+    /// Forwards new requests again. Requests that are held stay so until their senders disconnect.
     pub fn open(&self) {
         let mut passing = self.shared.lock();
         passing.stop = None;

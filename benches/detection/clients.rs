@@ -1,5 +1,5 @@
-//! The contenders that are written here, each a process of its own so that its memory and its CPU can be told from
-//! the bench's: the floors, and Haulout's stream. Like the peers they say one JSON object per line.
+//! The clients that are written here, each a process of its own so that its memory and its CPU can be told from
+//! the bench's: the baselines, and Haulout's stream. Like the peers they say one JSON object per line.
 
 use std::future::poll_fn;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -29,10 +29,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use haulout_lab::vcenter::Crowd;
+use haulout_lab::vcenter::Bulk;
 
-/// The word that makes a bench's program one of its contenders.
-pub const WORD: &str = "contender";
+/// The word that makes a bench's program one of its clients.
+pub const WORD: &str = "client";
 
 /// Where vCenter is, whom to log in as, and what to follow.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub struct Watch {
     pub password: String,
     /// The moref of the host that is clicked on.
     pub host: String,
-    /// How many VMs of the crowd are ours.
+    /// How many VMs of the bulk are ours.
     pub ours: usize,
 }
 
@@ -57,7 +57,7 @@ impl Watch {
 
     fn read(words: &[String]) -> anyhow::Result<Self> {
         let [sdk, ca, user, password, host, ours] = words else {
-            bail!("a contender takes six words, not {}", words.len());
+            bail!("a client takes six words, not {}", words.len());
         };
         Ok(Self {
             sdk: sdk.clone(),
@@ -75,22 +75,24 @@ pub fn is_quick(words: &[String]) -> bool {
     words.iter().any(|word| word == "--quick") || haulout_lab::figures::is_quick()
 }
 
-/// Is the contender that the arguments name; `None` where they name none.
+/// Is the client that the arguments name; `None` where they name none.
 pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
     match words {
         [word, kind, rest @ ..] if word == WORD => Some(Watch::read(rest).and_then(|watch| match &**kind {
-            "floor" => floor(began, &watch, Hosts::One, searched, &mut Wire::open(&watch)?),
-            "floor-of-all" => floor(began, &watch, Hosts::All, searched, &mut Wire::open(&watch)?),
-            "floor-over-reqwest" => floor(
+            "baseline" => baseline(began, &watch, Hosts::One, searched, &mut Wire::open(&watch)?),
+            "baseline-of-all" => baseline(began, &watch, Hosts::All, searched, &mut Wire::open(&watch)?),
+            "baseline-over-reqwest" => baseline(
                 began,
                 &watch,
                 Hosts::One,
                 searched,
                 &mut OverReqwest::new(&watch)?,
             ),
-            "floor-over-hyper" => floor(began, &watch, Hosts::One, walked, &mut OverHyper::open(&watch)?),
+            "baseline-over-hyper" => {
+                baseline(began, &watch, Hosts::One, walked, &mut OverHyper::open(&watch)?)
+            }
             "stream" => stream(began, &watch),
-            other => bail!("there is no contender {other:?}"),
+            other => bail!("there is no client {other:?}"),
         })),
         _ => None,
     }
@@ -114,12 +116,12 @@ fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Which hosts a floor follows.
+/// Which hosts a baseline follows.
 #[derive(Clone, Copy)]
 enum Hosts {
     /// The one that is clicked on.
     One,
-    /// All, as the others do: what the server takes for that is no contender's own.
+    /// All, as the others do: what the server takes for that is no client's own.
     All,
 }
 
@@ -154,7 +156,7 @@ fn walked(answer: &str) -> Option<bool> {
 }
 
 /// The smallest program that can know: one connection, prepared requests, and nothing kept of an answer but what it `tells`.
-fn floor(
+fn baseline(
     began: Instant,
     watch: &Watch,
     hosts: Hosts,
@@ -216,7 +218,7 @@ fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
     rest.split_once(close).map(|(inner, _)| inner)
 }
 
-/// What a floor sends its calls through.
+/// What a baseline sends its calls through.
 trait Post {
     /// What vCenter answers to the SOAP envelope around `call`.
     fn post(&mut self, call: &str) -> anyhow::Result<String>;
@@ -261,7 +263,7 @@ impl OverReqwest {
             .http1_only()
             .no_proxy()
             .tcp_nodelay(true)
-            .user_agent("floor")
+            .user_agent("baseline")
             .build()?;
         Ok(Self {
             runtime,
@@ -330,7 +332,7 @@ impl Post for OverHyper {
     fn post(&mut self, call: &str) -> anyhow::Result<String> {
         let request = Request::post("/sdk")
             .header(HOST, &self.host)
-            .header(USER_AGENT, "floor")
+            .header(USER_AGENT, "baseline")
             .header(CONTENT_TYPE, TEXT)
             .header("SOAPAction", ACTION)
             .header(COOKIE, &self.cookie)
@@ -417,7 +419,7 @@ impl Post for Wire {
     fn post(&mut self, call: &str) -> anyhow::Result<String> {
         let body = envelope(call);
         let request = format!(
-            "POST /sdk HTTP/1.1\r\nHost: {}\r\nUser-Agent: floor\r\nContent-Type: {TEXT}\r\n\
+            "POST /sdk HTTP/1.1\r\nHost: {}\r\nUser-Agent: baseline\r\nContent-Type: {TEXT}\r\n\
              SOAPAction: {ACTION}\r\n{}Content-Length: {}\r\n\r\n{body}",
             self.host,
             self.cookie,
@@ -480,7 +482,7 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
         credentials,
         Trust::CaBundle(watch.ca.clone()),
     ))?;
-    let ours = (0..watch.ours).filter_map(|n| VmUuid::parse(&Crowd::uuid(n)));
+    let ours = (0..watch.ours).filter_map(|n| VmUuid::parse(&Bulk::uuid(n)));
     let roster = WatchSet {
         vms: Arc::new(ours.map(VmKey::Uuid).collect()),
         ..WatchSet::default()

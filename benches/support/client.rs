@@ -1,4 +1,4 @@
-//! The client of the floors: over the same kind of connection as Haulout's, so that the two differ in what they ask alone.
+//! The client of the baselines: over the same kind of connection as Haulout's, so that the two differ in what they ask alone.
 
 use std::path::PathBuf;
 

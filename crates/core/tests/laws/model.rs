@@ -1,4 +1,4 @@
-//! A small world around the pure part: a vCenter, a kube-apiserver, guests and kubelets that keep their own state. The program
+//! A small model around the pure part: a vCenter, a kube-apiserver, guests and kubelets that keep their own state. The program
 //! is met only through the facts that it is told and the effects that it asks for. A crash of the program, or the end of an
 //! episode, changes nothing out here: what was requested goes on.
 
@@ -124,7 +124,7 @@ struct Process {
 }
 
 /// Everything.
-pub struct World {
+pub struct Model {
     pub hosts: Vec<HostTruth>,
     /// Hosts of which the process has not been told how they are.
     untold: BTreeSet<usize>,
@@ -206,10 +206,10 @@ fn rules() -> Rules {
     }
 }
 
-impl World {
+impl Model {
     pub fn new(policy: Policy, cordoned: bool) -> Self {
         let began = Now::at(at(0), 0);
-        let mut world = Self {
+        let mut model = Self {
             hosts: vec![HostTruth::default(); HOSTS.len()],
             untold: BTreeSet::new(),
             vms: Vec::new(),
@@ -226,10 +226,10 @@ impl World {
             effects: vec![Vec::new(); NODES],
             log: Vec::new(),
         };
-        world.hosts[2].is_taken = true;
-        world.hosts[3].is_taken = true;
+        model.hosts[2].is_taken = true;
+        model.hosts[3].is_taken = true;
         for index in 0..NODES {
-            world.vms.push(VmTruth {
+            model.vms.push(VmTruth {
                 power: PowerState::On,
                 host: index,
                 exists: true,
@@ -241,7 +241,7 @@ impl World {
                 tasks: Vec::new(),
                 off_by_person: false,
             });
-            world.nodes.push(NodeTruth {
+            model.nodes.push(NodeTruth {
                 object: None,
                 is_selected: true,
                 is_followed: false,
@@ -249,13 +249,13 @@ impl World {
                 cordoned_by_person: false,
                 registrations: 0,
             });
-            world.register(index);
+            model.register(index);
         }
         if cordoned {
-            world.cordon(0, true);
+            model.cordon(0, true);
         }
-        world.tell_all();
-        world
+        model.tell_all();
+        model
     }
 
     /// The latest of what happened.
@@ -333,7 +333,7 @@ impl World {
         })
     }
 
-    // What is told of the world.
+    // What is told of the model.
 
     /// Tells the process everything there is, as at a start.
     pub fn tell_all(&mut self) {
@@ -1217,7 +1217,7 @@ impl World {
 
     /// Does it, and checks that it may be done.
     fn act(&mut self, index: usize, sight: &NodeSnapshot, effect: &Effect) -> AttemptOutcome {
-        let log = |world: &Self| world.told();
+        let log = |model: &Self| model.told();
         let refused = |advice, said: &str| {
             AttemptOutcome::Refused(EffectRefusal {
                 advice,

@@ -1,4 +1,4 @@
-//! A contender as the bench sees it: a process that says when it is in sync, and each time what it knows of the host.
+//! A client as the bench sees it: a process that says when it is in sync, and each time what it knows of the host.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -11,19 +11,19 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::contender::Watch;
+use super::clients::Watch;
 use super::used::{Used, used};
 
-/// How long a contender may take to come into sync, or to know; the pollers at their slowest take a minute and a half.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// How long a client may take to come into sync, or to know; the pollers at their slowest take a minute and a half.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    Floor,
-    FloorOfAll,
-    FloorOverReqwest,
-    FloorOverHyper,
+    Baseline,
+    BaselineOfAll,
+    BaselineOverReqwest,
+    BaselineOverHyper,
     Stream,
     Govmomi,
     Pyvmomi,
@@ -34,10 +34,10 @@ pub enum Kind {
 impl Kind {
     pub fn name(self) -> String {
         match self {
-            Self::Floor => "floor: bare long poll, one host".into(),
-            Self::FloorOfAll => "bare long poll, all hosts".into(),
-            Self::FloorOverReqwest => "bare long poll over reqwest".into(),
-            Self::FloorOverHyper => "bare long poll over hyper, XML walked".into(),
+            Self::Baseline => "baseline: bare long poll, one host".into(),
+            Self::BaselineOfAll => "bare long poll, all hosts".into(),
+            Self::BaselineOverReqwest => "bare long poll over reqwest".into(),
+            Self::BaselineOverHyper => "bare long poll over hyper, XML walked".into(),
             Self::Stream => "Haulout's stream".into(),
             Self::Govmomi => "govmomi's waiter".into(),
             Self::Pyvmomi => "pyVmomi's WaitForUpdatesEx".into(),
@@ -48,7 +48,9 @@ impl Kind {
     /// The first word of its User-Agent, by which the stand-in counts its calls.
     pub fn agent(self) -> &'static str {
         match self {
-            Self::Floor | Self::FloorOfAll | Self::FloorOverReqwest | Self::FloorOverHyper => "floor",
+            Self::Baseline | Self::BaselineOfAll | Self::BaselineOverReqwest | Self::BaselineOverHyper => {
+                "baseline"
+            }
             Self::Stream => "haulout",
             Self::Govmomi => "govmomi",
             Self::Pyvmomi | Self::Poller(_) => "pyvmomi",
@@ -85,16 +87,16 @@ async fn python() -> Result<PathBuf, String> {
     }
 }
 
-/// This program as one of its contenders.
+/// This program as one of its clients.
 fn ourselves(watch: &Watch, kind: &str) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(watch.arguments(kind));
     Ok(command)
 }
 
-/// A contender that runs and is in sync.
+/// A client that runs and is in sync.
 #[derive(Debug)]
-pub struct Contender {
+pub struct TestedClient {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     /// From its own start to in sync, in milliseconds; without what its language takes to start.
@@ -103,14 +105,14 @@ pub struct Contender {
     pub sync_ns: i64,
 }
 
-impl Contender {
+impl TestedClient {
     /// Starts it and waits until it is in sync.
     pub async fn start(kind: Kind, watch: &Watch, programs: &Programs) -> anyhow::Result<Self> {
         let mut command = match kind {
-            Kind::Floor => ourselves(watch, "floor")?,
-            Kind::FloorOfAll => ourselves(watch, "floor-of-all")?,
-            Kind::FloorOverReqwest => ourselves(watch, "floor-over-reqwest")?,
-            Kind::FloorOverHyper => ourselves(watch, "floor-over-hyper")?,
+            Kind::Baseline => ourselves(watch, "baseline")?,
+            Kind::BaselineOfAll => ourselves(watch, "baseline-of-all")?,
+            Kind::BaselineOverReqwest => ourselves(watch, "baseline-over-reqwest")?,
+            Kind::BaselineOverHyper => ourselves(watch, "baseline-over-hyper")?,
             Kind::Stream => ourselves(watch, "stream")?,
             Kind::Govmomi => peer(Command::new(&programs.govmomi), watch),
             Kind::Pyvmomi | Kind::Poller(_) => {
@@ -131,17 +133,17 @@ impl Contender {
             .spawn()
             .with_context(|| format!("starting {}", kind.name()))?;
         let stdout = child.stdout.take().context("its stdout is not piped")?;
-        let mut contender = Self {
+        let mut tested = Self {
             child,
             lines: BufReader::new(stdout).lines(),
             sync_ms: 0.0,
             sync_ns: 0,
         };
-        let ready = contender.until("ready").await.context(kind.name())?;
-        contender.sync_ms = ready.get("ms").and_then(Value::as_f64).unwrap_or_default();
+        let ready = tested.until("ready").await.context(kind.name())?;
+        tested.sync_ms = ready.get("ms").and_then(Value::as_f64).unwrap_or_default();
         let sync_ns = ready.get("ns").and_then(Value::as_i64);
-        contender.sync_ns = sync_ns.context("it did not say when it was in sync")?;
-        Ok(contender)
+        tested.sync_ns = sync_ns.context("it did not say when it was in sync")?;
+        Ok(tested)
     }
 
     /// The next line that has this key.
@@ -155,7 +157,7 @@ impl Contender {
             }
             bail!("it ended");
         };
-        timeout(PATIENCE, line)
+        timeout(WAIT_TIMEOUT, line)
             .await
             .with_context(|| format!("it never said {key:?}"))?
     }

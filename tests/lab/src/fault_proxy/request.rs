@@ -48,17 +48,17 @@ pub(super) fn kubernetes(method: &Method, path: &str) -> Option<String> {
     if object.first().is_some_and(|kind| QUESTIONS.contains(kind)) {
         return None;
     }
-    // Events are told beside the story, from a queue of their own: they change nothing that anybody decides on, and when
-    // they pass between two other requests is chance, which would number the same story otherwise each time.
+    // Events are told beside the scenario, from a queue of their own: they change nothing that anybody decides on, and when
+    // they pass between two other requests is chance, which would number the same scenario otherwise each time.
     if object.first() == Some(&"events") {
         return None;
     }
-    // A Lease is renewed beside the story as well, and whoever is held back from it is deposed: a story that wants that
-    // cuts the gate.
+    // A Lease is renewed beside the scenario as well, and whoever is held back from it is deposed: a scenario that wants that
+    // cuts the proxy.
     if object.first() == Some(&"leases") {
         return None;
     }
-    // NodeMaintenances are written beside the story too, and several changes in one.
+    // NodeMaintenances are written beside the scenario too, and several changes in one.
     if object.first() == Some(&"nodemaintenances") {
         return None;
     }

@@ -1,0 +1,442 @@
+//! Random histories: persons, a vCenter, guests and kubelets do what they like; then they stop, and the laws say how it ends.
+
+use std::time::Duration;
+
+use haulout_core::facts::fault::FaultKind;
+use haulout_core::facts::kubernetes::RequestedAction;
+use haulout_core::facts::vsphere::PowerState;
+use haulout_core::maintenance::episode::{Phase, Record};
+use haulout_core::maintenance::policy::DrainTimeoutAction;
+use jiff::SignedDuration;
+use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
+
+use crate::facts::policy;
+use crate::model::{Model, NODES, host_ref};
+
+/// How many histories each property is tried with: `HAULOUT_HISTORIES` for a longer search.
+fn histories() -> u32 {
+    let set = std::env::var("HAULOUT_HISTORIES").ok();
+    set.and_then(|count| count.parse().ok()).unwrap_or(200)
+}
+
+/// What may happen between two looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Happening {
+    HomeEnters,
+    HomeIsInMaintenance,
+    HomeIsOut,
+    HomeMaintenanceFails,
+    HomeIsCancelledUntold,
+    HomeIsUnreachable,
+    SpareEnters,
+    SpareIsOut,
+    SpareGetsFree,
+    SpareGetsTaken,
+    SpareRefusesPowerOn,
+    ClusterRefusesPowerOn,
+    HomeRefusesPowerOn,
+    PodGoes,
+    PodComes,
+    PodSlipsIn,
+    GuestStops,
+    GuestReboots,
+    VmDies,
+    TaskEnds,
+    TaskFails,
+    ReplyIsLost,
+    NodeComesUp,
+    NodeLosesGpus,
+    KubeletIsMissed,
+    NodeIsDeleted,
+    LabelIsRemoved,
+    LabelIsBack,
+    AnnotationsAreWiped,
+    DriverUncordons,
+    PersonCordons,
+    PersonUncordons,
+    PersonPowersOn,
+    PersonPowersOff,
+    PersonAsksForDrain,
+    PersonAsksForPowerOff,
+    PersonAsksForRelocate,
+    PersonAsksForReboot,
+    PersonDeletesRequest,
+    PersonSaysSkip,
+    PersonSaysGoOn,
+    PersonSaysWait,
+    VmLost,
+    VmBack,
+    AnotherProcess,
+    AnotherProcessAhead,
+    AnotherProcessBehind,
+    ClockStepsForward,
+    ClockStepsBack,
+    VcenterIsLost,
+    VcenterIsBack,
+    ASecond,
+    AMinute,
+    AnHour,
+}
+
+use Happening::*;
+
+/// All of them, the usual ones more than once.
+const ALL: &[Happening] = &[
+    HomeEnters,
+    HomeEnters,
+    HomeEnters,
+    HomeIsInMaintenance,
+    HomeIsOut,
+    HomeIsOut,
+    HomeMaintenanceFails,
+    HomeIsCancelledUntold,
+    HomeIsUnreachable,
+    SpareEnters,
+    SpareIsOut,
+    SpareGetsFree,
+    SpareGetsFree,
+    SpareGetsTaken,
+    SpareRefusesPowerOn,
+    ClusterRefusesPowerOn,
+    HomeRefusesPowerOn,
+    PodGoes,
+    PodGoes,
+    PodGoes,
+    PodComes,
+    PodSlipsIn,
+    GuestStops,
+    GuestStops,
+    GuestReboots,
+    VmDies,
+    TaskEnds,
+    TaskEnds,
+    TaskEnds,
+    TaskFails,
+    ReplyIsLost,
+    NodeComesUp,
+    NodeComesUp,
+    NodeLosesGpus,
+    KubeletIsMissed,
+    NodeIsDeleted,
+    LabelIsRemoved,
+    LabelIsBack,
+    AnnotationsAreWiped,
+    DriverUncordons,
+    PersonCordons,
+    PersonUncordons,
+    PersonPowersOn,
+    PersonPowersOff,
+    PersonAsksForDrain,
+    PersonAsksForPowerOff,
+    PersonAsksForRelocate,
+    PersonAsksForReboot,
+    PersonDeletesRequest,
+    PersonSaysSkip,
+    PersonSaysGoOn,
+    PersonSaysWait,
+    VmLost,
+    VmBack,
+    AnotherProcess,
+    AnotherProcessAhead,
+    AnotherProcessBehind,
+    ClockStepsForward,
+    ClockStepsBack,
+    VcenterIsLost,
+    VcenterIsBack,
+    ASecond,
+    ASecond,
+    AMinute,
+    AMinute,
+    AMinute,
+    AnHour,
+];
+
+fn happenings() -> impl proptest::strategy::Strategy<Value = Vec<(Happening, usize)>> {
+    let any = (prop::sample::select(ALL), 0..NODES);
+    prop::collection::vec(any, 1..50)
+}
+
+fn happen(model: &mut Model, happening: Happening, index: usize) {
+    model.log.push(format!("{happening:?} {index}"));
+    do_it(model, happening, index);
+}
+
+fn do_it(model: &mut Model, happening: Happening, index: usize) {
+    let spare = 2 + index;
+    match happening {
+        HomeEnters => model.enter(index),
+        HomeIsInMaintenance => model.try_to_enter(index),
+        HomeIsOut => model.leave(index),
+        HomeMaintenanceFails => model.fail_entering(index),
+        HomeIsCancelledUntold => model.cancel_untold(index),
+        HomeIsUnreachable => model.set_host(index, |host| host.is_unreachable = true),
+        SpareEnters => {
+            model.enter(spare);
+            model.try_to_enter(spare);
+        }
+        SpareIsOut => model.leave(spare),
+        SpareGetsFree => model.set_host(spare, |host| host.is_taken = false),
+        SpareGetsTaken => model.set_host(spare, |host| host.is_taken = true),
+        SpareRefusesPowerOn => model.set_host(spare, |host| {
+            host.refuses_power_on = Some(FaultKind::Other("GenericVmConfigFault".to_owned()));
+        }),
+        // Admission control looks at the cluster: with one host away, each of the others refuses.
+        ClusterRefusesPowerOn => model.set_host(spare, |host| {
+            host.refuses_power_on = Some(FaultKind::ClusterWide);
+        }),
+        HomeRefusesPowerOn => model.set_host(index, |host| {
+            host.refuses_power_on = Some(FaultKind::InsufficientResources);
+        }),
+        PodGoes => model.pod_goes(index),
+        PodComes if !model.is_cordoned(index) => model.pod_comes(index),
+        PodComes => {}
+        // The scheduler was about to bind it when the node was cordoned.
+        PodSlipsIn => model.pod_comes(index),
+        GuestStops => model.guest_stops(index),
+        GuestReboots => model.guest_reboots(index),
+        VmDies => model.vm_dies(index),
+        TaskEnds => model.task_ends(index, None),
+        TaskFails => model.task_ends(index, Some(FaultKind::Other("SystemError".to_owned()))),
+        ReplyIsLost => model.lose_replies = 1,
+        NodeComesUp => model.kubelet_reports(index, true),
+        NodeLosesGpus => model.kubelet_reports(index, false),
+        KubeletIsMissed => model.kubelet_is_missed(index),
+        NodeIsDeleted => model.delete_node(index),
+        LabelIsRemoved => model.select(index, false),
+        LabelIsBack => model.select(index, true),
+        AnnotationsAreWiped => model.wipe_annotations(index),
+        DriverUncordons => driver_uncordons(model, index),
+        PersonCordons => model.cordon(index, true),
+        PersonUncordons => person_uncordons(model, index),
+        PersonPowersOn => model.person_powers_on(index),
+        PersonPowersOff => model.person_powers_off(index),
+        PersonAsksForDrain => model.ask(index, RequestedAction::Drain),
+        PersonAsksForPowerOff => model.ask(index, RequestedAction::PowerOff),
+        PersonAsksForRelocate => model.ask(index, RequestedAction::Relocate),
+        PersonAsksForReboot => model.ask(index, RequestedAction::Reboot),
+        PersonDeletesRequest => model.delete_requests(index),
+        PersonSaysSkip => model.mark(index, |marks| marks.skip = Some("true".to_owned())),
+        PersonSaysGoOn => model.mark(index, |marks| marks.skip = None),
+        PersonSaysWait => model.mark(index, |marks| marks.strategy = Some("wait".to_owned())),
+        VmLost => model.set_vm_exists(index, false),
+        VmBack => model.set_vm_exists(index, true),
+        AnotherProcess => model.restart(SignedDuration::ZERO),
+        AnotherProcessAhead => model.restart(SignedDuration::from_mins(30)),
+        AnotherProcessBehind => model.restart(SignedDuration::from_mins(-30)),
+        ClockStepsForward => model.step_clock(SignedDuration::from_hours(1)),
+        ClockStepsBack => model.step_clock(SignedDuration::from_hours(-1)),
+        VcenterIsLost => model.lose_vcenter(),
+        VcenterIsBack => model.vcenter_is_back(),
+        ASecond => model.pass(Duration::from_secs(1)),
+        AMinute => model.pass(Duration::from_secs(60)),
+        AnHour => {
+            model.pass(Duration::from_secs(3600));
+            model.guests_give_up();
+        }
+    }
+    model.settle();
+}
+
+/// A node whose VM is away or boots is cordoned again, whoever uncordoned it: nobody can tell a person's hand from a controller's.
+fn is_away(model: &Model, index: usize) -> bool {
+    let episode = model.open_episode(index);
+    episode.is_some_and(|it| it.phase.vm_is_off() || *it.phase.at_work() == Phase::Rejoining)
+}
+
+fn driver_uncordons(model: &mut Model, index: usize) {
+    if is_away(model, index) {
+        model.driver_uncordons(index);
+    }
+}
+
+fn person_uncordons(model: &mut Model, index: usize) {
+    if !is_away(model, index) {
+        model.cordon(index, false);
+    }
+}
+
+/// All trouble ends, and time goes by until nothing changes any more.
+fn calm_down(model: &mut Model, home_enters: bool) {
+    for index in 0..NODES {
+        happen(model, PersonDeletesRequest, index);
+        happen(model, PersonSaysGoOn, index);
+        happen(model, VmBack, index);
+        model.set_host(index, |host| {
+            host.refuses_power_on = None;
+            host.is_unreachable = false;
+        });
+        happen(model, SpareIsOut, index);
+        // Hosts elsewhere may go on refusing while the host that the episode is about is back.
+        let spare = host_ref(2 + index);
+        let home = model.episode(index).map(|episode| episode.host.moref);
+        let is_elsewhere = home.is_some_and(|home| home.as_ref() != Some(&spare));
+        if home_enters || !is_elsewhere {
+            model.set_host(2 + index, |host| host.refuses_power_on = None);
+        }
+        if home_enters {
+            happen(model, LabelIsBack, index);
+            happen(model, HomeEnters, index);
+        } else {
+            happen(model, HomeIsOut, index);
+        }
+    }
+    model.lose_replies = 0;
+    model.vcenter_is_back();
+    let mut still = 0;
+    for _ in 0..200 {
+        let before = state(model);
+        for index in 0..NODES {
+            for happening in [PodGoes, GuestStops, TaskEnds, KubeletIsMissed, NodeComesUp] {
+                do_it(model, happening, index);
+            }
+            if home_enters {
+                do_it(model, HomeIsInMaintenance, index);
+            }
+        }
+        model.pass(Duration::from_secs(45));
+        still = if state(model) == before { still + 1 } else { 0 };
+        // Longer than any timeout.
+        if still > 40 {
+            return;
+        }
+    }
+}
+
+/// What stands still when nothing more is going to happen.
+fn state(model: &Model) -> Vec<(String, bool, PowerState, u32)> {
+    (0..NODES)
+        .map(|index| {
+            let phase = model.record(index).phase_name().to_owned();
+            let vm = &model.vms[index];
+            (phase, model.is_cordoned(index), vm.power, model.nodes[index].pods)
+        })
+        .collect()
+}
+
+/// A person who stopped an episode cares for it: one that waits for the Node to be cordoned gets its cordon, and a VM that was left
+/// off because it kept going off is powered on.
+fn care(model: &mut Model, home_enters: bool) {
+    for index in 0..NODES {
+        let is_parked = matches!(
+            model.episode(index).map(|episode| episode.phase),
+            Some(Phase::Parked { .. })
+        );
+        if is_parked && !model.is_cordoned(index) {
+            model.cordon(index, true);
+        }
+        if is_parked {
+            model.person_powers_on(index);
+        }
+    }
+    calm_down(model, home_enters);
+}
+
+fn action(hold: bool) -> DrainTimeoutAction {
+    if hold {
+        DrainTimeoutAction::Hold
+    } else {
+        DrainTimeoutAction::PowerOff
+    }
+}
+
+fn told(model: &Model) -> String {
+    model.told()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: histories(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn node_whose_host_is_back_is_in_service_after_any_history(
+        history in happenings(), cordoned: bool, hold: bool,
+    ) {
+        let mut model = Model::new(policy(action(hold)), cordoned);
+        for (happening, index) in history {
+            happen(&mut model, happening, index);
+        }
+        calm_down(&mut model, false);
+        care(&mut model, false);
+        for index in 0..NODES {
+            prop_assert_eq!(&model.record(index), &Record::InService, "{}", told(&model));
+            let vm = &model.vms[index];
+            prop_assert!(vm.power == PowerState::On || vm.off_by_person, "the VM was left off\n{}", told(&model));
+            if model.node(index).is_some() {
+                prop_assert_eq!(
+                    model.is_cordoned(index), model.nodes[index].cordoned_by_person,
+                    "the cordon is not as a person left it\n{}", told(&model)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn host_that_keeps_leaving_loses_its_vm_after_any_history(history in happenings(), cordoned: bool) {
+        let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), cordoned);
+        for (happening, index) in history {
+            happen(&mut model, happening, index);
+        }
+        calm_down(&mut model, true);
+        care(&mut model, true);
+        for index in 0..NODES {
+            let vm = &model.vms[index];
+            // Without a Node nothing is known of its pods.
+            let is_gone = model.node(index).is_none() && vm.power == PowerState::On;
+            prop_assert!(
+                is_gone || vm.power == PowerState::Off || vm.host >= NODES,
+                "the VM still runs on its host\n{}", told(&model)
+            );
+            prop_assert!(
+                vm.power == PowerState::On || model.is_in_episode(index) || vm.off_by_person,
+                "the VM was left off without an episode\n{}", told(&model)
+            );
+        }
+    }
+
+    #[test]
+    fn request_is_fulfilled_after_any_history(history in happenings(), kind in 0..4) {
+        let action = match kind {
+            0 => RequestedAction::Drain,
+            1 => RequestedAction::PowerOff,
+            2 => RequestedAction::Reboot,
+            _ => RequestedAction::Relocate,
+        };
+        let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+        for (happening, index) in history {
+            happen(&mut model, happening, index);
+        }
+        // Whatever was asked for is over, and the node and its VM are in service.
+        calm_down(&mut model, false);
+        care(&mut model, false);
+        model.set_host(2, |host| host.refuses_power_on = None);
+        model.set_host(3, |host| host.refuses_power_on = None);
+        model.person_powers_on(0);
+        happen(&mut model, LabelIsBack, 0);
+        happen(&mut model, NodeComesUp, 0);
+        if model.node(0).is_none() {
+            return Ok(());
+        }
+        model.ask(0, action);
+        for _ in 0..60 {
+            for happening in [PodGoes, GuestStops, TaskEnds, KubeletIsMissed, NodeComesUp, AMinute] {
+                do_it(&mut model, happening, 0);
+            }
+        }
+        let phase = model.episode(0).map(|episode| episode.phase);
+        match action {
+            RequestedAction::Drain => {
+                prop_assert_eq!(phase, Some(Phase::Drained), "{}", told(&model));
+                prop_assert!(model.is_cordoned(0) && model.nodes[0].pods == 0);
+                prop_assert_eq!(model.vms[0].power, PowerState::On);
+            }
+            RequestedAction::PowerOff => {
+                prop_assert_eq!(phase, Some(Phase::AwaitingHost), "{}", told(&model));
+                prop_assert!(model.is_cordoned(0) && model.vms[0].power == PowerState::Off);
+            }
+            RequestedAction::Reboot | RequestedAction::Relocate => {
+                prop_assert_eq!(&model.record(0), &Record::InService, "{}", told(&model));
+                prop_assert_eq!(model.vms[0].power, PowerState::On);
+                prop_assert!(model.requests.is_empty(), "it was never fulfilled\n{}", told(&model));
+            }
+        }
+    }
+}
