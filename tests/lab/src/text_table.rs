@@ -84,10 +84,10 @@ mod tests {
         table.row(vec!["baseline".to_owned(), "7".to_owned(), String::new()]);
         assert_eq!(
             table.markdown(),
-            "| who     |   ms |     |\n\
-             | ------- | ---: | --- |\n\
-             | haulout | 12.5 | met |\n\
-             | baseline   |    7 |     |\n"
+            "| who      |   ms |     |\n\
+             | -------- | ---: | --- |\n\
+             | haulout  | 12.5 | met |\n\
+             | baseline |    7 |     |\n"
         );
     }
 
