@@ -11,31 +11,27 @@ use std::alloc::System;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use criterion::{Criterion, Throughput};
-use haulout::inventory::{Fact, Inventory, Rules};
+use haulout::inventory::{Fact, Inventory};
 use haulout::maintenance::clock::Now;
 use haulout::maintenance::decide::decide;
-use haulout::maintenance::episode::{CordonOwner, Phase, Record};
-use haulout::maintenance::observed::LeadershipTerm;
-use haulout::maintenance::observed::{HostState, ObservedPower};
-use haulout::maintenance::policy::{DrainTimeoutAction, MaxUnavailable};
+use haulout::maintenance::episode::{Phase, Record};
+use haulout::maintenance::observed::{HostState, LeadershipTerm, ObservedPower};
+use haulout::maintenance::policy::DrainTimeoutAction;
 use haulout::maintenance::record;
 use haulout::vsphere::fuzz::{Decoded, update_set};
 use haulout::vsphere::update::VsphereUpdate;
+use haulout_core::fixtures;
 use haulout_lab::figures::{Samples, Table, is_quick};
 use quick_xml::Reader;
 use quick_xml::events::Event;
 use quick_xml::reader::NsReader;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
-#[allow(dead_code, reason = "the laws' tests use the rest")]
-#[path = "../crates/core/tests/laws/facts.rs"]
-mod facts;
-#[path = "support/fleet.rs"]
-mod fleet;
+#[path = "support/large_inventory.rs"]
+mod large_inventory;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -101,8 +97,8 @@ fn main() -> anyhow::Result<()> {
     // picture is drawn anew, and of one that carries none.
     for (name, number) in [("host_of_ours", 0), ("foreign_host", HOSTS - 1)] {
         let mut inventory = inventory();
-        fleet::tell(&mut inventory, HOSTS, OURS, now());
-        let mut host = fleet::host(number);
+        large_inventory::fill(&mut inventory, HOSTS, OURS, now());
+        let mut host = fixtures::host(number);
         measure(name, None, &mut || {
             host.in_quarantine = host.in_quarantine.map(|is| !is);
             let host = VsphereUpdate::Host(host.clone().into());
@@ -112,17 +108,23 @@ fn main() -> anyhow::Result<()> {
             ));
         });
     }
-    let policy = facts::policy(DrainTimeoutAction::PowerOff);
-    let episode = facts::episode(Phase::Draining, CordonOwner::Ours, false);
-    let records = [Record::InService, Record::Episode(Arc::new(episode))];
-    let observed = facts::observed(facts::node(), facts::vm(ObservedPower::On, HostState::InService));
-    let leaving = facts::observed(facts::node(), facts::vm(ObservedPower::On, facts::entering()));
+    let policy = fixtures::policy(DrainTimeoutAction::PowerOff);
+    let episode = fixtures::episode(Phase::Draining, 0);
+    let records = [Record::InService, fixtures::record(episode)];
+    let observed = fixtures::observed(
+        fixtures::node(),
+        fixtures::vm(ObservedPower::On, HostState::InService),
+    );
+    let leaving = fixtures::observed(
+        fixtures::node(),
+        fixtures::vm(ObservedPower::On, fixtures::entering()),
+    );
     measure("decide_at_rest", None, &mut || {
         black_box(decide(
             &records[0],
             black_box(&observed),
             &policy,
-            facts::moment(10),
+            fixtures::moment(10),
         ));
     });
     measure("decide_draining", None, &mut || {
@@ -130,13 +132,13 @@ fn main() -> anyhow::Result<()> {
             &records[1],
             black_box(&leaving),
             &policy,
-            facts::moment(10),
+            fixtures::moment(10),
         ));
     });
     measure("record_write", None, &mut || {
-        black_box(record::write(black_box(&records[1]), facts::at(10)));
+        black_box(record::write(black_box(&records[1]), fixtures::at(10)));
     });
-    let written = record::write(&records[1], facts::at(10));
+    let written = record::write(&records[1], fixtures::at(10));
     measure("record_read", None, &mut || {
         black_box(record::read(black_box(&written)));
     });
@@ -233,22 +235,13 @@ fn folded(set: &Decoded) -> usize {
 }
 
 fn inventory() -> Inventory {
-    let rules = Rules {
-        releases: facts::releases(),
-        concurrent_drains: 1,
-        unavailable: MaxUnavailable::Unlimited,
-        bind_by_name: false,
-        require_approval: false,
-        node_maintenances: false,
-        drain_slot: std::time::Duration::from_secs(1800),
-    };
-    let mut inventory = Inventory::new(rules, facts::at(0));
+    let mut inventory = Inventory::new(fixtures::rules(), fixtures::at(0));
     inventory.advance([Fact::Leadership(Some(LeadershipTerm::ALONE))], now());
     inventory
 }
 
 fn now() -> Now {
-    Now::at(facts::at(0), 0)
+    fixtures::moment(0)
 }
 
 /// What Criterion measured, in microseconds for one turn.

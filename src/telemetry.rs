@@ -6,9 +6,6 @@ pub mod log;
 pub mod metrics;
 pub mod trace;
 
-#[cfg(test)]
-pub(crate) mod stand_in;
-
 use std::time::Duration;
 
 use crate::ids::NodeName;

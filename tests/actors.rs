@@ -8,29 +8,24 @@
     reason = "a test fails by panicking"
 )]
 
-#[allow(dead_code, reason = "shared with the tests of the laws, which use all of it")]
-#[path = "../crates/core/tests/laws/facts.rs"]
-mod facts;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use facts::{entering, episode, moment, node, observed, policy, vm};
 use haulout::controller::node::ActorContext;
 use haulout::controller::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use haulout::controller::supervisor::Supervisor;
 use haulout::ids::{NodeName, TaskRef};
-use haulout::maintenance::backoff::EvictionBackoff;
 use haulout::maintenance::clock::Now;
 use haulout::maintenance::decide::Transition;
 use haulout::maintenance::effect::{Effect, EffectKind};
-use haulout::maintenance::episode::{CordonOwner, DrainEnd, Phase, Record};
+use haulout::maintenance::episode::{DrainEnd, Episode, Phase, Record};
 use haulout::maintenance::observed::{
-    AttemptOutcome, DrainReport, EffectAttempt, HostState, NodeSnapshot, Observed, ObservedNode,
-    ObservedPower, SnapshotBatch,
+    AttemptOutcome, EffectAttempt, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower,
+    SnapshotBatch,
 };
 use haulout::maintenance::policy::DrainTimeoutAction;
 use haulout::status::observer::{NodeEvent, Observer};
+use haulout_core::fixtures::{drain_report, entering, episode, moment, node, observed, policy, record, vm};
 use tokio_util::sync::CancellationToken;
 
 /// What the world was asked, in order.
@@ -128,17 +123,9 @@ fn shutting_down() -> NodeSnapshot {
         ..node()
     };
     let phase = Phase::ShuttingDown(DrainEnd::Complete);
-    let record = Record::Episode(Arc::new(episode(phase, CordonOwner::Ours, false)));
+    let record = record(episode(phase, 0));
     let mut seen = observed(cordoned, vm(ObservedPower::On, entering()));
-    seen.drain = Some(DrainReport {
-        listed_at: moment(2).monotonic,
-        pods_revision: 0,
-        left: Vec::new(),
-        backoff: EvictionBackoff::default(),
-        listed: 0,
-        ignored: 0,
-        evicted: 0,
-    });
+    seen.drain = Some(drain_report(moment(2).monotonic, Vec::new()));
     sight(record, seen)
 }
 
@@ -156,7 +143,10 @@ fn powering_on() -> NodeSnapshot {
         ..node()
     };
     let phase = Phase::PoweringOn { by_drs: false };
-    let record = Record::Episode(Arc::new(episode(phase, CordonOwner::Ours, true)));
+    let record = record(Episode {
+        powered_off: true,
+        ..episode(phase, 0)
+    });
     sight(
         record,
         observed(cordoned, vm(ObservedPower::Off, HostState::InService)),

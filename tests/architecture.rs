@@ -26,6 +26,7 @@ const CORE: &[&str] = &[
     "maintenance",
     "status",
     "inventory",
+    "fixtures",
 ];
 
 /// The modules of the program, likewise.

@@ -71,10 +71,11 @@ fn ended_at(object: &NodeMaintenanceFacts) -> Timestamp {
 mod tests {
     use std::collections::BTreeSet;
 
+    use haulout_core::fixtures::at;
+
     use super::*;
     use crate::ids::RequestUid;
     use crate::kubernetes::update::NodeMaintenanceRole;
-    use crate::telemetry::stand_in::at;
 
     const HOUR: i64 = 3600;
     const DAY: i64 = 24 * HOUR;

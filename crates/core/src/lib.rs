@@ -9,6 +9,8 @@
 pub mod named;
 
 pub mod facts;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
 pub mod ids;
 pub mod inventory;
 pub mod keys;

@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use haulout_core::fixtures;
 use http::{Request, Response};
 use kube::client::Body;
 use secrecy::SecretString;
@@ -10,9 +11,8 @@ use super::*;
 use crate::keys::DEFAULT_PREFIX;
 use crate::maintenance::decide::{Decision, decide};
 use crate::maintenance::episode::Phase;
-use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedPower, ObservedVm};
-use crate::maintenance::policy::{DrainTimeoutAction, Policy, Releases};
-use crate::telemetry::stand_in;
+use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedPower};
+use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust};
 
 /// How long the kube-apiserver takes for a list.
@@ -114,7 +114,7 @@ async fn asked_at(first: impl Fn() -> Response<Body> + Clone + Send + Sync + 'st
     });
     let (executor, mut found) = executor_on(kube::Client::new(service, "default"));
     let name = NodeName::new("gpu-1");
-    let mut record = Record::Episode(Arc::new(stand_in::episode(Phase::Draining, 1)));
+    let mut record = fixtures::record(fixtures::episode(Phase::Draining, 1));
     let mut seen = draining(Now::at(Timestamp::UNIX_EPOCH, 1_000));
     for quarter in 0..100 {
         let now = Now::at(Timestamp::UNIX_EPOCH, 1_000).after(begun.elapsed());
@@ -140,38 +140,16 @@ async fn asked_at(first: impl Fn() -> Response<Body> + Clone + Send + Sync + 'st
 fn draining(now: Now) -> Observed {
     let node = ObservedNode {
         unschedulable: true,
-        ..stand_in::node()
+        ..fixtures::node()
     };
-    let vm = ObservedVm {
-        host: HostState::InMaintenance,
-        on: Some(crate::ids::HostRef::new("host-1")),
-        power: ObservedPower::On,
-        ..ObservedVm::unread(crate::ids::VmRef::new("vm-1"))
-    };
+    let vm = fixtures::vm(ObservedPower::On, HostState::InMaintenance);
     Observed::of(Some(node), BoundVm::Found(vm), now)
 }
 
 fn policy() -> Policy {
-    let [minute, hour] = [60, 3600].map(Duration::from_secs);
     Policy {
-        drain_timeout: hour,
-        drain_timeout_action: DrainTimeoutAction::Hold,
-        eviction_retry: Duration::from_secs(5),
-        guest_shutdown_timeout: minute,
-        power_off_timeout: minute,
-        relocate_timeout: minute,
-        power_on_timeout: minute,
-        survey_every: minute,
-        node_monitor_grace: minute,
-        maintenance_retry_grace: minute,
-        unanswered_for: minute,
-        releases: Releases {
-            own: "haulout/haulout".into(),
-            adopted: Arc::default(),
-        },
-        require_approval: false,
-        retry_min: Duration::from_secs(1),
-        retry_max: Duration::from_secs(30),
+        drain_timeout: Duration::from_secs(3600),
+        ..fixtures::policy(DrainTimeoutAction::Hold)
     }
 }
 

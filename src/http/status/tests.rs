@@ -1,34 +1,28 @@
-use crate::maintenance::backoff::EvictionBackoff;
-use crate::maintenance::clock::{Monotonic, Now};
 use std::collections::BTreeSet;
 use std::pin::pin;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode, header};
 use futures::StreamExt as _;
+use haulout_core::fixtures::{self, at, drain_report, moment};
 use jiff::SignedDuration;
 use tower::ServiceExt as _;
 
 use super::view::{ShownState, Timeline, TimelineRow, TimelineSpan};
 use super::*;
-use crate::ids::{NodeUid, TaskRef, VmRef};
+use crate::ids::{NodeUid, TaskRef};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{
     CordonOwner, Detection, Episode, EpisodeResult, HostIdentity, Phase, Record, Trigger,
 };
 use crate::maintenance::observed::{
-    Admission, BoundVm, CordonedBy, DrainReport, NodeOverrides, NodeSnapshot, Observed, ObservedNode,
-    ObservedPower, ObservedVm, PendingEviction, PendingReason, SlotLimit, SnapshotBatch,
+    Admission, BoundVm, CordonedBy, NodeSnapshot, Observed, ObservedNode, ObservedPower, ObservedVm,
+    PendingEviction, PendingReason, SlotLimit, SnapshotBatch,
 };
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::PhaseKind;
 
 const NASTY: &str = "<script>alert(1)</script>";
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_790_000_000 + seconds).unwrap()
-}
 
 fn clock() -> Timestamp {
     at(100)
@@ -47,12 +41,8 @@ fn status() -> Arc<StatusPage> {
 
 fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
     let trigger = Trigger {
-        task: Some(TaskRef::new("task-1")),
-        clicked_at: at(0),
         user: Some("VSPHERE.LOCAL\\\"><b>".to_owned()),
-        detection: Some(Detection::Pushed),
-        request: None,
-        stray_of: None,
+        ..fixtures::trigger()
     };
     let host = HostIdentity {
         moref: Some(HostRef::new("host-1")),
@@ -73,39 +63,20 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PendingEviction>) -> 
         detection: Detection::Pushed,
     };
     let vm = ObservedVm {
-        power: ObservedPower::On,
-        on: Some(HostRef::new("host-1")),
         on_name: host.to_owned(),
-        host: entering,
-        ..ObservedVm::unread(VmRef::new("vm-1"))
+        ..fixtures::vm(ObservedPower::On, entering)
     };
     let node = ObservedNode {
         uid: NodeUid::new(node),
-        resource_version: 1,
         unschedulable: true,
         cordoned_by: CordonedBy::Haulout,
-        keep_cordoned: false,
-        wishes: NodeOverrides::default(),
-        ready: true,
-        heartbeat: None,
-        boot_id: None,
-        gpus: Default::default(),
-        asked_guest: None,
-    };
-    let report = DrainReport {
-        listed_at: Monotonic::since_boot(Duration::from_secs(2)),
-        pods_revision: 0,
-        listed: left.len(),
-        ignored: 0,
-        evicted: 0,
-        left,
-        backoff: EvictionBackoff::default(),
+        ..fixtures::node()
     };
     NodeSnapshot {
         record,
         observed: Observed {
-            drain: Some(report),
-            ..Observed::of(Some(node), BoundVm::Found(vm), Now::at(at(0), 0))
+            drain: Some(drain_report(moment(2).monotonic, left)),
+            ..Observed::of(Some(node), BoundVm::Found(vm), moment(0))
         },
     }
 }
@@ -595,8 +566,8 @@ fn every_state_has_a_look_of_its_own_in_colour_and_hatching() {
 
 #[test]
 fn times_are_told_with_zone_and_age() {
-    assert_eq!(words::hour(at(0), at(1)), "14:13:20 UTC");
-    assert_eq!(words::hour(at(0), at(90_000)), "2026-09-21 14:13:20 UTC");
+    assert_eq!(words::hour(at(0), at(1)), "11:06:40 UTC");
+    assert_eq!(words::hour(at(0), at(90_000)), "2026-11-18 11:06:40 UTC");
     assert_eq!(words::ago(at(5), at(0)), "just now");
     assert_eq!(words::ago(at(0), at(61)), "1 min 1 s ago");
     assert_eq!(words::length(SignedDuration::from_hours(49)), "2 d 1 h");

@@ -1,42 +1,27 @@
-use crate::maintenance::backoff::EvictionBackoff;
-use crate::maintenance::clock::{Monotonic, Now};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt as _;
+use haulout_core::fixtures::{at, drain_report, episode, moment, node, record, snapshot};
 
 use super::*;
-use crate::ids::{EpisodeId, HostRef, VmRef};
+use crate::ids::EpisodeId;
 use crate::kubernetes::update::{RequestedAction, RequestedMaintenance};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{
-    BoundVm, DrainReport, HostState, NodeSnapshot, Observed, ObservedPower, ObservedVm, PendingEviction,
-    PendingReason, SnapshotBatch,
+    DrainReport, HostState, NodeSnapshot, PendingEviction, PendingReason, SnapshotBatch,
 };
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
-use crate::telemetry::stand_in::{at, episode, node};
 
 fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> NodeSnapshot {
-    let vm = ObservedVm {
-        power: ObservedPower::On,
-        on: Some(HostRef::new("host-1")),
-        on_name: "esx1".to_owned(),
-        host: HostState::InService,
-        ..ObservedVm::unread(VmRef::new("vm-1"))
-    };
-    NodeSnapshot {
-        record,
-        observed: Observed {
-            request,
-            drain,
-            ..Observed::of(Some(node()), BoundVm::Found(vm), Now::at(at(-60), 0))
-        },
-    }
+    let mut sight = snapshot(record, HostState::InService);
+    sight.observed.request = request;
+    sight.observed.drain = drain;
+    sight
 }
 
 fn in_episode(phase: Phase, since: i64) -> NodeSnapshot {
-    sight(Record::Episode(Arc::new(episode(phase, since))), None, None)
+    sight(record(episode(phase, since)), None, None)
 }
 
 thread_local! {
@@ -340,16 +325,11 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
     let with = |left: Vec<PendingEviction>| {
         sight(
-            Record::Episode(Arc::new(episode(Phase::Draining, 1))),
+            record(episode(Phase::Draining, 1)),
             request(RequestAction::Drain),
             Some(DrainReport {
-                listed_at: Monotonic::since_boot(Duration::from_secs(2)),
-                pods_revision: 0,
-                left,
-                backoff: EvictionBackoff::default(),
                 listed: 5,
-                ignored: 0,
-                evicted: 0,
+                ..drain_report(moment(2).monotonic, left)
             }),
         )
     };
@@ -373,7 +353,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     assert_eq!(status.pods[0].reason, "held by PodDisruptionBudget train");
     assert_eq!(is(status, "Reconciling"), "True");
 
-    let drained = Record::Episode(Arc::new(episode(Phase::Drained, 9)));
+    let drained = record(episode(Phase::Drained, 9));
     cluster.settle(&sight(drained, request(RequestAction::Drain), None));
     let status = cluster.status("asked");
     assert_eq!(status.drain_progress, Some(100));
@@ -396,15 +376,10 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
             why: PendingReason::Leaving,
         });
         let report = DrainReport {
-            listed_at: Monotonic::since_boot(Duration::from_secs(2)),
-            pods_revision: 0,
-            left: left.collect(),
-            backoff: EvictionBackoff::default(),
             listed: 9,
-            ignored: 0,
-            evicted: 0,
+            ..drain_report(moment(2).monotonic, left.collect())
         };
-        sight(Record::Episode(Arc::new(episode(phase, 1))), None, Some(report))
+        sight(record(episode(phase, 1)), None, Some(report))
     };
     let show = |cluster: &Cluster, sights: &BTreeMap<NodeName, NodeSnapshot>| {
         cluster
@@ -484,7 +459,7 @@ fn a_request_that_its_node_shows_no_more_is_fulfilled_and_one_that_it_does_not_s
         [],
         "the node has not been looked at since"
     );
-    let rejoining = Record::Episode(Arc::new(episode(Phase::Rejoining, 50)));
+    let rejoining = record(episode(Phase::Rejoining, 50));
     let rejoining = sight(rejoining, request(RequestAction::Reboot), None);
     cluster.settle(&rejoining);
     assert_eq!(cluster.status("asked").ended_at, None);
@@ -500,7 +475,7 @@ fn of_two_requests_for_a_node_the_younger_says_whom_it_waits_for() {
     let mut cluster = Cluster::new();
     cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
     cluster.created("later", "gpu1", 5, asked(RequestedAction::Reboot));
-    let drained = Record::Episode(Arc::new(episode(Phase::Drained, 9)));
+    let drained = record(episode(Phase::Drained, 9));
     cluster.settle(&sight(drained, request(RequestAction::Drain), None));
     let waiting = cluster.status("later").waiting_on.clone().unwrap();
     assert_eq!(waiting.message, "NodeMaintenance asked was there first");
@@ -583,7 +558,7 @@ fn records_are_written_before_new_objects_and_those_before_the_rest() {
         (
             NodeName::new("gpu1"),
             sight(
-                Record::Episode(Arc::new(episode(Phase::AwaitingHost, 9))),
+                record(episode(Phase::AwaitingHost, 9)),
                 request(RequestAction::Drain),
                 None,
             ),

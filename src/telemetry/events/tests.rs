@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use haulout_core::fixtures::{self, at, host_named as mark, node, transition as to};
 use jiff::SignedDuration;
 
 use super::*;
@@ -7,20 +8,10 @@ use crate::ids::{EpisodeId, TaskRef};
 use crate::kubernetes::events::Severity;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::{
-    CordonOwner, DrainEnd, Episode, EpisodeResult, HostIdentity, Phase, Record, Trigger,
-};
+use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record, Trigger};
 use crate::maintenance::observed::{PendingEviction, PendingReason, SlotLimit};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
 use crate::maintenance::waiting::ParkReason;
-use crate::telemetry::stand_in::{self, at, node};
-
-fn mark(name: &str) -> HostIdentity {
-    HostIdentity {
-        moref: None,
-        name: name.into(),
-    }
-}
 
 /// An episode that began at 10 s and is in `phase` since `since`.
 fn episode(phase: Phase, since: i64) -> Episode {
@@ -32,17 +23,16 @@ fn episode(phase: Phase, since: i64) -> Episode {
             clicked_at: at(10) - SignedDuration::from_millis(400),
             user: Some("ops".to_owned()),
             detection: None,
-            request: None,
-            stray_of: None,
+            ..fixtures::trigger()
         },
         host: mark("esx-1"),
         begun_at: at(10),
-        ..stand_in::episode(phase, since)
+        ..fixtures::episode(phase, since)
     }
 }
 
 fn record(phase: Phase, since: i64) -> Record {
-    Record::Episode(Arc::new(episode(phase, since)))
+    fixtures::record(episode(phase, since))
 }
 
 fn parked(reason: ParkReason, resume: Phase, resume_since: i64) -> Phase {
@@ -57,15 +47,6 @@ fn overdue(phase: &Phase) -> ParkReason {
     ParkReason::Overdue {
         phase: phase.name().to_owned(),
         waiting_on: "the node: it is not Ready".to_owned(),
-    }
-}
-
-fn to(record: Record) -> Transition {
-    Transition {
-        record,
-        unschedulable: None,
-        ended: None,
-        fulfilled: None,
     }
 }
 
@@ -383,12 +364,12 @@ fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
         (
             Phase::Draining,
             retry(EffectKind::DrainRound),
-            "! EvictionRefused: Could not drain: NoPermission; the next try is at 1970-01-12T13:50:00Z",
+            "! EvictionRefused: Could not drain: NoPermission; the next try is at 2026-11-18T11:10:00Z",
         ),
         (
             powering_on(),
             retry(EffectKind::PowerOn),
-            "! VCenterRequestFailed: Could not power on: NoPermission; the next try is at 1970-01-12T13:50:00Z",
+            "! VCenterRequestFailed: Could not power on: NoPermission; the next try is at 2026-11-18T11:10:00Z",
         ),
         (
             Phase::AwaitingHost,

@@ -1,37 +1,21 @@
-use crate::maintenance::backoff::EvictionBackoff;
-use crate::maintenance::clock::{Monotonic, Now};
+use crate::maintenance::clock::Now;
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout_core::fixtures::{
+    TRACE, at, drain_report, episode, moment, node, record as of, snapshot as sight,
+};
+
 use super::*;
-use crate::ids::{EpisodeId, HostRef, RequestUid, TaskRef, VmRef};
+use crate::ids::{EpisodeId, RequestUid, TaskRef};
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Detection;
 use crate::maintenance::observed::{
-    BoundVm, DrainReport, EffectAttempt, EffectRefusal, HostState, NodeSnapshot, Observed, ObservedPower,
-    ObservedVm, PendingEviction, PendingReason, RetryAdvice, SnapshotBatch, SourceState,
+    EffectAttempt, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason, RetryAdvice,
+    SnapshotBatch, SourceState,
 };
 use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::waiting::WaitingOn;
-use crate::telemetry::stand_in::{TRACE, at, episode, node};
-
-fn sight(record: Record, host: HostState) -> NodeSnapshot {
-    let vm = ObservedVm {
-        power: ObservedPower::On,
-        on: Some(HostRef::new("host-1")),
-        on_name: "esx1".to_owned(),
-        host,
-        ..ObservedVm::unread(VmRef::new("vm-1"))
-    };
-    NodeSnapshot {
-        record,
-        observed: Observed::of(Some(node()), BoundVm::Found(vm), Now::at(at(-60), 0)),
-    }
-}
-
-fn of(episode: Episode) -> Record {
-    Record::Episode(Arc::new(episode))
-}
 
 struct Teller {
     metrics: Arc<Metrics>,
@@ -315,10 +299,9 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         name: "ml/secretive-pod".to_owned(),
         why,
     };
-    draining.observed.drain = Some(DrainReport {
-        listed_at: Monotonic::since_boot(Duration::from_secs(8)),
-        pods_revision: 0,
-        left: vec![
+    draining.observed.drain = Some(drain_report(
+        moment(8).monotonic,
+        vec![
             left(PendingReason::Budget {
                 names: Vec::new(),
                 said: String::new(),
@@ -327,17 +310,13 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
             left(PendingReason::Leaving),
             left(PendingReason::NotReached),
         ],
-        backoff: EvictionBackoff::default(),
-        listed: 0,
-        ignored: 0,
-        evicted: 0,
-    });
+    ));
     told.shows([draining]);
     told.waits(&Record::InService, &WaitingOn::DrainRound);
     told.says(&[
         "haulout_node_phase{node=\"gpu1\",phase=\"Draining\"} 1.0",
         "haulout_node_phase{node=\"gpu1\",phase=\"InService\"} 0.0",
-        "haulout_node_phase_start_timestamp_seconds{node=\"gpu1\"} 1000007.0",
+        "haulout_node_phase_start_timestamp_seconds{node=\"gpu1\"} 1795000007.0",
         "haulout_drain_pods_pending{node=\"gpu1\",reason=\"pdb\"} 1.0",
         "haulout_drain_pods_pending{node=\"gpu1\",reason=\"terminating\"} 2.0",
         "haulout_drain_pods_pending{node=\"gpu1\",reason=\"other\"} 1.0",
@@ -358,15 +337,7 @@ fn everything() -> Teller {
     told.recorded(&Record::InService, draining.clone(), None, 1);
     told.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
     let mut shown = sight(draining.clone(), HostState::InService);
-    shown.observed.drain = Some(DrainReport {
-        listed_at: Monotonic::since_boot(Duration::from_secs(2)),
-        pods_revision: 0,
-        left: Vec::new(),
-        backoff: EvictionBackoff::default(),
-        listed: 0,
-        ignored: 0,
-        evicted: 0,
-    });
+    shown.observed.drain = Some(drain_report(moment(2).monotonic, Vec::new()));
     told.shows([shown]);
     told.waits(&draining, &WaitingOn::DrainRound);
     let effect = Effect::Survey { hosts: Vec::new() };

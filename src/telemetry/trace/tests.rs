@@ -2,37 +2,31 @@
 
 use std::sync::Arc;
 
+use haulout_core::fixtures::{self, at, record, transition};
+
 use super::*;
 use crate::ids::NodeUid;
 use crate::maintenance::episode::{EpisodeOrigin, PhaseStats, Trigger};
 use crate::maintenance::observed::{CordonedBy, ObservedNode};
 use crate::maintenance::phase_stats::close;
-use crate::telemetry::stand_in;
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_795_000_000 + second).unwrap()
-}
 
 fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
     let trigger = Trigger {
         task: None,
         clicked_at: at(-3),
-        user: None,
         detection: None,
-        request: None,
-        stray_of: None,
+        ..fixtures::trigger()
     };
     let node_uid = NodeUid::new(uid);
     let (id, traceparent) = Episode::name(&node_uid, &trigger, at(0));
-    Record::Episode(Arc::new(Episode {
+    record(Episode {
         id,
         traceparent,
         trigger,
         node_uid,
         begun_at: at(0),
-        since: at(since),
-        ..stand_in::episode(phase, 0)
-    }))
+        ..fixtures::episode(phase, since)
+    })
 }
 
 fn listener(room: usize) -> (Arc<Traces>, mpsc::Receiver<Span>) {
@@ -45,19 +39,14 @@ fn seen() -> ObservedNode {
     ObservedNode {
         unschedulable: true,
         cordoned_by: CordonedBy::Haulout,
-        ..stand_in::node()
+        ..fixtures::node()
     }
 }
 
 /// What an actor does with a change of record: it closes the phase, writes, and tells where its write is answered. Gives what
 /// stands on the Node.
 fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second: i64) -> Record {
-    let mut transition = Transition {
-        record: after.clone(),
-        unschedulable: None,
-        ended: None,
-        fulfilled: None,
-    };
+    let mut transition = transition(after.clone());
     let (stats, origin) = (PhaseStats::default(), EpisodeOrigin::default());
     let closed = close(before, &mut transition, stats, &origin, at(-10), at(second));
     if let Some(traces) = traces {

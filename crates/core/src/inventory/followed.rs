@@ -101,7 +101,7 @@ mod tests {
 
     const OURS: &str = "haulout/haulout";
 
-    fn found(n: u8, is_selected: bool) -> StrandedNode {
+    fn found(n: usize, is_selected: bool) -> StrandedNode {
         StrandedNode {
             name: name(n),
             uid: NodeUid::new(format!("uid-{n}")),

@@ -1,102 +1,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
-
 use super::*;
 use crate::facts::fault::{Fault, FaultKind};
 use crate::facts::kubernetes::{self, NodeAnnotations, NodeFacts, ReadyCondition};
 use crate::facts::vsphere::{
     Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection, MaintenanceEnd,
-    Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey,
+    PowerState, Task, TaskState, Vm, VmKey,
 };
-use crate::ids::{DatastoreRef, NodeUid, VmUuid};
-use crate::maintenance::backoff::EvictionBackoff;
+use crate::fixtures::{self, RELEASE, drain_report, host_named, record, synced};
+pub(super) use crate::fixtures::{
+    at, found, host, moment, name, node_facts as node, rules, trio, uuid, vm_facts as vm,
+};
+use crate::ids::NodeUid;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::EffectResult;
-use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, Episode, HostIdentity, Phase, Trigger};
+use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, Episode, Phase, Trigger};
 use crate::maintenance::observed::{
     Admission, BoundVm, DrainReport, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason,
     RetryAdvice, SourceState,
 };
 use crate::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
-use crate::maintenance::policy::Releases;
 use crate::maintenance::record::{EndedEpisode, write};
 
-const A40: (u16, u16) = (0x10de, 0x2235);
-
-pub(super) fn at(seconds: i64) -> Timestamp {
-    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_795_000_000 + seconds)
-}
-
-/// The moment so many seconds after the beginning.
-pub(super) fn moment(seconds: i64) -> Now {
-    Now::at(at(seconds), u64::try_from(seconds).unwrap())
-}
-
-pub(super) fn uuid(n: u8) -> VmUuid {
-    VmUuid::parse(&format!("4215e1a2-7c3d-9e4f-0102-0304050607{n:02x}")).unwrap()
-}
-
-pub(super) fn rules() -> Rules {
-    Rules {
-        releases: Releases {
-            own: "haulout/haulout".into(),
-            adopted: Default::default(),
-        },
-        concurrent_drains: 1,
-        unavailable: MaxUnavailable::Unlimited,
-        bind_by_name: false,
-        require_approval: false,
-        node_maintenances: false,
-        drain_slot: Duration::from_secs(1800),
-    }
-}
-
-pub(super) fn name(n: u8) -> NodeName {
-    NodeName::new(format!("gpu-{n}"))
-}
-
-pub(super) fn node(n: u8) -> NodeFacts {
-    NodeFacts {
-        name: name(n),
-        uid: NodeUid::new(format!("uid-{n}")),
-        resource_version: 10,
-        created_at: at(0),
-        provider_uuid: Some(uuid(n)),
-        system_uuid: Some(uuid(n).swapped()),
-        unschedulable: false,
-        cordoned_by: None,
-        ready: ReadyCondition {
-            is_true: true,
-            heartbeat: None,
-        },
-        boot_id: None,
-        gpus: Default::default(),
-        marks: NodeAnnotations::default(),
-    }
-}
-
-pub(super) fn host(n: u8) -> Host {
-    Host {
-        moref: HostRef::new(format!("host-{n}")),
-        name: Some(format!("esx-{n}")),
-        compute: Some(ComputeRef::new("c")),
-        connection: Some(HostConnection::Connected),
-        in_maintenance: Some(false),
-        in_quarantine: Some(false),
-        last_end: None,
-        entering: None,
-        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
-        passthrough: Some(Arc::new([PciDevice {
-            address: "0000:01:00.0".to_owned(),
-            vendor: A40.0,
-            device: A40.1,
-        }])),
-    }
-}
-
-pub(super) fn entering(n: u8, clicked: i64) -> Host {
+pub(super) fn entering(n: usize, clicked: i64) -> Host {
     let task = TaskRef::new(format!("task-{n}"));
     Host {
         entering: Some(EnteringMaintenance {
@@ -109,57 +36,20 @@ pub(super) fn entering(n: u8, clicked: i64) -> Host {
     }
 }
 
-pub(super) fn vm(n: u8) -> Vm {
-    Vm {
-        moref: VmRef::new(format!("vm-{n}")),
-        name: Some(format!("gpu-{n}")),
-        uuid: Some(uuid(n)),
-        template: false,
-        power: Some(PowerState::On),
-        host: Some(HostRef::new(format!("host-{n}"))),
-        tools_running: Some(true),
-        question: None,
-        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
-        passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![A40] }]),
-        evacuation_power_off: false,
-    }
-}
-
 pub(super) fn vsphere(update: vsphere::VsphereUpdate) -> Fact {
     Fact::Vsphere(update)
-}
-
-pub(super) fn found(n: u8, vms: &[u8]) -> Fact {
-    let vms = vms.iter().map(|n| VmRef::new(format!("vm-{n}"))).collect();
-    vsphere(vsphere::VsphereUpdate::Found {
-        key: VmKey::Uuid(uuid(n)),
-        vms,
-    })
 }
 
 /// An inventory that has been told all of this, on both sides.
 pub(super) fn told(facts: impl IntoIterator<Item = Fact>) -> Inventory {
     let mut inventory = Inventory::new(rules(), at(0));
+    inventory.set_time(moment(0));
     tell(&mut inventory, facts);
     inventory
 }
 
 pub(super) fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
-    inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
-    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Reset));
-    facts.into_iter().for_each(|fact| inventory.apply(fact));
-    inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
-    inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled));
-}
-
-/// Node, VM and host of this number, all in service.
-pub(super) fn trio(n: u8) -> Vec<Fact> {
-    vec![
-        Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(node(n)))),
-        vsphere(vsphere::VsphereUpdate::Host(host(n).into())),
-        vsphere(vsphere::VsphereUpdate::Vm(vm(n))),
-        found(n, &[n]),
-    ]
+    synced(facts).for_each(|fact| inventory.apply(fact));
 }
 
 impl Inventory {
@@ -173,11 +63,11 @@ impl Inventory {
     }
 }
 
-pub(super) fn sight(inventory: &mut Inventory, n: u8) -> NodeSnapshot {
+pub(super) fn sight(inventory: &mut Inventory, n: usize) -> NodeSnapshot {
     inventory.all_snapshots().remove(&name(n)).unwrap()
 }
 
-pub(super) fn tried(n: u8, kind: EffectKind, when: i64, outcome: AttemptOutcome) -> Fact {
+pub(super) fn tried(n: usize, kind: EffectKind, when: i64, outcome: AttemptOutcome) -> Fact {
     let found = EffectResult::Tried {
         kind,
         at: moment(when),
@@ -208,11 +98,11 @@ fn fault() -> Fault {
 }
 
 /// The Node of this number in an episode that waits for a host.
-pub(super) fn awaiting(n: u8) -> Fact {
+pub(super) fn awaiting(n: usize) -> Fact {
     in_phase(n, Phase::AwaitingHost)
 }
 
-pub(super) fn in_phase(n: u8, phase: Phase) -> Fact {
+pub(super) fn in_phase(n: usize, phase: Phase) -> Fact {
     Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(in_episode(
         n,
         phase,
@@ -221,34 +111,29 @@ pub(super) fn in_phase(n: u8, phase: Phase) -> Fact {
 }
 
 /// A Node with an episode of `release`.
-pub(super) fn in_episode(n: u8, phase: Phase, release: &str) -> NodeFacts {
+pub(super) fn in_episode(n: usize, phase: Phase, release: &str) -> NodeFacts {
     with_episode(n, phase, |episode| episode.release = release.into())
 }
 
 /// A Node with an episode that has been changed so.
-pub(super) fn with_episode(n: u8, phase: Phase, change: impl FnOnce(&mut Episode)) -> NodeFacts {
+pub(super) fn with_episode(n: usize, phase: Phase, change: impl FnOnce(&mut Episode)) -> NodeFacts {
     let trigger = Trigger {
         task: None,
-        clicked_at: at(i64::from(n)),
-        user: None,
+        clicked_at: at(i64::try_from(n).unwrap()),
         detection: None,
-        request: None,
-        stray_of: None,
+        ..fixtures::trigger()
     };
     let uid = NodeUid::new(format!("uid-{n}"));
-    let host = HostIdentity {
-        moref: None,
-        name: format!("esx-{n}").into(),
-    };
+    let host = host_named(&format!("esx-{n}"));
     let mut episode = Episode {
         vm_uuid: Some(uuid(n)),
         cordon: CordonOwner::Ours,
         powered_off: true,
-        release: "haulout/haulout".into(),
+        release: RELEASE.into(),
         ..Episode::new(uid, trigger, host, phase, at(0))
     };
     change(&mut episode);
-    let written = write(&Record::Episode(Arc::new(episode)), at(0));
+    let written = write(&record(episode), at(0));
     let marks = NodeAnnotations {
         episode: written.episode,
         ..NodeAnnotations::default()
@@ -291,7 +176,7 @@ pub(super) fn maintenance(
 }
 
 /// What a survey found on the host of this number.
-pub(super) fn surveyed(n: u8, reading: HostSurvey) -> Fact {
+pub(super) fn surveyed(n: usize, reading: HostSurvey) -> Fact {
     let found = EffectResult::Surveyed {
         host: HostRef::new(format!("host-{n}")),
         reading,
@@ -300,7 +185,7 @@ pub(super) fn surveyed(n: u8, reading: HostSurvey) -> Fact {
 }
 
 /// VM, powered off, and host of this number, in maintenance.
-pub(super) fn switched_off(n: u8) -> [Fact; 3] {
+pub(super) fn switched_off(n: usize) -> [Fact; 3] {
     let host = Host {
         in_maintenance: Some(true),
         ..host(n)
@@ -331,19 +216,19 @@ pub(super) fn asked(action: kubernetes::RequestedAction) -> kubernetes::Requeste
 #[test]
 fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
     let of = |update| vsphere(update);
-    let host_is = |n: u8, change: fn(&mut Host)| {
+    let host_is = |n: usize, change: fn(&mut Host)| {
         let mut host = host(n);
         change(&mut host);
         of(vsphere::VsphereUpdate::Host(host.into()))
     };
-    let node_is = |n: u8, change: fn(&mut NodeFacts)| {
+    let node_is = |n: usize, change: fn(&mut NodeFacts)| {
         let mut node = node(n);
         node.resource_version = 20;
         change(&mut node);
         Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(node)))
     };
-    let finds = |n: u8, found| Fact::Effect(EffectReport { node: name(n), found });
-    let copies = |n: u8, uid: &str, is_over| {
+    let finds = |n: usize, found| Fact::Effect(EffectReport { node: name(n), found });
+    let copies = |n: usize, uid: &str, is_over| {
         let Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(node)) = in_phase(n, Phase::Draining) else {
             panic!("no Node");
         };
@@ -363,15 +248,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         let seen = kubernetes::NodeMaintenanceUpdate::Seen(Box::new(seen));
         Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen))
     };
-    let round = DrainReport {
-        listed_at: moment(5).monotonic,
-        pods_revision: 0,
-        left: Vec::new(),
-        backoff: EvictionBackoff::default(),
-        listed: 0,
-        ignored: 0,
-        evicted: 0,
-    };
+    let round = drain_report(moment(5).monotonic, Vec::new());
     let facts = [
         of(vsphere::VsphereUpdate::Host(entering(1, 5).into())),
         of(vsphere::VsphereUpdate::Host(entering(2, 4).into())),
@@ -589,7 +466,7 @@ fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
 }
 
 /// A Node of this number that tells the UUID of another one's VM.
-fn claims(n: u8, of: u8, provider_id: bool) -> NodeFacts {
+fn claims(n: usize, of: usize, provider_id: bool) -> NodeFacts {
     NodeFacts {
         provider_uuid: provider_id.then(|| uuid(of)),
         system_uuid: Some(uuid(of)),
@@ -667,7 +544,7 @@ fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
 fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
     let mut inventory = told(trio(1));
     let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.watch_set().vms);
-    let tells = |inventory: &mut Inventory, seconds: i64, n: u8, version: u64| {
+    let tells = |inventory: &mut Inventory, seconds: i64, n: usize, version: u64| {
         inventory.set_time(moment(seconds));
         inventory.apply(seen_of(NodeFacts {
             resource_version: version,
@@ -678,8 +555,8 @@ fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
     };
     tells(&mut inventory, 100, 7, 11);
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
-    for n in 8..40 {
-        tells(&mut inventory, 101, n, u64::from(n) + 11);
+    for n in 8_u8..40 {
+        tells(&mut inventory, 101, n.into(), u64::from(n) + 11);
     }
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
     tells(&mut inventory, 111, 40, 60);
@@ -692,7 +569,7 @@ fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
 }
 
 /// The VM of this number, as a template.
-fn template(n: u8) -> Fact {
+fn template(n: usize) -> Fact {
     vsphere(vsphere::VsphereUpdate::Vm(Vm {
         template: true,
         ..vm(n)
@@ -950,7 +827,7 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
 #[test]
 fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_no_other() {
     use crate::facts::kubernetes::BudgetStands;
-    let held_by = |n: u8, pods: &[(&str, &[&str])]| {
+    let held_by = |n: usize, pods: &[(&str, &[&str])]| {
         let left = pods.iter().map(|(name, budgets)| PendingEviction {
             name: (*name).to_owned(),
             why: PendingReason::Budget {
@@ -959,13 +836,8 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
             },
         });
         let found = EffectResult::Drain(DrainReport {
-            listed_at: moment(5).monotonic,
-            pods_revision: 0,
-            left: left.collect(),
-            backoff: EvictionBackoff::default(),
             listed: 3,
-            ignored: 0,
-            evicted: 0,
+            ..drain_report(moment(5).monotonic, left.collect())
         });
         Fact::Effect(EffectReport { node: name(n), found })
     };
@@ -1387,15 +1259,7 @@ fn listed_empty() -> Inventory {
     inventory.set_time(moment(5));
     inventory.apply(in_phase(1, Phase::Draining));
     inventory.all_snapshots();
-    let round = DrainReport {
-        listed_at: moment(10).monotonic,
-        pods_revision: 0,
-        left: Vec::new(),
-        backoff: EvictionBackoff::default(),
-        listed: 0,
-        ignored: 0,
-        evicted: 0,
-    };
+    let round = drain_report(moment(10).monotonic, Vec::new());
     inventory.apply(Fact::Effect(EffectReport {
         node: name(1),
         found: EffectResult::Drain(round),

@@ -2,15 +2,12 @@ use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use jiff::SignedDuration;
-
 use super::*;
-use crate::ids::{HostRef, RequestUid, VmRef};
-use crate::maintenance::clock::Now;
+use crate::fixtures::{self, at, episode, moment, record};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{Episode, EpisodeResult, HostIdentity, Phase, Trigger};
-use crate::maintenance::observed::{HostState, ObservedVm};
-use crate::maintenance::request::{RequestAction, RequestIdentity};
+use crate::maintenance::episode::{EpisodeResult, Phase};
+use crate::maintenance::observed::{HostState, ObservedPower};
+use crate::maintenance::request::RequestAction;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::named::UnknownName;
 
@@ -45,13 +42,8 @@ fn names_are_unique_and_read_back() {
 }
 
 fn seen(host: HostState) -> Observed {
-    let vm = ObservedVm {
-        on: Some(HostRef::new("host-1")),
-        on_name: "esx1".to_owned(),
-        host,
-        ..ObservedVm::unread(VmRef::new("vm-1"))
-    };
-    Observed::of(None, BoundVm::Found(vm), Now::at(Timestamp::UNIX_EPOCH, 0))
+    let vm = fixtures::vm(ObservedPower::On, host);
+    Observed::of(None, BoundVm::Found(vm), moment(0))
 }
 
 fn status(record: Record, seen: Observed) -> NodeStatus {
@@ -66,17 +58,7 @@ fn a_node_is_at_rest_only_while_nothing_is_asked_of_it() {
     let is_at_rest = |seen| status(Record::InService, seen).is_at_rest;
     assert!(is_at_rest(seen(HostState::InService)));
     assert!(is_at_rest(seen(HostState::Unreachable)));
-    let request = Request {
-        mark: RequestIdentity {
-            name: "drain-1".to_owned(),
-            uid: RequestUid::new("uid-1"),
-        },
-        asked_at: Timestamp::UNIX_EPOCH,
-        action: RequestAction::Drain,
-        drain_timeout: None,
-        drain_timeout_action: None,
-        guest_shutdown_timeout: None,
-    };
+    let request = fixtures::request(RequestAction::Drain);
     assert!(!is_at_rest(Observed {
         request: Some(request),
         ..seen(HostState::InService)
@@ -91,25 +73,6 @@ fn a_node_is_at_rest_only_while_nothing_is_asked_of_it() {
     }));
 }
 
-fn episode(phase: Phase, since: i64) -> Episode {
-    let trigger = Trigger {
-        task: None,
-        clicked_at: Timestamp::UNIX_EPOCH,
-        user: None,
-        detection: None,
-        request: None,
-        stray_of: None,
-    };
-    let host = HostIdentity {
-        moref: None,
-        name: "esx1".into(),
-    };
-    Episode {
-        since: at(since),
-        ..Episode::new(NodeUid::new("uid-1"), trigger, host, phase, at(0))
-    }
-}
-
 #[test]
 fn a_parked_node_shows_the_phase_that_it_resumes() {
     let phase = Phase::Parked {
@@ -118,7 +81,7 @@ fn a_parked_node_shows_the_phase_that_it_resumes() {
         resume_since: Timestamp::UNIX_EPOCH,
     };
     let episode = episode(phase, 0);
-    let parked = status(Record::Episode(Arc::new(episode)), seen(HostState::InMaintenance));
+    let parked = status(record(episode), seen(HostState::InMaintenance));
     assert_eq!(
         (parked.phase, parked.at_work),
         (PhaseKind::Parked, PhaseKind::AwaitingHost)
@@ -138,10 +101,6 @@ fn show(board: &mut StatusBoard, record: Record, now: i64) -> bool {
     };
     let sights = BTreeMap::from([(node(), sight)]);
     board.show(&NodeStatuses::of(&SnapshotBatch::all(sights)), at(now))
-}
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
 }
 
 fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<EpisodeResult>, now: i64) {
@@ -177,8 +136,8 @@ fn a_wait_of_the_same_kind_keeps_its_beginning() {
 #[test]
 fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
     let mut board = StatusBoard::default();
-    let draining = Record::Episode(Arc::new(episode(Phase::Draining, 1)));
-    let waiting = Record::Episode(Arc::new(episode(Phase::AwaitingHost, 5)));
+    let draining = record(episode(Phase::Draining, 1));
+    let waiting = record(episode(Phase::AwaitingHost, 5));
     recorded(&mut board, &Record::InService, draining.clone(), None, 1);
     assert!(show(&mut board, draining.clone(), 2));
     assert!(!show(&mut board, draining.clone(), 3), "nothing is different");

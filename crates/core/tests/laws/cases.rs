@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use haulout_core::ids::{BootId, EpisodeId, TaskRef, VmRef, VmUuid};
-use haulout_core::maintenance::backoff::EvictionBackoff;
 use haulout_core::maintenance::clock::{Elapsed, Monotonic, Now, Timer};
 use haulout_core::maintenance::effect::EffectKind;
 use haulout_core::maintenance::episode::{
@@ -21,11 +20,6 @@ use haulout_core::maintenance::request::{Request, RequestAction};
 use haulout_core::maintenance::waiting::ParkReason;
 
 use crate::facts::*;
-
-/// The UUID of the VM that the episodes are about.
-pub fn uuid() -> VmUuid {
-    VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708").unwrap()
-}
 
 pub fn phases_at_work() -> Vec<Phase> {
     let to = HostIdentity {
@@ -103,14 +97,14 @@ pub fn records() -> Vec<Record> {
     ] {
         records.push(Record::Python(PythonEpisode {
             state,
-            host: "esx-home".to_owned(),
+            host: "esx1".to_owned(),
             migrated_to_host: None,
             since: at(0),
         }));
     }
     let of_vm = |episode: Episode| {
         Record::Episode(Arc::new(Episode {
-            vm_uuid: Some(uuid()),
+            vm_uuid: Some(uuid(8)),
             vm: Some(VmRef::new("vm-1")),
             ..episode
         }))
@@ -158,7 +152,7 @@ pub fn vms() -> Vec<VmCase> {
         home: HostState::InService,
     };
     let known = |power, host: HostState| ObservedVm {
-        uuid: Some(uuid()),
+        uuid: Some(uuid(8)),
         ..vm(power, host)
     };
     let found = |vm: ObservedVm| VmCase {
@@ -259,13 +253,8 @@ pub fn held() -> PendingEviction {
 
 pub fn report(listed_at: Monotonic, pods_revision: u64, left: Vec<PendingEviction>) -> DrainReport {
     DrainReport {
-        listed_at,
         pods_revision,
-        left,
-        backoff: EvictionBackoff::default(),
-        listed: 0,
-        ignored: 0,
-        evicted: 0,
+        ..drain_report(listed_at, left)
     }
 }
 

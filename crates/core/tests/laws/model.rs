@@ -16,8 +16,7 @@ use haulout_core::facts::vsphere::{
     MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey, WatchSet,
 };
 use haulout_core::ids::{
-    BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
-    VmUuid,
+    BootId, ComputeRef, DatastoreRef, EpisodeId, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
 };
 use haulout_core::inventory::{Fact, Inventory, Rules};
 use haulout_core::maintenance::backoff::EvictionBackoff;
@@ -31,11 +30,12 @@ use haulout_core::maintenance::observed::{
     RetryAdvice,
 };
 use haulout_core::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
-use haulout_core::maintenance::policy::{MaxUnavailable, Policy};
+use haulout_core::maintenance::policy::Policy;
 use haulout_core::maintenance::record::{self, LastEpisode, write, write_last};
 use jiff::Timestamp;
 
-use crate::facts::{GPU, at};
+use crate::facts::{GPU, at, uuid, vm_ref};
+pub use haulout_core::fixtures::{self, host_ref};
 
 /// The PCI ids of the one kind of GPU here.
 const GPU_IDS: (u16, u16) = (0x10de, 0x2235);
@@ -149,18 +149,6 @@ pub fn node_name(index: usize) -> NodeName {
     NodeName::new(format!("node-{index}"))
 }
 
-fn uuid(index: usize) -> VmUuid {
-    VmUuid::parse(&format!("4215e1a2-7c3d-9e4f-0102-0304050607{index:02x}")).unwrap()
-}
-
-fn vm_ref(index: usize) -> VmRef {
-    VmRef::new(format!("vm-{index}"))
-}
-
-pub fn host_ref(index: usize) -> HostRef {
-    HostRef::new(format!("host-{index}"))
-}
-
 impl Process {
     fn new(began: Now, offset: jiff::SignedDuration) -> Self {
         let mut process = Self {
@@ -196,13 +184,8 @@ impl Process {
 
 fn rules() -> Rules {
     Rules {
-        releases: crate::facts::releases(),
-        concurrent_drains: 1,
-        unavailable: MaxUnavailable::Unlimited,
-        bind_by_name: false,
-        require_approval: false,
         node_maintenances: true,
-        drain_slot: Duration::from_secs(1800),
+        ..fixtures::rules()
     }
 }
 

@@ -21,7 +21,7 @@ use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout_core::maintenance::request::{Request, RequestAction};
 use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
 
-use crate::cases::{held, parked, refused, report, uuid, watched};
+use crate::cases::{held, parked, refused, report, watched};
 use crate::facts::*;
 
 const SHUTTING_DOWN: Phase = Phase::ShuttingDown(DrainEnd::Complete);
@@ -262,7 +262,7 @@ fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_stands() {
     let mut another = gone(HostState::InService);
     vm_of(&mut another).uuid = VmUuid::parse("4215e1a2-7c3d-9e4f-0102-0304050607ff");
     let known = Episode {
-        vm_uuid: Some(uuid()),
+        vm_uuid: Some(uuid(8)),
         ..waits.clone()
     };
     stays_off(&known, &another);
@@ -284,13 +284,13 @@ fn registered_anew(power: ObservedPower) -> Observed {
         },
         vm(power, entering()),
     );
-    vm_of(&mut seen).uuid = Some(uuid());
+    vm_of(&mut seen).uuid = Some(uuid(8));
     seen
 }
 
 fn of_vm(episode: Episode) -> Episode {
     Episode {
-        vm_uuid: Some(uuid()),
+        vm_uuid: Some(uuid(8)),
         vm: Some(VmRef::new("vm-1")),
         ..episode
     }
@@ -299,8 +299,8 @@ fn of_vm(episode: Episode) -> Episode {
 #[test]
 fn episode_goes_on_on_a_node_registered_anew_only_if_the_vm_is_the_same() {
     let other = VmUuid::parse("4215e1a2-7c3d-9e4f-0102-0304050607ff");
-    let same = Some(uuid());
-    let swapped = Some(uuid().swapped());
+    let same = Some(uuid(8));
+    let swapped = Some(uuid(8).swapped());
     for (was, is, moref, powered_off, goes_on) in [
         (same, same, "vm-1", false, true),
         (same, swapped, "vm-1", false, true),
@@ -588,7 +588,7 @@ fn with_deadlines() -> Vec<(Episode, Observed, u64)> {
     refused_at_home.offer = PlacementOffer::default();
     let refuses = HostIdentity {
         moref: Some(home()),
-        name: "esx-home".into(),
+        name: "esx1".into(),
     };
     let mut has_refused = away(Phase::AwaitingHost);
     has_refused.refused(&home(), RefusedMove::PowerOn, "no");
@@ -1538,7 +1538,7 @@ fn python_episode_is_adopted_with_the_facts_of_vm_and_node() {
             node_of(&mut seen).cordoned_by = cordoned_by;
             let python = Record::Python(PythonEpisode {
                 state,
-                host: "esx-home".to_owned(),
+                host: "esx1".to_owned(),
                 migrated_to_host: None,
                 since: at(0),
             });

@@ -1,30 +1,12 @@
 //! Drains as sequences of rounds, and what is told of their pods.
 
-use super::*;
-use crate::ids::NodeUid;
-use crate::maintenance::episode::{CordonOwner, HostIdentity, Phase, Trigger};
+use haulout_core::fixtures::{at, episode};
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_795_000_000 + second).unwrap()
-}
+use super::*;
+use crate::maintenance::episode::Phase;
 
 fn draining() -> Episode {
-    let trigger = Trigger {
-        task: None,
-        clicked_at: at(0),
-        user: None,
-        detection: None,
-        request: None,
-        stray_of: None,
-    };
-    let host = HostIdentity {
-        moref: None,
-        name: "esx1".into(),
-    };
-    Episode {
-        cordon: CordonOwner::Ours,
-        ..Episode::new(NodeUid::new("uid-1"), trigger, host, Phase::Draining, at(0))
-    }
+    episode(Phase::Draining, 0)
 }
 
 fn asks(pod: &str, second: i64, answer: EvictionAnswer) -> Eviction {

@@ -3,22 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use haulout_core::fixtures::{self, at};
+
 use super::*;
 use crate::ids::{EpisodeId, HostRef, NodeUid, RequestUid, VmUuid};
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{
-    CordonOwner, Detection, DrainEnd, HostIdentity, Phase, PhaseStats, PodCounts, QueuePosition, Record,
-    RefusedHost, Trigger, TriggerKind,
+    CordonOwner, DrainEnd, HostIdentity, Phase, PhaseStats, PodCounts, QueuePosition, Record, RefusedHost,
+    Trigger, TriggerKind,
 };
 use crate::maintenance::phase_stats::close;
 use crate::maintenance::record;
 use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::waiting::ParkReason;
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_795_000_000 + second).unwrap()
-}
 
 fn host(name: &str) -> HostIdentity {
     HostIdentity {
@@ -33,9 +31,7 @@ fn begun_in(phase: Phase) -> Episode {
         task: Some(TaskRef::new("task-81")),
         clicked_at: at(-3),
         user: Some("VSPHERE.LOCAL\\ops".to_owned()),
-        detection: Some(Detection::Pushed),
-        request: None,
-        stray_of: None,
+        ..fixtures::trigger()
     };
     Episode {
         vm_uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-030405060708"),

@@ -10,15 +10,15 @@ use crate::maintenance::placement::{DeviceHold, HeldDevice, RejectedHost, Reject
 
 const MODEL: (u16, u16) = (0x10de, 0x2235);
 
-fn host_ref(n: u8) -> HostRef {
+fn host_ref(n: usize) -> HostRef {
     HostRef::new(format!("host-{n}"))
 }
 
-fn there(n: u8) -> Fact {
+fn there(n: usize) -> Fact {
     vsphere(vsphere::VsphereUpdate::Host(host(n).into()))
 }
 
-fn mark(n: u8) -> HostIdentity {
+fn mark(n: usize) -> HostIdentity {
     HostIdentity {
         moref: Some(host_ref(n)),
         name: format!("esx-{n}").into(),
@@ -26,22 +26,22 @@ fn mark(n: u8) -> HostIdentity {
 }
 
 /// VM `n` waits for a host and was called out of service at `clicked`.
-fn awaiting_since(n: u8, clicked: i64) -> Fact {
+fn awaiting_since(n: usize, clicked: i64) -> Fact {
     seen_of(with_episode(n, Phase::AwaitingHost, |episode| {
         episode.trigger.clicked_at = at(clicked);
     }))
 }
 
-fn offered(inventory: &mut Inventory, n: u8) -> Option<HostRef> {
+fn offered(inventory: &mut Inventory, n: usize) -> Option<HostRef> {
     let offer = sight(inventory, n).observed.offer;
     offer.fits.map(|(host, _)| host)
 }
 
-fn why_not(inventory: &mut Inventory, n: u8) -> Vec<RejectedHost> {
+fn why_not(inventory: &mut Inventory, n: usize) -> Vec<RejectedHost> {
     sight(inventory, n).observed.offer.refused
 }
 
-fn refused(n: u8, why: RejectionReason) -> RejectedHost {
+fn refused(n: usize, why: RejectionReason) -> RejectedHost {
     let host = format!("esx-{n}");
     RejectedHost { host, why }
 }
@@ -120,7 +120,7 @@ fn waits(change: impl FnOnce(&mut Episode)) -> Vec<Fact> {
     facts.chain(switched_off(1)).collect()
 }
 
-fn refusal(n: u8) -> HostRefusal {
+fn refusal(n: usize) -> HostRefusal {
     HostRefusal {
         host: host_ref(n),
         what: RefusedMove::PowerOn,
@@ -168,7 +168,7 @@ fn a_node_told_to_wait_or_refused_too_often_is_offered_its_own_host_only() {
     };
     let refused_by = |count: usize| {
         with_episode(1, Phase::AwaitingHost, |episode| {
-            let hosts = 10..10 + u8::try_from(count).unwrap();
+            let hosts = 10..10 + count;
             episode.refusals = hosts.map(refusal).collect();
         })
     };

@@ -18,6 +18,7 @@ fn both_leave() -> impl Iterator<Item = Fact> {
 
 fn told_by(rules: Rules, facts: impl IntoIterator<Item = Fact>) -> Inventory {
     let mut inventory = Inventory::new(rules, at(0));
+    inventory.set_time(moment(0));
     tell(&mut inventory, facts);
     inventory
 }
@@ -26,7 +27,7 @@ fn granted(inventory: &mut Inventory) -> [bool; 2] {
     [1, 2].map(|n| sight(inventory, n).observed.admission == Admission::Granted)
 }
 
-fn changed(n: u8, change: impl FnOnce(&mut NodeFacts)) -> Fact {
+fn changed(n: usize, change: impl FnOnce(&mut NodeFacts)) -> Fact {
     let mut node = node(n);
     node.resource_version = 11;
     change(&mut node);

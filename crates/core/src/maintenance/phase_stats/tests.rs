@@ -1,37 +1,23 @@
 //! What the history of an episode keeps, and that it stays small.
 
 use super::*;
-use crate::ids::NodeUid;
+use crate::fixtures::{self, at, host_named as host, record, transition};
 use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{
-    CordonOwner, DrainEnd, HostIdentity, Incident, PhaseOutcome, PythonEpisode, PythonState, Trigger,
-    TriggerKind,
+    DrainEnd, Incident, PhaseOutcome, PythonEpisode, PythonState, Trigger, TriggerKind,
 };
 use crate::maintenance::waiting::ParkReason;
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_795_000_000 + second).unwrap()
-}
-
-fn host(name: &str) -> HostIdentity {
-    HostIdentity {
-        moref: None,
-        name: name.into(),
-    }
-}
 
 fn in_phase(phase: Phase) -> Episode {
     let trigger = Trigger {
         task: None,
-        clicked_at: at(0),
-        user: None,
         detection: None,
-        request: None,
-        stray_of: None,
+        ..fixtures::trigger()
     };
     Episode {
-        cordon: CordonOwner::Ours,
-        ..Episode::new(NodeUid::new("uid-1"), trigger, host("esx1"), phase, at(0))
+        trigger,
+        begun_at: at(0),
+        ..fixtures::episode(phase, 0)
     }
 }
 
@@ -43,18 +29,9 @@ fn parked(resume: Phase) -> Phase {
     }
 }
 
-fn record(episode: Episode) -> Record {
-    Record::Episode(Arc::new(episode))
-}
-
 /// Writes `next` in the place of `before`. Gives what stood there with its history closed, and what stands there.
 fn changes(before: &Record, next: Record, writer: i64, second: i64) -> (Record, Record) {
-    let mut transition = Transition {
-        record: next,
-        unschedulable: None,
-        ended: None,
-        fulfilled: None,
-    };
+    let mut transition = transition(next);
     let closed = close(
         before,
         &mut transition,

@@ -1,0 +1,348 @@
+//! Facts, snapshots, records and settings for tests and benches.
+
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "a fixture that cannot be made fails its test, and the names say what each one is"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::facts::kubernetes::{KubernetesUpdate, NodeAnnotations, NodeFacts, ReadyCondition};
+use crate::facts::vsphere::{
+    Host, HostConnection, Passthrough, PciDevice, PowerState, Vm, VmKey, VsphereUpdate,
+};
+use crate::ids::{
+    BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
+    VmUuid,
+};
+use crate::inventory::{Fact, Rules};
+
+use crate::maintenance::backoff::EvictionBackoff;
+use crate::maintenance::clock::{Monotonic, Now};
+use crate::maintenance::decide::Transition;
+use crate::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Record, Trigger};
+use crate::maintenance::observed::{
+    BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower,
+    ObservedVm, PendingEviction, RecordAge,
+};
+use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable, Policy, Releases};
+use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
+
+/// The PCI vendor and device of the GPUs, an NVIDIA A40.
+pub const A40: (u16, u16) = (0x10de, 0x2235);
+
+pub const GPU: &str = "nvidia.com/gpu";
+
+pub const RELEASE: &str = "haulout/haulout";
+
+/// The id of [`episode`] and of its trace.
+pub const TRACE: &str = "00112233445566778899aabbccddeeff";
+
+/// The wall clock at `seconds`, counted from a fixed time.
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_795_000_000 + seconds)
+}
+
+/// Both clocks at `seconds`. The machine was started earlier.
+pub fn moment(seconds: i64) -> Now {
+    Now::at(at(seconds), u64::try_from(seconds + 1_000_000).unwrap())
+}
+
+pub fn releases() -> Releases {
+    Releases {
+        own: RELEASE.into(),
+        adopted: Default::default(),
+    }
+}
+
+pub fn policy(drain_timeout_action: DrainTimeoutAction) -> Policy {
+    Policy {
+        drain_timeout: Duration::from_secs(600),
+        drain_timeout_action,
+        eviction_retry: Duration::from_secs(5),
+        guest_shutdown_timeout: Duration::from_secs(120),
+        power_off_timeout: Duration::from_secs(300),
+        relocate_timeout: Duration::from_secs(600),
+        power_on_timeout: Duration::from_secs(300),
+        survey_every: Duration::from_secs(30),
+        node_monitor_grace: Duration::from_secs(60),
+        maintenance_retry_grace: Duration::from_secs(10),
+        unanswered_for: Duration::from_secs(90),
+        releases: releases(),
+        require_approval: false,
+        retry_min: Duration::from_secs(1),
+        retry_max: Duration::from_secs(30),
+    }
+}
+
+pub fn rules() -> Rules {
+    Rules {
+        releases: releases(),
+        concurrent_drains: 1,
+        unavailable: MaxUnavailable::Unlimited,
+        bind_by_name: false,
+        require_approval: false,
+        node_maintenances: false,
+        drain_slot: Duration::from_secs(1800),
+    }
+}
+
+// Facts. The Node, the VM and the host of one number belong together.
+
+pub fn name(n: usize) -> NodeName {
+    NodeName::new(format!("gpu-{n}"))
+}
+
+pub fn uuid(n: usize) -> VmUuid {
+    VmUuid::parse(&format!("4215e1a2-7c3d-9e4f-0102-{:012x}", 0x0304_0506_0700 + n)).unwrap()
+}
+
+pub fn vm_ref(n: usize) -> VmRef {
+    VmRef::new(format!("vm-{n}"))
+}
+
+pub fn host_ref(n: usize) -> HostRef {
+    HostRef::new(format!("host-{n}"))
+}
+
+/// A Node in service.
+pub fn node_facts(n: usize) -> NodeFacts {
+    NodeFacts {
+        name: name(n),
+        uid: NodeUid::new(format!("uid-{n}")),
+        resource_version: 10,
+        created_at: at(0),
+        provider_uuid: Some(uuid(n)),
+        system_uuid: Some(uuid(n).swapped()),
+        unschedulable: false,
+        cordoned_by: None,
+        ready: ReadyCondition {
+            is_true: true,
+            heartbeat: None,
+        },
+        boot_id: None,
+        gpus: Default::default(),
+        marks: NodeAnnotations::default(),
+    }
+}
+
+/// A host in service with one GPU.
+pub fn host(n: usize) -> Host {
+    Host {
+        moref: host_ref(n),
+        name: Some(format!("esx-{n}")),
+        compute: Some(ComputeRef::new("c")),
+        connection: Some(HostConnection::Connected),
+        in_maintenance: Some(false),
+        in_quarantine: Some(false),
+        last_end: None,
+        entering: None,
+        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+        passthrough: Some(Arc::new([PciDevice {
+            address: "0000:01:00.0".to_owned(),
+            vendor: A40.0,
+            device: A40.1,
+        }])),
+    }
+}
+
+/// A running VM with one GPU.
+pub fn vm_facts(n: usize) -> Vm {
+    Vm {
+        moref: vm_ref(n),
+        name: Some(format!("gpu-{n}")),
+        uuid: Some(uuid(n)),
+        template: false,
+        power: Some(PowerState::On),
+        host: Some(host_ref(n)),
+        tools_running: Some(true),
+        question: None,
+        datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+        passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![A40] }]),
+        evacuation_power_off: false,
+    }
+}
+
+/// The VMs that vCenter finds by the UUID of VM `n`.
+pub fn found(n: usize, vms: &[usize]) -> Fact {
+    Fact::Vsphere(VsphereUpdate::Found {
+        key: VmKey::Uuid(uuid(n)),
+        vms: vms.iter().copied().map(vm_ref).collect(),
+    })
+}
+
+/// Node, host and VM of this number, all in service.
+pub fn trio(n: usize) -> Vec<Fact> {
+    vec![
+        Fact::Kubernetes(KubernetesUpdate::Node(Box::new(node_facts(n)))),
+        Fact::Vsphere(VsphereUpdate::Host(host(n).into())),
+        Fact::Vsphere(VsphereUpdate::Vm(vm_facts(n))),
+        found(n, &[n]),
+    ]
+}
+
+/// `facts` as the complete first set of both sources.
+pub fn synced(facts: impl IntoIterator<Item = Fact>) -> impl Iterator<Item = Fact> {
+    let begin = [
+        Fact::Vsphere(VsphereUpdate::Reset),
+        Fact::Kubernetes(KubernetesUpdate::Reset),
+    ];
+    let end = [
+        Fact::Vsphere(VsphereUpdate::Settled),
+        Fact::Kubernetes(KubernetesUpdate::Settled),
+    ];
+    begin.into_iter().chain(facts).chain(end)
+}
+
+// Snapshots.
+
+/// The host on which the VM of a snapshot is.
+pub fn home() -> HostRef {
+    host_ref(1)
+}
+
+pub fn old_boot() -> BootId {
+    BootId::new("boot-before")
+}
+
+pub fn gpus(count: u64) -> BTreeMap<String, u64> {
+    BTreeMap::from([(GPU.to_owned(), count)])
+}
+
+pub fn node() -> ObservedNode {
+    ObservedNode {
+        uid: NodeUid::new("uid-1"),
+        resource_version: 1,
+        unschedulable: false,
+        cordoned_by: CordonedBy::Unknown,
+        keep_cordoned: false,
+        wishes: Default::default(),
+        ready: true,
+        heartbeat: None,
+        boot_id: None,
+        gpus: Default::default(),
+        asked_guest: None,
+    }
+}
+
+pub fn vm(power: ObservedPower, host: HostState) -> ObservedVm {
+    ObservedVm {
+        power,
+        on: Some(home()),
+        on_name: "esx1".to_owned(),
+        host,
+        ..ObservedVm::unread(vm_ref(1))
+    }
+}
+
+pub fn entering() -> HostState {
+    HostState::Entering {
+        task: TaskRef::new("task-1"),
+        clicked_at: at(0),
+        user: Some("operator".to_owned()),
+        detection: Detection::Pushed,
+    }
+}
+
+/// A node observed since second 0, by a process that has seen its phase begin.
+pub fn observed(node: ObservedNode, vm: ObservedVm) -> Observed {
+    Observed {
+        record_seen: RecordAge {
+            at: moment(0),
+            phase_at: moment(0).monotonic,
+            from_the_start: true,
+        },
+        home: vm.host.clone(),
+        target: HostState::InService,
+        is_record_on_node: true,
+        ..Observed::of(Some(node), BoundVm::Found(vm), moment(0))
+    }
+}
+
+/// A node whose running VM is on a host in this state.
+pub fn snapshot(record: Record, host: HostState) -> NodeSnapshot {
+    let vm = BoundVm::Found(vm(ObservedPower::On, host));
+    NodeSnapshot {
+        record,
+        observed: Observed::of(Some(node()), vm, moment(0)),
+    }
+}
+
+pub fn drain_report(listed_at: Monotonic, left: Vec<PendingEviction>) -> DrainReport {
+    DrainReport {
+        listed_at,
+        pods_revision: 0,
+        listed: left.len(),
+        ignored: 0,
+        evicted: 0,
+        left,
+        backoff: EvictionBackoff::default(),
+    }
+}
+
+pub fn request(action: RequestAction) -> Request {
+    Request {
+        mark: RequestIdentity {
+            name: "by-hand".to_owned(),
+            uid: RequestUid::new("request-1"),
+        },
+        asked_at: at(0),
+        action,
+        drain_timeout: None,
+        drain_timeout_action: None,
+        guest_shutdown_timeout: None,
+    }
+}
+
+// Records.
+
+/// A maintenance task of second 0.
+pub fn trigger() -> Trigger {
+    Trigger {
+        task: Some(TaskRef::new("task-1")),
+        clicked_at: at(0),
+        user: None,
+        detection: Some(Detection::Pushed),
+        request: None,
+        stray_of: None,
+    }
+}
+
+/// The identity of a host by its name alone.
+pub fn host_named(name: &str) -> HostIdentity {
+    HostIdentity {
+        moref: None,
+        name: name.into(),
+    }
+}
+
+/// An episode that began at second 1 with our cordon, in `phase` since second `since`.
+pub fn episode(phase: Phase, since: i64) -> Episode {
+    Episode {
+        id: EpisodeId::new(TRACE),
+        traceparent: format!("00-{TRACE}-0011223344556677-01").into(),
+        cordon: CordonOwner::Ours,
+        release: RELEASE.into(),
+        since: at(since),
+        ..Episode::new(NodeUid::new("uid-1"), trigger(), host_named("esx1"), phase, at(1))
+    }
+}
+
+pub fn record(episode: Episode) -> Record {
+    Record::Episode(Arc::new(episode))
+}
+
+/// A transition that writes `record` and nothing else.
+pub fn transition(record: Record) -> Transition {
+    Transition {
+        record,
+        unschedulable: None,
+        ended: None,
+        fulfilled: None,
+    }
+}
