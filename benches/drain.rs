@@ -330,7 +330,7 @@ async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table)
             Ok(list.items.iter().all(is_through).then_some(()))
         })
         .await
-        .with_context(|| fixture.said())
+        .with_context(|| fixture.log_text())
     };
     let busy = neighbour.looks_during(drained).await?;
     let took = Timestamp::now().duration_since(began);
@@ -828,7 +828,7 @@ async fn by_haulout(fixture: &Fixture<'_>, number: usize) -> anyhow::Result<Drai
             .map(|(begun, ended)| (begun.received, ended.answered)))
     })
     .await
-    .with_context(|| fixture.said())?;
+    .with_context(|| fixture.log_text())?;
     ensure!(from >= since, "{node} was drained before the click");
     let took = Duration::try_from(to.duration_since(from))?;
     count(fixture.kube, &user, &node, from, to, took).await

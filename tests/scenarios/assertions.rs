@@ -1,4 +1,4 @@
-//! What scenarios read of vCenter's journal and the audit log: when something was asked for, how often, and that it was not.
+//! Checks of vCenter's journal and of the audit log: when a call was made, how often, and that it was not made.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
-/// The wall clock, which the audit log and the journal go by.
+/// The clock of the audit log and the journal.
 #[expect(
     clippy::disallowed_methods,
     reason = "the times of the logs of other programs are compared with it"
@@ -22,8 +22,8 @@ pub fn clock() -> Timestamp {
 /// The calls that take a VM down.
 pub const DOWN: [&str; 2] = ["ShutdownGuest", "PowerOffVM_Task"];
 
-/// When `method` was called over SOAP on the object of this name.
-pub async fn asked(fixture: &Fixture<'_>, method: &str, object: &str) -> anyhow::Result<Vec<Timestamp>> {
+/// When `method` was called on the object of this name.
+pub async fn call_times(fixture: &Fixture<'_>, method: &str, object: &str) -> anyhow::Result<Vec<Timestamp>> {
     let journal = fixture.vcenter.journal().await?;
     let calls = journal
         .iter()
@@ -31,24 +31,24 @@ pub async fn asked(fixture: &Fixture<'_>, method: &str, object: &str) -> anyhow:
     Ok(calls.map(|it| it.time).collect())
 }
 
-/// Waits for a line of the journal; without one the error shows what Haulout said.
-pub async fn line(
+/// Waits for a journal entry. The error shows Haulout's log.
+pub async fn wait_for_entry(
     fixture: &Fixture<'_>,
     what: &str,
     wanted: impl Fn(&Entry) -> bool,
 ) -> anyhow::Result<Entry> {
     let line = fixture.vcenter.wait_for_entry(what, WAIT_TIMEOUT, wanted).await;
-    line.with_context(|| format!("Haulout said:\n{}", fixture.said()))
+    line.with_context(|| format!("Haulout's log:\n{}", fixture.log_text()))
 }
 
-/// Waits until `method` has been called over SOAP on the object of this name.
-pub async fn first_asked(fixture: &Fixture<'_>, method: &str, object: &str) -> anyhow::Result<Entry> {
+/// Waits until `method` has been called on the object of this name.
+pub async fn wait_for_call(fixture: &Fixture<'_>, method: &str, object: &str) -> anyhow::Result<Entry> {
     let is_it = |it: &Entry| it.is_call(method) && it.object == object;
-    line(fixture, &format!("{method} on {object}"), is_it).await
+    wait_for_entry(fixture, &format!("{method} on {object}"), is_it).await
 }
 
-/// Waits until the Node's record says that the guest was asked to shut down.
-pub async fn guest_on_record(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
+/// Waits until the record on the Node has the guest shutdown.
+pub async fn wait_for_guest_on_record(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
     let is_noted = |node: &Node| {
         let record = haulout_lab::fixture::episode(node).unwrap_or_default();
         record.pointer("/inFlight/guestShutdown").is_some()
@@ -56,29 +56,33 @@ pub async fn guest_on_record(fixture: &Fixture<'_>, node: &str) -> anyhow::Resul
     let seen = fixture
         .wait_node(node, "has it on record that the guest was asked", is_noted)
         .await;
-    seen.map(|_| ()).with_context(|| fixture.said())
+    seen.map(|_| ()).with_context(|| fixture.log_text())
 }
 
-/// Waits until the VM has gone off since the fixture was set.
-pub async fn went_off(fixture: &Fixture<'_>, vm: &str) -> anyhow::Result<Entry> {
+/// Waits until the VM has been powered off once.
+pub async fn wait_for_power_off(fixture: &Fixture<'_>, vm: &str) -> anyhow::Result<Entry> {
     let is_it = |it: &Entry| it.kind == EntryKind::Power && it.object == vm && it.detail == "poweredOff";
-    line(fixture, &format!("{vm} to go off"), is_it).await
+    wait_for_entry(fixture, &format!("{vm} to go off"), is_it).await
 }
 
-/// Waits until a rule has struck `method`.
-pub async fn struck(fixture: &Fixture<'_>, method: &str) -> anyhow::Result<Entry> {
+/// Waits until a fault rule has applied to `method`.
+pub async fn wait_for_fault(fixture: &Fixture<'_>, method: &str) -> anyhow::Result<Entry> {
     let is_it = |it: &Entry| it.kind == EntryKind::Fault && it.method == method;
-    line(fixture, &format!("a rule to strike {method}"), is_it).await
+    wait_for_entry(fixture, &format!("a rule to strike {method}"), is_it).await
 }
 
-/// How far the journal has come.
-pub async fn now(fixture: &Fixture<'_>) -> anyhow::Result<u64> {
+/// The sequence number of the newest journal entry.
+pub async fn journal_end(fixture: &Fixture<'_>) -> anyhow::Result<u64> {
     let journal = fixture.vcenter.journal().await?;
     Ok(journal.last().map_or(0, |it| it.seq))
 }
 
-/// What the journal tells behind `seq` for as long as `window`.
-pub async fn during(fixture: &Fixture<'_>, mut seq: u64, window: Duration) -> anyhow::Result<Vec<Entry>> {
+/// The journal entries after `seq`, up to the end of `window`.
+pub async fn entries_during(
+    fixture: &Fixture<'_>,
+    mut seq: u64,
+    window: Duration,
+) -> anyhow::Result<Vec<Entry>> {
     let end = Instant::now() + window;
     let mut all = Vec::new();
     loop {
@@ -92,20 +96,20 @@ pub async fn during(fixture: &Fixture<'_>, mut seq: u64, window: Duration) -> an
     }
 }
 
-/// Fails where one of `methods` is called on `vm` behind `seq`, for as long as `window`.
-pub async fn none_asked(
+/// Fails if one of `methods` is called on `vm` after `seq` and within `window`.
+pub async fn ensure_not_called(
     fixture: &Fixture<'_>,
     methods: &[&str],
     vm: &str,
     seq: u64,
     window: Duration,
 ) -> anyhow::Result<()> {
-    let told = during(fixture, seq, window).await?;
+    let told = entries_during(fixture, seq, window).await?;
     let is_forbidden = |it: &&Entry| it.object == vm && methods.iter().any(|method| it.is_call(method));
     if let Some(call) = told.iter().find(is_forbidden) {
-        let said = fixture.said();
+        let said = fixture.log_text();
         anyhow::bail!(
-            "{} was called at {}; Haulout said:\n{said}",
+            "{} was called at {}; Haulout's log:\n{said}",
             call.method,
             call.time
         );
@@ -113,9 +117,9 @@ pub async fn none_asked(
     Ok(())
 }
 
-/// The VM of a node that was taken down goes off and is brought back, once; the node is in service.
-pub async fn brought_back(fixture: &Fixture<'_>, vm: &str) -> anyhow::Result<()> {
-    went_off(fixture, vm).await?;
+/// The VM goes off once and is powered on once, and the node is in service.
+pub async fn ensure_brought_back(fixture: &Fixture<'_>, vm: &str) -> anyhow::Result<()> {
+    wait_for_power_off(fixture, vm).await?;
     let is_on =
         |it: &haulout_lab::vcenter::State| it.vm(vm).is_some_and(haulout_lab::vcenter::VmState::is_on);
     fixture.wait_vcenter(&format!("{vm} is on again"), is_on).await?;
@@ -125,7 +129,7 @@ pub async fn brought_back(fixture: &Fixture<'_>, vm: &str) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What this fixture's Haulout wrote to the Node since then, whatever the answer was.
+/// The writes of this fixture's Haulout to the Node since then, refused ones included.
 pub async fn node_writes(
     fixture: &Fixture<'_>,
     node: &str,
@@ -141,7 +145,7 @@ pub async fn node_writes(
     Ok(audit)
 }
 
-/// The records in these writes that were taken.
+/// The records in the accepted ones of these writes.
 pub fn records(writes: &[AuditEvent]) -> Vec<serde_json::Value> {
     let key = format!("{ANNOTATIONS}/episode");
     let taken = writes.iter().filter(|it| (200..300).contains(&it.code));
@@ -153,7 +157,7 @@ pub fn records(writes: &[AuditEvent]) -> Vec<serde_json::Value> {
         .collect()
 }
 
-/// Whether one of these writes cordons the Node (`true`) or uncordons it (`false`), in order.
+/// The cordons (`true`) and uncordons (`false`) among these writes, in order.
 pub fn cordons(writes: &[AuditEvent]) -> Vec<bool> {
     let taken = writes.iter().filter(|it| (200..300).contains(&it.code));
     taken

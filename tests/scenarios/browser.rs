@@ -1,4 +1,4 @@
-//! A browser without a window, which opens a page, tells what is on it and takes pictures of it.
+//! A headless browser: opens pages, returns their DOM, takes screenshots.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,19 +9,17 @@ use haulout_lab::run_dir::RunDir;
 use haulout_lab::tools;
 use tokio::process::Command;
 
-/// The folder where pictures are kept; without it they are thrown away.
+/// The folder for screenshots. If it is not set, they are discarded.
 const PICTURES: &str = "HAULOUT_PICTURES";
-/// How long one look may take on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
-/// An empty page takes a tenth of it.
+/// An empty page has about a tenth of this size.
 const PICTURE_MIN: usize = 10_000;
 
-/// When a page is looked at.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
-    /// After two seconds: a page that listens to changes is never done loading.
+    /// After two seconds: a page with an event stream never finishes loading.
     TwoSeconds,
-    /// When its scripts have nothing left to load.
+    /// When its scripts have loaded everything.
     Loaded,
 }
 
@@ -29,13 +27,12 @@ impl Until {
     fn argument(self) -> &'static str {
         match self {
             Self::TwoSeconds => "--timeout=2000",
-            // In the page's own time, which stands still while it loads something.
+            // Virtual time, which stops while the page loads something.
             Self::Loaded => "--virtual-time-budget=20000",
         }
     }
 }
 
-/// Which colours the person prefers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colours {
     Light,
@@ -51,7 +48,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// The browser of this machine; `None` where it has none, and `test` is skipped.
+    /// `None` if this machine has no browser, and `test` is skipped.
     pub fn find(test: &str) -> anyhow::Result<Option<Self>> {
         let Some(program) = tools::on_path(&["chromium", "chromium-browser", "google-chrome"]) else {
             tools::skip(test, "there is no chromium on PATH (apt-get install chromium)")?;
@@ -69,13 +66,13 @@ impl Browser {
         }))
     }
 
-    /// What `url` has become after its scripts ran.
+    /// The DOM of `url` after its scripts have run.
     pub async fn dom(&mut self, url: &str, until: Until) -> anyhow::Result<String> {
         let arguments = ["--dump-dom".to_owned(), "--window-size=1280,1400".to_owned()];
         self.open(url, until, &arguments).await
     }
 
-    /// Takes a picture of `url` in this size and keeps it as `name`.png.
+    /// Saves a screenshot of `url` as `name`.png.
     pub async fn picture(
         &mut self,
         name: &str,
@@ -96,7 +93,7 @@ impl Browser {
         check(&file, size)
     }
 
-    /// Has the browser open `url`; gives what it says. `&mut`, because two cannot share a profile at once.
+    /// Opens `url` and returns the browser's output. `&mut`, because two processes cannot share a profile.
     async fn open(&mut self, url: &str, until: Until, arguments: &[String]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.program);
         command
@@ -120,7 +117,7 @@ impl Browser {
     }
 }
 
-/// Fails unless `file` is a PNG of this size that shows something.
+/// Fails unless `file` is a PNG of this size that is not empty.
 fn check(file: &Path, size: (u32, u32)) -> anyhow::Result<()> {
     let png = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
     let shown = size_of(&png).with_context(|| format!("reading {}", file.display()))?;

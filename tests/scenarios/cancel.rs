@@ -1,4 +1,4 @@
-//! The operator changes their mind.
+//! Cancels of a maintenance.
 
 use anyhow::ensure;
 use haulout_lab::fixture::boot_id;
@@ -34,7 +34,7 @@ fn cancel_while_draining_leaves_the_node_as_it_was() {
 #[test]
 fn cancel_while_powered_off_brings_the_node_back_at_once() {
     run_scenario(async {
-        // Another VM without a device, which the stand-in does not evacuate, keeps the host entering.
+        // Another VM without a device, which the simulator does not evacuate, keeps the host entering.
         let mut spec = crate::fixture::hosts(&[("esx1", &[crate::fixture::a40(1), crate::fixture::a40(2)])]);
         let ours = crate::fixture::gpu_vm("cancel-off", "gpu1", "esx1");
         let hanging = crate::fixture::gpu_vm("cancel-off", "hanging", "esx1");

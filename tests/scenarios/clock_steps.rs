@@ -1,5 +1,5 @@
-//! Deadlines count elapsed time: neither a step of the wall clock nor a successor with another clock shortens a drain or a
-//! guest's shutdown, or removes a backoff.
+//! Deadlines count elapsed time. A step of the wall clock, or a successor with another clock, neither shortens a drain
+//! or a guest's shutdown nor removes a backoff.
 
 use std::time::Duration;
 
@@ -8,12 +8,14 @@ use haulout_lab::clock::WallClock;
 use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT};
 use haulout_lab::vcenter::{Entry, GuestPatch};
 
-use crate::assertions::{asked, clock, during, first_asked, guest_on_record, now};
+use crate::assertions::{
+    call_times, clock, entries_during, journal_end, wait_for_call, wait_for_guest_on_record,
+};
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 
 const HOUR: i64 = 3600;
 
-/// Settings under which Haulout does little by the clock, so that a storm shows.
+/// Settings with few periodic actions, so that a busy loop shows.
 const SELDOM: [(&str, &str); 3] = [
     ("POLL_INTERVAL_SECONDS", "30"),
     ("RETRY_MAX_SECONDS", "30"),
@@ -46,15 +48,15 @@ async fn held_pod(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     fixture.set_budget("held", 0).await
 }
 
-/// How many calls to vCenter that act there are in what was told.
+/// The number of calls to vCenter in these journal entries that change something.
 fn acts(told: &[Entry]) -> usize {
     told.iter()
         .filter(|it| !it.session.is_empty() && !it.method.is_empty())
         .count()
 }
 
-/// The guest is asked once and its power cut at its deadline, although the process that was restarted in between has a
-/// clock that is `ahead` seconds ahead.
+/// The guest is asked once and powered off at its deadline, although the process was restarted in between with a clock
+/// that is `ahead` seconds ahead.
 async fn successor_in_shutdown(name: &str, ahead: i64) -> anyhow::Result<()> {
     let fixture = one_node(name).await?;
     let Some(wall) = wall(&fixture)? else {
@@ -64,19 +66,19 @@ async fn successor_in_shutdown(name: &str, ahead: i64) -> anyhow::Result<()> {
     let timeout = [("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "8")];
     let haulout = run_on(&fixture, &wall, &timeout).await?;
     fixture.vcenter.enter_maintenance("esx1").await?;
-    guest_on_record(&fixture, &fixture.node_name("gpu1")).await?;
+    wait_for_guest_on_record(&fixture, &fixture.node_name("gpu1")).await?;
     haulout.kill().await?;
     wall.set(ahead)?;
     let haulout = run_on(&fixture, &wall, &timeout).await?;
 
-    let cut = first_asked(&fixture, "PowerOffVM_Task", "gpu1").await?;
-    let questions = asked(&fixture, "ShutdownGuest", "gpu1").await?;
+    let cut = wait_for_call(&fixture, "PowerOffVM_Task", "gpu1").await?;
+    let questions = call_times(&fixture, "ShutdownGuest", "gpu1").await?;
     let after = cut.time.duration_since(questions[0]).as_secs_f64();
     ensure!(
         questions.len() == 1 && (7.5..25.0).contains(&after),
-        "the guest was asked {} times, and its power cut {after} s after the first; Haulout said:\n{}",
+        "the guest was asked {} times, and its power cut {after} s after the first; Haulout's log:\n{}",
         questions.len(),
-        fixture.said()
+        fixture.log_text()
     );
     in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
@@ -92,7 +94,7 @@ fn successor_with_a_clock_behind_asks_the_guest_once() {
     run_scenario(successor_in_shutdown("down-behind", -HOUR / 2));
 }
 
-/// A blocked drain takes its whole timeout, although the process that was restarted in between has a clock that is `ahead`
+/// A blocked drain takes its whole timeout, although the process was restarted in between with a clock that is `ahead`
 /// seconds ahead.
 async fn successor_in_drain(name: &str, ahead: i64) -> anyhow::Result<()> {
     let fixture = one_node(name).await?;
@@ -113,12 +115,12 @@ async fn successor_in_drain(name: &str, ahead: i64) -> anyhow::Result<()> {
     wall.set(ahead)?;
     let haulout = run_on(&fixture, &wall, &timeout).await?;
 
-    let down = first_asked(&fixture, "ShutdownGuest", "gpu1").await?;
+    let down = wait_for_call(&fixture, "ShutdownGuest", "gpu1").await?;
     let after = down.time.duration_since(began).as_secs_f64();
     ensure!(
         (9.0..30.0).contains(&after),
-        "the guest was asked {after} s after the drain began; Haulout said:\n{}",
-        fixture.said()
+        "the guest was asked {after} s after the drain began; Haulout's log:\n{}",
+        fixture.log_text()
     );
     in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
@@ -134,8 +136,8 @@ fn successor_with_a_clock_behind_does_not_prolong_a_drain() {
     run_scenario(successor_in_drain("drain-behind", -HOUR / 2));
 }
 
-/// Deadlines of the drain and of the guest hold although the clock steps by `step` seconds in each, and nothing is done more
-/// often for it.
+/// The deadlines of the drain and of the guest hold although the clock steps by `step` seconds in each, and nothing is
+/// done more often.
 async fn steps(name: &str, step: i64) -> anyhow::Result<()> {
     let fixture = one_node(name).await?;
     let Some(wall) = wall(&fixture)? else {
@@ -157,12 +159,12 @@ async fn steps(name: &str, step: i64) -> anyhow::Result<()> {
         .await?;
     wall.set(step)?;
 
-    let down = first_asked(&fixture, "ShutdownGuest", "gpu1").await?;
+    let down = wait_for_call(&fixture, "ShutdownGuest", "gpu1").await?;
     let drained = down.time.duration_since(began).as_secs_f64();
     ensure!(
         (7.0..16.0).contains(&drained),
-        "the guest was asked {drained} s after the drain began; Haulout said:\n{}",
-        fixture.said()
+        "the guest was asked {drained} s after the drain began; Haulout's log:\n{}",
+        fixture.log_text()
     );
     let evictions = fixture
         .audit()
@@ -174,27 +176,27 @@ async fn steps(name: &str, step: i64) -> anyhow::Result<()> {
 
     let calls = fixture.vcenter.traffic("haulout").await?.calls;
     wall.set(2 * step)?;
-    // Long enough for a storm to show, and shorter than the guest's time.
-    let told = during(&fixture, now(&fixture).await?, Duration::from_secs(5)).await?;
+    // Long enough for a busy loop to show, and shorter than the guest's shutdown.
+    let told = entries_during(&fixture, journal_end(&fixture).await?, Duration::from_secs(5)).await?;
     let calls = fixture.vcenter.traffic("haulout").await?.calls - calls;
     ensure!(
         calls <= 20 && acts(&told) == 0,
-        "{calls} calls to vCenter in 5 s, {} of which act; Haulout said:\n{}",
+        "{calls} calls to vCenter in 5 s, {} of which act; Haulout's log:\n{}",
         acts(&told),
-        fixture.said()
+        fixture.log_text()
     );
     let is_cut = |it: &Entry| it.is_call("PowerOffVM_Task");
     let cut = fixture
         .vcenter
         .wait_for_entry("the power to be cut", WAIT_TIMEOUT, is_cut)
         .await;
-    let cut = cut.with_context(|| fixture.said())?.time;
+    let cut = cut.with_context(|| fixture.log_text())?.time;
     let guest = cut.duration_since(down.time).as_secs_f64();
     ensure!(
         (7.0..16.0).contains(&guest),
         "its power was cut {guest} s after it was asked"
     );
-    ensure!(asked(&fixture, "ShutdownGuest", "gpu1").await?.len() == 1);
+    ensure!(call_times(&fixture, "ShutdownGuest", "gpu1").await?.len() == 1);
     in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
 }

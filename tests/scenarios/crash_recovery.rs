@@ -1,4 +1,4 @@
-//! SIGKILL before and after every request that changes something: the scenario ends as if nothing had happened.
+//! SIGKILL before and after every request that changes something. The scenario ends as an undisturbed one.
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -8,7 +8,7 @@ use haulout_lab::kube::AuditEvent;
 
 use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, run_scenario, start};
 
-/// How many of these scenarios run at once. Each is mostly waiting, and the machine has two cores for all.
+/// Scenarios at once. Each one mostly waits.
 const ABREAST: usize = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,20 +26,20 @@ impl Scenario {
         let vm = gpu_vm(name, "gpu1", "esx1");
         let members = vec![Member::new(name, "gpu1", &vm.uuid)];
         spec.vms = vec![vm];
-        // The proxy reads what passes, so the vCenter behind it speaks plain HTTP on loopback.
+        // The proxy reads the requests, so the vCenter behind it speaks plain HTTP.
         let fixture = Fixture::create(kube().await, name, &spec, members, false).await?;
         fixture.add_pod("train", &fixture.node_name("gpu1"), &[]).await?;
         Ok(fixture)
     }
 
-    /// What the operator does and sees, whatever happens to Haulout meanwhile.
+    /// The operator's actions and what must be seen, whatever happens to Haulout.
     pub async fn play(self, fixture: &Fixture<'_>) -> anyhow::Result<()> {
         let node = fixture.node_name("gpu1");
         let boot_before = boot_id(&fixture.node(&node).await?);
         fixture.vcenter.enter_maintenance("esx1").await?;
         in_maintenance(fixture, "esx1").await?;
         if self == Self::Wait {
-            // An exit before the wait is on record would spare the scenario one of its changes.
+            // An exit before the wait is recorded would leave out one change.
             fixture.wait_phase(&node, "awaitingHost").await?;
             fixture.vcenter.exit_maintenance("esx1").await?;
         }
@@ -68,7 +68,7 @@ impl Scenario {
     }
 }
 
-pub async fn through(fixture: &Fixture<'_>, replica: &str) -> anyhow::Result<(FaultProxy, String)> {
+pub async fn through_proxy(fixture: &Fixture<'_>, replica: &str) -> anyhow::Result<(FaultProxy, String)> {
     let client = fixture.kube.client_for(&fixture.user())?;
     let proxy = FaultProxy::start(client, fixture.vcenter.sdk()).await?;
     let kubeconfig = format!("proxy-{}{replica}.kubeconfig", fixture.name());
@@ -84,18 +84,18 @@ fn start_behind(fixture: &Fixture<'_>, proxy: &FaultProxy, kubeconfig: &str) -> 
     )
 }
 
-/// The scenario undisturbed; gives what it changed, in order.
+/// Runs the scenario undisturbed and returns its changes in order.
 pub async fn undisturbed(scenario: Scenario, name: &str) -> anyhow::Result<Vec<String>> {
     let fixture = scenario.create(name).await?;
-    let (proxy, kubeconfig) = through(&fixture, "").await?;
+    let (proxy, kubeconfig) = through_proxy(&fixture, "").await?;
     let haulout = start_behind(&fixture, &proxy, &kubeconfig)?;
     fixture.wait_for_log("vCenter synced").await?;
     scenario.play(&fixture).await?;
     haulout.stop().await?;
     let forwarded = proxy.forwarded().into_iter();
     let mut changes: Vec<String> = forwarded.map(|request| request.what).collect();
-    // A PATCH that met a Node which the kubelet had just written was refused and sent again. The scenario has one change
-    // less than requests then, and nothing shall wait for a number that another run does not come to.
+    // A PATCH that conflicts with a write of the kubelet is sent again. It is no change of its own, and another run
+    // may not have it.
     let patch = format!("PATCH nodes/{}", fixture.node_name("gpu1"));
     for _ in 0..refused_patches(&fixture).await? {
         let at = changes.iter().rposition(|what| *what == patch);
@@ -104,7 +104,7 @@ pub async fn undisturbed(scenario: Scenario, name: &str) -> anyhow::Result<Vec<S
     Ok(changes)
 }
 
-/// How many PATCHes of Haulout's were refused because the Node had changed.
+/// The number of Haulout's PATCHes that were refused with a conflict.
 async fn refused_patches(fixture: &Fixture<'_>) -> anyhow::Result<usize> {
     let audit = fixture.kube.audit().await?;
     let user = fixture.user();
@@ -114,7 +114,7 @@ async fn refused_patches(fixture: &Fixture<'_>) -> anyhow::Result<usize> {
 
 async fn killed(scenario: Scenario, name: &str, number: usize, moment: Moment) -> anyhow::Result<()> {
     let fixture = scenario.create(name).await?;
-    let (proxy, kubeconfig) = through(&fixture, "").await?;
+    let (proxy, kubeconfig) = through_proxy(&fixture, "").await?;
     proxy.stop_at(number, moment);
     let haulout = start_behind(&fixture, &proxy, &kubeconfig)?;
     fixture.wait_for_log("vCenter synced").await?;
@@ -134,10 +134,10 @@ async fn killed(scenario: Scenario, name: &str, number: usize, moment: Moment) -
             "killed {moment:?} {}; the changes were {:#?}\n{}",
             request.what,
             proxy.forwarded(),
-            fixture.said()
+            fixture.log_text()
         )
     })?;
-    // It may have been started a moment ago, with nothing left to do.
+    // It may have just been started, with nothing left to do.
     successor.kill().await?;
     let left = fixture.node(&fixture.node_name("gpu1")).await?;
     ensure!(

@@ -1,4 +1,4 @@
-//! Pods that do not go, and guests that do not stop.
+//! Drains that are blocked or time out, and guests that do not shut down.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn blocked_eviction_is_retried_at_once_when_the_budget_allows() {
         let node = fixture.node_name("gpu1");
         fixture.add_pod("held", &node, &[]).await?;
         fixture.set_budget("held", 0).await?;
-        // Nobody waits that long: what goes on, goes on because the budget was heard.
+        // Longer than the test waits: the drain continues because of the watch on the budget.
         let haulout = run(&fixture, &[("EVICTION_RETRY_SECONDS", "600")]).await?;
         let asked = async || -> anyhow::Result<usize> {
             let audit = fixture.audit().await?;
@@ -58,7 +58,7 @@ fn blocked_eviction_is_retried_at_once_when_the_budget_allows() {
         fixture
             .wait_for_log("allows/held: held by PodDisruptionBudget held-budget")
             .await?;
-        // It is heard once its watch stands; until then it was asked.
+        // Until the watch of the budget is established, evictions are retried.
         let mut before = asked().await?;
         until("nobody to ask for a second", WAIT_TIMEOUT, async || {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -179,7 +179,7 @@ fn stale_ready_does_not_bring_the_node_back() {
     run_scenario(async {
         let fixture = one_node("lies").await?;
         let node = fixture.node_name("gpu1");
-        // The Node stays Ready=True, with its heartbeats, through the whole power cycle.
+        // The Node stays Ready=True, with heartbeats, through the whole power cycle.
         fixture
             .kubelet("gpu1")?
             .set_lies(std::time::Duration::from_secs(30));

@@ -1,4 +1,5 @@
-//! Power is cut only where the drain still holds and the host is still leaving: both are looked at again right before.
+//! Power is cut only if the proof of the drain is current and the host is still leaving. Both are read again right
+//! before.
 
 use std::time::Duration;
 
@@ -13,13 +14,15 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::assertions::{DOWN, clock, cordons, during, line, node_writes, none_asked, now, struck};
+use crate::assertions::{
+    DOWN, clock, cordons, ensure_not_called, entries_during, journal_end, node_writes, wait_for_entry,
+    wait_for_fault,
+};
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 
-/// How soon a Node that is cordoned is seen to be so: a binding that was in flight arrives as late as that.
+/// How late a binding in flight can arrive after the cordon.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// When the eviction of this pod was granted.
 async fn evicted(fixture: &Fixture<'_>, pod: &str) -> anyhow::Result<Option<Timestamp>> {
     let audit = fixture.audit().await?;
     let is_it = |it: &&AuditEvent| {
@@ -28,14 +31,14 @@ async fn evicted(fixture: &Fixture<'_>, pod: &str) -> anyhow::Result<Option<Time
     Ok(audit.iter().find(is_it).map(|it| it.received))
 }
 
-/// When the VM was first taken down: asked to, or cut.
+/// When the guest was first asked to shut down, or the VM powered off.
 async fn taken_down(fixture: &Fixture<'_>) -> anyhow::Result<Option<Timestamp>> {
     let journal = fixture.vcenter.journal().await?;
     let is_down = |it: &&haulout_lab::vcenter::Entry| DOWN.iter().any(|method| it.is_call(method));
     Ok(journal.iter().find(is_down).map(|it| it.time))
 }
 
-/// The pod is evicted before anything is done to the VM.
+/// The pod is evicted before the VM is changed.
 async fn evicted_first(fixture: &Fixture<'_>, pod: &str) -> anyhow::Result<()> {
     until(
         "the pod to be evicted, or the VM taken down",
@@ -46,17 +49,17 @@ async fn evicted_first(fixture: &Fixture<'_>, pod: &str) -> anyhow::Result<()> {
         },
     )
     .await
-    .with_context(|| fixture.said())?;
+    .with_context(|| fixture.log_text())?;
     let (evicted, down) = (evicted(fixture, pod).await?, taken_down(fixture).await?);
     ensure!(
         evicted.is_some_and(|evicted| down.is_none_or(|down| evicted < down)),
-        "the VM was taken down at {down:?}, and {pod} was evicted at {evicted:?}; Haulout said:\n{}",
-        fixture.said()
+        "the VM was taken down at {down:?}, and {pod} was evicted at {evicted:?}; Haulout's log:\n{}",
+        fixture.log_text()
     );
     Ok(())
 }
 
-/// Binds a pod to the Node as a scheduler does that has not seen the cordon yet, and does not wait for it to run.
+/// Binds a pod to the Node like a scheduler that has not seen the cordon. Does not wait for the pod to run.
 async fn bind_pod(fixture: &Fixture<'_>, name: &str, node: &str) -> anyhow::Result<()> {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {
@@ -78,23 +81,23 @@ fn pods_created_during_a_vcenter_outage_are_evicted_before_shutdown() {
     run_scenario(async {
         let fixture = one_node("proof-away").await?;
         let node = fixture.node_name("gpu1");
-        // The guest is not asked: the question never reaches vCenter.
+        // The guest is not asked: the call never reaches vCenter.
         let cut = Fault::new("ShutdownGuest", FaultKind::Reset);
         fixture.vcenter.fault(&cut).await?;
         let haulout = run(&fixture, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "shuttingDown").await?;
-        struck(&fixture, "ShutdownGuest").await?;
+        wait_for_fault(&fixture, "ShutdownGuest").await?;
 
-        let said = fixture.said().len();
+        let said = fixture.log_text().len();
         let away = fixture.vcenter.restart(Down::Refused, Duration::from_secs(8));
         let meanwhile = async {
-            line(&fixture, "the restart", |it| {
+            wait_for_entry(&fixture, "the restart", |it| {
                 it.kind == EntryKind::Session && it.detail == "restart"
             })
             .await?;
             until("Haulout to notice", WAIT_TIMEOUT, async || {
-                Ok((fixture.said().len() > said).then_some(()))
+                Ok((fixture.log_text().len() > said).then_some(()))
             })
             .await?;
             fixture.person_cordons(&node, false).await?;
@@ -111,7 +114,7 @@ fn pods_created_during_a_vcenter_outage_are_evicted_before_shutdown() {
     });
 }
 
-/// A pod whose binding was in flight at the cordon, and arrives this long after it.
+/// A pod whose binding arrives this long after the cordon.
 async fn bound_late(name: &str, late: Duration) -> anyhow::Result<()> {
     let fixture = one_node(name).await?;
     let node = fixture.node_name("gpu1");
@@ -163,22 +166,22 @@ fn cancel_that_is_not_pushed_is_noticed_before_guest_shutdown() {
         fixture
             .wait_for_log("held by PodDisruptionBudget held-budget")
             .await?;
-        let before = now(&fixture).await?;
+        let before = journal_end(&fixture).await?;
         fixture.vcenter.cancel_maintenance("esx1").await?;
         fixture.set_budget("held", 1).await?;
-        none_asked(&fixture, &DOWN, "gpu1", before, Duration::from_secs(8)).await?;
+        ensure_not_called(&fixture, &DOWN, "gpu1", before, Duration::from_secs(8)).await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
     });
 }
 
-/// How long a maintenance that failed keeps the cordon.
+/// How long the cordon stays after a failed maintenance.
 const GRACE: (&str, &str) = ("MAINTENANCE_RETRY_GRACE_SECONDS", "10");
 
-/// Waits until the Enter Maintenance Mode on `esx1` has failed behind `seq`, and tells when.
+/// Waits until the Enter Maintenance Mode task on `esx1` has failed after `seq`, and returns when.
 async fn timed_out(fixture: &Fixture<'_>, seq: u64) -> anyhow::Result<haulout_lab::vcenter::Entry> {
-    line(fixture, "the maintenance to time out", |it| {
+    wait_for_entry(fixture, "the maintenance to time out", |it| {
         it.seq > seq && it.detail.starts_with("not entered: Timedout")
     })
     .await
@@ -203,8 +206,8 @@ fn node_stays_cordoned_while_a_failed_maintenance_is_retried() {
         })
         .await?;
         let first = timed_out(&fixture, 0).await?;
-        // The remediation tries again.
-        during(&fixture, first.seq, Duration::from_secs(2)).await?;
+        // The remediation retries.
+        entries_during(&fixture, first.seq, Duration::from_secs(2)).await?;
         fixture.vcenter.enter_maintenance_within("esx1", timeout).await?;
         let second = timed_out(&fixture, first.seq).await?;
         let writes = node_writes(&fixture, &node, began).await?;
@@ -214,12 +217,12 @@ fn node_stays_cordoned_while_a_failed_maintenance_is_retried() {
             .collect();
         ensure!(
             !cordons(&until_then).contains(&false),
-            "it was uncordoned between two tries; Haulout said:\n{}",
-            fixture.said()
+            "it was uncordoned between two tries; Haulout's log:\n{}",
+            fixture.log_text()
         );
         ensure!(fixture.pods_on(&node).await? == ["held"]);
 
-        // Nobody tries a third time.
+        // There is no third attempt.
         fixture.wait_in_service(&node).await?;
         let writes = node_writes(&fixture, &node, began).await?;
         let uncordoned = writes.iter().rfind(|it| {

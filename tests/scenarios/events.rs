@@ -1,4 +1,4 @@
-//! What `kubectl describe node` tells after an episode, and what telling it costs.
+//! The Events of an episode, and how many writes an episode costs.
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
@@ -11,8 +11,8 @@ use kube::api::ListParams;
 use crate::fixture::{kubectl, one_node, run_scenario, start};
 use crate::traces::jaeger;
 
-/// The scenario of one node whose pod a budget holds for a while, as `kubectl describe node` prints it; times, the task,
-/// the user and the trace are masked.
+/// The Events in `kubectl describe node` of an episode whose drain a budget blocks for a while. Times, task, user and
+/// trace are masked.
 const TOLD: &str = "\
 Normal HostMaintenanceDetected ESXi host esx1 is entering maintenance (TASK); noticed after TIME; cordoned, pods are being evicted; trace ID
 Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget needs 1 healthy pods and has 1 currently: told/held
@@ -22,7 +22,7 @@ Normal WaitingForHost Waiting for ESXi host esx1 to be back in service
 Normal VMPoweredOn The VM is on, on ESXi host esx1
 Normal MaintenanceSucceeded Back in service after TIME (drain TIME, host TIME, boot TIME); uncordoned; trace ID";
 
-/// Events of waits, which come beside those of changes of phase.
+/// Events of waits, in addition to those of transitions.
 const OF_WAITS: [&str; 2] = ["EvictionBlocked", "WaitingForHost"];
 
 const CONDITIONS: [&str; 4] = [
@@ -52,7 +52,7 @@ fn events_show_the_episode_in_order_with_one_event_per_transition() {
         let shown = described(&fixture, &node).await?;
         ensure!(shown == TOLD, "kubectl shows:\n{shown}");
 
-        // The copy in a NodeMaintenance is a record, and is gathered: it is counted apart.
+        // Writes to the NodeMaintenance are batched, so they are counted separately.
         let mut audit = fixture.audit().await?;
         audit.retain(|it| it.resource != "nodemaintenances");
         let on_nodes = one_patch_and_one_event_a_change(&fixture, &audit)?;
@@ -78,18 +78,17 @@ fn events_show_the_episode_in_order_with_one_event_per_transition() {
     });
 }
 
-/// What telling cost: one PATCH for each change of phase, and between two of them no more than one Event that tells it.
-/// Gives how many changes there were.
+/// One PATCH for each transition, and at most one Event between two of them. Returns the number of transitions.
 fn one_patch_and_one_event_a_change(fixture: &Fixture<'_>, audit: &[AuditEvent]) -> anyhow::Result<usize> {
     let changes = fixture
-        .said()
+        .log_text()
         .lines()
         .filter(|line| line.contains(" -> "))
         .count();
     let patches = audit.iter().filter(|it| it.verb == "patch" && it.code == 200);
     let on_nodes = patches.clone().filter(|it| it.subresource.is_none()).count();
     ensure!(patches.count() == on_nodes, "nothing but the record is patched");
-    // That the guest was asked is written down as well, and nothing is told of it.
+    // The guest shutdown is recorded as well, without an Event.
     ensure!(
         on_nodes == changes + 1,
         "{on_nodes} PATCHes for {changes} changes of phase and one request to the guest"
@@ -114,7 +113,7 @@ fn one_patch_and_one_event_a_change(fixture: &Fixture<'_>, audit: &[AuditEvent])
 fn transition_costs_one_patch_and_at_most_one_event() {
     run_scenario(async {
         let fixture = one_node("told-dear").await?;
-        // One that acknowledges, so that what it has need not be kept: that is written with the next change, not by itself.
+        // This collector acknowledges spans.
         let collector = jaeger().await.otlp_http();
         let changes = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.as_str()),
@@ -125,7 +124,7 @@ fn transition_costs_one_patch_and_at_most_one_event() {
         let audit = fixture.audit().await?;
         let changes = one_patch_and_one_event_a_change(&fixture, &audit)?;
         ensure!(changes >= 6, "the episode had {changes} changes");
-        // Nothing else was asked to be changed, but for the evictions.
+        // There are no other writes except evictions.
         let other = audit.iter().find(|it| {
             let is_record = it.verb == "patch" && it.resource == "nodes";
             let is_told = it.verb == "create" && it.resource == "events";
@@ -191,7 +190,7 @@ fn dry_run_sends_no_event() {
     });
 }
 
-/// A budget holds the node's pod until it is loosened; then the host goes into maintenance and comes back.
+/// A budget blocks the node's pod until it is changed. Then the host enters maintenance and exits it.
 async fn held_for_a_while(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<()> {
     let node = fixture.node_name("gpu1");
     fixture.add_pod("held", &node, &[]).await?;
@@ -216,7 +215,7 @@ async fn held_for_a_while(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> an
     haulout.stop().await
 }
 
-/// The Events of the fixture's node that Haulout wrote, as they happened, once one for `reason` is among them.
+/// Haulout's Events about the fixture's node, in order, once one has `reason`.
 async fn wait_events(fixture: &Fixture<'_>, reason: &str) -> anyhow::Result<Vec<Event>> {
     until(&format!("an Event {reason}"), WAIT_TIMEOUT, async || {
         let events = events_of_node(fixture).await?;
@@ -240,7 +239,7 @@ async fn events_of_node(fixture: &Fixture<'_>) -> anyhow::Result<Vec<Event>> {
     Ok(events)
 }
 
-/// What `kubectl describe node` shows of Haulout's Events, masked.
+/// Haulout's Events in `kubectl describe node`, masked.
 async fn described(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> {
     let text = kubectl(fixture, &["describe", "node", node]).await?;
     let (_, events) = text.split_once("\nEvents:").context("no Events are shown")?;
@@ -259,7 +258,7 @@ async fn described(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> 
     Ok(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// The note without what differs each time.
+/// The note with its varying parts masked.
 fn masked(note: &str) -> String {
     let is_span = |word: &str| {
         word.ends_with(['s', 'm', 'h'])

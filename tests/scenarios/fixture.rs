@@ -1,4 +1,4 @@
-//! What every scenario begins with: the cluster that all share, and a small datacenter of its own.
+//! The shared cluster, and a small datacenter for each scenario.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -12,15 +12,15 @@ use haulout_lab::vcenter::{
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, RwLock};
 
-/// The PCI id of the GPU that nodes have here: an NVIDIA A40.
+/// The PCI device id of an NVIDIA A40.
 pub const A40: u16 = 0x2235;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_haulout");
 
-/// One runtime for all scenarios, because the client of the shared cluster belongs to the runtime it was made in.
+/// One runtime for all scenarios: the client of the shared cluster belongs to the runtime in which it was made.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("starting a runtime"));
 
-/// The cluster ends with this process: its parts hang on our end of their stdin.
+/// The cluster ends with this process, because its parts read our end of their stdin.
 static KUBE: OnceCell<Kube> = OnceCell::const_new();
 
 pub async fn kube() -> &'static Kube {
@@ -32,10 +32,10 @@ pub async fn kube() -> &'static Kube {
     .await
 }
 
-/// Held by one scenario alone, or by all others together.
+/// Write-locked by a scenario that runs alone.
 static FIXTURES: RwLock<()> = RwLock::const_new(());
 
-/// Tells a scenario, and fails with everything that led to its failure.
+/// Runs a scenario and panics with the chain of its error.
 pub fn run_scenario(scenario: impl Future<Output = anyhow::Result<()>>) {
     RUNTIME.block_on(async {
         let _beside_others = FIXTURES.read().await;
@@ -45,7 +45,7 @@ pub fn run_scenario(scenario: impl Future<Output = anyhow::Result<()>>) {
     });
 }
 
-/// The same for a scenario that measures time, while no other is told: what those do to the machine is not what it is about.
+/// Runs a scenario that measures time, while no other one runs.
 pub fn run_scenario_alone(scenario: impl Future<Output = anyhow::Result<()>>) {
     RUNTIME.block_on(async {
         let _alone = FIXTURES.write().await;
@@ -55,7 +55,7 @@ pub fn run_scenario_alone(scenario: impl Future<Output = anyhow::Result<()>>) {
     });
 }
 
-/// A cluster `c1` without DRS of hosts with one datastore in common, each with these devices.
+/// A cluster `c1` without DRS, of hosts with a common datastore and these devices.
 pub fn hosts(hosts: &[(&str, &[DeviceSpec])]) -> Spec {
     let hosts = hosts.iter().map(|(name, devices)| HostSpec {
         name: (*name).to_owned(),
@@ -77,14 +77,14 @@ pub fn hosts(hosts: &[(&str, &[DeviceSpec])]) -> Spec {
     }
 }
 
-/// A GPU at an address that is made of `slot`.
+/// A GPU at PCI bus `slot`.
 pub fn a40(slot: u8) -> DeviceSpec {
     DeviceSpec::gpu(format!("0000:{slot:02x}:00.0"), A40)
 }
 
-/// A UUID that is made of the two names, so that it differs from scenario to scenario.
+/// A UUID from both names, different in each scenario.
 pub fn uuid(fixture: &str, vm: &str) -> String {
-    // FNV-1a: names that differ in a letter must not meet in one UUID, or neither node is touched.
+    // FNV-1a: equal UUIDs would bind neither node.
     let mixed = format!("{fixture}/{vm}")
         .bytes()
         .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |sum, byte| {
@@ -112,7 +112,7 @@ pub fn gpu_vm(fixture: &str, name: &str, host: &str) -> VmSpec {
     }
 }
 
-/// A fixture on which each VM of `spec` is a node.
+/// A fixture in which each VM of `spec` is a node.
 pub async fn fixture(name: &str, spec: &Spec) -> anyhow::Result<Fixture<'static>> {
     let members = spec
         .vms
@@ -122,7 +122,7 @@ pub async fn fixture(name: &str, spec: &Spec) -> anyhow::Result<Fixture<'static>
     Fixture::create(kube().await, name, spec, members, true).await
 }
 
-/// The smallest fixture: one node on one host, and nowhere else to go.
+/// A fixture with one node on the only host.
 pub async fn one_node(name: &str) -> anyhow::Result<Fixture<'static>> {
     let mut spec = hosts(&[("esx1", &[a40(1)])]);
     spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
@@ -133,7 +133,7 @@ pub fn start(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<
     fixture.start(Path::new(BINARY), changes)
 }
 
-/// Starts Haulout, and waits until it has heard vCenter's complete set.
+/// Starts Haulout and waits until vCenter is synced.
 pub async fn run(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     let haulout = start(fixture, changes)?;
     fixture.wait_for_log("vCenter synced").await?;
@@ -149,7 +149,7 @@ pub async fn in_maintenance(fixture: &Fixture<'_>, host: &str) -> anyhow::Result
     Ok(())
 }
 
-/// What kubectl says.
+/// The output of kubectl.
 pub async fn kubectl(fixture: &Fixture<'_>, args: &[&str]) -> anyhow::Result<String> {
     let kubeconfig = fixture.kube.kubeconfig(&User::admin("asker"))?;
     let asked = tokio::process::Command::new(fixture.kube.kubectl())

@@ -1,4 +1,5 @@
-//! Hosts that go away, come back, or were on their way before Haulout was.
+//! Hosts that disconnect, are renamed or removed, or entered maintenance before Haulout started; maintenance that is
+//! not pushed.
 
 use std::time::Duration;
 
@@ -119,7 +120,7 @@ fn host_removed_while_its_vm_is_off_parks_the_node_until_the_vm_is_back() {
         let parked = fixture.wait_phase(&node, "parked").await?;
         ensure!(is_cordoned(&parked), "no wrong uncordon");
         fixture.wait_for_log("vCenter knows no VM for this node").await?;
-        // The host is added again, and its VM registered again: other morefs, the same UUID.
+        // Host and VM are registered again: other morefs, the same UUID.
         let host = HostSpec {
             name: "esx1".to_owned(),
             devices: vec![a40(1)],
@@ -141,10 +142,10 @@ fn maintenance_that_vcenter_does_not_push_is_found_by_the_reread() {
         spec.vms = vec![gpu_vm("unpushed", "gpu1", "esx1")];
         let fixture = fixture("unpushed", &spec).await?;
         let node = fixture.node_name("gpu1");
-        // A host that pushes its tasks lets the task history rest.
+        // While hosts push their tasks, the task history is not read.
         fixture.vcenter.push_recent_task(false).await?;
         let haulout = run(&fixture, &[("METRICS_ADDRESS", "127.0.0.1:0")]).await?;
-        // Both long polls answer once more, to a click that concerns nobody, and never again.
+        // Both long polls respond once more, to an unrelated maintenance, and then no more.
         let rule = Fault::new("WaitForUpdatesEx", FaultKind::Hang);
         let rule = fixture.vcenter.fault(&rule).await?;
         fixture.vcenter.enter_maintenance("esx2").await?;
@@ -171,7 +172,7 @@ fn maintenance_that_the_host_does_not_push_is_in_the_task_history() {
         let fixture = one_node("unpushed-task").await?;
         let node = fixture.node_name("gpu1");
         fixture.vcenter.push_recent_task(false).await?;
-        // The re-read does not come before the scenario is over.
+        // The reread is not due within the scenario.
         let changes = [
             ("METRICS_ADDRESS", "127.0.0.1:0"),
             ("POLL_INTERVAL_SECONDS", "300"),
@@ -193,7 +194,7 @@ fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
         let node = fixture.node_name("gpu1");
         let changes = [("METRICS_ADDRESS", "127.0.0.1:0"), ("POLL_INTERVAL_SECONDS", "4")];
         let haulout = run(&fixture, &changes).await?;
-        // A click that concerns nobody is pushed, and so the history rests.
+        // An unrelated maintenance is pushed, so the history is not read.
         fixture.vcenter.enter_maintenance("esx2").await?;
         in_maintenance(&fixture, "esx2").await?;
         fixture.vcenter.rests("haulout").await?;
@@ -206,7 +207,7 @@ fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
             "{:?}",
             heard_by(&fixture).await?
         );
-        // A reading may come first by chance, but not each time.
+        // A reread may be first by chance, but not each time.
         for _ in 0..5 {
             in_maintenance(&fixture, "esx1").await?;
             fixture.vcenter.exit_maintenance("esx1").await?;
@@ -225,7 +226,7 @@ fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
     });
 }
 
-/// What told of each click, by the program's own count.
+/// The detections by source, from the metrics.
 async fn heard_by(fixture: &Fixture<'_>) -> anyhow::Result<Vec<String>> {
     let metrics = format!("{}/metrics", address(fixture, "metrics").await?);
     let (_, shown) = ask(&metrics, "text/plain").await?;

@@ -1,4 +1,4 @@
-//! The main job: wait for the own host, move to another, or let DRS place.
+//! A maintenance of the host: the VM waits for it, moves to another host, or is placed by DRS.
 
 use anyhow::ensure;
 use haulout_lab::fixture::{annotation, boot_id, is_cordoned};
@@ -252,7 +252,7 @@ fn device_that_a_waiting_node_will_need_is_not_free_for_another() {
         }
         fixture.wait_phase(&first, "awaitingHost").await?;
         fixture.wait_phase(&second, "awaitingHost").await?;
-        // The first to be back is not taken from its own VM by the other, which waits as well.
+        // The host that is back first is not given to the other waiting VM.
         fixture.vcenter.exit_maintenance("esx2").await?;
         fixture.wait_in_service(&second).await?;
         fixture.vcenter.exit_maintenance("esx1").await?;

@@ -1,4 +1,4 @@
-//! What was set in motion and cannot be recalled: a guest that was asked to shut down, a power-off under way.
+//! Requests in flight that cannot be recalled: a guest shutdown, a power-off.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::assertions::{
-    asked, brought_back, clock, during, first_asked, guest_on_record, node_writes, none_asked, now, struck,
-    went_off,
+    call_times, clock, ensure_brought_back, ensure_not_called, entries_during, journal_end, node_writes,
+    wait_for_call, wait_for_fault, wait_for_guest_on_record, wait_for_power_off,
 };
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 use crate::requests::copy_says;
 
-/// How long a slow guest here takes to shut down.
+/// The shutdown time of a slow guest.
 const SLOW: u32 = 4_000;
 
 async fn guest(fixture: &Fixture<'_>, manners: GuestPatch) -> anyhow::Result<()> {
@@ -57,7 +57,7 @@ async fn comes_back(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets or removes the label by which Haulout selects the Node.
+/// Sets or removes the label that selects the Node.
 async fn select(fixture: &Fixture<'_>, node: &str, is_selected: bool) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(fixture.client());
     let value = is_selected.then_some("true");
@@ -77,16 +77,16 @@ fn vm_comes_back_when_its_label_goes_during_guest_shutdown() {
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        first_asked(&fixture, "ShutdownGuest", "gpu1").await?;
+        wait_for_call(&fixture, "ShutdownGuest", "gpu1").await?;
         copy_says(&fixture, &node, &["shuttingDown"]).await?;
-        // As Node Feature Discovery does when the pod of its worker ends.
+        // Node Feature Discovery does so when the pod of its worker ends.
         select(&fixture, &node, false).await?;
         ensure!(
             is_on(&fixture).await?,
             "the guest was too quick for this scenario"
         );
         comes_back(&fixture).await?;
-        // Its worker runs again.
+        // Its worker is back.
         select(&fixture, &node, true).await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
@@ -103,7 +103,7 @@ fn vm_comes_back_when_its_node_is_deleted_during_guest_shutdown() {
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        first_asked(&fixture, "ShutdownGuest", "gpu1").await?;
+        wait_for_call(&fixture, "ShutdownGuest", "gpu1").await?;
         copy_says(&fixture, &node, &["shuttingDown"]).await?;
         let nodes: Api<Node> = Api::all(fixture.client());
         nodes.delete(&node, &DeleteParams::default()).await?;
@@ -132,9 +132,9 @@ fn vm_is_brought_back_when_cancelled_during_hard_power_off() {
         let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "1")]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        first_asked(&fixture, "PowerOffVM_Task", "gpu1").await?;
+        wait_for_call(&fixture, "PowerOffVM_Task", "gpu1").await?;
         fixture.vcenter.cancel_maintenance("esx1").await?;
-        brought_back(&fixture, "gpu1").await?;
+        ensure_brought_back(&fixture, "gpu1").await?;
         haulout.stop().await
     });
 }
@@ -147,9 +147,9 @@ fn vm_is_brought_back_when_guest_stops_after_cancel_and_deadline() {
         let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "2")]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        first_asked(&fixture, "ShutdownGuest", "gpu1").await?;
+        wait_for_call(&fixture, "ShutdownGuest", "gpu1").await?;
         fixture.vcenter.cancel_maintenance("esx1").await?;
-        brought_back(&fixture, "gpu1").await?;
+        ensure_brought_back(&fixture, "gpu1").await?;
         ensure!(
             fixture.calls("PowerOffVM_Task", "gpu1").await? == 0,
             "nobody wanted it off any more"
@@ -167,9 +167,9 @@ fn vm_is_brought_back_when_uncordoned_and_cancelled_during_shutdown() {
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        first_asked(&fixture, "ShutdownGuest", "gpu1").await?;
+        wait_for_call(&fixture, "ShutdownGuest", "gpu1").await?;
         let before = clock();
-        // A node that is uncordoned gets pods, and this one does not go by itself.
+        // An uncordoned node gets pods, and this one does not end by itself.
         fixture.add_pod("held", &node, &[]).await?;
         fixture.set_budget("held", 0).await?;
         fixture.person_cordons(&node, false).await?;
@@ -177,13 +177,13 @@ fn vm_is_brought_back_when_uncordoned_and_cancelled_during_shutdown() {
             Ok((!node_writes(&fixture, &node, before).await?.is_empty()).then_some(()))
         })
         .await
-        .with_context(|| fixture.said())?;
+        .with_context(|| fixture.log_text())?;
         fixture.vcenter.cancel_maintenance("esx1").await?;
         ensure!(
             is_on(&fixture).await?,
             "the guest was too quick for this scenario"
         );
-        brought_back(&fixture, "gpu1").await?;
+        ensure_brought_back(&fixture, "gpu1").await?;
         haulout.stop().await
     });
 }
@@ -201,18 +201,18 @@ fn guest_without_tools_keeps_its_shutdown_time_after_a_restart() {
         let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "20")]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        guest_on_record(&fixture, &fixture.node_name("gpu1")).await?;
+        wait_for_guest_on_record(&fixture, &fixture.node_name("gpu1")).await?;
         haulout.kill().await?;
         let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "20")]).await?;
         ensure!(
             is_on(&fixture).await?,
             "the guest was too quick for this scenario"
         );
-        let off = went_off(&fixture, "gpu1").await?;
+        let off = wait_for_power_off(&fixture, "gpu1").await?;
         ensure!(
             off.cause == "ShutdownGuest" && fixture.calls("PowerOffVM_Task", "gpu1").await? == 0,
-            "its power was cut in mid-shutdown; Haulout said:\n{}",
-            fixture.said()
+            "its power was cut in mid-shutdown; Haulout's log:\n{}",
+            fixture.log_text()
         );
         let asked = fixture.calls("ShutdownGuest", "gpu1").await?;
         ensure!(asked == 1, "the guest was asked {asked} times");
@@ -234,13 +234,13 @@ fn guest_that_reboots_when_asked_is_powered_off_at_the_first_deadline() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         in_maintenance(&fixture, "esx1").await?;
-        let questions = asked(&fixture, "ShutdownGuest", "gpu1").await?;
+        let questions = call_times(&fixture, "ShutdownGuest", "gpu1").await?;
         ensure!(
             questions.len() <= 2,
             "the guest was asked {} times",
             questions.len()
         );
-        let cut = asked(&fixture, "PowerOffVM_Task", "gpu1").await?;
+        let cut = call_times(&fixture, "PowerOffVM_Task", "gpu1").await?;
         let first = *cut.first().context("nobody cut its power")?;
         let after = first.duration_since(questions[0]).as_secs_f64();
         ensure!((4.5..12.0).contains(&after), "its power was cut after {after} s");
@@ -267,13 +267,13 @@ fn vm_that_dies_after_each_power_on_is_tried_slowly_and_parked() {
         fixture.wait_phase(&node, "awaitingHost").await?;
         in_maintenance(&fixture, "esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
-        let first = first_asked(&fixture, "PowerOnVM_Task", "gpu1").await?;
-        let told = during(&fixture, first.seq - 1, Duration::from_secs(20)).await?;
+        let first = wait_for_call(&fixture, "PowerOnVM_Task", "gpu1").await?;
+        let told = entries_during(&fixture, first.seq - 1, Duration::from_secs(20)).await?;
         let ons = told.iter().filter(|it| it.is_call("PowerOnVM_Task")).count();
         ensure!(
             ons <= 8,
-            "{ons} power-ons in 20 s; Haulout said:\n{}",
-            fixture.said()
+            "{ons} power-ons in 20 s; Haulout's log:\n{}",
+            fixture.log_text()
         );
         let parked = fixture.wait_phase(&node, "parked").await?;
         ensure!(is_cordoned(&parked));
@@ -288,21 +288,21 @@ fn power_off_is_not_repeated_in_a_new_session_after_a_cancel() {
         let node = fixture.node_name("gpu1");
         guest(&fixture, deaf()).await?;
         let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "1")]).await?;
-        // The session ends between the look at the VM and the power-off, and the login takes its time.
+        // The session ends between reading the VM and the power-off, and the login is slow.
         let ended = Fault::soap("PowerOffVM_Task", "NotAuthenticated").times(1);
         fixture.vcenter.fault(&ended).await?;
         let login = Fault::new("Login", FaultKind::Delay).delayed(4_000);
         fixture.vcenter.fault(&login).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        struck(&fixture, "PowerOffVM_Task").await?;
+        wait_for_fault(&fixture, "PowerOffVM_Task").await?;
         fixture.vcenter.kill_sessions().await?;
-        struck(&fixture, "Login").await?;
+        wait_for_fault(&fixture, "Login").await?;
         fixture.vcenter.cancel_maintenance("esx1").await?;
-        let cancelled = now(&fixture).await?;
+        let cancelled = journal_end(&fixture).await?;
         let is_login = |it: &haulout_lab::vcenter::Entry| it.seq > cancelled && it.detail == "login";
-        crate::assertions::line(&fixture, "the login after the cancel", is_login).await?;
-        none_asked(
+        crate::assertions::wait_for_entry(&fixture, "the login after the cancel", is_login).await?;
+        ensure_not_called(
             &fixture,
             &["PowerOffVM_Task"],
             "gpu1",
@@ -331,11 +331,11 @@ fn vm_is_brought_back_when_cancelled_after_a_lost_power_off_reply() {
         fixture.vcenter.fault(&lost).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        let rule = struck(&fixture, "PowerOffVM_Task").await?;
+        let rule = wait_for_fault(&fixture, "PowerOffVM_Task").await?;
         ensure!(rule.kind == EntryKind::Fault);
-        first_asked(&fixture, "PowerOffVM_Task", "gpu1").await?;
+        wait_for_call(&fixture, "PowerOffVM_Task", "gpu1").await?;
         fixture.vcenter.cancel_maintenance("esx1").await?;
-        brought_back(&fixture, "gpu1").await?;
+        ensure_brought_back(&fixture, "gpu1").await?;
         haulout.stop().await
     });
 }

@@ -1,4 +1,4 @@
-//! What a person sees and does at a prompt, by `haulout VERB` and `kubectl haulout VERB`.
+//! The subcommands, as `haulout SUBCOMMAND` and as `kubectl haulout SUBCOMMAND`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use tokio::process::Command;
 
 use crate::fixture::{A40, BINARY, a40, fixture, gpu_vm, hosts, one_node, run, run_scenario};
 
-/// How long a verb may take on a busy machine.
+/// The timeout of a subcommand.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What a verb answered.
+/// The result of a subcommand.
 struct Answer {
     code: i32,
     stdout: String,
@@ -38,7 +38,7 @@ impl std::fmt::Display for Answer {
     }
 }
 
-/// A person with all rights types `words`.
+/// Runs `words` as a user with all rights.
 async fn types(fixture: &Fixture<'_>, words: &[&str]) -> anyhow::Result<Answer> {
     types_with(fixture, words, &[]).await
 }
@@ -51,7 +51,7 @@ async fn types_with(
     types_as(fixture, &person(fixture), words, changes).await
 }
 
-/// Each call writes this person's kubeconfig anew, so of two calls at once each needs a person of its own.
+/// Each call rewrites the user's kubeconfig, so concurrent calls need different users.
 async fn types_as(
     fixture: &Fixture<'_>,
     person: &str,
@@ -82,7 +82,7 @@ async fn answer(mut command: Command) -> anyhow::Result<Answer> {
     })
 }
 
-/// The same text with every span of time as `#`, and the fixture's own names as they would be without it.
+/// The text with durations as `#` and without the fixture's name.
 fn masked(fixture: &Fixture<'_>, text: &str) -> String {
     let is_span = |word: &str| {
         word.len() > 1
@@ -254,7 +254,7 @@ gpu1   <none>   InService   <none>   <none>        <none>";
         let id = episode["id"].as_str().context("an id")?;
         ensure!(lines == [id, &template.replace("{trace_id}", id)], "{trace}");
 
-        // Somebody watches while somebody else takes it back.
+        // One person watches while another one deletes the request.
         let words = ["status", &node, "--watch", "--timeout", "60"];
         let watching = types_as(&fixture, "watcher", &words, &[]);
         let resuming = async {
@@ -282,14 +282,14 @@ gpu1   <none>   InService   <none>   <none>        <none>";
     });
 }
 
-/// Lines without their runs of spaces: columns are as wide as a fixture's name makes them.
+/// Lines with single spaces: column widths depend on the fixture's name.
 fn squeezed(text: &str) -> Vec<Vec<&str>> {
     text.lines()
         .map(|line| line.split_whitespace().collect())
         .collect()
 }
 
-/// What a person who asks for `action` by `drain` is told on stdout, behind the line that names the request.
+/// The output of `drain` with `action`, without the line that names the request.
 fn outcome(answer: &Answer, node: &str) -> anyhow::Result<Vec<String>> {
     let mut lines = answer.stdout.lines();
     let created = lines.next().unwrap_or_default();
@@ -463,7 +463,7 @@ fn check_reports_what_is_missing_and_what_to_do() {
         ] {
             ensure!(good.stdout.contains(words), "{words:?} in {good}");
         }
-        // The controller's own user: what it need not know is no fault of its.
+        // As the controller's user, which lacks rights that it does not need.
         let config = fixture.kube.kubeconfig(&fixture.user())?;
         let config = config.to_str().context("a path")?;
         let own = types_with(&fixture, &["check"], &[("KUBECONFIG", config)]).await?;
@@ -523,7 +523,7 @@ fn check_reports_what_is_missing_and_what_to_do() {
     });
 }
 
-/// What `check` says of each privilege that vCenter does not grant, in turn.
+/// The lines of `check` on missing privileges.
 #[test]
 fn check_names_each_missing_privilege_and_its_object() {
     run_scenario(async {
@@ -588,7 +588,7 @@ fn check_names_each_missing_privilege_and_its_object() {
     });
 }
 
-/// A check as a user who has the documented rights but for `lacks`: resource and verb.
+/// Runs `check` as a user with the documented rights except `lacks`: resource and verb.
 async fn check_without(fixture: &Fixture<'_>, lacks: &[(&str, &str)]) -> anyhow::Result<Answer> {
     let person = format!("{}-{}", fixture.name(), lacks.len());
     let rules: Vec<PolicyRule> = haulout_lab::kube::Options::default()
@@ -624,7 +624,7 @@ async fn check_without(fixture: &Fixture<'_>, lacks: &[(&str, &str)]) -> anyhow:
     Api::all(fixture.client()).create(&params, &binding).await?;
     let config = fixture.kube.kubeconfig(&User::stranger(&person))?;
     let config = config.to_str().context("a path")?.to_owned();
-    // The kube-apiserver learns of a binding a moment after it is made.
+    // The kube-apiserver sees a role binding with a delay.
     haulout_lab::wait::until("the binding to count", WAIT_TIMEOUT, async || {
         let answer = types_with(fixture, &["check"], &[("KUBECONFIG", &config)]).await?;
         Ok(answer
@@ -646,7 +646,7 @@ fn check_names_the_missing_kubernetes_rights() {
         );
         ensure!(!whole.stdout.contains("may not"), "{whole}");
 
-        // Without these it drains all the same, and people see less.
+        // Not needed for a drain, only for its display.
         let less = check_without(&fixture, &[("events", "create")]).await?;
         ensure!(
             less.code == 0

@@ -1,5 +1,4 @@
-//! A virtual machine in a pod, as KubeVirt keeps it: its eviction is turned into a live migration, by a webhook that
-//! refuses the eviction and says so.
+//! A KubeVirt virtual machine: a webhook refuses the eviction of its pod and starts a live migration.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::fixture::{kube, one_node, run, run_scenario};
 
-/// What KubeVirt's own webhook answers.
+/// The response of KubeVirt's webhook.
 async fn admit(body: String) -> impl IntoResponse {
     let review: Value = serde_json::from_str(&body).unwrap_or_default();
     let request = &review["request"];
@@ -136,7 +135,7 @@ fn eviction_that_becomes_a_live_migration_holds_up_no_other_pod() {
             fixture.power_cycles("gpu1").await? == (0, 0),
             "power was cut on a VM that migrates"
         );
-        // The migration is over, and the pod with it.
+        // The migration and the pod have ended.
         let pods: Api<Pod> = Api::namespaced(fixture.client(), fixture.name());
         let launcher = fixture.pods_on(&node).await?;
         let name = launcher[0].rsplit('/').next().context("no name")?.to_owned();

@@ -1,5 +1,5 @@
-//! Two replicas of the real binary, one leader: it is killed, frozen and cut off in the middle of what it does, and the
-//! scenario ends as if nothing had happened.
+//! Two replicas with one leader. The leader is killed, frozen or cut off in the middle of its work, and the scenario
+//! ends as an undisturbed one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,16 +21,16 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use tokio::time::Instant;
 
-use crate::crash_recovery::{Scenario, through, undisturbed};
+use crate::crash_recovery::{Scenario, through_proxy, undisturbed};
 use crate::fixture::{one_node, run, run_scenario, start};
 use crate::metrics::{SERVED, address, ask};
 use crate::status_page::json;
 
-/// How many of these scenarios run at once: each has two replicas and waits most of its time for a lease to run out.
+/// Scenarios at once. Each one has two replicas and mostly waits for a Lease to expire.
 const ABREAST: usize = 4;
 
-/// What makes a Haulout on `fixture` a candidate of this name.
-pub fn candidate<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> [(&'a str, &'a str); 4] {
+/// The settings of a replica of this name.
+pub fn replica_settings<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> [(&'a str, &'a str); 4] {
     [
         ("LEADER_ELECTION", "true"),
         ("LEASE_NAME", fixture.name()),
@@ -39,25 +39,23 @@ pub fn candidate<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> [(&'a str, &'a 
     ]
 }
 
-/// Faster than production. A machine that is busy with many scenarios answers a renewal late, and a leader that is deposed
-/// for that before its scenario has come to the point has told nothing.
+/// Faster than the defaults, but slow enough that a busy machine does not depose the leader.
 pub const FAST: [(&str, &str); 3] = [
     ("LEASE_DURATION_SECONDS", "6"),
     ("LEASE_RENEW_DEADLINE_SECONDS", "4"),
     ("LEASE_RETRY_PERIOD_SECONDS", "0.5"),
 ];
 
-/// What can become of a leader.
 const HARMS: [Harm; 3] = [Harm::Killed, Harm::Frozen, Harm::CutOff];
 
-/// What becomes of the leader.
+/// A failure of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
-    /// SIGKILL, when its request has been carried out and before it hears so.
+    /// SIGKILL after its request was carried out and before it gets the response.
     Killed,
     /// SIGSTOP for longer than the lease, and SIGCONT.
     Frozen,
-    /// The kube-apiserver is out of its reach, and vCenter is not.
+    /// It reaches vCenter but not the kube-apiserver.
     CutOff,
 }
 
@@ -78,13 +76,13 @@ impl Harm {
     }
 }
 
-/// A replica behind a proxy of its own.
+/// A replica with its own fault proxy.
 struct Replica {
     haulout: Haulout,
     proxy: FaultProxy,
 }
 
-/// Starts a replica called `name` behind `proxy`, which may have been armed.
+/// Starts replica `name` behind `proxy`, which may be armed.
 fn replica(
     fixture: &Fixture<'_>,
     (proxy, kubeconfig): (FaultProxy, String),
@@ -96,14 +94,14 @@ fn replica(
         ("VCENTER_HOST", sdk.as_str()),
         ("KUBECONFIG", kubeconfig.as_str()),
     ];
-    changes.extend(candidate(fixture, name));
+    changes.extend(replica_settings(fixture, name));
     changes.extend(more);
     let haulout = start(fixture, &changes)?;
     Ok(Replica { haulout, proxy })
 }
 
 /// Waits until the replica called `name` holds the Lease.
-pub async fn leads(fixture: &Fixture<'_>, name: &str) -> anyhow::Result<()> {
+pub async fn wait_leader(fixture: &Fixture<'_>, name: &str) -> anyhow::Result<()> {
     let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
     let ours = format!("{name}_");
     let what = format!("{name} to lead");
@@ -114,32 +112,32 @@ pub async fn leads(fixture: &Fixture<'_>, name: &str) -> anyhow::Result<()> {
             .is_some_and(|holder| holder.starts_with(&ours))
             .then_some(()))
     });
-    held.await.with_context(|| fixture.said())
+    held.await.with_context(|| fixture.log_text())
 }
 
-/// Waits until vCenter has answered the probes of `count` replicas, each of which could then take over.
-pub async fn reached(fixture: &Fixture<'_>, count: usize) -> anyhow::Result<()> {
+/// Waits until `count` replicas have probed vCenter successfully and could take over.
+pub async fn wait_reachable(fixture: &Fixture<'_>, count: usize) -> anyhow::Result<()> {
     let words = "vCenter answers the probe";
     until(
         &format!("{count} replicas to reach vCenter"),
         WAIT_TIMEOUT,
-        async || Ok((fixture.said().matches(words).count() >= count).then_some(())),
+        async || Ok((fixture.log_text().matches(words).count() >= count).then_some(())),
     )
     .await
 }
 
-/// Waits until `count` replicas have led and heard vCenter's complete set.
-pub async fn heard(fixture: &Fixture<'_>, count: usize) -> anyhow::Result<()> {
+/// Waits until `count` replicas have led and synced with vCenter.
+pub async fn wait_synced(fixture: &Fixture<'_>, count: usize) -> anyhow::Result<()> {
     let words = "vCenter synced";
     until(
-        &format!("{count} replicas to hear vCenter"),
+        &format!("{count} replicas to sync with vCenter"),
         WAIT_TIMEOUT,
-        async || Ok((fixture.said().matches(words).count() >= count).then_some(())),
+        async || Ok((fixture.log_text().matches(words).count() >= count).then_some(())),
     )
     .await
 }
 
-/// The records that were written, as the audit log has them.
+/// The records in the audit log.
 fn records(audit: &[AuditEvent]) -> Vec<serde_json::Value> {
     let key = format!("{ANNOTATIONS}/episode");
     let patches = audit
@@ -155,31 +153,31 @@ fn records(audit: &[AuditEvent]) -> Vec<serde_json::Value> {
 
 async fn disturbed(scenario: Scenario, name: &str, number: usize, harm: Harm) -> anyhow::Result<()> {
     let fixture = scenario.create(name).await?;
-    let (armed, kubeconfig) = through(&fixture, "-a").await?;
+    let (armed, kubeconfig) = through_proxy(&fixture, "-a").await?;
     armed.stop_at(number, harm.moment());
     let a = replica(&fixture, (armed, kubeconfig), "a", &FAST)?;
-    leads(&fixture, "a").await?;
-    let b = replica(&fixture, through(&fixture, "-b").await?, "b", &FAST)?;
-    heard(&fixture, 1).await?;
-    reached(&fixture, 2).await?;
+    wait_leader(&fixture, "a").await?;
+    let b = replica(&fixture, through_proxy(&fixture, "-b").await?, "b", &FAST)?;
+    wait_synced(&fixture, 1).await?;
+    wait_reachable(&fixture, 2).await?;
     let Replica { haulout, proxy } = a;
     let disturb = async {
         let request = tokio::time::timeout(WAIT_TIMEOUT, proxy.stopped())
             .await
             .with_context(|| {
-                let said = fixture.said();
-                format!("the scenario never came to its change number {number}; Haulout said:\n{said}")
+                let said = fixture.log_text();
+                format!("the scenario never came to its change number {number}; Haulout's log:\n{said}")
             })?;
         let did = match harm {
             Harm::Killed => {
                 haulout.kill().await?;
-                leads(&fixture, "b").await?;
+                wait_leader(&fixture, "b").await?;
                 proxy.forwarded()
             }
             Harm::Frozen => {
                 haulout.freeze()?;
                 proxy.open();
-                leads(&fixture, "b").await?;
+                wait_leader(&fixture, "b").await?;
                 let did = proxy.forwarded();
                 haulout.thaw()?;
                 let code = haulout.ended().await?;
@@ -195,7 +193,7 @@ async fn disturbed(scenario: Scenario, name: &str, number: usize, harm: Harm) ->
                     anyhow::Ok(())
                 };
                 let led = async {
-                    leads(&fixture, "b").await?;
+                    wait_leader(&fixture, "b").await?;
                     anyhow::Ok(proxy.forwarded())
                 };
                 let (ended, did) = tokio::join!(ended, led);
@@ -217,7 +215,7 @@ async fn disturbed(scenario: Scenario, name: &str, number: usize, harm: Harm) ->
             request.what,
             told(&did),
             told(&b.proxy.forwarded()),
-            fixture.said()
+            fixture.log_text()
         )
     })?;
     ensure!(
@@ -236,7 +234,7 @@ async fn disturbed(scenario: Scenario, name: &str, number: usize, harm: Harm) ->
     Ok(())
 }
 
-/// All records are of one episode and one trace; what the second leader did to it began with its epoch.
+/// All records have one episode id and trace id, and those of the second leader begin with its epoch.
 async fn one_episode_of_two_leaders(fixture: &Fixture<'_>, second: &FaultProxy) -> anyhow::Result<()> {
     let audit = fixture.audit().await?;
     let records = records(&audit);
@@ -303,7 +301,7 @@ fn leader_fails_at_each_effect_of_an_episode_that_moves() {
     survives(Scenario::Migrate, "two-move");
 }
 
-/// Waits until the proxy was crossed by something that begins with `what`, and tells how long after `from` that was.
+/// Waits until the proxy has forwarded a request that begins with `what`, and returns the time since `from`.
 async fn first(proxy: &FaultProxy, what: &str, from: Instant) -> anyhow::Result<Duration> {
     until(&format!("the first {what}"), WAIT_TIMEOUT, async || {
         let forwarded = proxy.forwarded();
@@ -315,7 +313,7 @@ async fn first(proxy: &FaultProxy, what: &str, from: Instant) -> anyhow::Result<
     .await
 }
 
-/// `LEASE_DURATION_SECONDS`, unless it is set otherwise.
+/// The default of `LEASE_DURATION_SECONDS`.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
 #[test]
@@ -324,11 +322,11 @@ fn orderly_exit_is_followed_before_the_lease_expires() {
         let fixture = Scenario::Wait.create("turns").await?;
         let node = fixture.node_name("gpu1");
         fixture.set_budget("train", 0).await?;
-        let a = replica(&fixture, through(&fixture, "-a").await?, "a", &[])?;
-        leads(&fixture, "a").await?;
-        let b = replica(&fixture, through(&fixture, "-b").await?, "b", &[])?;
-        heard(&fixture, 1).await?;
-        reached(&fixture, 2).await?;
+        let a = replica(&fixture, through_proxy(&fixture, "-a").await?, "a", &[])?;
+        wait_leader(&fixture, "a").await?;
+        let b = replica(&fixture, through_proxy(&fixture, "-b").await?, "b", &[])?;
+        wait_synced(&fixture, 1).await?;
+        wait_reachable(&fixture, 2).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "draining").await?;
         ensure!(b.proxy.forwarded().is_empty(), "a standby changes nothing");
@@ -340,23 +338,23 @@ fn orderly_exit_is_followed_before_the_lease_expires() {
         let follows = first(&b.proxy, acted, from).await?;
         println!("SIGTERM: ended after {ended:.1?}, the next leader acted {follows:.1?} after that");
         ensure!(ended < Duration::from_secs(5), "{ended:?}");
-        // On a machine with nothing else to do it is two seconds, which is when a standby looks at the Lease. Here it only has
-        // to be too soon for a Lease that ran out: so this one was released.
-        ensure!(follows < LEASE_DURATION, "{follows:?}\n{}", fixture.said());
+        // Two seconds on an idle machine, the interval in which a standby reads the Lease. Earlier than the Lease
+        // expires means that it was released.
+        ensure!(follows < LEASE_DURATION, "{follows:?}\n{}", fixture.log_text());
 
-        let c = replica(&fixture, through(&fixture, "-c").await?, "c", &[])?;
-        reached(&fixture, 3).await?;
+        let c = replica(&fixture, through_proxy(&fixture, "-c").await?, "c", &[])?;
+        wait_reachable(&fixture, 3).await?;
         let killed = Instant::now();
         b.haulout.kill().await?;
         let follows = first(&c.proxy, "PATCH nodes/", killed).await?;
         let acts = first(&c.proxy, acted, killed).await?;
         println!("SIGKILL: followed after {follows:.1?}, and the first effect came after {acts:.1?}");
-        // A renewal is two seconds old at most when its holder is killed.
+        // The last renewal is at most two seconds old when the holder is killed.
         let sooner = LEASE_DURATION - Duration::from_secs(3);
         ensure!(
             follows > sooner && acts > follows,
             "{follows:?} {acts:?}\n{}",
-            fixture.said()
+            fixture.log_text()
         );
         c.haulout.stop().await
     });
@@ -367,13 +365,16 @@ fn deleted_lease_does_not_depose_the_leader_or_let_another_act() {
     run_scenario(async {
         let fixture = one_node("deleted-lease").await?;
         let node = fixture.node_name("gpu1");
-        let haulout = start(&fixture, &[&candidate(&fixture, "a")[..], &FAST[..]].concat())?;
-        leads(&fixture, "a").await?;
+        let haulout = start(
+            &fixture,
+            &[&replica_settings(&fixture, "a")[..], &FAST[..]].concat(),
+        )?;
+        wait_leader(&fixture, "a").await?;
         let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
         leases
             .delete(fixture.name(), &kube::api::DeleteParams::default())
             .await?;
-        leads(&fixture, "a").await?;
+        wait_leader(&fixture, "a").await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         haulout.stop().await
@@ -385,17 +386,17 @@ fn leader_without_vcenter_hands_over_to_a_connected_replica() {
     run_scenario(async {
         let fixture = Scenario::Wait.create("deaf-leader").await?;
         let node = fixture.node_name("gpu1");
-        // So that silence is noticed within seconds.
+        // A lost connection is noticed within seconds.
         let more = [&FAST[..], &[("VCENTER_CALL_TIMEOUT_SECONDS", "2")]].concat();
-        let a = replica(&fixture, through(&fixture, "-a").await?, "a", &more)?;
-        leads(&fixture, "a").await?;
-        let b = replica(&fixture, through(&fixture, "-b").await?, "b", &more)?;
-        heard(&fixture, 1).await?;
-        reached(&fixture, 2).await?;
+        let a = replica(&fixture, through_proxy(&fixture, "-a").await?, "a", &more)?;
+        wait_leader(&fixture, "a").await?;
+        let b = replica(&fixture, through_proxy(&fixture, "-b").await?, "b", &more)?;
+        wait_synced(&fixture, 1).await?;
+        wait_reachable(&fixture, 2).await?;
         a.proxy.cut(Side::Vcenter);
         let cut = Instant::now();
         fixture.vcenter.enter_maintenance("esx1").await?;
-        leads(&fixture, "b").await?;
+        wait_leader(&fixture, "b").await?;
         println!("followed {:.1?} after the cut", cut.elapsed());
         fixture.wait_phase(&node, "awaitingHost").await?;
         ensure!(
@@ -412,13 +413,18 @@ fn leader_without_vcenter_hands_over_to_a_connected_replica() {
 fn standby_is_ready_and_names_the_leader_and_no_nodes() {
     run_scenario(async {
         let fixture = one_node("standby").await?;
-        let start = |name| start(&fixture, &[&candidate(&fixture, name)[..], &SERVED[..]].concat());
+        let start = |name| {
+            start(
+                &fixture,
+                &[&replica_settings(&fixture, name)[..], &SERVED[..]].concat(),
+            )
+        };
         let a = start("a")?;
-        leads(&fixture, "a").await?;
-        heard(&fixture, 1).await?;
+        wait_leader(&fixture, "a").await?;
+        wait_synced(&fixture, 1).await?;
         let served_by_a = address(&fixture, "health").await?;
         let b = start("b")?;
-        reached(&fixture, 2).await?;
+        wait_reachable(&fixture, 2).await?;
         let ready = |base: String| async move {
             let verbose = format!("{base}/readyz?verbose");
             until("it is ready", WAIT_TIMEOUT, async || {
@@ -451,7 +457,7 @@ fn standby_is_ready_and_names_the_leader_and_no_nodes() {
         );
 
         a.stop().await?;
-        leads(&fixture, "b").await?;
+        wait_leader(&fixture, "b").await?;
         until("b to tell of its nodes", WAIT_TIMEOUT, async || {
             let (_, text) = ask(&metrics, "text/plain").await?;
             Ok((text.contains(&status(1)) && text.contains("node=\"standby-gpu1\"")).then_some(()))
@@ -470,9 +476,9 @@ fn standby_is_ready_and_names_the_leader_and_no_nodes() {
 fn standby_that_cannot_reach_vcenter_is_not_ready() {
     run_scenario(async {
         let fixture = Scenario::Wait.create("cut-standby").await?;
-        let a = start(&fixture, &candidate(&fixture, "a"))?;
-        leads(&fixture, "a").await?;
-        let (proxy, kubeconfig) = through(&fixture, "-b").await?;
+        let a = start(&fixture, &replica_settings(&fixture, "a"))?;
+        wait_leader(&fixture, "a").await?;
+        let (proxy, kubeconfig) = through_proxy(&fixture, "-b").await?;
         proxy.cut(Side::Vcenter);
         let more = [&SERVED[..], &[("VCENTER_CALL_TIMEOUT_SECONDS", "2")]].concat();
         let b = replica(&fixture, (proxy, kubeconfig), "b", &more)?;
@@ -495,64 +501,64 @@ fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
         let file = fixture.kube.dir().join("wrong-pair-password");
         let path = file.to_string_lossy().into_owned();
         let write = |password: &str| std::fs::write(&file, password);
-        // At the first install already.
+        // At the first installation.
         write("not-the-password")?;
         let start = |name| {
             let password = [("VCENTER_PASSWORD", ""), ("VCENTER_PASSWORD_FILE", path.as_str())];
             start(
                 &fixture,
-                &[&candidate(&fixture, name)[..], &FAST[..], &password[..]].concat(),
+                &[&replica_settings(&fixture, name)[..], &FAST[..], &password[..]].concat(),
             )
         };
         let a = start("a")?;
-        leads(&fixture, "a").await?;
+        wait_leader(&fixture, "a").await?;
         let b = start("b")?;
         let logins_are = async |taken: usize, refused: usize| {
             let journal = fixture.vcenter.journal().await?;
             let count = |detail: &str| journal.iter().filter(|it| it.detail == detail).count();
             let are = (count("login"), count("login refused"));
-            let said = fixture.said();
+            let said = fixture.log_text();
             ensure!(are == (taken, refused), "{are:?} were taken and refused\n{said}");
             anyhow::Ok(())
         };
-        // At the lab's pace of one attempt a second.
+        // In the lab one attempt per second is due.
         let says = async |words: &str, times: usize| {
             let what = format!("{words:?} to be said {times} times");
             until(&what, WAIT_TIMEOUT, async || {
-                Ok((fixture.said().matches(words).count() >= times).then_some(()))
+                Ok((fixture.log_text().matches(words).count() >= times).then_some(()))
             })
             .await
-            .with_context(|| fixture.said())
+            .with_context(|| fixture.log_text())
         };
         says("changed ones at once", 4).await?;
         logins_are(0, 1).await?;
 
         write(fixture.vcenter.password())?;
-        heard(&fixture, 1).await?;
+        wait_synced(&fixture, 1).await?;
         logins_are(1, 1).await?;
 
-        // And where it is rotated to a wrong one while both are at work.
+        // The password is changed to a wrong one while both replicas run.
         write("nor-this-one")?;
         fixture.vcenter.kill_sessions().await?;
         says("changed ones at once", 8).await?;
         logins_are(1, 2).await?;
 
-        // The next leader does not try it either, whether it ran when it was refused or was started since.
+        // The next leader does not try it either, even if it was started later.
         a.kill().await?;
-        leads(&fixture, "b").await?;
+        wait_leader(&fixture, "b").await?;
         says("before this replica led", 3).await?;
         let c = start("c")?;
-        reached(&fixture, 3).await?;
+        wait_reachable(&fixture, 3).await?;
         b.kill().await?;
-        leads(&fixture, "c").await?;
+        wait_leader(&fixture, "c").await?;
         says("before this replica led", 9).await?;
         logins_are(1, 2).await?;
 
         write(fixture.vcenter.password())?;
-        heard(&fixture, 2).await?;
+        wait_synced(&fixture, 2).await?;
         logins_are(2, 2).await?;
         ensure!(
-            !fixture.said().contains("nor-this-one"),
+            !fixture.log_text().contains("nor-this-one"),
             "the password is in the log"
         );
         let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
@@ -571,14 +577,14 @@ fn calls_to_vcenter_name_the_pod_the_epoch_and_the_node() {
     run_scenario(async {
         let fixture = one_node("audited").await?;
         let node = fixture.node_name("gpu1");
-        let environment = |name| [&candidate(&fixture, name)[..], &FAST[..]].concat();
+        let environment = |name| [&replica_settings(&fixture, name)[..], &FAST[..]].concat();
         let a = start(&fixture, &environment("a"))?;
-        leads(&fixture, "a").await?;
-        heard(&fixture, 1).await?;
+        wait_leader(&fixture, "a").await?;
+        wait_synced(&fixture, 1).await?;
         a.stop().await?;
         let b = start(&fixture, &environment("b"))?;
-        leads(&fixture, "b").await?;
-        heard(&fixture, 2).await?;
+        wait_leader(&fixture, "b").await?;
+        wait_synced(&fixture, 2).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
@@ -612,7 +618,7 @@ fn calls_to_vcenter_name_the_pod_the_epoch_and_the_node() {
     });
 }
 
-/// Cuts the power of `gpu1` as the controller's own user, as a request would that a deposed leader had sent off.
+/// Powers off `gpu1` as the controller's user, like a late request of a deposed leader.
 async fn power_off_as_haulout(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     let given = |text: &str| CredentialPart::Given(text.to_owned().into());
     let credentials = CredentialSource {
@@ -655,7 +661,7 @@ fn late_power_off_of_a_deposed_leader_is_reverted_a_persons_is_not() {
         let boot = boot_id(&fixture.node(&node).await?);
         power_off_as_haulout(&fixture).await?;
 
-        // Whoever leads next knows of it what stands on the Node and in vCenter.
+        // The next leader only knows what the Node and vCenter show.
         let haulout = start(&fixture, &[])?;
         fixture
             .wait_node(&node, "is on another boot", |node| boot_id(node) != boot)
@@ -668,7 +674,7 @@ fn late_power_off_of_a_deposed_leader_is_reverted_a_persons_is_not() {
         fixture.vcenter.power_off("gpu1").await?;
         let is_off = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.power == Power::PoweredOff);
         fixture.wait_vcenter("gpu1 is off", is_off).await?;
-        // Whoever asks again has read what there was: the one poll that the VM is off, the other whose task that was.
+        // The next poll has read that the VM is off and whose task that was.
         until("both polls to be asked again", WAIT_TIMEOUT, async || {
             Ok((asked().await? >= before + 2).then_some(()))
         })
@@ -677,7 +683,7 @@ fn late_power_off_of_a_deposed_leader_is_reverted_a_persons_is_not() {
         haulout.stop().await?;
         let haulout = start(&fixture, &[])?;
         until("the set to be told three times", WAIT_TIMEOUT, async || {
-            let told = fixture.said().matches("vCenter synced").count();
+            let told = fixture.log_text().matches("vCenter synced").count();
             Ok((told >= 3).then_some(()))
         })
         .await?;
@@ -697,14 +703,17 @@ fn standby_page_names_the_leader_and_shows_what_it_writes() {
         fixture.set_budget("held", 0).await?;
         let start = |name| {
             let page = [("STATUS_ADDRESS", "127.0.0.1:0")];
-            start(&fixture, &[&candidate(&fixture, name)[..], &page[..]].concat())
+            start(
+                &fixture,
+                &[&replica_settings(&fixture, name)[..], &page[..]].concat(),
+            )
         };
         let a = start("a")?;
-        leads(&fixture, "a").await?;
-        heard(&fixture, 1).await?;
+        wait_leader(&fixture, "a").await?;
+        wait_synced(&fixture, 1).await?;
         let of_a = address(&fixture, "the status page").await?;
         let b = start("b")?;
-        reached(&fixture, 2).await?;
+        wait_reachable(&fixture, 2).await?;
         let of_b = address(&fixture, "the status page").await?;
         ensure!(of_a != of_b);
         let overview = |base: &str| format!("{base}/api/v1/overview");
@@ -734,7 +743,7 @@ fn standby_page_names_the_leader_and_shows_what_it_writes() {
                 && shown["figures"]["inEpisode"] == 1,
             "{shown}"
         );
-        // What only vCenter tells is on the leader's page; the host is the one that the record names.
+        // The standby shows the host of the record; the leader also shows vCenter's facts.
         ensure!(
             shown["nodes"][0]["host"] == "esx1"
                 && shown["hosts"] == serde_json::json!([])
@@ -774,7 +783,7 @@ fn standby_page_names_the_leader_and_shows_what_it_writes() {
         .with_context(|| format!("it shows {:?}", seen.borrow()))?;
 
         a.stop().await?;
-        leads(&fixture, "b").await?;
+        wait_leader(&fixture, "b").await?;
         until("its page to say that it leads", WAIT_TIMEOUT, async || {
             let shown = json(&overview(&of_b)).await?;
             let is_told = shown["leadership"]["role"] == "leads" && shown["hosts"][0]["name"] == "esx1";

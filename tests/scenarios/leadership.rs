@@ -1,5 +1,5 @@
-//! Who acts, and how often they write: a leader without vCenter, two releases, two vCenters, a Lease and an etcd that went
-//! back.
+//! Which replica acts, and how often it writes: a leader without vCenter, two releases, two vCenters, a deleted Lease,
+//! a restored etcd.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::assertions::{clock, during, node_writes, now, records};
-use crate::crash_recovery::through;
+use crate::assertions::{clock, entries_during, journal_end, node_writes, records};
+use crate::crash_recovery::through_proxy;
 use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario, start};
-use crate::leader_election::{FAST, candidate, heard, leads};
+use crate::leader_election::{FAST, replica_settings, wait_leader, wait_synced};
 
-/// How long another replica may take to serve a click that its leader cannot see.
+/// How long another replica may take to serve a maintenance that its leader cannot see.
 const YIELDS: Duration = Duration::from_secs(75);
 
 #[test]
@@ -32,22 +32,22 @@ fn leader_without_vcenter_yields_to_the_other_replica() {
         let vm = gpu_vm("yields", "gpu1", "esx1");
         let members = vec![Member::new("yields", "gpu1", &vm.uuid)];
         spec.vms = vec![vm];
-        // The proxy reads what passes, so the vCenter behind it speaks plain HTTP on loopback.
+        // The proxy reads the requests, so the vCenter behind it speaks plain HTTP.
         let fixture = Fixture::create(kube().await, "yields", &spec, members, false).await?;
         let behind = |name: &'static str, proxy: &FaultProxy, kubeconfig: &str| {
             let sdk = proxy.vcenter_sdk();
             let mut changes = vec![("VCENTER_HOST", sdk.as_str()), ("KUBECONFIG", kubeconfig)];
-            changes.extend(candidate(&fixture, name));
+            changes.extend(replica_settings(&fixture, name));
             changes.extend(FAST);
             // A vCenter that is cut off is silent: each call takes its whole deadline.
             changes.push(("VCENTER_CALL_TIMEOUT_SECONDS", "5"));
             start(&fixture, &changes)
         };
-        let (proxy_a, kubeconfig_a) = through(&fixture, "-a").await?;
-        let (proxy_b, kubeconfig_b) = through(&fixture, "-b").await?;
+        let (proxy_a, kubeconfig_a) = through_proxy(&fixture, "-a").await?;
+        let (proxy_b, kubeconfig_b) = through_proxy(&fixture, "-b").await?;
         let a = behind("a", &proxy_a, &kubeconfig_a)?;
-        leads(&fixture, "a").await?;
-        heard(&fixture, 1).await?;
+        wait_leader(&fixture, "a").await?;
+        wait_synced(&fixture, 1).await?;
         let b = behind("b", &proxy_b, &kubeconfig_b)?;
 
         proxy_a.cut(Side::Vcenter);
@@ -57,7 +57,7 @@ fn leader_without_vcenter_yields_to_the_other_replica() {
             .vcenter
             .wait_until("esx1 is in maintenance", YIELDS, is_in)
             .await;
-        served.with_context(|| fixture.said())?;
+        served.with_context(|| fixture.log_text())?;
         a.kill().await?;
         b.kill().await
     });
@@ -78,7 +78,7 @@ fn maintenance_after_an_etcd_restore_is_served_with_few_writes() {
         let node = fixture.node_name("gpu1");
         let haulout = run(&fixture, &[]).await?;
         let snapshot = kube.snapshot_etcd().await?;
-        // The Node changes so often that its versions of after the restore stay below this for longer than the scenario.
+        // The Node changes so often that its resource versions after the restore stay lower throughout the scenario.
         let nodes: Api<Node> = Api::all(fixture.client());
         for value in 0..1000 {
             let patch =
@@ -95,7 +95,7 @@ fn maintenance_after_an_etcd_restore_is_served_with_few_writes() {
             .wait_until("esx1 is in maintenance", WAIT_TIMEOUT, is_in)
             .await;
         let writes = node_writes(&fixture, &node, clicked).await?.len();
-        served.with_context(|| format!("after {writes} writes; Haulout said:\n{}", fixture.said()))?;
+        served.with_context(|| format!("after {writes} writes; Haulout's log:\n{}", fixture.log_text()))?;
         ensure!(writes <= AFTER_RESTORE, "{writes} writes");
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
@@ -103,25 +103,25 @@ fn maintenance_after_an_etcd_restore_is_served_with_few_writes() {
     });
 }
 
-/// How often two instances may write to a Node in 15 s while it goes through a maintenance.
+/// The maximum of writes of two instances to a Node in the first 15 s of a maintenance.
 const SHARED: usize = 25;
 
-/// The Node's maintenance goes its way, is one episode, and costs few writes.
+/// The maintenance is one episode with few writes.
 async fn one_episode_and_few_writes(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     let node = fixture.node_name("gpu1");
     let clicked = clock();
     fixture.vcenter.enter_maintenance("esx1").await?;
-    during(fixture, now(fixture).await?, Duration::from_secs(15)).await?;
+    entries_during(fixture, journal_end(fixture).await?, Duration::from_secs(15)).await?;
     let writes = node_writes(fixture, &node, clicked).await?;
     ensure!(
         writes.len() <= SHARED,
-        "{} writes in 15 s, with these epochs: {:?}; Haulout said:\n{}",
+        "{} writes in 15 s, with these epochs: {:?}; Haulout's log:\n{}",
         writes.len(),
         records(&writes)
             .iter()
             .map(|it| it["epoch"].clone())
             .collect::<Vec<_>>(),
-        fixture.said()
+        fixture.log_text()
     );
     in_maintenance(fixture, "esx1").await?;
     fixture.vcenter.exit_maintenance("esx1").await?;
@@ -135,21 +135,20 @@ async fn one_episode_and_few_writes(fixture: &Fixture<'_>) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What makes a Haulout on `fixture` a release of its own.
+/// The settings of a separate release.
 fn release<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> Vec<(&'a str, &'a str)> {
     let mut changes = vec![
         ("LEADER_ELECTION", "true"),
         ("LEASE_NAME", name),
         ("LEASE_NAMESPACE", fixture.name()),
         ("POD_NAME", name),
-        // By its Lease.
         ("RELEASE", ""),
     ];
     changes.extend(FAST);
     changes
 }
 
-/// Waits until somebody holds the Lease of this name, for at least the `epoch`-th time.
+/// Waits until this Lease has a holder and at least `epoch` transitions.
 async fn is_held(fixture: &Fixture<'_>, lease: &str, epoch: i32) -> anyhow::Result<()> {
     let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
     until(
@@ -168,7 +167,7 @@ async fn is_held(fixture: &Fixture<'_>, lease: &str, epoch: i32) -> anyhow::Resu
         },
     )
     .await
-    .with_context(|| fixture.said())
+    .with_context(|| fixture.log_text())
 }
 
 #[test]
@@ -177,13 +176,13 @@ fn two_releases_on_one_node_make_one_episode_with_few_writes() {
         let fixture = one_node("releases").await?;
         let first = start(&fixture, &release(&fixture, "one"))?;
         is_held(&fixture, "one", 0).await?;
-        // Their epochs differ: the other one has led before.
+        // The other release has a higher epoch because it has led before.
         let other = start(&fixture, &release(&fixture, "two"))?;
         is_held(&fixture, "two", 0).await?;
-        heard(&fixture, 2).await?;
+        wait_synced(&fixture, 2).await?;
         other.stop().await?;
         let other = start(&fixture, &release(&fixture, "two"))?;
-        heard(&fixture, 3).await?;
+        wait_synced(&fixture, 3).await?;
         is_held(&fixture, "two", 1).await?;
         one_episode_and_few_writes(&fixture).await?;
         first.stop().await?;
@@ -204,7 +203,7 @@ fn vcenter_that_does_not_know_the_vm_leaves_its_episode_alone() {
         changes.push(("VCENTER_HOST", elsewhere.vcenter.sdk()));
         let other = start(&fixture, &changes)?;
         is_held(&fixture, "two", 0).await?;
-        heard(&fixture, 2).await?;
+        wait_synced(&fixture, 2).await?;
         one_episode_and_few_writes(&fixture).await?;
         ours.stop().await?;
         other.stop().await
@@ -232,14 +231,14 @@ fn no_epoch_is_used_twice_when_the_lease_is_deleted() {
         let replica = |name: &'static str, user: &User| {
             let kubeconfig = fixture.kube.kubeconfig(user)?;
             let kubeconfig = kubeconfig.to_string_lossy().into_owned();
-            let mut changes = candidate(&fixture, name).to_vec();
+            let mut changes = replica_settings(&fixture, name).to_vec();
             changes.extend(FAST);
             changes.push(("KUBECONFIG", &kubeconfig));
             start(&fixture, &changes)
         };
         let a = replica("a", &users[0])?;
-        leads(&fixture, "a").await?;
-        heard(&fixture, 1).await?;
+        wait_leader(&fixture, "a").await?;
+        wait_synced(&fixture, 1).await?;
         let b = replica("b", &users[1])?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "draining").await?;
@@ -251,7 +250,7 @@ fn no_epoch_is_used_twice_when_the_lease_is_deleted() {
         a.freeze()?;
         let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());
         leases.delete(fixture.name(), &DeleteParams::default()).await?;
-        leads(&fixture, "b").await?;
+        wait_leader(&fixture, "b").await?;
         fixture.set_budget("held", 1).await?;
         in_maintenance(&fixture, "esx1").await?;
         a.thaw()?;
@@ -261,8 +260,8 @@ fn no_epoch_is_used_twice_when_the_lease_is_deleted() {
         ];
         ensure!(
             !of_b.is_empty() && of_a.is_disjoint(&of_b),
-            "a wrote under the epochs {of_a:?}, b under {of_b:?}; Haulout said:\n{}",
-            fixture.said()
+            "a wrote under the epochs {of_a:?}, b under {of_b:?}; Haulout's log:\n{}",
+            fixture.log_text()
         );
         a.kill().await?;
         b.kill().await

@@ -1,5 +1,4 @@
-//! What the program says of itself while it runs and when it ends: every line tells what it is about, the level can be
-//! changed on the way, and no secret is in any of it.
+//! The log: every line names its node and episode, the level changes at run time, and no secret is written.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +17,7 @@ use serde_json::Value;
 use crate::fixture::{BINARY, in_maintenance, one_node, run, run_scenario, start};
 use crate::traces::jaeger;
 
-/// What every line of an episode carries, for whoever searches by one of them.
+/// The fields of every log line of an episode.
 const FIELDS: [&str; 5] = ["node", "host", "episode", "phase", "trace_id"];
 
 #[test]
@@ -30,12 +29,12 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
         let template = "https://jaeger.example/trace/{trace_id}";
         let changes = [
             ("LOG_FORMAT", "json"),
-            // What the two halves say of their connections below that level is about no episode.
+            // Lines about connections below that level belong to no episode.
             ("LOG_LEVEL", "haulout=info,haulout::telemetry=debug"),
             ("TRACE_UI_URL_TEMPLATE", template),
         ];
         let haulout = run(&fixture, &changes).await?;
-        // What was tried is told with the answer.
+        // The attempt is logged with its result.
         let busy = Fault::soap("PowerOnVM_Task", "TaskInProgress").times(1);
         fixture.vcenter.fault(&busy).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
@@ -44,7 +43,7 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
         fixture.wait_in_service(&node).await?;
         haulout.stop().await?;
 
-        let said = fixture.said();
+        let said = fixture.log_text();
         let lines: Vec<Value> = said
             .lines()
             .map(|line| serde_json::from_str(line).with_context(|| format!("no JSON: {line}")))
@@ -99,9 +98,9 @@ fn log_level_follows_its_file_while_the_program_runs() {
             .wait_for_log("held by PodDisruptionBudget held-budget")
             .await?;
         ensure!(
-            !fixture.said().contains("DEBUG"),
+            !fixture.log_text().contains("DEBUG"),
             "it is at info: {}",
-            fixture.said()
+            fixture.log_text()
         );
 
         std::fs::write(&file, "haulout=debug\n")?;
@@ -154,7 +153,7 @@ fn no_secret_is_in_any_output_or_in_a_crash() {
         let (wrong, of_collector) = ("canary-of-a-wrong-login", "canary-of-the-collector");
         let collector = format!("http://someone:{of_collector}@127.0.0.1:9");
         let header = format!("authorization=Bearer%20{of_collector}");
-        // As talkative as it can be, with everything on that writes something somewhere.
+        // With the highest log level and all outputs enabled.
         let all = [
             ("LOG_LEVEL", "trace"),
             ("RUST_BACKTRACE", "full"),
@@ -174,10 +173,10 @@ fn no_secret_is_in_any_output_or_in_a_crash() {
         let away = fixture.wait_phase(&node, "awaitingHost").await?;
         let (_, shown) = crate::metrics::ask(&format!("{metrics}/metrics"), "*/*").await?;
         ensure!(shown.contains("haulout_episodes_started_total"), "{shown}");
-        // A crash in mid-episode.
+        // A crash during an episode.
         haulout.abort().await?;
 
-        // Starts that come to nothing, each in its own way.
+        // Starts that fail in different ways.
         let refused = start(&fixture, &with(&[("VCENTER_PASSWORD", wrong)]))?;
         fixture.wait_for_log("did not accept the credentials").await?;
         refused.stop().await?;
@@ -194,7 +193,11 @@ fn no_secret_is_in_any_output_or_in_a_crash() {
             (("OTEL_EXPORTER_OTLP_PROTOCOL", "canary-is-no-protocol"), 2),
         ] {
             let ended = start(&fixture, &with(&[changes]))?.ended().await?;
-            ensure!(ended == Some(code), "{changes:?}: {ended:?}:\n{}", fixture.said());
+            ensure!(
+                ended == Some(code),
+                "{changes:?}: {ended:?}:\n{}",
+                fixture.log_text()
+            );
         }
 
         let haulout = start(&fixture, &with(&[]))?;
@@ -203,7 +206,7 @@ fn no_secret_is_in_any_output_or_in_a_crash() {
         let back = fixture.wait_in_service(&node).await?;
         haulout.stop().await?;
         let written = [
-            ("stdout and stderr", fixture.said()),
+            ("stdout and stderr", fixture.log_text()),
             ("the metrics", shown),
             ("the Node in mid-episode", serde_json::to_string(&away)?),
             ("the Node afterwards", serde_json::to_string(&back)?),
@@ -224,15 +227,15 @@ fn no_secret_is_in_any_output_or_in_a_crash() {
     });
 }
 
-/// What a start with little memory came to.
+/// The outcome of a start with little memory.
 enum Starved {
-    /// It heard both sides: it had enough.
+    /// It synced with both sources.
     Lived,
-    /// It ended, or came no further, after these words.
+    /// It ended or hung after this output.
     Died(String),
 }
 
-/// Starts Haulout with no more than so much address space, as talkative as it can be, and waits for what becomes of it.
+/// Starts Haulout with a limit of its address space and the highest log level, and waits for the outcome.
 async fn starve(fixture: &Fixture<'_>, mebibytes: u64, from_file: Option<&Path>) -> anyhow::Result<Starved> {
     let way = if from_file.is_some() {
         "file"
@@ -265,7 +268,7 @@ async fn starve(fixture: &Fixture<'_>, mebibytes: u64, from_file: Option<&Path>)
         let has_ended = process.check_running().is_err();
         Ok((lives || has_ended || said.contains(PANIC)).then_some(lives && !has_ended))
     });
-    // One that neither lives nor ends, for want of a thread, is as good as dead.
+    // A process that hangs without a thread counts as ended.
     let lives = became.await.unwrap_or(false);
     process.kill().await?;
     if lives {
@@ -274,7 +277,7 @@ async fn starve(fixture: &Fixture<'_>, mebibytes: u64, from_file: Option<&Path>)
     Ok(Starved::Died(std::fs::read_to_string(&log)?))
 }
 
-/// What Rust says first when it panics, and when there is no memory left.
+/// The first words of Rust's messages for a panic and for failed allocation.
 const PANIC: &str = "panicked at";
 const ABORT: &str = "memory allocation of";
 
@@ -285,7 +288,7 @@ fn no_secret_is_in_a_panic_or_an_out_of_memory_abort() {
         let secret = fixture.vcenter.password();
         let file = fixture.kube.dir().join("panic-password");
         std::fs::write(&file, secret)?;
-        // Somewhere between them it cannot live any longer, and just below that a thread or a value finds no room.
+        // Between the two limits it fails, and just below, a thread or an allocation fails.
         let (mut dies, mut lives) = (LEAST, 1024);
         while lives - dies > 1 {
             let middle = u64::midpoint(dies, lives);
@@ -296,7 +299,7 @@ fn no_secret_is_in_a_panic_or_an_out_of_memory_abort() {
         }
         for from_file in [None, Some(file.as_path())] {
             let (mut panics, mut aborts) = (0, 0);
-            // On a busy machine one may have died of something else, further up.
+            // On a busy machine one may have failed for another reason at a higher limit.
             for mebibytes in (LEAST..lives).rev() {
                 if panics > 0 && aborts > 0 {
                     break;
@@ -316,13 +319,13 @@ fn no_secret_is_in_a_panic_or_an_out_of_memory_abort() {
     });
 }
 
-/// With so few MiB not even the program itself can be mapped.
+/// Below this many MiB the program cannot be mapped.
 const LEAST: u64 = 16;
 
-/// What telling may add to a program that has nothing to do.
+/// The memory that telemetry may add to an idle program.
 const TELLING_KIB: u64 = 2048;
 
-/// What of a program's memory is its own, in KiB: the mapped code is the same however it is told of.
+/// The private memory of a process in KiB, without mapped code.
 fn own_memory(haulout: &Haulout) -> anyhow::Result<u64> {
     let pid = haulout.pid().context("it runs")?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -344,11 +347,11 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
             ("METRICS_ADDRESS", "127.0.0.1:0"),
             ("HEALTH_ADDRESS", "127.0.0.1:0"),
         ];
-        // Each by itself goes through an episode, so that all that is made when it is needed has been made, and rests.
+        // Each one first handles an episode, so that lazy initialisation is done.
         let node = fixture.node_name("gpu1");
         let mut rests = Vec::new();
         for changes in [&quiet[..], &telling[..]] {
-            let begun = fixture.said().matches("-> InService").count();
+            let begun = fixture.log_text().matches("-> InService").count();
             let haulout = run_again(&fixture, changes).await?;
             fixture.vcenter.enter_maintenance("esx1").await?;
             fixture.wait_phase(&node, "awaitingHost").await?;
@@ -356,14 +359,14 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
             fixture.vcenter.exit_maintenance("esx1").await?;
             fixture.wait_in_service(&node).await?;
             until("the end of the episode to be told", WAIT_TIMEOUT, async || {
-                Ok((fixture.said().matches("-> InService").count() > begun).then_some(()))
+                Ok((fixture.log_text().matches("-> InService").count() > begun).then_some(()))
             })
             .await?;
             if changes.len() > quiet.len() {
                 let metrics = crate::metrics::address(&fixture, "metrics").await?;
                 crate::metrics::ask(&format!("{metrics}/metrics"), "*/*").await?;
             }
-            // What is given back comes and goes: the least of some looks is what it rests at.
+            // Freed memory varies: the minimum of several readings counts.
             let mut looks = tokio::time::interval(Duration::from_millis(200));
             let mut least = u64::MAX;
             for _ in 0..15 {
@@ -373,7 +376,11 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
             rests.push(least);
             haulout.stop().await?;
         }
-        ensure!(fixture.said().contains("traces go to"), "{}", fixture.said());
+        ensure!(
+            fixture.log_text().contains("traces go to"),
+            "{}",
+            fixture.log_text()
+        );
         let [quiet, telling] = rests[..] else {
             anyhow::bail!("two were measured");
         };
@@ -386,19 +393,19 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
     });
 }
 
-/// Starts one more Haulout on the fixture, and waits until it has heard both sides.
+/// Starts another Haulout and waits until both sources are synced.
 async fn run_again(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     let words = ["vCenter", "Kubernetes"].map(|half| format!("{half} synced"));
-    let heard = |fixture: &Fixture<'_>| {
+    let count = |fixture: &Fixture<'_>| {
         words
             .each_ref()
-            .map(|words| fixture.said().matches(words).count())
+            .map(|words| fixture.log_text().matches(words).count())
     };
-    let before = heard(fixture);
+    let before = count(fixture);
     let haulout = start(fixture, changes)?;
-    until("both sides to be heard", WAIT_TIMEOUT, async || {
-        let is_heard = heard(fixture).iter().zip(before).all(|(is, was)| *is > was);
-        Ok(is_heard.then_some(()))
+    until("both sources to be synced", WAIT_TIMEOUT, async || {
+        let is_synced = count(fixture).iter().zip(before).all(|(is, was)| *is > was);
+        Ok(is_synced.then_some(()))
     })
     .await?;
     Ok(haulout)

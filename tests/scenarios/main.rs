@@ -1,6 +1,6 @@
-//! Scenarios through the real binary, against a real kube-apiserver and a vCenter that hangs as a real one does.
+//! Scenarios of the real binary against a real kube-apiserver and a vCenter simulator with real maintenance semantics.
 //!
-//! Each says who does what and what must be seen. They run side by side in one cluster, each on a fixture of its own.
+//! They run in parallel in one cluster, each with its own fixture.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,4 @@
-//! What is answered over HTTP while a node goes through maintenance: metrics that agree with what others have counted,
-//! and health that tells what is wrong with whom.
+//! Metrics that agree with the journal and the audit log, and health checks that name what is wrong.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -14,7 +13,7 @@ use haulout_lab::wait::until;
 
 use crate::fixture::{one_node, run_scenario, start};
 
-/// Any free port of the loopback; the log tells which.
+/// A free port of loopback; the log shows it.
 pub const SERVED: [(&str, &str); 2] = [
     ("METRICS_ADDRESS", "127.0.0.1:0"),
     ("HEALTH_ADDRESS", "127.0.0.1:0"),
@@ -22,16 +21,16 @@ pub const SERVED: [(&str, &str); 2] = [
 
 const OPEN: &str = "application/openmetrics-text; version=1.0.0";
 
-/// Where the latest Haulout of the fixture serves `what`.
+/// The address at which the fixture's latest Haulout serves `what`.
 pub async fn address(fixture: &Fixture<'_>, what: &str) -> anyhow::Result<String> {
     let words = format!("serving {what} on ");
     fixture.wait_for_log(&words).await?;
-    let said = fixture.said();
+    let said = fixture.log_text();
     let (_, after) = said.rsplit_once(&words).context("it was said")?;
     Ok(after.lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// Asks, and gives status and text.
+/// Sends a GET request and returns status and body.
 pub async fn ask(url: &str, accept: &str) -> anyhow::Result<(u16, String)> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let asked = client.get(url).header("Accept", accept);
@@ -40,7 +39,7 @@ pub async fn ask(url: &str, accept: &str) -> anyhow::Result<(u16, String)> {
     Ok((status, answer.text().await?))
 }
 
-/// The samples of an exposition, by name and labels.
+/// The samples by name and labels.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -62,8 +61,8 @@ fn value(samples: &BTreeMap<String, f64>, name: &str) -> f64 {
     samples.get(name).copied().unwrap_or_default()
 }
 
-/// What is wrong with a text that is to be OpenMetrics: each family is described before its samples and only once, all
-/// of it is ours, exemplars stand on buckets, and the end is marked.
+/// The errors in an OpenMetrics text: each family is described once before its samples and has our prefix, exemplars
+/// are on buckets only, and the end is marked.
 fn faults_of_openmetrics(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
@@ -110,7 +109,7 @@ fn faults_of_openmetrics(text: &str) -> Vec<String> {
     faults
 }
 
-/// Has Prometheus' own tool judge `text`.
+/// Checks `text` with promtool.
 fn promtool(text: &str) -> anyhow::Result<()> {
     let Some(program) = tools::on_path(&["promtool"]) else {
         return tools::skip(
@@ -144,7 +143,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
         let fixture = one_node("metrics").await?;
         let node = fixture.node_name("gpu1");
         fixture.add_pod("train", &node, &[]).await?;
-        // A guest without tools cannot be asked, so its power is cut.
+        // A guest without tools is powered off at once.
         let toolless = GuestPatch {
             tools: Some(false),
             ..GuestPatch::default()
@@ -162,7 +161,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
             WAIT_TIMEOUT,
             async || {
                 let away = scrape(&metrics).await?;
-                // The free hosts are counted once a second.
+                // Free hosts are counted once a second.
                 let is_counted = away.contains_key("haulout_free_gpu_hosts{compute_cluster=\"c1\"}");
                 Ok((away.contains_key(&waits) && is_counted).then_some(away))
             },
@@ -176,9 +175,9 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
             format!("haulout_vcenter_{name}{{vcenter=\"{vcenter}\"}}")
         };
         ensure!(value(&away, &of_vcenter("session_up")) == 1.0);
-        // Its only host is the one in maintenance.
+        // The only host is in maintenance.
         ensure!(away.get("haulout_free_gpu_hosts{compute_cluster=\"c1\"}") == Some(&0.0));
-        // Long after 2020, so that it is a time.
+        // A time after 2020.
         ensure!(value(&away, &of_vcenter("last_update_timestamp_seconds")) > 1.6e9);
         let host = |state: &str| format!("haulout_host_maintenance_state{{host=\"esx1\",state=\"{state}\"}}");
         fixture
@@ -225,7 +224,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
             ) == 1.0
         );
 
-        // What vCenter's journal has counted.
+        // Counts from vCenter's journal.
         let counted = |count: usize| f64::from(u32::try_from(count).unwrap());
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         for method in ["PowerOffVM_Task", "PowerOnVM_Task", "ShutdownGuest"] {
@@ -244,7 +243,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
         ensure!(value(&back, "haulout_forced_poweroffs_total{reason=\"no_tools\"}") == 1.0);
         ensure!(value(&back, "haulout_forced_poweroffs_total{reason=\"guest_deadline\"}") == 0.0);
 
-        // What the audit log has counted.
+        // Counts from the audit log.
         let mut asked: BTreeMap<u16, usize> = BTreeMap::new();
         for event in fixture.audit().await? {
             if event.subresource.as_deref() == Some("eviction") {
@@ -365,7 +364,7 @@ fn port_that_is_taken_ends_the_program_and_names_the_setting() {
         let address = taken.local_addr()?.to_string();
         let haulout = start(&fixture, &[("METRICS_ADDRESS", &address)])?;
         ensure!(haulout.ended().await? == Some(1));
-        let said = fixture.said();
+        let said = fixture.log_text();
         let words = format!(
             "cannot serve metrics on {address}: set METRICS_ADDRESS to another address, or to off: Address already in use"
         );

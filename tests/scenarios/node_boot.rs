@@ -1,4 +1,4 @@
-//! A node is back when its GPUs are, even if another program uncordons it at boot; a person's cordon outlives that.
+//! A node is back when its GPUs are, even if another program uncordons it at boot. A person's cordon is kept.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use haulout_lab::fixture::{Fixture, annotation, gpus, is_cordoned, is_ready};
 
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 
-/// Who uncordons a node when it has booted, without a look at its GPUs.
+/// A program that uncordons a node after boot without checking its GPUs.
 const DRIVER_MANAGER: &str = "k8s-driver-manager";
 
-/// Takes the node through its host's maintenance up to the boot, in which its GPUs take their time, and uncordons it there.
+/// Runs a maintenance up to the boot, delays the GPUs there, and uncordons the node.
 async fn uncordoned_at_boot(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     let node = fixture.node_name("gpu1");
     fixture.kubelet("gpu1")?.set_gpus_after(Duration::from_secs(8));
@@ -41,8 +41,8 @@ fn node_uncordoned_at_boot_is_cordoned_until_its_gpus_are_back() {
             .await?;
         ensure!(
             is_cordoned(&again) && gpus(&again) == 0,
-            "it was left uncordoned without its GPUs; Haulout said:\n{}",
-            fixture.said()
+            "it was left uncordoned without its GPUs; Haulout's log:\n{}",
+            fixture.log_text()
         );
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
@@ -65,8 +65,8 @@ fn persons_cordon_outlives_an_uncordon_at_boot() {
             .await?;
         ensure!(
             is_cordoned(&back),
-            "the person's cordon was lifted by another; Haulout said:\n{}",
-            fixture.said()
+            "the person's cordon was lifted by another; Haulout's log:\n{}",
+            fixture.log_text()
         );
         haulout.stop().await
     });

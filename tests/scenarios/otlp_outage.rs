@@ -1,4 +1,4 @@
-//! What becomes of an episode when the collector of its spans is down, hangs or crawls: nothing but a count.
+//! A trace collector that is down, hangs or is slow does not affect an episode.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::fixture::{a40, gpu_vm, hosts, kube, one_node, run, run_scenario, run_
 use crate::metrics::{address, ask};
 use crate::traces::wait_scenario;
 
-/// A collector on a port of its own: it takes connections, and answers nothing, or a byte a second.
+/// A collector that accepts connections and sends no response, or one byte per second.
 async fn bad_collector(tasks: &mut JoinSet<()>, answers_slowly: bool) -> anyhow::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}", listener.local_addr()?);
@@ -43,9 +43,9 @@ async fn bad_collector(tasks: &mut JoinSet<()>, answers_slowly: bool) -> anyhow:
     Ok(address)
 }
 
-/// A collector of each kind that is of no use, by what it does.
+/// One broken collector of each kind, by name.
 async fn bad_collectors(tasks: &mut JoinSet<()>) -> anyhow::Result<[(&'static str, String); 3]> {
-    // Nobody listens on a port that was just given back.
+    // A port that was just released has no listener.
     let down = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
     Ok([
         ("down", format!("http://{down}")),
@@ -54,7 +54,7 @@ async fn bad_collectors(tasks: &mut JoinSet<()>) -> anyhow::Result<[(&'static st
     ])
 }
 
-/// How many of the program's spans reached nobody, by its own count.
+/// The number of lost spans, from the metrics.
 async fn lost(fixture: &Fixture<'_>) -> anyhow::Result<f64> {
     let metrics = format!("{}/metrics", address(fixture, "metrics").await?);
     let (_, metrics) = ask(&metrics, "text/plain").await?;
@@ -80,9 +80,9 @@ fn broken_collector_is_counted_and_does_not_delay_the_exit() {
             let haulout = run(&fixture, &changes).await?;
             wait_scenario(&fixture).await?;
             let lost = lost(&fixture).await?;
-            // Fails when it takes more than five seconds.
+            // Fails after five seconds.
             haulout.stop().await?;
-            anyhow::Ok((fixture.said(), lost))
+            anyhow::Ok((fixture.log_text(), lost))
         };
         let (off, down, _, _) = tokio::try_join!(
             told("off", ""),
@@ -105,15 +105,14 @@ fn broken_collector_is_counted_and_does_not_delay_the_exit() {
     });
 }
 
-/// How often it is measured until it counts. Two go without, and the others are judged by the mean of these. What the two
-/// differ in is what a busy machine makes of it: where that is more than half of what is to be seen, nothing was.
+/// Attempts to measure. Two episodes without a collector give the noise; a measurement with noise of more than half
+/// the limit does not count.
 const ATTEMPTS: u32 = 3;
 
-/// What of an episode's time the worst of collectors may change.
+/// The share of an episode's time that a broken collector may cost.
 const SHARE: f64 = 0.05;
 
-/// How long the parts of the measured episode take at least, 28 s in all: 5 % of it are far more than what one takes longer
-/// than another on a machine that has other things to do.
+/// The delays of the measured episode, 28 s in all, so that 5 % is more than the noise of a busy machine.
 const POD_ENDS: Duration = Duration::from_secs(4);
 const GUEST_ENDS: Duration = Duration::from_secs(5);
 const MOVES: Duration = Duration::from_secs(6);
@@ -124,7 +123,7 @@ fn millis(time: Duration) -> anyhow::Result<u32> {
     Ok(u32::try_from(time.as_millis())?)
 }
 
-/// A fixture with a cluster of two hosts for each of `kinds`: its node is on one, and can move to the other.
+/// A cluster of two hosts for each of `kinds`: the node is on one and can move to the other.
 async fn pairs(name: &str, kinds: &[&str]) -> anyhow::Result<Fixture<'static>> {
     let mut spec = hosts(&[]);
     let like = spec.clusters.pop().context("a cluster to be like")?;
@@ -145,7 +144,6 @@ async fn pairs(name: &str, kinds: &[&str]) -> anyhow::Result<Fixture<'static>> {
             ..gpu_vm(name, kind, &from)
         };
         let mut member = Member::new(name, kind, &vm.uuid);
-        // Each Haulout sees one node.
         member.machine = member.machine.label(label(&format!("{name}-{kind}")), "true");
         member.machine.boot = BOOTS;
         members.push(member);
@@ -156,12 +154,11 @@ async fn pairs(name: &str, kinds: &[&str]) -> anyhow::Result<Fixture<'static>> {
         power_on_ms: millis(POWERS_ON)?,
         ..Delays::default()
     };
-    // By the simulator's own collector, and without a re-read, five Haulouts heard that a guest was off up to three seconds late,
-    // each at another time; with a re-read each second their episodes differed by whole seconds.
+    // The simulator's collector delivers some updates seconds late.
     Fixture::create_with(kube().await, name, &spec, members, true, Collector::Own).await
 }
 
-/// From the click, by vCenter's journal, until the end of the episode was written, by the kube-apiserver's audit log.
+/// From the start of the maintenance in vCenter's journal to the end of the episode in the audit log.
 async fn click_to_end(fixture: &Fixture<'_>, kind: &str) -> anyhow::Result<f64> {
     let journal = fixture.vcenter.journal().await?;
     let host = format!("{kind}-1");
@@ -195,8 +192,8 @@ async fn click_to_end(fixture: &Fixture<'_>, kind: &str) -> anyhow::Result<f64> 
     Ok(end.duration_since(click).as_secs_f64())
 }
 
-/// Takes like nodes through the same episode at the same time, each with a Haulout of its own that sends its spans to one
-/// of `endpoints`. Gives how long each episode took, in their order.
+/// Runs the same episode on equal nodes at the same time, each with its own Haulout that sends spans to one of
+/// `endpoints`. Returns the durations in order.
 async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f64>> {
     let kinds: Vec<&str> = endpoints.iter().map(|(kind, _)| *kind).collect();
     let fixture = pairs(name, &kinds).await?;
@@ -210,7 +207,7 @@ async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f
         let label = label(&format!("{name}-{kind}"));
         let changes = [
             ("GPU_NODE_LABEL", label.as_str()),
-            // Nothing is to be heard by what comes again each second, so that a second more or less is nobody's chance.
+            // No periodic read may add a random second.
             ("POLL_INTERVAL_SECONDS", "3600"),
             ("EVICTION_RETRY_SECONDS", "600"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
@@ -221,11 +218,11 @@ async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f
     for half in ["vCenter", "Kubernetes"] {
         let words = format!("{half} synced");
         until("all of them to have heard both", WAIT_TIMEOUT, async || {
-            Ok((fixture.said().matches(&words).count() == kinds.len()).then_some(()))
+            Ok((fixture.log_text().matches(&words).count() == kinds.len()).then_some(()))
         })
         .await?;
     }
-    // At the same time, so that what else the machine does hits all of them alike.
+    // At the same time, so that other load affects all of them equally.
     let clicks = kinds.iter().map(async |kind| {
         let host = format!("{kind}-1");
         fixture.vcenter.enter_maintenance(&host).await
@@ -251,7 +248,7 @@ fn broken_collector_prolongs_an_episode_by_at_most_5_percent() {
         let bad = bad_collectors(&mut tasks).await?;
         let bad = bad.each_ref().map(|(kind, endpoint)| (*kind, endpoint.as_str()));
         let [down, hung, slow] = bad;
-        // A vCenter under load serves who came first before who came last: those that go without are the first and the last.
+        // A vCenter under load serves requests in order: the baselines are the first and the last.
         let endpoints = [("off", ""), down, hung, slow, ("off-too", "")];
         for attempt in 1..=ATTEMPTS {
             let took = measure(&format!("collector-time-{attempt}"), &endpoints).await?;

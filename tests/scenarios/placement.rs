@@ -1,4 +1,4 @@
-//! Where a VM goes when hosts refuse it, cannot be read, or DRS has a mind of its own.
+//! Placement when hosts refuse the VM, cannot be read, or DRS prefers another host.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::PostParams;
 use kube::core::ObjectMeta;
 
-use crate::assertions::{during, first_asked, line, struck};
+use crate::assertions::{entries_during, wait_for_call, wait_for_entry, wait_for_fault};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
 
 /// Hosts with one GPU each, the VM on `home`.
@@ -31,7 +31,7 @@ fn with_drs(mut spec: Spec) -> Spec {
     spec
 }
 
-/// The VM runs on `host`, and its node is in service.
+/// Waits until the VM runs on `host` and its node is in service.
 async fn runs_on(fixture: &Fixture<'_>, host: &str) -> anyhow::Result<()> {
     let there = |it: &State| {
         it.vm("gpu1")
@@ -44,7 +44,7 @@ async fn runs_on(fixture: &Fixture<'_>, host: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A person asks for `node` to be moved to `host`, or anywhere.
+/// Requests the relocation of `node` to `host`, or to any host.
 async fn ask_to_move(fixture: &Fixture<'_>, node: &str, host: Option<&str>) -> anyhow::Result<()> {
     let request = NodeMaintenance {
         metadata: ObjectMeta {
@@ -73,20 +73,20 @@ fn vm_is_not_moved_back_and_forth_when_no_other_host_starts_it() {
         )
         .await?;
         for host in ["esx1", "esx2"] {
-            // Admission control is a matter of the cluster: while one host is away, each of the others refuses.
+            // vSphere's admission control applies to the cluster: while one host is away, each other one refuses.
             let refused = Fault::task("PowerOnVM_Task", "InsufficientFailoverResourcesFault").to_host(host);
             fixture.vcenter.fault(&refused).await?;
         }
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx9").await?;
-        let first = first_asked(&fixture, "RelocateVM_Task", "gpu1").await?;
-        let told = during(&fixture, first.seq - 1, Duration::from_secs(15)).await?;
+        let first = wait_for_call(&fixture, "RelocateVM_Task", "gpu1").await?;
+        let told = entries_during(&fixture, first.seq - 1, Duration::from_secs(15)).await?;
         let moves = told.iter().filter(|it| it.is_call("RelocateVM_Task")).count();
         ensure!(
             moves <= 2,
-            "{moves} relocations in 15 s; Haulout said:\n{}",
-            fixture.said()
+            "{moves} relocations in 15 s; Haulout's log:\n{}",
+            fixture.log_text()
         );
         fixture.vcenter.exit_maintenance("esx9").await?;
         runs_on(&fixture, "esx9").await?;
@@ -103,7 +103,7 @@ fn vm_comes_home_when_its_device_does_not_start_elsewhere() {
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx5").await?;
-        struck(&fixture, "PowerOnVM_Task").await?;
+        wait_for_fault(&fixture, "PowerOnVM_Task").await?;
         in_maintenance(&fixture, "esx5").await?;
         fixture.vcenter.exit_maintenance("esx5").await?;
         runs_on(&fixture, "esx5").await?;
@@ -130,7 +130,7 @@ fn third_host_is_tried_when_two_refuse_the_relocation() {
     });
 }
 
-/// `gpu1` on `esx1`, `gpu2` on `esx3`, and on `esx2` a VM of somebody else that cannot be read.
+/// `gpu1` on `esx1`, `gpu2` on `esx3`, and on `esx2` an unreadable VM that is not a node.
 async fn beside_an_unreadable_vm(name: &str, orphan: VmSpec) -> anyhow::Result<(Fixture<'static>, String)> {
     let mut spec = cluster(name, &["esx1", "esx2", "esx3"], "esx1");
     spec.vms.push(gpu_vm(name, "gpu2", "esx3"));
@@ -145,7 +145,7 @@ async fn beside_an_unreadable_vm(name: &str, orphan: VmSpec) -> anyhow::Result<(
     Ok((fixture, orphan))
 }
 
-/// The host of `gpu2` enters maintenance, and is not held up by what became of the request for `gpu1`.
+/// A maintenance of `gpu2` is not delayed by the request for `gpu1`.
 async fn another_node_is_served(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     fixture.vcenter.enter_maintenance("esx3").await?;
     in_maintenance(fixture, "esx3")
@@ -181,9 +181,9 @@ fn host_with_an_inaccessible_vm_is_named_and_holds_up_no_other_node() {
         .await
         .with_context(|| {
             format!(
-                "its status is {}; Haulout said:\n{}",
+                "its status is {}; Haulout's log:\n{}",
                 seen.borrow(),
-                fixture.said()
+                fixture.log_text()
             )
         })?;
         another_node_is_served(&fixture).await?;
@@ -252,13 +252,14 @@ fn request_with_a_target_ends_although_drs_prefers_another_host() {
         })
         .await;
         let (off, on) = fixture.power_cycles("gpu1").await?;
-        let status = ended.with_context(|| format!("off {off} times, on {on} times; {}", fixture.said()))?;
+        let status =
+            ended.with_context(|| format!("off {off} times, on {on} times; {}", fixture.log_text()))?;
         fixture.wait_in_service(&node).await?;
         let (off, on) = fixture.power_cycles("gpu1").await?;
         ensure!(
             off == on && off <= 2,
-            "off {off} times, on {on} times; Haulout said:\n{}",
-            fixture.said()
+            "off {off} times, on {on} times; Haulout's log:\n{}",
+            fixture.log_text()
         );
         let state = fixture.vcenter.state().await?;
         let host = state.vm("gpu1").context("no VM")?.host.clone();
@@ -286,17 +287,17 @@ fn wait_says_why_a_power_on_by_drs_failed() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         let is_multi = |it: &Entry| it.is_call("PowerOnMultiVM_Task");
-        line(&fixture, "DRS to be asked", is_multi).await?;
+        wait_for_entry(&fixture, "DRS to be asked", is_multi).await?;
         let words = "Module 'DevicePowerOn' power on failed";
         until("a wait to say why", WAIT_TIMEOUT, async || {
-            let said = fixture.said();
+            let said = fixture.log_text();
             let is_told = said
                 .lines()
                 .any(|line| line.contains("waiting for") && line.contains(words));
             Ok(is_told.then_some(()))
         })
         .await
-        .with_context(|| fixture.said())?;
+        .with_context(|| fixture.log_text())?;
         haulout.stop().await
     });
 }

@@ -1,11 +1,11 @@
-//! Episodes that the Python controller left behind.
+//! Takeover of the Python controller's episodes.
 
 use anyhow::ensure;
 use haulout_lab::fixture::Fixture;
 
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, one_node, run_scenario, start};
 
-/// A transition time as Python's `isoformat()` writes it, a few seconds ago.
+/// A transition time a few seconds ago in the format of Python's `isoformat()`.
 #[expect(
     clippy::disallowed_methods,
     reason = "the controller that left it lived in real time"
@@ -29,7 +29,7 @@ fn adopted_drain_continues_on_a_node_not_yet_cordoned() {
         let node = fixture.node_name("gpu1");
         fixture.add_pod("train", &node, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        // It annotates first and cordons afterwards; here it was killed between the two.
+        // It annotates before it cordons; here it was killed in between.
         leave(&fixture, &node, &[("state", "draining"), ("host", "esx1")]).await?;
         let haulout = start(&fixture, &[])?;
         in_maintenance(&fixture, "esx1").await?;

@@ -1,4 +1,4 @@
-//! People ask for a node in Kubernetes, by a NodeMaintenance; and every episode has one of its own.
+//! Requests by NodeMaintenance, and the NodeMaintenance copy of every episode.
 
 use std::time::Duration;
 
@@ -17,14 +17,13 @@ use serde_json::json;
 
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kubectl, one_node, run, run_scenario};
 
-/// How long any fact may take on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn objects(fixture: &Fixture<'_>) -> Api<NodeMaintenance> {
     Api::all(fixture.client())
 }
 
-/// A person asks for `action` on `node`.
+/// Creates a NodeMaintenance that requests `action` on `node`.
 pub async fn ask(
     fixture: &Fixture<'_>,
     name: &str,
@@ -47,14 +46,14 @@ pub async fn ask(
     Ok(objects(fixture).create(&PostParams::default(), &request).await?)
 }
 
-/// A person deletes what they asked for.
+/// Deletes a request.
 pub async fn withdraw(fixture: &Fixture<'_>, name: &str) -> anyhow::Result<()> {
     let name = format!("{}-{name}", fixture.name());
     objects(fixture).delete(&name, &DeleteParams::default()).await?;
     Ok(())
 }
 
-/// Waits until the status of a request is as `is` says.
+/// Waits until `is` holds for the status of a request.
 async fn wait_status(
     fixture: &Fixture<'_>,
     name: &str,
@@ -73,7 +72,7 @@ async fn wait_status(
     .with_context(|| format!("the status was {:#?}", seen.borrow()))
 }
 
-/// The objects that Haulout keeps of the episodes of `node`, oldest first.
+/// Haulout's NodeMaintenance copies for `node`, oldest first.
 async fn episodes(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
     let mut all = objects(fixture).list(&ListParams::default()).await?.items;
     all.retain(|object| object.spec.origin == MaintenanceOrigin::Episode && object.spec.node_name == node);
@@ -81,7 +80,7 @@ async fn episodes(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<NodeM
     Ok(all)
 }
 
-/// The episodes of `node` once all of them have ended.
+/// The copies for `node` once all of them have ended.
 async fn all_ended(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
     until("the episodes to be history", WAIT_TIMEOUT, async || {
         let history = episodes(fixture, node).await?;
@@ -91,7 +90,7 @@ async fn all_ended(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<Node
     .await
 }
 
-/// Waits until the copy of the record of `node` is in one of these phases.
+/// Waits until the copy for `node` is in one of these phases.
 pub async fn copy_says(fixture: &Fixture<'_>, node: &str, phases: &[&str]) -> anyhow::Result<()> {
     until(
         &format!("the copy to say {}", phases.join(" or ")),
@@ -106,7 +105,7 @@ pub async fn copy_says(fixture: &Fixture<'_>, node: &str, phases: &[&str]) -> an
     .await
 }
 
-/// A person annotates a Node.
+/// Annotates a Node.
 async fn wish(fixture: &Fixture<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(fixture.client());
     let patch = json!({"metadata": {"annotations": {key: value}}});
@@ -196,7 +195,7 @@ fn reboot_request_reboots_once_even_when_haulout_is_killed_at_its_end() {
             })
             .await?;
         ensure!(is_ready(&back) && !is_cordoned(&back));
-        // Whether its own status says so already or not.
+        // Its own status may not show it yet.
         haulout.kill().await?;
         let haulout = run(&fixture, &[]).await?;
         wait_status(&fixture, "reboot", "is over", |status| {
@@ -281,7 +280,7 @@ fn relocation_whose_target_is_taken_fails_before_the_vm_is_shut_down() {
 
         ask(&fixture, "away", &node, MaintenanceAction::Relocate).await?;
         fixture.wait_phase(&node, "draining").await?;
-        // A VM that is not ours takes the only other device.
+        // An unrelated VM takes the only other device.
         let stranger = gpu_vm("ask-late", "stranger", "esx2");
         fixture.vcenter.add_vm(&stranger).await?;
         fixture.set_budget("held", 1).await?;
@@ -344,11 +343,11 @@ fn episode_survives_deletion_of_its_node_while_the_vm_is_off() {
         copy_says(&fixture, &node, &["awaitingHost"]).await?;
         let before = nodes.get(&node).await?.uid();
         nodes.delete(&node, &DeleteParams::default()).await?;
-        // Also by a process that never saw the Node.
+        // By a process that has never seen the Node.
         haulout.kill().await?;
         let haulout = run(&fixture, &[]).await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
-        // Its kubelet registers it again, and it is taken back into service.
+        // The kubelet registers it again, and it returns to service.
         let back = fixture
             .wait_node(&node, "is registered again and in service", |node| {
                 node.uid() != before && annotation(node, "episode").is_none() && is_ready(node)
@@ -368,7 +367,7 @@ fn episode_survives_a_node_that_an_etcd_restore_puts_back() {
         for is_killed in [false, true] {
             let name = if is_killed { "restored-killed" } else { "restored" };
             let fixture = one_node(name).await?;
-            // Long enough that the copy is mostly written while it lasts.
+            // Long enough for the copy to be written.
             let delays = Delays {
                 power_on_ms: 1500,
                 ..Delays::default()
@@ -384,7 +383,7 @@ fn episode_survives_a_node_that_an_etcd_restore_puts_back() {
             copy_says(&fixture, &node, &["awaitingHost"]).await?;
             let backup = fixture.kube.back_up_node(&node).await?;
             nodes.delete(&node, &DeleteParams::default()).await?;
-            // Its kubelet would register another one.
+            // The kubelet would register a new one.
             fixture.kubelet("gpu1")?.hold_boot();
             fixture.vcenter.exit_maintenance("esx1").await?;
             copy_says(&fixture, &node, &["poweringOn", "rejoining"]).await?;
@@ -392,7 +391,7 @@ fn episode_survives_a_node_that_an_etcd_restore_puts_back() {
                 nodes.get_opt(&node).await?.is_none(),
                 "it went on without its Node"
             );
-            // What the Node says is behind its copy.
+            // The Node is older than its copy.
             let haulout = if is_killed {
                 haulout.kill().await?;
                 fixture.kube.restore_node(&backup).await?;
@@ -427,7 +426,7 @@ fn history_keeps_as_many_episodes_as_the_setting_says() {
             let name = format!("r{round}");
             ask(&fixture, &name, &node, MaintenanceAction::Drain).await?;
             fixture.wait_phase(&node, "drained").await?;
-            // What is over within the second in which writes are gathered leaves no object.
+            // An episode that ends within the batch interval leaves no object.
             until("the episode to have its object", WAIT_TIMEOUT, async || {
                 let is_open =
                     |it: &NodeMaintenance| it.status.as_ref().is_none_or(|it| it.ended_at.is_none());
@@ -448,7 +447,7 @@ fn history_keeps_as_many_episodes_as_the_setting_says() {
             Ok((ended && left.len() == 2).then_some(()))
         })
         .await
-        .with_context(|| format!("left are {:#?}\n{}", seen.borrow(), fixture.said()))?;
+        .with_context(|| format!("left are {:#?}\n{}", seen.borrow(), fixture.log_text()))?;
         haulout.stop().await
     });
 }
@@ -514,7 +513,7 @@ fn request_for_an_unknown_node_says_so() {
     });
 }
 
-/// What `kubectl get nm -o wide` shows of the request below, in one space between words, ages and trace ids masked.
+/// `kubectl get nm -o wide` with single spaces, ages and trace ids masked.
 const SHOWN: &str = "NAME NODE HOST ACTION STATE DRAINED AGE TARGET REASON WAITING FOR TRACE
 wide-power-supply wide-gpu1 esx1 Drain Drained 100 AGE a new power supply a person to delete NodeMaintenance wide-power-supply, which asks for it to be drained TRACE";
 

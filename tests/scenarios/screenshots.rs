@@ -1,5 +1,5 @@
-//! The pictures of the README: the status page while a budget blocks a drain, and an episode in a tracing UI.
-//! `make pictures` keeps them.
+//! The screenshots of the README: the status page while a budget blocks a drain, and an episode in a tracing UI. `make
+//! pictures` saves them.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::browser::{Browser, Colours, Until};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, run, run_scenario};
 use crate::status_page::{SERVED, json, page};
 
-/// As wide as a README shows without making it smaller by much.
+/// The width of a README.
 const WIDTH: u32 = 1200;
 
 #[test]
@@ -141,7 +141,7 @@ fn trace_of_an_episode() {
     });
 }
 
-/// One node, whose steps take as long as a picture needs to show them.
+/// One node whose steps are long enough to show in a screenshot.
 async fn unhurried(name: &str) -> anyhow::Result<Fixture<'static>> {
     let mut spec = Spec {
         delays: Delays {
@@ -161,7 +161,7 @@ async fn unhurried(name: &str) -> anyhow::Result<Fixture<'static>> {
     Fixture::create(kube().await, name, &spec, vec![member], true).await
 }
 
-/// Takes the node through a maintenance that a budget holds up, and gives the id of its trace.
+/// Runs a maintenance that a budget blocks for a while, and returns the trace id.
 async fn held_episode(fixture: &Fixture<'_>) -> anyhow::Result<String> {
     let node = fixture.node_name("gpu1");
     let slow = [(EXITS_AFTER_MS, "700")];
@@ -189,7 +189,7 @@ async fn held_episode(fixture: &Fixture<'_>) -> anyhow::Result<String> {
     Ok(id.to_owned())
 }
 
-/// The name of the root, and those of the spans directly under it.
+/// The names of the root span and of its children.
 fn names(spans: &[Span]) -> anyhow::Result<(String, Vec<String>)> {
     let root = spans.iter().find(|span| span.parent.is_none());
     let root = root.context("the trace has no root")?;
@@ -200,7 +200,7 @@ fn names(spans: &[Span]) -> anyhow::Result<(String, Vec<String>)> {
     ))
 }
 
-/// The addresses on which something listens on this port, from the kernel's own tables.
+/// The addresses that listen on this port, from the kernel's tables.
 fn listeners(port: u16) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
     for (table, loopback) in [

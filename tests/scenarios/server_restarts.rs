@@ -1,4 +1,4 @@
-//! vCenter and the kube-apiserver restart under a running episode.
+//! vCenter and the kube-apiserver restart during an episode.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, VmSpec};
 
 use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario};
 
-/// Breaks something while the node is in each phase of the wait scenario, and expects the end of the undisturbed one.
+/// Breaks something in each phase of an episode that waits, and expects the end of an undisturbed one.
 async fn break_in_each_phase(
     fixture: &Fixture<'_>,
     mut harm: impl AsyncFnMut(&Fixture<'_>) -> anyhow::Result<()>,
@@ -41,7 +41,7 @@ async fn break_in_each_phase(
     haulout.stop().await
 }
 
-/// As [`break_in_each_phase`], in the phases of a move, and in the queue before it.
+/// As [`break_in_each_phase`], for an episode that moves, including its time in the queue.
 async fn break_in_each_phase_of_a_move(
     name: &str,
     mut harm: impl AsyncFnMut(&Fixture<'_>) -> anyhow::Result<()>,
@@ -60,7 +60,7 @@ async fn break_in_each_phase_of_a_move(
         ..gpu_vm(name, "first", "esx3")
     };
     spec.vms = vec![gpu_vm(name, "gpu1", "esx1"), first];
-    // Long enough to be met in the middle.
+    // Long enough to be interrupted.
     spec.delays = Delays {
         relocate_ms: 1500,
         power_on_ms: 1500,
@@ -195,7 +195,7 @@ fn vcenter_restarts_behind_503_in_each_phase() {
 #[test]
 fn kube_apiserver_restarts_during_a_drain() {
     run_scenario(async {
-        // A cluster of its own: the others would not like it.
+        // Its own cluster: the restart would disturb the other scenarios.
         let kube = Kube::start(&Options::default()).await?;
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let vm = gpu_vm("apiserver", "gpu1", "esx1");

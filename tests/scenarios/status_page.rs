@@ -1,4 +1,4 @@
-//! The status page, as people see it while a node goes through maintenance: in words, as JSON, and as a picture.
+//! The status page during a maintenance: HTML, JSON, and screenshots.
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, episode};
@@ -11,25 +11,25 @@ use crate::browser::{Browser, Colours, Until};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, one_node, run, run_scenario};
 use crate::metrics::{address, ask};
 
-/// Any free port of the loopback; the log tells which.
+/// A free port of loopback; the log shows it.
 pub const SERVED: (&str, &str) = ("STATUS_ADDRESS", "127.0.0.1:0");
 
-/// What a hundred open pages may cost, in bytes.
+/// The memory that a hundred open pages may cost, in bytes.
 const COST_MAX: u64 = 5 * 1024 * 1024;
 
-/// Where the status page is.
+/// The address of the status page.
 pub async fn page(fixture: &Fixture<'_>) -> anyhow::Result<String> {
     address(fixture, "the status page").await
 }
 
-/// What the page answers as JSON.
+/// The JSON form of the page.
 pub async fn json(url: &str) -> anyhow::Result<Value> {
     let (status, text) = ask(url, "application/json").await?;
     ensure!(status == 200, "{url}: {status}: {text}");
     Ok(serde_json::from_str(&text)?)
 }
 
-/// A page that is open: it listens to changes, as the script of the page does.
+/// An open page that receives changes, like the script of the page.
 struct Open {
     stream: TcpStream,
     heard: String,
@@ -51,7 +51,7 @@ impl Open {
         Ok(open)
     }
 
-    /// Waits until it has been told of `count` changes in all.
+    /// Waits until it has received `count` changes in all.
     async fn hear(&mut self, count: usize) -> anyhow::Result<()> {
         let hear = async {
             let mut bytes = [0; 1024];
@@ -143,7 +143,7 @@ fn hundred_open_pages_cost_at_most_5_mib() {
         let node = fixture.node_name("gpu1");
         let haulout = run(&fixture, &[SERVED]).await?;
         let page = page(&fixture).await?;
-        // What the first page costs, all have in common.
+        // The first page's cost is shared by all.
         let mut first = Open::at(&page).await?;
         ask(&page, "text/html").await?;
         fixture.person_cordons(&node, true).await?;
@@ -156,7 +156,7 @@ fn hundred_open_pages_cost_at_most_5_mib() {
         for _ in 0..99 {
             open.push(Open::at(&page).await?);
         }
-        // All are told at once, and all look.
+        // All receive a change at once, and all reload.
         fixture.person_cordons(&node, false).await?;
         for listener in &mut open {
             listener.hear(2).await?;
@@ -174,7 +174,7 @@ fn hundred_open_pages_cost_at_most_5_mib() {
             cost / 1024
         );
         ensure!(cost <= COST_MAX, "100 open pages cost {cost} bytes");
-        // Nobody was dropped meanwhile.
+        // No connection was dropped.
         fixture.person_cordons(&node, true).await?;
         for listener in &mut open {
             listener.hear(3).await?;

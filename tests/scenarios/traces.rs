@@ -1,4 +1,4 @@
-//! What a tracing backend shows of an episode.
+//! The trace of an episode in a tracing backend.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use kube::ResourceExt as _;
 use tokio::sync::OnceCell;
 
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run_scenario, start};
-use crate::leader_election::{FAST, candidate, heard, leads, reached};
+use crate::leader_election::{FAST, replica_settings, wait_leader, wait_reachable, wait_synced};
 use crate::requests;
 
-/// All scenarios tell one Jaeger; their traces keep them apart.
+/// One Jaeger for all scenarios; trace ids separate them.
 static JAEGER: OnceCell<Jaeger> = OnceCell::const_new();
 
 pub async fn jaeger() -> &'static Jaeger {
@@ -32,7 +32,7 @@ async fn start_traced(fixture: &Fixture<'_>) -> anyhow::Result<Haulout> {
     start(fixture, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
 }
 
-/// The id of the trace of the episode on the Node.
+/// The trace id of the episode on the Node.
 async fn trace_id(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> {
     let node = fixture
         .wait_node(node, "is in an episode", |node| episode(node).is_some())
@@ -42,7 +42,7 @@ async fn trace_id(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> {
     id.context("the episode has no traceparent")
 }
 
-/// The whole trace: its root has come, and everything in it is as it must be.
+/// The checked spans of a trace whose root has arrived.
 async fn whole(id: &str, node: &str) -> anyhow::Result<Vec<Span>> {
     let jaeger = jaeger().await;
     let spans = until(&format!("the root of the trace {id}"), WAIT_TIMEOUT, async || {
@@ -52,7 +52,7 @@ async fn whole(id: &str, node: &str) -> anyhow::Result<Vec<Span>> {
     })
     .await?;
     check(&spans, node).with_context(|| format!("{spans:#?}"))?;
-    // The node's only trace, however many processes told it.
+    // The node's only trace, however many processes sent it.
     let all = jaeger.find("haulout", "k8s.node.name", node).await?;
     let own = all.iter().filter(|span| spans.iter().any(|it| it.id == span.id));
     ensure!(
@@ -101,7 +101,7 @@ fn check(spans: &[Span], node: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is directly under the root, in order.
+/// The children of the root, in order.
 fn phases(spans: &[Span]) -> Vec<&Span> {
     let root = spans.iter().find(|span| span.parent.is_none()).unwrap();
     let mut phases: Vec<&Span> = spans
@@ -121,7 +121,7 @@ fn named<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
     found.with_context(|| format!("there is no {name} in {spans:#?}"))
 }
 
-/// Takes the one node of `fixture` through maintenance, waiting for its own host. Gives its trace's id.
+/// Runs a maintenance in which the only node waits for its host. Returns the trace id.
 pub async fn wait_scenario(fixture: &Fixture<'_>) -> anyhow::Result<String> {
     let node = fixture.node_name("gpu1");
     fixture.wait_for_log("vCenter synced").await?;
@@ -229,7 +229,7 @@ fn episode_that_moves_is_one_trace_that_names_the_new_host() {
         ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
         ensure!(relocate.tags.get("rpc.method").map(String::as_str) == Some("RelocateVM_Task"));
         haulout.stop().await?;
-        let said = fixture.said();
+        let said = fixture.log_text();
         ensure!(
             !said.contains("last spans") && !said.contains("were lost"),
             "{said}"
@@ -271,8 +271,7 @@ fn cancelled_drain_is_one_trace_that_names_the_budget() {
     });
 }
 
-/// The root of the trace of an episode that a person's request began, and what every span that tells of the beginning says
-/// of that request.
+/// The root span of an episode that a request began, with that request in its attributes.
 fn begun_by_request<'a>(spans: &'a [Span], request: &NodeMaintenance) -> anyhow::Result<&'a Span> {
     let uid = request.uid().context("a request without a UID")?;
     for name in ["maintenance", "announce", "detect"] {
@@ -400,7 +399,7 @@ fn trace_of_a_blocked_drain_shows_what_each_pod_waited_for() {
         }
         let wait = named(&spans, "wait pdb")?;
         ensure!(wait.tags["k8s.pdb.name"] == "held-budget", "{wait:#?}");
-        // A second message there is only if it was asked again while the loosened budget was still being counted.
+        // A second message exists only if the eviction was retried while the changed budget was being counted.
         let blocked = wait
             .events
             .iter()
@@ -414,7 +413,7 @@ fn trace_of_a_blocked_drain_shows_what_each_pod_waited_for() {
     });
 }
 
-/// What every trace of the wait scenario holds, whoever was killed meanwhile.
+/// The phases in every trace of an episode that waits.
 const WAIT_SCENARIO: [&str; 10] = [
     "announce",
     "detect",
@@ -428,24 +427,24 @@ const WAIT_SCENARIO: [&str; 10] = [
     "maintenance",
 ];
 
-/// Those that are over before the node waits for its host, which it does until a person brings that back.
+/// The phases before the node waits for its host.
 const BEFORE_THE_WAIT: [&str; 4] = ["announce", "detect", "drain", "guest shutdown"];
 
-/// How many of these scenarios run at once. Each is mostly waiting, and the machine has two cores for all.
+/// Scenarios at once. Each one mostly waits.
 const ABREAST: usize = 6;
 
-/// What came of a wait scenario whose spans passed through a otlp_proxy.
+/// The result of an episode whose spans went through the OTLP proxy.
 #[derive(Debug)]
 struct Passage {
-    /// How many requests the otlp_proxy saw.
+    /// Requests to the proxy.
     requests: usize,
-    /// How many spans Jaeger took more than once.
+    /// Spans that Jaeger got more than once.
     sent_again: usize,
-    /// Whether the trace has a root.
     has_root: bool,
 }
 
-/// The wait scenario of a node with a pod, whose spans pass through a otlp_proxy; killed there, where it says so, and started again.
+/// An episode of a node with a pod whose spans go through the OTLP proxy. With `kill`, Haulout is killed there and
+/// started again.
 async fn through_a_proxy(name: &str, kill: Option<(Point, Moment)>) -> anyhow::Result<Passage> {
     let fixture = one_node(name).await?;
     let node = fixture.node_name("gpu1");
@@ -463,7 +462,7 @@ async fn through_a_proxy(name: &str, kill: Option<(Point, Moment)>) -> anyhow::R
         }
         proxy.stopped().await;
         first.kill().await?;
-        // Who is dead writes no more: what stands there is what the next process takes over.
+        // The record on the Node is what the next process takes over.
         let is_open = episode(&fixture.node(&node).await?).is_some();
         proxy.open();
         Ok((start()?, is_open))
@@ -475,15 +474,15 @@ async fn through_a_proxy(name: &str, kill: Option<(Point, Moment)>) -> anyhow::R
     let both = async { tokio::try_join!(killed, played) };
     let ((haulout, was_open), ()) = tokio::time::timeout(WAIT_TIMEOUT * 2, both)
         .await
-        .with_context(|| format!("after {} requests\n{}", proxy.requests(), fixture.said()))??;
+        .with_context(|| format!("after {} requests\n{}", proxy.requests(), fixture.log_text()))??;
     let id = told.context("the scenario has a trace")?;
     if was_open {
-        whole(&id, &node).await.with_context(|| fixture.said())?;
+        whole(&id, &node).await.with_context(|| fixture.log_text())?;
     }
-    // Only a process that has seen the Node can have taken over what stands there; an orderly end sends what waits.
+    // Only a process that has read the Node can have taken over; an orderly exit sends the pending spans.
     let starts = 1 + usize::from(kill.is_some());
     until("each of them to see the Node", WAIT_TIMEOUT, async || {
-        let seen = fixture.said().matches("Kubernetes synced").count();
+        let seen = fixture.log_text().matches("Kubernetes synced").count();
         Ok((seen == starts).then_some(()))
     })
     .await?;
@@ -492,7 +491,7 @@ async fn through_a_proxy(name: &str, kill: Option<(Point, Moment)>) -> anyhow::R
     let root = spans.iter().find(|span| span.parent.is_none());
     for name in WAIT_SCENARIO {
         let count = spans.iter().filter(|span| span.name == name).count();
-        // The cordon is no phase. Of an episode that had ended, nobody sends what its process had not sent.
+        // The cordon is no phase. Spans of an ended episode are lost with their process.
         let is_kept = was_open && name != "cordon" || BEFORE_THE_WAIT.contains(&name);
         ensure!(
             count == 1 || count == 0 && kill.is_some() && !is_kept,
@@ -527,8 +526,8 @@ fn kill_at_any_export_leaves_one_trace_with_all_finished_phases() {
             anyhow::bail!("without a kill each span is sent once: {passage:?}");
         };
         ensure!(requests >= 6, "{requests} exports");
-        // Spans that end at almost the same time may share a request in one run and not in the other, so the last
-        // numbers may never come. The root, which is in the last request, is known by its result.
+        // Spans that end at almost the same time may share a request in one run only, so the last numbers may never
+        // come. The root, in the last request, is found by its result.
         let points = (1..requests)
             .map(Point::Number)
             .chain([Point::Words("haulout.result")])
@@ -554,7 +553,7 @@ fn kill_at_any_export_leaves_one_trace_with_all_finished_phases() {
             .buffer_unordered(ABREAST)
             .try_collect()
             .await?;
-        // Jaeger shows one of them because they are the same to the last bit; it would show both otherwise.
+        // Jaeger merges spans that are identical to the last bit, and shows both otherwise.
         ensure!(
             kills.iter().any(|kill| kill.sent_again > 0),
             "nothing was sent again: {kills:?}"
@@ -618,7 +617,7 @@ fn episode_links_to_the_one_before_on_its_host() {
         let node = fixture.node_name("gpu1");
         let haulout = start_traced(&fixture).await?;
         let first = wait_scenario(&fixture).await?;
-        // By another process, so that what stands on the Node is what it links by.
+        // By another process, so that the link comes from the Node.
         haulout.stop().await?;
         let haulout = start_traced(&fixture).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
@@ -638,7 +637,7 @@ fn episode_links_to_the_one_before_on_its_host() {
     });
 }
 
-/// Since when the node waits for its host, in microseconds, when what ended before has been told. The wait itself has not.
+/// The start of the wait for the host in microseconds, once the spans of earlier phases have arrived.
 async fn waits_with_its_shutdown_told(fixture: &Fixture<'_>, node: &str, id: &str) -> anyhow::Result<u64> {
     fixture.wait_phase(node, "awaitingHost").await?;
     until("the shutdown to be told", WAIT_TIMEOUT, async || {
@@ -692,19 +691,19 @@ fn change_of_leader_leaves_one_trace_with_every_phase_whole() {
             let traced = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
             start(
                 &fixture,
-                &[&traced[..], &candidate(&fixture, name), &FAST].concat(),
+                &[&traced[..], &replica_settings(&fixture, name), &FAST].concat(),
             )
         };
         let first = start("a")?;
-        leads(&fixture, "a").await?;
+        wait_leader(&fixture, "a").await?;
         let second = start("b")?;
-        heard(&fixture, 1).await?;
-        reached(&fixture, 2).await?;
+        wait_synced(&fixture, 1).await?;
+        wait_reachable(&fixture, 2).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&fixture, &node).await?;
         let began = waits_with_its_shutdown_told(&fixture, &node, &id).await?;
         first.kill().await?;
-        leads(&fixture, "b").await?;
+        wait_leader(&fixture, "b").await?;
         in_maintenance(&fixture, "esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;

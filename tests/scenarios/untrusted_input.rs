@@ -1,4 +1,4 @@
-//! What others write and tell costs them, and nobody else: kubelets that lie, results of foreign tasks, a refused watch.
+//! Untrusted input affects its own node only: forged records and UUIDs, results of foreign tasks, a forbidden watch.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::assertions::{clock, during, node_writes, now};
+use crate::assertions::{clock, entries_during, journal_end, node_writes};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario, uuid};
 
-/// How soon an honest node has to be served beside one that lies.
+/// How soon an honest node must be served beside a forged one.
 const SOON: Duration = Duration::from_secs(10);
 
 /// `liar` on `esx1`, `honest` on `esx2`.
@@ -28,12 +28,12 @@ fn two_nodes(name: &str) -> Spec {
     spec
 }
 
-/// Annotates a Node with what its own kubelet may write.
+/// Annotates a Node as its own kubelet.
 async fn as_kubelet(fixture: &Fixture<'_>, node: &str, annotations: &Value) -> anyhow::Result<()> {
     let client = fixture.kube.client_for(&User::kubelet(node))?;
     let nodes: Api<Node> = Api::all(client);
     let patch = json!({"metadata": {"annotations": annotations}});
-    // The authorizer learns of a Node from a watch.
+    // The authorizer sees a Node with the delay of a watch.
     until("the kubelet to be known", SOON, async || {
         let written = nodes
             .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
@@ -47,7 +47,7 @@ fn record_key() -> String {
     format!("{ANNOTATIONS}/episode")
 }
 
-/// A record as this program writes it, of the node on the VM of this name.
+/// A valid record of the node on this VM.
 async fn record(fixture: &Fixture<'_>, vm: &str, phase: &Value, since: &str) -> anyhow::Result<Value> {
     let node = fixture.node(&fixture.node_name(vm)).await?;
     let state = fixture.vcenter.state().await?;
@@ -92,12 +92,12 @@ fn record_with_a_bad_id_keeps_no_other_node_from_its_copy() {
             Ok(copy)
         })
         .await
-        .with_context(|| fixture.said())?;
+        .with_context(|| fixture.log_text())?;
         haulout.stop().await
     });
 }
 
-/// The honest node is drained within [`SOON`] of its host's click.
+/// The honest node is drained within [`SOON`] of its maintenance.
 async fn honest_is_served(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     fixture.vcenter.enter_maintenance("esx2").await?;
     let is_in = |it: &State| it.host("esx2").is_some_and(|host| host.in_maintenance);
@@ -107,8 +107,8 @@ async fn honest_is_served(fixture: &Fixture<'_>) -> anyhow::Result<()> {
         .await;
     served.with_context(|| {
         format!(
-            "the honest node was not served; Haulout said:\n{}",
-            fixture.said()
+            "the honest node was not served; Haulout's log:\n{}",
+            fixture.log_text()
         )
     })?;
     Ok(())
@@ -146,7 +146,7 @@ fn node_whose_writes_are_refused_holds_up_no_other_node() {
     run_scenario(async {
         let fixture = fixture("full", &two_nodes("full")).await?;
         let liar = fixture.node_name("a-liar");
-        // All annotations of an object together may have 256 KiB.
+        // The limit for all annotations of an object is 256 KiB.
         let filler = "x".repeat(256 * 1024 - 400);
         as_kubelet(&fixture, &liar, &json!({"example.com/filler": filler})).await?;
         let haulout = run(&fixture, &[]).await?;
@@ -162,14 +162,14 @@ fn node_whose_writes_are_refused_holds_up_no_other_node() {
             },
         )
         .await
-        .with_context(|| fixture.said())?;
+        .with_context(|| fixture.log_text())?;
         fixture.vcenter.enter_maintenance("esx2").await?;
         in_maintenance(&fixture, "esx2").await?;
         haulout.stop().await
     });
 }
 
-/// A node goes through its maintenance although another one tells its UUID from now on.
+/// A maintenance succeeds although another node reports its UUID.
 async fn beside_a_wrong_uuid(name: &str, has_provider_id: bool) -> anyhow::Result<()> {
     let spec = two_nodes(name);
     let mut members: Vec<Member> = spec
@@ -211,17 +211,17 @@ fn uuid_reported_without_provider_id_does_not_park_its_node() {
     run_scenario(beside_a_wrong_uuid("wrong-uuid-bare", false));
 }
 
-/// How many calls to vCenter, writes to the Node and evictions a record may cost in ten seconds each, whatever time it
-/// names.
+/// The maximum of calls to vCenter, of writes to the Node, and of evictions in ten seconds, whatever time a record
+/// has.
 const BUDGET: u64 = 20;
-/// How many calls a process makes after its first set from vCenter until all that it follows is set up.
+/// Calls that set up the subscriptions after the first update set.
 const START: u64 = 20;
 
-/// Counts what Haulout does in ten seconds.
+/// Counts Haulout's requests in ten seconds.
 async fn is_quiet(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
-    let (began, seq) = (clock(), now(fixture).await?);
+    let (began, seq) = (clock(), journal_end(fixture).await?);
     let before = fixture.vcenter.traffic("haulout").await?.calls;
-    let told = during(fixture, seq, Duration::from_secs(10)).await?;
+    let told = entries_during(fixture, seq, Duration::from_secs(10)).await?;
     let calls = fixture.vcenter.traffic("haulout").await?.calls - before;
     let acts = told
         .iter()
@@ -236,20 +236,20 @@ async fn is_quiet(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
     ensure!(
         calls <= START + BUDGET && writes <= BUDGET && evictions <= BUDGET,
         "{calls} calls to vCenter, {acts} of which act, {writes} writes to the Node, {evictions} evictions in 10 s; \
-         Haulout said:\n{}",
-        fixture.said()
+         Haulout's log:\n{}",
+        fixture.log_text()
     );
     Ok(())
 }
 
-/// Settings under which Haulout has nothing to do by the clock for longer than a scenario looks.
+/// Settings without periodic actions within a scenario.
 const SELDOM: [(&str, &str); 3] = [
     ("POLL_INTERVAL_SECONDS", "60"),
     ("RETRY_MAX_SECONDS", "30"),
     ("EVICTION_RETRY_SECONDS", "5"),
 ];
 
-/// Takes the Node to `phase` by a real maintenance, stops Haulout, and starts it again on a record that is dated a year
+/// Brings the Node to `phase` by a real maintenance, stops Haulout, and starts it again with a record dated a year
 /// ahead.
 async fn dated_ahead(fixture: &Fixture<'_>, phase: &str) -> anyhow::Result<Haulout> {
     let node = fixture.node_name("gpu1");
@@ -308,7 +308,7 @@ fn record_from_the_future_causes_no_busy_loop_while_awaiting_its_host() {
     });
 }
 
-/// The click that follows a foreign task with this result is seen within five seconds.
+/// A maintenance after a foreign task with this result is detected within five seconds.
 async fn after_a_result(name: &str, result: TaskResult) -> anyhow::Result<()> {
     let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
     spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
@@ -316,8 +316,8 @@ async fn after_a_result(name: &str, result: TaskResult) -> anyhow::Result<()> {
     let node = fixture.node_name("gpu1");
     let haulout = run(&fixture, &[]).await?;
     fixture.vcenter.run_host_task("esx2", result).await?;
-    // It was read, or failed to be, by then.
-    during(&fixture, now(&fixture).await?, Duration::from_secs(1)).await?;
+    // The task has been read by then.
+    entries_during(&fixture, journal_end(&fixture).await?, Duration::from_secs(1)).await?;
 
     let clicked = Instant::now();
     fixture.vcenter.enter_maintenance("esx1").await?;
@@ -326,7 +326,13 @@ async fn after_a_result(name: &str, result: TaskResult) -> anyhow::Result<()> {
         Ok(is_cordoned(&nodes.get(&node).await?).then_some(()))
     })
     .await
-    .with_context(|| format!("after {:?}; Haulout said:\n{}", clicked.elapsed(), fixture.said()))?;
+    .with_context(|| {
+        format!(
+            "after {:?}; Haulout's log:\n{}",
+            clicked.elapsed(),
+            fixture.log_text()
+        )
+    })?;
     in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
 }
@@ -374,7 +380,7 @@ fn host_maintenance_goes_on_when_node_maintenances_are_forbidden() {
             .vcenter
             .wait_until("esx1 is in maintenance", Duration::from_secs(45), is_in)
             .await;
-        served.with_context(|| fixture.said())?;
+        served.with_context(|| fixture.log_text())?;
         haulout.stop().await
     });
 }

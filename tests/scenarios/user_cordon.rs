@@ -36,8 +36,8 @@ fn persons_cordon_set_during_the_episode_stays() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        // A cordon of a cordoned node changes nothing that the API shows, so it takes both writes; and Haulout cordons again between
-        // them unless it stands still.
+        // Cordoning a cordoned node changes nothing in the API, so both writes are needed. Haulout is frozen, or it
+        // would cordon in between.
         haulout.freeze()?;
         fixture.person_cordons(&node, false).await?;
         fixture.person_cordons(&node, true).await?;

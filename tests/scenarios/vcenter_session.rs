@@ -1,10 +1,10 @@
-//! How Haulout comes to vCenter, and how it leaves: certificates, logins, logouts.
+//! Sessions with vCenter: certificates, logins, logouts.
 
 use anyhow::ensure;
 
 use crate::fixture::{one_node, run, run_scenario, start};
 
-/// The environment that undoes the lab's own trust.
+/// The environment without the lab's CA.
 const NO_BUNDLE: (&str, &str) = ("VCENTER_CA_BUNDLE", "");
 
 #[test]
@@ -42,7 +42,7 @@ fn disabled_tls_verification_is_logged_as_a_warning() {
         let fixture = one_node("unverified").await?;
         let node = fixture.node_name("gpu1");
         let haulout = run(&fixture, &[NO_BUNDLE, ("VCENTER_TLS_VERIFY", "false")]).await?;
-        let said = fixture.said();
+        let said = fixture.log_text();
         ensure!(
             said.lines()
                 .any(|line| line.contains("WARN") && line.contains("VCENTER_TLS_VERIFY")),
@@ -76,10 +76,11 @@ fn wrong_password_is_tried_only_once() {
         let fixture = one_node("wrong").await?;
         let haulout = start(&fixture, &[("VCENTER_PASSWORD", "not-the-password")])?;
         fixture.wait_for_log("did not accept the credentials").await?;
-        // Long enough for many more tries at the lab's pace of one a second.
+        // Long enough for many more attempts at one per second.
         fixture.wait_for_log("vCenter connection lost").await?;
-        let refused =
-            async || -> anyhow::Result<usize> { Ok(fixture.said().matches("changed ones at once").count()) };
+        let refused = async || -> anyhow::Result<usize> {
+            Ok(fixture.log_text().matches("changed ones at once").count())
+        };
         haulout_lab::wait::until(
             "three more attempts",
             haulout_lab::fixture::WAIT_TIMEOUT,
@@ -95,7 +96,7 @@ fn wrong_password_is_tried_only_once() {
             .count();
         ensure!(tried == 1, "the password was tried {tried} times");
         ensure!(
-            !fixture.said().contains("not-the-password"),
+            !fixture.log_text().contains("not-the-password"),
             "the password is in the log"
         );
         haulout.stop().await
@@ -121,25 +122,25 @@ fn changed_password_file_is_used_at_the_next_login() {
         };
         ensure!((logins("login").await?, logins("login refused").await?) == (1, 0));
 
-        // Somebody writes a wrong one, and the session ends.
+        // The password becomes wrong, and the session ends.
         std::fs::write(&file, "not-the-password")?;
         fixture.vcenter.kill_sessions().await?;
         haulout_lab::wait::until(
             "four attempts to log in",
             haulout_lab::fixture::WAIT_TIMEOUT,
-            async || Ok((fixture.said().matches("changed ones at once").count() >= 4).then_some(())),
+            async || Ok((fixture.log_text().matches("changed ones at once").count() >= 4).then_some(())),
         )
         .await?;
         let refused = logins("login refused").await?;
         ensure!(refused == 1, "the wrong password was sent {refused} times");
 
-        // Somebody corrects it; nobody restarts anything.
+        // The password is corrected without a restart.
         std::fs::write(&file, format!("{}\n", fixture.vcenter.password()))?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         ensure!((logins("login").await?, logins("login refused").await?) == (2, 1));
         ensure!(
-            !fixture.said().contains("not-the-password"),
+            !fixture.log_text().contains("not-the-password"),
             "the password is in the log"
         );
         haulout.stop().await

@@ -45,7 +45,7 @@ fn vm_cloned_during_the_drain_is_noticed_before_power_off() {
         let node = fixture.node_name("gpu1");
         fixture.add_pod("held", &node, &[]).await?;
         fixture.set_budget("held", 0).await?;
-        // No re-read comes to the scenario's help.
+        // No reread helps the scenario.
         let haulout = run(&fixture, &[("POLL_INTERVAL_SECONDS", "3600")]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
@@ -61,7 +61,7 @@ fn vm_cloned_during_the_drain_is_noticed_before_power_off() {
             .await?;
         ensure!(fixture.calls("ShutdownGuest", "gpu1").await? == 0);
 
-        // Without the clone the episode goes on by itself.
+        // The episode continues when the clone is gone.
         fixture.vcenter.remove_vm("clone").await?;
         in_maintenance(&fixture, "esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;

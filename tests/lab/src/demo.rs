@@ -162,7 +162,7 @@ async fn start_jaeger(ui: Option<&TracingUi>) -> anyhow::Result<Jaeger> {
 
 fn last_words(fixture: &Fixture<'_>) {
     heading("The end of Haulout's log");
-    let said = fixture.said();
+    let said = fixture.log_text();
     let lines: Vec<&str> = said.lines().collect();
     for line in lines.iter().skip(lines.len().saturating_sub(LAST_WORDS)) {
         say(&format!("  {line}"));
@@ -184,7 +184,7 @@ fn ready(what: &str, since: Instant) {
 
 async fn wait_for_log(fixture: &Fixture<'_>, words: &str) -> anyhow::Result<()> {
     until(&format!("Haulout's log to say {words:?}"), DEADLINE, async || {
-        Ok(fixture.said().contains(words).then_some(()))
+        Ok(fixture.log_text().contains(words).then_some(()))
     })
     .await
 }

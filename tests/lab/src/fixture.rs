@@ -250,7 +250,7 @@ impl<'a> Fixture<'a> {
     }
 
     /// What every Haulout of this fixture has said.
-    pub fn said(&self) -> String {
+    pub fn log_text(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
@@ -258,10 +258,10 @@ impl<'a> Fixture<'a> {
     pub async fn wait_for_log(&self, words: &str) -> anyhow::Result<()> {
         let what = format!("the log of {} to say {words:?}", self.name);
         let said = until(&what, WAIT_TIMEOUT, async || {
-            Ok(self.said().contains(words).then_some(()))
+            Ok(self.log_text().contains(words).then_some(()))
         })
         .await;
-        said.with_context(|| format!("it says:\n{}", self.said()))
+        said.with_context(|| format!("it says:\n{}", self.log_text()))
     }
 
     /// The Node of this name.
@@ -293,7 +293,7 @@ impl<'a> Fixture<'a> {
                     .get(name)
                     .await
                     .map_or_else(|error| error.to_string(), |node| describe(&node));
-                Err(error.context(format!("{node}\nHaulout said:\n{}", self.said())))
+                Err(error.context(format!("{node}\nHaulout's log:\n{}", self.log_text())))
             }
         }
     }
@@ -480,7 +480,7 @@ impl<'a> Fixture<'a> {
         wanted: impl FnMut(&State) -> bool,
     ) -> anyhow::Result<State> {
         let state = self.vcenter.wait_until(what, WAIT_TIMEOUT, wanted).await;
-        state.with_context(|| format!("Haulout said:\n{}", self.said()))
+        state.with_context(|| format!("Haulout's log:\n{}", self.log_text()))
     }
 }
 

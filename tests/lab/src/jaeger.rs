@@ -151,7 +151,7 @@ impl Jaeger {
     }
 
     /// The last lines of its log.
-    pub fn said(&self) -> String {
+    pub fn log_text(&self) -> String {
         self.process.tail()
     }
 

@@ -119,7 +119,7 @@ fn episode_page(fixture: &Fixture<'_>, id: &str) -> anyhow::Result<String> {
 
 /// Where Haulout says that its status page is.
 fn status_page(fixture: &Fixture<'_>) -> anyhow::Result<String> {
-    let said = fixture.said();
+    let said = fixture.log_text();
     let address = said
         .split_once("serving the status page on ")
         .and_then(|(_, after)| after.split_whitespace().next());

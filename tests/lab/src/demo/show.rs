@@ -228,7 +228,7 @@ impl Show<'_> {
         })
         .await?;
         wait_for_log(self.fixture, &format!("{pod}: held by PodDisruptionBudget")).await?;
-        let said = self.fixture.said();
+        let said = self.fixture.log_text();
         ensure!(
             said.lines()
                 .any(|line| line.contains("held by PodDisruptionBudget") && line.contains(budget)),
