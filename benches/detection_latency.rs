@@ -1,5 +1,5 @@
-//! How long after the click does somebody know, and what does watching cost vCenter? Haulout beside what people would
-//! use instead, and beside the baseline, in one run. `QUICK=1` takes fewer clicks.
+//! The time from a maintenance request until a client knows, and the cost for vCenter: Haulout, other clients and the
+//! baseline in one run. `QUICK=1` is a shorter run.
 #![allow(
     clippy::disallowed_methods,
     reason = "a bench reads the clock, and a pause between two clicks is part of what it measures"
@@ -37,30 +37,28 @@ mod detection {
     pub mod used;
 }
 
-/// Hosts, unless other sizes are named on the command line: one, a usual number, and a vCenter's published maximum.
+/// Hosts, unless the command line has other sizes: one, a usual number, and a vCenter's published maximum.
 const SIZES: &[usize] = &[1, 100, 2500];
-/// VMs on each host of the bulk.
+/// VMs on each host.
 const VMS_PER_HOST: usize = 10;
-/// Foreign changes per second under load.
+/// Changes of other objects per second under load.
 const CHANGE_RATE: u32 = 500;
-/// Tasks that a host lists. A vCenter lists those of the last ten minutes; with all clicks of a bench on it, the list would be
-/// of a length that no host ever has, and reading it most of what is measured.
+/// The length of `recentTask`. A vCenter lists the tasks of the last ten minutes; all requests of a bench would make
+/// an unrealistic list whose reading dominates.
 const RECENT_TASKS: usize = 5;
-/// The node's VM: it stands on the host that is clicked on, and keeps it from entering.
+/// The node's VM. It runs on the host under test and keeps it from entering.
 const NODE_UUID: &str = "4217a5b0-0000-4000-8000-00000000be9c";
 const LABEL: &str = "lab.haulout/bench";
 const NAMESPACE: &str = "bench";
-/// How long Haulout may take to write, or to take back.
+/// The timeout for Haulout to write or to revert.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many times as many clicks the two take whose ratio has an aim. Of 100 each it differed by a twentieth between two runs of
-/// one program, which is more than it missed the aim by.
+/// More samples for the two rows whose ratio has a target, because 100 samples vary by 5 %.
 const MORE_FOR_AN_AIM: usize = 3;
 
-/// How much is measured.
 struct Plan {
     blocks: usize,
-    /// In each block, by each client.
+    /// Samples in each block for each client.
     clicks: usize,
     pollers: &'static [u32],
     poller_clicks: usize,
@@ -68,7 +66,7 @@ struct Plan {
 }
 
 const FULL: Plan = Plan {
-    // Each is a start of everybody anew, so that how one process happens to lie in memory counts for a twelfth.
+    // Blocks. Each one restarts every client, which evens out the memory layout of a process.
     blocks: 12,
     clicks: 9,
     pollers: &[30, 5, 1],
@@ -99,7 +97,7 @@ fn main() -> anyhow::Result<()> {
 
 async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
     let programs = Programs::find().await?;
-    // No kubelet reports here: what the bench says of its Node stays true.
+    // There is no kubelet: the bench writes the Node's status.
     let quiet = KubeOptions {
         node_monitor_grace: Duration::from_secs(86_400),
         ..KubeOptions::default()
@@ -111,7 +109,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
          baseline shows, and only ratios carry over to another machine. There is no network in between."
             .to_owned(),
         "The clients take turns, so none competes with another for the processor; the baseline follows one host and is \
-         not woken by the busy, in which every tenth change is one that all others hear of. What the same program needs \
+         not woken by the load, in which every tenth change is one that all others hear of. What the same program needs \
          that follows all hosts, the server takes and no tested can save."
             .to_owned(),
         "The vCenter is the lab's, with a collector of its own: a real one computes updates at a pace of its own.".to_owned(),
@@ -158,7 +156,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
             setup.patch_row(&mut patch, &samples, busy);
             setup.keep(&mut kept, &samples, busy);
         }
-        // What comes next takes long; this much is known.
+        // A first result, because the next part is long.
         say(&latency.markdown());
         say(&patch.markdown());
         setup.idle(plan, &programs, &mut cost, &mut kept).await?;
@@ -170,7 +168,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
     kube.stop().await?;
     let intro = format!(
         "From the moment vCenter accepts EnterMaintenanceMode_Task, by its own clock, to the moment a client knows. \
-         {} clicks each, and {} for the baseline and the stream, in {} turns; {VMS_PER_HOST} VMs on each host; the busy is \
+         {} clicks each, and {} for the baseline and the stream, in {} turns; {VMS_PER_HOST} VMs on each host; the load is \
          {CHANGE_RATE} foreign changes a second.",
         plan.blocks * plan.clicks,
         plan.blocks * plan.clicks * MORE_FOR_AN_AIM,
@@ -188,7 +186,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A vCenter of one size, and the Node whose VM stands on the host that is clicked on.
+/// A vCenter of one size, and the Node whose VM is on the host under test.
 struct Setup<'a> {
     kube: &'a Kube,
     client: kube::Client,
@@ -200,7 +198,7 @@ struct Setup<'a> {
 
 const BASELINE: &str = "baseline";
 const STREAM: &str = "haulout's stream";
-/// Those that wait for a long poll, and what they are called in the table of all benches.
+/// The clients with a long poll, and their names in the table.
 const STREAMS: &[(Kind, &str)] = &[
     (Kind::Baseline, BASELINE),
     (Kind::BaselineOfAll, "baseline, all hosts"),
@@ -270,8 +268,7 @@ impl<'a> Setup<'a> {
         Api::all(self.client.clone())
     }
 
-    /// A pod that never ends, because no kubelet ends it: the drain lasts until the click is taken back, and then the Node
-    /// is back at once.
+    /// A pod that never ends: the drain lasts until the maintenance is cancelled.
     fn pod(&self) -> anyhow::Result<Pod> {
         Ok(serde_json::from_value(json!({
             "metadata": {"name": self.node},
@@ -282,7 +279,7 @@ impl<'a> Setup<'a> {
         }))?)
     }
 
-    /// The Node; nothing but Haulout and this bench writes to it, so it stays Ready by our word.
+    /// Writes the Node's Ready status.
     async fn register(&self) -> anyhow::Result<()> {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": self.node, "labels": {LABEL: "true"}},
@@ -307,7 +304,7 @@ impl<'a> Setup<'a> {
         self.vcenter.stop().await
     }
 
-    /// Clicks, for each client in turn, again and again, idle and under load.
+    /// Measures each client in turn, repeatedly, idle and under load.
     async fn clicks(&self, plan: &Plan, programs: &Programs) -> anyhow::Result<Samples> {
         let mut samples = Samples::new();
         for block in 0..plan.blocks {
@@ -315,7 +312,7 @@ impl<'a> Setup<'a> {
                 self.vcenter
                     .set_change_rate(if busy { CHANGE_RATE } else { 0 })
                     .await?;
-                // Who begins changes from block to block.
+                // The order changes from block to block.
                 for at in 0..STREAMS.len() {
                     let Some(&(kind, key)) = STREAMS.get((at + block) % STREAMS.len()) else {
                         continue;
@@ -340,7 +337,7 @@ impl<'a> Setup<'a> {
         Ok(samples)
     }
 
-    /// One click, and its cancel; in milliseconds.
+    /// One maintenance request and its cancel, in milliseconds.
     async fn one(&self, tested: &mut TestedClient) -> anyhow::Result<f64> {
         let accepted = self.vcenter.click(CLICKED).await?;
         let known = tested.knows(true).await?;
@@ -351,7 +348,8 @@ impl<'a> Setup<'a> {
         Ok((known - accepted) as f64 / 1e6)
     }
 
-    /// The real program: clicks until the cordon is written, and takes each back; between them a bare PATCH.
+    /// The real program: the time until the cordon is written. Each request is cancelled, with a bare PATCH in
+    /// between.
     async fn to_patch(&self, plan: &Plan, busy: bool, samples: &mut Samples) -> anyhow::Result<()> {
         let user = User::haulout("haulout-bench");
         let log = self.kube.dir().join("haulout-bench.log");
@@ -398,8 +396,8 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
-    /// How long a PATCH of the same Node takes that writes as much as this one of Haulout's, in milliseconds: the cordon, and
-    /// the same annotations under other names. It is taken back.
+    /// The time in milliseconds of a PATCH of the same Node and size as Haulout's: the cordon, and annotations under
+    /// other names. It is reverted.
     async fn bare_patch(&self, like: &serde_json::Value) -> anyhow::Result<f64> {
         let annotations = like
             .pointer("/metadata/annotations")
@@ -429,7 +427,7 @@ impl<'a> Setup<'a> {
         Ok(took)
     }
 
-    /// When the apiserver had answered the cordon's PATCH, and what was in it. Its audit log may be a moment behind the watch.
+    /// The time of the response to the cordon's PATCH, and its body. The audit log may be later than the watch.
     async fn written(
         &self,
         user: &User,
@@ -459,7 +457,7 @@ impl<'a> Setup<'a> {
     }
 
     async fn until(&self, what: &str, wanted: impl Fn(&Node) -> bool) -> anyhow::Result<()> {
-        // It looks after a pause, so that its question does not stand in the kube-apiserver beside what is measured.
+        // After a pause, so that this read does not disturb the measurement.
         let look = async {
             loop {
                 sleep(Duration::from_millis(20)).await;
@@ -506,7 +504,7 @@ impl<'a> Setup<'a> {
         ]);
     }
 
-    /// The same for the table of all benches.
+    /// The rows for the table of all benches.
     fn keep(&self, kept: &mut figures::Table, samples: &Samples, busy: bool) {
         let case = format!("{} hosts, {}", self.hosts, load(busy));
         let of = |key| samples.get(&(busy, key)).map_or(&[][..], Vec::as_slice);
@@ -529,7 +527,7 @@ impl<'a> Setup<'a> {
         kept.target(&case, PATCHED, "haulout", 1.5);
     }
 
-    /// What those who are pushed to ask for while nothing happens.
+    /// The cost of push clients while idle.
     async fn idle(
         &self,
         plan: &Plan,
@@ -537,7 +535,7 @@ impl<'a> Setup<'a> {
         table: &mut TextTable,
         kept: &mut figures::Table,
     ) -> anyhow::Result<()> {
-        // Both at once: they only wait, and what each asks for is told apart by its User-Agent.
+        // Both at once: they only wait, and their calls are separated by User-Agent.
         let mut resting = Vec::new();
         for kind in [Kind::Stream, Kind::Govmomi] {
             let tested = TestedClient::start(kind, &self.watch, programs).await?;
@@ -573,8 +571,8 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
-    /// What a poller costs, and when it knows. A click comes at a moment of its own within the interval. One whose poll
-    /// takes longer than its interval polls without a pause, as any with a shorter interval would, which is left out then.
+    /// The cost and the latency of a poller. A request comes at a random time of the interval. A poller whose poll
+    /// takes longer than its interval polls without a pause, as with any shorter interval, which is then skipped.
     async fn pollers(
         &self,
         plan: &Plan,
@@ -589,7 +587,7 @@ impl<'a> Setup<'a> {
             }
             let kind = Kind::Poller(every);
             let mut tested = TestedClient::start(kind, &self.watch, programs).await?;
-            // The first line is of the poll that came into sync.
+            // The first line is from the first poll.
             tested.until("poll").await?;
             let before = self.vcenter.traffic(kind.agent()).await?;
             let poll = tested.until("poll").await?;
@@ -603,7 +601,7 @@ impl<'a> Setup<'a> {
             let bytes = (after.received + after.sent - before.received - before.sent) as f64;
             let mut taken = Vec::new();
             for click in 0..plan.poller_clicks {
-                // The golden ratio spreads any number of moments evenly over the interval.
+                // The golden ratio distributes times evenly over the interval.
                 sleep(Duration::from_secs_f64(
                     f64::from(every) * ((click as f64 * 0.618_034) % 1.0),
                 ))
@@ -637,7 +635,7 @@ fn load(busy: bool) -> String {
     if busy { "busy" } else { "idle" }.to_owned()
 }
 
-/// Between 10 and 40 ms, never twice the same in a row, so that clicks do not fall into step with anything.
+/// Between 10 and 40 ms and varying, so that requests are not periodic.
 async fn pause(nth: usize) {
     let share = (nth as f64 * 0.618_034) % 1.0;
     sleep(Duration::from_secs_f64(0.010 + 0.030 * share)).await;
@@ -647,7 +645,7 @@ fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
 }
 
-/// No record of an episode stands on it.
+/// It has no record of an episode.
 fn is_untold(node: &Node) -> bool {
     let annotations = node.metadata.annotations.iter().flatten();
     !annotations.into_iter().any(|(key, _)| key.ends_with("/episode"))

@@ -1,7 +1,7 @@
-//! Drains: Haulout beside `kubectl drain` and beside the smallest client that does the same, in a real kube-apiserver.
+//! Drains by Haulout, by `kubectl drain` and by a minimal client, with a real kube-apiserver.
 //!
-//! Three cases: many pods that nothing holds, pods behind a budget that lets one go at a time, and many nodes at once
-//! while another client asks for something else.
+//! Three cases: many pods without a budget, pods behind a budget that allows one at a time, and many nodes at once
+//! while another client reads.
 
 #![allow(
     clippy::disallowed_methods,
@@ -49,42 +49,39 @@ mod used;
 
 const KUBECTL: &str = "/usr/bin/kubectl";
 
-/// How long one drain may take. `kubectl` needs most of a minute for 200 pods, and five seconds for each pod of a budget
-/// that lets one go at a time.
+/// The timeout of a drain. `kubectl` needs most of a minute for 200 pods, and five seconds for each pod behind the
+/// budget.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a fleet may take: 20,000 pods are five times those of which the drain alone takes most of a minute.
+/// The timeout of a fleet with 20,000 pods.
 const FLEET_TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// Pods that are made, or asked to go, at once.
+/// Concurrent requests that create or evict pods.
 const AT_ONCE: usize = 32;
 
-/// How often the kubelets of a fleet tell that they live: a quarter of the forty seconds that a Lease lasts, as kubelets do.
-/// At the lab's one second those of 200 nodes were most of what the kube-apiserver had to do.
+/// The heartbeat of a fleet's kubelets: a quarter of the node monitor grace, as in production. At the lab's one second
+/// they would be most of the kube-apiserver's load.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// How long Kubernetes believes a silent kubelet (`--node-monitor-grace-period`, its default).
+/// The node monitor grace (`--node-monitor-grace-period`, its default).
 const NODE_MONITOR_GRACE: Duration = Duration::from_secs(50);
 
-/// Between two questions of the other client. One that asked without a pause would itself take what processor there is to spare:
-/// beside a baseline of 25 evictions a second it asked 344 times a second.
+/// The pause between two reads of the other client, which would itself use all free CPU without one.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Between two looks at the audit log, which tells the times of what it tells. It is read and parsed whole: with a look each 25 ms the
-/// bench took half a core beside the drain that it measured, and a fifth beside the baseline, which is counted at its end.
+/// The interval of reading the audit log, which is parsed completely each time.
 const BETWEEN_AUDITS: Duration = Duration::from_secs(1);
 
-/// How often a pod is tried to be made.
+/// Attempts to create a pod.
 const POSTS_MAX: usize = 3;
 
-/// How many nodes Haulout drains one after the other, without a pause.
+/// Nodes that Haulout drains one after the other without a pause.
 const IN_A_ROW: usize = 5;
 
-/// How long a pod takes to end.
+/// The time in which a pod ends.
 const ENDS_MS: &str = "500";
 
-/// The limit lifted, and three periods that fixtures shorten: at one second, Haulout would list the pods that it waits for
-/// each second, and after two minutes it would cut the power on those that a slow machine has left.
+/// No limit, and the default values of three intervals that fixtures shorten.
 const CHANGES: [(&str, &str); 4] = [
     ("MAX_CONCURRENT_DRAINS", "1000"),
     ("DRAIN_TIMEOUT_SECONDS", "3600"),
@@ -92,7 +89,7 @@ const CHANGES: [(&str, &str); 4] = [
     ("RETRY_MAX_SECONDS", "30"),
 ];
 
-/// How much there is to do.
+/// The size of a run.
 struct Size {
     rounds: usize,
     pods: usize,
@@ -122,21 +119,21 @@ impl Size {
                 held_rounds: 5,
                 held: 20,
                 nodes: 200,
-                // Of 100 each, two cores need more than a quarter of an hour to create 20,000 pods and to end them.
+                // With 100 each, two cores need more than 15 minutes to create and end 20,000 pods.
                 pods_of_each: if is_full() { 100 } else { 20 },
-                // Before each of three phases.
+                // In each of three phases.
                 idle_looks: 500,
             }
         }
     }
 }
 
-/// Whether who measures has the time for a fleet with 100 pods on each node, and for nothing else.
+/// Whether only the fleet with 100 pods on each node is requested.
 fn is_full() -> bool {
     is_set("FULL_FLEET") && !is_quick()
 }
 
-/// One drain, measured.
+/// The measurement of a drain.
 struct Drain {
     took: Duration,
     requests: usize,
@@ -144,7 +141,7 @@ struct Drain {
 }
 
 fn main() -> anyhow::Result<()> {
-    // `cargo test --benches` runs a bench too, with this argument missing; it has nothing to test.
+    // `cargo test --benches` runs a bench without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         return Ok(());
     }
@@ -191,7 +188,7 @@ async fn measure(neighbours: &Handle) -> anyhow::Result<()> {
     kube.stop().await
 }
 
-/// Many pods that nothing holds.
+/// Many pods without a budget.
 async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} pods, no budget", size.pods);
     let nodes = size.rounds * (2 + IN_A_ROW);
@@ -235,10 +232,10 @@ async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Pods of a ReplicaSet behind a budget that lets one go at a time: another node takes their successors.
+/// Pods of a ReplicaSet behind a budget that allows one at a time. Their replacements start on another node.
 async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} pods, a budget of one at a time", size.held);
-    // The last node takes what the others lose.
+    // The last node gets the replacements.
     let fixture =
         datacenter::fixture(kube, "held", 3 * size.held_rounds + 1, Collector::Own, |_, _| {}).await?;
     let refuge = fixture.node_name(&datacenter::vm(3 * size.held_rounds));
@@ -271,7 +268,7 @@ async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Many nodes at once, and another client that wants something else.
+/// Many nodes at once, while another client reads.
 async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table) -> anyhow::Result<()> {
     let case = format!("{} nodes of {} pods at once", size.nodes, size.pods_of_each);
     let fixture = datacenter::fixture(kube, "fleet", size.nodes, Collector::Own, |member, _| {
@@ -280,8 +277,7 @@ async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table)
     .await?;
     let neighbour = Neighbour::on(neighbours, kube).await?;
     let mut idle = Samples::default();
-    // What the evictions alone do: the apiserver, etcd, the controllers and the kubelets have the same to do for them,
-    // whoever asks.
+    // The evictions alone: the load on the kube-apiserver, etcd, controllers and kubelets is the same for any client.
     println!("{case}: the baseline; first the pods are made …");
     fill_all(&fixture, size).await?;
     idle = neighbour.looks(size.idle_looks, idle).await?;
@@ -318,7 +314,7 @@ async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table)
     let drained = async {
         let nodes: Api<Node> = Api::all(fixture.client());
         until("every node to be drained", FLEET_TIMEOUT, async || {
-            // A list of all Nodes is large, and its cost another client's too.
+            // A list of all Nodes is large and would disturb the other client.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let list = nodes
                 .list(&ListParams::default().labels(&haulout_lab::fixture::label("fleet")))
@@ -352,13 +348,13 @@ async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table)
     table.note(format!(
         "{case}: what Haulout asked for, from its start to its end: {kinds}."
     ));
-    // One that is logged twice is one all the same.
+    // A request may be logged twice.
     let evictions: BTreeMap<_, &AuditEvent> = own
         .filter(|it| it.subresource.as_deref() == Some("eviction"))
         .map(|it| ((it.received, &it.name), it))
         .collect();
     let evictions: Vec<&AuditEvent> = evictions.into_values().collect();
-    // A pod that is left behind makes a drain shorter.
+    // A remaining pod would shorten the drain.
     let accepted: BTreeSet<_> = evictions
         .iter()
         .filter(|it| it.code == 201)
@@ -392,12 +388,11 @@ async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table)
     Ok(())
 }
 
-/// Has a process run where the others leave the processor idle. Haulout and vCenter have machines of their own: what is
-/// to be seen here is what their requests cost the kube-apiserver, not that they share its cores, which alone made another
-/// client wait for tens of milliseconds.
+/// Gives a process the least priority. Haulout and vCenter have their own machines elsewhere: only the cost of their
+/// requests to the kube-apiserver is to be seen, not the sharing of its cores.
 fn yields(pid: u32) -> anyhow::Result<()> {
     const LEAST: i32 = 19;
-    // On Linux each thread has a priority of its own; those that are started later take it from who starts them.
+    // On Linux each thread has its own priority; later threads inherit it.
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let thread = thread?.file_name().to_string_lossy().parse()?;
         rustix::process::setpriority_process(rustix::process::Pid::from_raw(thread), LEAST)?;
@@ -405,7 +400,7 @@ fn yields(pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts its pods on each node of the fleet.
+/// Creates the pods on each node of the fleet.
 async fn fill_all(fixture: &Fixture<'_>, size: &Size) -> anyhow::Result<()> {
     let nodes = (0..size.nodes).map(|number| fixture.node_name(&datacenter::vm(number)));
     futures::stream::iter(nodes)
@@ -414,7 +409,7 @@ async fn fill_all(fixture: &Fixture<'_>, size: &Size) -> anyhow::Result<()> {
         .await
 }
 
-/// Evicts all pods of the fixture, as fast as they are answered, and waits until none is left.
+/// Evicts all pods of the fixture with bounded concurrency, and waits until none is left.
 async fn evict_all(client: &kube::Client, fixture: &Fixture<'_>) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), fixture.name());
     let all = pods.list(&ListParams::default()).await?.items;
@@ -436,7 +431,7 @@ async fn evict_all(client: &kube::Client, fixture: &Fixture<'_>) -> anyhow::Resu
                 Ok(watcher::Event::InitDone) => is_listed = true,
                 Ok(watcher::Event::Delete(pod)) => drop(standing.remove(&pod.metadata.uid)),
                 Ok(watcher::Event::Apply(_)) => {}
-                // It begins anew with a list, as it does when the kube-apiserver finds it too slow.
+                // It restarts with a list when the kube-apiserver finds it too slow.
                 Err(error) => println!("the watch of all pods broke: {error}"),
             }
         }
@@ -446,8 +441,7 @@ async fn evict_all(client: &kube::Client, fixture: &Fixture<'_>) -> anyhow::Resu
     Ok(())
 }
 
-/// Another client of the kube-apiserver. It asks on a runtime of its own: among the stand-ins for 200 kubelets it would wait for
-/// those as well.
+/// Another client of the kube-apiserver, with its own runtime so that it does not wait for 200 simulated kubelets.
 struct Neighbour<'r> {
     client: kube::Client,
     runtime: &'r Handle,
@@ -456,18 +450,18 @@ struct Neighbour<'r> {
 impl<'r> Neighbour<'r> {
     async fn on(runtime: &'r Handle, kube: &Kube) -> anyhow::Result<Self> {
         let kubeconfig = kube.kubeconfig(&User::admin("neighbour"))?;
-        // A client's connections are driven where it was made.
+        // A client's connections are driven by the runtime in which it was made.
         let client = runtime.spawn(client::from(kubeconfig)).await??;
         Ok(Self { client, runtime })
     }
 
-    /// What it feels, so many times, after what it has `felt`.
+    /// The latency of this many reads, in addition to `felt`.
     async fn looks(&self, count: usize, felt: Samples) -> anyhow::Result<Samples> {
         let looks = look_on(self.client.clone(), count, felt, CancellationToken::new());
         self.runtime.spawn(looks).await?
     }
 
-    /// What it feels while `work` is done.
+    /// The latency of its reads while `work` runs.
     async fn looks_during(&self, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<Samples> {
         let done = CancellationToken::new();
         let mut looks = self.runtime.spawn(look_on(
@@ -490,7 +484,7 @@ impl<'r> Neighbour<'r> {
     }
 }
 
-/// Looks so many times, or until there is no need.
+/// Reads this many times, or until it is stopped.
 async fn look_on(
     client: kube::Client,
     count: usize,
@@ -555,7 +549,7 @@ impl Results {
     }
 }
 
-/// Puts pods on `node` and waits until all are Ready.
+/// Creates pods on `node` and waits until all are Ready.
 async fn fill(fixture: &Fixture<'_>, node: &str, count: usize) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(fixture.client(), fixture.name());
     let mut made = futures::stream::iter(0..count)
@@ -574,8 +568,7 @@ async fn fill(fixture: &Fixture<'_>, node: &str, count: usize) -> anyhow::Result
     ready(fixture, node, count).await
 }
 
-/// Makes a pod. A connection that the kube-apiserver has closed is no reason to lose the run: whether it took the POST that met its
-/// end, the next one tells.
+/// Creates a pod. After a closed connection, a retry shows whether the POST was done.
 async fn make(pods: &Api<Pod>, pod: &Pod) -> anyhow::Result<()> {
     let mut tries = 0;
     loop {
@@ -602,7 +595,7 @@ async fn ready(fixture: &Fixture<'_>, node: &str, count: usize) -> anyhow::Resul
     let pods: Api<Pod> = Api::namespaced(fixture.client(), fixture.name());
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
     until(&format!("{count} pods on {node}"), WAIT_TIMEOUT, async || {
-        // A list of a hundred pods is large, and asking for it again and again a load of its own.
+        // Repeated lists of a hundred pods would be a load of their own.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let ready = pods
             .list(&params)
@@ -623,7 +616,7 @@ fn is_ready(pod: &Pod) -> bool {
         .any(|it| it.type_ == "Ready" && it.status == "True")
 }
 
-/// A ReplicaSet whose pods stand on `node`, whose next ones come up on `refuge`, and a budget that wants all but one.
+/// A ReplicaSet with pods on `node`, replacements on `refuge`, and a budget that allows one disruption.
 async fn guarded(
     fixture: &Fixture<'_>,
     app: &str,
@@ -659,7 +652,7 @@ async fn guarded(
     .await
 }
 
-/// The smallest client that drains: cordon, list, evict a bounded number at once, watch until all are gone.
+/// A minimal client: cordon, list, evict with bounded concurrency, and watch until all are gone.
 async fn baseline(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain> {
     let user = User::admin(format!("baseline-{number}"));
     let client = client::of(kube, &user).await?;
@@ -691,7 +684,7 @@ async fn baseline(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drai
     count(kube, &user, node, since, Timestamp::now(), took).await
 }
 
-/// What a budget itself takes: asks in the moment that it allows.
+/// The time that a budget itself takes: evicts at once when the budget allows.
 async fn budget_baseline(
     kube: &Kube,
     fixture: &Fixture<'_>,
@@ -771,7 +764,7 @@ async fn evict(client: kube::Client, pod: Pod) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `kubectl drain`, with what it needs to touch every pod.
+/// `kubectl drain` with the flags to evict every pod.
 async fn kubectl(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain> {
     let user = User::admin(format!("kubectl-{node}-{number}"));
     let config = kube.kubeconfig(&user)?;
@@ -800,7 +793,7 @@ async fn kubectl(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain
     count(kube, &user, node, since, Timestamp::now(), took).await
 }
 
-/// A click, and from the cordon until Haulout has recorded that the drain is complete.
+/// A maintenance, measured from the cordon until the end of the drain is recorded.
 async fn by_haulout(fixture: &Fixture<'_>, number: usize) -> anyhow::Result<Drain> {
     let node = fixture.node_name(&datacenter::vm(number));
     let since = Timestamp::now();
@@ -834,7 +827,7 @@ async fn by_haulout(fixture: &Fixture<'_>, number: usize) -> anyhow::Result<Drai
     count(fixture.kube, &user, &node, from, to, took).await
 }
 
-/// How many Events on pods were written since then, once there are as many as `pods`: the publisher may end after the drain.
+/// The Events on pods since then, once there are as many as `pods`, because the publisher may finish after the drain.
 async fn events_since(fixture: &Fixture<'_>, since: Timestamp, pods: usize) -> anyhow::Result<usize> {
     until("the Events of the pods", WAIT_TIMEOUT, async || {
         tokio::time::sleep(BETWEEN_AUDITS).await;
@@ -860,7 +853,7 @@ async fn count(
     let own = requests
         .iter()
         .filter(|it| it.user == user.name() && it.received >= since && it.received <= to);
-    // One that is logged twice is one all the same.
+    // A request may be logged twice.
     let own: BTreeSet<_> = own
         .filter(|it| it.resource != "events" && !stands(it) && !is_of_another(it, node))
         .map(|it| {
@@ -879,26 +872,25 @@ async fn count(
     })
 }
 
-/// Whether it is one of the watches that stand whether somebody drains or not, and are renewed each minute.
+/// Whether it is one of the permanent watches, which are renewed each minute.
 fn stands(it: &AuditEvent) -> bool {
     it.verb == "watch" && ["nodes", "nodemaintenances"].contains(&&*it.resource)
 }
 
-/// Whether it tells of the episode of another node, whose host is in maintenance meanwhile: that one waits for a place, and
-/// says so.
+/// Whether it is an Event about another node's queued episode.
 fn is_of_another(it: &AuditEvent, node: &str) -> bool {
     let own = format!("{node}-");
     it.resource == "nodemaintenances" && it.name.as_ref().is_some_and(|name| !name.starts_with(&own))
 }
 
-/// What another client feels: one small read.
+/// The latency of one small read.
 async fn look(client: &kube::Client) -> anyhow::Result<Duration> {
     let began = Instant::now();
     Api::<Namespace>::all(client.clone()).get("default").await?;
     Ok(began.elapsed())
 }
 
-/// How many of these were under way at the same time.
+/// The maximum of concurrent requests.
 fn most_at_once(events: &[&AuditEvent]) -> usize {
     let mut edges: Vec<(Timestamp, isize)> = events
         .iter()

@@ -1,5 +1,5 @@
-//! What Haulout itself adds to an episode: a whole wait story whose guest, host and kubelet are instantaneous, less the
-//! time that each of them took by its own account.
+//! The time that Haulout adds to an episode: a whole maintenance with an instant guest, host and kubelet, less the
+//! time of each of them.
 
 #![allow(
     clippy::disallowed_methods,
@@ -23,34 +23,34 @@ use jiff::Timestamp;
 #[path = "support/datacenter.rs"]
 mod datacenter;
 
-/// One story, in the order in which things happen. Between two of these either Haulout is at work or a peer is.
-struct Story {
-    /// The click on Enter Maintenance Mode.
+/// The times of an episode, in order. Between two of them, either Haulout or another party works.
+struct Scenario {
+    /// Enter Maintenance Mode.
     click: Timestamp,
-    /// The cordon has come in at the kube-apiserver.
+    /// The kube-apiserver has received the cordon.
     cordon: Timestamp,
-    /// vCenter was asked to shut the guest down.
+    /// vCenter has received the guest shutdown.
     asked: Timestamp,
     /// The VM is off.
     off: Timestamp,
     /// The host is in maintenance.
     entered: Timestamp,
-    /// The off is on the Node.
+    /// The Node shows that the VM is off.
     off_recorded: Timestamp,
     /// Exit Maintenance Mode has ended.
     exited: Timestamp,
-    /// vCenter was asked to power the VM on.
+    /// vCenter has received the power-on.
     power_on: Timestamp,
     /// The VM is on.
     on: Timestamp,
-    /// The kubelet has written a status with its GPUs, the last that Haulout waits for.
+    /// The kubelet has written the GPUs, the last condition for Haulout.
     back: Timestamp,
-    /// The PATCH that ends the episode is answered.
+    /// The kube-apiserver has responded to the PATCH that ends the episode.
     end: Timestamp,
 }
 
 fn main() -> anyhow::Result<()> {
-    // `cargo test --benches` runs a bench too, with this argument missing; it has nothing to test.
+    // `cargo test --benches` runs a bench without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         return Ok(());
     }
@@ -62,7 +62,7 @@ async fn measure() -> anyhow::Result<()> {
     let kube = Kube::start(&Options::default()).await?;
     let jaeger = Jaeger::start().await?;
     let mut table = Table::new("episode_overhead");
-    let own = "wait story, one node";
+    let own = "wait scenario, one node";
     let simulator = "the same, the simulator's collector";
     for (case, collector) in [(own, Collector::Own), (simulator, Collector::Simulator)] {
         rows(&mut table, case, collector, rounds, (&kube, &jaeger)).await?;
@@ -82,7 +82,7 @@ async fn measure() -> anyhow::Result<()> {
     kube.stop().await
 }
 
-/// Measures the story beside one of the two collectors.
+/// Measures with one of the two property collectors.
 async fn rows(
     table: &mut Table,
     case: &str,
@@ -112,13 +112,13 @@ async fn rows(
     ];
     let mut whole = Samples::default();
     for _ in 0..rounds {
-        let story = tell(&fixture).await?;
+        let scenario = tell(&fixture).await?;
         let spans = [
-            (story.click, story.cordon),
-            (story.cordon, story.asked),
-            (story.off, story.off_recorded),
-            (story.exited, story.power_on),
-            (story.back, story.end),
+            (scenario.click, scenario.cordon),
+            (scenario.cordon, scenario.asked),
+            (scenario.off, scenario.off_recorded),
+            (scenario.exited, scenario.power_on),
+            (scenario.back, scenario.end),
         ];
         let mut sum = 0.0;
         for ((_, samples), (from, to)) in steps.iter_mut().zip(spans) {
@@ -129,10 +129,10 @@ async fn rows(
         if let Some((_, samples)) = steps.last_mut() {
             samples.add(sum);
         }
-        let person = ms(story.off_recorded.max(story.entered), story.exited).max(0.0);
-        whole.add(ms(story.click, story.end) - person);
+        let person = ms(scenario.off_recorded.max(scenario.entered), scenario.exited).max(0.0);
+        whole.add(ms(scenario.click, scenario.end) - person);
         ensure!(
-            story.on >= story.power_on,
+            scenario.on >= scenario.power_on,
             "the VM is on before it was asked to be"
         );
     }
@@ -144,7 +144,7 @@ async fn rows(
     Ok(())
 }
 
-async fn tell(fixture: &Fixture<'_>) -> anyhow::Result<Story> {
+async fn tell(fixture: &Fixture<'_>) -> anyhow::Result<Scenario> {
     let (host, vm) = (datacenter::host(0), datacenter::vm(0));
     let node = fixture.node_name(&vm);
     let began = fixture.vcenter.journal().await?.len();
@@ -185,11 +185,11 @@ async fn tell(fixture: &Fixture<'_>) -> anyhow::Result<Story> {
         .filter(|it| {
             it.subresource.as_deref() == Some("status") && it.received >= on && it.received <= last.received
         })
-        // Not when it was answered: a watcher may hear of it, and have acted, before.
+        // Not the time of the response: a watcher may act before it.
         .map(|it| it.received)
         .max()
         .context("no status of the kubelet's after the power on")?;
-    Ok(Story {
+    Ok(Scenario {
         click: find(journal, "the click", maintenance("entering"))?,
         cordon: first.answered,
         asked: find(journal, "the shutdown", |it| it.is_call("ShutdownGuest"))?,
@@ -210,7 +210,7 @@ fn vm_name() -> String {
     datacenter::vm(0)
 }
 
-/// What changed the Node since then. The last of it is waited for: what a client reads may be there before its line is.
+/// The writes to the Node since then. Waits for the last one, because the audit log may be later than a read.
 async fn all_of(fixture: &Fixture<'_>, node: &str, since: Timestamp) -> anyhow::Result<Vec<AuditEvent>> {
     until("the audit log", WAIT_TIMEOUT, async || {
         let mut audit = fixture.kube.audit().await?;

@@ -1,4 +1,5 @@
-//! The parts that every fact passes: reading a set of updates, folding it, deciding, and the record in annotations.
+//! The parts of the data flow: decoding an update set, updating the inventory, deciding, and the record in
+//! annotations.
 
 #![allow(
     clippy::print_stdout,
@@ -38,10 +39,10 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const CAPTURE: &str = include_str!("../proto-notes/captures/hosts-first-set.xml");
 
-/// vCenter's own limit of objects in one set is of this size.
+/// vCenter's limit of objects in one set has this size.
 const OBJECTS: usize = 100;
 
-/// A vCenter's published maximum of hosts, and on how many of them a node of ours runs.
+/// A vCenter's published maximum of hosts, and the number of hosts with a node.
 const HOSTS: usize = 2_500;
 const OURS: usize = 1_000;
 
@@ -50,7 +51,7 @@ const FLEET: &str = "2,500 hosts, 1,000 nodes";
 const TIME: &str = "us";
 
 fn main() -> anyhow::Result<()> {
-    // `cargo test --benches` runs a bench too, with this argument missing; it has nothing to test.
+    // `cargo test --benches` runs a bench without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         return Ok(());
     }
@@ -93,8 +94,7 @@ fn main() -> anyhow::Result<()> {
     measure("fold", None, &mut || {
         black_box(folded(black_box(&set)));
     });
-    // One property of a host changes, at a vCenter's published maximum of hosts: of one that carries a VM of ours, whose
-    // picture is drawn anew, and of one that carries none.
+    // One property of a host changes: of a host with a node, whose snapshot is rebuilt, and of one without.
     for (name, number) in [("host_of_ours", 0), ("foreign_host", HOSTS - 1)] {
         let mut inventory = inventory();
         large_inventory::fill(&mut inventory, HOSTS, OURS, now());
@@ -180,7 +180,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The captured set, its objects repeated until there are enough.
+/// The captured set with its objects repeated.
 fn repeated() -> anyhow::Result<String> {
     const CLOSE: &str = "</objectSet>";
     let from = CAPTURE.find("<objectSet>").context("the capture has no object")?;
@@ -205,7 +205,7 @@ fn walk(text: &str) -> usize {
     }
 }
 
-/// The same, and where each element's name belongs, as quick-xml's own reader finds it out.
+/// The same with namespace resolution by quick-xml.
 fn walk_resolved(text: &str) -> usize {
     let mut reader = NsReader::from_str(text);
     let mut events = 0;
@@ -244,7 +244,7 @@ fn now() -> Now {
     fixtures::moment(0)
 }
 
-/// What Criterion measured, in microseconds for one turn.
+/// Criterion's samples in microseconds per iteration.
 fn samples(home: &Path, name: &str) -> anyhow::Result<Samples> {
     #[derive(serde::Deserialize)]
     struct Sample {

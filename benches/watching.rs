@@ -1,5 +1,5 @@
-//! What following costs, and how it grows: from start to in sync, and then at rest, in hosts, in the vCenter's VMs and in
-//! our own, beside govmomi's waiter over the same hosts. `QUICK=1` rests for less long, and sizes (in hosts) may be named.
+//! The cost of the update stream by inventory size: from start to in sync, and idle; beside govmomi's waiter.
+//! `QUICK=1` is a shorter run, and sizes (in hosts) may be arguments.
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 use std::path::Path;
@@ -25,8 +25,8 @@ mod detection {
     pub mod used;
 }
 
-/// Hosts, VMs of the vCenter, and VMs of ours. The last is a vCenter's published maximum of hosts and of VMs; beside it,
-/// each of the three grows while the others stand.
+/// Hosts, VMs, and VMs of our nodes. The last row is a vCenter's published maximum; in the others, one of the three
+/// grows.
 const SIZES: &[(usize, usize, usize)] = &[
     (10, 100, 10),
     (100, 1_000, 0),
@@ -39,8 +39,7 @@ const SIZES: &[(usize, usize, usize)] = &[
     (2_500, 40_000, 1_000),
 ];
 
-/// Starts of each; the median is told. Of five each, at 100 hosts, it was a seventh lower than govmomi's in one run and a seventh
-/// higher in the next.
+/// Starts of each client, for a stable median.
 const STARTS: usize = 15;
 
 fn main() -> anyhow::Result<()> {
@@ -49,7 +48,7 @@ fn main() -> anyhow::Result<()> {
     if let Some(ended) = clients::run(began, &words) {
         return ended;
     }
-    // An idle stream reads again each half minute; less than that shows nothing.
+    // An idle stream rereads every 30 s, so a shorter time shows nothing.
     let quick = clients::is_quick(&words);
     let rest = Duration::from_secs(if quick { 35 } else { 65 });
     let wanted: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
@@ -58,7 +57,7 @@ fn main() -> anyhow::Result<()> {
 
 async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
     let programs = Programs::find().await?;
-    // Only its authority is needed here, for the stand-in's certificate.
+    // Only its CA is needed, for the simulator's certificate.
     let kube = Kube::start(&KubeOptions::default()).await?;
     let mut columns = vec!["hosts", "VMs", "ours", "client"];
     columns.extend(WHAT);
@@ -96,7 +95,7 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
         };
         let mut kinds = vec![Kind::Stream];
         if ours == 0 {
-            // The peers follow hosts alone; they stand beside Haulout where Haulout does too.
+            // The other clients follow hosts only, so they are compared where Haulout does too.
             kinds.push(Kind::Govmomi);
             kinds.extend(programs.python.is_ok().then_some(Kind::Pyvmomi));
         }
@@ -138,7 +137,7 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what Haulout may need at the most: where it follows hosts alone, the time and the calls of govmomi.
+/// Sets the targets: govmomi's time and calls where Haulout follows hosts only.
 fn aim(kept: &mut figures::Table, hosts: usize, vms: usize, ours: usize) {
     let case = format!("{hosts} hosts, {vms} VMs, {ours} of them ours");
     let us = Kind::Stream.name();
@@ -153,7 +152,7 @@ fn aim(kept: &mut figures::Table, hosts: usize, vms: usize, ours: usize) {
     kept.target(&case, "idle calls/min", &us, 3.0);
 }
 
-/// What is measured of each.
+/// The quantities.
 const WHAT: [&str; 8] = [
     "in sync ms",
     "calls",
@@ -165,7 +164,7 @@ const WHAT: [&str; 8] = [
     "idle calls/min",
 ];
 
-/// A client that is in sync, and what its starts took.
+/// A client in sync, and the cost of its starts.
 struct Started {
     kind: Kind,
     tested: TestedClient,
@@ -173,7 +172,7 @@ struct Started {
 }
 
 impl Started {
-    /// Starts each of `kinds` in turn, again and again, and leaves the last of each running.
+    /// Starts each of `kinds` in turn, repeatedly, and keeps the last of each running.
     async fn in_turn(
         vcenter: &Vcenter,
         kinds: &[Kind],
@@ -183,7 +182,7 @@ impl Started {
         let mut taken = vec![<[Samples; 8]>::default(); kinds.len()];
         for _ in 1..STARTS {
             for (&kind, taken) in kinds.iter().zip(&mut taken) {
-                // What it still sets up is none of the next one's calls.
+                // Its remaining calls must not count for the next one.
                 Self::once(vcenter, kind, watch, programs, taken)
                     .await?
                     .end()
@@ -198,7 +197,7 @@ impl Started {
         Ok(started)
     }
 
-    /// Starts it once more.
+    /// Starts a client once.
     async fn once(
         vcenter: &Vcenter,
         kind: Kind,
@@ -227,7 +226,7 @@ impl Started {
     }
 }
 
-/// What each costs at rest, all at once: they only wait, and what each uses is told apart by process and by User-Agent.
+/// The idle cost of each client, measured concurrently: they only wait, and are separated by process and User-Agent.
 async fn at_rest(
     vcenter: &Vcenter,
     started: Vec<Started>,

@@ -1,4 +1,4 @@
-//! Actors and their supervisor, under a paused clock and with a world that only writes down what it is asked.
+//! Actors and their supervisor, with a paused clock and an executor that records its calls.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,14 +28,14 @@ use haulout::status::observer::{NodeEvent, Observer};
 use haulout_core::fixtures::{drain_report, entering, episode, moment, node, observed, policy, record, vm};
 use tokio_util::sync::CancellationToken;
 
-/// What the world was asked, in order.
+/// The calls of the executor, in order.
 type Asked = Arc<Mutex<Vec<String>>>;
 
 struct Witness {
     asked: Asked,
-    /// The node whose effects panic, as a bug would.
+    /// The node whose effects panic.
     bad: Option<&'static str>,
-    /// What every write is answered with, where none is accepted.
+    /// The error of every write, if writes are refused.
     refuses: Option<NotRecorded>,
 }
 
@@ -73,7 +73,6 @@ impl RunEffect for Witness {
     }
 }
 
-/// Nobody listens.
 #[derive(Debug)]
 struct Silence;
 
@@ -153,7 +152,7 @@ fn powering_on() -> NodeSnapshot {
     )
 }
 
-/// Lets every task run until all of them wait for time to pass, and then that much of it pass.
+/// Runs all tasks until they wait for time, and then advances the time.
 async fn pass(supervisor: &mut Supervisor<Witness>, time: Duration) {
     let end = tokio::time::Instant::now() + time;
     loop {
@@ -175,7 +174,7 @@ async fn maintenance_is_written_at_once_and_once() {
     house.show(named([("gpu-1", leaving())]));
     pass(&mut house, Duration::from_millis(10)).await;
     assert_eq!(drain(&asked), ["gpu-1 writes Draining"]);
-    // A sight from before the write comes late: it is not decided on.
+    // A late snapshot from before the write is not decided on.
     let mut late = leaving();
     late.observed.pods_revision = 7;
     house.show(named([("gpu-1", late)]));
@@ -212,7 +211,7 @@ async fn actor_that_panics_is_restarted_and_affects_no_other() {
     let asked = drain(&asked);
     let count = |words: &str| asked.iter().filter(|it| *it == words).count();
     assert_eq!(count("good writes Draining"), 1);
-    // At the beginning, and a second after each of its falls.
+    // At the start, and one second after each panic.
     assert_eq!(count("bad does ShutdownGuest"), 3, "{asked:?}");
 }
 
@@ -238,13 +237,13 @@ async fn idle_actor_does_nothing_for_hours() {
     assert_eq!(drain(&asked), [""; 0]);
 }
 
-/// In which seconds a click is tried to be written whose every write is answered so.
+/// The seconds of the attempts to write a maintenance when every write has this error.
 async fn tries(refusal: NotRecorded) -> Vec<u64> {
     let (mut house, asked) = house_of(None, Some(refusal));
     house.show(named([("gpu-1", leaving())]));
     let mut seconds = Vec::new();
     for second in 0..100 {
-        // The middle of a second, so that a try at its beginning is one of it.
+        // The middle of a second, so that an attempt at its start is counted in it.
         let until = if second == 0 { 500 } else { 1000 };
         pass(&mut house, Duration::from_millis(until)).await;
         seconds.extend(drain(&asked).iter().map(|_| second));

@@ -1,4 +1,4 @@
-//! The chart, judged by the tools that people install it with, and by what the program does with what it renders.
+//! The chart, checked with the tools that install it, and by the behaviour of the program with it.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What the command line answers to a wrong value: exit code 2, the name, the value, and what would be right.
+//! The response of the command line to a wrong value: exit code 2, the name, the value, and the valid range.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
 
 use std::process::{Command, Output};
 
-/// Runs `haulout run` with nothing in its environment but these.
+/// Runs `haulout run` with only these variables.
 fn run(environment: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_haulout"))
         .arg("run")
@@ -132,7 +132,6 @@ fn a_blank_variable_counts_as_not_set() {
         ("MAX_UNAVAILABLE", ""),
         ("LEASE_NAMESPACE", ""),
         ("DRY_RUN", "\n"),
-        // Ends the program.
         ("LOG_FORMAT", "xml"),
     ]);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -149,13 +149,13 @@ fn every_test_and_target_that_a_document_names_is_there() {
     let makefile = read("Makefile");
     let mut missing = Vec::new();
     let mut tests = 0;
-    // Below docs/, metrics have such names too.
+    // In docs/, metrics have such names too.
     for document in documents()
         .iter()
         .filter(|document| !document.starts_with("docs/"))
     {
         let text = read(document);
-        // Nothing but a test has a name of that many words.
+        // Only tests have names of that many words.
         let named = code(&text).filter(|word| {
             word.split('_').count() >= 4 && word.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
         });
@@ -189,7 +189,7 @@ fn each_measure_against_a_threat_names_the_test_that_shows_it() {
     assert!(measures.len() > 15, "only {} measures", measures.len());
     for cells in measures {
         let shown = cells[2].trim();
-        // What no test can show names the place where everybody can see it.
+        // A measure without a test names the place in the code.
         let by_test = code(shown).any(|word| word.split('_').count() >= 4);
         let by_construction = shown.starts_with("by construction, ") && code(shown).next().is_some();
         assert!(by_test || by_construction, "{cells:?}");
@@ -210,7 +210,7 @@ fn the_version_of_the_program_is_in_the_changelog_or_ahead_of_it() {
     );
 }
 
-/// What stands in backticks, outside of blocks of code.
+/// The text in backticks, outside of code blocks.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split("```")
         .step_by(2)

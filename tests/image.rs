@@ -1,5 +1,5 @@
-//! The image and its release: built from a program on disk, started where there is nothing else, and published by
-//! workflows that run nothing they have not pinned.
+//! The image and its release: built from a program on disk, run without anything else, and published by workflows with
+//! pinned actions.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,16 +24,16 @@ use haulout_lab::wait::until;
 use rustix::process::geteuid;
 use serde_json::Value;
 
-/// Names a static release program (`make image` sets it). Without it the tests' own program is put into the image.
+/// The path of a static release program (`make image` sets it). Without it, the image contains the tests' own program.
 const PROGRAM: &str = "HAULOUT_IMAGE_PROGRAM";
 
-/// What the image may take unpacked, in bytes: 15 MB. The program takes nine tenths of them.
+/// The size limit of the unpacked image: 15 MB, nine tenths of which is the program.
 const MOST_BYTES: u64 = 15_000_000;
 
-/// The user of the image. It is no user of any machine; `nonroot` of the distroless images has the same number.
+/// The user of the image, the same as `nonroot` of the distroless images.
 const USER: u32 = 65532;
 
-/// The lines of the Dockerfile's last fixture.
+/// The lines of the Dockerfile's last stage.
 fn last_stage() -> String {
     let text = read("Dockerfile");
     let (_, last) = text.rsplit_once("\nFROM ").expect("a Dockerfile has a FROM");
@@ -51,7 +51,7 @@ fn image_holds_the_program_and_the_cas_and_runs_unprivileged() {
         .iter()
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    // No RUN and no ADD: there is no shell to run anything, and nothing comes from the network.
+    // No RUN and no ADD: there is no shell, and no download.
     assert_eq!(
         words,
         ["FROM", "COPY", "COPY", "LABEL", "USER", "ENTRYPOINT", "CMD"]
@@ -74,7 +74,7 @@ fn image_holds_the_program_and_the_cas_and_runs_unprivileged() {
     ] {
         assert!(
             lines.contains(&line),
-            "the last fixture has no line {line}: {lines:#?}"
+            "the last stage has no line {line}: {lines:#?}"
         );
     }
 }
@@ -101,7 +101,7 @@ fn every_base_image_is_pinned_by_its_digest() {
 async fn image_needs_no_other_file_and_protects_its_memory() {
     let run = RunDir::create().unwrap();
     let program = program();
-    // What the fixture `source` would hold.
+    // What the stage `source` would hold.
     let source = run.join("source");
     put(&program, &source.join("out/haulout"));
     put(
@@ -157,7 +157,7 @@ async fn image_needs_no_other_file_and_protects_its_memory() {
     assert_eq!(nothing.status.code(), Some(2), "{said}");
     assert!(said.contains("VCENTER_HOST"), "{said}");
 
-    // Neither world is there: it says so and goes on, with no user, no resolver and no place to write.
+    // Neither server exists: it logs that and continues, without a user, a resolver or a writable folder.
     std::fs::write(root.join("kubeconfig"), NOBODY).unwrap();
     let mut haulout = process::Spec::new("the image", "chroot", run.join("log"))
         .arg(format!("--userspec={USER}:{USER}"))
@@ -196,7 +196,7 @@ async fn image_needs_no_other_file_and_protects_its_memory() {
         .unwrap();
     let core: Vec<&str> = core.split_whitespace().skip(4).take(2).collect();
     assert_eq!(core, ["0", "0"], "{limits}");
-    // What is not dumpable belongs to root, whoever it runs as; that is how the kernel shows it.
+    // Files of a process that is not dumpable belong to root in /proc.
     let owner = std::fs::metadata(of_process.join("environ")).unwrap().uid();
     assert_eq!(
         owner, 0,
@@ -207,7 +207,7 @@ async fn image_needs_no_other_file_and_protects_its_memory() {
     assert!(end.success(), "{end}: {}", haulout.tail());
 }
 
-/// A kubeconfig whose server nobody listens as.
+/// A kubeconfig with a server that does not exist.
 const NOBODY: &str = r#"{
   "apiVersion": "v1", "kind": "Config", "current-context": "c",
   "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:10"}}],
@@ -249,7 +249,7 @@ fn no_job_has_a_right_that_it_does_not_name() {
             "{path}: a job that names no rights has some"
         );
         let (_, jobs) = text.split_once("\njobs:\n").unwrap();
-        // A job is a key with two spaces before it; what belongs to it has more.
+        // A job is a key with an indentation of two; its content has more.
         let mut name = String::new();
         let mut keys: BTreeSet<(String, String)> = BTreeSet::new();
         let mut names = BTreeSet::new();
@@ -275,7 +275,7 @@ fn no_job_has_a_right_that_it_does_not_name() {
         for name in names {
             let has = |key: &str| keys.contains(&(name.clone(), key.to_owned()));
             assert!(has("permissions"), "{path}: the job {name} names no rights");
-            // A workflow that is called brings its own deadline.
+            // A called workflow has its own timeout.
             assert!(
                 has("timeout-minutes") || has("uses"),
                 "{path}: the job {name} may run for ever"
@@ -329,7 +329,7 @@ fn a_release_has_one_version_and_its_notes_are_the_changelogs() {
         assert!(words(&refused).contains(because), "{}", words(&refused));
     }
 
-    // A chart of another version is not released with the program.
+    // The chart and the program have the same version.
     let chart = std::fs::read_to_string(run.join("chart/Chart.yaml")).unwrap();
     run.write(
         "chart/Chart.yaml",
@@ -375,7 +375,7 @@ fn the_plugins_manifest_carries_the_digests_of_its_archives() {
     }
 }
 
-/// The program that goes into the image.
+/// The program of the image.
 fn program() -> PathBuf {
     match std::env::var_os(PROGRAM) {
         Some(path) => PathBuf::from(path),
@@ -383,13 +383,13 @@ fn program() -> PathBuf {
     }
 }
 
-/// Builds the Dockerfile's last fixture with `source` in the place of the fixture of that name, and unpacks what it holds.
+/// Builds the Dockerfile's last stage with `source` in the place of the stage of that name, and unpacks what it holds.
 fn build_and_unpack(run: &RunDir, source: &Path, root: &Path) {
     let file = run.write("Dockerfile", last_stage()).unwrap();
     let image = run.join("image");
     let buildah = || {
         let mut command = Command::new("buildah");
-        // Storage of its own, without the kernel's overlays: it works in a container too, and goes with the run.
+        // Separate storage without overlayfs: it works in a container and is removed with the run.
         command
             .args(["--storage-driver", "vfs", "--root"])
             .arg(run.join("storage"));
@@ -442,16 +442,16 @@ fn build_and_unpack(run: &RunDir, source: &Path, root: &Path) {
     println!("buildah: the image takes {packed} bytes packed, as it is pulled");
 }
 
-/// What the last fixture copies: from where in the fixture `source`, to where.
-fn copies(fixture: &str) -> Vec<(&str, &str)> {
-    fixture
+/// What the last stage copies: from where in the stage `source`, to where.
+fn copies(stage: &str) -> Vec<(&str, &str)> {
+    stage
         .lines()
         .filter_map(|line| line.strip_prefix("COPY --from=source "))
         .map(|line| line.split_once(' ').expect("COPY has two paths"))
         .collect()
 }
 
-/// The shared libraries that a program needs, with its loader; none where it is static.
+/// The shared libraries of a program with its loader; none if it is static.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(program).output().expect("running ldd");
     String::from_utf8_lossy(&output.stdout)
@@ -461,7 +461,7 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The image's program as its user, with the image's root for its root, and with nothing in its environment but a path.
+/// The image's program as its user, with the image as root directory and only a path in its environment.
 fn in_root(root: &Path) -> Command {
     let mut command = Command::new("chroot");
     command
@@ -490,7 +490,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, u64> {
     found
 }
 
-/// Copies a file to where its folder may not be yet, for everybody to read and, where it was, to run.
+/// Copies a file with its folders, readable for everybody and executable if it was.
 fn put(from: &Path, to: &Path) {
     std::fs::create_dir_all(to.parent().unwrap()).unwrap();
     std::fs::copy(from, to).unwrap_or_else(|error| panic!("copying {}: {error}", from.display()));
@@ -503,7 +503,7 @@ fn inside(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-/// Whether the image can be built here. Without root it never is: a workflow runs this test once more as root.
+/// Whether the image can be built here, which needs root; a workflow runs this test as root.
 fn can_build() -> bool {
     let test = "the build of the image";
     if !geteuid().is_root() {

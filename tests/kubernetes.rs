@@ -1,4 +1,4 @@
-//! The Kubernetes half against a real kube-apiserver with its real disruption controller.
+//! The Kubernetes client with a real kube-apiserver and its disruption controller.
 
 #![allow(
     clippy::unwrap_used,
@@ -106,7 +106,7 @@ impl Scene {
         .await
     }
 
-    /// Cordons on the newest view; the kubelet's status writes may come between.
+    /// Cordons the newest version; a kubelet may write the status in between.
     async fn cordon(&self) -> NodeFacts {
         until("the cordon to be accepted", WAIT_TIMEOUT, async || {
             let seen = self.get().await?;
@@ -168,7 +168,7 @@ impl Scene {
         .unwrap();
     }
 
-    /// Requires `min` pods of the app to stay, and waits until that is observed.
+    /// Creates a budget of `min` pods and waits until it is observed.
     async fn guard(&self, name: &str, app: &str) {
         self.create::<PodDisruptionBudget>(json!({
             "metadata": {"name": name},
@@ -212,7 +212,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     let stale = scene.patch(&cordon(&first)).await.unwrap_err();
     assert!(matches!(stale, PatchError::Conflict { .. }), "{stale}");
 
-    // A person's annotation is neither written nor removed.
+    // A person's annotation is not changed.
     let key = scene.keys.keep_cordoned.clone();
     let wish = Patch::Merge(json!({"metadata": {"annotations": {key: "true"}}}));
     nodes
@@ -248,7 +248,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
         Some("kubectl-cordon")
     );
 
-    // Another Node of that name, and none at all.
+    // Another Node with this name, and no Node.
     let other = until("an answer about the UID", WAIT_TIMEOUT, async || {
         let seen = scene.get().await?;
         let other = NodePatch {
@@ -320,7 +320,7 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
     };
     assert!(said.contains("more than one PodDisruptionBudget"), "{said}");
 
-    // The words by which an eviction of a namesake is known.
+    // The text of a conflict with another pod of the same name.
     let namesake = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "guarded"},
         "deleteOptions": {"preconditions": {"uid": "00000000-0000-0000-0000-000000000000"}}});
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(scene.kube.client(), "shop");
@@ -519,7 +519,7 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
     while next().await != KubernetesUpdate::Reset {}
     while next().await != KubernetesUpdate::Settled {}
 
-    // A Node that the selector matches no longer is as good as gone.
+    // A Node that the selector no longer matches counts as gone.
     let spare = Patch::Merge(json!({"metadata": {"labels": {"spare": ""}}}));
     let nodes: Api<core::Node> = Api::all(scene.kube.client());
     nodes
@@ -584,7 +584,7 @@ async fn refusal_by_admission_carries_the_message_of_the_webhook() {
     );
     bindings.delete("freeze", &DeleteParams::default()).await.unwrap();
 
-    // A namespace that is being deleted refuses evictions in words of its own.
+    // A namespace that is being deleted refuses evictions with another message.
     scene
         .create::<core::Pod>(json!({
             "metadata": {"name": "stuck", "annotations": {STUCK: "true"}},

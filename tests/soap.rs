@@ -1,4 +1,4 @@
-//! The client against a server that answers what the test says.
+//! The vSphere client with a scripted server.
 
 #[cfg(test)]
 mod soap {

@@ -1,5 +1,5 @@
-//! The clients that are written here, each a process of its own so that its memory and its CPU can be told from
-//! the bench's: the baselines, and Haulout's stream. Like the peers they say one JSON object per line.
+//! The clients under test that are written here: the baselines and Haulout's stream. Each is a separate process, for
+//! its memory and CPU, and prints one JSON object per line, as the other clients do.
 
 use std::future::poll_fn;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -31,19 +31,19 @@ use tokio_util::sync::CancellationToken;
 
 use haulout_lab::vcenter::Bulk;
 
-/// The word that makes a bench's program one of its clients.
+/// The argument that starts a bench's program as a client.
 pub const WORD: &str = "client";
 
-/// Where vCenter is, whom to log in as, and what to follow.
+/// The address and credentials of vCenter, and what to follow.
 #[derive(Debug, Clone)]
 pub struct Watch {
     pub sdk: String,
     pub ca: PathBuf,
     pub user: String,
     pub password: String,
-    /// The moref of the host that is clicked on.
+    /// The moref of the host under test.
     pub host: String,
-    /// How many VMs of the bulk are ours.
+    /// The number of bulk VMs that belong to nodes.
     pub ours: usize,
 }
 
@@ -70,12 +70,12 @@ impl Watch {
     }
 }
 
-/// Whether `--quick`, or `QUICK=1`, asks for the smallest run that still shows something.
+/// Whether `--quick` or `QUICK=1` requests the smallest run.
 pub fn is_quick(words: &[String]) -> bool {
     words.iter().any(|word| word == "--quick") || haulout_lab::figures::is_quick()
 }
 
-/// Is the client that the arguments name; `None` where they name none.
+/// Runs the client in the arguments; `None` if there is none.
 pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
     match words {
         [word, kind, rest @ ..] if word == WORD => Some(Watch::read(rest).and_then(|watch| match &**kind {
@@ -99,7 +99,7 @@ pub fn run(began: Instant, words: &[String]) -> Option<anyhow::Result<()>> {
 }
 
 fn say(line: &serde_json::Value) {
-    // The bench that listens may be gone; then so is this process, soon.
+    // The bench may have ended; then this process ends soon.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
@@ -116,19 +116,19 @@ fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Which hosts a baseline follows.
+/// The hosts that a baseline follows.
 #[derive(Clone, Copy)]
 enum Hosts {
-    /// The one that is clicked on.
+    /// The host under test.
     One,
-    /// All, as the others do: what the server takes for that is no client's own.
+    /// All hosts, as the other clients do, with the same cost in the server.
     All,
 }
 
-/// Whether a task is told of that runs, or one that was called off.
+/// Whether the response has a running task or a cancelled one.
 type Tells = fn(&str) -> Option<bool>;
 
-/// By a search for words, where others parse.
+/// By a text search instead of parsing.
 fn searched(answer: &str) -> Option<bool> {
     let is = |state: &str| answer.contains(&format!("<state>{state}</state>"));
     is("running")
@@ -136,7 +136,7 @@ fn searched(answer: &str) -> Option<bool> {
         .or_else(|| is("error").then_some(false))
 }
 
-/// By the XML reader that Haulout has, which walks the answer to its end and keeps nothing of it.
+/// By Haulout's XML reader, which reads the whole response and keeps nothing.
 fn walked(answer: &str) -> Option<bool> {
     let mut reader = Reader::from_str(answer);
     let (mut is_state, mut told) = (false, None);
@@ -155,7 +155,7 @@ fn walked(answer: &str) -> Option<bool> {
     }
 }
 
-/// The smallest program that can know: one connection, prepared requests, and nothing kept of an answer but what it `tells`.
+/// The minimal client: one connection, prepared requests, and only `tells` applied to a response.
 fn baseline(
     began: Instant,
     watch: &Watch,
@@ -218,9 +218,9 @@ fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
     rest.split_once(close).map(|(inner, _)| inner)
 }
 
-/// What a baseline sends its calls through.
+/// The HTTP client of a baseline.
 trait Post {
-    /// What vCenter answers to the SOAP envelope around `call`.
+    /// vCenter's response to the SOAP envelope around `call`.
     fn post(&mut self, call: &str) -> anyhow::Result<String>;
 }
 
@@ -245,7 +245,7 @@ fn trusting(ca: &Path) -> anyhow::Result<rustls::ClientConfig> {
         .with_no_client_auth())
 }
 
-/// The HTTP client that Haulout has for all but its long polls, and its runtime.
+/// reqwest with its runtime, as in Haulout.
 struct OverReqwest {
     runtime: tokio::runtime::Runtime,
     http: reqwest::Client,
@@ -296,7 +296,7 @@ impl Post for OverReqwest {
     }
 }
 
-/// One connection by the library below reqwest, read by whoever waits for it: what Haulout's long poll stands on.
+/// One connection of hyper, the library below reqwest, read by the waiting task.
 struct OverHyper {
     runtime: tokio::runtime::Runtime,
     requests: http1::SendRequest<String>,
@@ -355,7 +355,7 @@ impl Post for OverHyper {
         };
         let mut exchange = std::pin::pin!(exchange);
         let (response, body) = runtime.block_on(poll_fn(|context| {
-            // That it ends is told by what is waited for.
+            // An end is seen by the waiting request.
             let _ = connection.as_mut().poll(context);
             exchange.as_mut().poll(context)
         }))?;
@@ -378,7 +378,7 @@ fn address(watch: &Watch) -> anyhow::Result<(String, ServerName<'static>)> {
     Ok((host.to_owned(), ServerName::try_from(name.to_owned())?))
 }
 
-/// One connection that speaks just enough HTTP.
+/// One connection with minimal HTTP.
 struct Wire {
     stream: BufReader<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>,
     host: String,
@@ -464,10 +464,10 @@ impl Post for Wire {
     }
 }
 
-/// As many as between the program's stream and its hub, and as the hub takes in before it looks up.
+/// The same size as in the program.
 const CHANNEL: usize = 1024;
 
-/// Haulout's own stream, through the library, as its hub hears it: what is known counts when a set is settled.
+/// Haulout's stream as its event loop receives it. A fact counts when its set is settled.
 #[tokio::main(flavor = "current_thread")]
 async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -494,7 +494,7 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
     let hear = async move {
         let (mut stands, mut known, mut entering) = (false, false, false);
         let mut told = Vec::new();
-        // All that has come is taken in at once, as the hub does it.
+        // All pending updates are handled at once, as in the event loop.
         while updates.recv_many(&mut told, CHANNEL).await > 0 {
             for update in told.drain(..) {
                 match update {
@@ -525,7 +525,7 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
         }
         Ok(())
     };
-    // Two tasks, as in the program: what waits wakes when it is told, and not after the next look at the sockets.
+    // Two tasks, as in the program, so that the waiting one wakes when it is notified.
     let mut tasks = JoinSet::new();
     tasks.spawn(hear);
     tasks.spawn(async {

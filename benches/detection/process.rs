@@ -1,4 +1,4 @@
-//! A client as the bench sees it: a process that says when it is in sync, and each time what it knows of the host.
+//! A client under test: a process that reports when it is in sync, and each change of the host's state.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 use super::clients::Watch;
 use super::used::{Used, used};
 
-/// How long a client may take to come into sync, or to know; the pollers at their slowest take a minute and a half.
+/// The timeout of a client; the slowest pollers need 90 s.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Who is measured.
+/// The clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Baseline,
@@ -27,7 +27,7 @@ pub enum Kind {
     Stream,
     Govmomi,
     Pyvmomi,
-    /// The poller, with this many seconds from one poll's begin to the next.
+    /// A poller with this interval in seconds.
     Poller(u32),
 }
 
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// The first word of its User-Agent, by which the stand-in counts its calls.
+    /// The first word of its User-Agent, by which the simulator counts calls.
     pub fn agent(self) -> &'static str {
         match self {
             Self::Baseline | Self::BaselineOfAll | Self::BaselineOverReqwest | Self::BaselineOverHyper => {
@@ -58,19 +58,19 @@ impl Kind {
     }
 }
 
-/// What the peers are run with.
+/// The programs of the other clients.
 #[derive(Debug, Clone)]
 pub struct Programs {
     pub govmomi: PathBuf,
-    /// A Python with pyVmomi, where one could be had; else why not.
+    /// A Python with pyVmomi, or the reason why there is none.
     pub python: Result<PathBuf, String>,
 }
 
-/// The peer's own release, which the README of the program it stands for also names.
+/// The release of the Python client.
 const PYVMOMI: &str = "pyvmomi==8.0.3.0.1";
 
 impl Programs {
-    /// Builds govmomi's waiter and installs pyVmomi, both in the lab's cache.
+    /// Builds govmomi's waiter and installs pyVmomi, in the lab's cache.
     pub async fn find() -> anyhow::Result<Self> {
         Ok(Self {
             govmomi: haulout_lab::build::part("govmomi").await?,
@@ -87,19 +87,19 @@ async fn python() -> Result<PathBuf, String> {
     }
 }
 
-/// This program as one of its clients.
+/// This program as a client.
 fn ourselves(watch: &Watch, kind: &str) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(watch.arguments(kind));
     Ok(command)
 }
 
-/// A client that runs and is in sync.
+/// A running client that is in sync.
 #[derive(Debug)]
 pub struct TestedClient {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    /// From its own start to in sync, in milliseconds; without what its language takes to start.
+    /// The time from its start to in sync in milliseconds, without the start of its interpreter.
     pub sync_ms: f64,
     /// When it was in sync, in nanoseconds since 1970.
     pub sync_ns: i64,
@@ -146,7 +146,7 @@ impl TestedClient {
         Ok(tested)
     }
 
-    /// The next line that has this key.
+    /// The next line with this key.
     pub async fn until(&mut self, key: &str) -> anyhow::Result<Value> {
         let line = async {
             while let Some(line) = self.lines.next_line().await? {
@@ -162,7 +162,7 @@ impl TestedClient {
             .with_context(|| format!("it never said {key:?}"))?
     }
 
-    /// Waits until it knows that the host is entering, or is no longer; when that was, in nanoseconds since 1970.
+    /// Waits until it reports that the host is entering, or no longer, and returns when, in nanoseconds since 1970.
     pub async fn knows(&mut self, entering: bool) -> anyhow::Result<i64> {
         loop {
             let line = self.until("entering").await?;
@@ -175,12 +175,12 @@ impl TestedClient {
         }
     }
 
-    /// What it has used so far, as the kernel counts.
+    /// Its use of CPU and memory so far.
     pub fn used(&self) -> anyhow::Result<Used> {
         used(self.child.id().context("it has ended")?)
     }
 
-    /// Ends it, as a crash would.
+    /// Kills it.
     pub async fn end(mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }

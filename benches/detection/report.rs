@@ -1,4 +1,4 @@
-//! What a bench prints when it ends.
+//! The output of a bench.
 
 use std::io::Write as _;
 
@@ -23,7 +23,7 @@ pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// As in the tables that are kept: 0.5 is the median.
+/// As in the saved tables: 0.5 is the median.
 pub fn quantile(samples: &[f64], share: f64) -> f64 {
     let samples: Samples = samples.iter().copied().collect();
     samples.quantile(share).unwrap_or(f64::NAN)

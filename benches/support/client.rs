@@ -1,4 +1,4 @@
-//! The client of the baselines: over the same kind of connection as Haulout's, so that the two differ in what they ask alone.
+//! The client of the baselines, with the same kind of connection as Haulout's.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,14 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 
 /// A client as `user`.
 ///
-/// # Errors
-/// Where the lab's own kubeconfig cannot be used.
+/// # Errors If the lab's kubeconfig cannot be used.
 pub async fn of(kube: &Kube, user: &User) -> anyhow::Result<kube::Client> {
     from(kube.kubeconfig(user)?).await
 }
 
 /// A client by a kubeconfig.
 ///
-/// # Errors
-/// Where that cannot be used.
+/// # Errors If it cannot be used.
 pub async fn from(kubeconfig: PathBuf) -> anyhow::Result<kube::Client> {
     let file = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;

@@ -1,4 +1,4 @@
-//! A datacenter for a bench: hosts with one GPU each and a node on every one, beside those that a case asks for.
+//! A datacenter for a bench: hosts with one GPU and a node each.
 
 use haulout_lab::fixture::{Fixture, Haulout, Member};
 use haulout_lab::kube::Kube;
@@ -17,11 +17,9 @@ pub fn vm(number: usize) -> String {
     format!("gpu{number}")
 }
 
-/// A fixture of `count` hosts with a node on each, without DRS and with tasks that take no time. `change` may make the
-/// machines other than the lab's defaults.
+/// A fixture of `count` hosts with a node each, without DRS and with instant tasks. `change` changes the machines.
 ///
-/// # Errors
-/// Where the lab cannot set it.
+/// # Errors If the lab cannot create it.
 pub async fn fixture<'a>(
     kube: &'a Kube,
     name: &str,
@@ -62,10 +60,9 @@ pub async fn fixture<'a>(
     Fixture::create_with(kube, name, &spec, members, true, collector).await
 }
 
-/// Starts the Haulout of `fixture` and waits until both worlds have told it everything.
+/// Starts Haulout and waits until both sources are synced.
 ///
-/// # Errors
-/// Where it does not come up.
+/// # Errors If it does not start.
 pub async fn start(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_haulout"));
     let haulout = fixture.start(binary, changes)?;
@@ -75,7 +72,7 @@ pub async fn start(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::R
     Ok(haulout)
 }
 
-/// A UUID that no other fixture and number has.
+/// A UUID unique to this fixture and number.
 fn uuid(fixture: &str, number: usize) -> String {
     let sum = fixture.bytes().fold(0_u32, |sum, byte| {
         sum.wrapping_mul(31).wrapping_add(u32::from(byte))

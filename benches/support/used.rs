@@ -1,4 +1,4 @@
-//! What a process has used of the machine, as the kernel counts it.
+//! The CPU and memory of a process, from /proc.
 
 use anyhow::Context as _;
 
@@ -12,7 +12,7 @@ pub struct Used {
 
 /// What a process has used so far.
 pub fn used(pid: u32) -> anyhow::Result<Used> {
-    // The kernel counts CPU in ticks of a hundredth of a second on every Linux that Rust runs on.
+    // On Linux, CPU is counted in ticks of 10 ms.
     const TICKS: f64 = 100.0;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat without a name")?;

@@ -1,4 +1,4 @@
-//! A server that goes on without an end, and a roster that changes without an end.
+//! Bounds: a server that responds without end, and a watch set that changes all the time.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +61,7 @@ async fn watch_set_that_changes_constantly_does_not_starve_the_reread() {
     let mut count = 0;
     let (fake, vcenter, _server) = Fake::start_with(
         move |call: &Request| {
-            // As soon as one change is taken up the next one is there.
+            // The next change comes as soon as one is handled.
             if call.method() == "ModifyListView"
                 && let Some(roster) = changing.get()
             {
@@ -110,7 +110,7 @@ async fn new_keys_beyond_the_rate_are_read_later() {
     let is_found = |update: &VsphereUpdate| matches!(update, VsphereUpdate::Found { .. }).then_some(());
     stream.until(is_found).await;
     found += 1;
-    // What was not asked for at once is, some tenths of a second later.
+    // The rest is read some tenths of a second later.
     assert!(asked.lock().unwrap().len() < 2 * 1_003);
     while found < 1_003 {
         stream.until(is_found).await;

@@ -1,8 +1,8 @@
-//! The stream beside a task history that is large, broken, or refused.
+//! The stream with a task history that is large, invalid or refused.
 
 use super::server::{Fake, Reply, Request, follow, host, told};
 
-/// A first set with one host, by which the stream stands.
+/// A first set with one host, which establishes the stream.
 fn first_set() -> String {
     host(
         "enter",

@@ -1,4 +1,4 @@
-//! A login whose caller has gone: no session is left that nobody knows of.
+//! A login whose caller is gone leaves no session.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::server::{CONTENT, Fake, LOGIN, Reply, Request};
 
-/// Answers a login late, when its caller is gone; a request in the session is answered as by a script.
+/// Responds to a login after its caller is gone, and to a call in the session from a script.
 fn slow_login(call: &Request) -> Option<Reply> {
     (call.method() == "Login").then(|| {
         let login = Reply::Answer {
@@ -46,7 +46,7 @@ async fn login_whose_caller_is_gone_serves_the_next_call() {
     assert_eq!(fake.calls("Login").len(), 1);
 }
 
-/// Who has given up before its turn does not log in when the turn comes.
+/// A caller that is gone before its turn does not log in.
 #[tokio::test]
 async fn caller_that_is_gone_before_its_login_began_makes_none() {
     let refused = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! Calls that change something: what is looked at before, what is sent, and how often.
+//! Calls that change something: the reads before them, and how often they are sent.
 
 use haulout::fence::{Permit, WriteFence, WriteKind};
 use haulout::ids::{HostRef, TaskRef, VmRef};
@@ -27,7 +27,7 @@ fn object(kind: &str, name: &str, properties: &str) -> String {
     format!(r#"<objects><obj type="{kind}">{name}</obj>{properties}</objects>"#)
 }
 
-/// What a look finds of the VM, and beside it.
+/// The response to the read of the VM.
 fn seen(power: &str, beside: &str) -> Reply {
     let properties = [
         property("runtime.powerState", power),
@@ -41,7 +41,7 @@ fn seen(power: &str, beside: &str) -> Reply {
     )
 }
 
-/// What is read to find the VM's datacenter, or the pool of the host that it is moved to.
+/// The reads for the VM's datacenter, or for the target host's resource pool.
 fn above() -> String {
     [
         object("Datacenter", "datacenter-1", &property("name", "DC0")),
@@ -63,7 +63,7 @@ fn looks(call: &Request) -> bool {
     call.method() == "RetrievePropertiesEx"
 }
 
-/// The calls that change something, each with the power state in which it is sent.
+/// The calls that change something, with the power state in which each is sent.
 const ACTS: [(&str, &str); 5] = [
     ("ShutdownGuest", "poweredOn"),
     ("PowerOffVM_Task", "poweredOn"),
@@ -117,7 +117,7 @@ async fn act_is_not_sent_in_a_session_that_came_after_the_look() {
             let is_first = call.head.contains("vmware_soap_session=\"1\"");
             match call.method() {
                 "Logout" => None,
-                // The look is answered late, and by then the session is gone for everybody else.
+                // The response to the read is late, and the session has ended.
                 _ if looks(call) && call.body.contains("vm-7") => {
                     Some(seen(power, &above()).after(std::time::Duration::from_millis(300)))
                 }
@@ -158,7 +158,7 @@ fn kind_of<T: std::fmt::Debug>(answer: Result<T, Error>) -> FaultKind {
     answer.unwrap_err().fault().unwrap().kind.clone()
 }
 
-/// A task that a look finds. The VM lists it where it is its own.
+/// A task in the response to a read. The VM lists its own tasks.
 fn task(name: &str, what: &str, entity: (&str, &str), state: &str) -> String {
     let properties = [
         property("info.descriptionId", what),
@@ -170,7 +170,7 @@ fn task(name: &str, what: &str, entity: (&str, &str), state: &str) -> String {
     object("Task", name, &properties.concat())
 }
 
-/// A VM that lists a task of its own, and the task.
+/// A VM with a task, and the task.
 fn seen_at_work(power: &str, what: &str, state: &str) -> Reply {
     let own = r#"<ManagedObjectReference type="Task">task-3</ManagedObjectReference>"#;
     let vm = [
@@ -254,7 +254,7 @@ async fn guest_of_a_vm_that_is_off_is_not_asked() {
     assert_eq!(asked.unwrap(), GuestShutdown::AlreadyOff);
     assert!(fake.calls("ShutdownGuest").is_empty());
 
-    // It went off between the look and the call.
+    // The VM went off between the read and the call.
     let (_fake, vcenter, _server) = Fake::start(|call: &Request| match call.method() {
         "ShutdownGuest" => Some(Reply::fault(
             "InvalidPowerState",
@@ -271,7 +271,7 @@ async fn guest_of_a_vm_that_is_off_is_not_asked() {
 
 const ENTERS: &str = "HostSystem.enterMaintenanceMode";
 
-/// What a look finds of the host, and of a task that puts it into maintenance.
+/// The response to the read of the host and of its maintenance task.
 fn host_seen(in_maintenance: &str, tasks: &[(&str, &str)]) -> String {
     let host = [
         property("name", "esx1"),
@@ -382,7 +382,7 @@ async fn power_is_cut_only_while_the_host_is_leaving() {
         assert_eq!(kind_of(shut_down), FaultKind::NotLeaving, "{what}");
         assert_eq!(kind_of::<()>(Err(error)), FaultKind::NotLeaving, "{what}");
         assert_eq!(sent, (0, 0), "{what}");
-        // One reading each: between two the answer could change.
+        // In one read: the state could change between two.
         assert_eq!(fake.calls("RetrievePropertiesEx").len(), 2, "{what}");
     }
 }

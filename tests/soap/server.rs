@@ -1,4 +1,4 @@
-//! An HTTP server on loopback whose answers are a function, and a vCenter made of it that a test can lead.
+//! An HTTP server on loopback with a function as its responses, and a vCenter on top that a test controls.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -19,7 +19,7 @@ pub const CONTENT: &[u8] = include_bytes!("../../proto-notes/captures/service-co
 pub const LOGIN: &[u8] = include_bytes!("../../proto-notes/captures/login.xml");
 pub const DEAD: &[u8] = include_bytes!("../../proto-notes/captures/dead-session-call.xml");
 
-/// Longer than anything here takes; a test fails where it passes.
+/// The timeout of a test.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One request.
@@ -47,7 +47,7 @@ impl Request {
     }
 }
 
-/// What becomes of a request.
+/// The response to a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Answer {
@@ -55,7 +55,7 @@ pub enum Reply {
         headers: String,
         body: Vec<u8>,
     },
-    /// The request is read, and the connection closed.
+    /// The request is read and the connection is closed.
     Close,
     Never,
     After(Duration, Box<Reply>),
@@ -70,12 +70,12 @@ impl Reply {
         }
     }
 
-    /// The same, so much later.
+    /// The same after a delay.
     pub fn after(self, pause: Duration) -> Self {
         Self::After(pause, Box::new(self))
     }
 
-    /// The response of `method` with that content.
+    /// The response of `method` with this content.
     pub fn of(method: &str, content: &str) -> Self {
         let body = format!(
             r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><s:Body><{method}Response xmlns="urn:vim25">{content}</{method}Response></s:Body></s:Envelope>"#
@@ -96,7 +96,7 @@ pub trait Answers: Send + Sync + 'static {
     fn answer(self: Arc<Self>, request: Request) -> Pin<Box<dyn Future<Output = Reply> + Send>>;
 }
 
-/// Serves until the set is dropped.
+/// Serves until the returned set is dropped.
 pub async fn serve(answers: Arc<impl Answers>) -> (Endpoint, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = Endpoint::parse(&format!("http://{}/sdk", listener.local_addr().unwrap())).unwrap();
@@ -145,7 +145,7 @@ async fn converse(mut stream: TcpStream, answers: Arc<impl Answers>) -> Option<(
                     "HTTP/1.1 {status} x\r\n{headers}Content-Length: {}\r\n\r\n",
                     body.len()
                 );
-                // In one piece: else the second waits for the other side to acknowledge the first.
+                // In one write: the second one would wait for an acknowledgement of the first.
                 let reply = [head.as_bytes(), &body].concat();
                 stream.write_all(&reply).await.ok()?;
             }
@@ -162,7 +162,7 @@ pub fn someone() -> CredentialSource {
     }
 }
 
-/// Settings for a server on loopback, with pauses that a test can wait for.
+/// Settings for a server on loopback, with short pauses.
 pub fn settings(endpoint: Endpoint) -> Settings {
     let mut settings = Settings::new(endpoint, someone(), Trust::Nothing);
     settings.call_deadline = Duration::from_secs(5);
@@ -172,12 +172,12 @@ pub fn settings(endpoint: Endpoint) -> Settings {
 
 type Script = dyn FnMut(&Request) -> Option<Reply> + Send;
 
-/// A vCenter that logs everybody in, makes whatever is to be made, and tells through its collectors what a test pushes. What a
-/// script answers goes before all that.
+/// A vCenter that accepts all logins, creates all objects, and pushes the sets of a test. The responses of a script
+/// take precedence.
 pub struct Fake {
     script: Mutex<Box<Script>>,
     calls: Mutex<Vec<Request>>,
-    /// What the collectors tell next, by their number: the first that is made is 1.
+    /// The next sets of the collectors, by their number from 1.
     sets: Mutex<HashMap<String, VecDeque<String>>>,
     made: Mutex<usize>,
     versions: Mutex<usize>,
@@ -212,12 +212,12 @@ impl Fake {
         (fake, Vcenter::new(settings).unwrap(), tasks)
     }
 
-    /// Tells `objects`, the content of a `filterSet`, as the next set of the collector `pc-NUMBER`.
+    /// Pushes `objects`, the content of a `filterSet`, as the next set of the collector `pc-NUMBER`.
     pub fn push(&self, collector: usize, objects: &str) {
         self.push_raw(collector, &format!("<filterSet>{objects}</filterSet>"));
     }
 
-    /// The same with anything that may stand behind the version of a set.
+    /// Pushes any content after the version of a set.
     pub fn push_raw(&self, collector: usize, content: &str) {
         let mut versions = self.versions.lock().unwrap();
         *versions += 1;
@@ -246,7 +246,7 @@ impl Fake {
             .collect()
     }
 
-    /// Waits for the call that `is` says.
+    /// Waits for a call that matches `is`.
     pub async fn called(&self, is: impl Fn(&Request) -> bool) -> Request {
         let found = async {
             loop {
@@ -263,12 +263,12 @@ impl Fake {
             .expect("the call did not come")
     }
 
-    /// Waits until so many calls of `method` came.
+    /// Waits for this many calls of `method`.
     pub async fn counted(&self, method: &str, count: usize) {
         self.counted_where(|call| call.method() == method, count).await;
     }
 
-    /// Waits until so many calls came of which `is` says so.
+    /// Waits for this many calls that match `is`.
     pub async fn counted_where(&self, is: impl Fn(&Request) -> bool, count: usize) {
         let counted = async {
             loop {
@@ -315,10 +315,10 @@ impl Fake {
     }
 }
 
-/// What a re-read finds where a script does not say otherwise: a host that does nothing.
+/// The default response to a reread: one host without maintenance.
 const REREAD: &str = r#"<returnval><objects><obj type="HostSystem">host-1</obj><propSet><name>recentTask</name></propSet></objects></returnval>"#;
 
-/// Whether it is the re-read, which goes through the views.
+/// Whether it is the reread, which uses the views.
 pub fn is_reread(call: &Request) -> bool {
     call.method() == "RetrievePropertiesEx" && call.body.contains("<path>view</path>")
 }
@@ -358,7 +358,7 @@ impl Answers for Fake {
     }
 }
 
-/// A stream that is followed.
+/// A running stream.
 pub struct Followed {
     pub updates: mpsc::Receiver<VsphereUpdate>,
     pub roster: watch::Sender<WatchSet>,
@@ -381,7 +381,7 @@ pub fn follow(vcenter: &Vcenter, roster: WatchSet) -> Followed {
 }
 
 impl Followed {
-    /// The next update for which `pick` has something.
+    /// The next update that `pick` accepts.
     pub async fn until<T>(&mut self, pick: impl Fn(&VsphereUpdate) -> Option<T>) -> T {
         let told = async {
             loop {
@@ -399,7 +399,7 @@ impl Followed {
             .expect("it was not told")
     }
 
-    /// The next thing told of a host for which `pick` has something.
+    /// The next host update that `pick` accepts.
     pub async fn host<T>(&mut self, pick: impl Fn(&Host) -> Option<T>) -> T {
         self.until(|update| {
             let VsphereUpdate::Host(host) = update else {
@@ -410,7 +410,7 @@ impl Followed {
         .await
     }
 
-    /// Why the stream is lost, once it is.
+    /// The reason why the stream ended.
     pub async fn lost(&mut self) -> String {
         let lost = async {
             loop {
@@ -442,7 +442,7 @@ pub fn host(kind: &str, name: &str, properties: &str) -> String {
     format!(r#"<objectSet><kind>{kind}</kind><obj type="HostSystem">{name}</obj>{properties}</objectSet>"#)
 }
 
-/// A property that was told.
+/// A property.
 pub fn told(path: &str, value: &str) -> String {
     format!("<changeSet><name>{path}</name><op>assign</op><val>{value}</val></changeSet>")
 }
@@ -484,7 +484,7 @@ pub fn failed(fault: &str) -> String {
     [told("info.error", &error), told("info.state", "error")].concat()
 }
 
-/// The answer to a login, with a cookie that tells its session from others.
+/// The response to a login with the cookie of a new session.
 pub fn login(number: usize) -> Reply {
     Reply::Answer {
         status: 200,

@@ -1,4 +1,4 @@
-//! Sessions against a server that is a script: how often is logged in, and what is sent when.
+//! Sessions with a scripted server: the number of logins, and what is sent when.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,17 +29,17 @@ fn permit() -> Permit {
     WriteFence::without_election().pass(WriteKind::Effect).unwrap()
 }
 
-/// Answers a reading of hosts and `ShutdownGuest` in the session that was logged in last, and counts.
+/// Responds to reads of hosts and to `ShutdownGuest` in the latest session, and counts.
 #[derive(Default)]
 struct Script {
     logins: AtomicUsize,
     calls: AtomicUsize,
-    /// Calls other than readings.
+    /// Calls other than reads.
     acts: AtomicUsize,
     refuse: bool,
-    /// From this login on a session stands; before, it is dead as soon as it is made.
+    /// The first login whose session stays valid; earlier sessions end at once.
     stands_from: usize,
-    /// Answers calls with this status and no body.
+    /// Responds to calls with this status and no body.
     status: Option<u16>,
     with_cookie_at_login: AtomicUsize,
 }
@@ -154,7 +154,7 @@ async fn session_that_dies_again_at_once_is_an_error() {
     assert_eq!(script.logins.load(Ordering::SeqCst), 2);
 }
 
-/// For how long credentials are held back that vCenter refused in this process.
+/// How long refused credentials are held back.
 fn held_for(error: &Error) -> Option<Duration> {
     let Error::Login { source, .. } = error else {
         return None;
@@ -369,7 +369,7 @@ async fn view_that_no_longer_exists_ends_the_session() {
     );
     let why = stream.lost().await;
     assert!(why.contains("does not exist any more"), "{why}");
-    // The second collector for objects, or the third where the first stream had come to its history.
+    // The second collector for objects, or the third if the first stream had a history.
     fake.push(2, &first_set);
     fake.push(3, &first_set);
     stream.settled().await;
@@ -393,7 +393,7 @@ async fn late_reply_in_an_abandoned_session_does_not_end_the_next_one() {
         })
     })
     .await;
-    // The first session is there before it dies for both.
+    // The first session is valid before it ends for both.
     let (late, soon) = ([HostRef::new("host-late")], [HostRef::new("host-soon")]);
     let (late, soon) = tokio::join!(vcenter.survey(&late), vcenter.survey(&soon));
     late.unwrap();

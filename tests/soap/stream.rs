@@ -1,4 +1,4 @@
-//! How the stream begins, breaks, goes on and ends.
+//! How the stream begins, fails, resumes and ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ async fn nothing_is_reported_between_the_parts_of_a_set() {
         "{told_first:?}"
     );
 
-    // The same of a set that changes what was told: the first part alone says that the host is in maintenance.
+    // The same for a later set: its first part alone shows the host in maintenance.
     let in_maintenance = |value: &str| host("modify", "host-1", &told("runtime.inMaintenanceMode", value));
     fake.push_raw(1, &part(&in_maintenance("true")));
     fake.push(1, &in_maintenance("false"));
@@ -73,7 +73,7 @@ async fn stream_that_vcenter_ends_is_rebuilt_at_once_but_not_twice_in_a_row() {
     let (_fake, vcenter, _server) = Fake::start_with(
         move |call: &Request| {
             let polls = call.method() == "WaitForUpdatesEx";
-            // Each stream tells its first set, and is then ended by vCenter.
+            // Each stream sends its first set and is then ended by vCenter.
             polls.then(|| match asked.fetch_add(1, Ordering::SeqCst) % 2 {
                 0 => {
                     let set = format!(
@@ -132,7 +132,7 @@ async fn reread_that_finds_no_host_ends_the_session() {
     stream.stop().await;
 }
 
-/// What was made in the session, and what was destroyed.
+/// The objects created and destroyed in the session.
 fn made_and_destroyed(fake: &Fake) -> [(usize, usize); 3] {
     [
         (
@@ -166,7 +166,7 @@ async fn what_was_made_in_the_session_is_destroyed() {
     fake.called(|call| call.method() == "SetCollectorPageSize").await;
     fake.called(|call| call.method() == "WaitForUpdatesEx" && call.value("_this") == Some("session[1]pc-2"))
         .await;
-    // It breaks in a session that goes on.
+    // The stream fails and the session stays.
     breaks.store(1, Ordering::SeqCst);
     fake.push(1, &host("modify", "host-1", &told("name", "renamed")));
     stream.lost().await;

@@ -1,4 +1,4 @@
-//! Tasks that the stream follows: which of their properties are read, and how their ends are told.
+//! Tasks that the stream follows: which properties are read, and how their ends are reported.
 
 use haulout::ids::TaskRef;
 use haulout::vsphere::fault::FaultKind;
@@ -34,7 +34,7 @@ fn end_of_task(update: &VsphereUpdate) -> Option<TaskState> {
     (task.state != TaskState::Running).then(|| task.state.clone())
 }
 
-/// Whether a call asks for the whole `TaskInfo`, or for the result of a task.
+/// Whether a call reads the whole `TaskInfo`, or the result of a task.
 fn asks_for_results(call: &Request) -> bool {
     call.body.contains("<pathSet>info</pathSet>") || call.body.contains("<pathSet>info.result</pathSet>")
 }
@@ -78,7 +78,7 @@ async fn result_is_read_only_of_a_task_of_ours_that_needs_it() {
     stream.stop().await;
 }
 
-/// The morefs that a call names in elements of that name.
+/// The morefs in elements of this name in a call.
 fn named(call: &Request, element: &str) -> Vec<String> {
     let tag = format!("<{element} ");
     let parts = call.body.split(&*tag).skip(1);
@@ -126,7 +126,7 @@ async fn at_most_a_thousand_maintenance_tasks_are_followed() {
     stream.stop().await;
 }
 
-/// A task that runs, told by the list view, is under way although its host does not list it.
+/// A running task in the list view counts although its host does not list it.
 #[tokio::test]
 async fn maintenance_task_that_is_read_as_running_is_not_over() {
     let (fake, vcenter, _server) = Fake::start_with(
@@ -186,7 +186,7 @@ async fn failed_maintenance_is_distinguished_from_a_cancelled_one() {
             }
         );
 
-        // What comes after it counts, not what was.
+        // Later facts count, not earlier ones.
         fake.push(1, &entering("task-8", "host-1", 3));
         stream
             .host(|host| (host.entering.is_some() && host.last_end.is_none()).then_some(()))
@@ -212,7 +212,7 @@ async fn end_of_a_task_that_is_not_followed_is_not_reported() {
     assert_eq!(last_end, None);
     stream.settled().await;
 
-    // One that leaves the list of its host without a known end is neither.
+    // A task that leaves the list of its host without a known end is neither.
     fake.push(
         1,
         &[

@@ -9,19 +9,19 @@ use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
-/// The parts of the whole lab: each is a Go module in `tests/lab/go/` under its own name.
+/// The Go modules of the lab in `tests/lab/go/`.
 const PARTS: [&str; 4] = ["kube", "vcenter", "jaeger", "helm"];
 
 /// Overrides where built parts are kept.
 pub const CACHE: &str = "HAULOUT_LAB_CACHE";
 
-/// How many builds of one part stay in the cache, for those who switch between branches.
+/// Builds of one part that stay in the cache, for a change of branch.
 const KEPT: usize = 4;
 
-/// How long a module may take to come: one of some 10 MB over a slow line.
+/// The timeout of a module download of about 10 MB.
 const DOWNLOAD: Duration = Duration::from_secs(180);
 
-/// How often a running build says that it is still at it.
+/// How often a running build prints that it continues.
 const PROGRESS: Duration = Duration::from_secs(10);
 
 /// The directory that keeps built parts: `$HAULOUT_LAB_CACHE`, else `haulout-lab` in the user's cache directory.
@@ -50,8 +50,8 @@ fn sources(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(name)
 }
 
-/// The path of a part's program, built first when the cache has none for the present sources and Go version. Processes
-/// that ask at the same time build once. A part that names several tools in its `go.mod` is a directory that holds them.
+/// The path of a part's program, which is built if the cache has none for these sources and this Go version.
+/// Concurrent processes build it once. A part with several tools in its `go.mod` is a directory of them.
 pub async fn part(name: &str) -> anyhow::Result<PathBuf> {
     let sources = sources(name);
     if !sources.join("go.mod").is_file() {
@@ -63,8 +63,8 @@ pub async fn part(name: &str) -> anyhow::Result<PathBuf> {
     build_into(&cache_dir()?, name, &sources).await
 }
 
-/// The folder of the module that `go.mod` in `tests/lab/go/<name>` requires, as Go keeps it in a cache of its own, checked
-/// against `go.sum`: for files of others that are taken as they are.
+/// The folder of the module that `go.mod` in `tests/lab/go/<name>` requires, in Go's module cache and checked against
+/// `go.sum`, for third-party files.
 pub async fn module(name: &str) -> anyhow::Result<PathBuf> {
     let sources = sources(name);
     let path = sources.join("go.mod");
@@ -113,7 +113,7 @@ async fn build_into(cache: &Path, name: &str, sources: &Path) -> anyhow::Result<
     Ok(program)
 }
 
-/// Waits for its turn to build this part. The kernel gives the lock back when its holder ends, however that happens.
+/// Takes the build lock of this part. The kernel releases it when its holder ends.
 pub(crate) async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
     let path = cache.join(format!("{name}.lock"));
     let file = File::create(&path).with_context(|| format!("opening the lock {}", path.display()))?;
@@ -140,11 +140,11 @@ pub(crate) async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
 }
 
 async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> anyhow::Result<()> {
-    // Written beside its final place and renamed, so that nobody ever runs half a program.
+    // Written to a temporary name and renamed, so that no incomplete program is run.
     let partial = program.with_extension(format!("partial-{}", std::process::id()));
     let packages = packages(sources)?;
     if packages.len() > 1 {
-        // A directory that is there is where go build puts all of them, each under its own name.
+        // If the directory exists, go build writes all programs into it.
         std::fs::create_dir_all(&partial)
             .with_context(|| format!("making the directory {}", partial.display()))?;
     }
@@ -196,8 +196,7 @@ async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> a
     Ok(())
 }
 
-/// What is built: the module's own program, or those that its `go.mod` names as tools. The latter are for programs
-/// that are taken as they are and whose code no other module may import.
+/// The module's own program, or the third-party programs that its `go.mod` names as tools.
 fn packages(sources: &Path) -> anyhow::Result<Vec<String>> {
     let path = sources.join("go.mod");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -210,7 +209,7 @@ fn packages(sources: &Path) -> anyhow::Result<Vec<String>> {
     })
 }
 
-/// Removes a program or a directory of them. What cannot be removed stays: it only costs disk space.
+/// Removes a program or a directory of programs. Errors only cost disk space.
 fn remove(built: &Path) {
     let _ = match built.is_dir() {
         true => std::fs::remove_dir_all(built),
@@ -228,7 +227,7 @@ fn expected(name: &str) -> &'static str {
     }
 }
 
-/// What `go version` answers, or a hint in one line when there is no Go.
+/// The output of `go version`, or an error with a hint if there is no Go.
 async fn go_version() -> anyhow::Result<String> {
     let output = Command::new("go")
         .arg("version")
@@ -254,9 +253,8 @@ async fn go_version() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The linker's flags. A control plane built from source has an empty version, and a helm built from source takes
-/// every cluster for a Kubernetes of long ago; charts that check `kubeVersion` refuse both. `go.mod` knows which
-/// versions they are.
+/// The linker's flags. A control plane built from source has an empty version, and helm assumes an old Kubernetes;
+/// charts that check `kubeVersion` refuse both. The versions are from `go.mod`.
 fn ldflags(sources: &Path) -> anyhow::Result<String> {
     let path = sources.join("go.mod");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -282,7 +280,7 @@ fn ldflags(sources: &Path) -> anyhow::Result<String> {
         variables.push(format!("{package}.gitMajor={major}"));
         variables.push(format!("{package}.gitMinor={minor}"));
     } else if let (Some(_), Some(client)) = (required("helm.sh/helm/v3"), required("k8s.io/client-go")) {
-        // client-go v0.36 is that of Kubernetes 1.36, as helm's own Makefile has it.
+        // client-go v0.36 belongs to Kubernetes 1.36, as in helm's Makefile.
         let (_, minor) = numbers(client);
         for package in ["helm.sh/helm/v3/pkg/lint/rules", "helm.sh/helm/v3/pkg/chartutil"] {
             variables.push(format!("{package}.k8sVersionMajor=1"));
@@ -321,7 +319,7 @@ fn digest(sources: &Path, go_version: &str, ldflags: &str) -> anyhow::Result<Str
         .collect())
 }
 
-/// Finds `go.mod`, `go.sum`, and all Go files but the tests, which do not end up in the program.
+/// Finds `go.mod`, `go.sum`, and all Go files except tests.
 fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     let reading = || format!("reading the directory {}", dir.display());
     for entry in std::fs::read_dir(dir).with_context(reading)? {
@@ -429,7 +427,7 @@ mod tests {
             error.contains("main.go:3") && error.contains("undefined"),
             "{error}"
         );
-        // The program and the lock: nothing half built is left.
+        // The program and the lock, and no incomplete build.
         assert_eq!(std::fs::read_dir(&cache).unwrap().count(), 2);
     }
 

@@ -1,7 +1,7 @@
-//! A wall clock of its own for a program under test, which a test can step while the program runs.
+//! A separate wall clock for a program under test, which a test can step.
 //!
-//! libfaketime, preloaded, answers for the C library's real-time clock. The monotonic clock and the one that counts a
-//! suspended machine stay real, so timers and deadlines of the program keep their length.
+//! libfaketime is preloaded and replaces the real-time clock. The monotonic and boot-time clocks stay real, so timers
+//! and deadlines keep their length.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use anyhow::Context as _;
 
 use crate::tools;
 
-/// Where Debian and Ubuntu install the library, below a directory for the machine's architecture.
+/// The folder of the library on Debian and Ubuntu, below a folder for the architecture.
 const BELOW: &str = "faketime/libfaketime.so.1";
-/// What installs it.
+/// The command that installs it.
 const HOW: &str = "libfaketime is not installed (apt-get install faketime)";
-/// Where libfaketime keeps what the processes of one program share, named by the process id; it does not remove that
-/// when a process is killed.
+/// The folder of libfaketime's shared files, named by process id. libfaketime does not remove the file of a killed
+/// process.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The wall clock of one program.
@@ -25,11 +25,10 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that shows the machine's time, kept in a file in `dir`. `None` where libfaketime is not installed: the test
+    /// A clock with the machine's time, kept in a file in `dir`. `None` if libfaketime is not installed: the test
     /// `name` is skipped.
     ///
-    /// # Errors
-    /// Where libfaketime is not installed and `CI` is set.
+    /// # Errors If libfaketime is not installed and `CI` is set.
     pub fn new(dir: &Path, name: &str) -> anyhow::Result<Option<Self>> {
         let Some(library) = library() else {
             tools::skip(name, HOW)?;
@@ -44,7 +43,7 @@ impl WallClock {
         Ok(Some(clock))
     }
 
-    /// What the program must be started with.
+    /// The environment of the program.
     pub fn environment(&self) -> [(&'static str, String); 4] {
         [
             ("LD_PRELOAD", self.library.display().to_string()),
@@ -54,9 +53,9 @@ impl WallClock {
         ]
     }
 
-    /// Steps the clock: from here on it is this many seconds ahead of the machine's, or behind it where negative.
+    /// Steps the clock to `seconds` ahead of the machine's, or behind it if negative.
     pub fn set(&self, seconds_ahead: i64) -> anyhow::Result<()> {
-        // Renamed into place, because the program reads the file at any time.
+        // Renamed atomically, because the program may read the file at any time.
         let partial = self.file.with_extension("partial");
         std::fs::write(&partial, format!("{seconds_ahead:+}s\n"))
             .with_context(|| format!("writing {}", partial.display()))?;
@@ -79,7 +78,7 @@ fn library() -> Option<PathBuf> {
         .find(|library| library.is_file())
 }
 
-/// Removes what libfaketime left of processes that have ended. A later process of the same id would not start over it.
+/// Removes libfaketime's files of ended processes: a later process with the same id fails otherwise.
 fn remove_leftovers() {
     let Ok(entries) = std::fs::read_dir(SHARED_MEMORY) else {
         return;
@@ -91,7 +90,7 @@ fn remove_leftovers() {
             .strip_prefix("faketime_shm_")
             .or_else(|| name.strip_prefix("sem.faketime_sem_"));
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            // Another test may have been faster.
+            // Another test may have removed it.
             let _ = std::fs::remove_file(entry.path());
         }
     }

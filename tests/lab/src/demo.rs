@@ -1,5 +1,4 @@
-//! The demo: two nodes go through host maintenance, and every step is printed as it happens, as vCenter, Kubernetes and
-//! Haulout's log show it.
+//! The demo: two nodes go through host maintenance. Every step is printed, from vCenter, Kubernetes and Haulout's log.
 
 mod datacenter;
 mod ending;
@@ -27,9 +26,9 @@ use self::show::Show;
 use crate::say;
 use crate::tracing_ui::TracingUi;
 
-/// How long one fact of the scenario may take to come true. None takes longer than a few seconds on an idle machine.
+/// The timeout of one step. A step takes a few seconds on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(45);
-/// What the scenario counts on, whatever the shell that started the demo has set for a Haulout of its own.
+/// Settings that the demo relies on, whatever the shell has set.
 const SETTINGS: [(&str, &str); 10] = [
     ("ANNOTATION_PREFIX", ANNOTATIONS),
     ("DRAIN_TIMEOUT_ACTION", "power-off"),
@@ -42,21 +41,21 @@ const SETTINGS: [(&str, &str); 10] = [
     ("OTEL_TRACES_EXPORTER", "otlp"),
     ("STATUS_ADDRESS", "127.0.0.1:0"),
 ];
-/// How many lines of Haulout's log stand beside a failure.
+/// Lines of Haulout's log in the error of a failure.
 const LAST_WORDS: usize = 12;
 
-/// How the demo is asked for.
+/// The options of the demo.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Run, and measure, Haulout's release build; it takes minutes to make the first time.
+    /// Run Haulout's release build; building it takes minutes the first time.
     #[arg(long, env = "RELEASE", value_parser = clap::builder::FalseyValueParser::new())]
     release: bool,
-    /// Leave everything running until Ctrl-C, with a tracing UI, and say how to look around.
+    /// Keep everything running until Ctrl-C, with a tracing UI, and print how to use it.
     #[arg(long, env = "KEEP", value_parser = clap::builder::FalseyValueParser::new())]
     keep: bool,
 }
 
-/// Runs the whole demo, and marks in `told` that it is over when it is only left running.
+/// Runs the whole demo, and sets `told` when it only keeps running.
 pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Result<()> {
     let step = Instant::now();
     heading("Haulout: GPU nodes through ESXi host maintenance");
@@ -108,7 +107,7 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
     ];
     let mut haulout = fixture.start(&binary, &[&SETTINGS[..], &traced].concat())?;
     tokio::select! {
-        heard = wait_for_log(&fixture, "vCenter synced") => heard?,
+        synced = wait_for_log(&fixture, "vCenter synced") => synced?,
         ended = watch_over(&kube, &mut haulout) => ended?,
     }
     ready(
@@ -128,13 +127,13 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
         started,
     };
     let outcome = tokio::select! {
-        outcome = show.tell(ui, told) => outcome,
+        outcome = show.print(ui, told) => outcome,
         ended = watch_over(&kube, &mut haulout) => ended,
         lost = show.follow() => lost.context("following vCenter's journal"),
     };
     if let Err(error) = outcome {
         show.printer.end().await;
-        // One that ended by itself has its last words in the error already.
+        // If it ended by itself, the error already has its last output.
         if haulout.check_running().is_ok() {
             last_words(&fixture);
         }
@@ -146,7 +145,7 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
 
 async fn start_kube() -> anyhow::Result<Kube> {
     let options = Options {
-        // Twice the heartbeat and more, so that a machine that is off is seen to be, and a busy one is not taken for one.
+        // More than two heartbeats: a stopped machine is noticed, and a busy one is not taken for stopped.
         node_monitor_grace: Duration::from_secs(3),
         ..Options::default()
     };
@@ -169,7 +168,7 @@ fn last_words(fixture: &Fixture<'_>) {
     }
 }
 
-/// Runs until a part of the demo ends that should not.
+/// Returns when a part of the demo ends unexpectedly.
 async fn watch_over(kube: &Kube, haulout: &mut Haulout) -> anyhow::Result<()> {
     loop {
         tokio::time::sleep(Duration::from_millis(250)).await;

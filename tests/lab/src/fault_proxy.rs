@@ -155,8 +155,8 @@ impl FaultProxy {
         self.shared.set(Stop::Armed { number, moment });
     }
 
-    /// Waits until the armed request was reached: for [`Moment::Before`] its request is whole and goes nowhere, for
-    /// [`Moment::After`] its server has answered or failed to.
+    /// Waits for the armed request. With [`Moment::Before`] it has been read and not forwarded; with [`Moment::After`]
+    /// the server has responded or failed.
     pub async fn stopped(&self) -> ForwardedRequest {
         let mut reached = self.shared.reached.subscribe();
         loop {
@@ -164,7 +164,7 @@ impl FaultProxy {
                 return request.clone();
             }
             if reached.changed().await.is_err() {
-                // The sender lives in `self`, so that this cannot be.
+                // The sender lives in `self`, so this is unreachable.
                 std::future::pending::<()>().await;
             }
         }
@@ -176,11 +176,10 @@ impl FaultProxy {
         self.shared.cut.send_replace(Some(side));
     }
 
-    /// Disarms the proxy. Requests that are held stay so until their clients disconnect, and requests that change something
-    /// pass where they come on connections made from here on. Older connections are closed as soon as they are idle, as
-    /// on any server's idle timeout, and what else comes on them and changes something is held: what a killed client
-    /// left unread in a socket must not be taken for a request of its successor. The successor is to be started after
-    /// this call.
+    /// Disarms the proxy. Held requests stay so until their clients disconnect. Changes are forwarded only on
+    /// connections made after this call; older connections are closed when idle, and changes on them are held, so that
+    /// an unread request of a killed client is not taken for one of its successor. Start the successor after this
+    /// call.
     pub fn open(&self) {
         self.shared.set(Stop::Open);
     }
@@ -211,7 +210,7 @@ enum Stop {
 
 enum Verdict {
     Pass,
-    /// To be forwarded, and held when it is answered.
+    /// Forward it, and hold the response.
     After(ForwardedRequest),
     Hold,
 }
@@ -219,15 +218,15 @@ enum Verdict {
 struct State {
     forwarded: Vec<ForwardedRequest>,
     stop: Stop,
-    /// The listening sockets once more, so that connections can be taken from them without waiting.
+    /// Clones of the listening sockets, to accept connections without waiting.
     listeners: Vec<std::net::TcpListener>,
 }
 
-/// What both proxies have in common.
+/// The state of both proxies.
 struct Shared {
     state: Mutex<State>,
-    /// Which of the times between two stops it is. It changes only while `state` is locked; a connection belongs to the
-    /// generation in which it was accepted.
+    /// Counts the stops. It changes only while `state` is locked. A connection belongs to the generation in which it
+    /// was accepted.
     generation: watch::Sender<u64>,
     /// The request that stopped the proxy. It changes only while `state` is locked.
     reached: watch::Sender<Option<ForwardedRequest>>,
@@ -258,7 +257,7 @@ impl Shared {
         state.stop = stop;
     }
 
-    /// Decides on a request that changes something, and counts it unless it is held uncounted.
+    /// Decides on a request that changes something. Counts it unless it comes after a stop.
     fn admit(&self, generation: u64, side: Side, what: String) -> Verdict {
         let mut state = self.lock();
         if matches!(state.stop, Stop::Stopped { .. }) || generation != *self.generation.borrow() {
@@ -300,7 +299,7 @@ impl Shared {
 
     /// Waits until `side` is cut off.
     async fn cut_off(&self, side: Side) {
-        // The sender lives in `self`, so that an error cannot be.
+        // The sender lives in `self`, so there is no error.
         let _ = self.cut.subscribe().wait_for(|cut| *cut == Some(side)).await;
     }
 

@@ -1,7 +1,7 @@
-//! What benches measure: the arithmetic of their figures, and the one table that all of them are shown in.
+//! Statistics of the benches, and the table that shows them.
 //!
-//! A bench hands in samples and gets a [`Table`]; the table is kept as JSON beside those of the other benches, and
-//! [`publish`] writes all of them into one directory of `benches/results`.
+//! A bench adds samples to a [`Table`] and saves it as JSON. [`publish`] writes the tables of all benches into a
+//! directory of `benches/results`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,25 +14,25 @@ use crate::text_table::TextTable;
 /// The variable that names the directory of the tables.
 pub const DIRECTORY: &str = "HAULOUT_FIGURES";
 
-/// The variable that names the profile a bench was built with, where it is not the usual one.
+/// The variable with the build profile of a bench, if it is not the default.
 const PROFILE: &str = "HAULOUT_BENCH_PROFILE";
 
-/// Whether `QUICK=1` asks for the smallest run that still shows something.
+/// Whether `QUICK=1` requests the smallest run.
 pub fn is_quick() -> bool {
     is_set("QUICK")
 }
 
-/// Whether an environment variable is set to anything but nothing and `0`.
+/// Whether an environment variable is set to a value other than empty or `0`.
 pub fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
-/// Measured values of one quantity.
+/// The samples of one quantity.
 #[derive(Debug, Clone, Default)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Adds one value. What is no number is left out: it would have no place in an order.
+    /// Adds a value. NaN is left out, because samples are ordered.
     pub fn add(&mut self, value: f64) {
         if value.is_finite() {
             self.0.push(value);
@@ -49,12 +49,11 @@ impl Samples {
         self.0.len()
     }
 
-    /// The smallest value that `share` of all are not above (nearest rank), so that it is one that was measured; `None`
-    /// without samples.
+    /// The quantile of `share` by nearest rank, so that it is a measured value. `None` without samples.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
-        // The rank is at most the count, which a vector's length bounds.
+        // The rank is at most the length of a vector.
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -78,24 +77,24 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// One line of a table: who, in which case, how much of what.
+/// A row of a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The case, such as `200 pods, no budget`.
     pub case: String,
-    /// Who was measured.
+    /// The program that was measured.
     pub who: String,
-    /// What was measured, with its unit, such as `wall ms`.
+    /// The quantity with its unit, such as `wall ms`.
     pub what: String,
     /// How many samples.
     pub count: usize,
     /// Their median.
     pub median: Option<f64>,
-    /// Their 99th percentile, by nearest rank: with fewer than a hundred samples that is the largest.
+    /// The 99th percentile by nearest rank: the maximum if there are fewer than 100 samples.
     pub p99: Option<f64>,
-    /// Median over the median of the row that this one is compared with.
+    /// The median divided by the baseline's median.
     pub ratio: Option<f64>,
-    /// What `ratio`, or where there is none the median, may be at most.
+    /// The target of `ratio`, or of the median if there is no ratio.
     pub target: Option<f64>,
 }
 
@@ -104,16 +103,16 @@ pub struct Row {
 pub struct Table {
     /// The bench.
     pub bench: String,
-    /// The command that made the figures.
+    /// The command of the bench.
     pub command: String,
     /// The rows, in the order they were added.
     pub rows: Vec<Row>,
-    /// What has to be known to read them.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
 impl Row {
-    /// Whether the target is met; `None` where there is none, or nothing to compare with it.
+    /// Whether the target is met. `None` without a target, or without a value to compare.
     pub fn is_met(&self) -> Option<bool> {
         Some(self.ratio.or(self.median)? <= self.target?)
     }
@@ -149,7 +148,7 @@ impl Table {
         &mut self.rows[last]
     }
 
-    /// Sets the ratio of every row of `case` and `what` to that of `baseline`, the baseline's own left out.
+    /// Sets the ratio to `baseline` in all other rows of `case` and `what`.
     pub fn compare(&mut self, case: &str, what: &str, baseline: &str) {
         let is_of = |row: &Row| row.case == case && row.what == what;
         let base = self
@@ -165,7 +164,7 @@ impl Table {
         }
     }
 
-    /// Sets what the rows of `case`, `what` and `who` may reach at most.
+    /// Sets the target of the rows of `case`, `what` and `who`.
     pub fn target(&mut self, case: &str, what: &str, who: &str, target: f64) {
         for row in &mut self.rows {
             if row.case == case && row.what == what && row.who == who {
@@ -174,12 +173,12 @@ impl Table {
         }
     }
 
-    /// Adds what has to be known to read the figures.
+    /// Adds a note.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// As a table for people.
+    /// The table as text.
     pub fn markdown(&self) -> String {
         let mut table = TextTable::new(&[
             "case", "who", "what", "n", "median", "p99", "ratio", "at most", "",
@@ -211,10 +210,9 @@ impl Table {
         text
     }
 
-    /// Keeps the table as JSON in the directory that [`DIRECTORY`] names, or else in `otherwise`, and tells the file.
+    /// Saves the table as JSON in the directory of [`DIRECTORY`], or else in `otherwise`, and prints the path.
     ///
-    /// # Errors
-    /// Where the file cannot be written.
+    /// # Errors If the file cannot be written.
     pub fn keep(&self, otherwise: &Path) -> anyhow::Result<PathBuf> {
         let directory = std::env::var_os(DIRECTORY).map_or_else(|| otherwise.to_owned(), PathBuf::from);
         std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
@@ -225,10 +223,9 @@ impl Table {
     }
 }
 
-/// All tables that are kept in `directory`, by the names of their benches.
+/// All tables in `directory`, in the order of their names.
 ///
-/// # Errors
-/// Where the directory or one of its tables cannot be read.
+/// # Errors If the directory or a table cannot be read.
 pub fn kept(directory: &Path) -> anyhow::Result<Vec<Table>> {
     let reading = || format!("reading the figures in {}", directory.display());
     let mut tables = Vec::new();
@@ -248,8 +245,7 @@ pub fn kept(directory: &Path) -> anyhow::Result<Vec<Table>> {
 
 /// Writes `figures.json` and `summary.md` of `tables` into `directory`; `about` says what was measured and on which machine.
 ///
-/// # Errors
-/// Where the directory or a file cannot be written.
+/// # Errors If the directory or a file cannot be written.
 pub fn publish(tables: &[Table], about: &str, directory: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     let json = serde_json::to_string_pretty(tables).context("writing the figures")?;
@@ -263,7 +259,7 @@ pub fn publish(tables: &[Table], about: &str, directory: &Path) -> anyhow::Resul
     Ok(())
 }
 
-/// A number with three digits that count, or a whole one from a hundred on. What is no number is `-`.
+/// A number with three significant digits, or without decimals from 100 on. NaN is `-`.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         size if size.is_nan() => "-".to_owned(),

@@ -1,6 +1,6 @@
-//! A fixture for one scenario: a vCenter of its own, its nodes in a cluster that fixtures share, and Haulout's real binary.
+//! The fixture of a scenario: its own vCenter, its nodes in a shared cluster, and the real binary.
 //!
-//! Fixture stand side by side in one cluster: each has its own label, so each Haulout sees its own nodes alone, its own
+//! Fixtures share one cluster. Each one has its own node label, so that each Haulout sees only its own nodes, its own
 //! namespace for pods, and its own user in the audit log.
 
 use std::collections::BTreeMap;
@@ -25,19 +25,18 @@ use crate::process::{Process, Spec as ProcessSpec};
 use crate::vcenter::{self, Collector, Spec, State, Tls, Vcenter};
 use crate::wait::until;
 
-/// The prefix of the annotations that Haulout writes unless it is told another.
+/// The default prefix of Haulout's annotations.
 pub const ANNOTATIONS: &str = "vsphere-maintenance.boeye.net";
 
-/// How long a scenario waits for a fact before it says that it never came. Nothing in the lab takes longer than a few
-/// seconds; the rest is for a machine that is busy with other scenarios.
+/// The timeout of a wait. On an idle machine a step takes a few seconds.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A VM of the fixture that is a node.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// The VM's name in vCenter's inventory; the Node is called the same, behind the fixture's name.
+    /// The VM's name in vCenter. The Node has the same name with the fixture's name as prefix.
     pub vm: String,
-    /// How the machine behaves.
+    /// The machine of the node.
     pub machine: Machine,
 }
 
@@ -68,7 +67,7 @@ pub struct Fixture<'a> {
     kubelets: BTreeMap<String, Kubelet>,
     uuids: BTreeMap<String, String>,
     tls: bool,
-    // Carries vCenter's power states to the kubelets for as long as the fixture stands.
+    // Forwards power states from vCenter to the kubelets.
     _followers: JoinSet<()>,
 }
 
@@ -79,7 +78,7 @@ pub struct Haulout {
 }
 
 impl<'a> Fixture<'a> {
-    /// Sets the fixture: starts the vCenter, registers each member's Node, and waits until all are Ready with their GPUs.
+    /// Starts the vCenter, registers each member's Node, and waits until all are Ready with their GPUs.
     pub async fn create(
         kube: &'a Kube,
         name: &str,
@@ -90,7 +89,7 @@ impl<'a> Fixture<'a> {
         Self::create_with(kube, name, spec, members, tls, Collector::default()).await
     }
 
-    /// As [`Fixture::create`], with the property collector that is named.
+    /// As [`Fixture::create`], with this property collector.
     ///
     /// # Errors
     /// As [`Fixture::create`].
@@ -176,17 +175,17 @@ impl<'a> Fixture<'a> {
             .ok_or_else(|| anyhow!("no node on a VM {vm:?} is on this fixture"))
     }
 
-    /// A client that may do everything.
+    /// A client with all rights.
     pub fn client(&self) -> kube::Client {
         self.client.clone()
     }
 
-    /// The user that this fixture's Haulout is in the audit log.
+    /// The user of this fixture's Haulout in the audit log.
     pub fn user(&self) -> User {
         User::haulout(format!("haulout-{}", self.name))
     }
 
-    /// The environment that a Haulout of this fixture runs with: the lab's fast periods, its label, both addresses.
+    /// The environment of this fixture's Haulout: short intervals, its label, both addresses.
     pub fn environment(&self) -> anyhow::Result<BTreeMap<String, OsString>> {
         let kubeconfig = self.kube.kubeconfig(&self.user())?;
         let mut environment: BTreeMap<String, OsString> = [
@@ -194,7 +193,7 @@ impl<'a> Fixture<'a> {
             ("VCENTER_USER", self.vcenter.user()),
             ("VCENTER_PASSWORD", self.vcenter.password()),
             ("GPU_NODE_LABEL", &label(&self.name)),
-            // All fixtures stand on one kube-apiserver: without it, one would go on with what another has begun.
+            // All fixtures share one kube-apiserver. Without it, one Haulout would adopt another one's episodes.
             ("RELEASE", &self.name),
             ("POLL_INTERVAL_SECONDS", "1"),
             ("DRAIN_TIMEOUT_SECONDS", "120"),
@@ -203,16 +202,16 @@ impl<'a> Fixture<'a> {
             ("RELOCATE_TIMEOUT_SECONDS", "60"),
             ("POWER_ON_TIMEOUT_SECONDS", "60"),
             ("RETRY_MAX_SECONDS", "1"),
-            // Shorter than the lab's node monitor takes, so that a Ready that is stale is met too.
+            // Shorter than the lab's node monitor grace, so that a stale Ready occurs.
             ("NODE_MONITOR_GRACE_SECONDS", "2"),
             ("LOG_LEVEL", "info"),
-            // One Haulout stands on a fixture unless a scenario says otherwise, also where the tests run inside a cluster.
+            // One replica unless a scenario starts more, even if the tests run in a cluster.
             ("LEADER_ELECTION", "false"),
-            // Scenarios run side by side: who wants to ask Haulout something sets an address of its own.
+            // Scenarios run in parallel. A scenario that needs an endpoint sets its address.
             ("METRICS_ADDRESS", "off"),
             ("HEALTH_ADDRESS", "off"),
             ("STATUS_ADDRESS", "off"),
-            // The lab is on loopback, whatever the machine's proxies are for.
+            // The lab is on loopback and needs no proxy.
             ("HTTP_PROXY", ""),
             ("HTTPS_PROXY", ""),
             ("http_proxy", ""),
@@ -244,24 +243,24 @@ impl<'a> Fixture<'a> {
         })
     }
 
-    /// The file that takes what every Haulout of this fixture says.
+    /// The log file of this fixture's Haulout processes.
     pub fn log(&self) -> PathBuf {
         self.kube.dir().join(format!("haulout-{}.log", self.name))
     }
 
-    /// What every Haulout of this fixture has said.
+    /// The log of this fixture's Haulout processes.
     pub fn log_text(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    /// Waits until the log says `words`.
+    /// Waits until the log contains `words`.
     pub async fn wait_for_log(&self, words: &str) -> anyhow::Result<()> {
         let what = format!("the log of {} to say {words:?}", self.name);
         let said = until(&what, WAIT_TIMEOUT, async || {
             Ok(self.log_text().contains(words).then_some(()))
         })
         .await;
-        said.with_context(|| format!("it says:\n{}", self.log_text()))
+        said.with_context(|| format!("the log:\n{}", self.log_text()))
     }
 
     /// The Node of this name.
@@ -273,7 +272,7 @@ impl<'a> Fixture<'a> {
             .with_context(|| format!("reading the Node {name}"))
     }
 
-    /// Waits until the Node is as wanted. When it is not in time, the error shows it and what Haulout said.
+    /// Waits until `wanted` holds for the Node. The error of a timeout shows the Node and the log.
     pub async fn wait_node(
         &self,
         name: &str,
@@ -325,7 +324,7 @@ impl<'a> Fixture<'a> {
         self.wait_node(node, "is back in service", is_back).await
     }
 
-    /// Puts a pod on the Node; it ends when it is told to.
+    /// Creates a pod on the Node that ends when it is deleted.
     pub async fn add_pod(&self, name: &str, node: &str, annotations: &[(&str, &str)]) -> anyhow::Result<Pod> {
         let annotations: BTreeMap<&str, &str> = [(crate::kubelet::EXITS_AFTER_MS, "100")]
             .into_iter()
@@ -355,7 +354,7 @@ impl<'a> Fixture<'a> {
         .await
     }
 
-    /// The names of the pods that stand on the Node in this fixture's namespace.
+    /// The names of the pods on the Node in this fixture's namespace.
     pub async fn pods_on(&self, node: &str) -> anyhow::Result<Vec<String>> {
         let pods: Api<Pod> = Api::namespaced(self.client(), &self.name);
         let list = pods
@@ -369,10 +368,10 @@ impl<'a> Fixture<'a> {
             .collect())
     }
 
-    /// Makes a budget that lets the one pod labelled `app=NAME` go, or with `allowed` 0 does not, or changes the one that
-    /// is there. One that blocks is waited for until the disruption controller has counted; one that was loosened is not,
-    /// because the pod may be gone before anybody looks. It is told as `minAvailable`, because a pod
-    /// without a controller has no scale that a `maxUnavailable` could be taken from.
+    /// Creates or changes a budget for the one pod with the label `app=NAME`: `allowed` 0 blocks its eviction. A
+    /// blocking budget is waited for until the disruption controller has counted it; another one is not, because the
+    /// pod may already be gone. `minAvailable` is used because a pod without a controller has no scale for
+    /// `maxUnavailable`.
     pub async fn set_budget(&self, app: &str, allowed: i32) -> anyhow::Result<()> {
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.client(), &self.name);
         let budget = json!({
@@ -403,12 +402,12 @@ impl<'a> Fixture<'a> {
         .await
     }
 
-    /// Cordons or uncordons the Node as a person with kubectl does.
+    /// Cordons or uncordons the Node like kubectl.
     pub async fn person_cordons(&self, node: &str, cordon: bool) -> anyhow::Result<()> {
         self.cordon_as("kubectl-cordon", node, cordon).await
     }
 
-    /// The same as another program, which is known by the field manager it writes as.
+    /// Cordons or uncordons the Node with another program's field manager.
     pub async fn cordon_as(&self, manager: &str, node: &str, cordon: bool) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(self.client());
         let params = PatchParams {
@@ -423,7 +422,7 @@ impl<'a> Fixture<'a> {
         Ok(())
     }
 
-    /// Sets annotations of the Node under Haulout's prefix, as the Python controller would.
+    /// Sets annotations of the Node under Haulout's prefix, like the Python controller.
     pub async fn annotate(&self, node: &str, annotations: &[(&str, &str)]) -> anyhow::Result<()> {
         let annotations: BTreeMap<String, &str> = annotations
             .iter()
@@ -442,7 +441,7 @@ impl<'a> Fixture<'a> {
         Ok(())
     }
 
-    /// What this fixture's Haulout did, as the kube-apiserver's audit log tells: requests that change something.
+    /// The changing requests of this fixture's Haulout in the audit log.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
         let user = self.user();
         let all = self.kube.audit().await?;
@@ -452,7 +451,7 @@ impl<'a> Fixture<'a> {
             .collect())
     }
 
-    /// How often the VM's power went off and on since the fixture was set, by vCenter's journal.
+    /// How often the VM was powered off and on, from vCenter's journal.
     pub async fn power_cycles(&self, vm: &str) -> anyhow::Result<(usize, usize)> {
         let journal = self.vcenter.journal().await?;
         let count = |detail: &str| {
@@ -473,7 +472,7 @@ impl<'a> Fixture<'a> {
         Ok(calls.filter(|entry| entry.object == object).count())
     }
 
-    /// Waits until vCenter's inventory is as wanted.
+    /// Waits until `wanted` holds for vCenter's state.
     pub async fn wait_vcenter(
         &self,
         what: &str,
@@ -485,7 +484,7 @@ impl<'a> Fixture<'a> {
 }
 
 impl Haulout {
-    /// Ends it as Kubernetes does: SIGTERM, and an orderly end within the time.
+    /// Sends SIGTERM and expects an orderly exit in time.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         let status = self.process.stop(Duration::from_secs(5)).await?;
         if !status.success() {
@@ -494,7 +493,7 @@ impl Haulout {
         Ok(())
     }
 
-    /// Lets it crash with SIGABRT, as a failed assertion in a library would, and waits until it is gone.
+    /// Sends SIGABRT and waits until it has ended.
     pub async fn abort(mut self) -> anyhow::Result<()> {
         self.process.signal(Signal::ABORT)?;
         let ended = tokio::time::timeout(WAIT_TIMEOUT, self.process.wait()).await;
@@ -502,12 +501,12 @@ impl Haulout {
         Ok(())
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills it and waits until it has ended.
     pub async fn kill(mut self) -> anyhow::Result<()> {
         self.process.kill().await.map(|_| ())
     }
 
-    /// Waits until it ends by itself, and tells its exit code.
+    /// Waits until it ends by itself, and returns its exit code.
     pub async fn ended(mut self) -> anyhow::Result<Option<i32>> {
         let status = tokio::time::timeout(WAIT_TIMEOUT, self.process.wait()).await;
         Ok(status
@@ -515,12 +514,12 @@ impl Haulout {
             .code())
     }
 
-    /// Stops it in the middle of whatever it does, as a machine that is stunned does (SIGSTOP).
+    /// Freezes it with SIGSTOP.
     pub fn freeze(&self) -> anyhow::Result<()> {
         self.process.signal(Signal::STOP)
     }
 
-    /// Lets it go on where it was stopped (SIGCONT).
+    /// Continues it with SIGCONT.
     pub fn thaw(&self) -> anyhow::Result<()> {
         self.process.signal(Signal::CONT)
     }
@@ -530,13 +529,13 @@ impl Haulout {
         self.process.pid()
     }
 
-    /// Fails, with its last words, when it has ended although nobody stopped it.
+    /// Fails with its last output if it has ended unexpectedly.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         self.process.check_running()
     }
 }
 
-/// Carries one VM's power to its kubelet.
+/// Forwards one VM's power state to its kubelet.
 async fn carry(mut states: watch::Receiver<State>, uuid: String, to_kubelet: watch::Sender<VmFacts>) {
     while states.changed().await.is_ok() {
         let next = facts(&states.borrow_and_update(), &uuid);

@@ -1,4 +1,4 @@
-//! Jaeger: takes traces by OTLP, keeps them in memory, and is asked for them by its own query API.
+//! Jaeger: receives traces by OTLP, keeps them in memory, and serves its query API.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::process::{Process, Spec};
 use crate::run_dir::RunDir;
 use crate::wait::until;
 
-/// How long it may take to start; it is up in two seconds on a machine that does nothing else.
+/// The timeout of the start, which takes two seconds on an idle machine.
 const START: Duration = Duration::from_secs(60);
 
-/// How long one question may take.
+/// The timeout of a query.
 const QUESTION: Duration = Duration::from_secs(10);
 
 /// A running Jaeger. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Jaeger {
-    // The process goes before the directory and the ports that it uses.
+    // The process is dropped before the directory and the ports.
     process: Process,
     client: reqwest::Client,
     grpc: Port,
@@ -31,12 +31,12 @@ pub struct Jaeger {
     _dir: RunDir,
 }
 
-/// One span, as Jaeger tells it.
+/// A span from Jaeger's API.
 #[derive(Debug, Clone)]
 pub struct Span {
     /// Its id.
     pub id: String,
-    /// The id of the span it is part of; `None` for a root.
+    /// The id of its parent; `None` for a root.
     pub parent: Option<String>,
     /// The ids of the traces it links to.
     pub links: Vec<String>,
@@ -46,20 +46,20 @@ pub struct Span {
     pub start: u64,
     /// When it ended, in microseconds since 1970.
     pub end: u64,
-    /// What happened in it: the names of its events, in order.
+    /// The names of its events, in order.
     pub events: Vec<String>,
     /// Its attributes, each as text.
     pub tags: BTreeMap<String, String>,
 }
 
 impl Jaeger {
-    /// Starts one on free ports of loopback, built first if need be, and waits until it answers.
+    /// Starts one on free ports of loopback and waits until it responds.
     pub async fn start() -> anyhow::Result<Self> {
         Self::start_forwarding(&[]).await
     }
 
-    /// As [`Jaeger::start`]; sends all that it takes on to these OTLP/HTTP endpoints, as JSON, and repeats that until
-    /// each has taken it. An endpoint may be started later.
+    /// As [`Jaeger::start`], and forwards all spans to these OTLP/HTTP endpoints as JSON, with retries. An endpoint
+    /// may be started later.
     ///
     /// # Errors
     /// As [`Jaeger::start`].
@@ -105,7 +105,7 @@ impl Jaeger {
             .env(crate::process::REMOVE_AT_EOF, dir.path())
             .spawn()?;
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // The lab is on loopback, whatever the machine's proxies are for.
+        // The lab is on loopback and needs no proxy.
         let client = reqwest::Client::builder().no_proxy().timeout(QUESTION).build()?;
         let services = format!("http://{}/api/services", at(&query));
         let receiver = format!("http://{}/v1/traces", at(&http));
@@ -145,7 +145,7 @@ impl Jaeger {
         format!("http://127.0.0.1:{}", self.grpc.number())
     }
 
-    /// Where it is asked: `/api/traces/{id}`.
+    /// The URL of a trace in the query API.
     pub fn query(&self) -> String {
         format!("http://127.0.0.1:{}", self.query.number())
     }
@@ -155,12 +155,12 @@ impl Jaeger {
         self.process.tail()
     }
 
-    /// The spans of one trace in the order of their beginning; none for a trace that it does not know.
+    /// The spans of one trace in the order of their start; none for an unknown trace.
     pub async fn trace(&self, id: &str) -> anyhow::Result<Vec<Span>> {
         self.spans(&format!("/api/traces/{id}")).await
     }
 
-    /// The spans of one trace as they are stored, where one that was sent twice stands twice.
+    /// The spans of one trace as they are stored; a span that was sent twice is there twice.
     pub async fn stored(&self, id: &str) -> anyhow::Result<Vec<Span>> {
         self.spans(&format!("/api/traces/{id}?raw=true")).await
     }
@@ -206,8 +206,8 @@ impl Jaeger {
     }
 }
 
-/// The settings of an exporter to `endpoint`. It repeats for ever, and every second: the lab ends soon enough, and a person
-/// who starts a container waits for its page.
+/// The settings of an exporter to `endpoint`. It retries every second without limit, because a person may start the
+/// container late.
 fn forwarder(endpoint: &str) -> Value {
     json!({
         "endpoint": endpoint,

@@ -27,27 +27,26 @@ use crate::process::{Process, REMOVE_AT_EOF, Spec};
 use crate::run_dir::RunDir;
 use crate::wait::until;
 
-/// The group whose members have the rights that Haulout documents, and no others.
+/// The group with the documented rights of Haulout.
 pub const HAULOUT_GROUP: &str = "haulout";
-/// The group that may do everything.
+/// The group with all rights.
 const ADMIN_GROUP: &str = "system:masters";
-/// How long the whole control plane may take to come up, on a busy machine.
+/// The timeout of the start on a busy machine.
 const STARTUP: Duration = Duration::from_secs(60);
-/// How long a part may finish what it does when it is stopped, before it is killed. kube-apiserver would wait a minute
-/// for its watchers to hang up.
+/// The time for an orderly stop. kube-apiserver would wait a minute for its watchers.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What a test may choose about the control plane.
+/// The options of the control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long a node may be silent until its Ready condition becomes Unknown. Production's 40 s let a whole power
-    /// cycle pass with Ready=True; the default of 4 s makes silent nodes visible quickly.
+    /// The node monitor grace. With production's 40 s a power cycle passes with Ready=True; with the default of 4 s a
+    /// stopped node is NotReady soon.
     pub node_monitor_grace: Duration,
-    /// What members of [`HAULOUT_GROUP`] may do.
+    /// The rights of [`HAULOUT_GROUP`].
     pub haulout_rules: Vec<PolicyRule>,
     /// Whether the kind NodeMaintenance is installed, as the chart does.
     pub with_kind: bool,
-    /// Logs requests that only read as well, for those who count requests: see [`Kube::requests`].
+    /// Logs read requests too: see [`Kube::requests`].
     pub audit_reads: bool,
 }
 
@@ -76,9 +75,9 @@ impl Default for Options {
     }
 }
 
-/// Where a run has programs for a person's `PATH`.
+/// The folder of a run's programs for `PATH`.
 const BIN: &str = "bin";
-/// The control plane's program is kubectl as well, where it is called so.
+/// The control plane's program is kubectl too, if it is run under that name.
 const KUBECTL: &str = "bin/kubectl";
 
 /// One RBAC rule: these verbs on this resource of this API group.
@@ -91,7 +90,7 @@ pub fn rule(group: &str, resource: &str, verbs: &[&str]) -> PolicyRule {
     }
 }
 
-/// Who speaks to the API server. The name is what the audit log shows, so that each scenario may have its own.
+/// A user of the API server. The name is in the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     name: String,
@@ -99,7 +98,7 @@ pub struct User {
 }
 
 impl User {
-    /// Someone who may do everything.
+    /// A user with all rights.
     pub fn admin(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -107,7 +106,7 @@ impl User {
         }
     }
 
-    /// Someone with the rights that Haulout documents.
+    /// A user with Haulout's documented rights.
     pub fn haulout(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -115,7 +114,7 @@ impl User {
         }
     }
 
-    /// Someone who may do what is bound to their name, and otherwise what everybody may.
+    /// A user with the rights that are bound to its name.
     pub fn stranger(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -123,8 +122,7 @@ impl User {
         }
     }
 
-    /// The kubelet of the Node of this name, with the rights that Kubernetes gives it: the Node authorizer and the
-    /// admission plugin NodeRestriction judge it as in production.
+    /// The kubelet of this Node. The Node authorizer and the admission plugin NodeRestriction apply.
     pub fn kubelet(node: &str) -> Self {
         Self {
             name: format!("system:node:{node}"),
@@ -138,16 +136,15 @@ impl User {
     }
 }
 
-/// One request that asked to change something, or any request of a ServiceAccount, as the API server logged it when it
-/// had answered.
+/// A completed request in the audit log: a changing one, or any of a ServiceAccount.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditEvent {
     /// `create`, `update`, `patch`, `delete` or `deletecollection`; of a ServiceAccount, and of [`Kube::requests`], also
     /// `get`, `list` and `watch`.
     pub verb: String,
-    /// Who asked.
+    /// The user.
     pub user: String,
-    /// The program that asked, as it calls itself.
+    /// The User-Agent.
     pub user_agent: String,
     /// The API group, empty for the core one.
     pub group: String,
@@ -155,37 +152,37 @@ pub struct AuditEvent {
     pub resource: String,
     /// Such as `eviction` or `status`.
     pub subresource: Option<String>,
-    /// The namespace, for what lives in one.
+    /// The namespace of a namespaced object.
     pub namespace: Option<String>,
-    /// The object's name; none for a create that names it in the body only.
+    /// The object's name; `None` for a create with the name only in the body.
     pub name: Option<String>,
     /// The HTTP status of the answer.
     pub code: u16,
     /// When the request came in.
     pub received: jiff::Timestamp,
-    /// When it had been answered.
+    /// When the response was complete.
     pub answered: jiff::Timestamp,
     /// The request's body, logged for members of [`HAULOUT_GROUP`] only.
     pub object: Option<serde_json::Value>,
 }
 
-/// A Node as etcd held it.
+/// A Node as stored in etcd.
 #[derive(Debug, Clone)]
 pub struct NodeBackup {
     key: ByteString,
-    /// As etcd's gateway tells it: base64.
+    /// Base64, as in etcd's gateway.
     value: serde_json::Value,
 }
 
-/// What etcd held at one moment: a copy of its data directory.
+/// A snapshot of etcd: a copy of its data directory.
 #[derive(Debug)]
 pub struct EtcdSnapshot {
     data: PathBuf,
 }
 
-/// A running control plane. Dropping it ends its processes and removes its files.
+/// A running control plane. Dropping it stops its processes and removes its files.
 pub struct Kube {
-    // Fields drop in this order: first the processes, then their ports, then their files.
+    // Drop order: first the processes, then their ports, then their files.
     controller_manager: Mutex<Process>,
     apiserver: Mutex<Process>,
     etcd: Mutex<Process>,
@@ -201,9 +198,9 @@ pub struct Kube {
 }
 
 impl Kube {
-    /// Starts a control plane and waits until it serves: RBAC roles are in place and the controllers work.
+    /// Starts a control plane and waits until RBAC roles exist and the controllers work.
     pub async fn start(options: &Options) -> anyhow::Result<Self> {
-        // Whoever came first has set the same provider, or one that serves as well.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let program = build::part("kube").await?;
         let mut tries = 3;
@@ -231,7 +228,7 @@ impl Kube {
             .and_then(|()| std::os::unix::fs::symlink(program, &kubectl))
             .with_context(|| format!("linking {}", kubectl.display()))?;
         let policy = if options.audit_reads {
-            // Answers that last are logged at their beginning too.
+            // Long responses are logged at their start too.
             AUDIT_POLICY.replace(", ResponseStarted]", "]") + AUDIT_READS
         } else {
             AUDIT_POLICY.to_owned()
@@ -245,7 +242,7 @@ impl Kube {
         let manager_config =
             write_kubeconfig(&dir, &authority, &port, &User::admin("kube-controller-manager"))?;
         let manager_spec = controller_manager(program, &dir, &authority, &manager_config, options);
-        // The controller manager gives up after 10 s without an API server, which a busy machine may exceed.
+        // The controller manager exits after 10 s without an API server, which can happen on a busy machine.
         let mut starting = [etcd, apiserver];
         await_apiserver(&client, &mut starting).await?;
         let [etcd, apiserver] = starting;
@@ -278,30 +275,30 @@ impl Kube {
         })
     }
 
-    /// A client that may do everything, named `admin` in the audit log. It does not retry: a 429 or a refused
-    /// connection is what the caller asked to see.
+    /// A client of the user `admin` with all rights. It does not retry: tests need to see a 429 or a refused
+    /// connection.
     pub fn client(&self) -> kube::Client {
         self.client.clone()
     }
 
-    /// A client for someone else; it does not retry either.
+    /// A client of another user, without retries.
     pub fn client_for(&self, user: &User) -> anyhow::Result<kube::Client> {
         let config = client_config(&self.dir, &self.authority, &self.port, user)?;
         kube::Client::try_from(config).with_context(|| format!("making the client of {}", user.name))
     }
 
-    /// Gives this user rights of its own, beside those of its group.
+    /// Gives this user rights in addition to those of its group.
     pub async fn grant(&self, user: &User, rules: Vec<PolicyRule>) -> anyhow::Result<()> {
         let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user.name});
         grant(&self.client, &user.name, rules, &subject).await
     }
 
-    /// Where the API server listens.
+    /// The address of the API server.
     pub fn url(&self) -> String {
         url(&self.port)
     }
 
-    /// A kubectl of the cluster's own release. Its folder, [`Kube::bin`], can stand on `PATH`.
+    /// kubectl of the cluster's release. Its folder, [`Kube::bin`], can be in `PATH`.
     pub fn kubectl(&self) -> PathBuf {
         self.dir.join(KUBECTL)
     }
@@ -311,23 +308,22 @@ impl Kube {
         self.dir.join(BIN)
     }
 
-    /// Writes a kubeconfig for this user and tells its path. It points at files that live as long as this value.
+    /// Writes a kubeconfig for this user and returns its path. It refers to files that live as long as this value.
     pub fn kubeconfig(&self, user: &User) -> anyhow::Result<PathBuf> {
         write_kubeconfig(&self.dir, &self.authority, &self.port, user)
     }
 
-    /// Makes a server's certificate for loopback, signed by the lab's authority, and tells the paths of the certificate
-    /// and its key.
+    /// Creates a server certificate for loopback from the lab's CA, and returns the paths of certificate and key.
     pub fn server_certificate(&self, name: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
         self.authority.issue(&self.dir, name, Purpose::Server)
     }
 
-    /// The authority's own certificate, for clients that are to believe its servers.
+    /// The CA certificate.
     pub fn authority(&self) -> &Path {
         &self.authority.path
     }
 
-    /// The directory of this run, where the logs of all parts are.
+    /// The directory of this run with the logs of all parts.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -337,7 +333,7 @@ impl Kube {
         define(&self.client, text).await
     }
 
-    /// Makes a namespace and waits until pods may be made in it, which needs its default service account.
+    /// Creates a namespace and waits for its default service account.
     pub async fn create_namespace(&self, name: &str) -> anyhow::Result<()> {
         let namespace = Namespace {
             metadata: ObjectMeta {
@@ -360,8 +356,8 @@ impl Kube {
         .await
     }
 
-    /// Stops kube-apiserver, leaves it down for this long, starts it on the same port with the same certificates, and
-    /// waits until it serves. Clients meet closed connections, then refused ones.
+    /// Stops kube-apiserver, waits, and starts it on the same port with the same certificates. Clients see closed and
+    /// then refused connections.
     pub async fn restart_apiserver(&self, down: Duration) -> anyhow::Result<()> {
         let mut apiserver = self.apiserver.lock().await;
         apiserver.stop(WAIT_TIMEOUT).await?;
@@ -370,7 +366,7 @@ impl Kube {
         await_apiserver(&self.client, std::slice::from_mut(&mut *apiserver)).await
     }
 
-    /// What etcd holds of the Node of this name: what a backup of it would hold.
+    /// The Node as stored in etcd, as in a backup.
     pub async fn back_up_node(&self, name: &str) -> anyhow::Result<NodeBackup> {
         let key = ByteString(format!("/registry/minions/{name}").into_bytes());
         let answer = self.ask_etcd("range", &json!({"key": key})).await?;
@@ -379,15 +375,13 @@ impl Kube {
         Ok(NodeBackup { key, value })
     }
 
-    /// Puts a Node back behind the kube-apiserver's back, byte for byte: its UID is the one it had. Nothing that goes
-    /// through the API can do that.
+    /// Writes a Node to etcd directly, with its old UID. This is impossible through the API.
     pub async fn restore_node(&self, backup: &NodeBackup) -> anyhow::Result<()> {
         let put = json!({"key": backup.key, "value": backup.value});
         self.ask_etcd("put", &put).await.map(|_| ())
     }
 
-    /// Takes a snapshot of etcd. The process is stopped for as long as its files are copied, so the copy is what a crash
-    /// in that moment would leave behind, which etcd recovers from.
+    /// Takes a snapshot of etcd. The process is stopped during the copy, so the copy is what a crash would leave.
     pub async fn snapshot_etcd(&self) -> anyhow::Result<EtcdSnapshot> {
         let data = self.dir.join(format!("etcd-snapshot-{}", serial()));
         let etcd = self.etcd.lock().await;
@@ -398,9 +392,9 @@ impl Kube {
         Ok(EtcdSnapshot { data })
     }
 
-    /// Restores a snapshot as `etcdutl snapshot restore` does without `--bump-revision`: kube-apiserver and etcd stop, etcd
-    /// starts on a new data directory made of the snapshot, and both serve on the ports of before. Everything is as it was
-    /// in the moment of the snapshot, resourceVersions too. To be used in a cluster of one's own.
+    /// Restores a snapshot like `etcdutl snapshot restore` without `--bump-revision`: kube-apiserver and etcd stop,
+    /// and start with the data of the snapshot on the same ports. Resource versions go back too. Use it only in a
+    /// separate cluster.
     pub async fn restore_etcd(&self, snapshot: &EtcdSnapshot) -> anyhow::Result<()> {
         let mut apiserver = self.apiserver.lock().await;
         let mut etcd = self.etcd.lock().await;
@@ -414,7 +408,7 @@ impl Kube {
         await_apiserver(&self.client, std::slice::from_mut(&mut *apiserver)).await
     }
 
-    /// Asks etcd's JSON gateway, which takes keys and values as base64.
+    /// Calls etcd's JSON gateway with keys and values in base64.
     async fn ask_etcd(
         &self,
         method: &str,
@@ -435,7 +429,7 @@ impl Kube {
         serde_json::from_str(&text).with_context(|| format!("reading what {url} answered: {text}"))
     }
 
-    /// Fails, with its last words, when one of the processes has ended although nobody stopped it.
+    /// Fails with the last output if a process has ended unexpectedly.
     pub async fn check_running(&self) -> anyhow::Result<()> {
         for part in [&self.etcd, &self.apiserver, &self.controller_manager] {
             part.lock().await.check_running()?;
@@ -443,9 +437,8 @@ impl Kube {
         Ok(())
     }
 
-    /// Every request so far that asked to change something, but for the nodes' Leases, and all that ServiceAccounts
-    /// asked, in the order of their answers. The API server writes the log before it answers, so what a client has been
-    /// told is in it; a watch is in it when it has ended.
+    /// All changing requests so far except Leases of nodes, and all requests of ServiceAccounts, in the order of
+    /// completion. The API server writes the log before it responds. A watch is included when it has ended.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
         let mut events = parse_audit(&self.audit_log().await?)?;
         events
@@ -453,8 +446,8 @@ impl Kube {
         Ok(events)
     }
 
-    /// Every request so far, those that only read included: a watch from when it begins to be answered, all others from
-    /// when they have been. Needs [`Options::audit_reads`]; without it these are the ones of [`Kube::audit`].
+    /// All requests so far, reads included: a watch from the start of its response, the others from their end. Needs
+    /// [`Options::audit_reads`], or else it is [`Kube::audit`].
     pub async fn requests(&self) -> anyhow::Result<Vec<AuditEvent>> {
         parse_audit(&self.audit_log().await?)
     }
@@ -468,7 +461,7 @@ impl Kube {
         }
     }
 
-    /// Ends the control plane in order and removes its files. Dropping it does the same with SIGKILL.
+    /// Stops the control plane in order and removes its files. Dropping it does so with SIGKILL.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.controller_manager.lock().await.stop(WAIT_TIMEOUT).await?;
         self.apiserver.lock().await.stop(WAIT_TIMEOUT).await?;
@@ -498,19 +491,18 @@ rules:
   verbs: [create, update, patch, delete, deletecollection]
 "#;
 
-/// What [`Options::audit_reads`] adds. A watch that lasts is logged when it begins to be answered, and again at its end.
+/// The rules of [`Options::audit_reads`]. A watch is logged at its start and at its end.
 const AUDIT_READS: &str = r#"- level: Metadata
   verbs: [get, list, watch]
 "#;
 
-/// How the names of ServiceAccounts begin.
+/// The prefix of ServiceAccount names.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// The verbs that change nothing.
 const READS: [&str; 3] = ["get", "list", "watch"];
 
-/// Those whose work a test can see; the rest would only cost memory. There is no scheduler either: tests say
-/// themselves where a pod runs.
+/// The controllers that tests need. There is no scheduler: tests set the node of a pod.
 const CONTROLLERS: &str = "daemonset-controller,deployment-controller,disruption-controller,\
      garbage-collector-controller,job-controller,namespace-controller,node-lifecycle-controller,\
      pod-garbage-collector-controller,replicaset-controller,serviceaccount-controller,serviceaccount-token-controller,\
@@ -523,7 +515,7 @@ fn etcd(program: &Path, dir: &RunDir, port: &Port, data: &Path) -> Spec {
         .arg(format!("--data-dir={}", data.display()))
         .arg(format!("--listen-client-urls={client}"))
         .arg(format!("--advertise-client-urls={client}"))
-        // No peer ever calls, so any port will do, and the advertised one need not be true.
+        // There are no peers, so any port works.
         .args([
             "--listen-peer-urls=http://127.0.0.1:0",
             "--initial-advertise-peer-urls=http://127.0.0.1:2380",
@@ -576,7 +568,7 @@ fn apiserver(
             .arg(file("audit-policy-file", &policy))
             .arg(file("audit-log-path", &dir.join(AUDIT_LOG)))
             .arg("--audit-log-mode=blocking")
-            // In megabytes. By default a log of 100 is put aside, and what was counted in it would be lost.
+            // In megabytes. The default of 100 would rotate the log and lose counts.
             .arg("--audit-log-maxsize=10000"),
     )
 }
@@ -615,7 +607,7 @@ fn controller_manager(
     .args(["--kube-api-qps=500", "--kube-api-burst=1000"])
 }
 
-/// Waits for a fact and gives up early when one of the processes it depends on has ended.
+/// Waits, and fails early if a process that it depends on has ended.
 async fn await_with<T>(
     parts: &mut [Process],
     what: &str,
@@ -679,7 +671,7 @@ async fn define(client: &kube::Client, text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives a user or a group these rights, by a ClusterRole and a binding called `name`.
+/// Gives a user or a group these rights with a ClusterRole and a binding `name`.
 async fn grant(
     client: &kube::Client,
     name: &str,
@@ -725,7 +717,7 @@ fn client_config(
 ) -> anyhow::Result<kube::Config> {
     let (certificate, key) = authority.issue(dir, &user.name, Purpose::Client { group: user.group })?;
     let address = url(port).parse().context("composing the API server's address")?;
-    // Made by hand and not from a kubeconfig, because that would also follow the proxy variables of the environment.
+    // Not from a kubeconfig, which would use the proxy variables of the environment.
     let mut config = kube::Config::new(address);
     config.root_cert = Some(vec![authority.der.clone()]);
     config.default_retry = false;
@@ -759,7 +751,7 @@ fn write_kubeconfig(
     )
 }
 
-/// A number that nothing else in this process has.
+/// A number unique in this process.
 fn serial() -> u32 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -786,7 +778,7 @@ enum Purpose {
     Client { group: &'static str },
 }
 
-/// The lab's own certificate authority, made anew for each run.
+/// The lab's CA, new for each run.
 #[derive(Debug)]
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -812,7 +804,7 @@ impl Authority {
         })
     }
 
-    /// Makes a certificate with its key and tells the paths of both.
+    /// Creates a certificate with its key and returns the paths.
     fn issue(&self, dir: &RunDir, name: &str, purpose: Purpose) -> anyhow::Result<(PathBuf, PathBuf)> {
         if name.is_empty() || name.contains(['/', '\0']) {
             bail!("{name:?} cannot be a user's name here: it becomes a file's name");
@@ -836,8 +828,8 @@ impl Authority {
         let certificate = params
             .signed_by(&key, &self.issuer)
             .with_context(|| format!("making {name}'s certificate"))?;
-        // A name may be asked for twice, also at the same time, and a reader must never pair one's certificate with
-        // the other's key.
+        // A name may be requested twice concurrently, and a reader must not get the certificate of one and the key of
+        // the other.
         let serial = serial();
         Ok((
             dir.write(format!("{name}-{serial}.crt"), certificate.pem())?,
@@ -890,7 +882,7 @@ struct AuditStatus {
 }
 
 fn parse_audit(text: &str) -> anyhow::Result<Vec<AuditEvent>> {
-    // What follows the last newline is a line that is still being written.
+    // The text after the last newline is incomplete.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let read = |line| {
         serde_json::from_str::<AuditLine>(line)
@@ -900,7 +892,7 @@ fn parse_audit(text: &str) -> anyhow::Result<Vec<AuditEvent>> {
         .lines()
         .map(read)
         .collect::<anyhow::Result<Vec<AuditLine>>>()?;
-    // A watch counts from its beginning where that is logged; its end, which may be minutes away, is the same request.
+    // If its start is logged, a watch counts from there; its end is the same request.
     let begun: HashSet<String> = lines
         .iter()
         .filter(|line| line.fixture == "ResponseStarted")

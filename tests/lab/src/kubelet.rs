@@ -1,4 +1,4 @@
-//! The kubelet stand-in: ties a VM's power to a Node's life, and pods on the node to theirs.
+//! A simulated kubelet: a Node and its pods follow the power state of a VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -18,35 +18,33 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// On a pod, with the value `true`: it never terminates, as one whose containers hang in the kernel, until
-/// the machine boots again.
+/// With the value `true`, the pod never terminates until the machine boots again.
 pub const STUCK: &str = "lab.haulout/stuck";
-/// On a pod: how many milliseconds its containers take to end. Without it they use up their whole grace period.
+/// The milliseconds in which a pod's containers end. By default, the whole grace period.
 pub const EXITS_AFTER_MS: &str = "lab.haulout/exits-after-ms";
-/// The extended resource that GPUs are.
+/// The extended resource of the GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// How often an unchanged status is written again; the Lease is what tells the node monitor of each heartbeat.
+/// The interval of unchanged status writes. The Lease is the heartbeat.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
-/// How soon a failed request is tried again.
+/// The retry interval.
 const RETRY: Duration = Duration::from_millis(200);
-/// How many ended pods are reported at once; a kubelet has a worker for each pod.
+/// Ended pods that are reported concurrently.
 const WORKERS: usize = 16;
-/// How long one request may take.
+/// The timeout of a request.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a machine's VM does. Whoever knows sends it through a [`watch`] channel, so that this module needs no vCenter.
+/// The state of a machine's VM, received from a [`watch`] channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VmFacts {
     /// Whether the VM is powered on.
     pub on: bool,
-    /// How often it was powered on. A watch channel shows only the latest value, and this is how a reboot that is
-    /// faster than a look at it is seen all the same.
+    /// The number of power-ons. A watch channel only shows the latest value; the count shows a fast reboot.
     pub boots: u64,
 }
 
 impl VmFacts {
-    /// A VM that runs since before anyone looked.
+    /// A VM that is running from the start.
     pub const ON: Self = Self { on: true, boots: 0 };
 
     /// The same VM powered off.
@@ -63,12 +61,12 @@ impl VmFacts {
     }
 }
 
-/// A machine that is to be a Node.
+/// The machine of a Node.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// The Node's name.
     pub name: String,
-    /// The Node's labels, beside those that every kubelet sets.
+    /// The Node's labels, in addition to a kubelet's own.
     pub labels: BTreeMap<String, String>,
     /// `spec.providerID`; none where no cloud provider runs.
     pub provider_id: Option<String>,
@@ -76,18 +74,18 @@ pub struct Machine {
     pub system_uuid: String,
     /// How many GPUs it has.
     pub gpus: u32,
-    /// How often it tells that it lives.
+    /// The heartbeat interval.
     pub heartbeat: Duration,
-    /// From power-on until the kubelet runs.
+    /// The time from power-on to the start of the kubelet.
     pub boot: Duration,
-    /// From then until the device plugin has offered the GPUs.
+    /// The time from then until the device plugin offers the GPUs.
     pub gpus_after: Duration,
-    /// For how long after a power-off heartbeats go on: the Ready that lies.
+    /// How long heartbeats continue after a power-off, which gives a stale Ready.
     pub lies: Duration,
 }
 
 impl Machine {
-    /// A machine with quick defaults: it boots in half a second, and has its GPUs a quarter of a second later.
+    /// A machine that boots in 0.5 s and has its GPUs 0.25 s later.
     pub fn new(name: impl Into<String>, vm_uuid: &str, gpus: u32) -> Self {
         Self {
             name: name.into(),
@@ -109,7 +107,7 @@ impl Machine {
     }
 }
 
-/// A running stand-in. Dropping it is a kubelet that was killed: the Node stays and falls silent.
+/// A running kubelet. Dropping it kills it: the Node stays without heartbeats.
 #[derive(Debug)]
 pub struct Kubelet {
     name: String,
@@ -117,22 +115,22 @@ pub struct Kubelet {
     task: JoinHandle<()>,
 }
 
-/// What a test changes of a running machine.
+/// Changes to a running machine.
 #[derive(Debug, Clone)]
 struct Manners {
-    /// For how long heartbeats go on after a power-off.
+    /// How long heartbeats continue after a power-off.
     lies: Duration,
-    /// Whether a boot has no end.
+    /// Whether boots hang.
     is_boot_held: bool,
     /// From the start of the kubelet until the device plugin has offered the GPUs.
     gpus_after: Duration,
-    /// What the kubelet tells as the machine's UUID.
+    /// The machine's UUID as the kubelet reports it.
     system_uuid: String,
 }
 
 impl Kubelet {
-    /// Starts it on the present runtime. A VM that is on counts as running for long: its Node is registered at once,
-    /// Ready and with all its GPUs. The client's user may do everything that a kubelet may.
+    /// Starts it on the current runtime. If the VM is on, its Node is registered at once, Ready and with all GPUs. The
+    /// client's user needs a kubelet's rights.
     pub fn start(client: kube::Client, machine: Machine, vm: watch::Receiver<VmFacts>) -> Self {
         let name = machine.name.clone();
         let (manners, manners_seen) = watch::channel(Manners {
@@ -150,29 +148,28 @@ impl Kubelet {
         &self.name
     }
 
-    /// Changes for how long heartbeats go on after the next power-off.
+    /// Sets how long heartbeats continue after the next power-off.
     pub fn set_lies(&self, lies: Duration) {
         self.manners.send_modify(|it| it.lies = lies);
     }
 
-    /// From the next power-on the machine boots, and its kubelet does not start until [`Self::release_boot`].
+    /// From the next power-on, the kubelet does not start until [`Self::release_boot`].
     pub fn hold_boot(&self) {
         self.manners.send_modify(|it| it.is_boot_held = true);
     }
 
-    /// Changes how long after the start of its kubelet the next boot has its GPUs.
+    /// Sets the time from the kubelet's start to its GPUs in the next boot.
     pub fn set_gpus_after(&self, after: Duration) {
         self.manners.send_modify(|it| it.gpus_after = after);
     }
 
-    /// From here on the kubelet tells this as `status.nodeInfo.systemUUID`, whatever the machine's own is. Its status is
-    /// written at once.
+    /// Reports this as `status.nodeInfo.systemUUID`, whatever the machine's own is. The status is written at once.
     pub fn tell_system_uuid(&self, uuid: &str) {
         self.manners
             .send_modify(|it| uuid.clone_into(&mut it.system_uuid));
     }
 
-    /// A boot ends as it always does, at once where its time has come.
+    /// Lets boots finish again; an overdue one does at once.
     pub fn release_boot(&self) {
         self.manners.send_modify(|it| it.is_boot_held = false);
     }
@@ -184,11 +181,11 @@ impl Drop for Kubelet {
     }
 }
 
-/// Where in its life the machine is.
+/// The state of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Off,
-    /// Powered off, and heartbeats go on until then.
+    /// Powered off; heartbeats continue until then.
     Lying {
         until: Instant,
     },
@@ -213,18 +210,17 @@ struct Worker {
     life: Life,
     boots: u64,
     boot_id: String,
-    /// Whether this boot's kubelet has registered its Node. A kubelet does that when it starts and never again: a Node
-    /// deleted under it stays away until the next boot.
+    /// Whether this boot's kubelet has registered its Node. It does so only at its start: a deleted Node stays away
+    /// until the next boot.
     registered: bool,
     beat_at: Instant,
     wrote_status: Option<Instant>,
-    /// By UID, and shared: all are looked at in each step, and to copy a hundred whole pods for each change of one took the
-    /// stand-ins of a hundred nodes about a core.
+    /// By UID, and shared, to avoid copies of all pods in each step.
     pods: BTreeMap<String, Arc<Pod>>,
     listing: BTreeMap<String, Arc<Pod>>,
     /// When the containers of terminating pods will have ended, by pod UID.
     ends: BTreeMap<String, Instant>,
-    /// Pods reported as ended, by UID. A finalizer may keep such a pod, and one report is enough.
+    /// Pods reported as ended, by UID. One report is enough if a finalizer keeps the pod.
     ended: BTreeSet<String>,
 }
 
@@ -262,7 +258,7 @@ impl Worker {
         let mut events: PodEvents = Box::pin(
             watcher(Api::<Pod>::all(self.client.clone()), on_this_node).then(|event| async {
                 if event.is_err() {
-                    // The watcher begins anew at its next poll, which must not become a busy loop.
+                    // The watcher restarts at its next poll, which must not be a busy loop.
                     tokio::time::sleep(RETRY).await;
                 }
                 event
@@ -273,9 +269,9 @@ impl Worker {
             self.step().await;
             let wake = self.wake_at();
             tokio::select! {
-                // A source that went away leaves the machine as it was last seen.
+                // Without a source the machine keeps its last state.
                 changed = self.vm.changed(), if source_lives => source_lives = changed.is_ok(),
-                // Whose sender goes with the task itself.
+                // Its sender is dropped with the task.
                 Ok(()) = self.manners.changed() => {
                     self.wrote_status = None;
                     self.beat_at = Instant::now();
@@ -309,10 +305,10 @@ impl Worker {
         self.ended.retain(|uid| self.pods.contains_key(uid));
     }
 
-    /// When the clock alone makes something due.
+    /// When something is due by the clock.
     fn wake_at(&self) -> Instant {
         let life = match self.life {
-            // Facts wake a machine that is off or held; the clock has nothing to say.
+            // Only new facts change a machine that is off or held.
             Life::Off => return Instant::now() + Duration::from_secs(3600),
             Life::Booting { .. } if self.manners.borrow().is_boot_held => {
                 return Instant::now() + Duration::from_secs(3600);
@@ -377,7 +373,7 @@ impl Worker {
                 self.registered = false;
                 self.wrote_status = None;
                 self.beat_at = now;
-                // No container outlived the power cycle, so what was terminating has ended.
+                // The power cycle ended all containers.
                 for (uid, pod) in &self.pods {
                     if pod.metadata.deletion_timestamp.is_some() {
                         self.ends.insert(uid.clone(), now);
@@ -388,7 +384,7 @@ impl Worker {
                 }
             }
             Life::Up { gpus_at } => {
-                // The moment the GPUs appear is a change of status, which a kubelet writes at once.
+                // A kubelet writes new GPUs at once.
                 if gpus_at <= now && self.wrote_status.is_some_and(|wrote| wrote < gpus_at) {
                     self.wrote_status = None;
                     self.beat_at = now;
@@ -399,7 +395,7 @@ impl Worker {
         };
     }
 
-    /// Renews the Lease, and writes the Node's status where it is not as it should be.
+    /// Renews the Lease, and writes the Node's status if it has changed.
     async fn beat(&mut self, now: Instant) -> anyhow::Result<()> {
         let name = self.machine.name.clone();
         let lease = json!({
@@ -485,7 +481,7 @@ impl Worker {
                 "type": kind, "status": status, "reason": reason, "lastHeartbeatTime": time,
                 "message": "written by the lab's kubelet stand-in",
             });
-            // A fast reboot leaves Ready as it was, and so the time of its last transition: a trap that must stay.
+            // A fast reboot leaves Ready and its transition time unchanged, as on a real node.
             if condition_of(node, kind) != Some(status) {
                 condition["lastTransitionTime"] = json!(time);
             }
@@ -549,9 +545,9 @@ impl Worker {
         tracing::debug!(node = %self.machine.name, pod = name, error = format!("{error:#}"), "tending a pod failed");
     }
 
-    /// Whether the containers of a terminating pod have ended and nobody was told.
+    /// Whether the containers of a terminating pod have ended and this is not reported.
     fn has_ended(&mut self, uid: &str, pod: &Pod, now: Instant) -> bool {
-        // A power cycle ends a stuck pod too: it has set a time for it.
+        // A power cycle ends a stuck pod too.
         let hangs = annotation(pod, STUCK) == Some("true") && !self.ends.contains_key(uid);
         if hangs || self.ended.contains(uid) {
             return false;
@@ -579,7 +575,7 @@ impl Worker {
             .preconditions(precondition);
         match limited("reporting a pod as ended", pods.delete(&name, &params)).await {
             Ok(_) => Ok(()),
-            // Gone already, or another pod has the name.
+            // It is gone, or another pod has its name.
             Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(()),
             Err(error) => Err(error),
         }
@@ -622,7 +618,7 @@ impl Worker {
             pods.patch_status(&name, &PatchParams::default(), &patch),
         )
         .await?;
-        // The watch will tell the same later; until then nothing shall be written twice.
+        // Recorded at once, so that it is not written twice before the watch shows it.
         if written.metadata.uid.as_deref() == Some(uid.as_str()) {
             self.pods.insert(uid, Arc::new(written));
         }
@@ -638,7 +634,7 @@ impl Worker {
     }
 }
 
-/// Runs one request with a deadline: a server that falls silent must not silence the node's next heartbeat too.
+/// Runs one request with a timeout, so that the next heartbeat is not delayed.
 async fn limited<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
     match tokio::time::timeout(WAIT_TIMEOUT, request).await {
         Ok(answer) => answer.with_context(|| what.to_owned()),
@@ -646,7 +642,7 @@ async fn limited<T>(what: &str, request: impl Future<Output = kube::Result<T>>) 
     }
 }
 
-/// The HTTP status that the API server refused with.
+/// The HTTP status of a refusal.
 fn code(error: &anyhow::Error) -> Option<u16> {
     if let Some(kube::Error::Api(status)) = error.downcast_ref() {
         Some(status.code)
@@ -671,20 +667,19 @@ fn says_ready(node: &Node) -> bool {
     condition_of(node, "Ready") == Some("True")
 }
 
-/// Kubernetes keeps most times in whole seconds.
+/// Kubernetes stores most times in whole seconds.
 fn now_in_seconds() -> String {
     format!("{:.0}", jiff::Timestamp::now())
 }
 
-/// Which part of its heartbeat a kubelet waits after its first. The stand-ins of a fleet start in one moment, and would else beat
-/// together for ever, as no kubelets do: with a hundred that beat each ten seconds, another client of the kube-apiserver waited for up to
-/// 0.6 s each time.
+/// The share of its heartbeat that a kubelet waits after its first one, so that the kubelets of a fleet do not send
+/// theirs at the same time.
 fn share_of(name: &str) -> f64 {
     let hash = Sha256::digest(name);
     f64::from(u16::from_be_bytes([hash[0], hash[1]])) / f64::from(u16::MAX)
 }
 
-/// An id that no boot had before, in the form the Linux kernel gives it.
+/// A new boot id in the format of the Linux kernel.
 fn fresh_boot_id(name: &str) -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static COUNT: AtomicU64 = AtomicU64::new(0);

@@ -1,24 +1,24 @@
-//! The real parts Haulout is tested against: a Kubernetes control plane, a vCenter that hangs as a real one does, and
-//! nodes that boot, on loopback only.
+//! The parts that Haulout is tested against, on loopback: a Kubernetes control plane, a vCenter simulator with real
+//! maintenance semantics, and simulated nodes.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`build`] | builds the Go parts into a cache outside `target/` |
-//! | [`python`] | Python programs of others, installed into the same cache |
-//! | [`tools`] | tools that the machine may lack, and what a test does without one |
-//! | [`process`] | a child process that never outlives whoever started it |
-//! | [`run_dir`], [`ports`] | a run's temporary directory, and loopback ports that no other run takes |
-//! | [`wait`] | waits for a fact, with a deadline |
-//! | [`fault_proxy`] | stops what passes to either server at the k-th request that changes something |
+//! | [`python`] | third-party Python programs, installed into the same cache |
+//! | [`tools`] | optional tools, and how a test is skipped without one |
+//! | [`process`] | a child process that never outlives its parent |
+//! | [`run_dir`], [`ports`] | a run's temporary directory, and loopback ports that no other run uses |
+//! | [`wait`] | waits for a condition with a timeout |
+//! | [`fault_proxy`] | proxies before both servers that stop at the k-th request that changes something |
 //! | [`kube`] | etcd, kube-apiserver and kube-controller-manager, with RBAC and an audit log |
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
-//! | [`kubelet`] | ties a VM's power to a Node's life |
-//! | [`jaeger`] | a tracing backend, asked by its own query API |
-//! | [`zipkin`] | pages for traces, made by a tracing UI that Maven fetches |
+//! | [`kubelet`] | a simulated kubelet: a Node follows the power of a VM |
+//! | [`jaeger`] | a tracing backend with its query API |
+//! | [`zipkin`] | a tracing UI, fetched by Maven |
 //! | [`clock`] | a wall clock for a program under test, which a test can step |
-//! | [`figures`] | the arithmetic of what benches measure, and the table that shows it |
-//! | [`table`] | tables as text |
-//! | [`otlp_proxy`] | stops what passes to a collector of traces at one request |
+//! | [`figures`] | statistics and tables of the benches |
+//! | [`text_table`] | tables as text |
+//! | [`otlp_proxy`] | a proxy before a trace collector that stops at one request |
 //! | [`fixture`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 
 pub mod build;

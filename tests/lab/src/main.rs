@@ -14,7 +14,7 @@ use haulout_lab::tools::Tool;
 use haulout_lab::{build, figures, zipkin};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Starts the real parts Haulout is tested against.
+/// Starts the parts that Haulout is tested against.
 #[derive(Debug, Parser)]
 #[command(name = "lab", version)]
 struct Arguments {
@@ -24,31 +24,32 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Build all parts that are not in the cache yet.
+    /// Build all parts that are not in the cache.
     Build,
-    /// Start a cluster, a vCenter with two GPU nodes and a tracing UI, say how to use them, and keep them until Ctrl-C.
+    /// Start a cluster, a vCenter with two GPU nodes and a tracing UI, print how to use them, and keep them running
+    /// until Ctrl-C.
     Up(up::Arguments),
-    /// Take two GPU nodes through host maintenance with the real Haulout, and print every step as it happens.
+    /// Take two GPU nodes through host maintenance with the real Haulout, and print every step.
     Demo(demo::Arguments),
-    /// Write the tables that benches have kept into one directory, as JSON and as Markdown.
+    /// Write the tables of the benches into one directory, as JSON and as Markdown.
     Figures(Figures),
 }
 
 #[derive(Debug, clap::Args)]
 struct Figures {
-    /// The directory that the benches kept their tables in.
+    /// The directory of the benches' tables.
     from: PathBuf,
-    /// The directory to write, such as `benches/results/2026-01-02-4-cores`.
+    /// The output directory, such as `benches/results/2026-01-02-4-cores`.
     #[arg(long)]
     into: PathBuf,
-    /// What was measured and on which machine, for the summary.
+    /// The commit and the machine, for the summary.
     #[arg(long)]
     about: String,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // kube-client reports each refused connection as an error, and a control plane that starts refuses many.
+    // kube-client logs each refused connection as an error, and there are many while a control plane starts.
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kube_client=off"));
     tracing_subscriber::fmt()
@@ -65,7 +66,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(command: Command) -> anyhow::Result<()> {
-    // Listened to from the beginning, so that a Ctrl-C during the start cleans up as well.
+    // From the beginning, so that a Ctrl-C during the start cleans up too.
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut hang_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     let asked_to_end = async {
@@ -87,7 +88,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
             tokio::select! {
                 ended = asked_to_end => {
                     ended?;
-                    // A demo that is left running ends in this way; before its end it is cut short.
+                    // This is the normal end of a demo that keeps running, and an early end before.
                     if told.get() { Ok(()) } else { bail!("interrupted before the demo came to its end") }
                 }
                 ended = demo::run(&arguments, &told) => ended,
@@ -115,7 +116,7 @@ fn publish(arguments: &Figures) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says one line to whoever asked. A reader that went away, as `lab up | head` does, is no reason to end.
+/// Prints a line. A closed pipe, as with `lab up | head`, is no error.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::fault_proxy::Moment;
 
-/// Takes OTLP over HTTP and passes it on. It ends when this is dropped.
+/// Forwards OTLP over HTTP. It ends when this is dropped.
 #[derive(Debug)]
 pub struct OtlpProxy {
     shared: Arc<Shared>,
@@ -37,17 +37,17 @@ struct Passing {
     is_stopped: bool,
 }
 
-/// At which request the proxy stops.
+/// The request at which the proxy stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
-    /// The one of this number, from 1.
+    /// The request with this number, from 1.
     Number(usize),
-    /// The first that carries these words, such as the name of an attribute.
+    /// The first request that contains this text, such as the name of an attribute.
     Words(&'static str),
 }
 
 impl OtlpProxy {
-    /// Starts one on a free port of loopback, open, before the collector whose OTLP over HTTP is at `collector`.
+    /// Starts the proxy on a free port of loopback, open. `collector` is the collector's OTLP/HTTP endpoint.
     pub async fn start(collector: &str) -> anyhow::Result<Self> {
         // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -85,17 +85,17 @@ impl OtlpProxy {
         format!("http://{}", self.address)
     }
 
-    /// How many requests have come.
+    /// The number of requests so far.
     pub fn requests(&self) -> usize {
         self.shared.lock().requests
     }
 
-    /// Stops at this request: nothing passes from then on until [`Self::open`].
+    /// Stops at this request: nothing is forwarded from then on until [`Self::open`].
     pub fn stop_at(&self, point: Point, moment: Moment) {
         self.shared.lock().stop = Some((point, moment));
     }
 
-    /// Waits until that request has come, and for [`Moment::After`] until the collector has answered it.
+    /// Waits for that request, and with [`Moment::After`] also for the collector's response.
     pub async fn stopped(&self) {
         // The sender lives in `self`.
         let _ = self.shared.stopped.subscribe().wait_for(|stopped| *stopped).await;
@@ -116,7 +116,7 @@ impl Shared {
 }
 
 async fn pass(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> (StatusCode, Bytes) {
-    // Held before the collector has seen it, or after it has answered.
+    // Held before it is forwarded, or after the collector has responded.
     let held = {
         let mut passing = shared.lock();
         passing.requests += 1;

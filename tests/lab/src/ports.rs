@@ -1,4 +1,4 @@
-//! Loopback ports that no other run of the lab takes, also while the server behind them is being restarted.
+//! Loopback ports that no other run of the lab uses, even while a server restarts.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
@@ -6,28 +6,28 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context as _, bail};
 
-/// First port that is handed out. The range ends below the kernel's ephemeral ports (32768 and up), so that no outgoing
-/// connection of anybody takes a port in the moment between its choice and the server's bind, or during a restart.
+/// The first port. The range ends below the kernel's ephemeral ports (32768 and up), so that no outgoing connection
+/// takes a port before the server binds it or while it restarts.
 const FIRST: u16 = 20_000;
-/// How many ports there are to choose from.
+/// The number of ports.
 const COUNT: u16 = 10_000;
 
-/// A port on 127.0.0.1 that belongs to its holder: other runs skip it while this value lives.
+/// A port on 127.0.0.1 that other runs do not use while this value lives.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    // Held for its lock, which the kernel releases when the process ends, however that happens.
+    // Holds a lock, which the kernel releases when the process ends.
     _lock: File,
 }
 
 impl Port {
-    /// Finds a port that nobody listens on and that no other run has reserved.
+    /// Finds a port without a listener that no other run has reserved.
     pub fn reserve() -> anyhow::Result<Self> {
         static TURN: AtomicU16 = AtomicU16::new(0);
         let locks = crate::build::cache_dir()?.join("ports");
         std::fs::create_dir_all(&locks)
             .with_context(|| format!("making the directory {}", locks.display()))?;
-        // Processes begin at different places, so that they rarely try each other's ports.
+        // Processes begin at different ports, so that collisions are rare.
         let start = u16::try_from(std::process::id().wrapping_mul(97) % u32::from(COUNT)).unwrap_or(0);
         for _ in 0..COUNT {
             let turn = TURN.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A child process that never outlives whoever started it, with its output in a file.
+//! A child process that never outlives its parent, with its output in a file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,16 +11,16 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, ChildStdin, Command};
 
-/// Set to `1`, it tells a part of the lab to end when its stdin reaches EOF.
+/// If it is `1`, a part of the lab ends when its stdin reaches EOF.
 pub const LEASH: &str = "HAULOUT_LAB_STDIN_LEASH";
-/// Names the directory that a part removes when its leash ends it, because then nobody else is left to do so.
+/// The directory that a part removes when it ends because of EOF on stdin.
 pub const REMOVE_AT_EOF: &str = "HAULOUT_LAB_REMOVE_AT_EOF";
 
-/// How much of a log an error shows.
+/// The bytes of a log in an error.
 const TAIL: u64 = 4096;
 
-/// A shell that watches the other end of stdin for a program of others, which knows no leash. It becomes that program, so
-/// that there is one process id from the beginning, and leaves the watching to a child.
+/// A shell that watches stdin for a program that does not. It execs the program, so that the process id stays, and
+/// leaves the watching to a child.
 const LEASHED: &str = r#"
 exec 3<&0
 (
@@ -33,7 +33,7 @@ exec 3<&0
 exec "$0" "$@" 3<&- </dev/null
 "#;
 
-/// What to start.
+/// A process to start.
 #[derive(Debug, Clone)]
 pub struct Spec {
     name: String,
@@ -44,8 +44,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A program with the name it has in messages and the file that takes its output. Output is appended, so that a
-    /// restarted part keeps one log.
+    /// `name` is used in messages. Output is appended to `log`, so that a restarted part has one log.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>, log: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -56,7 +55,7 @@ impl Spec {
         }
     }
 
-    /// As [`Spec::new`], for a program of others: it is ended with its starter although it does not watch its stdin.
+    /// As [`Spec::new`], for a third-party program that does not watch its stdin.
     pub fn leashed(name: impl Into<String>, program: impl AsRef<OsStr>, log: impl Into<PathBuf>) -> Self {
         Self::new(name, "/bin/sh", log).args(["-c", LEASHED]).arg(program)
     }
@@ -99,7 +98,7 @@ impl Spec {
             .stdin(Stdio::piped())
             .stdout(log)
             .stderr(second)
-            // A Ctrl-C at the terminal goes to the whole foreground group; parts are stopped by their starter, in order.
+            // A Ctrl-C at the terminal goes to the whole foreground group; the lab stops its parts in order.
             .process_group(0)
             .kill_on_drop(true);
         let mut child = command
@@ -115,23 +114,23 @@ impl Spec {
     }
 }
 
-/// A running child process. Dropping it kills it and waits until it is gone.
+/// A running child process. Dropping it kills it and waits for its end.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     log: PathBuf,
     child: Child,
-    // The child ends when this end of its stdin closes, which the kernel does for a starter that was killed.
+    // The child ends when this end of its stdin closes; the kernel closes it when the parent is killed.
     _leash: Option<ChildStdin>,
 }
 
 impl Process {
-    /// The name it has in messages.
+    /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id, while it has not been seen to end.
+    /// Its process id until its end has been seen.
     pub fn pid(&self) -> Option<u32> {
         self.child.id()
     }
@@ -147,7 +146,7 @@ impl Process {
             .unwrap_or_else(|error| format!("(its log {} cannot be read: {error})", self.log.display()))
     }
 
-    /// Fails, with the end of its output, when it has ended although nobody stopped it.
+    /// Fails with the end of its output if it has ended unexpectedly.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         match self
             .child
@@ -182,7 +181,7 @@ impl Process {
         })
     }
 
-    /// Asks it to end with SIGTERM, and kills it when it has not ended after `patience`.
+    /// Sends SIGTERM, and SIGKILL after `patience`.
     pub async fn stop(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
         self.signal(Signal::TERM)?;
         match tokio::time::timeout(patience, self.child.wait()).await {
@@ -191,7 +190,7 @@ impl Process {
         }
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Sends SIGKILL and waits until it has ended.
     pub async fn kill(&mut self) -> anyhow::Result<ExitStatus> {
         self.signal(Signal::KILL)?;
         self.child
@@ -211,7 +210,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The directory and the ports of a run are given back right after this, so the process has to be gone by then.
+        // The directory and the ports are released right after this, so the process must have ended.
         let _ = self.child.start_kill();
         let deadline = Instant::now() + Duration::from_secs(2);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {

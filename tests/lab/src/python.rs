@@ -1,4 +1,4 @@
-//! Python programs of others, each pinned and installed by pip into a folder of its own in the lab's cache.
+//! Third-party Python programs, each pinned and installed with pip into its own folder of the lab's cache.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio::time::timeout;
 use crate::build;
 use crate::tools::Tool;
 
-/// How long pip may take: a package of 20 MB over a slow line.
+/// The timeout of pip for a package of 20 MB.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// A Python with `requirement`, as `name==version`, which is imported as `module`. It is installed first where the cache
-/// does not have it; processes that ask at the same time install once.
+/// A Python with `requirement` (`name==version`), which is imported as `module`. It is installed if the cache does not
+/// have it; concurrent processes install it once.
 pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Tool> {
     let cache = build::cache_dir()?;
     std::fs::create_dir_all(&cache)
@@ -29,7 +29,7 @@ pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Tool> {
     {
         return Ok(Tool::At(program));
     }
-    // What makes a folder of its own, and what brings pip into it: some distributions pack them apart.
+    // The modules that create a virtual environment and install pip; some distributions package them separately.
     if let Err(said) = said_by(Command::new("python3").args(["-c", "import venv, ensurepip"])).await {
         return Ok(Tool::Missing(format!(
             "there is no python3 with venv and pip on PATH: {said}"
@@ -56,7 +56,7 @@ pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Tool> {
     Ok(Tool::At(program))
 }
 
-/// Runs it to its end; what it said where it could not be run, did not end in time, or failed.
+/// Runs it to its end. The error has its output.
 async fn said_by(command: &mut Command) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = match timeout(WAIT_TIMEOUT, output).await {

@@ -1,4 +1,4 @@
-//! A run's temporary directory: private to its user, and gone when the run ends.
+//! A run's temporary directory: private to its user, and removed when the run ends.
 
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-/// The name every run's directory begins with. The Go parts refuse to remove a directory of another name.
+/// The prefix of every run's directory. The Go parts only remove directories with this prefix.
 pub const PREFIX: &str = "haulout-lab-";
 
-/// A directory under the system's temporary directory that is removed with all it holds when this is dropped.
+/// A temporary directory that is removed when this is dropped.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
 }
 
 impl RunDir {
-    /// Makes a directory with a name of its own, readable by nobody else: it holds private keys.
+    /// Creates a directory that only its user can read, because it holds private keys.
     pub fn create() -> anyhow::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let base = std::env::temp_dir();
@@ -26,7 +26,7 @@ impl RunDir {
             let path = base.join(format!("{PREFIX}{}-{count}", std::process::id()));
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self { path }),
-                // A killed process of the same id may have left one behind.
+                // It may be left from a killed process with the same id.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     return Err(error).with_context(|| format!("making the directory {}", path.display()));
@@ -35,7 +35,7 @@ impl RunDir {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -45,8 +45,8 @@ impl RunDir {
         self.path.join(name)
     }
 
-    /// Writes `content` to `name` inside it and tells the path. It is there whole or not at all: two scenarios may write the
-    /// same kubeconfig, and one of them be read meanwhile.
+    /// Writes `content` to `name` inside it and returns the path. The write is atomic, because scenarios may write and
+    /// read the same kubeconfig concurrently.
     pub fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
         static WRITES: AtomicU32 = AtomicU32::new(0);
         let path = self.join(name);
@@ -61,8 +61,7 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        // A process that was just killed may finish a last write while its directory goes, which makes the removal
-        // fail with "directory not empty".
+        // A process that was just killed may still write, and the removal then fails with "directory not empty".
         let deadline = Instant::now() + Duration::from_secs(2);
         while let Err(error) = std::fs::remove_dir_all(&self.path) {
             if error.kind() == std::io::ErrorKind::NotFound {

@@ -1,6 +1,6 @@
-//! A table as text: Markdown whose columns line up, so that a terminal shows it as well as a document does.
+//! A table as Markdown with aligned columns.
 
-/// Rows of cells under a header.
+/// A header and rows of cells.
 #[derive(Debug, Clone)]
 pub struct TextTable {
     header: Vec<String>,
@@ -21,7 +21,7 @@ impl TextTable {
         self.rows.push(cells);
     }
 
-    /// Its lines. A column of numbers stands at the right.
+    /// The table as Markdown. Columns of numbers are right-aligned.
     pub fn markdown(&self) -> String {
         let columns: Vec<Column> = (0..self.header.len()).map(|at| self.column(at)).collect();
         let rules: Vec<String> = columns.iter().map(Column::rule).collect();
@@ -36,7 +36,7 @@ impl TextTable {
             .chain(self.header.get(at))
             .map(|cell| cell.chars().count());
         Column {
-            // A rule has three characters.
+            // A rule has at least three characters.
             width: widths.max().unwrap_or_default().max(3),
             is_numeric: cells().any(|cell| !cell.is_empty())
                 && cells().all(|cell| cell.is_empty() || is_number(cell)),
@@ -68,7 +68,7 @@ fn line(cells: &[String], columns: &[Column]) -> String {
     format!("|{}\n", padded.collect::<String>())
 }
 
-/// Whether a cell is a number, or stands for one that is missing.
+/// Whether a cell is a number or `-`.
 fn is_number(cell: &str) -> bool {
     cell == "-" || cell.parse::<f64>().is_ok()
 }

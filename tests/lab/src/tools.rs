@@ -1,11 +1,11 @@
-//! Tools that the machine may have or lack: how they are found, and what a test does without one.
+//! Optional tools of the machine: how they are found, and how a test is skipped without one.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::bail;
 
-/// Names the file that collects which tests were skipped and why; `make test` prints it at its end.
+/// The file that lists skipped tests with reasons; `make test` prints it at its end.
 const SKIPPED: &str = "HAULOUT_SKIPPED";
 
 /// A tool that the lab does not build itself.
@@ -13,7 +13,7 @@ const SKIPPED: &str = "HAULOUT_SKIPPED";
 pub enum Tool {
     /// Its path.
     At(PathBuf),
-    /// It cannot be had on this machine: why.
+    /// It is missing, with the reason.
     Missing(String),
 }
 
@@ -27,15 +27,14 @@ pub fn on_path(programs: &[&str]) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// Whether this is a continuous-integration run: `CI` is set, and not to `false`.
+/// Whether this is a CI run: `CI` is set, and not to `false`.
 pub fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|ci| !ci.is_empty() && ci != "false")
 }
 
-/// Skips `test`, or the part of it that needs what is missing, and records that.
+/// Skips `test`, or a part of it, and records that.
 ///
-/// # Errors
-/// Where `CI` is set: nobody would notice a test that is skipped there.
+/// # Errors If `CI` is set, where a skipped test would not be noticed.
 pub fn skip(test: &str, missing: &str) -> anyhow::Result<()> {
     if is_ci() {
         bail!("{missing}; with CI set, no test is skipped");
@@ -44,13 +43,13 @@ pub fn skip(test: &str, missing: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Records that `test`, or a part of it, is skipped here although `CI` may be set, because another run covers it.
+/// Records that `test`, or a part of it, is skipped even if `CI` is set, because another run covers it.
 pub fn record_skip(test: &str, why: &str) {
     say(&format!("{test} is skipped: {why}"));
     let Some(path) = std::env::var_os(SKIPPED) else {
         return;
     };
-    // One write of one line, so that lines of tests that run side by side stay whole.
+    // One write per line, so that lines of concurrent tests are not mixed.
     let file = std::fs::File::options().create(true).append(true).open(&path);
     if let Err(error) = file.and_then(|mut file| file.write_all(format!("{test}: {why}\n").as_bytes())) {
         say(&format!("{} cannot be written: {error}", path.display()));

@@ -1,5 +1,5 @@
-//! The tracing UI of the demo and of `lab up`: Zipkin where Java and Maven are found, and the official Jaeger image as a
-//! line to type where a container runtime is.
+//! The tracing UI of the demo and of `lab up`: Zipkin if Java and Maven are installed, and a command line for the
+//! official Jaeger image if there is a container runtime.
 
 use haulout_lab::jaeger::Jaeger;
 use haulout_lab::ports::Port;
@@ -8,24 +8,24 @@ use haulout_lab::zipkin::{self, Zipkin};
 
 use crate::say;
 
-/// The official image of Jaeger, with its pages; the Go module that the lab builds has none.
+/// The official image of Jaeger. The Go module that the lab builds has no web UI.
 const JAEGER_IMAGE: &str = "cr.jaegertracing.io/jaegertracing/jaeger:2.15.0";
-/// What runs it, where one of them is found.
+/// The container runtimes.
 const RUNTIMES: [&str; 3] = ["docker", "podman", "nerdctl"];
-/// The port of its pages inside the container.
+/// The port of its web UI inside the container.
 const PAGES: u16 = 16686;
-/// The port that takes OTLP inside the container.
+/// The OTLP port inside the container.
 const OTLP: u16 = 4318;
 
-/// Where a person can look at traces.
+/// The tracing UIs.
 #[derive(Debug)]
 pub(crate) struct TracingUi {
-    /// The UI, or why there is none.
+    /// The UI, or the reason why there is none.
     zipkin: Result<Zipkin, String>,
     container: Option<Container>,
 }
 
-/// A container that a person may start at any time: traces wait for it.
+/// A container that a person may start at any time; traces are retried until then.
 #[derive(Debug)]
 struct Container {
     runtime: &'static str,
@@ -34,7 +34,7 @@ struct Container {
 }
 
 impl TracingUi {
-    /// Starts what can be started here. A lab without a tracing UI is of use too, so what is missing is no error.
+    /// Starts the available UI. A missing one is no error.
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let zipkin = match zipkin::jar().await? {
             Tool::At(jar) => Ok(Zipkin::start(&jar).await?),
@@ -51,7 +51,7 @@ impl TracingUi {
         Ok(Self { zipkin, container })
     }
 
-    /// A Jaeger that forwards all traces to it.
+    /// A Jaeger that forwards all traces to the UI.
     pub(crate) async fn start_jaeger(&self) -> anyhow::Result<Jaeger> {
         let zipkin = self.zipkin.iter().map(|it| it.otlp().to_owned());
         let container = self.container.iter().map(|it| loopback(&it.otlp));
@@ -63,7 +63,7 @@ impl TracingUi {
         self.zipkin.as_ref().ok().map(|it| it.page("{trace_id}"))
     }
 
-    /// Waits until it answers. From here on it is the same as none if it does not.
+    /// Waits until it responds. If it does not, it is treated as missing.
     pub(crate) async fn wait_ready(&mut self) {
         if let Ok(zipkin) = &mut self.zipkin
             && let Err(error) = zipkin.wait_ready().await
@@ -72,7 +72,7 @@ impl TracingUi {
         }
     }
 
-    /// Says where traces can be looked at; the page of one, where its id is given.
+    /// Prints the address of the UI, or of one trace.
     pub(crate) fn say(&self, trace_id: Option<&str>) {
         let path = |prefix: &str| trace_id.map_or_else(String::new, |id| format!("{prefix}{id}"));
         match &self.zipkin {

@@ -1,4 +1,4 @@
-//! Leaves a small lab running, and says how to point `kubectl`, `govc` and `haulout` at it.
+//! Keeps a small lab running, and prints how to use `kubectl`, `govc` and `haulout` with it.
 
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use crate::tracing_ui::TracingUi;
 const FIXTURE: &str = "lab";
 /// An NVIDIA A40.
 const A40: u16 = 0x2235;
-/// How long one look whether vCenter still runs waits for its inventory to change.
+/// The interval in which the end of vCenter is noticed.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How the lab is asked for.
+/// The options of the lab.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// After how many seconds of silence a node is no longer Ready (production: 40).
+    /// The node monitor grace in seconds (production: 40).
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=3600))]
     node_monitor_grace_seconds: u64,
 }
 
-/// Runs the lab until a part of it ends, which none does by itself.
+/// Runs the lab until a part of it ends unexpectedly.
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
     let options = Options {
@@ -59,7 +59,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     environment.insert("STATUS_ADDRESS".to_owned(), "127.0.0.1:0".into());
     for (name, value) in environment {
-        // Only a shell that has a proxy has to forget it.
+        // Only needed if the shell has a proxy.
         if value.is_empty() && std::env::var_os(&name).is_none() {
             continue;
         }
@@ -78,7 +78,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Tells how to look at a fixture, and how to click on one of its hosts.
+/// Prints how to inspect a fixture, and how to put a host into maintenance.
 pub(crate) fn look_around(fixture: &Fixture<'_>, kube: &Kube, host: &str) -> anyhow::Result<()> {
     let (vcenter, control) = (&fixture.vcenter, fixture.vcenter.control().trim_end_matches('/'));
     let kubeconfig = kube.kubeconfig(&User::admin("admin"))?;
@@ -127,7 +127,7 @@ pub(crate) fn look_around(fixture: &Fixture<'_>, kube: &Kube, host: &str) -> any
     Ok(())
 }
 
-/// A value as a shell reads it.
+/// A value quoted for a shell.
 fn quote(value: &OsStr) -> String {
     let text = value.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/:._-@%+=,".contains(c);

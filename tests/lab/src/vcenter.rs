@@ -1,5 +1,5 @@
-//! The lab's vCenter: starts the Go program in `go/vcenter` and plays the operator and the hardware through its control
-//! endpoint. What the program adds to VMware's simulator stands in the README beside it.
+//! The lab's vCenter: starts the Go program in `go/vcenter` and controls it through its control endpoint. The README
+//! of the program describes what it adds to VMware's simulator.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -20,18 +20,18 @@ use tokio::time::Instant;
 
 use crate::wait::until;
 
-/// How long the program may take from its start to its ready line.
+/// The timeout of the start.
 const START: Duration = Duration::from_secs(30);
-/// How long one long poll waits at most.
+/// The duration of a long poll.
 const POLL: Duration = Duration::from_secs(10);
-/// How much longer than it was told to wait an answer of the control endpoint may take.
+/// The time that a response may take in addition to its long poll.
 const SLACK: Duration = Duration::from_secs(10);
 
 /// The inventory to begin with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
-    /// The one datacenter's name; `DC0` when empty.
+    /// The datacenter's name; `DC0` if empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub datacenter: String,
     /// Its clusters.
@@ -40,27 +40,27 @@ pub struct Spec {
     pub vms: Vec<VmSpec>,
     /// How long tasks take.
     pub delays: Delays,
-    /// `Some(false)` keeps updates of `recentTask` from `WaitForUpdatesEx`, as the API allows a vCenter to do.
+    /// `Some(false)`: `recentTask` is not pushed, which the API allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push_recent_task: Option<bool>,
-    /// `Some(false)` lets task histories tell of tasks that begin and not of their later states.
+    /// `Some(false)`: task histories push only new tasks, not their later states.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push_task_end: Option<bool>,
-    /// `Some(false)` lets DRS place a VM that is powered on by its own ranking, and not where it stands.
+    /// `Some(false)`: DRS places a VM at power on by its ranking, and not on its current host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drs_keeps_host: Option<bool>,
-    /// Lists fixed-address devices in `assignableHardwareBinding` too; whether a vCenter does that is not documented.
+    /// Lists fixed-address devices in `assignableHardwareBinding` too, which is not documented of a vCenter.
     pub bind_static: bool,
-    /// A large inventory beside the hosts and VMs that are named.
+    /// A large generated inventory in addition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bulk: Option<Bulk>,
     /// Ends sessions that are idle for longer; 0 is never.
     pub session_timeout_ms: u32,
-    /// How many tasks an object lists in `recentTask` at the most; 0 is the simulator's own 200.
+    /// The length of `recentTask`; 0 is the simulator's default of 200.
     pub recent_tasks: usize,
 }
 
-/// Hosts `bulk-0000` and on, and VMs that can be found, read and watched but not acted on, spread over them in turn.
+/// Hosts `bulk-0000` and so on, and read-only VMs spread over them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bulk {
     /// How many hosts, at least one.
@@ -111,7 +111,7 @@ pub struct ClusterSpec {
     pub hosts: Vec<HostSpec>,
 }
 
-/// What DRS may do by itself.
+/// A DRS automation level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DrsBehavior {
@@ -132,10 +132,10 @@ pub struct DrsSpec {
     pub enabled: bool,
     /// The cluster's level.
     pub behavior: DrsBehavior,
-    /// Whether VMs may differ; they may when unset.
+    /// Whether overrides are enabled; they are if it is unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overrides_enabled: Option<bool>,
-    /// VMs that differ.
+    /// Overrides for VMs.
     pub vm_overrides: Vec<VmOverride>,
 }
 
@@ -159,9 +159,9 @@ pub struct VmOverride {
 pub struct HostSpec {
     /// Its name.
     pub name: String,
-    /// Its GPUs and the like.
+    /// Its PCI devices.
     pub devices: Vec<DeviceSpec>,
-    /// The datastores that it mounts; hosts that name the same one share it.
+    /// The datastores that it mounts; equal names are shared.
     pub datastores: Vec<String>,
 }
 
@@ -198,9 +198,9 @@ impl DeviceSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VmSpec {
-    /// Its name. A second VM of one name gets a folder of its own.
+    /// Its name. A second VM with the same name needs another folder.
     pub name: String,
-    /// Its BIOS UUID; made from folder and name when empty.
+    /// Its BIOS UUID; derived from folder and name if empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uuid: String,
     /// The folder under the datacenter's VM folder.
@@ -219,21 +219,21 @@ pub struct VmSpec {
     pub tools: bool,
     /// How long the guest takes to shut down when asked.
     pub shutdown_ms: u32,
-    /// The guest ignores being asked.
+    /// The guest ignores a shutdown request.
     pub ignore_shutdown: bool,
-    /// The guest boots again when it is asked to shut down.
+    /// The guest reboots at a shutdown request.
     #[serde(skip_serializing_if = "is_false")]
     pub reboots: bool,
-    /// How long after that request VMware Tools stop, while the VM is still on; 0 is with the VM.
+    /// The time from the request to the stop of VMware Tools while the VM is still on; 0 is with the VM.
     #[serde(skip_serializing_if = "is_zero")]
     pub tools_stop_ms: u32,
-    /// Powers the VM off by itself so long after each power-on, without a task; 0 is never.
+    /// Powers the VM off this long after each power-on, without a task; 0 is never.
     #[serde(skip_serializing_if = "is_zero")]
     pub dies_after_ms: u32,
-    /// How much of it clients can read.
+    /// The properties that clients can read.
     #[serde(skip_serializing_if = "Readable::is_all")]
     pub readable: Readable,
-    /// Handed back in [`VmState::boot_hint`].
+    /// Returned in [`VmState::boot_hint`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot_hint: String,
     /// Its `config.extraConfig`.
@@ -264,11 +264,11 @@ impl Default for VmSpec {
     }
 }
 
-/// How much of a VM clients can read.
+/// The properties of a VM that clients can read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Readable {
-    /// All of it.
+    /// All properties.
     #[default]
     All,
     /// Its `config` is unset, as that of an inaccessible or orphaned VM.
@@ -314,27 +314,27 @@ impl Gpu {
     }
 }
 
-/// What one program has asked of the SDK.
+/// The traffic of one program with the SDK.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Traffic {
-    /// Calls begun.
+    /// Calls that have begun.
     pub calls: u64,
-    /// Bytes of SOAP it has sent.
+    /// Bytes of SOAP that it has sent.
     pub received: u64,
-    /// Bytes of SOAP it was sent.
+    /// Bytes of SOAP that it has received.
     pub sent: u64,
 }
 
-/// Whose property collector answers.
+/// The property collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Collector {
-    /// The simulator's, which reads everything anew on each change.
+    /// The simulator's, which reads all filters again on each change.
     Simulator,
-    /// Our own, which is not the limit and holds the rules of a vCenter's versions.
+    /// Our own, which is faster and follows a vCenter's rules for versions.
     Own,
 }
 
-/// Chooses the collector of every stand-in that is not told which: `own` or `simulator`.
+/// The default collector: `own` or `simulator`.
 pub const COLLECTOR: &str = "LAB_COLLECTOR";
 
 impl Default for Collector {
@@ -346,7 +346,7 @@ impl Default for Collector {
     }
 }
 
-/// How the program is started.
+/// The options of the program.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The user who may log in.
@@ -357,7 +357,7 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// The SDK's loopback port; 0 takes a free one.
     pub port: u16,
-    /// Whose property collector answers.
+    /// The property collector.
     pub collector: Collector,
 }
 
@@ -365,7 +365,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             user: "administrator@vsphere.local".into(),
-            // A word that stands nowhere else, so that it is found wherever it should not be.
+            // A unique word, so that leaks can be searched for.
             password: "canary-pa55word".into(),
             tls: None,
             port: 0,
@@ -383,7 +383,7 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-/// What the inventory looks like at one moment.
+/// The state of the inventory.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
@@ -440,7 +440,7 @@ pub struct Entering {
     pub task: String,
     /// Who asked for it.
     pub by: String,
-    /// Since when.
+    /// When it began.
     pub since: Timestamp,
 }
 
@@ -456,15 +456,15 @@ pub struct DeviceState {
     pub used_by: Option<String>,
 }
 
-/// Whether vCenter reaches a host.
+/// The connection state of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Connection {
-    /// It does.
+    /// Connected.
     Connected,
-    /// Somebody disconnected it.
+    /// Disconnected by a user.
     Disconnected,
-    /// It does not answer.
+    /// Not responding.
     NotResponding,
 }
 
@@ -495,18 +495,18 @@ pub struct VmState {
     pub host: String,
     /// Its power state.
     pub power: Power,
-    /// How often it has been started, so that an off and on between two looks is seen.
+    /// The number of power-ons, which shows a fast reboot.
     pub boots: u32,
     /// Whether VMware Tools run while it does.
     pub tools: bool,
-    /// The guest ignores being asked to shut down.
+    /// The guest ignores a shutdown request.
     pub ignore_shutdown: bool,
     /// How long the guest takes to shut down.
     pub shutdown_ms: u32,
     /// The address of the device that it holds.
     #[serde(default)]
     pub device: Option<String>,
-    /// What the spec said.
+    /// The value in the spec.
     #[serde(default)]
     pub boot_hint: Option<String>,
 }
@@ -518,7 +518,7 @@ impl VmState {
     }
 }
 
-/// One line of the journal.
+/// A journal entry.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
@@ -526,9 +526,9 @@ pub struct Entry {
     pub seq: u64,
     /// When.
     pub time: Timestamp,
-    /// What sort of line it is.
+    /// The kind of the entry.
     pub kind: EntryKind,
-    /// Who: a session's user, `operator` at the control endpoint, `DRS`.
+    /// The user of the session, `operator` for the control endpoint, or `DRS`.
     #[serde(default)]
     pub user: String,
     /// The session's key, empty for the control endpoint.
@@ -558,22 +558,22 @@ pub struct Entry {
     /// A call's arguments.
     #[serde(default)]
     pub args: serde_json::Value,
-    /// What became of it: `poweredOff`, `entering`, `entered`, `exited`, `esx1 -> esx2`, `login`, …
+    /// The result: `poweredOff`, `entering`, `entered`, `exited`, `esx1 -> esx2`, `login`, …
     #[serde(default)]
     pub detail: String,
-    /// What made a VM's power state change, such as `ShutdownGuest`.
+    /// The cause of a power change, such as `ShutdownGuest`.
     #[serde(default)]
     pub cause: String,
 }
 
 impl Entry {
-    /// Whether this is a call of `method` that came in over SOAP.
+    /// Whether this is a SOAP call of `method`.
     pub fn is_call(&self, method: &str) -> bool {
         self.kind == EntryKind::Call && self.method == method && !self.session.is_empty()
     }
 }
 
-/// What a line of the journal tells of.
+/// The kind of a journal entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EntryKind {
@@ -581,7 +581,7 @@ pub enum EntryKind {
     Call,
     /// A VM's power state changed.
     Power,
-    /// A host began to enter maintenance mode, entered it, did not, or left it.
+    /// A change of a host's maintenance.
     Maintenance,
     /// A VM changed its host.
     Move,
@@ -591,15 +591,15 @@ pub enum EntryKind {
     Host,
     /// A login, a logout, a killed session, a restart.
     Session,
-    /// A rule struck.
+    /// A fault rule applied.
     Fault,
 }
 
-/// A rule by which calls go wrong.
+/// A fault rule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fault {
-    /// Given by the stand-in.
+    /// Set by the simulator.
     #[serde(skip_serializing)]
     pub id: u32,
     /// The SOAP method, or `*`.
@@ -610,21 +610,21 @@ pub struct Fault {
     /// The host that the task would put the VM on, by name or moref; any when empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// What goes wrong.
+    /// The kind of the fault.
     pub kind: FaultKind,
     /// The fault's type in the API, for [`FaultKind::SoapFault`] and [`FaultKind::TaskError`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fault: String,
-    /// The `faultstring`; vCenter's words when empty.
+    /// The `faultstring`; vCenter's text if empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// How many matching calls go well first.
+    /// The number of matching calls that succeed first.
     #[serde(default)]
     pub skip: u32,
-    /// How many go wrong then; 0 is all.
+    /// The number of calls that then fail; 0 is all.
     #[serde(default)]
     pub count: u32,
-    /// How long a delay, a hang or a failing task takes.
+    /// The duration of a delay, a hang or a failing task.
     #[serde(default)]
     pub delay_ms: u32,
     /// The HTTP status for [`FaultKind::Status`]; 200 when 0.
@@ -639,13 +639,13 @@ pub struct Fault {
     /// The result, for [`FaultKind::TaskResult`].
     #[serde(flatten)]
     pub result: TaskResult,
-    /// How often the rule has struck.
+    /// How often the rule has applied.
     #[serde(default, skip_serializing)]
     pub hits: u32,
 }
 
 impl Fault {
-    /// A rule that strikes every call of `method`.
+    /// A rule for every call of `method`.
     pub fn new(method: impl Into<String>, kind: FaultKind) -> Self {
         Self {
             id: 0,
@@ -666,7 +666,7 @@ impl Fault {
         }
     }
 
-    /// A rule that answers `method` with a SOAP fault.
+    /// A rule that returns a SOAP fault from `method`.
     pub fn soap(method: impl Into<String>, fault: impl Into<String>) -> Self {
         Self {
             fault: fault.into(),
@@ -674,7 +674,7 @@ impl Fault {
         }
     }
 
-    /// A rule that lets the tasks of `method` fail.
+    /// A rule that fails the tasks of `method`.
     pub fn task(method: impl Into<String>, fault: impl Into<String>) -> Self {
         Self {
             fault: fault.into(),
@@ -682,7 +682,7 @@ impl Fault {
         }
     }
 
-    /// A rule that gives the tasks of `method` that end well this result.
+    /// A rule that gives successful tasks of `method` this result.
     pub fn result(method: impl Into<String>, result: TaskResult) -> Self {
         Self {
             result,
@@ -704,14 +704,14 @@ impl Fault {
         self
     }
 
-    /// Only after this many calls went well.
+    /// Only after this many successful calls.
     #[must_use]
     pub fn after(mut self, skip: u32) -> Self {
         self.skip = skip;
         self
     }
 
-    /// Only this often.
+    /// At most this often.
     #[must_use]
     pub fn times(mut self, count: u32) -> Self {
         self.count = count;
@@ -726,29 +726,29 @@ impl Fault {
     }
 }
 
-/// What goes wrong.
+/// The kind of the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FaultKind {
-    /// An answer of any status and body.
+    /// A response with this status and body.
     Status,
     /// Status 503, empty.
     Http503,
     /// Status 200 with an HTML page.
     HtmlPage,
-    /// The connection is cut and nothing is done.
+    /// The connection is cut, and the call is not executed.
     Reset,
-    /// It is done, and the connection is cut before the answer.
+    /// The call is executed, and the connection is cut before the response.
     LoseReply,
-    /// It is done after a delay.
+    /// The call is executed after a delay.
     Delay,
-    /// There is never an answer.
+    /// There is no response.
     Hang,
     /// A SOAP fault.
     SoapFault,
     /// A task that fails.
     TaskError,
-    /// A task that ends well with a large or deep result.
+    /// A successful task with a large or deep result.
     TaskResult,
 }
 
@@ -759,7 +759,7 @@ pub struct TaskResult {
     /// Text of so many bytes.
     #[serde(rename = "resultBytes", skip_serializing_if = "is_zero")]
     pub bytes: u32,
-    /// Elements within elements, at least so many levels deep.
+    /// Nested elements of at least this depth.
     #[serde(rename = "resultLevels", skip_serializing_if = "is_zero")]
     pub levels: u32,
 }
@@ -772,39 +772,39 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// A guest's manners; what is `None` stays as it is.
+/// Changes to a guest's behaviour; `None` is no change.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GuestPatch {
     /// Whether VMware Tools run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<bool>,
-    /// Whether the guest ignores being asked to shut down.
+    /// Whether the guest ignores a shutdown request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore_shutdown: Option<bool>,
-    /// How long it takes to.
+    /// How long the guest takes to shut down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shutdown_ms: Option<u32>,
-    /// Whether it boots again instead of stopping.
+    /// Whether it reboots instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reboots: Option<bool>,
-    /// How long after the request VMware Tools stop, while the VM is still on; 0 is with the VM.
+    /// The time from the request to the stop of VMware Tools while the VM is still on; 0 is with the VM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools_stop_ms: Option<u32>,
-    /// How long after the next power-ons the VM goes off by itself; 0 is never.
+    /// The time from each later power-on to a power-off without a task; 0 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dies_after_ms: Option<u32>,
-    /// How much of the VM clients can read.
+    /// The properties of the VM that clients can read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readable: Option<Readable>,
 }
 
-/// How a restarting vCenter looks from outside.
+/// How a restarting vCenter responds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Down {
     /// Connections are refused.
     Refused,
-    /// The proxy before it answers 503.
+    /// Its reverse proxy returns 503.
     Unavailable,
 }
 
@@ -828,7 +828,7 @@ struct RefAnswer {
     reference: String,
 }
 
-/// A running stand-in. Dropping it ends it and removes what it kept on disk.
+/// A running simulator. Dropping it stops it and removes its files.
 #[derive(Debug)]
 pub struct Vcenter {
     sdk: String,
@@ -836,12 +836,12 @@ pub struct Vcenter {
     user: String,
     password: String,
     child: Child,
-    // The program ends when this end of its stdin closes, which the kernel does for a starter that was killed.
+    // The program ends when this end of its stdin closes; the kernel closes it when the parent is killed.
     stdin: Option<ChildStdin>,
     dir: PathBuf,
 }
 
-/// The way to its control endpoint, which outlives no program but may be held by more than one task.
+/// The client of its control endpoint, which several tasks may share.
 #[derive(Debug, Clone)]
 struct Control {
     ctl: Url,
@@ -851,7 +851,7 @@ struct Control {
 impl Vcenter {
     /// Starts the program and waits until it serves.
     pub async fn start(binary: &Path, spec: &Spec, options: Options) -> anyhow::Result<Self> {
-        // Another part of the process may have installed one; any will do for plain HTTP.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -906,13 +906,13 @@ impl Vcenter {
                     Collector::Own => "own",
                 },
             ])
-            // The simulator keeps its datastores in a temporary directory; here it goes when ours goes.
+            // The simulator's temporary directory is inside ours and is removed with it.
             .env("TMPDIR", dir)
             .env("HAULOUT_LAB_REMOVE_AT_EOF", dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(stderr)
-            // A Ctrl-C at the terminal goes to the whole foreground group; the lab's parts are ended by their starter.
+            // A Ctrl-C at the terminal goes to the whole foreground group; the lab stops its parts in order.
             .process_group(0)
             .kill_on_drop(true);
         if let Some(tls) = &options.tls {
@@ -972,7 +972,7 @@ impl Vcenter {
         Ok(())
     }
 
-    /// Clicks Enter Maintenance Mode as the operator; the task's moref comes back while it runs.
+    /// Starts Enter Maintenance Mode as the operator and returns the task's moref.
     pub async fn enter_maintenance(&self, host: &str) -> anyhow::Result<String> {
         Ok(self
             .post::<TaskAnswer>(&["hosts", host, "enter"], &serde_json::json!({}))
@@ -980,7 +980,7 @@ impl Vcenter {
             .task)
     }
 
-    /// The same with a timeout, which a person can set too.
+    /// Starts Enter Maintenance Mode with a timeout.
     pub async fn enter_maintenance_within(&self, host: &str, timeout: Duration) -> anyhow::Result<String> {
         let body = serde_json::json!({ "timeoutMs": millis(timeout) });
         Ok(self
@@ -989,7 +989,7 @@ impl Vcenter {
             .task)
     }
 
-    /// Clicks Enter Maintenance Mode and tells when that was accepted, by the program's own clock.
+    /// Starts Enter Maintenance Mode and returns when it was accepted, by the program's clock.
     pub async fn click(&self, host: &str) -> anyhow::Result<Timestamp> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -1001,20 +1001,20 @@ impl Vcenter {
         Timestamp::from_nanosecond(i128::from(answer.accepted_ns)).context("when the click was accepted")
     }
 
-    /// What the program of this name, the first word of its User-Agent, has asked of the SDK so far.
+    /// The traffic of the program with this name, the first word of its User-Agent.
     pub async fn traffic(&self, program: &str) -> anyhow::Result<Traffic> {
         let all: BTreeMap<String, Traffic> = self.get(&["traffic"], &[], Duration::ZERO).await?;
         Ok(all.get(program).copied().unwrap_or_default())
     }
 
-    /// How many calls the program of this name had begun by then, in nanoseconds since 1970.
+    /// The number of calls that this program had begun by then, in nanoseconds since 1970.
     pub async fn calls_until(&self, program: &str, then_ns: i64) -> anyhow::Result<u64> {
         let query = [("until", then_ns.to_string())];
         let all: BTreeMap<String, Traffic> = self.get(&["traffic"], &query, Duration::ZERO).await?;
         Ok(all.get(program).map_or(0, |traffic| traffic.calls))
     }
 
-    /// Waits until `program` has asked for nothing more for a second: all that it follows is set up.
+    /// Waits until `program` has made no call for a second: its subscriptions are set up.
     pub async fn rests(&self, program: &str) -> anyhow::Result<()> {
         let what = format!("{program} to ask for nothing more");
         until(&what, Duration::from_secs(30), async || {
@@ -1026,13 +1026,13 @@ impl Vcenter {
         .await
     }
 
-    /// Lets so many properties of the bulk change each second, until the next call; 0 is none.
+    /// Changes this many properties of the bulk inventory per second, until the next call; 0 stops it.
     pub async fn set_change_rate(&self, per_second: u32) -> anyhow::Result<()> {
         self.act(&["change-rate"], &serde_json::json!({ "perSecond": per_second }))
             .await
     }
 
-    /// Clicks Exit Maintenance Mode.
+    /// Starts Exit Maintenance Mode.
     pub async fn exit_maintenance(&self, host: &str) -> anyhow::Result<String> {
         Ok(self
             .post::<TaskAnswer>(&["hosts", host, "exit"], &serde_json::json!({}))
@@ -1047,14 +1047,14 @@ impl Vcenter {
         Ok(())
     }
 
-    /// Ends the Enter Maintenance Mode that runs on the host with this fault: it failed, and nobody cancelled it.
+    /// Fails the running Enter Maintenance Mode of the host with this fault, without a cancel.
     pub async fn fail_maintenance(&self, host: &str, fault: &str) -> anyhow::Result<()> {
         self.post::<TaskAnswer>(&["hosts", host, "fail"], &serde_json::json!({ "fault": fault }))
             .await?;
         Ok(())
     }
 
-    /// Runs somebody else's task on a host, which does nothing and ends at once with this result; its moref comes back.
+    /// Runs a foreign task on a host, which ends at once with this result, and returns its moref.
     pub async fn run_host_task(&self, host: &str, result: TaskResult) -> anyhow::Result<String> {
         Ok(self
             .post::<TaskAnswer>(&["hosts", host, "task"], &result)
@@ -1076,7 +1076,7 @@ impl Vcenter {
         Ok(self.post::<RefAnswer>(&["hosts"], &body).await?.reference)
     }
 
-    /// Removes a host, and its VMs with it, as a vCenter does.
+    /// Removes a host and its VMs.
     pub async fn remove_host(&self, host: &str) -> anyhow::Result<()> {
         self.delete(&["hosts", host]).await
     }
@@ -1087,7 +1087,7 @@ impl Vcenter {
             .await
     }
 
-    /// Connects or disconnects a host, or lets it fall silent.
+    /// Sets the connection state of a host.
     pub async fn set_connection(&self, host: &str, state: Connection) -> anyhow::Result<()> {
         self.act(
             &["hosts", host, "connection"],
@@ -1096,27 +1096,27 @@ impl Vcenter {
         .await
     }
 
-    /// Puts a device into a host.
+    /// Adds a device to a host.
     pub async fn add_device(&self, host: &str, device: &DeviceSpec) -> anyhow::Result<()> {
         self.act(&["hosts", host, "devices"], device).await
     }
 
-    /// Takes a device out of a host.
+    /// Removes a device from a host.
     pub async fn remove_device(&self, host: &str, id: &str) -> anyhow::Result<()> {
         self.delete(&["hosts", host, "devices", id]).await
     }
 
-    /// Adds a VM, started if its spec says so; its moref comes back. This is how a stranger comes to hold a device.
+    /// Adds a VM, powered on if its spec says so, and returns its moref.
     pub async fn add_vm(&self, vm: &VmSpec) -> anyhow::Result<String> {
         Ok(self.post::<RefAnswer>(&["vms"], vm).await?.reference)
     }
 
-    /// Takes a VM out of the inventory.
+    /// Removes a VM.
     pub async fn remove_vm(&self, vm: &str) -> anyhow::Result<()> {
         self.delete(&["vms", vm]).await
     }
 
-    /// Powers a VM on by hand, in place; the task may still fail.
+    /// Powers a VM on as the operator, on its host; the task may still fail.
     pub async fn power_on(&self, vm: &str) -> anyhow::Result<String> {
         Ok(self
             .post::<TaskAnswer>(&["vms", vm, "on"], &serde_json::json!({}))
@@ -1124,7 +1124,7 @@ impl Vcenter {
             .task)
     }
 
-    /// Powers a VM off by hand.
+    /// Powers a VM off as the operator.
     pub async fn power_off(&self, vm: &str) -> anyhow::Result<String> {
         Ok(self
             .post::<TaskAnswer>(&["vms", vm, "off"], &serde_json::json!({}))
@@ -1132,7 +1132,7 @@ impl Vcenter {
             .task)
     }
 
-    /// Resets a VM by hand: a new boot that no power state tells of.
+    /// Resets a VM as the operator: a reboot without a change of its power state.
     pub async fn reset_vm(&self, vm: &str) -> anyhow::Result<String> {
         Ok(self
             .post::<TaskAnswer>(&["vms", vm, "reset"], &serde_json::json!({}))
@@ -1140,30 +1140,30 @@ impl Vcenter {
             .task)
     }
 
-    /// Asks a guest to shut down by hand.
+    /// Requests a guest shutdown as the operator.
     pub async fn shutdown_guest(&self, vm: &str) -> anyhow::Result<()> {
         self.act(&["vms", vm, "shutdown"], &serde_json::json!({})).await
     }
 
-    /// Moves a VM to another host by hand, whatever a vCenter would say to that.
+    /// Moves a VM to another host without any checks.
     pub async fn move_vm(&self, vm: &str, host: &str) -> anyhow::Result<()> {
         self.act(&["vms", vm, "move"], &serde_json::json!({ "host": host }))
             .await
     }
 
-    /// Changes a guest's manners.
+    /// Changes a guest's behaviour.
     pub async fn patch_vm(&self, vm: &str, patch: GuestPatch) -> anyhow::Result<()> {
         self.call::<Nothing>(Method::PATCH, &["vms", vm], &[], Some(&patch), Duration::ZERO)
             .await?;
         Ok(())
     }
 
-    /// Adds a rule by which calls go wrong; its id comes back.
+    /// Adds a fault rule and returns its id.
     pub async fn fault(&self, rule: &Fault) -> anyhow::Result<u32> {
         Ok(self.post::<Fault>(&["faults"], rule).await?.id)
     }
 
-    /// All rules, with how often each has struck.
+    /// All rules with their hits.
     pub async fn faults(&self) -> anyhow::Result<Vec<Fault>> {
         #[derive(Deserialize)]
         struct Answer {
@@ -1187,14 +1187,14 @@ impl Vcenter {
         self.act(&["sessions", "kill"], &serde_json::json!({})).await
     }
 
-    /// Ends all sessions without a word to those who wait.
+    /// Ends all sessions; waiting calls hang.
     pub async fn kill_sessions_silently(&self) -> anyhow::Result<()> {
         self.act(&["sessions", "kill"], &serde_json::json!({ "silent": true }))
             .await
     }
 
-    /// Takes the SDK away for a while: connections are cut, sessions forgotten, the inventory and running maintenance
-    /// stay. Returns when it is back, on the same port.
+    /// Restarts the SDK: connections are cut and sessions forgotten; the inventory and running maintenance stay.
+    /// Returns when it serves again on the same port.
     pub async fn restart(&self, down: Down, for_how_long: Duration) -> anyhow::Result<()> {
         let body =
             serde_json::json!({ "downMs": millis(for_how_long), "with503": down == Down::Unavailable });
@@ -1213,13 +1213,13 @@ impl Vcenter {
         self.set(&serde_json::json!({ "pushTaskEnd": push })).await
     }
 
-    /// How long tasks take from here on.
+    /// Sets the durations of tasks.
     pub async fn set_delays(&self, delays: Delays) -> anyhow::Result<()> {
         self.set(&serde_json::json!({ "delays": delays })).await
     }
 
-    /// Withholds these privileges, each on the object of this name or, without one, on every object; whatever was
-    /// withheld before is granted again.
+    /// Withholds these privileges, each on the object of this name or on every object. This replaces the previous
+    /// list.
     pub async fn withhold(&self, privileges: &[(&str, Option<&str>)]) -> anyhow::Result<()> {
         let withheld: Vec<_> = privileges
             .iter()
@@ -1228,12 +1228,12 @@ impl Vcenter {
         self.set(&serde_json::json!({ "withheld": withheld })).await
     }
 
-    /// The inventory as it is.
+    /// The current state.
     pub async fn state(&self) -> anyhow::Result<State> {
         self.get(&["state"], &[], Duration::ZERO).await
     }
 
-    /// The inventory once it has changed from revision `rev`, or as it is after `wait`.
+    /// The state once it is newer than revision `rev`, or after `wait`.
     pub async fn state_after(&self, rev: i64, wait: Duration) -> anyhow::Result<State> {
         self.get(
             &["state"],
@@ -1243,7 +1243,7 @@ impl Vcenter {
         .await
     }
 
-    /// Waits until the inventory is as wanted. The description stands in the error when it is not in time.
+    /// Waits until `wanted` holds for the state. `what` is in the error of a timeout.
     pub async fn wait_until(
         &self,
         description: &str,
@@ -1262,8 +1262,7 @@ impl Vcenter {
         Ok(state)
     }
 
-    /// Carries the inventory to `sender` whenever it changes, until nobody listens. It may run on when this handle is
-    /// gone, and then waits in vain.
+    /// Sends every new state to `sender` until it has no receiver.
     pub fn follow(&self, sender: watch::Sender<State>) -> impl Future<Output = ()> + Send + use<> {
         let control = self.control.clone();
         async move {
@@ -1279,7 +1278,7 @@ impl Vcenter {
                     Ok(state) => {
                         sender.send_replace(state);
                     }
-                    // The program is being stopped; it will not come back on this address.
+                    // The program has been stopped.
                     Err(_) => return,
                 }
             }
@@ -1291,7 +1290,7 @@ impl Vcenter {
         self.journal_after(0, Duration::ZERO).await
     }
 
-    /// The journal behind `seq`; waits for the next line when there is none.
+    /// The journal after `seq`; waits for the next entry if there is none.
     pub async fn journal_after(&self, seq: u64, wait: Duration) -> anyhow::Result<Vec<Entry>> {
         #[derive(Deserialize)]
         struct Answer {
@@ -1301,7 +1300,7 @@ impl Vcenter {
         Ok(self.get::<Answer>(&["journal"], &query, wait).await?.entries)
     }
 
-    /// Waits for a line of the journal, from its beginning on.
+    /// Waits for a journal entry, searching from the beginning.
     pub async fn wait_for_entry(
         &self,
         description: &str,
@@ -1331,7 +1330,7 @@ impl Vcenter {
     }
 
     async fn act(&self, path: &[&str], body: &impl Serialize) -> anyhow::Result<()> {
-        // What comes back differs and is of no interest here.
+        // The response is not needed.
         self.post::<serde_json::Value>(path, body).await?;
         Ok(())
     }
@@ -1415,7 +1414,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A directory that nobody else uses and nobody else may read: the inventory may hold what a test calls secret.
+/// A private directory: the inventory may contain a test's secrets.
 fn private_dir() -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt as _;
 
@@ -1426,7 +1425,7 @@ fn private_dir() -> anyhow::Result<PathBuf> {
         NEXT.fetch_add(1, Ordering::Relaxed)
     );
     let dir = std::env::temp_dir().join(name);
-    // A process of the same id may have died and left its own behind.
+    // It may be left from a killed process with the same id.
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::DirBuilder::new()
         .mode(0o700)

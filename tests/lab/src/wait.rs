@@ -1,15 +1,15 @@
-//! Waits for a fact, with a deadline.
+//! Waits for a condition with a timeout.
 
 use std::time::Duration;
 
 use anyhow::anyhow;
 use tokio::time::Instant;
 
-/// How long a look waits for the next one.
+/// The poll interval.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Looks again and again until `look` answers `Some`. A failed look counts as "not yet": a server that is being started
-/// refuses connections. After `patience` the error names what was waited for and what the last look said.
+/// Polls `look` until it returns `Some`. An error counts as "not yet", because a starting server refuses connections.
+/// After `patience`, the error names `what` and the last error.
 pub async fn until<T>(
     what: &str,
     patience: Duration,

@@ -1,6 +1,6 @@
-//! Zipkin: a tracing UI for a person's browser, on loopback. Maven fetches its server once, into the lab's cache.
+//! Zipkin, a tracing UI on loopback. Maven fetches its server once into the lab's cache.
 //!
-//! Zipkin takes no OTLP. So the lab's Jaeger forwards what it takes to [`Zipkin::otlp`], where it is converted.
+//! Zipkin does not accept OTLP, so the lab's Jaeger forwards spans to [`Zipkin::otlp`], which converts them.
 
 mod spans;
 
@@ -27,26 +27,24 @@ use crate::run_dir::RunDir;
 use crate::tools::{Tool, on_path};
 use crate::wait::until;
 
-/// The release. The slim server keeps traces in memory and has the pages.
+/// The release. The slim server has the web UI and keeps traces in memory.
 const VERSION: &str = "3.5.1";
 /// The SHA-256 of that release's slim jar on Maven Central.
 const SHA256: &str = "7956e7f2c64b7073e1362b81e697fceb5fe61e121ad3cb48d545461026964b0f";
-/// What fetches one file without a project.
+/// The Maven goal that fetches one file without a project.
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy";
-/// How long Maven may take: 84 MB and its plugin over a slow line.
+/// The timeout of Maven for 84 MB and its plugin.
 const DOWNLOAD: Duration = Duration::from_secs(600);
-/// How long it may take to start: 8 s on an idle machine, 40 s where every core has ten programs to run.
+/// The timeout of the start: 8 s on an idle machine, 40 s on a very busy one.
 const START: Duration = Duration::from_secs(180);
-/// How long one export of spans may take.
+/// The timeout of an export.
 const EXPORT: Duration = Duration::from_secs(10);
-/// The largest export: Jaeger forwards what Haulout sends, which is far below.
+/// The size limit of an export.
 const MAX_BODY: usize = 16 * 1024 * 1024;
 
-/// The server's jar in the lab's cache, fetched by Maven where it is not there yet. Processes that ask at the same time
-/// fetch once.
+/// The server's jar in the lab's cache, fetched if it is missing. Concurrent processes fetch it once.
 ///
-/// # Errors
-/// Where the cache cannot be written, or the jar is not the one that is pinned.
+/// # Errors If the cache cannot be written, or the jar has another checksum.
 pub async fn jar() -> anyhow::Result<Tool> {
     if on_path(&["java"]).is_none() {
         return Ok(Tool::Missing(
@@ -71,7 +69,7 @@ pub async fn jar() -> anyhow::Result<Tool> {
         ));
     }
     build::say("fetching Zipkin's server from Maven Central (84 MB, a minute the first time)");
-    // Beside its final place, so that moving it there cannot leave half of it.
+    // In the same folder, so that the rename is atomic.
     let partial = cache.join(format!("zipkin.partial-{}", std::process::id()));
     let fetched = fetch(&partial, &file, &jar).await;
     let _ = std::fs::remove_dir_all(&partial);
@@ -83,7 +81,7 @@ pub async fn jar() -> anyhow::Result<Tool> {
     }
 }
 
-/// Fetches `file` into `partial`, checks it and moves it to `jar`. Returns what Maven said where it failed.
+/// Fetches `file` into `partial`, checks it and renames it to `jar`. Returns Maven's output on failure.
 async fn fetch(partial: &Path, file: &str, jar: &Path) -> anyhow::Result<Option<String>> {
     std::fs::create_dir_all(partial).with_context(|| format!("making {}", partial.display()))?;
     let maven = Command::new("mvn")
@@ -120,7 +118,7 @@ async fn fetch(partial: &Path, file: &str, jar: &Path) -> anyhow::Result<Option<
 /// A running Zipkin. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Zipkin {
-    // The process goes before the directory and the port that it uses.
+    // The process is dropped before the directory and the port.
     process: Process,
     port: Port,
     otlp: String,
@@ -131,23 +129,22 @@ pub struct Zipkin {
 }
 
 impl Zipkin {
-    /// Starts `jar` on a free port of loopback. Its addresses hold from here on, but it answers only after
-    /// [`Zipkin::wait_ready`]; what is sent to [`Zipkin::otlp`] before is refused, and has to be sent again.
+    /// Starts `jar` on a free port of loopback. It responds only after [`Zipkin::wait_ready`]; spans sent to
+    /// [`Zipkin::otlp`] before are refused and must be sent again.
     ///
-    /// # Errors
-    /// Where it cannot be started.
+    /// # Errors If it cannot be started.
     pub async fn start(jar: &Path) -> anyhow::Result<Self> {
         let dir = RunDir::create()?;
         let port = Port::reserve()?;
         let temporary = format!("-Djava.io.tmpdir={}", dir.path().display());
-        // The list of ports is replaced as a whole, so each of its settings is given.
+        // The list of ports is replaced as a whole, so every setting is needed.
         let listener = [
             "--armeria.ports[0].ip=127.0.0.1".to_owned(),
             format!("--armeria.ports[0].port={}", port.number()),
             "--armeria.ports[0].protocols[0]=http".to_owned(),
         ];
         let process = Spec::leashed("zipkin", "java", dir.join("zipkin.log"))
-            // Quick to start and small: it serves one person for some minutes.
+            // For a fast start and little memory.
             .args(["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
             .arg(temporary)
             .arg("-jar")
@@ -173,10 +170,9 @@ impl Zipkin {
         })
     }
 
-    /// Waits until it answers.
+    /// Waits until it responds.
     ///
-    /// # Errors
-    /// Where it has ended, or does not answer in time.
+    /// # Errors If it has ended, or does not respond in time.
     pub async fn wait_ready(&mut self) -> anyhow::Result<()> {
         let health = format!("http://127.0.0.1:{}/health", self.port.number());
         until("Zipkin to answer", START, async || {
@@ -187,7 +183,7 @@ impl Zipkin {
         .await
     }
 
-    /// The endpoint for OTLP/HTTP with JSON. It takes `/v1/traces` and nothing else.
+    /// The endpoint for OTLP/HTTP with JSON, with the path `/v1/traces` only.
     pub fn otlp(&self) -> &str {
         &self.otlp
     }
@@ -208,7 +204,7 @@ impl Zipkin {
     }
 }
 
-/// Takes OTLP and hands Zipkin's own format on.
+/// Converts OTLP to Zipkin's format and forwards it.
 #[derive(Debug)]
 struct Converter {
     client: reqwest::Client,
@@ -249,7 +245,7 @@ impl Converter {
     }
 }
 
-/// 503 makes the sender repeat its request.
+/// With 503 the sender retries.
 async fn take(State(converter): State<Arc<Converter>>, body: axum::body::Bytes) -> (StatusCode, String) {
     match converter.export(&body).await {
         Ok(()) => (StatusCode::OK, "{}".to_owned()),

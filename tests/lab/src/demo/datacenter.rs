@@ -1,4 +1,4 @@
-//! The datacenter of the demo: three clusters, three nodes, and two VMs that are no nodes.
+//! The datacenter of the demo: three clusters, three nodes, and two VMs that are not nodes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use haulout_lab::vcenter::{
     ClusterSpec, Delays, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
 
-/// The fixture's name, and with it the namespace of its pods and the beginning of its nodes' names.
+/// The fixture's name, the namespace of its pods, and the prefix of its nodes' names.
 pub(crate) const FIXTURE: &str = "demo";
 
 const A40: u16 = 0x2235;
@@ -23,7 +23,7 @@ pub(crate) fn model(device: &DeviceSpec) -> String {
     }
 }
 
-/// The inventory to begin with. Times are those of a quick machine, so that every step can be seen and none is long.
+/// The initial inventory. Delays are long enough to see each step.
 pub(crate) fn inventory() -> Spec {
     let a40 = || vec![DeviceSpec::gpu("0000:3b:00.0", A40)];
     let amd = || {
@@ -61,7 +61,7 @@ pub(crate) fn inventory() -> Spec {
 /// The VMs that are nodes.
 const NODES: [&str; 3] = ["gpu1", "gpu2", "gpu3"];
 
-/// The nodes on them. They boot for longer than the node monitor's grace, so that NotReady is seen every time.
+/// The nodes. They boot for longer than the node monitor grace, so that NotReady occurs.
 pub(crate) fn members(spec: &Spec) -> Vec<Member> {
     let nodes = spec.vms.iter().filter(|vm| NODES.contains(&vm.name.as_str()));
     let member = |vm: &VmSpec| {
@@ -96,7 +96,7 @@ pub(crate) fn rows(state: &State) -> Vec<[String; 5]> {
     rows
 }
 
-/// What there is to say of each other host of the cluster of `home`, from the point of view of a VM that needs an A40.
+/// A line on each other host of the cluster of `home`, for a VM that needs an A40.
 pub(crate) fn candidates(state: &State, home: &str, vm: &str) -> Vec<String> {
     let cluster = state.host(home).map(|host| host.cluster.as_str());
     let others = state

@@ -1,4 +1,4 @@
-//! The end of the demo: the second maintenance as a trace, and where a person can look at it.
+//! The end of the demo: the second maintenance as a trace, and the addresses of the tracing UI.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ use crate::tracing_ui::TracingUi;
 use crate::up;
 
 impl Show<'_> {
-    /// Draws the second maintenance, as the tracing backend has it.
+    /// Prints the trace of the second maintenance.
     pub(crate) async fn draw(&self, trace_id: &str) -> anyhow::Result<()> {
         let what = format!("Jaeger to have the whole trace {trace_id}");
         let spans = until(&what, DEADLINE, async || {
@@ -35,7 +35,7 @@ impl Show<'_> {
         self.check_page(trace_id).await
     }
 
-    /// The status page draws the same episode.
+    /// The status page shows the same episode.
     async fn check_page(&self, trace_id: &str) -> anyhow::Result<()> {
         let page = episode_page(self.fixture, trace_id)?;
         let client = reqwest::Client::builder().no_proxy().build()?;
@@ -48,7 +48,7 @@ impl Show<'_> {
         .await
     }
 
-    /// Ends the demo.
+    /// Stops the parts of the demo.
     pub(crate) fn end(&self) {
         self.finished();
         paragraph(
@@ -57,7 +57,7 @@ impl Show<'_> {
         );
     }
 
-    /// Says where to look, and tells what happens until the program is ended.
+    /// Prints the addresses, and then every event until the program is ended.
     pub(crate) async fn stay(
         &self,
         mut ui: TracingUi,
@@ -66,7 +66,7 @@ impl Show<'_> {
     ) -> anyhow::Result<()> {
         self.finished();
         told.set(true);
-        // The node of the first maintenance lives on esx4, and may move back.
+        // The node of the first maintenance runs on esx4 and may move back.
         self.fixture.vcenter.exit_maintenance("esx1").await?;
         self.expect_vcenter("esx1 has left maintenance mode", |state| {
             state.host("esx1").is_some_and(|host| !host.in_maintenance)
@@ -86,7 +86,7 @@ impl Show<'_> {
         std::future::pending().await
     }
 
-    /// Says how to use kubectl, its plugin and govc here. The plugin is put beside the lab's kubectl.
+    /// Prints how to use kubectl, its plugin and govc. The plugin is copied to the folder of the lab's kubectl.
     fn look_around(&self) -> anyhow::Result<()> {
         let link = self.kube.bin().join("kubectl-haulout");
         std::os::unix::fs::symlink(self.binary, &link)
@@ -117,7 +117,7 @@ fn episode_page(fixture: &Fixture<'_>, id: &str) -> anyhow::Result<String> {
     Ok(format!("{}/episodes/{id}", status_page(fixture)?))
 }
 
-/// Where Haulout says that its status page is.
+/// The address of the status page in Haulout's log.
 fn status_page(fixture: &Fixture<'_>) -> anyhow::Result<String> {
     let said = fixture.log_text();
     let address = said

@@ -1,4 +1,4 @@
-//! What the demo waits for and checks, so that it fails where something goes another way.
+//! The checks of the demo.
 
 use anyhow::{Context as _, bail, ensure};
 use haulout_lab::fixture::{annotation, gpus, is_cordoned, is_ready};
@@ -16,7 +16,7 @@ use super::show::Show;
 use crate::say;
 
 impl Show<'_> {
-    /// Prints how long each phase took, by the Node's own annotation.
+    /// Prints the duration of each phase from the Node's annotation.
     pub(super) async fn steps(&self, node: &str, clicked: Timestamp, awaiting: &str) -> anyhow::Result<()> {
         let seen = self.phases.of(node, clicked);
         let journal = self.fixture.vcenter.journal().await?;
@@ -26,7 +26,7 @@ impl Show<'_> {
             .map_or(clicked, |entry| entry.time);
         let end = match seen.last() {
             Some(last) if last.phase.is_none() => last.since,
-            Some(_) | None => bail!("the annotations of {node} did not tell how its episode ended"),
+            Some(_) | None => bail!("the annotations of {node} do not show how its episode ended"),
         };
         say("");
         say(&format!("  {:<48}{:>10}", "step", "took"));
@@ -48,7 +48,7 @@ impl Show<'_> {
             };
         }
         row(
-            "from the click until back in service",
+            "from Enter Maintenance Mode until back in service",
             seconds_between(click, end),
         );
         Ok(())
@@ -95,7 +95,7 @@ impl Show<'_> {
         .await
     }
 
-    /// Writes a budget for the pod of this name, as a person with kubectl does, and waits until it has effect.
+    /// Creates a budget for the pod of this name and waits until it has effect.
     pub(super) async fn set_budget(&self, name: &str, app: &str, min_available: i32) -> anyhow::Result<()> {
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.fixture.client(), self.fixture.name());
         let budget = json!({

@@ -1,4 +1,4 @@
-//! Measures what Haulout takes: the time from a click to the cordon, and memory.
+//! Measures the time from a maintenance request to the cordon, and the memory.
 
 use std::time::Duration;
 
@@ -11,10 +11,9 @@ use jiff::Timestamp;
 
 use super::printer::seconds_between;
 
-/// Clicks Enter Maintenance Mode on `host`, where a budget keeps the node of `vm` from being drained, and cancels as soon
-/// as the Node is cordoned; `clicks` times, each from a node that is back in service. Gives how many milliseconds passed
-/// each time from the click, by vCenter's journal, to the answer to Haulout's first PATCH of the Node, by the audit log.
-/// Both clocks are this machine's.
+/// Starts Enter Maintenance Mode on `host` while a budget blocks the drain of `vm`, and cancels it after the cordon,
+/// `clicks` times. Returns the milliseconds from the request in vCenter's journal to the response to Haulout's first
+/// PATCH of the Node in the audit log. Both clocks are this machine's.
 pub(crate) async fn latencies(
     fixture: &Fixture<'_>,
     kube: &Kube,
@@ -66,13 +65,13 @@ pub(crate) async fn latencies(
 /// Resident memory of a process, in MiB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
-    /// All of it.
+    /// All.
     pub(crate) resident: f64,
-    /// What of it is mapped from the program's file: much in a debug build, and shared by all who run it.
+    /// The part that is mapped from the program's file, which is large in a debug build and shared.
     pub(crate) code: f64,
 }
 
-/// The most resident memory that a process had in `window`.
+/// The maximum of a process's resident memory in `window`.
 pub(crate) async fn memory(pid: u32, window: Duration) -> anyhow::Result<Memory> {
     let end = tokio::time::Instant::now() + window;
     let mut most = Memory::default();

@@ -1,4 +1,4 @@
-//! Follows vCenter's journal, the Nodes and Pods, and Haulout's log, and prints what changes there.
+//! Follows vCenter's journal, Nodes, Pods and Haulout's log, and prints the changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,14 +16,14 @@ use kube::{Api, ResourceExt as _};
 
 use super::printer::{Line, Place, Printer};
 
-/// How long one look at the journal waits for its next line.
+/// The duration of a long poll of the journal.
 const POLL: Duration = Duration::from_secs(5);
-/// How often the log file is looked at: files tell nobody that they grow.
+/// The poll interval of the log file.
 const LOG_POLL: Duration = Duration::from_millis(30);
-/// How long a wait lasts that is printed. Shorter than the printer holds lines back, so that it comes in its order.
+/// The shortest wait that is printed. Less than the printer's delay, so that the order is right.
 const WAIT_MIN: Duration = Duration::from_millis(150);
 
-/// The phases that each node went through, and when, as its annotation told.
+/// The phases of each node with their times, from the annotation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Phases(Arc<Mutex<Vec<PhaseSeen>>>);
 
@@ -32,14 +32,14 @@ pub(crate) struct Phases(Arc<Mutex<Vec<PhaseSeen>>>);
 pub(crate) struct PhaseSeen {
     /// Which node.
     pub(crate) node: String,
-    /// The phase, as the episode's JSON names it; none when the node is in service.
+    /// The phase as in the episode's JSON; `None` in service.
     pub(crate) phase: Option<String>,
-    /// Since when.
+    /// When it began.
     pub(crate) since: Timestamp,
 }
 
 impl Phases {
-    /// The phases of one node from a moment on, in their order.
+    /// The phases of one node from a time on, in order.
     pub(crate) fn of(&self, node: &str, from: Timestamp) -> Vec<PhaseSeen> {
         let all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let of_node = all.iter().filter(|it| it.node == node && it.since >= from);
@@ -61,7 +61,7 @@ pub(crate) async fn journal(vcenter: &Vcenter, haulout_user: &str, printer: &Pri
             if let Some(what) = words(&entry, haulout_user) {
                 let mut line = Line::new(entry.time, Place::Vcenter, what);
                 line.click = entry.kind == EntryKind::Call && entry.method == "EnterMaintenanceMode_Task";
-                printer.tell(line);
+                printer.print(line);
             }
         }
     }
@@ -79,7 +79,7 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
                 entry.user.as_str()
             };
             let verb = match entry.method.as_str() {
-                // Whoever does that with govc may use the account that Haulout logs in with, but Haulout never does it.
+                // A person may do this with govc in Haulout's account; Haulout itself does not.
                 "EnterMaintenanceMode_Task" => {
                     return Some(format!("the operator clicks Enter Maintenance Mode on {object}"));
                 }
@@ -156,7 +156,7 @@ impl NodeSeen {
         }
     }
 
-    /// What differs from what was seen before, as a person with kubectl would put it.
+    /// The differences to the state before.
     fn since(&self, before: &Self) -> Option<String> {
         let mut parts = Vec::new();
         if self.boot != before.boot {
@@ -191,7 +191,7 @@ pub(crate) async fn nodes(client: kube::Client, label: String, printer: Printer,
         .boxed();
     let mut seen: BTreeMap<String, NodeSeen> = BTreeMap::new();
     while let Some(event) = events.next().await {
-        // A watch that broke is taken up again by the stream itself.
+        // The stream restarts a broken watch itself.
         let Ok(event) = event else { continue };
         match event {
             Event::Apply(node) | Event::InitApply(node) => {
@@ -206,14 +206,14 @@ pub(crate) async fn nodes(client: kube::Client, label: String, printer: Printer,
                         });
                     }
                     if let Some(what) = state.since(before) {
-                        printer.tell(Line::new(at, Place::Kubernetes, format!("node {name}: {what}")));
+                        printer.print(Line::new(at, Place::Kubernetes, format!("node {name}: {what}")));
                     }
                 }
                 seen.insert(name, state);
             }
             Event::Delete(node) => {
                 let what = format!("node {}: deleted", node.name_any());
-                printer.tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
+                printer.print(Line::new(Timestamp::now(), Place::Kubernetes, what));
             }
             Event::Init | Event::InitDone => {}
         }
@@ -242,7 +242,7 @@ pub(crate) async fn pods(client: kube::Client, namespace: String, printer: Print
             Event::Init | Event::InitDone => None,
         };
         if let Some(what) = what {
-            printer.tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
+            printer.print(Line::new(Timestamp::now(), Place::Kubernetes, what));
         }
     }
 }
@@ -255,31 +255,31 @@ pub(crate) async fn log(path: PathBuf, printer: Printer) {
     loop {
         let text = tokio::fs::read(&path).await.unwrap_or_default();
         let fresh = text.get(read..).unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         if let Some(end) = fresh.iter().rposition(|byte| *byte == b'\n') {
             let whole = String::from_utf8_lossy(fresh.get(..=end).unwrap_or_default()).into_owned();
             read += end + 1;
             for line in whole.lines().filter_map(|line| filter.pass(line)) {
                 for line in waits.add(line) {
-                    printer.tell(line);
+                    printer.print(line);
                 }
             }
         }
         if let Some(line) = waits.lasting(Timestamp::now()) {
-            printer.tell(line);
+            printer.print(line);
         }
         tokio::time::sleep(LOG_POLL).await;
     }
 }
 
-/// Holds a wait back until it has lasted: one of a few milliseconds is of no interest.
+/// Delays a wait, so that a wait of a few milliseconds is not printed.
 #[derive(Debug, Default)]
 struct Waits {
     held: Option<Line>,
 }
 
 impl Waits {
-    /// What can be printed when `line` comes. It ends the wait before it.
+    /// The lines that can be printed when `line` arrives, which ends the wait before it.
     fn add(&mut self, line: Line) -> Vec<Line> {
         let mut due: Vec<Line> = self.lasting(line.at).into_iter().collect();
         self.held = None;
@@ -298,8 +298,7 @@ impl Waits {
     }
 }
 
-/// Passes what belongs to a maintenance: no configuration, and nothing twice within a phase. A drain that goes round after
-/// round says the same again each time.
+/// Selects the lines of a maintenance, without repetitions within a phase.
 #[derive(Debug, Default)]
 struct Filter {
     told: BTreeSet<String>,
@@ -315,14 +314,14 @@ impl Filter {
             return None;
         }
         let message = message.trim();
-        // vCenter's own lines say the same, and more exactly.
+        // vCenter's journal shows the same.
         if message.starts_with("asking to ") || message.contains("waiting for vCenter's task to ") {
             return None;
         }
         if message.contains(" -> ") {
             self.told.clear();
         }
-        // Trying and then waiting for the same is one thing to a reader.
+        // An attempt and the wait for it are one line.
         let waits_for = message
             .split_once("waiting for ")
             .map_or(message, |(_, rest)| rest);
@@ -337,7 +336,7 @@ impl Filter {
     }
 }
 
-/// Where the fields begin that `tracing` writes behind a message: at the first ` name=` in small letters.
+/// The start of `tracing`'s fields behind a message: the first ` name=` in lower case.
 fn fields_at(text: &str) -> usize {
     let mut from = 0;
     while let Some(space) = text.get(from..).and_then(|rest| rest.find(' ')) {

@@ -1,4 +1,4 @@
-//! Puts what several sources tell into one scenario: ordered by time, in columns, relative to the operator's click.
+//! Prints lines of several sources in the order of time, in columns, with times relative to the maintenance request.
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
@@ -10,43 +10,43 @@ use tokio::time::Instant;
 
 use crate::say;
 
-/// How long a line is held back, so that one from a slower source which happened earlier is told first.
+/// The delay of a line, so that an earlier line of a slower source comes first.
 const HOLD: Duration = Duration::from_millis(300);
-/// How often held lines are looked at.
+/// The interval in which delayed lines are checked.
 const TICK: Duration = Duration::from_millis(40);
-/// Where lines are broken. Wide enough for a sentence behind the two columns, narrow enough for half a screen.
+/// The line width.
 const WIDTH: usize = 120;
 /// The columns before the text: time and place.
 const INDENT: usize = 23;
 
-/// Where something can be seen.
+/// The source of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
-    /// In vCenter's client.
+    /// vCenter.
     Vcenter,
-    /// With kubectl.
+    /// Kubernetes.
     Kubernetes,
-    /// In Haulout's log.
+    /// Haulout's log.
     Haulout,
-    /// Nowhere: an explanation.
+    /// An explanation.
     Note,
 }
 
-/// One line of the scenario.
+/// A printed line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Line {
-    /// When it happened.
+    /// Its time.
     pub(crate) at: Timestamp,
-    /// Where it is seen.
+    /// Its source.
     pub(crate) place: Place,
-    /// What happened.
+    /// Its text.
     pub(crate) what: String,
-    /// Whether this is the click that times count from.
+    /// Whether times count from this maintenance request.
     pub(crate) click: bool,
 }
 
 impl Line {
-    /// A line that is no click.
+    /// A line that is not a maintenance request.
     pub(crate) fn new(at: Timestamp, place: Place, what: impl Into<String>) -> Self {
         Self {
             at,
@@ -63,32 +63,32 @@ enum Message {
     End(oneshot::Sender<()>),
 }
 
-/// The way to the printer, which lives for as long as one of these does.
+/// A handle of the printer, which runs as long as a handle lives.
 #[derive(Debug, Clone)]
 pub(crate) struct Printer {
     to_task: mpsc::UnboundedSender<Message>,
 }
 
 impl Printer {
-    /// Starts a printer that is silent until a scenario begins.
+    /// Starts a printer that prints nothing until [`Self::begin`].
     pub(crate) fn start() -> Self {
         let (to_task, messages) = mpsc::unbounded_channel();
-        tokio::spawn(tell(messages));
+        tokio::spawn(run(messages));
         Self { to_task }
     }
 
-    /// Tells one line, unless no scenario is being told.
-    pub(crate) fn tell(&self, line: Line) {
-        // The printer ends only when the program does.
+    /// Prints a line, if printing has begun.
+    pub(crate) fn print(&self, line: Line) {
+        // The printer runs as long as the program.
         let _ = self.to_task.send(Message::Line(line));
     }
 
-    /// Tells what happens from here on.
+    /// Begins to print.
     pub(crate) fn begin(&self) {
         let _ = self.to_task.send(Message::Begin);
     }
 
-    /// Tells what is still held back, and is silent from there on.
+    /// Prints the delayed lines, and stops printing.
     pub(crate) async fn end(&self) {
         let (reply, replied) = oneshot::channel();
         let _ = self.to_task.send(Message::End(reply));
@@ -96,7 +96,7 @@ impl Printer {
     }
 }
 
-async fn tell(mut messages: mpsc::UnboundedReceiver<Message>) {
+async fn run(mut messages: mpsc::UnboundedReceiver<Message>) {
     let mut held: BTreeSet<Line> = BTreeSet::new();
     let mut zero: Option<Timestamp> = None;
     let mut open = false;
@@ -174,7 +174,7 @@ pub(crate) fn seconds_between(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64()
 }
 
-/// Breaks a text into rows of at most `width` characters, at its spaces.
+/// Wraps a text at spaces into rows of at most `width` characters.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut rows: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -195,14 +195,14 @@ pub(crate) fn heading(text: &str) {
     say(&paint("1", text));
 }
 
-/// A paragraph, indented as the scenario is.
+/// A paragraph with the indentation of the lines.
 pub(crate) fn paragraph(text: &str) {
     for row in wrap(text, WIDTH - 2) {
         say(&format!("  {row}"));
     }
 }
 
-/// Colours a text where somebody sees colours.
+/// Colours a text if stdout is a terminal.
 fn paint(colour: &str, text: &str) -> String {
     static COLOURS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

@@ -1,4 +1,4 @@
-//! Builds the `haulout` program as it is shipped, and tells where Cargo has put it.
+//! Builds the `haulout` program and returns its path.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,15 +7,15 @@ use anyhow::{Context as _, bail};
 use serde::Deserialize;
 use tokio::process::Command;
 
-/// The variables that Cargo sets for a program which it runs. A Cargo that is started by such a program would take them
-/// for a change, and build again what depends on them.
+/// The variables that Cargo sets for a program that it runs. With them, a nested Cargo would rebuild what depends on
+/// them.
 const CARGOS_OWN: [&str; 3] = [
     "CARGO_MANIFEST_DIR",
     "CARGO_MANIFEST_PATH",
     "CARGO_MANIFEST_LINKS",
 ];
 
-/// Builds it, with Cargo's own progress on stderr, and tells its path.
+/// Builds it with Cargo's progress on stderr, and returns its path.
 pub(crate) async fn build(release: bool) -> anyhow::Result<PathBuf> {
     #[derive(Deserialize)]
     struct Message {

@@ -1,4 +1,4 @@
-//! What the demo does: one node moves, one waits for its host, and latency and memory are measured.
+//! The steps of the demo: one node moves, one waits for its host, latency and memory are measured.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -18,14 +18,14 @@ use super::{DEADLINE, datacenter, figures, wait_for_log};
 use crate::say;
 use crate::tracing_ui::TracingUi;
 
-/// How often latency is measured.
+/// The number of latency samples.
 const CLICKS: usize = 10;
-/// For how long memory is watched.
+/// How long memory is measured.
 const MEMORY_WINDOW: Duration = Duration::from_secs(1);
-/// How often an eviction is refused before an administrator changes the budget that refuses it.
+/// The refusals of an eviction before an administrator changes the budget.
 const REFUSALS: usize = 3;
 
-/// The running parts, and what is known of them.
+/// The running parts.
 pub(crate) struct Show<'a> {
     pub(crate) kube: &'a Kube,
     pub(crate) fixture: &'a Fixture<'a>,
@@ -42,7 +42,7 @@ pub(crate) struct Show<'a> {
 }
 
 impl Show<'_> {
-    pub(crate) async fn tell(&self, ui: Option<TracingUi>, told: &Cell<bool>) -> anyhow::Result<()> {
+    pub(crate) async fn print(&self, ui: Option<TracingUi>, told: &Cell<bool>) -> anyhow::Result<()> {
         self.introduce().await?;
         let fresh = figures::memory(self.pid, MEMORY_WINDOW).await?;
         self.moves().await?;
@@ -58,7 +58,7 @@ impl Show<'_> {
         }
     }
 
-    /// Follows all that is told of, until vCenter ends.
+    /// Follows all sources until vCenter ends.
     pub(crate) async fn follow(&self) -> anyhow::Result<()> {
         let (fixture, printer) = (self.fixture, &self.printer);
         let nodes = follow::nodes(
@@ -147,7 +147,7 @@ impl Show<'_> {
         self.steps(&node, clicked, "choose a host").await
     }
 
-    /// The second maintenance: a node that waits. Gives the id of its trace.
+    /// The second maintenance: a node that waits. Returns the trace id.
     async fn waits(&self) -> anyhow::Result<String> {
         let (vm, home) = ("gpu2", "esx5");
         let node = self.fixture.node_name(vm);
@@ -202,7 +202,7 @@ impl Show<'_> {
         Ok(id)
     }
 
-    /// Waits until the budget has refused an eviction often enough, and Haulout's log names it.
+    /// Waits until the budget has refused enough evictions and Haulout's log names it.
     async fn blocked(&self, pod: &str, budget: &str) -> anyhow::Result<()> {
         let mut told = 0;
         let what = format!("the eviction of {pod} to be refused {REFUSALS} times");
@@ -218,7 +218,7 @@ impl Show<'_> {
                 .collect();
             for event in refused.iter().skip(told) {
                 told += 1;
-                self.printer.tell(Line::new(
+                self.printer.print(Line::new(
                     event.answered,
                     Place::Kubernetes,
                     format!("pod {pod}: eviction refused, 429 Too Many Requests"),
@@ -240,7 +240,7 @@ impl Show<'_> {
     /// Latency and memory.
     async fn measure(&self, fresh: figures::Memory) -> anyhow::Result<()> {
         heading(&format!("Latency and memory ({} build)", self.build));
-        // A drain that cannot end keeps the VM on between two clicks. The cordon comes before it.
+        // A blocked drain keeps the VM on between two requests. The cordon comes before it.
         self.fixture
             .add_pod("held-0", &self.fixture.node_name("gpu3"), &[])
             .await?;
@@ -250,7 +250,7 @@ impl Show<'_> {
         let (median, worst) = (of(0.5)?, of(1.0)?);
         let idle = figures::memory(self.pid, MEMORY_WINDOW).await?;
         paragraph(&format!(
-            "From the click to the cordon: median {median:.0} ms, slowest {worst:.0} ms. Measured {CLICKS} times on esx8, whose \
+            "From Enter Maintenance Mode to the cordon: median {median:.0} ms, slowest {worst:.0} ms. Measured {CLICKS} times on esx8, whose \
              task is cancelled as soon as demo-gpu3 is cordoned."
         ));
         paragraph(&format!(
@@ -263,10 +263,10 @@ impl Show<'_> {
 
     fn kubernetes(&self, what: &str) {
         self.printer
-            .tell(Line::new(Timestamp::now(), Place::Kubernetes, what));
+            .print(Line::new(Timestamp::now(), Place::Kubernetes, what));
     }
 
     fn note(&self, what: String) {
-        self.printer.tell(Line::new(Timestamp::now(), Place::Note, what));
+        self.printer.print(Line::new(Timestamp::now(), Place::Note, what));
     }
 }

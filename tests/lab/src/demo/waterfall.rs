@@ -1,19 +1,19 @@
-//! Draws a trace in a terminal: one row for each span, in the order of the tree, with its bar in the time of the whole.
+//! Draws a trace in a terminal: one row for each span, in tree order, with a bar on a common time scale.
 
 use std::collections::BTreeSet;
 
 use haulout_lab::jaeger::Span;
 
-/// What a row may take: a terminal of 100 columns shows it in one line.
+/// The width of a row.
 const WIDTH: usize = 100;
-/// What a name may take, its indentation included; `wait gpu allocatable` fits under a parent of a parent.
+/// The width of a name with its indentation.
 const NAME: usize = 26;
-/// What a duration takes: a day in milliseconds.
+/// The width of a duration.
 const TOOK: usize = 11;
-/// What is left for the bars, behind two blanks before each column.
+/// The width of the bars.
 const BAR: usize = WIDTH - NAME - TOOK - 6;
 
-/// The rows of `spans`, which are those of one trace. A span whose parent is not among them stands at the left edge.
+/// The rows of the spans of one trace. A span without a known parent has no indentation.
 pub(crate) fn draw(spans: &[Span]) -> Vec<String> {
     let (Some(begin), Some(end)) = (
         spans.iter().map(|span| span.start).min(),
@@ -34,7 +34,7 @@ pub(crate) fn draw(spans: &[Span]) -> Vec<String> {
     rows
 }
 
-/// The row of `span`, and under it those of its children. What is its own ancestor is drawn once.
+/// The row of `span` and those of its children. A cycle is cut.
 fn branch<'s>(
     span: &'s Span,
     depth: usize,
@@ -60,21 +60,21 @@ fn in_time<'s>(spans: impl Iterator<Item = &'s Span>) -> Vec<&'s Span> {
     spans
 }
 
-/// The time of the whole trace, in microseconds.
+/// The start and end of the trace in microseconds.
 struct Scale {
     begin: u64,
     end: u64,
 }
 
 impl Scale {
-    /// The column in which a moment falls, in the whole of them.
+    /// The column of a time.
     fn column(&self, at: u64) -> usize {
         let whole = u128::from(self.end - self.begin).max(1);
         let part = u128::from(at.saturating_sub(self.begin)) * BAR as u128 / whole;
         usize::try_from(part).unwrap_or(BAR).min(BAR)
     }
 
-    /// A moment is a stroke, and whatever took time at least one block.
+    /// A moment is a stroke; a duration has at least one block.
     fn bar(&self, span: &Span) -> String {
         let from = self.column(span.start).min(BAR - 1);
         let to = self.column(span.end).max(from + 1);
@@ -180,7 +180,7 @@ mod tests {
         let long = "x".repeat(80);
         let rows = draw(&[
             span("a", Some("nobody"), &long, 0, 0),
-            // Each is the other's parent: neither is a top, and nobody is drawn for ever.
+            // A cycle: neither span is a root, and the drawing ends.
             span("b", Some("c"), "b", 0, 1),
             span("c", Some("b"), "c", 0, 1),
         ]);

@@ -1,4 +1,4 @@
-//! Tells requests that change something from those that read, and gives them names.
+//! Finds the requests that change something, and names them.
 
 use http::Method;
 use quick_xml::Reader;
@@ -19,7 +19,7 @@ const CHANGES: [&str; 11] = [
     "CancelTask",
 ];
 
-/// Kinds that are created in order to ask something: the answer is in the status, and nothing is stored.
+/// Kinds whose creation is a query and stores nothing.
 const QUESTIONS: [&str; 6] = [
     "selfsubjectaccessreviews",
     "selfsubjectrulesreviews",
@@ -40,7 +40,7 @@ pub(super) fn kubernetes(method: &Method, path: &str) -> Option<String> {
         other => other,
     };
     let object = match rest {
-        // A namespace's own subresources stand where other paths have the resource.
+        // Subresources of a namespace are at the place of the resource.
         ["namespaces", _, "status" | "finalize"] => rest,
         ["namespaces", _namespace, object @ ..] if !object.is_empty() => object,
         other => other,
@@ -48,25 +48,23 @@ pub(super) fn kubernetes(method: &Method, path: &str) -> Option<String> {
     if object.first().is_some_and(|kind| QUESTIONS.contains(kind)) {
         return None;
     }
-    // Events are told beside the scenario, from a queue of their own: they change nothing that anybody decides on, and when
-    // they pass between two other requests is chance, which would number the same scenario otherwise each time.
+    // Events are written concurrently and would make the numbers of requests random.
     if object.first() == Some(&"events") {
         return None;
     }
-    // A Lease is renewed beside the scenario as well, and whoever is held back from it is deposed: a scenario that wants that
-    // cuts the proxy.
+    // Leases are renewed concurrently, and a held renewal would depose the leader. Use [`super::FaultProxy::cut`] for
+    // that.
     if object.first() == Some(&"leases") {
         return None;
     }
-    // NodeMaintenances are written beside the scenario too, and several changes in one.
+    // NodeMaintenances are written concurrently, several changes in one.
     if object.first() == Some(&"nodemaintenances") {
         return None;
     }
     Some(format!("{method} {}", object.join("/")))
 }
 
-/// Names a SOAP request that changes something, `PowerOffVM_Task vm-42`; `None` for all others, and for what is no SOAP
-/// request, which vCenter refuses by itself.
+/// Names a SOAP request that changes something, `PowerOffVM_Task vm-42`; `None` for all others and for invalid ones.
 pub(super) fn vcenter(body: &[u8]) -> Option<String> {
     let mut reader = Reader::from_str(std::str::from_utf8(body).ok()?);
     let mut in_body = false;
@@ -96,7 +94,7 @@ pub(super) fn vcenter(body: &[u8]) -> Option<String> {
     })
 }
 
-/// The value of the `_this` that follows; vCenter wants it first, so that nothing of the same name can come before.
+/// The value of `_this`, which must be the first element.
 fn this(reader: &mut Reader<&[u8]>) -> Option<String> {
     let mut inside = false;
     loop {

@@ -22,10 +22,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Shared, Side, Verdict, request};
 
-/// An answer's body, as it comes.
+/// The streamed body of a response.
 type Body = UnsyncBoxBody<Bytes, anyhow::Error>;
 
-/// Headers that concern one connection and not the request, and those that each connection's own end composes.
+/// Headers of a single connection, which are not forwarded.
 const OF_THE_CONNECTION: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -37,10 +37,10 @@ const OF_THE_CONNECTION: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// How long the next try waits after a connection could not be accepted.
+/// The pause after an error of accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
-/// Where requests go.
+/// The server behind the proxy.
 pub(super) enum Upstream {
     Kubernetes(kube::Client),
     Vcenter { http: reqwest::Client, origin: String },
@@ -56,14 +56,14 @@ impl Upstream {
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
-            // A connection that the server closes while it is idle must be the client's to see, not ours.
+            // The client must see when the server closes an idle connection.
             .pool_max_idle_per_host(0)
             .build()
             .context("building the proxy's client of vCenter")?;
         Ok(Self::Vcenter { http, origin })
     }
 
-    /// The request's name where it changes something.
+    /// The name of a request that changes something.
     fn changes(&self, parts: &Parts, body: &Bytes) -> Option<String> {
         match self {
             Self::Kubernetes(_) => request::kubernetes(&parts.method, parts.uri.path()),
@@ -71,7 +71,7 @@ impl Upstream {
         }
     }
 
-    /// Forwards a request and returns its answer as soon as the head is there.
+    /// Forwards a request and returns the response when its head has arrived.
     async fn send(&self, parts: Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
         let tried = format!("forwarding {} {}", parts.method, parts.uri);
         self.try_send(parts, body).await.context(tried)
@@ -108,7 +108,7 @@ impl Upstream {
         }
     }
 
-    /// Forwards a request and returns its answer when all of it is there.
+    /// Forwards a request and returns the response when it is complete.
     async fn send_whole(&self, parts: Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
         let tried = format!("reading the answer to {} {}", parts.method, parts.uri);
         let (head, body) = self.send(parts, body).await?.into_parts();
@@ -118,7 +118,7 @@ impl Upstream {
     }
 }
 
-/// The same answer on another connection.
+/// The response for the client's connection.
 fn answer(head: http::response::Parts, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = head.status;
@@ -177,7 +177,7 @@ impl SideProxy {
     async fn serve(self: Arc<Self>, listener: TcpListener) {
         loop {
             let accepted = std::future::poll_fn(|cx| {
-                // Under the lock, so that a connection's generation is that of the moment when it was accepted.
+                // Under the lock, so that the generation is that of the time of accept.
                 let _state = self.shared.lock();
                 listener
                     .poll_accept(cx)
@@ -192,7 +192,7 @@ impl SideProxy {
                 }
                 Err(error) => {
                     tracing::warn!(side = %self.side, %error, "the proxy failed to accept a connection");
-                    // A process without free descriptors would fail again at once.
+                    // Without free descriptors it would fail again at once.
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
             }
@@ -200,7 +200,7 @@ impl SideProxy {
     }
 
     async fn converse(self: Arc<Self>, connection: TcpStream, generation: u64) {
-        // Streamed events are small and wanted at once.
+        // Streamed events are small and must not be delayed.
         let _ = connection.set_nodelay(true);
         let service = service_fn(|request| {
             let proxy = self.clone();
@@ -208,14 +208,13 @@ impl SideProxy {
         });
         let mut current = self.shared.generation.subscribe();
         let closed = async move {
-            // The sender lives as long as the proxy's servers, so that an error cannot be.
+            // The sender lives as long as the servers, so there is no error.
             let _ = current.wait_for(|it| *it != generation).await;
         };
         let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(connection), service));
         let result = tokio::select! {
             biased;
-            // The connection stands and is served no longer: its client meets silence, and so do answers that come as a
-            // stream.
+            // The connection stays open and is no longer served, streamed responses included.
             () = self.shared.cut_off(self.side) => match self.shared.hold().await {},
             result = &mut connection => result,
             () = closed => {
@@ -229,7 +228,7 @@ impl SideProxy {
         }
     }
 
-    /// One request. An error cuts the connection, which is what the client would have met without the proxy.
+    /// Handles a request. An error closes the connection, as it would be without the proxy.
     async fn handle(
         self: Arc<Self>,
         generation: u64,
@@ -247,7 +246,7 @@ impl SideProxy {
         match self.shared.admit(generation, self.side, what) {
             Verdict::Hold => match self.shared.hold().await {},
             Verdict::Pass => {
-                // In a task of its own: what was counted reaches its server, also when the client is killed meanwhile.
+                // In a separate task: a counted request reaches its server even if the client is killed.
                 let proxy = self.clone();
                 let forward = self.spawn(async move { proxy.upstream.send_whole(parts, body).await });
                 forward
@@ -268,7 +267,7 @@ impl SideProxy {
         }
     }
 
-    /// Runs something until it ends or the proxy does, whoever still waits for it.
+    /// Runs `work` until it ends or the proxy ends, even if its caller is dropped.
     fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

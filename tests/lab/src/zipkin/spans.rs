@@ -1,4 +1,4 @@
-//! From OTLP in its JSON form to Zipkin's second format.
+//! Converts OTLP JSON to Zipkin's v2 format.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ struct Attribute {
     value: Value,
 }
 
-/// A span as Zipkin takes it.
+/// A span in Zipkin's format.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Span {
@@ -135,7 +135,7 @@ fn one(span: OtlpSpan, service: &str) -> anyhow::Result<Span> {
         .iter()
         .map(|it| (it.key.clone(), text(&it.value)))
         .collect();
-    // The code of an error; Zipkin shows a span with this tag in red.
+    // The status code of an error. Zipkin shows a span with this tag in red.
     if span.status.code == 2 {
         let message = Some(span.status.message).filter(|it| !it.is_empty());
         tags.insert("error".to_owned(), message.unwrap_or_else(|| "true".to_owned()));
@@ -159,7 +159,7 @@ fn one(span: OtlpSpan, service: &str) -> anyhow::Result<Span> {
             _ => None,
         },
         timestamp: start,
-        // Zipkin draws nothing for a duration of zero.
+        // Zipkin does not draw a duration of zero.
         duration: end.saturating_sub(start).max(1),
         local_endpoint: endpoint(service.to_owned()),
         remote_endpoint,
@@ -177,7 +177,7 @@ fn attribute(attributes: &[Attribute], key: &str) -> Option<String> {
     Some(text(&found.value))
 }
 
-/// A value as text: OTLP wraps it in an object that names its type.
+/// A value as text. OTLP wraps it in an object named by its type.
 fn text(value: &Value) -> String {
     let inner = value.as_object().and_then(|it| it.values().next());
     match inner {
