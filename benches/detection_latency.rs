@@ -109,7 +109,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
          baseline shows, and only ratios carry over to another machine. There is no network in between."
             .to_owned(),
         "The clients take turns, so none competes with another for the processor; the baseline follows one host and is \
-         not woken by the load, in which every tenth change is one that all others hear of. What the same program needs \
+         not woken by the load, in which every tenth change is one that all other clients receive. What the same program needs \
          that follows all hosts, the server takes and no tested can save."
             .to_owned(),
         "The vCenter is the lab's, with a collector of its own: a real one computes updates at a pace of its own.".to_owned(),

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 /// The calls of the executor, in order.
 type Asked = Arc<Mutex<Vec<String>>>;
 
-struct Witness {
+struct RecordingExecutor {
     asked: Asked,
     /// The node whose effects panic.
     bad: Option<&'static str>,
@@ -39,7 +39,7 @@ struct Witness {
     refuses: Option<NotRecorded>,
 }
 
-impl RunEffect for Witness {
+impl RunEffect for RecordingExecutor {
     async fn record(
         &self,
         name: &NodeName,
@@ -63,7 +63,7 @@ impl RunEffect for Witness {
     async fn perform(&self, name: &NodeName, _record: &Record, effect: &Effect, _now: Now) {
         assert!(
             TRACEPARENT.with(Option::is_some),
-            "an effect is asked for in the name of its episode"
+            "an effect carries the trace of its episode"
         );
         self.asked
             .lock()
@@ -74,33 +74,36 @@ impl RunEffect for Witness {
 }
 
 #[derive(Debug)]
-struct Silence;
+struct NoObserver;
 
-impl Observer for Silence {
-    fn observe(&self, _node: &NodeName, _told: NodeEvent<'_>) {}
+impl Observer for NoObserver {
+    fn observe(&self, _node: &NodeName, _event: NodeEvent<'_>) {}
 }
 
-fn house(bad: Option<&'static str>) -> (Supervisor<Witness>, Asked) {
-    house_of(bad, None)
+fn supervisor(bad: Option<&'static str>) -> (Supervisor<RecordingExecutor>, Asked) {
+    supervisor_with(bad, None)
 }
 
-fn house_of(bad: Option<&'static str>, refuses: Option<NotRecorded>) -> (Supervisor<Witness>, Asked) {
+fn supervisor_with(
+    bad: Option<&'static str>,
+    refuses: Option<NotRecorded>,
+) -> (Supervisor<RecordingExecutor>, Asked) {
     let asked = Asked::default();
-    let perform = Witness {
+    let perform = RecordingExecutor {
         asked: asked.clone(),
         bad,
         refuses,
     };
     let shared = ActorContext {
         perform,
-        tell: Box::new(Silence),
+        tell: Box::new(NoObserver),
         policy: policy(DrainTimeoutAction::PowerOff),
         clock: || moment(2),
     };
     (Supervisor::new(shared, &CancellationToken::new()), asked)
 }
 
-fn sight(record: Record, seen: Observed) -> NodeSnapshot {
+fn snapshot(record: Record, seen: Observed) -> NodeSnapshot {
     NodeSnapshot {
         record,
         observed: seen,
@@ -109,7 +112,7 @@ fn sight(record: Record, seen: Observed) -> NodeSnapshot {
 
 /// A node whose host is entering.
 fn leaving() -> NodeSnapshot {
-    sight(
+    snapshot(
         Record::InService,
         observed(node(), vm(ObservedPower::On, entering())),
     )
@@ -125,13 +128,13 @@ fn shutting_down() -> NodeSnapshot {
     let record = record(episode(phase, 0));
     let mut seen = observed(cordoned, vm(ObservedPower::On, entering()));
     seen.drain = Some(drain_report(moment(2).monotonic, Vec::new()));
-    sight(record, seen)
+    snapshot(record, seen)
 }
 
-fn named(sights: impl IntoIterator<Item = (&'static str, NodeSnapshot)>) -> SnapshotBatch {
-    let named = sights
+fn named(snapshots: impl IntoIterator<Item = (&'static str, NodeSnapshot)>) -> SnapshotBatch {
+    let named = snapshots
         .into_iter()
-        .map(|(name, sight)| (NodeName::new(name), sight));
+        .map(|(name, snapshot)| (NodeName::new(name), snapshot));
     SnapshotBatch::all(named.collect())
 }
 
@@ -146,14 +149,14 @@ fn powering_on() -> NodeSnapshot {
         powered_off: true,
         ..episode(phase, 0)
     });
-    sight(
+    snapshot(
         record,
         observed(cordoned, vm(ObservedPower::Off, HostState::InService)),
     )
 }
 
 /// Runs all tasks until they wait for time, and then advances the time.
-async fn pass(supervisor: &mut Supervisor<Witness>, time: Duration) {
+async fn pass(supervisor: &mut Supervisor<RecordingExecutor>, time: Duration) {
     let end = tokio::time::Instant::now() + time;
     loop {
         tokio::select! {
@@ -170,23 +173,23 @@ fn drain(asked: &Asked) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn maintenance_is_written_at_once_and_once() {
-    let (mut house, asked) = house(None);
-    house.show(named([("gpu-1", leaving())]));
-    pass(&mut house, Duration::from_millis(10)).await;
+    let (mut supervisor, asked) = supervisor(None);
+    supervisor.show(named([("gpu-1", leaving())]));
+    pass(&mut supervisor, Duration::from_millis(10)).await;
     assert_eq!(drain(&asked), ["gpu-1 writes Draining"]);
     // A late snapshot from before the write is not decided on.
     let mut late = leaving();
     late.observed.pods_revision = 7;
-    house.show(named([("gpu-1", late)]));
-    pass(&mut house, Duration::from_secs(1)).await;
+    supervisor.show(named([("gpu-1", late)]));
+    pass(&mut supervisor, Duration::from_secs(1)).await;
     assert_eq!(drain(&asked), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn effect_is_not_repeated_while_it_runs_or_before_its_result() {
-    let (mut house, asked) = house(None);
-    house.show(named([("gpu-1", powering_on())]));
-    pass(&mut house, Duration::from_secs(1)).await;
+    let (mut supervisor, asked) = supervisor(None);
+    supervisor.show(named([("gpu-1", powering_on())]));
+    pass(&mut supervisor, Duration::from_secs(1)).await;
     assert_eq!(drain(&asked), ["gpu-1 does PowerOn"]);
     let mut seen = powering_on();
     let attempt = EffectAttempt {
@@ -198,16 +201,16 @@ async fn effect_is_not_repeated_while_it_runs_or_before_its_result() {
         outcome: AttemptOutcome::Running(TaskRef::new("task-2")),
     };
     seen.observed.attempts.insert(EffectKind::PowerOn, attempt);
-    house.show(named([("gpu-1", seen)]));
-    pass(&mut house, Duration::from_secs(60)).await;
+    supervisor.show(named([("gpu-1", seen)]));
+    pass(&mut supervisor, Duration::from_secs(60)).await;
     assert_eq!(drain(&asked), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn actor_that_panics_is_restarted_and_affects_no_other() {
-    let (mut house, asked) = house(Some("bad"));
-    house.show(named([("bad", shutting_down()), ("good", leaving())]));
-    pass(&mut house, Duration::from_millis(2500)).await;
+    let (mut supervisor, asked) = supervisor(Some("bad"));
+    supervisor.show(named([("bad", shutting_down()), ("good", leaving())]));
+    pass(&mut supervisor, Duration::from_millis(2500)).await;
     let asked = drain(&asked);
     let count = |words: &str| asked.iter().filter(|it| *it == words).count();
     assert_eq!(count("good writes Draining"), 1);
@@ -217,35 +220,35 @@ async fn actor_that_panics_is_restarted_and_affects_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn actor_of_a_node_that_is_gone_ends() {
-    let (mut house, asked) = house(None);
-    house.show(named([("gpu-1", leaving())]));
-    pass(&mut house, Duration::from_millis(10)).await;
-    house.show(named([]));
-    pass(&mut house, Duration::from_secs(60)).await;
+    let (mut supervisor, asked) = supervisor(None);
+    supervisor.show(named([("gpu-1", leaving())]));
+    pass(&mut supervisor, Duration::from_millis(10)).await;
+    supervisor.show(named([]));
+    pass(&mut supervisor, Duration::from_secs(60)).await;
     assert_eq!(drain(&asked), ["gpu-1 writes Draining"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn idle_actor_does_nothing_for_hours() {
-    let (mut house, asked) = house(None);
-    let resting = sight(
+    let (mut supervisor, asked) = supervisor(None);
+    let resting = snapshot(
         Record::InService,
         observed(node(), vm(ObservedPower::On, HostState::InService)),
     );
-    house.show(named([("gpu-1", resting)]));
-    pass(&mut house, Duration::from_secs(10 * 3600)).await;
+    supervisor.show(named([("gpu-1", resting)]));
+    pass(&mut supervisor, Duration::from_secs(10 * 3600)).await;
     assert_eq!(drain(&asked), [""; 0]);
 }
 
 /// The seconds of the attempts to write a maintenance when every write has this error.
 async fn tries(refusal: NotRecorded) -> Vec<u64> {
-    let (mut house, asked) = house_of(None, Some(refusal));
-    house.show(named([("gpu-1", leaving())]));
+    let (mut supervisor, asked) = supervisor_with(None, Some(refusal));
+    supervisor.show(named([("gpu-1", leaving())]));
     let mut seconds = Vec::new();
     for second in 0..100 {
         // The middle of a second, so that an attempt at its start is counted in it.
         let until = if second == 0 { 500 } else { 1000 };
-        pass(&mut house, Duration::from_millis(until)).await;
+        pass(&mut supervisor, Duration::from_millis(until)).await;
         seconds.extend(drain(&asked).iter().map(|_| second));
     }
     seconds

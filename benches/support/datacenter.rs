@@ -66,8 +66,8 @@ pub async fn fixture<'a>(
 pub async fn start(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_haulout"));
     let haulout = fixture.start(binary, changes)?;
-    for world in ["vCenter", "Kubernetes"] {
-        fixture.wait_for_log(&format!("{world} synced")).await?;
+    for source in ["vCenter", "Kubernetes"] {
+        fixture.wait_for_log(&format!("{source} synced")).await?;
     }
     Ok(haulout)
 }

@@ -75,7 +75,7 @@ fn host_disconnected_while_its_vm_is_off_is_waited_for() {
         ensure!(is_cordoned(&fixture.node(&node).await?), "no wrong uncordon");
         ensure!(
             fixture.power_cycles("gpu1").await? == (1, 0),
-            "no power-on on a host nobody hears"
+            "no power-on on a disconnected host"
         );
         fixture
             .vcenter
@@ -230,15 +230,15 @@ fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
 async fn heard_by(fixture: &Fixture<'_>) -> anyhow::Result<Vec<String>> {
     let metrics = format!("{}/metrics", address(fixture, "metrics").await?);
     let (_, shown) = ask(&metrics, "text/plain").await?;
-    let mut heard = Vec::new();
+    let mut sources = Vec::new();
     for line in shown.lines() {
         let Some(rest) = line.strip_prefix("haulout_detection_latency_seconds_count{source=\"") else {
             continue;
         };
         let (source, count) = rest.split_once("\"} ").context("a sample has a value")?;
-        heard.extend(std::iter::repeat_n(source.to_owned(), count.parse()?));
+        sources.extend(std::iter::repeat_n(source.to_owned(), count.parse()?));
     }
-    Ok(heard)
+    Ok(sources)
 }
 
 #[test]

@@ -217,7 +217,7 @@ async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f
     }
     for half in ["vCenter", "Kubernetes"] {
         let words = format!("{half} synced");
-        until("all of them to have heard both", WAIT_TIMEOUT, async || {
+        until("all of them to be synced", WAIT_TIMEOUT, async || {
             Ok((fixture.log_text().matches(&words).count() == kinds.len()).then_some(()))
         })
         .await?;

@@ -32,7 +32,7 @@ pub async fn json(url: &str) -> anyhow::Result<Value> {
 /// An open page that receives changes, like the script of the page.
 struct Open {
     stream: TcpStream,
-    heard: String,
+    received: String,
 }
 
 impl Open {
@@ -44,26 +44,26 @@ impl Open {
         stream.write_all(question.as_bytes()).await?;
         let mut open = Self {
             stream,
-            heard: String::new(),
+            received: String::new(),
         };
-        open.hear(1).await?;
-        ensure!(open.heard.starts_with("HTTP/1.1 200"), "{}", open.heard);
+        open.receive(1).await?;
+        ensure!(open.received.starts_with("HTTP/1.1 200"), "{}", open.received);
         Ok(open)
     }
 
     /// Waits until it has received `count` changes in all.
-    async fn hear(&mut self, count: usize) -> anyhow::Result<()> {
-        let hear = async {
+    async fn receive(&mut self, count: usize) -> anyhow::Result<()> {
+        let receive = async {
             let mut bytes = [0; 1024];
-            while self.heard.matches("event: changed").count() < count {
+            while self.received.matches("event: changed").count() < count {
                 let read = self.stream.read(&mut bytes).await?;
-                ensure!(read > 0, "it was closed after: {}", self.heard);
-                self.heard.push_str(&String::from_utf8_lossy(&bytes[..read]));
+                ensure!(read > 0, "it was closed after: {}", self.received);
+                self.received.push_str(&String::from_utf8_lossy(&bytes[..read]));
             }
             anyhow::Ok(())
         };
-        let heard = tokio::time::timeout(WAIT_TIMEOUT, hear).await;
-        heard.with_context(|| format!("waiting for change {count}"))?
+        let received = tokio::time::timeout(WAIT_TIMEOUT, receive).await;
+        received.with_context(|| format!("waiting for change {count}"))?
     }
 }
 
@@ -80,7 +80,7 @@ fn page_of_a_blocked_drain_names_the_budget_and_agrees_with_its_json() {
         let mut open = Open::at(&page).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        open.hear(2).await?;
+        open.receive(2).await?;
         fixture
             .wait_for_log("held by PodDisruptionBudget held-budget")
             .await?;
@@ -114,8 +114,8 @@ fn page_of_a_blocked_drain_names_the_budget_and_agrees_with_its_json() {
         ensure!(posted.status().as_u16() == 405, "{}", posted.status());
 
         fixture.set_budget("held", 1).await?;
-        let heard = open.heard.matches("event: changed").count();
-        open.hear(heard + 1).await?;
+        let received = open.received.matches("event: changed").count();
+        open.receive(received + 1).await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
@@ -147,7 +147,7 @@ fn hundred_open_pages_cost_at_most_5_mib() {
         let mut first = Open::at(&page).await?;
         ask(&page, "text/html").await?;
         fixture.person_cordons(&node, true).await?;
-        first.hear(2).await?;
+        first.receive(2).await?;
         ask(&page, "text/html").await?;
         let pid = haulout.pid().context("it runs")?;
         let before = resident(pid)?;
@@ -159,7 +159,7 @@ fn hundred_open_pages_cost_at_most_5_mib() {
         // All receive a change at once, and all reload.
         fixture.person_cordons(&node, false).await?;
         for listener in &mut open {
-            listener.hear(2).await?;
+            listener.receive(2).await?;
         }
         let client = reqwest::Client::builder().no_proxy().build()?;
         let looks = (0..100).map(|_| client.get(&page).timeout(WAIT_TIMEOUT).send());
@@ -177,7 +177,7 @@ fn hundred_open_pages_cost_at_most_5_mib() {
         // No connection was dropped.
         fixture.person_cordons(&node, true).await?;
         for listener in &mut open {
-            listener.hear(3).await?;
+            listener.receive(3).await?;
         }
         haulout.stop().await
     });

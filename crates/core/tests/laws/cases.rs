@@ -57,7 +57,7 @@ fn cordons() -> Vec<CordonOwner> {
     ]
 }
 
-/// What may be under way in vCenter when a record is read.
+/// What may be in flight in vCenter when a record is read.
 fn in_flights(phase: &Phase) -> Vec<InFlight> {
     let timer = |seconds: u64| {
         Some(Timer {
@@ -139,7 +139,7 @@ fn host_states() -> Vec<HostState> {
     ]
 }
 
-/// A VM with the state of the host that its episode is about.
+/// A VM with the state of its episode's host.
 #[derive(Clone)]
 pub struct VmCase {
     pub vm: BoundVm,
@@ -195,7 +195,7 @@ pub fn vms() -> Vec<VmCase> {
             uuid: VmUuid::parse("4215e1a2-7c3d-9e4f-0102-0304050607ff"),
             ..known(power, entering())
         }));
-        // Moved to another host, while its own is still leaving, or is back.
+        // On another host, while its own one is still entering maintenance or is back.
         for (host, home) in [
             (HostState::InService, HostState::InMaintenance),
             (HostState::InService, HostState::InService),
@@ -258,7 +258,7 @@ pub fn report(listed_at: Monotonic, pods_revision: u64, left: Vec<PendingEvictio
     }
 }
 
-/// A report of which every budget is watched.
+/// A report with all budgets watched.
 pub fn watched(mut report: DrainReport) -> DrainReport {
     report.follow(None, |_, _| true);
     report
@@ -330,7 +330,7 @@ fn offers() -> Vec<PlacementOffer> {
     ]
 }
 
-/// What a person may ask for beside whatever the host does.
+/// Requests of a person, independent of the host.
 pub fn requests() -> Vec<Option<Request>> {
     vec![
         None,
@@ -345,13 +345,13 @@ pub fn asks_for(request: &Option<Request>, action: &RequestAction) -> bool {
     request.as_ref().is_some_and(|request| request.action == *action)
 }
 
-/// The episode before, where a power-off of it arrived after its end.
+/// The previous episode, if its power-off took effect after its end.
 pub fn ended() -> EpisodeId {
     EpisodeId::new("ffeeddccbbaa99887766554433221100")
 }
 
-/// Each record with each request that matters to it: a parked phase is judged as the one that it resumes, so what a person
-/// asks is walked through with that one; and so with what a cordon is.
+/// Each record with the requests that matter to it. A parked phase is judged as the one that it resumes, so requests
+/// and owners of the cordon are enumerated with that one.
 fn of_requests<'a>(
     records: &'a [Record],
     requests: &'a [Option<Request>],
@@ -388,8 +388,8 @@ pub fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Now)) -> usi
             seen.vm = vm.vm.clone();
             seen.home = vm.home.clone();
             seen.request.clone_from(request);
-            // Who cordoned matters at the end alone, and how a try was refused while something is tried: each is walked
-            // through without a request, and half of them with one.
+            // The owner of the cordon matters only at the end, and the reason of a refusal only during attempts. Each
+            // is enumerated without a request, and half of them with one.
             let part = if request.is_some() { 2 } else { 1 };
             let no_node = [None];
             let nodes = nodes.iter().step_by(part).map(Some).chain(no_node);
@@ -399,8 +399,8 @@ pub fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Now)) -> usi
                 for (index, attempts) in attempts.iter().enumerate().step_by(part) {
                     seen.attempts = attempts.clone();
                     seen.record_seen.from_the_start = (index_of_node + index) % 3 != 0;
-                    // What cannot matter together is not multiplied: drains matter while the VM is on, offers while it
-                    // is off or is to be moved, and targets while it is being relocated.
+                    // Facts that cannot matter together are not combined: drains matter while the VM is on, offers
+                    // while it is off or moving, and targets while it is being relocated.
                     let off = vm.vm.found().is_some_and(|vm| vm.power == ObservedPower::Off);
                     let looked_at = if asks_for(request, &RequestAction::Relocate { to: None }) {
                         offers.len()

@@ -24,7 +24,7 @@ fn found(seen: &Observed) -> Option<&ObservedVm> {
     }
 }
 
-/// The states of a host in the laws' own words, so that the functions they are about are not asked about themselves.
+/// The states of a host, defined independently of the code under test.
 fn leaving(host: &HostState) -> bool {
     matches!(host, HostState::Entering { .. } | HostState::InMaintenance)
 }
@@ -37,7 +37,7 @@ fn in_service(host: &HostState) -> bool {
     matches!(host, HostState::InService)
 }
 
-/// Whether anything asks for the VM to be off, in the laws' own words: its host, or a person.
+/// Whether host or request ask for the VM to be off, defined independently.
 fn down(seen: &Observed, vm: &ObservedVm) -> bool {
     let asked = match seen.request.as_ref().map(|request| &request.action) {
         None | Some(RequestAction::Drain) => false,
@@ -46,12 +46,12 @@ fn down(seen: &Observed, vm: &ObservedVm) -> bool {
     leaving(&vm.host) || (asked && out(&vm.host))
 }
 
-/// Whether a move is asked for, and nothing else calls the VM away: there is to be a place before anything is done.
+/// Whether only a relocation is requested: a target is needed before anything is done.
 fn placed_first(seen: &Observed, vm: &ObservedVm) -> bool {
     asks(seen, &RequestAction::Relocate { to: None }) && !leaving(&vm.host)
 }
 
-/// Whether anything asks for the node to be drained.
+/// Whether host or request ask for a drain.
 fn called(seen: &Observed, vm: &ObservedVm) -> bool {
     let drain = matches!(&seen.request, Some(request) if request.action == RequestAction::Drain);
     down(seen, vm) || drain
@@ -196,7 +196,7 @@ fn effect_laws(
     );
 }
 
-/// What must hold when a guest is asked to shut down or power is cut.
+/// Checks of a guest shutdown or a power-off.
 fn may_go_down(seen: &Observed, episode: &Episode, vm: &ObservedVm, now: Now, law: &dyn Fn(&str, bool)) {
     let Phase::ShuttingDown(end) = episode.phase.at_work() else {
         return law("6: the end of the drain is on record", false);
@@ -265,7 +265,7 @@ fn transition_laws(
     if *record == Record::InService {
         begin_laws(seen, transition, &law);
     }
-    // A Node that is gone is gone on with as one that is cordoned and not Ready.
+    // A deleted Node counts as cordoned and not Ready.
     let cordoned_by = seen.node.as_ref().map(|node| &node.cordoned_by);
     if transition.unschedulable == Some(false) {
         let ours = before.is_some_and(|before| match &before.cordon {
@@ -321,7 +321,7 @@ fn begin_laws(seen: &Observed, transition: &Transition, law: &dyn Fn(&str, bool)
     );
 }
 
-/// What must hold when an episode ends.
+/// Checks at the end of an episode.
 fn end_laws(
     seen: &Observed,
     before: Option<&Episode>,
@@ -388,7 +388,7 @@ fn end_laws(
         law("7: with its GPUs", node.gpus.get(GPU).copied().unwrap_or(0) >= 2);
         let gave_up = before.gave_up.is_some();
         law(
-            "it is told as a success, unless what was asked for was given up",
+            "it is a success, unless the request was given up",
             transition.ended
                 == Some(if gave_up {
                     EpisodeResult::Failed
@@ -399,7 +399,7 @@ fn end_laws(
     }
 }
 
-/// What must hold when an episode goes on.
+/// Checks of an episode that continues.
 fn way_laws(
     record: &Record,
     seen: &Observed,
@@ -448,7 +448,7 @@ fn way_laws(
                 from == Some(&Phase::Draining),
             );
             let since = seen.record_seen.phase_at;
-            // Said here in its own words, so that the function it is about is not asked about itself.
+            // Defined independently of the code under test.
             let empty = is_cordoned
                 && seen.drain.as_ref().is_some_and(|list| {
                     list.left.is_empty()
@@ -543,11 +543,11 @@ fn vm_that_went_off_late_by_our_power_off_is_brought_back() {
 
 #[test]
 fn decisions_settle_when_the_facts_do_not_change() {
-    // Enough for the longest chain there is: take over, adopt, resume, cordon again, drain again, park.
+    // Enough for the longest chain: take over, adopt, resume, cordon again, drain again, park.
     const LONGEST: usize = 7;
     let mut turn = 0_usize;
     each_case(|record, seen, policy, now| {
-        // No dimension of the cases is a multiple of eleven, so that every eleventh meets every value of each.
+        // No dimension is a multiple of eleven, so every eleventh case covers all values.
         turn += 1;
         if !turn.is_multiple_of(11) {
             return;
@@ -618,11 +618,14 @@ fn node_with_skip_is_left_alone_in_every_phase() {
                     matches!(decision, Decision::Wait { .. } | Decision::Rest),
                     "{record:?} {decision:?}"
                 );
-                let is_told = match &decision {
+                let is_reported = match &decision {
                     Decision::Wait { waiting_on, .. } => *waiting_on == WaitingOn::Skip,
                     _ => false,
                 };
-                assert!(is_told || record.episode().is_none(), "{record:?} {decision:?}");
+                assert!(
+                    is_reported || record.episode().is_none(),
+                    "{record:?} {decision:?}"
+                );
             }
         }
     }
@@ -794,9 +797,9 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
                 &seen,
                 &second,
             ),
-            // What has elapsed was written down with the epoch, so that a checkpoint is not due.
+            // The elapsed time was recorded with the epoch, so no checkpoint is due.
             (Decision::Record(alone), _) if alone.is_bookkeeping(record) => {}
-            // The deadline that people read is counted from the record that was seen last.
+            // The displayed deadline counts from the record that was seen last.
             (Decision::Wait { .. }, Decision::Wait { .. }) if is_stamped => {}
             (alone, second) => hold("14: nothing else changes", alone == second, record, &seen, second),
         }

@@ -1,4 +1,5 @@
-//! Random histories: persons, a vCenter, guests and kubelets do what they like; then they stop, and the laws say how it ends.
+//! Random histories: persons, vCenter, guests and kubelets act at random. Then they stop, and the end state is
+//! checked.
 
 use std::time::Duration;
 
@@ -13,20 +14,20 @@ use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, propt
 use crate::facts::policy;
 use crate::model::{Model, NODES, host_ref};
 
-/// How many histories each property is tried with: `HAULOUT_HISTORIES` for a longer search.
+/// The cases of each property: `HAULOUT_HISTORIES` for a longer search.
 fn histories() -> u32 {
     let set = std::env::var("HAULOUT_HISTORIES").ok();
     set.and_then(|count| count.parse().ok()).unwrap_or(200)
 }
 
-/// What may happen between two looks.
+/// The events of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happening {
     HomeEnters,
     HomeIsInMaintenance,
     HomeIsOut,
     HomeMaintenanceFails,
-    HomeIsCancelledUntold,
+    HomeIsCancelledUnpushed,
     HomeIsUnreachable,
     SpareEnters,
     SpareIsOut,
@@ -80,7 +81,7 @@ enum Happening {
 
 use Happening::*;
 
-/// All of them, the usual ones more than once.
+/// All events, the usual ones more than once.
 const ALL: &[Happening] = &[
     HomeEnters,
     HomeEnters,
@@ -89,7 +90,7 @@ const ALL: &[Happening] = &[
     HomeIsOut,
     HomeIsOut,
     HomeMaintenanceFails,
-    HomeIsCancelledUntold,
+    HomeIsCancelledUnpushed,
     HomeIsUnreachable,
     SpareEnters,
     SpareIsOut,
@@ -168,7 +169,7 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         HomeIsInMaintenance => model.try_to_enter(index),
         HomeIsOut => model.leave(index),
         HomeMaintenanceFails => model.fail_entering(index),
-        HomeIsCancelledUntold => model.cancel_untold(index),
+        HomeIsCancelledUnpushed => model.cancel_unpushed(index),
         HomeIsUnreachable => model.set_host(index, |host| host.is_unreachable = true),
         SpareEnters => {
             model.enter(spare);
@@ -180,7 +181,7 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         SpareRefusesPowerOn => model.set_host(spare, |host| {
             host.refuses_power_on = Some(FaultKind::Other("GenericVmConfigFault".to_owned()));
         }),
-        // Admission control looks at the cluster: with one host away, each of the others refuses.
+        // vSphere's admission control applies to the cluster: with one host away, each other one refuses.
         ClusterRefusesPowerOn => model.set_host(spare, |host| {
             host.refuses_power_on = Some(FaultKind::ClusterWide);
         }),
@@ -190,7 +191,7 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         PodGoes => model.pod_goes(index),
         PodComes if !model.is_cordoned(index) => model.pod_comes(index),
         PodComes => {}
-        // The scheduler was about to bind it when the node was cordoned.
+        // The binding was in flight at the cordon.
         PodSlipsIn => model.pod_comes(index),
         GuestStops => model.guest_stops(index),
         GuestReboots => model.guest_reboots(index),
@@ -237,7 +238,8 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
     model.settle();
 }
 
-/// A node whose VM is away or boots is cordoned again, whoever uncordoned it: nobody can tell a person's hand from a controller's.
+/// A node whose VM is off or boots is cordoned again, because a person's uncordon cannot be distinguished from a
+/// controller's.
 fn is_away(model: &Model, index: usize) -> bool {
     let episode = model.open_episode(index);
     episode.is_some_and(|it| it.phase.vm_is_off() || *it.phase.at_work() == Phase::Rejoining)
@@ -255,7 +257,7 @@ fn person_uncordons(model: &mut Model, index: usize) {
     }
 }
 
-/// All trouble ends, and time goes by until nothing changes any more.
+/// All faults end, and time passes until nothing changes.
 fn calm_down(model: &mut Model, home_enters: bool) {
     for index in 0..NODES {
         happen(model, PersonDeletesRequest, index);
@@ -266,7 +268,7 @@ fn calm_down(model: &mut Model, home_enters: bool) {
             host.is_unreachable = false;
         });
         happen(model, SpareIsOut, index);
-        // Hosts elsewhere may go on refusing while the host that the episode is about is back.
+        // Other hosts may still refuse while the episode's host is back.
         let spare = host_ref(2 + index);
         let home = model.episode(index).map(|episode| episode.host.moref);
         let is_elsewhere = home.is_some_and(|home| home.as_ref() != Some(&spare));
@@ -302,7 +304,7 @@ fn calm_down(model: &mut Model, home_enters: bool) {
     }
 }
 
-/// What stands still when nothing more is going to happen.
+/// The state that must stop changing.
 fn state(model: &Model) -> Vec<(String, bool, PowerState, u32)> {
     (0..NODES)
         .map(|index| {
@@ -313,8 +315,7 @@ fn state(model: &Model) -> Vec<(String, bool, PowerState, u32)> {
         .collect()
 }
 
-/// A person who stopped an episode cares for it: one that waits for the Node to be cordoned gets its cordon, and a VM that was left
-/// off because it kept going off is powered on.
+/// A person repairs what they stopped: a missing cordon is set, and a VM that was parked off is powered on.
 fn care(model: &mut Model, home_enters: bool) {
     for index in 0..NODES {
         let is_parked = matches!(
@@ -339,10 +340,6 @@ fn action(hold: bool) -> DrainTimeoutAction {
     }
 }
 
-fn told(model: &Model) -> String {
-    model.told()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: histories(), failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -357,13 +354,13 @@ proptest! {
         calm_down(&mut model, false);
         care(&mut model, false);
         for index in 0..NODES {
-            prop_assert_eq!(&model.record(index), &Record::InService, "{}", told(&model));
+            prop_assert_eq!(&model.record(index), &Record::InService, "{}", model.recent_log());
             let vm = &model.vms[index];
-            prop_assert!(vm.power == PowerState::On || vm.off_by_person, "the VM was left off\n{}", told(&model));
+            prop_assert!(vm.power == PowerState::On || vm.off_by_person, "the VM was left off\n{}", model.recent_log());
             if model.node(index).is_some() {
                 prop_assert_eq!(
                     model.is_cordoned(index), model.nodes[index].cordoned_by_person,
-                    "the cordon is not as a person left it\n{}", told(&model)
+                    "the cordon is not as a person left it\n{}", model.recent_log()
                 );
             }
         }
@@ -379,15 +376,15 @@ proptest! {
         care(&mut model, true);
         for index in 0..NODES {
             let vm = &model.vms[index];
-            // Without a Node nothing is known of its pods.
+            // Without a Node its pods are unknown.
             let is_gone = model.node(index).is_none() && vm.power == PowerState::On;
             prop_assert!(
                 is_gone || vm.power == PowerState::Off || vm.host >= NODES,
-                "the VM still runs on its host\n{}", told(&model)
+                "the VM still runs on its host\n{}", model.recent_log()
             );
             prop_assert!(
                 vm.power == PowerState::On || model.is_in_episode(index) || vm.off_by_person,
-                "the VM was left off without an episode\n{}", told(&model)
+                "the VM was left off without an episode\n{}", model.recent_log()
             );
         }
     }
@@ -404,7 +401,7 @@ proptest! {
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }
-        // Whatever was asked for is over, and the node and its VM are in service.
+        // All requests have ended, and the node and its VM are in service.
         calm_down(&mut model, false);
         care(&mut model, false);
         model.set_host(2, |host| host.refuses_power_on = None);
@@ -424,18 +421,18 @@ proptest! {
         let phase = model.episode(0).map(|episode| episode.phase);
         match action {
             RequestedAction::Drain => {
-                prop_assert_eq!(phase, Some(Phase::Drained), "{}", told(&model));
+                prop_assert_eq!(phase, Some(Phase::Drained), "{}", model.recent_log());
                 prop_assert!(model.is_cordoned(0) && model.nodes[0].pods == 0);
                 prop_assert_eq!(model.vms[0].power, PowerState::On);
             }
             RequestedAction::PowerOff => {
-                prop_assert_eq!(phase, Some(Phase::AwaitingHost), "{}", told(&model));
+                prop_assert_eq!(phase, Some(Phase::AwaitingHost), "{}", model.recent_log());
                 prop_assert!(model.is_cordoned(0) && model.vms[0].power == PowerState::Off);
             }
             RequestedAction::Reboot | RequestedAction::Relocate => {
-                prop_assert_eq!(&model.record(0), &Record::InService, "{}", told(&model));
+                prop_assert_eq!(&model.record(0), &Record::InService, "{}", model.recent_log());
                 prop_assert_eq!(model.vms[0].power, PowerState::On);
-                prop_assert!(model.requests.is_empty(), "it was never fulfilled\n{}", told(&model));
+                prop_assert!(model.requests.is_empty(), "it was never fulfilled\n{}", model.recent_log());
             }
         }
     }

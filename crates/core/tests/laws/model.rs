@@ -1,6 +1,6 @@
-//! A small model around the pure part: a vCenter, a kube-apiserver, guests and kubelets that keep their own state. The program
-//! is met only through the facts that it is told and the effects that it asks for. A crash of the program, or the end of an
-//! episode, changes nothing out here: what was requested goes on.
+//! A model of vCenter, kube-apiserver, guests and kubelets, each with its own state. The program sees it only through
+//! facts and changes it only through effects. A crash of the program or the end of an episode does not stop a request
+//! in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,28 +37,28 @@ use jiff::Timestamp;
 use crate::facts::{GPU, at, uuid, vm_ref};
 pub use haulout_core::fixtures::{self, host_ref};
 
-/// The PCI ids of the one kind of GPU here.
+/// The PCI ids of the GPUs.
 const GPU_IDS: (u16, u16) = (0x10de, 0x2235);
 
-/// The hosts: each node's own, and others that have a device as well.
+/// The hosts: one for each node, and others with a device.
 pub const HOSTS: [&str; 4] = ["home-0", "home-1", "spare-0", "spare-1"];
 
-/// How many nodes there are.
+/// The number of nodes.
 pub const NODES: usize = 2;
 
-/// The most effects other than drain rounds for one node within ten minutes of elapsed time. A whole episode with a few refusals
-/// has ten; what is more than this is a storm.
+/// The limit of effects except drain rounds for a node within ten minutes. A whole episode with a few refusals has
+/// ten; more is a busy loop.
 const MOST_EFFECTS: usize = 60;
 
-/// A host as it is.
+/// The true state of a host.
 #[derive(Clone, Debug, Default)]
 pub struct HostTruth {
     pub entering: Option<(TaskRef, Timestamp)>,
     pub in_maintenance: bool,
     pub is_unreachable: bool,
-    /// How the latest maintenance ended that did not take it there.
+    /// The end of the latest unsuccessful maintenance.
     pub last_end: Option<MaintenanceEnd>,
-    /// Whether its device is held by a VM that is nobody's here.
+    /// Whether an unrelated VM holds its device.
     pub is_taken: bool,
     /// It refuses to power VMs on, with this fault.
     pub refuses_power_on: Option<FaultKind>,
@@ -70,7 +70,7 @@ impl HostTruth {
     }
 }
 
-/// What a task does.
+/// The kind of a task.
 #[derive(Clone, Debug, PartialEq)]
 enum Work {
     PowerOff,
@@ -78,26 +78,26 @@ enum Work {
     Relocate(usize),
 }
 
-/// A VM as it is.
+/// The true state of a VM.
 #[derive(Clone, Debug)]
 pub struct VmTruth {
     pub power: PowerState,
     pub host: usize,
     pub exists: bool,
     boots: u32,
-    /// The guest was asked to shut down and has not done so.
+    /// The guest has a pending shutdown request.
     going_down: bool,
-    /// The episode in which its guest was asked last.
+    /// The episode of the last guest shutdown.
     asked_in: Option<EpisodeId>,
     running: Option<(TaskRef, Work)>,
-    /// The process asks which VM has its UUID.
+    /// The process looks up the VM by its UUID.
     is_asked_for: bool,
     tasks: Vec<Task>,
-    /// Somebody powered it off outside of any episode, and it is to stay so.
+    /// A person powered it off outside of an episode, and it stays off.
     pub off_by_person: bool,
 }
 
-/// A Node object as it stands, and the machine that its kubelet runs on.
+/// A Node object and its machine.
 #[derive(Clone, Debug)]
 pub struct NodeTruth {
     pub object: Option<NodeFacts>,
@@ -107,7 +107,7 @@ pub struct NodeTruth {
     pub pods: u32,
     /// A person cordoned it, and no person has uncordoned it since.
     pub cordoned_by_person: bool,
-    /// Pods come on it although it is cordoned, for a moment after the cordon.
+    /// Pods bound just after the cordon.
     registrations: u32,
 }
 
@@ -119,15 +119,15 @@ struct Process {
     followed: BTreeSet<NodeName>,
     watch_set: WatchSet,
     draining: BTreeSet<NodeName>,
-    /// Its wall clock against the true time.
+    /// The offset of its wall clock from the true time.
     offset: jiff::SignedDuration,
 }
 
-/// Everything.
+/// The state of everything outside of the program, and one process.
 pub struct Model {
     pub hosts: Vec<HostTruth>,
-    /// Hosts of which the process has not been told how they are.
-    untold: BTreeSet<usize>,
+    /// Hosts with changes that are not pushed yet.
+    unpushed: BTreeSet<usize>,
     pub vms: Vec<VmTruth>,
     pub nodes: Vec<NodeTruth>,
     pub requests: Vec<NodeMaintenanceFacts>,
@@ -137,10 +137,10 @@ pub struct Model {
     elapsed: Duration,
     tasks: u32,
     versions: u64,
-    /// The replies to the next acts are lost, after they were done.
+    /// The replies to this many next calls are lost after they were executed.
     pub lose_replies: u32,
     pub vcenter_is_lost: bool,
-    /// When effects were asked for, by node.
+    /// The times of effects, by node.
     effects: Vec<Vec<Duration>>,
     pub log: Vec<String>,
 }
@@ -194,7 +194,7 @@ impl Model {
         let began = Now::at(at(0), 0);
         let mut model = Self {
             hosts: vec![HostTruth::default(); HOSTS.len()],
-            untold: BTreeSet::new(),
+            unpushed: BTreeSet::new(),
             vms: Vec::new(),
             nodes: Vec::new(),
             requests: Vec::new(),
@@ -237,12 +237,12 @@ impl Model {
         if cordoned {
             model.cordon(0, true);
         }
-        model.tell_all();
+        model.push_all();
         model
     }
 
-    /// The latest of what happened.
-    pub fn told(&self) -> String {
+    /// The latest log lines.
+    pub fn recent_log(&self) -> String {
         let lines: Vec<&str> = self
             .log
             .iter()
@@ -252,7 +252,7 @@ impl Model {
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
-    /// The moment, as the process reads its clocks.
+    /// The current time by the process's clocks.
     fn now(&self) -> Now {
         let wall = wall_after(at(0), self.elapsed)
             .saturating_add(self.process.offset)
@@ -276,7 +276,7 @@ impl Model {
         self.node(index).is_some_and(|node| node.unschedulable)
     }
 
-    /// What stands on the Node, or on its copy where the Node is gone.
+    /// The record on the Node, or on its copy if the Node is gone.
     pub fn record(&self, index: usize) -> Record {
         let annotations = |marks: &NodeAnnotations| record::Annotations {
             episode: marks.episode.clone(),
@@ -298,7 +298,7 @@ impl Model {
         self.record(index).episode().cloned()
     }
 
-    /// The episode that the program goes on with: also where only the copy has it.
+    /// The episode that the program continues, from the copy if necessary.
     pub fn open_episode(&self, index: usize) -> Option<Episode> {
         self.episode(index).or_else(|| {
             let mut open = self
@@ -316,10 +316,10 @@ impl Model {
         })
     }
 
-    // What is told of the model.
+    // Facts for the process.
 
-    /// Tells the process everything there is, as at a start.
-    pub fn tell_all(&mut self) {
+    /// Pushes all facts, as at a start.
+    pub fn push_all(&mut self) {
         let now = self.now();
         let mut facts = vec![
             Fact::Vsphere(vsphere::VsphereUpdate::Reset),
@@ -446,7 +446,7 @@ impl Model {
         }
     }
 
-    /// Begins and ends to watch nodes by name, as the process asks for it.
+    /// Starts and stops watches of nodes by name.
     fn follow(&mut self) {
         let wanted = self.process.followed.clone();
         for index in 0..NODES {
@@ -463,7 +463,7 @@ impl Model {
         }
     }
 
-    /// A look through all Nodes, as the process makes one when it starts.
+    /// The scan of all Nodes at a start.
     fn scan(&mut self) {
         let stranded = (0..NODES).filter_map(|index| {
             let node = self.node(index)?;
@@ -484,21 +484,21 @@ impl Model {
 
     fn apply(&mut self, fact: Fact) {
         let now = self.now();
-        // vCenter's replies are complete sets.
+        // Each reply of vCenter is a complete set.
         let is_open =
             matches!(&fact, Fact::Vsphere(update) if !matches!(update, vsphere::VsphereUpdate::Lost { .. }));
         let end = is_open.then_some(Fact::Vsphere(vsphere::VsphereUpdate::Settled));
         self.process.advance(std::iter::once(fact).chain(end), now);
     }
 
-    fn tell_host(&mut self, index: usize) {
+    fn push_host(&mut self, index: usize) {
         if !self.vcenter_is_lost {
             let fact = self.host_fact(index);
             self.apply(fact);
         }
     }
 
-    fn tell_vm(&mut self, index: usize) {
+    fn push_vm(&mut self, index: usize) {
         if !self.vcenter_is_lost {
             for fact in self.vm_facts(index) {
                 self.apply(fact);
@@ -506,18 +506,18 @@ impl Model {
         }
     }
 
-    pub fn tell_node(&mut self, index: usize) {
+    pub fn push_node(&mut self, index: usize) {
         if let Some(fact) = self.node_fact(index) {
             self.apply(fact);
         }
     }
 
-    fn tell_object(&mut self, object: NodeMaintenanceFacts) {
+    fn push_object(&mut self, object: NodeMaintenanceFacts) {
         let seen = NodeMaintenanceUpdate::Seen(Box::new(object));
         self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen)));
     }
 
-    // What people, vCenter and kubelets do.
+    // Events.
 
     pub fn enter(&mut self, host: usize) {
         let truth = &self.hosts[host];
@@ -526,11 +526,11 @@ impl Model {
             let task = (TaskRef::new(format!("enter-{}", self.tasks)), self.true_time());
             self.hosts[host].entering = Some(task);
             self.hosts[host].last_end = None;
-            self.tell_host(host);
+            self.push_host(host);
         }
     }
 
-    /// The host is in maintenance once nothing runs on it.
+    /// The host is in maintenance when no VM on it is running.
     pub fn try_to_enter(&mut self, host: usize) {
         let is_empty = self
             .vms
@@ -540,7 +540,7 @@ impl Model {
             self.hosts[host].entering = None;
             self.hosts[host].in_maintenance = true;
             self.hosts[host].last_end = None;
-            self.tell_host(host);
+            self.push_host(host);
         }
     }
 
@@ -548,7 +548,7 @@ impl Model {
         self.end_entering(host, EndOutcome::Cancelled);
         self.hosts[host].in_maintenance = false;
         self.hosts[host].is_unreachable = false;
-        self.tell_host(host);
+        self.push_host(host);
     }
 
     fn end_entering(&mut self, host: usize, outcome: EndOutcome) {
@@ -557,39 +557,39 @@ impl Model {
         }
     }
 
-    /// The maintenance fails by itself, which is not what a person's cancel is.
+    /// The maintenance fails, which is different from a cancel.
     pub fn fail_entering(&mut self, host: usize) {
         let said = "Timedout: Operation timed out.".to_owned();
         self.end_entering(host, EndOutcome::Failed { said });
-        self.tell_host(host);
+        self.push_host(host);
     }
 
-    /// A cancel that vCenter has not told of yet.
-    pub fn cancel_untold(&mut self, host: usize) {
+    /// A cancel that vCenter has not pushed yet.
+    pub fn cancel_unpushed(&mut self, host: usize) {
         if self.hosts[host].entering.is_some() && !self.vcenter_is_lost {
             self.end_entering(host, EndOutcome::Cancelled);
-            self.untold.insert(host);
+            self.unpushed.insert(host);
         }
     }
 
-    fn tell_untold(&mut self) {
-        for host in std::mem::take(&mut self.untold) {
-            self.tell_host(host);
+    fn push_pending(&mut self) {
+        for host in std::mem::take(&mut self.unpushed) {
+            self.push_host(host);
         }
     }
 
     pub fn set_host(&mut self, host: usize, change: impl FnOnce(&mut HostTruth)) {
         change(&mut self.hosts[host]);
-        self.tell_host(host);
+        self.push_host(host);
     }
 
     fn powered_off(&mut self, index: usize) {
         let vm = &mut self.vms[index];
         vm.power = PowerState::Off;
         vm.going_down = false;
-        // Its pods are lost with it; the Node goes on telling the boot id and the Ready it had.
+        // Its pods are lost; the Node still shows the old boot id and Ready.
         self.nodes[index].pods = 0;
-        self.tell_vm(index);
+        self.push_vm(index);
     }
 
     fn powered_on(&mut self, index: usize) {
@@ -597,10 +597,10 @@ impl Model {
         vm.power = PowerState::On;
         vm.boots += 1;
         vm.off_by_person = false;
-        self.tell_vm(index);
+        self.push_vm(index);
     }
 
-    /// What was asked of guests whose episodes have ended long ago is not made up for, and they do not stop any more.
+    /// Guest shutdowns of episodes that ended long ago no longer take effect.
     pub fn guests_give_up(&mut self) {
         for index in 0..self.vms.len() {
             if !self.is_in_episode(index) {
@@ -609,7 +609,7 @@ impl Model {
         }
     }
 
-    /// The guest that was asked to shut down does so.
+    /// The guest shuts down as requested.
     pub fn guest_stops(&mut self, index: usize) {
         if self.vms[index].power == PowerState::On && self.vms[index].going_down {
             self.log.push(format!("guest {index} stops"));
@@ -617,18 +617,18 @@ impl Model {
         }
     }
 
-    /// The guest restarts instead of stopping.
+    /// The guest reboots instead of shutting down.
     pub fn guest_reboots(&mut self, index: usize) {
         let vm = &mut self.vms[index];
         if vm.power == PowerState::On && vm.going_down {
             vm.going_down = false;
             vm.boots += 1;
-            self.tell_vm(index);
+            self.push_vm(index);
             self.kubelet_reports(index, true);
         }
     }
 
-    /// The VM dies without anybody's doing.
+    /// The VM goes off without a request.
     pub fn vm_dies(&mut self, index: usize) {
         if self.vms[index].power == PowerState::On && self.is_in_episode(index) {
             self.log.push(format!("VM {index} dies"));
@@ -667,7 +667,7 @@ impl Model {
         moref
     }
 
-    /// The task that runs on the VM ends: as it may, or with `failure`.
+    /// The task on the VM ends, successfully if possible, or with `failure`.
     pub fn task_ends(&mut self, index: usize, failure: Option<FaultKind>) {
         let Some((moref, work)) = self.vms[index].running.take() else {
             return;
@@ -684,12 +684,12 @@ impl Model {
         known.unwrap().state = state;
         self.log.push(format!("{work:?} of vm {index} ends: {fault:?}"));
         match (&work, fault) {
-            (_, Some(_)) => self.tell_vm(index),
+            (_, Some(_)) => self.push_vm(index),
             (Work::PowerOff, None) => self.powered_off(index),
             (Work::PowerOn(_), None) => self.powered_on(index),
             (Work::Relocate(host), None) => {
                 self.vms[index].host = *host;
-                self.tell_vm(index);
+                self.push_vm(index);
             }
         }
     }
@@ -714,13 +714,13 @@ impl Model {
         }
     }
 
-    // What happens to Node objects.
+    // Events of Node objects.
 
     fn boot_id(&self, index: usize) -> BootId {
         BootId::new(format!("boot-{index}-{}", self.vms[index].boots))
     }
 
-    /// A kubelet that starts registers its Node where there is none.
+    /// A starting kubelet registers its Node if there is none.
     fn register(&mut self, index: usize) {
         let truth = &mut self.nodes[index];
         truth.registrations += 1;
@@ -756,10 +756,10 @@ impl Model {
             change(node);
             node.resource_version = version;
         }
-        self.tell_node(index);
+        self.push_node(index);
     }
 
-    /// The kubelet of a VM that runs tells its boot, and its GPUs where they are there.
+    /// The kubelet of a running VM reports its boot id, and its GPUs if they are available.
     pub fn kubelet_reports(&mut self, index: usize, with_gpus: bool) {
         let vm = &self.vms[index];
         if vm.power != PowerState::On || !vm.exists || vm.going_down {
@@ -768,7 +768,7 @@ impl Model {
         let boot_id = self.boot_id(index);
         let is_restart = self.node(index).and_then(|node| node.boot_id.clone()) != Some(boot_id.clone());
         if self.node(index).is_none() {
-            // Only a kubelet that starts registers a Node.
+            // A kubelet registers its Node only at its start.
             if !is_restart {
                 return;
             }
@@ -786,7 +786,7 @@ impl Model {
         });
     }
 
-    /// The node controller has missed the kubelet of a VM that is off.
+    /// The node controller notices that the kubelet has stopped.
     pub fn kubelet_is_missed(&mut self, index: usize) {
         if self.vms[index].power == PowerState::Off {
             self.change_node(index, |node| node.ready.is_true = false);
@@ -807,7 +807,7 @@ impl Model {
         }));
     }
 
-    /// Somebody's cordon or uncordon. kubectl leaves a node alone that is already as it is asked to be.
+    /// A cordon or uncordon by a person. kubectl does not write an unchanged Node.
     pub fn cordon(&mut self, index: usize, cordons: bool) {
         if self.node(index).is_none_or(|node| node.unschedulable == cordons) {
             return;
@@ -819,7 +819,7 @@ impl Model {
         });
     }
 
-    /// A controller that uncordons at boot: nobody's wish about the cordon.
+    /// A controller that uncordons at boot, which is no person's wish.
     pub fn driver_uncordons(&mut self, index: usize) {
         self.change_node(index, |node| {
             node.unschedulable = false;
@@ -827,7 +827,7 @@ impl Model {
         });
     }
 
-    /// The label selector matches it no longer, or again.
+    /// The label is removed or added.
     pub fn select(&mut self, index: usize, is_selected: bool) {
         if self.nodes[index].is_selected == is_selected {
             return;
@@ -840,7 +840,7 @@ impl Model {
         };
         node.resource_version = version;
         if is_selected {
-            self.tell_node(index);
+            self.push_node(index);
         } else {
             let (name, uid) = (node.name.clone(), node.uid.clone());
             self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::NodeGone {
@@ -905,7 +905,7 @@ impl Model {
             status: Box::default(),
         };
         self.requests.push(object.clone());
-        self.tell_object(object);
+        self.push_object(object);
     }
 
     pub fn delete_requests(&mut self, index: usize) {
@@ -925,7 +925,7 @@ impl Model {
 
     pub fn set_vm_exists(&mut self, index: usize, exists: bool) {
         self.vms[index].exists = exists;
-        self.tell_vm(index);
+        self.push_vm(index);
     }
 
     pub fn lose_vcenter(&mut self) {
@@ -937,13 +937,13 @@ impl Model {
 
     pub fn vcenter_is_back(&mut self) {
         self.vcenter_is_lost = false;
-        // A stream that is built anew tells of no maintenance that is over.
+        // A new stream does not report a maintenance that has ended.
         self.hosts.iter_mut().for_each(|host| host.last_end = None);
-        self.untold.clear();
-        self.tell_all();
+        self.unpushed.clear();
+        self.push_all();
     }
 
-    /// Another process takes over, whose wall clock differs by `offset` from the true time.
+    /// Another process takes over, with a wall clock that differs by `offset` from the true time.
     pub fn restart(&mut self, offset: jiff::SignedDuration) {
         self.log.push(format!("another process, {offset:#}"));
         self.process.offset = offset;
@@ -952,8 +952,8 @@ impl Model {
         self.nodes.iter_mut().for_each(|node| node.is_followed = false);
         self.vms.iter_mut().for_each(|vm| vm.is_asked_for = false);
         self.hosts.iter_mut().for_each(|host| host.last_end = None);
-        self.untold.clear();
-        self.tell_all();
+        self.unpushed.clear();
+        self.push_all();
         self.scan();
     }
 
@@ -962,13 +962,13 @@ impl Model {
         self.process.offset = self.process.offset.checked_add(by).unwrap();
     }
 
-    // What the program does.
+    // The program.
 
-    /// Time passes, and the program looks whenever it wants to.
+    /// Time passes, and the program decides whenever it is due.
     pub fn pass(&mut self, span: Duration) {
         let end = self.elapsed + span;
         self.settle();
-        self.tell_untold();
+        self.push_pending();
         loop {
             let recheck = self.settle();
             let next = recheck.map_or(end, |at| {
@@ -983,29 +983,29 @@ impl Model {
         self.settle();
     }
 
-    /// Lets the program look until it has nothing more to do at this moment. Gives when it wants to look again.
+    /// Lets the program decide until nothing is left to do now. Returns when it is due next.
     pub fn settle(&mut self) -> Option<Monotonic> {
         for _ in 0..200 {
-            // No two things happen at one moment.
+            // No two events have the same time.
             self.elapsed += Duration::from_millis(1);
             let now = self.now();
             self.process.advance([], now);
             self.answer_roster();
             self.follow();
-            let sights = self.process.snapshots.clone();
+            let snapshots = self.process.snapshots.clone();
             let mut recheck: Option<Monotonic> = None;
             let mut has_done = false;
-            for (name, sight) in sights {
+            for (name, snapshot) in snapshots {
                 let Some(index) = (0..NODES).find(|index| node_name(*index) == name) else {
                     continue;
                 };
-                match decide(&sight.record, &sight.observed, &self.policy, now) {
+                match decide(&snapshot.record, &snapshot.observed, &self.policy, now) {
                     Decision::Record(transition) => {
-                        self.write(index, &sight, &transition);
+                        self.write(index, &snapshot, &transition);
                         has_done = true;
                     }
                     Decision::Act { effect, .. } => {
-                        self.perform(index, &sight, &effect);
+                        self.perform(index, &snapshot, &effect);
                         has_done = true;
                     }
                     Decision::Wait { recheck: at, .. } => {
@@ -1014,7 +1014,7 @@ impl Model {
                     Decision::Rest => {}
                 }
                 if has_done {
-                    // The next node is looked at with what came of it.
+                    // The next node is decided on with its result.
                     break;
                 }
             }
@@ -1023,10 +1023,10 @@ impl Model {
             }
         }
         let phases: Vec<Record> = (0..NODES).map(|index| self.record(index)).collect();
-        panic!("no rest: {phases:#?}\n{}", self.told());
+        panic!("no rest: {phases:#?}\n{}", self.recent_log());
     }
 
-    /// vCenter looks up the VMs that are new on the roster, and those that press.
+    /// vCenter looks up the VMs that are new in the watch set, and the urgent ones.
     fn answer_roster(&mut self) {
         let roster = self.process.watch_set.clone();
         if self.vcenter_is_lost {
@@ -1043,15 +1043,15 @@ impl Model {
         }
     }
 
-    fn write(&mut self, index: usize, sight: &NodeSnapshot, transition: &Transition) {
+    fn write(&mut self, index: usize, snapshot: &NodeSnapshot, transition: &Transition) {
         let name = node_name(index);
         let phase = transition.record.phase_name();
         self.log
-            .push(format!("{name}: {} -> {phase}", sight.record.phase_name()));
-        self.end_is_right(index, sight, transition);
+            .push(format!("{name}: {} -> {phase}", snapshot.record.phase_name()));
+        self.end_is_right(index, snapshot, transition);
         let json = write(&transition.record, self.now().wall).episode;
         let last = LastEpisode::of(
-            &sight.record,
+            &snapshot.record,
             &transition.record,
             transition.ended,
             self.now().wall,
@@ -1065,7 +1065,7 @@ impl Model {
         }
         if let Some(node) = self.node(index) {
             assert_eq!(
-                sight.observed.node.as_ref().map(|node| node.resource_version),
+                snapshot.observed.node.as_ref().map(|node| node.resource_version),
                 Some(node.resource_version),
                 "decided on another version of the Node than the one that stands there"
             );
@@ -1079,12 +1079,12 @@ impl Model {
                 }
             });
         } else {
-            assert!(sight.observed.has_copy, "a record is written nowhere");
+            assert!(snapshot.observed.has_copy, "a record is written nowhere");
         }
-        self.copy(index, sight.record.episode(), transition, json);
+        self.copy(index, snapshot.record.episode(), transition, json);
     }
 
-    /// The second copy of the record, on an object of its own.
+    /// The second copy of the record, in a NodeMaintenance.
     fn copy(
         &mut self,
         index: usize,
@@ -1109,12 +1109,12 @@ impl Model {
             status: Box::default(),
         };
         self.copies.insert(name, object.clone());
-        self.tell_object(object);
+        self.push_object(object);
     }
 
-    /// What must hold when an episode ends, and when a cordon is taken away.
-    fn end_is_right(&self, index: usize, sight: &NodeSnapshot, transition: &Transition) {
-        let log = || self.told();
+    /// Checks at the end of an episode and at an uncordon.
+    fn end_is_right(&self, index: usize, snapshot: &NodeSnapshot, transition: &Transition) {
+        let log = || self.recent_log();
         if transition.unschedulable == Some(false) {
             assert!(
                 !self.nodes[index].cordoned_by_person,
@@ -1122,7 +1122,7 @@ impl Model {
                 log()
             );
         }
-        let (Some(before), Record::InService) = (sight.record.episode(), &transition.record) else {
+        let (Some(before), Record::InService) = (snapshot.record.episode(), &transition.record) else {
             return;
         };
         let vm = &self.vms[index];
@@ -1150,13 +1150,13 @@ impl Model {
         }
     }
 
-    fn perform(&mut self, index: usize, sight: &NodeSnapshot, effect: &Effect) {
+    fn perform(&mut self, index: usize, snapshot: &NodeSnapshot, effect: &Effect) {
         let name = node_name(index);
         let at = self.now();
         self.log.push(format!(
             "{name}: {:?} in {}",
             effect.kind(),
-            sight.record.phase_name()
+            snapshot.record.phase_name()
         ));
         if effect.kind() != EffectKind::DrainRound {
             let effects = &mut self.effects[index];
@@ -1168,11 +1168,11 @@ impl Model {
             assert!(
                 recent <= MOST_EFFECTS,
                 "{recent} effects within ten minutes\n{}",
-                self.told()
+                self.recent_log()
             );
         }
         let is_lost = effect.kind() != EffectKind::DrainRound && self.lose_replies > 0;
-        let mut outcome = self.act(index, sight, effect);
+        let mut outcome = self.act(index, snapshot, effect);
         if is_lost && effect.changes_something() {
             self.lose_replies -= 1;
             outcome = AttemptOutcome::Refused(EffectRefusal {
@@ -1195,12 +1195,12 @@ impl Model {
             outcome,
         };
         self.apply(Fact::Effect(EffectReport { node: name, found }));
-        self.tell_vm(index);
+        self.push_vm(index);
     }
 
-    /// Does it, and checks that it may be done.
-    fn act(&mut self, index: usize, sight: &NodeSnapshot, effect: &Effect) -> AttemptOutcome {
-        let log = |model: &Self| model.told();
+    /// Executes an effect and checks that it is allowed.
+    fn act(&mut self, index: usize, snapshot: &NodeSnapshot, effect: &Effect) -> AttemptOutcome {
+        let log = |model: &Self| model.recent_log();
         let refused = |advice, said: &str| {
             AttemptOutcome::Refused(EffectRefusal {
                 advice,
@@ -1247,8 +1247,8 @@ impl Model {
                 refused(RetryAdvice::Retry, "it is not leaving any more")
             }
             Effect::ShutdownGuest { .. } => {
-                self.may_go_down(index, sight);
-                let episode = sight.record.episode().map(|episode| episode.id.clone());
+                self.may_go_down(index, snapshot);
+                let episode = snapshot.record.episode().map(|episode| episode.id.clone());
                 let vm = &mut self.vms[index];
                 let is_again = vm.going_down && vm.asked_in == episode;
                 vm.asked_in = episode;
@@ -1257,13 +1257,13 @@ impl Model {
                 AttemptOutcome::Asked
             }
             Effect::PowerOff { .. } => {
-                self.may_go_down(index, sight);
+                self.may_go_down(index, snapshot);
                 self.start(index, "VirtualMachine.powerOff", Work::PowerOff)
             }
             Effect::Relocate { to, .. } => {
                 assert_eq!(self.vms[index].power, PowerState::Off, "a VM that runs is moved");
                 let to = (0..HOSTS.len()).find(|host| host_ref(*host) == *to).unwrap();
-                let is_refused = sight.record.episode().is_some_and(|episode| {
+                let is_refused = snapshot.record.episode().is_some_and(|episode| {
                     episode.refusal_of(&host_ref(to)).is_some() && episode.host.moref != Some(host_ref(to))
                 });
                 assert!(!is_refused, "moved to a host that has refused it\n{}", log(self));
@@ -1297,7 +1297,7 @@ impl Model {
         }
     }
 
-    /// The last look before the act: what vCenter itself says, told or not.
+    /// The last read before the call: vCenter's state, pushed or not.
     fn still_asks(&self, asked_by: &PowerOffCause) -> bool {
         let PowerOffCause::Host { host, task } = asked_by else {
             return true;
@@ -1325,9 +1325,9 @@ impl Model {
         holds
     }
 
-    /// A VM may be shut down only while something asks for that, on a cordoned node without pods that nobody knows of.
-    fn may_go_down(&self, index: usize, sight: &NodeSnapshot) {
-        let log = || self.told();
+    /// A VM may be shut down only if that is requested, on a cordoned node without unknown pods.
+    fn may_go_down(&self, index: usize, snapshot: &NodeSnapshot) {
+        let log = || self.recent_log();
         assert!(
             self.is_cordoned(index),
             "power cut on a schedulable node\n{}",
@@ -1340,7 +1340,7 @@ impl Model {
             "power cut although nothing asks for it\n{}",
             log()
         );
-        let timed_out = sight
+        let timed_out = snapshot
             .record
             .phase()
             .is_some_and(|phase| *phase.at_work() == Phase::ShuttingDown(DrainEnd::TimedOut));
@@ -1352,7 +1352,7 @@ impl Model {
         );
     }
 
-    /// Starts a task, unless one runs on the VM already.
+    /// Starts a task, unless the VM has one.
     fn start(&mut self, index: usize, what: &str, work: Work) -> AttemptOutcome {
         if let Some((running, other)) = &self.vms[index].running {
             return if std::mem::discriminant(other) == std::mem::discriminant(&work) {

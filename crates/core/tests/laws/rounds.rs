@@ -1,4 +1,4 @@
-//! When the next round of a drain comes, and which pods it asks.
+//! The time of the next round of a drain, and its pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use haulout_core::maintenance::request::{Request, RequestAction};
 
 use crate::facts::*;
 
-/// What is known after a round that began at second 100 and left pods for these reasons.
+/// The facts after a round that began at second 100 and left pods for these reasons.
 fn after_round(left: Vec<PendingReason>, has_changed: bool) -> Observed {
     let began = moment(100).monotonic;
     let node = ObservedNode {
@@ -42,7 +42,7 @@ fn after_round(left: Vec<PendingReason>, has_changed: bool) -> Observed {
     seen
 }
 
-/// When the next round comes after the one that began at second 100, in milliseconds.
+/// The time of the next round after the one at second 100, in milliseconds.
 fn due_ms(seen: Observed) -> i64 {
     let began = moment(100).monotonic;
     let record = Record::Episode(Arc::new(episode(Phase::Draining, CordonOwner::Ours, false)));
@@ -89,7 +89,7 @@ fn pod_is_not_asked_before_retry_after_has_passed() {
         report.backoff.retry_at.insert("ml/train".to_owned(), at);
     }
     assert_eq!(due_ms(seen.clone()), 7000);
-    // A round for another reason leaves it alone.
+    // A round for another reason does not evict it.
     seen.pods_revision = 1;
     let record = Record::Episode(Arc::new(episode(Phase::Draining, CordonOwner::Ours, false)));
     let deferred_at =
@@ -114,7 +114,7 @@ fn refused_eviction_is_tried_again_after_the_eviction_retry() {
         (vec![PendingReason::Migrating { said: said() }], 5000),
         (vec![PendingReason::NotReached], 5000),
         (vec![leaving(), refused()], 5000),
-        // Pods that go by themselves are asked for no more, so a round only looks whether a change was missed.
+        // Pods that are terminating are not evicted again; a round only checks for missed changes.
         (vec![leaving()], 30_000),
         (vec![leaving(), leaving()], 30_000),
     ] {
@@ -154,7 +154,7 @@ fn request_may_give_a_drain_more_time_and_never_less() {
             drain: Some(report),
             ..observed(node, vm(ObservedPower::On, host))
         };
-        // A second before the end, in a process that has just begun.
+        // One second before the end, in a new process.
         let episode = Episode {
             elapsed: Elapsed::of(Duration::from_secs(seconds - 1)),
             ..episode(Phase::Draining, CordonOwner::Ours, false)

@@ -1,4 +1,4 @@
-//! Single situations with the decision that each calls for, where a law over all combinations would say too little.
+//! Single situations and their decisions, where a law over all combinations is too weak.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn seen(power: ObservedPower, host: HostState) -> Observed {
     observed(cordoned(), vm(power, host))
 }
 
-/// The same, and a list of this moment shows no pod.
+/// The same, with a current list without pods.
 fn drained(host: HostState) -> Observed {
     Observed {
         drain: Some(report(moment(1).monotonic, 0, vec![])),
@@ -116,7 +116,7 @@ fn away(phase: Phase) -> Episode {
     episode(phase, CordonOwner::Ours, true)
 }
 
-/// The decision for an open episode, two seconds after the beginning.
+/// The decision for an episode at second 2.
 fn decided(episode: &Episode, seen: &Observed) -> Decision {
     decided_by(&policy(DrainTimeoutAction::PowerOff), episode, seen)
 }
@@ -132,7 +132,7 @@ fn transition(decision: Decision) -> Transition {
     }
 }
 
-/// The episode that is written.
+/// The episode that the decision writes.
 fn written(decision: Decision) -> Episode {
     let transition = transition(decision);
     let episode = transition.record.episode();
@@ -153,11 +153,11 @@ fn waiting(decision: Decision) -> WaitingOn {
     }
 }
 
-// Whose episode it is, and of which machine.
+// Ownership and identity of an episode.
 
 #[test]
 fn record_with_another_epoch_is_taken_over_whether_higher_or_lower() {
-    // The Lease may have been deleted and made anew, and counts from the beginning then.
+    // The Lease may have been deleted, and then counts from the beginning.
     for (stands, leads, taken_over) in [(3, 7, true), (7, 3, true), (7, 7, false), (7, 0, false)] {
         for has_node in [true, false] {
             let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
@@ -174,11 +174,11 @@ fn record_with_another_epoch_is_taken_over_whether_higher_or_lower() {
                 ..away(Phase::AwaitingHost)
             };
             let decision = decided(&stands, &seen);
-            let told = format!("epoch {leads} over {}, Node: {has_node}", stands.epoch);
+            let case = format!("epoch {leads} over {}, Node: {has_node}", stands.epoch);
             if taken_over {
-                assert_eq!(written(decision).epoch, leads, "{told}");
+                assert_eq!(written(decision).epoch, leads, "{case}");
             } else {
-                assert!(matches!(waiting(decision), WaitingOn::HostExit { .. }), "{told}");
+                assert!(matches!(waiting(decision), WaitingOn::HostExit { .. }), "{case}");
             }
         }
     }
@@ -275,7 +275,7 @@ fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_stands() {
     }
 }
 
-/// A Node that was deleted and registered anew, not cordoned.
+/// A Node that was registered again, not cordoned.
 fn registered_anew(power: ObservedPower) -> Observed {
     let mut seen = observed(
         ObservedNode {
@@ -309,8 +309,7 @@ fn episode_goes_on_on_a_node_registered_anew_only_if_the_vm_is_the_same() {
         (same, None, "vm-1", false, false),
         (None, same, "vm-1", false, false),
         (None, None, "vm-1", false, false),
-        // Another VM under the same UUID while the first may still run, or the same one that was registered anew while it
-        // was off.
+        // Another VM with the same UUID while the first one may still run, or the same VM registered again while off.
         (same, same, "vm-2", false, false),
         (same, same, "vm-2", true, true),
     ] {
@@ -323,14 +322,14 @@ fn episode_goes_on_on_a_node_registered_anew_only_if_the_vm_is_the_same() {
             ..of_vm(down(Phase::Draining))
         };
         let decision = decided(&episode, &seen);
-        let told = format!("{was:?} {is:?} {moref} {powered_off}");
+        let case = format!("{was:?} {is:?} {moref} {powered_off}");
         if goes_on {
-            assert_eq!(written(decision).node_uid, NodeUid::new("uid-2"), "{told}");
+            assert_eq!(written(decision).node_uid, NodeUid::new("uid-2"), "{case}");
         } else {
             assert_eq!(
                 waiting(decision),
                 WaitingOn::Parked(ParkReason::AnotherNode),
-                "{told}"
+                "{case}"
             );
         }
     }
@@ -381,7 +380,7 @@ fn node_registered_anew_is_drained_again_before_its_power_is_cut() {
         let transition = transition(decided(&before, &registered_anew(power)));
         let after = transition.record.episode().unwrap();
         assert_eq!(after.phase, next, "{phase:?}");
-        // Of what was scheduled there meanwhile nothing is known, so it has all its time.
+        // New pods are unknown, so the drain has its whole time.
         assert_eq!((after.elapsed, after.drained_for), (Elapsed::ZERO, Elapsed::ZERO));
         let is_cordoned = next != Phase::Queued;
         assert_eq!(transition.unschedulable, is_cordoned.then_some(true), "{phase:?}");
@@ -408,7 +407,7 @@ fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
         ),
         (CordonOwner::Ours, true, by_other(), python()),
         (CordonOwner::Theirs, true, by_other(), CordonOwner::Theirs),
-        // Cordoned already when it was registered, by somebody else.
+        // Cordoned by another user when it was registered.
         (CordonOwner::Ours, false, by_other(), CordonOwner::Theirs),
         (CordonOwner::Ours, false, CordonedBy::Haulout, CordonOwner::Theirs),
     ] {
@@ -417,12 +416,12 @@ fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
         node_of(&mut seen).unschedulable = true;
         node_of(&mut seen).cordoned_by = by.clone();
         let episode = of_vm(episode(Phase::Draining, before.clone(), false));
-        let told = format!("{before:?} put back: {is_put_back} by {by:?}");
-        assert_eq!(written(decided(&episode, &seen)).cordon, after, "{told}");
+        let case = format!("{before:?} put back: {is_put_back} by {by:?}");
+        assert_eq!(written(decided(&episode, &seen)).cordon, after, "{case}");
     }
 }
 
-// How it begins.
+// The begin of an episode.
 
 #[test]
 fn node_that_may_not_drain_takes_no_slot() {
@@ -485,19 +484,19 @@ fn drain_that_needs_approval_does_not_begin_without_it() {
         assert_eq!(seen.admission, Admission::Granted);
         let begun = transition(decide(&Record::InService, &seen, &policy, moment(2)));
         let phase = begun.record.phase();
-        let told = format!("required: {require_approval}, approved: {approved}");
-        assert_eq!(phase == Some(&Phase::Draining), drains, "{told}");
-        assert_eq!(phase == Some(&Phase::Queued), !drains, "{told}");
-        assert_eq!(begun.unschedulable, drains.then_some(true), "{told}");
+        let case = format!("required: {require_approval}, approved: {approved}");
+        assert_eq!(phase == Some(&Phase::Draining), drains, "{case}");
+        assert_eq!(phase == Some(&Phase::Queued), !drains, "{case}");
+        assert_eq!(begun.unschedulable, drains.then_some(true), "{case}");
         let queued = decided_by(
             &policy,
             &episode(Phase::Queued, CordonOwner::NotYet, false),
             &seen,
         );
         if drains {
-            assert_eq!(written(queued).phase, Phase::Draining, "{told}");
+            assert_eq!(written(queued).phase, Phase::Draining, "{case}");
         } else {
-            assert_eq!(waiting(queued), WaitingOn::Approval, "{told}");
+            assert_eq!(waiting(queued), WaitingOn::Approval, "{case}");
         }
     }
 }
@@ -528,7 +527,7 @@ fn cordon_from_before_the_drain_counts_as_a_persons() {
     }
 }
 
-// Parking, and what a phase has left of its time.
+// Parking, and the remaining time of a phase.
 
 #[test]
 fn drain_that_was_parked_has_its_whole_time_again() {
@@ -688,7 +687,7 @@ fn node_kept_drained_is_drained_again_when_a_pod_comes() {
         (list(5, vec![held()]), true),
         (list(5, vec![]), false),
     ] {
-        let told = format!("{drain:?}");
+        let case = format!("{drain:?}");
         let seen = Observed {
             drain,
             pods_revision: 5,
@@ -697,9 +696,9 @@ fn node_kept_drained_is_drained_again_when_a_pod_comes() {
         };
         let decision = decided(&down(Phase::Drained), &seen);
         if again {
-            assert_eq!(effect(decision).kind(), EffectKind::DrainRound, "{told}");
+            assert_eq!(effect(decision).kind(), EffectKind::DrainRound, "{case}");
         } else {
-            assert!(matches!(waiting(decision), WaitingOn::Request { .. }), "{told}");
+            assert!(matches!(waiting(decision), WaitingOn::Request { .. }), "{case}");
         }
     }
 }
@@ -750,31 +749,31 @@ fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
         (python(), by("python"), false),
         (python(), by("kubectl-cordon"), true),
     ] {
-        let told = format!("{cordon:?} by {cordoned_by:?}");
+        let case = format!("{cordon:?} by {cordoned_by:?}");
         let mut at_shutdown = drained(entering());
         node_of(&mut at_shutdown).cordoned_by = cordoned_by.clone();
         let decision = decided(&episode(SHUTTING_DOWN, cordon.clone(), false), &at_shutdown);
         if is_new {
-            // Between the two cordons pods may have come.
+            // Pods may have been bound between the two cordons.
             let next = written(decision);
             assert_eq!(
                 (next.phase, next.cordon),
                 (Phase::Draining, CordonOwner::Theirs),
-                "{told}"
+                "{case}"
             );
         } else {
-            assert_eq!(effect(decision).kind(), EffectKind::ShutdownGuest, "{told}");
+            assert_eq!(effect(decision).kind(), EffectKind::ShutdownGuest, "{case}");
         }
-        // With the VM away there is nothing to drain, but it is noted, so that it stays at the end.
+        // With the VM off there is nothing to drain, but the cordon is recorded and stays at the end.
         let mut off = seen(ObservedPower::Off, HostState::InMaintenance);
         node_of(&mut off).cordoned_by = cordoned_by;
         match decided(&episode(Phase::AwaitingHost, cordon, true), &off) {
             Decision::Record(next) => {
                 let next = next.record.episode().unwrap();
-                assert!(is_new && next.phase == Phase::AwaitingHost, "{told}");
-                assert_eq!(next.cordon, CordonOwner::Theirs, "{told}");
+                assert!(is_new && next.phase == Phase::AwaitingHost, "{case}");
+                assert_eq!(next.cordon, CordonOwner::Theirs, "{case}");
             }
-            other => assert!(!is_new, "{told}: {other:#?}"),
+            other => assert!(!is_new, "{case}: {other:#?}"),
         }
     }
 }
@@ -846,20 +845,20 @@ fn vm_with_a_question_is_neither_shut_down_nor_powered_on() {
 #[test]
 fn node_whose_guest_rebooted_in_the_shutdown_is_drained_again() {
     let (old, new) = (Some(old_boot()), Some(new_boot()));
-    for (drained_boot, boot_before, powered_off, told, is_drained_again) in [
+    for (drained_boot, boot_before, powered_off, reported, is_drained_again) in [
         (&old, &old, false, &old, false),
         (&old, &old, false, &new, true),
-        // Drained a second time in the episode, on the boot that it came back with.
+        // A second drain in the episode, after the reboot.
         (&new, &old, true, &new, false),
         (&new, &old, true, &old, true),
-        // A record from before the drained boot was noted: the boot before is it, unless the VM was off since.
+        // A record without the drained boot: the boot before counts, unless the VM has been off since.
         (&None, &old, false, &new, true),
         (&None, &old, true, &new, false),
         (&old, &old, false, &None, false),
         (&None, &None, false, &new, false),
     ] {
         let mut seen = drained(entering());
-        node_of(&mut seen).boot_id.clone_from(told);
+        node_of(&mut seen).boot_id.clone_from(reported);
         for in_flight in [None, asked_for(10), asked_for(1000)] {
             let before = Episode {
                 drained_boot: drained_boot.clone(),
@@ -877,12 +876,12 @@ fn node_whose_guest_rebooted_in_the_shutdown_is_drained_again() {
                 _ => None,
             };
             let drains = next.filter(|next| next.phase == Phase::Draining);
-            let case = format!("drained {drained_boot:?}, tells {told:?}, off before: {powered_off}");
+            let case = format!("drained {drained_boot:?}, reports {reported:?}, off before: {powered_off}");
             assert_eq!(drains.is_some(), is_drained_again, "{case}: {decision:#?}");
             if let Some(next) = drains {
                 assert_eq!(
                     (&next.drained_boot, next.drained_for),
-                    (told, Elapsed::ZERO),
+                    (reported, Elapsed::ZERO),
                     "{case}"
                 );
             }
@@ -900,13 +899,13 @@ fn cancel_in_the_shutdown_ends_only_if_no_guest_was_asked() {
         (true, asked(AttemptOutcome::Asked), None, false),
         (true, asked(AttemptOutcome::Done), None, false),
         (true, asked(refused(RetryAdvice::Unanswered)), None, false),
-        // A process before this one may have asked, and has not come to write that down.
+        // A previous process may have asked without recording it.
         (false, None, None, false),
         (true, None, asked_for(10), false),
     ] {
         let mut seen = drained(HostState::InService);
         seen.record_seen.from_the_start = from_the_start;
-        let told = format!("from the start: {from_the_start}, {tried:?}, on record: {noted:?}");
+        let case = format!("from the start: {from_the_start}, {tried:?}, on record: {noted:?}");
         seen.attempts
             .extend(tried.map(|tried| (EffectKind::ShutdownGuest, tried)));
         let before = Episode {
@@ -919,15 +918,15 @@ fn cancel_in_the_shutdown_ends_only_if_no_guest_was_asked() {
         let transition = transition(decided(&before, &seen));
         match transition.record.episode() {
             None => {
-                assert!(ends, "{told}");
+                assert!(ends, "{case}");
                 assert_eq!(transition.ended, Some(EpisodeResult::Cancelled));
                 assert_eq!(transition.unschedulable, Some(false));
             }
             Some(after) => {
-                assert!(!ends, "{told}");
-                assert_eq!(after.phase, Phase::Rejoining, "{told}");
-                assert!(after.in_flight.guest_shutdown.is_some(), "{told}");
-                assert_eq!(transition.unschedulable, None, "{told}");
+                assert!(!ends, "{case}");
+                assert_eq!(after.phase, Phase::Rejoining, "{case}");
+                assert!(after.in_flight.guest_shutdown.is_some(), "{case}");
+                assert_eq!(transition.unschedulable, None, "{case}");
             }
         }
     }
@@ -953,7 +952,7 @@ fn asked_guest_holds_up_the_end_for_its_timeout_and_the_monitor_grace() {
     }
 }
 
-// What a request may ask for.
+// Settings of a request.
 
 #[test]
 fn request_gives_a_guest_more_time_than_the_setting_and_never_less() {
@@ -981,7 +980,7 @@ fn request_gives_a_guest_more_time_than_the_setting_and_never_less() {
         assert!(matches!(waits, Decision::Wait { .. }), "{asked:?} {waits:#?}");
         let cut = written(decided(&after(seconds - 2), &seen));
         assert!(cut.in_flight.power_off.is_some(), "{asked:?}");
-        // The same for one that was not asked, because it refused.
+        // The same for a guest that refused the request.
         let refusal = attempt(1, 1, refused(RetryAdvice::Retry));
         seen.attempts.insert(EffectKind::ShutdownGuest, refusal);
         let unasked = |elapsed| Episode {
@@ -1020,13 +1019,13 @@ fn request_keeps_power_from_being_cut_on_pods_and_never_cuts_it() {
                 ..down(Phase::Draining)
             };
             let decision = decided_by(&policy(setting), &overdue, &seen);
-            let told = format!("{setting:?}, asked for: {asked:?}");
+            let case = format!("{setting:?}, asked for: {asked:?}");
             if cuts {
                 let next = written(decision);
-                assert_eq!(next.phase, Phase::ShuttingDown(DrainEnd::TimedOut), "{told}");
-                assert_eq!(next.left_behind, ["ml/train"], "{told}");
+                assert_eq!(next.phase, Phase::ShuttingDown(DrainEnd::TimedOut), "{case}");
+                assert_eq!(next.left_behind, ["ml/train"], "{case}");
             } else {
-                assert_eq!(waiting(decision), WaitingOn::DrainHeld(vec![held()]), "{told}");
+                assert_eq!(waiting(decision), WaitingOn::DrainHeld(vec![held()]), "{case}");
             }
         }
     }
@@ -1034,7 +1033,7 @@ fn request_keeps_power_from_being_cut_on_pods_and_never_cuts_it() {
 
 // Refusals.
 
-/// How long after a refusal the power-on is tried again, in seconds.
+/// The time from a refusal to the next power-on, in seconds.
 fn power_on_again_after(advice: RetryAdvice, refusals: u32) -> u64 {
     let mut seen = seen(ObservedPower::Off, HostState::InService);
     let refusal = attempt(1, refusals, refused(advice));
@@ -1128,7 +1127,7 @@ fn each_kind_of_effect_waits_after_a_refusal() {
         let again = decide(&record(&episode), &tried, &policy, moment(5));
         assert_eq!(effect(again).kind(), kind);
     }
-    // A host that has refused is not gone to from the wait for a host either, before its pause is over.
+    // A host that has refused is not a target until its pause is over, even from the wait for the host.
     let policy = policy(DrainTimeoutAction::PowerOff);
     let waits = away(Phase::AwaitingHost);
     assert_eq!(
@@ -1156,10 +1155,10 @@ fn boot_reported_when_the_vm_goes_off_is_the_previous_one() {
         SHUTTING_DOWN,
         Phase::Rejoining,
     ] {
-        for (told, before) in [(Some(new_boot()), new_boot()), (None, old_boot())] {
+        for (reported, before) in [(Some(new_boot()), new_boot()), (None, old_boot())] {
             for host in [HostState::InMaintenance, HostState::InService] {
                 let mut seen = seen(ObservedPower::Off, host);
-                node_of(&mut seen).boot_id.clone_from(&told);
+                node_of(&mut seen).boot_id.clone_from(&reported);
                 let was = Episode {
                     in_flight: InFlight {
                         guest_shutdown: asked_for(10),
@@ -1168,7 +1167,7 @@ fn boot_reported_when_the_vm_goes_off_is_the_previous_one() {
                     ..down(phase.clone())
                 };
                 let off = written(decided(&was, &seen));
-                assert_eq!(off.boot_before, Some(before.clone()), "{phase:?} {told:?}");
+                assert_eq!(off.boot_before, Some(before.clone()), "{phase:?} {reported:?}");
                 assert!(off.powered_off && off.in_flight.is_empty(), "{phase:?}");
                 assert!(off.phase.vm_is_off(), "{phase:?}");
             }
@@ -1192,7 +1191,7 @@ fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
                 assert!(matches!(waiting(other), WaitingOn::HostExit { .. }));
             }
         }
-        // Said while DRS was about to be asked.
+        // Set while DRS was about to be used.
         match decided(&away(placed), &seen) {
             Decision::Act { effect, .. } => {
                 let place = PowerOnTarget::Drs;
@@ -1371,7 +1370,7 @@ fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
     assert_eq!(again.drained_boot, Some(new_boot()));
     assert_eq!((again.recordoned, again.drained_for), (0, Elapsed::ZERO));
     assert!(again.refusals.is_empty());
-    // It is back as it is, if it need not leave after all.
+    // It is back without another boot if it does not have to leave.
     assert_eq!(again.boot_before, Some(old_boot()));
     seen.admission = Admission::Behind {
         ahead: vec![NodeName::new("other")],
@@ -1385,16 +1384,16 @@ fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
 
 #[test]
 fn ready_of_an_unknown_boot_counts_after_the_monitor_grace() {
-    let (known, told) = (Some(old_boot()), Some(new_boot()));
+    let (known, reported) = (Some(old_boot()), Some(new_boot()));
     for (boot_before, boot, elapsed, is_back) in [
-        (&known, &told, 0, true),
+        (&known, &reported, 0, true),
         (&known, &known, 0, false),
         (&known, &known, 1000, false),
         (&known, &None, 1000, false),
         // An episode of the Python controller, adopted with the VM on.
-        (&None, &told, 0, false),
-        (&None, &told, 50, false),
-        (&None, &told, 60, true),
+        (&None, &reported, 0, false),
+        (&None, &reported, 50, false),
+        (&None, &reported, 60, true),
         (&None, &None, 60, false),
     ] {
         let mut seen = seen(ObservedPower::On, HostState::InService);
@@ -1404,7 +1403,7 @@ fn ready_of_an_unknown_boot_counts_after_the_monitor_grace() {
             elapsed: lasted(elapsed),
             ..away(Phase::Rejoining)
         };
-        let case = format!("before {boot_before:?}, tells {boot:?}, after {elapsed} s");
+        let case = format!("before {boot_before:?}, reports {boot:?}, after {elapsed} s");
         let decision = decided(&before, &seen);
         match &decision {
             Decision::Record(next) if next.record == Record::InService => assert!(is_back, "{case}"),
@@ -1476,7 +1475,7 @@ fn vm_that_keeps_going_off_is_powered_on_after_pauses_and_then_parked() {
     let off = seen(ObservedPower::Off, HostState::InService);
     for (losses, pause) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16)] {
         let again = written(decided(&lost(losses), &off));
-        // With its host in service it would be powered on at once otherwise.
+        // If its host were in service, it would be powered on at once.
         assert_eq!(
             (&again.phase, again.power_losses),
             (&Phase::AwaitingHost, losses + 1)
@@ -1506,7 +1505,7 @@ fn vm_that_keeps_going_off_is_powered_on_after_pauses_and_then_parked() {
         ),
         "{parked:#?}"
     );
-    // The first time it goes off is no loss: that is what was to be reached.
+    // The first power-off is intended.
     for episode in [down(SHUTTING_DOWN), down(Phase::Rejoining)] {
         let next = written(decided(&episode, &off));
         assert_eq!((next.phase, next.power_losses), (POWERING_ON, 0));
@@ -1525,7 +1524,7 @@ fn python_episode_is_adopted_with_the_facts_of_vm_and_node() {
             Phase::AwaitingHost,
             Some(old_boot()),
         ),
-        // It may have booted since, so the boot that the Node tells need not be the one before.
+        // It may have booted since, so the Node's boot id may be newer.
         (PythonState::PoweredOff, on, Phase::AwaitingHost, None),
         (PythonState::Migrated, off, Phase::Rejoining, Some(old_boot())),
         (PythonState::Migrated, on, Phase::Rejoining, None),
@@ -1595,7 +1594,7 @@ fn failed_maintenance_leaves_the_node_as_it_is_for_the_grace() {
         let policy = policy(DrainTimeoutAction::PowerOff);
         let over = transition(decide(&record(&episode), &seen, &policy, moment(10)));
         assert_ne!(over.record.phase(), Some(&phase), "it is taken for given up");
-        // A person who asks for it to be off does not wait for a maintenance.
+        // A request for power-off does not wait for a maintenance.
         seen.request = Some(request(RequestAction::PowerOff));
         let asked = decided(&episode, &seen);
         assert!(
@@ -1618,7 +1617,7 @@ fn guest_that_an_episode_before_asked_is_remembered_for_fifteen_minutes() {
         (Some(at(0)), true),
         (Some(at(2 - 900)), true),
         (Some(at(2 - 901)), false),
-        // The clock of the process that wrote it was ahead.
+        // The writer's clock was ahead.
         (Some(at(2 + 900)), true),
         (Some(at(2 + 901)), false),
     ] {
@@ -1641,7 +1640,7 @@ fn guest_that_an_episode_before_asked_is_remembered_for_fifteen_minutes() {
 #[test]
 fn move_that_is_asked_for_waits_for_three_readings_of_a_host_at_most() {
     for (tries, gives_up) in [(1, false), (2, false), (3, true)] {
-        // A host that depends on a reading, and that none has told of.
+        // A host that needs a survey, and that no survey has covered.
         let mut seen = observed(node(), vm(ObservedPower::On, HostState::InService));
         seen.request = Some(request(RequestAction::Relocate { to: None }));
         seen.offer.survey = vec![spare()];

@@ -609,9 +609,9 @@ func TestJournal(t *testing.T) {
 	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
 	b.must(b.vm("gpu1").ShutdownGuest(b.ctx))
 	b.until("esx1 is in maintenance", func(s State) bool { return s.host("esx1").InMaintenance })
-	var story []string
+	var entries []string
 	for _, e := range b.journal() {
-		story = append(story, strings.Join(strings.Fields(fmt.Sprintln(e.Kind, e.User, e.Method, e.Object, e.Detail, e.Cause)), " "))
+		entries = append(entries, strings.Join(strings.Fields(fmt.Sprintln(e.Kind, e.User, e.Method, e.Object, e.Detail, e.Cause)), " "))
 	}
 	want := []string{
 		"power spec gpu1 poweredOn",
@@ -622,7 +622,7 @@ func TestJournal(t *testing.T) {
 		"power admin gpu1 poweredOff ShutdownGuest",
 		"maintenance operator esx1 entered",
 	}
-	b.want(strings.Join(story, "\n"), strings.Join(want, "\n"))
+	b.want(strings.Join(entries, "\n"), strings.Join(want, "\n"))
 }
 
 func TestRecentTaskIsNotPushed(t *testing.T) {
