@@ -17,7 +17,7 @@ use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::NodeStatuses;
 use crate::telemetry::metrics::{Degraded, Metrics};
 use crate::telemetry::trace::Traces;
-use crate::vsphere::client::{CallOutcome, OnCall};
+use crate::vsphere::client::{CallOutcome, Callback};
 use crate::vsphere::update::VsphereUpdate;
 
 /// The method whose reply shows that vCenter was asked for updates, with or without any.
@@ -68,17 +68,20 @@ impl Observers {
     }
 
     /// Listens to the calls to vCenter.
-    pub(super) fn on_answer(&self, clock: fn() -> Timestamp) -> OnCall {
+    pub(super) fn on_answer(
+        &self,
+        clock: fn() -> Timestamp,
+    ) -> Callback<(&'static str, CallOutcome, Duration)> {
         let metrics = Arc::clone(&self.metrics);
-        OnCall::tell(move |method, came, took| {
-            let code = match came {
+        Callback::new(move |(method, outcome, took)| {
+            let code = match outcome {
                 CallOutcome::Returned => "ok",
                 CallOutcome::Fault => "fault",
                 CallOutcome::Nothing => "no_answer",
                 CallOutcome::Unreadable => "unreadable",
             };
             metrics.vcenter_called(method, code, took);
-            if method == LONG_POLL && came == CallOutcome::Returned {
+            if method == LONG_POLL && outcome == CallOutcome::Returned {
                 metrics.vcenter_answered(clock());
             }
         })

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::http::health::Health;
 use crate::kubernetes::lease::{ElectionStatus, LoginNote, RefusedLogin};
 use crate::telemetry::metrics::Metrics;
-use crate::vsphere::client::{LoginOutcome, OnLogin, Vcenter};
+use crate::vsphere::client::{Callback, LoginOutcome, Vcenter};
 use crate::vsphere::update::{VsphereUpdate, WatchSet};
 use crate::vsphere::updates;
 
@@ -108,8 +108,8 @@ pub(super) async fn probe(
 }
 
 /// Tells `note` how logins end, for the Lease.
-pub(super) fn on_login(note: watch::Sender<LoginNote>, clock: fn() -> Timestamp) -> OnLogin {
-    OnLogin::by(move |outcome| {
+pub(super) fn on_login(note: watch::Sender<LoginNote>, clock: fn() -> Timestamp) -> Callback<LoginOutcome> {
+    Callback::new(move |outcome| {
         note.send_replace(match outcome {
             LoginOutcome::Accepted => LoginNote::Remove,
             LoginOutcome::Refused { user } => LoginNote::Write(RefusedLogin { at: clock(), user }),

@@ -546,12 +546,12 @@ fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
         // The next leader does not try it either, even if it was started later.
         a.kill().await?;
         wait_leader(&fixture, "b").await?;
-        says("before this replica led", 3).await?;
+        says("before this replica became the leader", 3).await?;
         let c = start("c")?;
         wait_reachable(&fixture, 3).await?;
         b.kill().await?;
         wait_leader(&fixture, "c").await?;
-        says("before this replica led", 9).await?;
+        says("before this replica became the leader", 9).await?;
         logins_are(1, 2).await?;
 
         write(fixture.vcenter.password())?;

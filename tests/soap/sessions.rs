@@ -8,7 +8,7 @@ use std::time::Duration;
 use haulout::fence::{Permit, WriteFence, WriteKind};
 use haulout::ids::{HostRef, VmRef};
 use haulout::vsphere::client::{
-    CredentialPart, CredentialSource, Endpoint, Error, LoginError, LoginOutcome, MaintenanceCause, OnLogin,
+    Callback, CredentialPart, CredentialSource, Endpoint, Error, LoginError, LoginOutcome, MaintenanceCause,
     Settings, Trust, Vcenter,
 };
 use haulout::vsphere::fault::FaultKind;
@@ -208,7 +208,7 @@ async fn refusal_of_a_process_before_holds_its_user_until_it_is_over() {
     let Error::Login { source, .. } = &error else {
         panic!("{}", error.chain());
     };
-    let LoginError::RefusedBefore { again_in } = source.as_ref() else {
+    let LoginError::RefusedElsewhere { again_in } = source.as_ref() else {
         panic!("{}", error.chain());
     };
     assert!((100..=120).contains(&again_in.as_secs()), "{again_in:?}");
@@ -231,7 +231,7 @@ async fn login_reports_its_end() {
         },
         |settings| {
             settings.bad_login_hold = Duration::ZERO;
-            settings.on_login = OnLogin::by(move |outcome| listener.lock().unwrap().push(outcome));
+            settings.on_login = Callback::new(move |outcome| listener.lock().unwrap().push(outcome));
         },
     )
     .await;

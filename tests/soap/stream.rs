@@ -127,7 +127,7 @@ async fn reread_that_finds_no_host_ends_the_session() {
     let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     let why = stream.lost().await;
-    assert!(why.contains("none of the hosts stands in our view"), "{why}");
+    assert!(why.contains("our view has no hosts any more"), "{why}");
     fake.counted("Login", 2).await;
     stream.stop().await;
 }

@@ -1,37 +1,37 @@
-//! One call to vCenter, before it is sent.
+//! A call to vCenter before it is sent.
 
 use super::error::Error;
 use super::fault::{Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::{self, ReplyError};
-use super::transport::Line;
+use super::transport::ConnectionPool;
 use super::xml::write::XmlWriter;
 use crate::Permit;
 
-/// One call: what, and on what. It is sent once; what only reads is asked again by [`super::client::Vcenter::retrieve`].
+/// One call. It is sent once; [`super::client::Vcenter::retrieve`] repeats calls that only read.
 #[derive(Clone)]
 pub(super) struct SoapCall {
     pub(super) method: &'static str,
     pub(super) on: Moref,
     pub(super) body: XmlWriter,
-    /// Of the leadership that permits it, for what changes something.
+    /// The epoch of the permit, for a call that changes something.
     pub(super) epoch: Option<u64>,
-    pub(super) line: Line,
+    pub(super) pool: ConnectionPool,
 }
 
 impl SoapCall {
-    /// A call that reads, or that concerns nothing but what lives in our session.
+    /// A call that reads, or that changes only objects of our session.
     pub(super) fn to(method: &'static str, on: &Moref) -> Self {
         Self {
             method,
             on: on.clone(),
             body: soap::method(method, on),
             epoch: None,
-            line: Line::Call,
+            pool: ConnectionPool::Calls,
         }
     }
 
-    /// A call that changes something for others, which `permit` permits.
+    /// A call that changes something outside of our session.
     pub(super) fn under(permit: &impl Permit, method: &'static str, on: &Moref) -> Self {
         Self {
             epoch: Some(permit.epoch()),
@@ -39,19 +39,19 @@ impl SoapCall {
         }
     }
 
-    /// Waits for its answer on a connection that no other call takes.
+    /// Sends the call on the connections for long polls.
     pub(super) fn long_poll(mut self) -> Self {
-        self.line = Line::Poll;
+        self.pool = ConnectionPool::Polls;
         self
     }
 
-    /// With one more argument, in the schema's order.
+    /// Adds an argument; the order is that of the schema.
     pub(super) fn with(mut self, argument: XmlWriter) -> Self {
         self.body = self.body.with(argument);
         self
     }
 
-    /// The error for an answer that shows a dead session without a fault.
+    /// The error for a reply that shows a dead session without a fault.
     pub(super) fn dead_session(&self, said: &str) -> Error {
         Error::Refused {
             operation: self.method,
@@ -64,7 +64,7 @@ impl SoapCall {
         }
     }
 
-    /// The error for an answer that cannot be understood.
+    /// The error for a reply that cannot be understood.
     pub(super) fn unreadable(&self, source: ReplyError) -> Error {
         Error::Reply {
             operation: self.method,

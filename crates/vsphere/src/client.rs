@@ -1,4 +1,5 @@
-//! The client: settings, and one way to call vCenter that logs in, repeats what may be repeated, and names its errors.
+//! The client. It logs in when needed, repeats what may be repeated, and names the operation in each
+//! error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,25 +12,25 @@ pub use super::commands::{GuestShutdown, MaintenanceCause, PowerOnBy, StartedTas
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
 use super::session::{Session, Sessions};
-pub use super::settings::{CallOutcome, LoginOutcome, OnCall, OnLogin, Settings};
+pub use super::settings::{CallOutcome, Callback, LoginOutcome, Settings};
 use super::soap::{self, ReplyError, SoapAnswer};
 use super::xml::Element;
 
-/// vCenter, with one session that all clones share.
+/// A vCenter, with one session that all clones share.
 #[derive(Clone)]
 pub struct Vcenter {
     pub(super) settings: Arc<Settings>,
     pub(super) sessions: Arc<Sessions>,
     calls: Arc<AtomicU64>,
-    /// Which node what is asked for is about.
+    /// The node that the calls are for.
     subject: Arc<str>,
 }
 
 impl Vcenter {
-    /// Prepares the client. Reads the CA file and sends nothing; the first call logs in.
+    /// Creates the client. Reads the CA file and sends nothing; the first call logs in.
     ///
     /// # Errors
-    /// Where TLS cannot be set up: an unreadable CA file, one without certificates, no trust roots at all.
+    /// If TLS cannot be configured: an unreadable CA file, one without certificates, or no trust roots.
     pub fn new(settings: Settings) -> Result<Self, ConnectError> {
         Ok(Self {
             sessions: Arc::new(Sessions::new(settings.clone())?),
@@ -39,7 +40,7 @@ impl Vcenter {
         })
     }
 
-    /// The same vCenter, asked on behalf of `subject`: what is started by it carries that name in vCenter's log.
+    /// The same client for calls on behalf of `subject`, whose name appears in vCenter's log.
     #[must_use]
     pub fn about(&self, subject: &str) -> Self {
         Self {
@@ -48,7 +49,7 @@ impl Vcenter {
         }
     }
 
-    /// Names one call in vCenter's log, and, where it changes something, under which leadership and for whom.
+    /// The `operationID` of a call. It holds the epoch and the subject if the call changes something.
     fn operation_id(&self, call: &SoapCall) -> String {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         match call.epoch {
@@ -58,33 +59,31 @@ impl Vcenter {
         }
     }
 
-    /// Ends the session, if there is one, within 10 s: a login that is under way has 5 s to end, and so has the logout. A later call
-    /// logs in again.
+    /// Ends the session within 10 s: up to 5 s for a login in progress, 5 s for the logout. A later
+    /// call logs in again.
     pub async fn logout(&self) {
         self.sessions.logout().await;
     }
 
-    /// Whether vCenter answers, asked without a session and for its API versions, within some seconds.
-    ///
-    /// # Errors
-    /// What keeps it from being reached: name, connection, certificate, or an answer that is none.
+    /// Checks that vCenter answers, without a session, by reading its API versions within some seconds.
     pub async fn probe(&self) -> Result<(), Error> {
         self.sessions.probe().await
     }
 
-    /// Takes that another process was refused as `user`, as [`LoginOutcome::Refused`] names it, so long ago. The credentials
-    /// of that user, as they are at this moment, are not sent before [`Settings::bad_login_hold`] is over.
+    /// Records that vCenter refused the login of `user` to another process, so long ago. The current
+    /// credentials of that user are not sent before [`Settings::bad_login_hold`] is over. `user` has
+    /// the form of [`LoginOutcome::Refused`].
     pub fn login_was_refused(&self, user: &str, ago: Duration) {
-        self.sessions.refused_before(user, ago);
+        self.sessions.refused_elsewhere(user, ago);
     }
 
-    /// Takes that no refusal counts any more: another process has logged in since.
+    /// Clears a recorded refusal: another process has logged in since.
     pub fn login_was_accepted(&self) {
         self.sessions.forget_refusal();
     }
 
-    /// Calls in this session and no other, once, and reads the response with `read`. A fault that says the session is gone gives
-    /// it up.
+    /// Makes one call, once, in this session, and reads the response with `read`. A fault that shows a
+    /// dead session drops the session.
     pub(super) async fn call_in<T>(
         &self,
         session: &Session,
@@ -95,7 +94,7 @@ impl Vcenter {
         self.call_within(session, call, deadline, read).await
     }
 
-    /// As [`Vcenter::call_in`], with a deadline of its own.
+    /// Like [`Vcenter::call_in`], with its own deadline.
     pub(super) async fn call_within<T>(
         &self,
         session: &Session,
@@ -105,13 +104,15 @@ impl Vcenter {
     ) -> Result<T, Error> {
         let began = Instant::now();
         let answer = self.exchange(session, call, deadline, read).await;
-        let came = match &answer {
+        let outcome = match &answer {
             Ok(_) => CallOutcome::Returned,
             Err(Error::Refused { .. }) => CallOutcome::Fault,
             Err(Error::Transport { .. } | Error::Login { .. }) => CallOutcome::Nothing,
             Err(Error::Reply { .. }) => CallOutcome::Unreadable,
         };
-        self.settings.on_answer.note(call.method, came, began);
+        self.settings
+            .on_answer
+            .call((call.method, outcome, began.elapsed()));
         answer
     }
 
@@ -131,7 +132,7 @@ impl Vcenter {
             ..
         } = session;
         let reply = transport
-            .post(call.line, action, Some(cookie), envelope, deadline)
+            .post(call.pool, action, Some(cookie), envelope, deadline)
             .await;
         let reply = reply.map_err(|source| Error::Transport {
             operation,
@@ -142,7 +143,7 @@ impl Vcenter {
             Ok(SoapAnswer::Returned(response)) => Ok(response),
             Ok(SoapAnswer::Fault { fault, existing }) => {
                 if super::fault::ends_session(&fault, &call.on) {
-                    self.sessions.give_up(session.generation);
+                    self.sessions.drop_session(session.generation);
                 }
                 Err(Error::Refused {
                     operation,

@@ -1,39 +1,40 @@
-//! What a VM may be told to do, on whose behalf, and what comes of it.
+//! Arguments and results of calls on VMs.
 
 use haulout_core::ids::{HostRef, TaskRef};
 
-/// What asks for a VM's power to be cut. It is looked at once more right before.
+/// The cause for cutting the power of a VM. It is checked again right before the call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaintenanceCause {
-    /// The host that is on its way into maintenance, or there. Without a host and a task a person asks, and there is nothing
-    /// to look at.
+    /// The host that enters, or is in, maintenance. Without host and task a person asked, and nothing
+    /// is checked.
     pub host: Option<HostRef>,
-    /// The task that puts it there.
+    /// The task that puts the host into maintenance.
     pub task: Option<TaskRef>,
 }
 
-/// What came of a call that starts a task.
+/// Result of a call that starts a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StartedTask {
-    /// Nothing was to do: the VM is in the wanted state.
+    /// The VM already is in the requested state.
     AlreadyThere,
-    /// This task does it, started by this call or found at work. It ends in [`super::update::Update::Task`].
+    /// The task, started by this call or already running. It ends with
+    /// [`super::update::VsphereUpdate::Task`].
     Running(TaskRef),
 }
 
-/// What came of asking a guest to shut down.
+/// Result of a guest shutdown request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestShutdown {
-    /// The guest was asked. The end shows in the VM's power state, or never.
+    /// The request was sent. The VM powers off later, or never.
     Sent,
-    /// The VM is off; nothing was sent.
+    /// The VM is off already; nothing was sent.
     AlreadyOff,
 }
 
 /// Who chooses the host on which a VM starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PowerOnBy {
-    /// Nobody: it starts on this host, on which it is registered (`PowerOnVM_Task` with its `host`).
+    /// This host, on which the VM is registered (`PowerOnVM_Task` with `host`).
     Host(HostRef),
     /// DRS (`PowerOnMultiVM_Task` on the VM's datacenter).
     Drs,

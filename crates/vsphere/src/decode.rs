@@ -1,4 +1,4 @@
-//! From values on the wire to plain data. A value of an unknown kind is unknown, never an error.
+//! Decodes values. An unknown value is `None`, never an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use super::update::{Drs, DrsBehavior, DrsOverride, HostConnection, Passthrough, 
 use super::xml::Element;
 use haulout_core::ids::VmRef;
 
-/// Reads an `xsd:dateTime`.
+/// Decodes an `xsd:dateTime`.
 pub(crate) fn timestamp(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// Reads a `VirtualMachinePowerState`.
+/// Decodes a `VirtualMachinePowerState`.
 pub(crate) fn power(text: &str) -> Option<PowerState> {
     match text {
         "poweredOn" => Some(PowerState::On),
@@ -25,7 +25,7 @@ pub(crate) fn power(text: &str) -> Option<PowerState> {
     }
 }
 
-/// Reads a `HostSystemConnectionState`.
+/// Decodes a `HostSystemConnectionState`.
 pub(crate) fn connection(text: &str) -> Option<HostConnection> {
     match text {
         "connected" => Some(HostConnection::Connected),
@@ -35,7 +35,7 @@ pub(crate) fn connection(text: &str) -> Option<HostConnection> {
     }
 }
 
-/// Reads an `xsd:boolean`.
+/// Decodes an `xsd:boolean`.
 pub(crate) fn boolean(text: &str) -> Option<bool> {
     match text {
         "true" | "1" => Some(true),
@@ -44,17 +44,16 @@ pub(crate) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Reads an `ArrayOfManagedObjectReference`.
+/// Decodes an `ArrayOfManagedObjectReference`.
 pub(crate) fn morefs(value: &Element<'_>) -> Vec<Moref> {
     value.children().filter_map(Element::moref).collect()
 }
 
-/// A passthrough device of a VM, with the address it was given at power-on.
+/// A passthrough device of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DecodedDevice {
-    /// What it is.
     pub what: Passthrough,
-    /// `assignedId` of a dynamic backing, set while the VM runs.
+    /// `assignedId` of a dynamic backing, set at power-on while the VM runs.
     pub assigned: Option<String>,
 }
 
@@ -109,14 +108,14 @@ fn allowed(device: &Element<'_>) -> Option<(u16, u16)> {
     ))
 }
 
-/// A PCI id. The wire has it as a signed short on hosts and as an int in VMs: both are masked to 16 bits.
+/// A PCI id: a signed short in hosts, an int in VMs; masked to 16 bits.
 fn pci_id(text: &str) -> Option<u16> {
     let wide = text.parse::<i32>().ok()?;
     u16::try_from(wide & 0xffff).ok()
 }
 
-/// The device id of a static backing, a text whose writers disagree: hex with `0x` or without, decimal and signed. It is
-/// read only where no other reading is possible.
+/// The device id of a static backing. Clients write it as hex with or without `0x`, or as signed
+/// decimal; an ambiguous text is `None`.
 fn backing_device_id(text: &str) -> Option<u16> {
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return u16::from_str_radix(hex, 16).ok();
@@ -128,7 +127,7 @@ fn backing_device_id(text: &str) -> Option<u16> {
     hex_only.then(|| u16::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// A PCI address in one notation: lower case, with the domain.
+/// A normalized PCI address: lower case, with the domain.
 fn pci_address(text: &str) -> String {
     let text = for_people(text).to_ascii_lowercase();
     match text.matches(':').count() {
@@ -137,7 +136,8 @@ fn pci_address(text: &str) -> String {
     }
 }
 
-/// The addresses in `config.pciPassthruInfo` for which passthrough is active: enabled, and the host rebooted since.
+/// The addresses in `config.pciPassthruInfo` with active passthrough: enabled, and the host rebooted
+/// since.
 pub(crate) fn active_addresses(info: &Element<'_>) -> BTreeSet<String> {
     let active = info
         .children()
@@ -160,9 +160,9 @@ pub(crate) fn pci_devices(devices: &Element<'_>) -> Vec<PciDevice> {
     devices.children().filter_map(device).collect()
 }
 
-/// The DRS settings in `configurationEx`; `None` for a standalone host's compute resource, which has none.
+/// The DRS settings in `configurationEx`; `None` for the compute resource of a standalone host.
 ///
-/// Unset is what the API reference gives as default: DRS off, fully automated, overrides allowed.
+/// Defaults from the API reference: DRS off, fully automated, overrides allowed.
 pub(crate) fn drs(configuration: &Element<'_>) -> Option<Drs> {
     if configuration.xsi_type() != Some("ClusterConfigInfoEx") {
         return None;
@@ -186,7 +186,7 @@ pub(crate) fn drs(configuration: &Element<'_>) -> Option<Drs> {
         enabled: flag(config, "enabled").unwrap_or(false),
         behavior: match config.text_of("defaultVmBehavior") {
             None => DrsBehavior::FullyAutomated,
-            // An automation level that is not known here must not be taken for one that acts by itself.
+            // An unknown automation level must not count as an automatic one.
             Some(text) => behavior(text).unwrap_or(DrsBehavior::Manual),
         },
         overrides,
@@ -202,8 +202,8 @@ fn behavior(text: &str) -> Option<DrsBehavior> {
     }
 }
 
-/// The VMs in `config.assignableHardwareBinding`, each with the addresses of the devices that it has been given. `None` where an instance
-/// id does not tell an address.
+/// The VMs in `config.assignableHardwareBinding` with the addresses of their devices; `None` if an
+/// instance id has no address.
 pub(crate) fn bindings(value: &Element<'_>) -> BTreeMap<VmRef, Option<BTreeSet<String>>> {
     let mut all = BTreeMap::new();
     for binding in value.children() {
@@ -224,7 +224,7 @@ pub(crate) fn bindings(value: &Element<'_>) -> BTreeMap<VmRef, Option<BTreeSet<S
     all
 }
 
-/// The one PCI address within a text, whatever stands around it: `0000:3b:00.0` as it is, or behind a prefix.
+/// The only PCI address in a text, with or without a prefix: `0000:3b:00.0`.
 fn address_within(text: &str) -> Option<String> {
     const FORM: &[u8] = b"hhhh:hh:hh.h";
     let text = text.to_ascii_lowercase();
@@ -254,7 +254,7 @@ mod tests {
             ("0000:3b:00.0", Some("0000:3b:00.0")),
             ("pcip:0000:3B:00.0", Some("0000:3b:00.0")),
             ("vgpu-0000:3b:00.0/grid_a100-4c", Some("0000:3b:00.0")),
-            // More than one, none, or a longer number of which this is a part.
+            // More than one, none, or part of a longer number.
             ("0000:3b:00.0 0000:3b:00.1", None),
             ("00000:3b:00.0", None),
             ("0000:3b:00.00", None),

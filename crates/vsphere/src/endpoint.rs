@@ -1,4 +1,4 @@
-//! Where vCenter is, who we are there, and whose certificates we believe.
+//! Address of vCenter, credentials, and trust.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,28 +14,28 @@ pub struct Endpoint {
     url: reqwest::Url,
 }
 
-/// Why an address is not usable.
+/// Why an address is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// It is empty.
+    /// The address is empty.
     #[error("the vCenter address is empty: give a name, name:port, or https://name/sdk")]
     Blank,
-    /// It is no URL and no host name.
+    /// Neither a URL nor a host name.
     #[error("the vCenter address cannot be read ({why}): give a name, name:port, or https://name/sdk")]
     Malformed {
-        /// What is wrong with it.
+        /// The reason from the URL parser.
         why: String,
     },
-    /// Another protocol than https.
+    /// A scheme other than https.
     #[error("the vCenter address has the scheme {scheme}: only https carries a password")]
     Scheme {
-        /// Which.
+        /// The scheme.
         scheme: String,
     },
-    /// A part that has no business there. It is not repeated, because it may be a secret.
+    /// The address has a part that is not allowed. Its text is not repeated because it may be a secret.
     #[error("the vCenter address contains {what}, which does not belong into it")]
     Extra {
-        /// Which.
+        /// The kind of the part.
         what: &'static str,
     },
 }
@@ -44,18 +44,18 @@ impl Endpoint {
     /// Reads `name`, `name:port`, `https://name[:port][/sdk]`, or `http://` with a loopback address.
     ///
     /// # Errors
-    /// For anything else: a password never travels in clear, and user-info, query and fragment are refused.
+    /// For anything else: http to another machine, user-info, a query, a fragment, another path.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
         let text = text.trim();
         if text.is_empty() {
             return Err(EndpointError::Blank);
         }
-        let full = if text.contains("://") {
+        let url_text = if text.contains("://") {
             text.to_owned()
         } else {
             format!("https://{text}")
         };
-        let mut url = reqwest::Url::parse(&full).map_err(|error| EndpointError::Malformed {
+        let mut url = reqwest::Url::parse(&url_text).map_err(|error| EndpointError::Malformed {
             why: error.to_string(),
         })?;
         for (present, what) in [
@@ -96,12 +96,11 @@ impl Endpoint {
         Ok(Self { url })
     }
 
-    /// The SOAP service.
     pub(super) fn sdk(&self) -> reqwest::Url {
         self.url.clone()
     }
 
-    /// The document that lists the API versions the server knows.
+    /// The document with the API versions of the server.
     pub(super) fn versions(&self) -> reqwest::Url {
         let mut url = self.url.clone();
         url.set_path("/sdk/vimServiceVersions.xml");
@@ -109,7 +108,7 @@ impl Endpoint {
     }
 }
 
-/// Only addresses, not names: `localhost` is whatever a resolver says it is.
+/// Accepts addresses only, because a resolver decides what `localhost` is.
 fn is_loopback(host: &str) -> bool {
     host.trim_matches(['[', ']'])
         .parse::<IpAddr>()
@@ -117,12 +116,12 @@ fn is_loopback(host: &str) -> bool {
 }
 
 impl Endpoint {
-    /// The name or address, without a port.
+    /// Host name or address, without the port.
     pub fn host(&self) -> &str {
         self.url.host_str().unwrap_or_default()
     }
 
-    /// The name and, where it is not the usual one, the port: what people call it.
+    /// Host name, and the port if it is not 443.
     pub fn name(&self) -> String {
         let host = self.host();
         match self.url.port() {
@@ -144,7 +143,7 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Where user and password come from.
+/// Source of user and password.
 #[derive(Clone, Debug)]
 pub struct CredentialSource {
     /// The user, `name@domain` or `DOMAIN\name`.
@@ -153,23 +152,22 @@ pub struct CredentialSource {
     pub password: CredentialPart,
 }
 
-/// One half of the credentials.
+/// Source of one part of the credentials.
 #[derive(Clone, Debug)]
 pub enum CredentialPart {
-    /// Given once.
+    /// A fixed value.
     Given(SecretString),
-    /// A file, read for each login, so that a rotated secret is picked up without a restart.
+    /// A file. It is read for each login, so a rotated secret needs no restart.
     File(PathBuf),
 }
 
-/// What one login uses.
 pub(super) struct Credentials {
     pub(super) user: String,
     pub(super) password: SecretString,
 }
 
 impl CredentialSource {
-    /// Reads both. One line end at the end of a file is not part of the secret.
+    /// Reads both parts. One line end at the end of a file is ignored.
     pub(super) fn read(&self) -> Result<Credentials, LoginError> {
         let user = self.user.read("user name")?.expose_secret().to_owned();
         let password = self.password.read("password")?;
@@ -204,14 +202,14 @@ fn read_line(path: &Path) -> Result<String, LoginError> {
     Ok(text)
 }
 
-/// Whose certificates are believed.
+/// Which certificates are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// The system's trust roots.
     SystemRoots,
-    /// The system's trust roots and those of this PEM file, which is read again for each login.
+    /// The system's trust roots and this PEM file. The file is read for each login.
     CaBundle(PathBuf),
-    /// Anybody's: `VCENTER_TLS_VERIFY=false`. Whoever stands between us and vCenter gets the password.
+    /// Any certificate (`VCENTER_TLS_VERIFY=false`). Anyone on the network path can read the password.
     Nothing,
 }
 

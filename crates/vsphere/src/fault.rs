@@ -1,4 +1,4 @@
-//! How the faults vCenter answers with are read.
+//! Decodes faults.
 
 use haulout_core::facts::vsphere::PowerState;
 
@@ -10,67 +10,40 @@ use super::xml::Element;
 
 mod families;
 
-/// Whether it says that the session is no more (`proto-notes/session.md`): directly, or by denying one of the
-/// objects that live in the session.
+/// Whether the fault shows a dead session (`proto-notes/session.md`): directly, or because an object of
+/// the session does not exist.
 pub(crate) fn ends_session(fault: &Fault, about: &Moref) -> bool {
-    match &fault.kind {
-        FaultKind::NotAuthenticated => true,
-        FaultKind::ManagedObjectNotFound => about.is_of_session(),
-        FaultKind::InvalidLogin
-        | FaultKind::NoPermission
-        | FaultKind::InvalidState
-        | FaultKind::InvalidPowerState
-        | FaultKind::InvalidHostState
-        | FaultKind::QuestionPending
-        | FaultKind::TaskInProgress
-        | FaultKind::ToolsUnavailable
-        | FaultKind::RequestCanceled
-        | FaultKind::InvalidCollectorVersion
-        | FaultKind::MethodDisabled
-        | FaultKind::Timedout
-        | FaultKind::InsufficientResources
-        | FaultKind::ClusterWide
-        | FaultKind::DisallowedOperationOnFailoverHost
-        | FaultKind::VmConfig
-        | FaultKind::Migration
-        | FaultKind::NoCompatibleHost
-        | FaultKind::ConcurrentAccess
-        | FaultKind::NotSupported
-        | FaultKind::HostNotConnected
-        | FaultKind::InvalidArgument
-        | FaultKind::OnlyRecommended
-        | FaultKind::NotLeaving
-        | FaultKind::Unreadable
-        | FaultKind::Other(_) => false,
-    }
+    fault.kind == FaultKind::NotAuthenticated
+        || (fault.kind == FaultKind::ManagedObjectNotFound && about.is_of_session())
 }
 
-/// Reads `soapenv:Fault`, with the power state that an `InvalidPowerState` found.
+/// Decodes `soapenv:Fault`, and the current power state of an `InvalidPowerState`.
 ///
-/// The type is `xsi:type` of the only child of `detail`; without it, that child's name less `Fault`; without a detail,
-/// nothing but the words are known.
+/// The type is the `xsi:type` of the only child of `detail`, otherwise the name of that child without
+/// `Fault`. Without a detail only the message is known.
 pub(crate) fn read_soap(fault: &Element<'_>) -> (Fault, Option<PowerState>) {
-    // `faultstring` and `detail` belong to no namespace in SOAP 1.1, but some servers let them inherit one.
-    let words = fault.child_of_any_space("faultstring").map_or("", Element::text);
+    // In SOAP 1.1 `faultstring` and `detail` have no namespace, but some servers let them inherit one.
+    let text = fault.child_of_any_space("faultstring").map_or("", Element::text);
     let detail = fault.child_of_any_space("detail");
     let Some(detail) = detail.and_then(|detail| detail.children().next()) else {
-        return (of_name("without a type", words, None), None);
+        return (of_name("without a type", text, None), None);
     };
     let name = detail
         .xsi_type()
         .unwrap_or_else(|| detail.name().strip_suffix("Fault").unwrap_or(detail.name()));
     let existing = detail.text_of("existingState").and_then(super::decode::power);
-    (of_name(name, words, Some(detail)), existing)
+    (of_name(name, text, Some(detail)), existing)
 }
 
-/// Reads a `LocalizedMethodFault`: a task's `error`, a property's `fault`, one of a placement's refusals.
+/// Decodes a `LocalizedMethodFault`: the `error` of a task, the `fault` of a property, a refused
+/// placement.
 pub(crate) fn read_localized(fault: &Element<'_>) -> Fault {
     let detail = fault.child("fault");
     let name = detail.and_then(Element::xsi_type).unwrap_or("without a type");
     of_name(name, fault.text_of("localizedMessage").unwrap_or(""), detail)
 }
 
-/// Why a `PowerOnMultiVM_Task` that ended well started nothing, if it did not.
+/// Why a successful `PowerOnMultiVM_Task` started nothing, if so.
 pub(crate) fn not_started(result: &Element<'_>) -> Option<Fault> {
     if result.xsi_type() != Some("ClusterPowerOnVmResult") {
         return None;
@@ -79,7 +52,7 @@ pub(crate) fn not_started(result: &Element<'_>) -> Option<Fault> {
         return Some(refused.child("fault").map_or_else(
             || Fault {
                 kind: FaultKind::Other("without a type".to_owned()),
-                said: "DRS did not start the VM and does not say why".to_owned(),
+                said: "DRS did not start the VM and gave no reason".to_owned(),
             },
             read_localized,
         ));
@@ -91,21 +64,21 @@ pub(crate) fn not_started(result: &Element<'_>) -> Option<Fault> {
     })
 }
 
-/// A fault by its type's name on the wire, with all the words that were said about it.
-fn of_name(wire: &str, words: &str, detail: Option<&Element<'_>>) -> Fault {
+/// A fault by its type name, with all its messages.
+fn of_name(wire: &str, text: &str, detail: Option<&Element<'_>>) -> Fault {
     let kind = kind(wire);
     let mut said = Vec::new();
     if !matches!(&kind, FaultKind::Other(_)) && format!("{kind:?}") != wire {
         said.push(format!("({})", for_people(wire)));
     }
-    said.push(for_people(words));
+    said.push(for_people(text));
     if let Some(detail) = detail {
-        about(detail, &mut said);
+        add_details(detail, &mut said);
     }
     let mut seen = std::collections::BTreeSet::new();
     said.retain(|part| !part.is_empty() && seen.insert(part.clone()));
     if said.is_empty() {
-        said.push("vCenter gave no words".to_owned());
+        said.push("vCenter gave no message".to_owned());
     }
     Fault {
         kind,
@@ -113,16 +86,16 @@ fn of_name(wire: &str, words: &str, detail: Option<&Element<'_>>) -> Fault {
     }
 }
 
-/// What a fault's own fields say: the messages, the missing privilege, the object, the states, the reason.
-fn about(detail: &Element<'_>, said: &mut Vec<String>) {
+/// Adds the fields of a fault: messages, missing privilege, object, states, reason.
+fn add_details(detail: &Element<'_>, said: &mut Vec<String>) {
     for message in detail.children_named("faultMessage") {
         said.push(for_people(message.text_of("message").unwrap_or("")));
     }
-    for (field, words) in [
+    for (field, label) in [
         ("privilegeId", "privilege"),
         ("object", "on"),
         ("obj", "object"),
-        ("requestedState", "asked for"),
+        ("requestedState", "requested"),
         ("existingState", "found"),
         ("expectedState", "expected"),
         ("task", "task"),
@@ -133,7 +106,7 @@ fn about(detail: &Element<'_>, said: &mut Vec<String>) {
     ] {
         let text = detail.text_of(field).map_or_else(String::new, for_people);
         if !text.is_empty() {
-            said.push(format!("[{words} {text}]"));
+            said.push(format!("[{label} {text}]"));
         }
     }
     let cause = detail.child("faultCause");
@@ -190,7 +163,7 @@ mod tests {
     #[test]
     fn fault_is_of_its_family() {
         for (wire, kind) in [
-            // Thrown where a passthrough device does not come up: "Module 'DevicePowerOn' power on failed".
+            // Thrown if a passthrough device fails: "Module 'DevicePowerOn' power on failed".
             ("GenericVmConfigFault", FaultKind::VmConfig),
             ("QuarantineModeFault", FaultKind::VmConfig),
             ("VirtualEthernetCardNotSupported", FaultKind::VmConfig),

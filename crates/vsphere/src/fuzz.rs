@@ -1,5 +1,5 @@
-//! Readers of what a server sends, without a server: for the targets in `crates/vsphere/fuzz/`, for the tests that run the same
-//! over captures, and for benches.
+//! Decoders without a server, for the targets in `crates/vsphere/fuzz/`, for tests with captures, and
+//! for benches.
 
 use quick_xml::events::Event;
 use quick_xml::reader::NsReader;
@@ -11,7 +11,7 @@ use super::updates::property_cache::PropertyCache;
 use super::xml::{self, Element, KnownNamespace, Shape};
 use super::{session, survey};
 
-/// Reads `body` as any of the answers that are asked for, and does with it what the program does.
+/// Decodes `body` as any of the known replies, and processes it like the program.
 pub fn reply(body: &[u8]) {
     let text = String::from_utf8_lossy(body);
     let is_of = |method: &str| text.contains(&format!("{method}Response"));
@@ -38,10 +38,10 @@ pub fn reply(body: &[u8]) {
     drop(session::choose_version(body));
 }
 
-/// Reads `document` as XML.
+/// Parses `document`.
 ///
 /// # Panics
-/// Where more was read than the limits allow, or a name belongs elsewhere than quick-xml's own reader of namespaces finds.
+/// If the limits do not hold, or a namespace differs from that of quick-xml's own `NsReader`.
 pub fn xml(document: &[u8]) {
     if let Ok(root) = xml::parse(document, Shape::default()) {
         let mut names = Vec::new();
@@ -60,7 +60,7 @@ fn list_names(element: &Element<'_>, names: &mut Vec<(KnownNamespace, String)>) 
     element.children().for_each(|child| list_names(child, names));
 }
 
-/// Where quick-xml finds that the names of a well-formed document belong.
+/// Names and namespaces as quick-xml resolves them.
 fn names_by_ns_reader(document: &[u8]) -> Vec<(KnownNamespace, String)> {
     let mut reader = NsReader::from_reader(document);
     let (mut names, mut buffer) = (Vec::new(), Vec::new());
@@ -87,7 +87,7 @@ fn names_by_ns_reader(document: &[u8]) -> Vec<(KnownNamespace, String)> {
     }
 }
 
-/// Elements and levels.
+/// Number of elements, and depth.
 fn measured(element: &Element<'_>) -> (usize, usize) {
     assert!(
         element.text().len() <= xml::MAX_TEXT,
@@ -101,9 +101,9 @@ fn measured(element: &Element<'_>) -> (usize, usize) {
     (elements + 1, depth + 1)
 }
 
-/// Tells `changes` to a property cache twice, as the stream and as a re-read.
+/// Applies `changes` to a property cache, as a set and as a re-read.
 fn merge(changes: Vec<Change>) -> Vec<VsphereUpdate> {
-    let mut shadow = PropertyCache::default();
+    let mut cache = PropertyCache::default();
     let objects: Vec<ObjectProperties> = changes
         .iter()
         .filter_map(|change| match change {
@@ -111,25 +111,25 @@ fn merge(changes: Vec<Change>) -> Vec<VsphereUpdate> {
             Change::Gone(_) => None,
         })
         .collect();
-    shadow.set_ours(objects.iter().filter_map(|object| object.moref.vm()).collect());
-    shadow.set_awaited(objects.iter().filter_map(|object| object.moref.task()).collect());
-    shadow.apply(changes);
-    let mut updates = shadow.tell();
-    shadow.begin_reread();
-    shadow.merge_reread(&objects);
-    shadow.look_at(&objects);
-    updates.extend(shadow.tell());
+    cache.set_ours(objects.iter().filter_map(|object| object.moref.vm()).collect());
+    cache.set_awaited(objects.iter().filter_map(|object| object.moref.task()).collect());
+    cache.apply(changes);
+    let mut updates = cache.take_updates();
+    cache.begin_reread();
+    cache.merge_reread(&objects);
+    cache.apply_tasks_read(&objects);
+    updates.extend(cache.take_updates());
     updates
 }
 
-/// A set of updates that was read.
+/// A decoded update set.
 #[derive(Debug)]
 pub struct Decoded(UpdateSet);
 
-/// Reads an answer of `WaitForUpdatesEx`; `None` where nothing happened, or it is a fault.
+/// Decodes a reply of `WaitForUpdatesEx`; `None` if nothing changed, or for a fault.
 ///
 /// # Errors
-/// Where it cannot be understood.
+/// If it cannot be understood.
 pub fn update_set(body: &[u8]) -> Result<Option<Decoded>, impl std::error::Error + Send + Sync + use<>> {
     let answer = read_answer("WaitForUpdatesEx", body, read_update_set)?;
     Ok::<_, ReplyError>(match answer {
@@ -139,10 +139,10 @@ pub fn update_set(body: &[u8]) -> Result<Option<Decoded>, impl std::error::Error
 }
 
 impl Decoded {
-    /// What an empty property cache tells of it.
+    /// The updates from an empty property cache.
     pub fn updates(&self) -> Vec<VsphereUpdate> {
-        let mut shadow = PropertyCache::default();
-        shadow.apply(self.0.changes.clone());
-        shadow.tell()
+        let mut cache = PropertyCache::default();
+        cache.apply(self.0.changes.clone());
+        cache.take_updates()
     }
 }

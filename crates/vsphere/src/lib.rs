@@ -1,13 +1,15 @@
-//! All the vSphere that Haulout speaks: SOAP, one session, the update stream, power and relocate.
+//! The vSphere client of Haulout: SOAP, one session, the update stream, power, relocate and maintenance
+//! calls.
 //!
 //! Where do I …
-//! - … start something in vCenter? [`client::Vcenter`]: power, shutdown, relocate, and the survey of devices.
-//! - … hear what happens? [`updates::run`], which tells [`update::Update`]s.
-//! - … learn what a refusal asks of me? [`fault::Fault::retry`].
-//! - … change how bytes are read or written? `xml`, then `decode` and `fault`, then `soap`, then `property` and `task`. XML elements
-//!   do not leave these modules: a call gives typed values.
+//! - … start something in vCenter? [`client::Vcenter`]: power, shutdown, relocate, the survey of
+//!   devices.
+//! - … receive changes? [`updates::run`] sends [`update::VsphereUpdate`]s.
+//! - … learn how to react to a fault? [`fault::Fault::retry`].
+//! - … change how bytes are read or written? `xml`, then `decode` and `fault`, then `soap`, then
+//!   `property` and `task`. XML elements do not leave these modules; a call returns typed values.
 //!
-//! What is known of the wire, with captures, is in `proto-notes/`.
+//! `proto-notes/` describes the wire protocol, with captures.
 
 #![deny(unreachable_pub)]
 
@@ -42,8 +44,8 @@ mod xml;
 
 pub use haulout_core::facts::vsphere as update;
 
-/// What allows a call that changes something: who acts, of which leadership.
+/// Permission to make a call that changes something. Its holder has checked the leadership.
 pub trait Permit: Sync {
-    /// Of which leadership it is; 0 without an election.
+    /// The epoch of the leadership; 0 without leader election.
     fn epoch(&self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! Managed object references, by which vSphere names its objects.
+//! Managed object references.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef};
 /// A managed object reference with its type. The value is opaque.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moref {
-    /// The managed object type, `HostSystem`.
+    /// The managed object type, such as `HostSystem`.
     pub(crate) kind: Cow<'static, str>,
-    /// The value, `host-21`; brackets appear in the references of session objects.
+    /// The value, such as `host-21`; references of session objects contain brackets.
     pub(crate) value: Arc<str>,
 }
 
-/// The types that nearly all references have, so that these need no text of their own.
+/// Common types, kept without an allocation.
 const KINDS: &[&str] = &[
     "HostSystem",
     "Task",
@@ -26,7 +26,6 @@ const KINDS: &[&str] = &[
 ];
 
 impl Moref {
-    /// From its two parts.
     pub(crate) fn new(kind: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
         Self {
             kind: kind.into(),
@@ -34,7 +33,7 @@ impl Moref {
         }
     }
 
-    /// From what stands on the wire, `<x type="HostSystem">host-21</x>`; `None` where type or value is empty.
+    /// Decodes `<x type="HostSystem">host-21</x>`; `None` if type or value is empty.
     pub(super) fn of_wire(kind: &str, value: &str) -> Option<Self> {
         if kind.is_empty() || value.is_empty() {
             return None;
@@ -44,33 +43,29 @@ impl Moref {
         Some(Self::new(kind, value))
     }
 
-    /// As a host, if it is one.
+    /// The reference as a host id, if it is one; the same for the methods below.
     pub(crate) fn host(&self) -> Option<HostRef> {
         (self.kind == "HostSystem").then(|| HostRef::new(Arc::clone(&self.value)))
     }
 
-    /// As a VM, if it is one.
     pub(crate) fn vm(&self) -> Option<VmRef> {
         (self.kind == "VirtualMachine").then(|| VmRef::new(Arc::clone(&self.value)))
     }
 
-    /// As a task, if it is one.
     pub(crate) fn task(&self) -> Option<TaskRef> {
         (self.kind == "Task").then(|| TaskRef::new(Arc::clone(&self.value)))
     }
 
-    /// As a compute resource, if it is one.
     pub(crate) fn compute(&self) -> Option<ComputeRef> {
         matches!(&*self.kind, "ClusterComputeResource" | "ComputeResource")
             .then(|| ComputeRef::new(Arc::clone(&self.value)))
     }
 
-    /// As a datastore, if it is one.
     pub(crate) fn datastore(&self) -> Option<DatastoreRef> {
         (self.kind == "Datastore").then(|| DatastoreRef::new(Arc::clone(&self.value)))
     }
 
-    /// Whether it lives in a session and dies with it (`proto-notes/session.md`).
+    /// Whether the object exists only within a session (`proto-notes/session.md`).
     pub(crate) fn is_of_session(&self) -> bool {
         self.value.starts_with("session[")
     }

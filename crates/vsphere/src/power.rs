@@ -1,4 +1,4 @@
-//! Power: shut a guest down, cut a VM's power, switch it on. Each looks first, because starting twice is not starting once.
+//! Guest shutdown, power-off and power-on. Each checks the VM first, so that no task is started twice.
 
 use super::call::SoapCall;
 use super::client::Vcenter;
@@ -15,28 +15,29 @@ use crate::Permit;
 use haulout_core::ids::VmRef;
 
 impl Vcenter {
-    /// Asks the guest of `vm` to shut down (`ShutdownGuest`; API reference, `VirtualMachine`), after a look at the VM and at what asks
-    /// for it. It starts no task.
+    /// Requests a shutdown of the guest (`ShutdownGuest`; API reference, `VirtualMachine`) after a
+    /// check of the VM and the cause. Starts no task.
     ///
     /// # Errors
-    /// [`super::fault::FaultKind::NotLeaving`] where nothing asks for it any more, [`super::fault::FaultKind::TaskInProgress`] while a task of the VM runs,
-    /// [`super::fault::FaultKind::ToolsUnavailable`] where VMware Tools do not run, and every error of a call. A session that ends between the look
-    /// and the call is [`super::fault::FaultKind::NotAuthenticated`]: it is not sent again in another one.
+    /// Fault kinds of [`super::fault::FaultKind`]: `NotLeaving` if the cause has ended,
+    /// `TaskInProgress` while a task of the VM runs, `ToolsUnavailable` without VMware Tools; and every
+    /// error of a call. If the session ends after the check, `NotAuthenticated`: the call is not
+    /// repeated in another session.
     pub async fn shutdown_guest(
         &self,
         permit: &impl Permit,
         vm: &VmRef,
-        asked: &MaintenanceCause,
+        cause: &MaintenanceCause,
     ) -> Result<GuestShutdown, Error> {
         const METHOD: &str = "ShutdownGuest";
-        let look = self.look(METHOD, vm, asked).await?;
-        if look.power == Some(PowerState::Off) {
+        let check = self.check(METHOD, vm, cause).await?;
+        if check.power == Some(PowerState::Off) {
             return Ok(GuestShutdown::AlreadyOff);
         }
-        look.still_asked(METHOD, vm)?;
-        look.is_free(METHOD, vm)?;
+        check.check_cause(METHOD, vm)?;
+        check.check_idle(METHOD, vm)?;
         let call = SoapCall::under(permit, METHOD, &vm.into());
-        match self.call_in(&look.session, &call, soap::nothing).await {
+        match self.call_in(&check.session, &call, soap::nothing).await {
             Ok(()) => Ok(GuestShutdown::Sent),
             Err(Error::Refused {
                 existing: Some(PowerState::Off),
@@ -46,43 +47,44 @@ impl Vcenter {
         }
     }
 
-    /// Cuts the power of `vm` (`PowerOffVM_Task`), after a look as in [`Vcenter::shutdown_guest`]: one that is off is already there, a
-    /// power-off at work is taken for this one.
+    /// Cuts the power of `vm` (`PowerOffVM_Task`) after a check as in [`Vcenter::shutdown_guest`]. A
+    /// running power-off counts as this one.
     ///
     /// # Errors
-    /// As [`Vcenter::shutdown_guest`], less VMware Tools. After [`Error::Transport`] it is unknown whether the power-off was started;
-    /// calling again looks first.
+    /// As [`Vcenter::shutdown_guest`], without `ToolsUnavailable`. After [`Error::Transport`] it is
+    /// unknown whether the task was started; another call checks first.
     pub async fn power_off(
         &self,
         permit: &impl Permit,
         vm: &VmRef,
-        asked: &MaintenanceCause,
+        cause: &MaintenanceCause,
     ) -> Result<StartedTask, Error> {
         const METHOD: &str = "PowerOffVM_Task";
-        let look = self.look(METHOD, vm, asked).await?;
-        if look.power == Some(PowerState::Off) {
+        let check = self.check(METHOD, vm, cause).await?;
+        if check.power == Some(PowerState::Off) {
             return Ok(StartedTask::AlreadyThere);
         }
-        look.still_asked(METHOD, vm)?;
-        if let Some(task) = look.at_work(METHOD, vm, &TaskKind::POWER_OFF)? {
+        check.check_cause(METHOD, vm)?;
+        if let Some(task) = check.running_task(METHOD, vm, &TaskKind::POWER_OFF)? {
             return Ok(StartedTask::Running(task));
         }
         self.start(
-            &look,
+            &check,
             &SoapCall::under(permit, METHOD, &vm.into()),
             PowerState::Off,
         )
         .await
     }
 
-    /// Switches `vm` on, after a look as in [`Vcenter::power_off`].
+    /// Powers `vm` on after a check as in [`Vcenter::power_off`].
     ///
-    /// By DRS, the task itself ends well even where DRS refuses or only recommends; that is told as the error of the
-    /// task in [`super::update::Update::Task`] (`ClusterPowerOnVmResult` in the API reference).
+    /// With DRS the task succeeds even if DRS refuses or only recommends; that is reported as the error
+    /// of the task in [`super::update::VsphereUpdate::Task`] (`ClusterPowerOnVmResult` in the API
+    /// reference).
     ///
     /// # Errors
-    /// As [`Vcenter::power_off`], and [`super::fault::FaultKind::InvalidState`] where the VM is registered on another host than the
-    /// one that is named: vCenter takes a host that it finds incompatible for none (API reference, `PowerOnVM_Task`).
+    /// As [`Vcenter::power_off`], and `InvalidState` if the VM is registered on another host than the
+    /// given one: vCenter ignores a host that it finds incompatible (API reference, `PowerOnVM_Task`).
     pub async fn power_on(
         &self,
         permit: &impl Permit,
@@ -93,34 +95,34 @@ impl Vcenter {
             PowerOnBy::Host(_) => "PowerOnVM_Task",
             PowerOnBy::Drs => "PowerOnMultiVM_Task",
         };
-        let look = self.look(method, vm, &MaintenanceCause::default()).await?;
-        if look.power == Some(PowerState::On) {
+        let check = self.check(method, vm, &MaintenanceCause::default()).await?;
+        if check.power == Some(PowerState::On) {
             return Ok(StartedTask::AlreadyThere);
         }
-        if let Some(task) = look.at_work(method, vm, &TaskKind::POWER_ON)? {
+        if let Some(task) = check.running_task(method, vm, &TaskKind::POWER_ON)? {
             return Ok(StartedTask::Running(task));
         }
         let call = match by {
             PowerOnBy::Host(host) => {
-                look.is_on(method, vm, &host)?;
+                check.check_host(method, vm, &host)?;
                 SoapCall::under(permit, method, &vm.into()).with(XmlWriter::moref("host", &(&host).into()))
             }
             PowerOnBy::Drs => {
-                let datacenter = self.datacenter(vm, &look).await?;
+                let datacenter = self.datacenter(vm, &check).await?;
                 SoapCall::under(permit, method, &datacenter).with(XmlWriter::moref("vm", &vm.into()))
             }
         };
-        self.start(&look, &call, PowerState::On).await
+        self.start(&check, &call, PowerState::On).await
     }
 
-    /// Sends a call that starts a task, in the session of the look. A VM that turns out to be in the wanted state is already there.
+    /// Sends a call that starts a task, in the session of the check.
     async fn start(
         &self,
-        look: &PreflightCheck,
+        check: &PreflightCheck,
         call: &SoapCall,
         wanted: PowerState,
     ) -> Result<StartedTask, Error> {
-        match self.call_in(&look.session, call, read_started).await {
+        match self.call_in(&check.session, call, read_started).await {
             Ok(started) => Ok(started),
             Err(Error::Refused {
                 existing: Some(power),
@@ -130,10 +132,10 @@ impl Vcenter {
         }
     }
 
-    /// The datacenter that `vm` is in, found upwards from the host it is registered on: that chain exists for VMs in
-    /// folders and in vApps alike.
-    async fn datacenter(&self, vm: &VmRef, look: &PreflightCheck) -> Result<Moref, Error> {
-        let start = look.host.as_ref().map_or_else(|| Moref::from(vm), Moref::from);
+    /// The datacenter of `vm`, found from its host: unlike the VM's own parents, that chain is the same
+    /// for VMs in folders and in vApps.
+    async fn datacenter(&self, vm: &VmRef, check: &PreflightCheck) -> Result<Moref, Error> {
+        let start = check.host.as_ref().map_or_else(|| Moref::from(vm), Moref::from);
         let spec = PropertySpec::default()
             .read("Datacenter", &["name"])
             .of(&start, vec![TraversalStep::up()]);
@@ -151,7 +153,7 @@ impl Vcenter {
     }
 }
 
-/// Reads the task that a method returns.
+/// Decodes a returned task.
 pub(super) fn read_started(response: &Element<'_>) -> Result<StartedTask, ReplyError> {
     let task = soap::returned_moref(response)?.task();
     task.map(StartedTask::Running)

@@ -1,4 +1,4 @@
-//! A look at a VM right before something is started on it, and at what asks for that, in one reading.
+//! The preflight check: reads a VM and the cause of the operation right before a call.
 
 use std::sync::Arc;
 
@@ -16,25 +16,25 @@ use super::text;
 use super::update::PowerState;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
 
-/// Objects per page: a VM, a host, and the recent tasks of both, of which there are 200 at the most, and each is small.
+/// Objects per page: a VM, a host, and their recent tasks, at most 200 small ones.
 const PAGE: u32 = 500;
 
-/// A VM as it is right before something is started on it.
+/// A VM right before a call.
 #[derive(Clone, Debug)]
 pub(super) struct PreflightCheck {
-    /// In which it was read, and in which alone it may be acted on: in another one time has passed, in which what asked for it
-    /// may have ended.
+    /// The session of the check, and the only one for the call: in another session time has passed, and
+    /// the cause may have ended.
     pub(super) session: Arc<Session>,
     pub(super) power: Option<PowerState>,
     pub(super) host: Option<HostRef>,
     pub(super) pool: Option<Moref>,
-    /// Its tasks that have not ended.
+    /// Its unfinished tasks.
     unfinished: Vec<TaskInfo>,
-    /// Why what asked for it does so no more.
-    not_leaving: Option<Fault>,
+    /// Why the cause has ended, if it has.
+    cause_ended: Option<Fault>,
 }
 
-/// The tasks that do one thing, by the names that vCenter and the simulator give them.
+/// The tasks of one operation, by the names that vCenter and the simulator use.
 pub(super) struct TaskKind {
     description_ids: &'static [&'static str],
     names: &'static [&'static str],
@@ -79,14 +79,14 @@ impl TaskKind {
 }
 
 impl Vcenter {
-    /// Reads the VM fresh, with its tasks that have not ended, and what asks for `operation`.
-    pub(super) async fn look(
+    /// Reads the VM, its unfinished tasks, and the cause of `operation`.
+    pub(super) async fn check(
         &self,
         operation: &'static str,
         vm: &VmRef,
-        asked: &MaintenanceCause,
+        cause: &MaintenanceCause,
     ) -> Result<PreflightCheck, Error> {
-        let (session, objects) = self.retrieve_with_session(asked.spec(vm), PAGE).await?;
+        let (session, objects) = self.retrieve_with_session(cause.spec(vm), PAGE).await?;
         let moref = Moref::from(vm);
         let Some(own) = objects.iter().find(|object| object.moref == moref) else {
             return Err(refused(
@@ -111,7 +111,7 @@ impl Vcenter {
                 object: moref.to_string(),
                 source,
             })?,
-            not_leaving: asked.ended(&objects),
+            cause_ended: cause.ended(&objects),
         })
     }
 }
@@ -140,13 +140,13 @@ impl MaintenanceCause {
         spec
     }
 
-    /// Why the power is not to be cut any more: the host is not in maintenance, and nothing is putting it there. Where vCenter does
-    /// not know the task, any other one that does so is as good.
+    /// Why the power must not be cut any more: the host is not in maintenance, and no task puts it
+    /// there. If vCenter does not know the task, any other maintenance task of the host counts.
     fn ended(&self, objects: &[ObjectProperties]) -> Option<Fault> {
         let of = |moref: Moref| objects.iter().find(move |object| object.moref == moref);
         let host = self.host.as_ref().and_then(|host| of(host.into()));
-        let word = |path: &str| host?.text(path);
-        let is_in_maintenance = word("runtime.inMaintenanceMode").and_then(decode::boolean);
+        let text_of = |path: &str| host?.text(path);
+        let is_in_maintenance = text_of("runtime.inMaintenanceMode").and_then(decode::boolean);
         if is_in_maintenance == Some(true) || (self.host.is_none() && self.task.is_none()) {
             return None;
         }
@@ -163,7 +163,7 @@ impl MaintenanceCause {
         if is_under_way {
             return None;
         }
-        let name = word("name").map(text::inventory_name);
+        let name = text_of("name").map(text::inventory_name);
         let name = name.or_else(|| self.host.as_ref().map(ToString::to_string));
         let name = name.unwrap_or_else(|| "unknown".to_owned());
         let denied = host.and_then(|host| host.denied("runtime.inMaintenanceMode"));
@@ -171,7 +171,7 @@ impl MaintenanceCause {
             (None, _) if self.host.is_some() => "is not shown by vCenter".to_owned(),
             (_, Some(fault)) => format!("cannot be read ({fault})"),
             (_, None) => {
-                let state = word("runtime.connectionState")
+                let state = text_of("runtime.connectionState")
                     .map_or_else(String::new, |state| format!("({}) ", text::for_people(state)));
                 format!("{state}is not entering maintenance mode any more")
             }
@@ -184,38 +184,43 @@ impl MaintenanceCause {
 }
 
 impl PreflightCheck {
-    /// The task of `kind` at work on the VM, if there is one.
+    /// The running task of `kind` on the VM, if any.
     ///
     /// # Errors
-    /// Where a task of another kind is.
-    pub(super) fn at_work(
+    /// If a task of another kind runs.
+    pub(super) fn running_task(
         &self,
         operation: &'static str,
         vm: &VmRef,
         kind: &TaskKind,
     ) -> Result<Option<TaskRef>, Error> {
         if let Some(task) = self.unfinished.iter().find(|task| kind.matches(task)) {
-            tracing::info!(%vm, task = %task.moref, operation, "found at work already; not started again");
+            tracing::info!(%vm, task = %task.moref, operation, "a task of this kind already runs; no other one is started");
             return Ok(Some(task.moref.clone()));
         }
-        self.is_free(operation, vm)?;
+        self.check_idle(operation, vm)?;
         Ok(None)
     }
 
-    /// Whether what asked for it still does.
+    /// Fails if the cause has ended.
     ///
     /// # Errors
-    /// [`FaultKind::NotLeaving`] where it does not.
-    pub(super) fn still_asked(&self, operation: &'static str, vm: &VmRef) -> Result<(), Error> {
-        let ended = self.not_leaving.clone();
+    /// [`FaultKind::NotLeaving`].
+    pub(super) fn check_cause(&self, operation: &'static str, vm: &VmRef) -> Result<(), Error> {
+        let ended = self.cause_ended.clone();
         ended.map_or(Ok(()), |fault| Err(refused(operation, vm, fault)))
     }
 
-    /// Whether the VM is registered on `host`, as far as is known.
+    /// Fails if the VM is registered on another host.
     ///
     /// # Errors
-    /// Where it is registered on another one.
-    pub(super) fn is_on(&self, operation: &'static str, vm: &VmRef, host: &HostRef) -> Result<(), Error> {
+    /// [`FaultKind::InvalidState`].
+    pub(super) fn check_host(
+        &self,
+        operation: &'static str,
+        vm: &VmRef,
+        host: &HostRef,
+    ) -> Result<(), Error> {
         let Some(other) = self.host.as_ref().filter(|other| *other != host) else {
             return Ok(());
         };
@@ -224,21 +229,21 @@ impl PreflightCheck {
         Err(refused(operation, vm, Fault { kind, said }))
     }
 
-    /// Whether nothing is at work on the VM.
+    /// Fails if any task runs on the VM.
     ///
     /// # Errors
-    /// Where a task is.
-    pub(super) fn is_free(&self, operation: &'static str, vm: &VmRef) -> Result<(), Error> {
+    /// [`FaultKind::TaskInProgress`].
+    pub(super) fn check_idle(&self, operation: &'static str, vm: &VmRef) -> Result<(), Error> {
         match self.unfinished.first() {
-            Some(task) => Err(busy(operation, vm, task)),
+            Some(task) => Err(task_in_progress(operation, vm, task)),
             None => Ok(()),
         }
     }
 }
 
-fn busy(operation: &'static str, vm: &VmRef, task: &TaskInfo) -> Error {
+fn task_in_progress(operation: &'static str, vm: &VmRef, task: &TaskInfo) -> Error {
     let what = text::for_people(&task.description_id);
-    let said = format!("{} ({what}) is at work on it", task.moref);
+    let said = format!("{} ({what}) is running on it", task.moref);
     let kind = FaultKind::TaskInProgress;
     refused(operation, vm, Fault { kind, said })
 }
@@ -252,7 +257,7 @@ fn refused(operation: &'static str, vm: &VmRef, source: Fault) -> Error {
     }
 }
 
-/// The tasks of the VM that have not ended. What is read beside are its host's.
+/// The unfinished tasks of the VM; the other tasks are those of its host.
 fn unfinished(vm: &ObjectProperties, objects: &[ObjectProperties]) -> Result<Vec<TaskInfo>, ReplyError> {
     let own = vm.morefs("recentTask");
     let mut tasks = Vec::new();

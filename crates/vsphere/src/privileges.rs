@@ -1,4 +1,4 @@
-//! Which privileges the user that is logged in has on which objects, as vCenter itself tells.
+//! The privileges of our user, as vCenter reports them.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +15,26 @@ use haulout_core::ids::{HostRef, VmRef};
 /// A privilege that Haulout needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Privilege {
-    /// Its id, such as `VirtualMachine.Interact.PowerOn`.
+    /// The id, such as `VirtualMachine.Interact.PowerOn`.
     pub id: &'static str,
-    /// On what it is needed.
+    /// The objects that need it.
     pub on: On,
-    /// What it is needed for.
+    /// The purpose.
     pub why: &'static str,
 }
 
-/// On what a privilege is needed.
+/// The objects that need a privilege.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     /// The root folder of the inventory.
     Root,
-    /// Each VM that is a node.
+    /// The VMs of nodes.
     Vms,
-    /// Each host of a cluster in which such a VM stands.
+    /// The hosts of the clusters of these VMs.
     Hosts,
 }
 
-/// What the README's table says, as vCenter can be asked for it.
+/// The required privileges.
 pub const NEEDED: [Privilege; 6] = [
     privilege(
         "System.View",
@@ -66,7 +66,7 @@ const fn privilege(id: &'static str, on: On, why: &'static str) -> Privilege {
     Privilege { id, on, why }
 }
 
-/// An object of the inventory on which a privilege may be had.
+/// An object for a privilege check.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entity {
     /// The root folder.
@@ -78,8 +78,9 @@ pub enum Entity {
 }
 
 impl Vcenter {
-    /// Those of `entities` on which this session lacks the privilege `id` (`AuthorizationManager.HasPrivilegeOnEntities`,
-    /// which every session may ask about itself). `None` where the server cannot be asked.
+    /// The `entities` on which this session lacks the privilege `id`
+    /// (`AuthorizationManager.HasPrivilegeOnEntities`, which every session may call about itself).
+    /// `None` if the server has no such manager.
     ///
     /// # Errors
     /// Those of a call.
@@ -120,7 +121,7 @@ impl Vcenter {
     }
 }
 
-/// On which entities the privilege `id` is granted, of those that the response tells of.
+/// The entities of the response, and whether `id` is granted on them.
 fn read_granted(response: &Element<'_>, id: &str) -> BTreeMap<Moref, bool> {
     let granted = |entity: &Element<'_>| {
         let mut all = entity.children_named("privAvailability");

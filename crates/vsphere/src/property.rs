@@ -1,4 +1,4 @@
-//! The PropertyCollector: what to ask for, how pages are read to their end, and what an update set says.
+//! The PropertyCollector: filter specifications, pages, and update sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,24 +11,24 @@ use super::xml::write::XmlWriter;
 use super::xml::{Element, LimitBreach};
 use haulout_core::ids::VmRef;
 
-/// How a dead session answers a reading.
+/// The error for a read in a dead session.
 pub(super) const WITHHELD: &str = "every property was withheld for want of a session";
-/// Set in a VM's extraConfig, vCenter powers the VM off by itself when its host enters maintenance.
+/// With this extraConfig key, vCenter powers the VM off itself when its host enters maintenance.
 pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
 
-/// A `PropertyFilterSpec`: which properties of which types, starting from which objects.
+/// A `PropertyFilterSpec`: properties by type, and the objects to start from.
 #[derive(Clone, Default)]
 pub(super) struct PropertySpec {
     properties: Vec<XmlWriter>,
     objects: Vec<XmlWriter>,
 }
 
-/// A `TraversalSpec`: along which property the selection goes on from an object.
+/// A `TraversalSpec`: a property that leads to further objects.
 #[derive(Clone)]
 pub(super) struct TraversalStep(XmlWriter);
 
 impl PropertySpec {
-    /// Asks for `paths` of every selected object of type `kind` or a type derived from it.
+    /// Reads `paths` of every selected object of type `kind` or a derived type.
     pub(super) fn read(mut self, kind: &str, paths: &[&str]) -> Self {
         let spec = XmlWriter::new("propSet")
             .with(XmlWriter::text("type", kind))
@@ -37,12 +37,12 @@ impl PropertySpec {
         self
     }
 
-    /// Selects `object` itself, and what `steps` lead to.
+    /// Selects `object`, and the objects that `steps` lead to.
     pub(super) fn of(self, object: &Moref, steps: Vec<TraversalStep>) -> Self {
         self.select(object, false, steps)
     }
 
-    /// Selects only what `steps` lead to from `object`.
+    /// Selects only the objects that `steps` lead to from `object`.
     pub(super) fn through(self, object: &Moref, steps: Vec<TraversalStep>) -> Self {
         self.select(object, true, steps)
     }
@@ -56,7 +56,8 @@ impl PropertySpec {
         self
     }
 
-    /// As the element `name`. A stale reference is reported in the result; without that the whole call would fail.
+    /// Renders as the element `name`. Without `reportMissingObjectsInResults` a stale reference would
+    /// fail the whole call.
     pub(super) fn render(self, name: &'static str) -> XmlWriter {
         XmlWriter::new(name)
             .with_all(self.properties)
@@ -71,7 +72,7 @@ impl TraversalStep {
         Self::along(kind, path, false, steps)
     }
 
-    /// The same, and what `path` itself leads to is not selected.
+    /// Like [`Self::new`], without selecting the objects at `path` itself.
     pub(super) fn over(kind: &str, path: &str, steps: Vec<Self>) -> Self {
         Self::along(kind, path, true, steps)
     }
@@ -85,7 +86,7 @@ impl TraversalStep {
         Self(spec.with_all(steps.into_iter().map(|step| step.0)))
     }
 
-    /// From a managed entity to its parent, and on to the root.
+    /// From a managed entity to its parent, up to the root.
     pub(super) fn up() -> Self {
         let again = XmlWriter::new("selectSet")
             .attribute("xsi:type", "SelectionSpec")
@@ -100,50 +101,46 @@ impl TraversalStep {
     }
 }
 
-/// An object with the properties that were read.
+/// An object with its properties.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectProperties {
-    /// Which.
     pub(crate) moref: Moref,
-    /// Paths that could not be read, and why.
+    /// Paths that could not be read, with the fault.
     pub(crate) missing: Vec<(String, Fault)>,
-    /// Path and value of what was read; `None` where the property is unset.
+    /// Path and value; `None` if the property is unset.
     pub(crate) properties: Vec<(String, Option<Value>)>,
 }
 
-/// The value of a property, of which only what is used is kept.
+/// The value of a property, reduced to what is used.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
-    /// A name, a number, a state, a time.
     Text(String),
     Moref(Moref),
     Morefs(Vec<Moref>),
-    /// The passthrough devices among a VM's devices.
+    /// The passthrough devices of a VM.
     Devices(Vec<DecodedDevice>),
-    /// The addresses of a host's devices for which passthrough is active.
+    /// Addresses of devices with active passthrough.
     Addresses(BTreeSet<String>),
     PciDevices(Vec<PciDevice>),
-    /// Which VM of a host was given which devices.
+    /// The devices assigned to each VM of a host.
     Bindings(BTreeMap<VmRef, Option<BTreeSet<String>>>),
     Drs(Drs),
-    /// Why a task failed, or started nothing.
+    /// Why a task failed or started nothing.
     Fault(Fault),
-    /// A page of the task history, each task with the properties that a `Task` would have.
+    /// A page of the task history; each task has the properties of a `Task` object.
     Tasks(Vec<Result<ObjectProperties, Unreadable>>),
 }
 
 impl ObjectProperties {
-    /// The value at `path`, where it is set and readable.
+    /// The value at `path`, if set and readable.
     pub(crate) fn get(&self, path: &str) -> Option<&Value> {
         self.properties.iter().find(|(name, _)| name == path)?.1.as_ref()
     }
 
-    /// The text at `path`.
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
         self.get(path).and_then(Value::text)
     }
 
-    /// The reference at `path`.
     pub(crate) fn moref(&self, path: &str) -> Option<&Moref> {
         self.get(path).and_then(Value::moref)
     }
@@ -153,13 +150,13 @@ impl ObjectProperties {
         self.get(path).map_or(&[], Value::morefs)
     }
 
-    /// The fault for `path`, where it could not be read.
+    /// The fault for `path`, if it could not be read.
     pub(crate) fn denied(&self, path: &str) -> Option<&Fault> {
         let found = self.missing.iter().find(|(name, _)| name == path)?;
         Some(&found.1)
     }
 
-    /// Whether any property is named by nothing.
+    /// Whether any property has an empty name.
     fn has_nameless(&self) -> bool {
         let read = self.properties.iter().map(|(path, _)| path);
         read.chain(self.missing.iter().map(|(path, _)| path))
@@ -168,7 +165,7 @@ impl ObjectProperties {
 }
 
 impl Value {
-    /// Reads the value of the property at `path`; `None` where it says nothing.
+    /// Decodes the property at `path`; `None` if the value has no information.
     fn read(path: &str, value: &Element<'_>) -> Option<Self> {
         let text = |text: Option<&str>| Some(Self::Text(text.unwrap_or_default().to_owned()));
         match path {
@@ -197,7 +194,7 @@ impl Value {
     }
 }
 
-/// What a value of that kind holds.
+/// Accessors: the content of a value of that kind.
 macro_rules! held {
     ($($name:ident: $kind:ident -> $held:ty;)*) => {
         impl Value {
@@ -224,49 +221,44 @@ held! {
 /// One page of `RetrievePropertiesEx`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
-    /// The objects on it.
     pub(crate) objects: Vec<ObjectProperties>,
-    /// Asks for the next page; absent on the last one.
+    /// Token of the next page; absent on the last one.
     pub(crate) token: Option<String>,
-    /// Those that could not be read.
     pub(crate) unreadable: Vec<Unreadable>,
-    /// Its bytes.
+    /// In bytes.
     pub(crate) size: usize,
 }
 
-/// An object of a reply that cannot be read. The others of the same reply can.
+/// An object of a reply that cannot be read, unlike the others of the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable {
-    /// Which, where that much could be read.
+    /// The reference, if readable.
     pub(crate) moref: Option<Moref>,
-    /// What is wrong with it.
     pub(crate) why: String,
 }
 
-/// One answer of `WaitForUpdatesEx`.
+/// A reply of `WaitForUpdatesEx`.
 #[derive(Clone, Debug)]
 pub(crate) struct UpdateSet {
-    /// Asks for what comes after it.
+    /// The version to pass to the next call.
     pub(crate) version: String,
-    /// It is only a part: the rest comes at once, and nothing is complete before.
+    /// The set is incomplete; the next call returns the rest at once.
     pub(crate) truncated: bool,
-    /// What changed, in the order it was told.
     pub(crate) changes: Vec<Change>,
-    /// Changes that could not be read.
     pub(crate) unreadable: Vec<Unreadable>,
 }
 
-/// What an update set says about one object.
+/// The change of one object.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// It is selected, or properties of it changed.
+    /// The object was selected, or its properties changed.
     Upsert(ObjectProperties),
-    /// It is not selected any more, or it does not exist.
+    /// The object is not selected any more, or does not exist.
     Gone(Moref),
 }
 
-/// Reads a response of `RetrievePropertiesEx` or `ContinueRetrievePropertiesEx`. An object without a reference, or with a property
-/// without a name, is put aside.
+/// Decodes a response of `RetrievePropertiesEx` or `ContinueRetrievePropertiesEx`. An object without a
+/// reference, or with a nameless property, is returned as unreadable.
 pub(crate) fn read_page(response: &Element<'_>) -> Result<Page, ReplyError> {
     let mut page = Page {
         size: response.size(),
@@ -286,11 +278,11 @@ pub(crate) fn read_page(response: &Element<'_>) -> Result<Page, ReplyError> {
     Ok(page)
 }
 
-/// Reads a response of `WaitForUpdatesEx`; `None` is the server's "nothing happened". A change of an unknown kind, without a
-/// reference, or with a property without a name, is put aside.
+/// Decodes a response of `WaitForUpdatesEx`; `None` means that nothing changed. A change of an unknown
+/// kind, without a reference, or with a nameless property, is returned as unreadable.
 ///
 /// # Errors
-/// Where the version is missing: what comes next cannot be asked for.
+/// If the version is missing: the next call needs it.
 pub(crate) fn read_update_set(response: &Element<'_>) -> Result<Option<UpdateSet>, ReplyError> {
     let Some(value) = response.child_of_any_space("returnval") else {
         return Ok(None);
@@ -328,7 +320,7 @@ fn read_change(update: &Element<'_>) -> Result<Change, ReplyError> {
     }
 }
 
-/// Only an object that does not exist is gone; one that is denied for another reason stays what it was, unknown.
+/// Only an object that does not exist is gone; after another fault its state is unknown.
 fn read_missing_object(missing: &Element<'_>) -> Result<Option<Change>, ReplyError> {
     let moref = object_ref(missing)?;
     let fault = missing.child("fault").map(fault::read_localized);
@@ -337,13 +329,13 @@ fn read_missing_object(missing: &Element<'_>) -> Result<Option<Change>, ReplyErr
 }
 
 impl Unreadable {
-    fn of(told: &Element<'_>, error: &ReplyError) -> Self {
-        let why = match told.breach() {
+    fn of(element: &Element<'_>, error: &ReplyError) -> Self {
+        let why = match element.breach() {
             Some(breach) => format!("{error} (it has {breach})"),
             None => error.to_string(),
         };
         Self {
-            moref: object_ref(told).ok(),
+            moref: object_ref(element).ok(),
             why,
         }
     }
@@ -356,14 +348,14 @@ fn object_ref(element: &Element<'_>) -> Result<Moref, ReplyError> {
         .ok_or_else(|| ReplyError::value("obj", "a managed object reference"))
 }
 
-/// Reads an object whose properties are the elements called `property`.
-fn read_object(told: &Element<'_>, property: &str) -> Result<ObjectProperties, ReplyError> {
+/// Decodes an object whose properties are the elements `property`.
+fn read_object(element: &Element<'_>, property: &str) -> Result<ObjectProperties, ReplyError> {
     let mut object = ObjectProperties {
-        moref: object_ref(told)?,
+        moref: object_ref(element)?,
         missing: Vec::new(),
         properties: Vec::new(),
     };
-    for child in told.children() {
+    for child in element.children() {
         let named = |name: &str| child.text_of(name).unwrap_or_default().to_owned();
         let (path, fault) = match child.name() {
             name if name == property => (named("name"), None),
@@ -380,7 +372,7 @@ fn read_object(told: &Element<'_>, property: &str) -> Result<ObjectProperties, R
             (None, None) => {}
         }
     }
-    if told.breach().is_some() || object.has_nameless() {
+    if element.breach().is_some() || object.has_nameless() {
         let what = format!("a property name of {}", object.moref);
         return Err(ReplyError::value(what, "a path"));
     }
@@ -393,7 +385,7 @@ fn read_property(path: &str, property: &Element<'_>) -> Option<Value> {
     Value::read(path, value)
 }
 
-/// Reads a `TaskInfo` as if its fields were told as properties of the task.
+/// Decodes a `TaskInfo` as if its fields were properties of the task.
 fn read_listed_task(info: &Element<'_>) -> Result<ObjectProperties, Unreadable> {
     let moref = info.child("task").and_then(Element::moref);
     let unreadable = |why: String| Unreadable {
@@ -421,7 +413,7 @@ fn read_listed_task(info: &Element<'_>) -> Result<ObjectProperties, Unreadable> 
     })
 }
 
-/// Why a value is not known that exceeds a limit of ours: it is as good as withheld.
+/// The fault for a value that exceeds a limit; it is treated like one without permission.
 fn beyond(breach: LimitBreach) -> Fault {
     Fault {
         kind: FaultKind::Unreadable,
@@ -429,8 +421,8 @@ fn beyond(breach: LimitBreach) -> Fault {
     }
 }
 
-/// Whether the reply is that of a dead session: reading needs no session (`System.Anonymous`), so it answers with every
-/// property missing for want of one.
+/// Whether the reply is that of a dead session: a read needs no session (`System.Anonymous`), so every
+/// property is reported as missing with `NotAuthenticated`.
 pub(crate) fn is_of_dead_session<'a>(objects: impl IntoIterator<Item = &'a ObjectProperties>) -> bool {
     let is_withheld = |object: &ObjectProperties| {
         let mut missing = object.missing.iter();

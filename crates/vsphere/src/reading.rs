@@ -1,4 +1,4 @@
-//! One reading of properties: all its pages, within limits, repeated where a session or a connection was gone.
+//! Reads properties: all pages, within limits, with a retry after a lost session or connection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,17 +16,18 @@ use super::session::Session;
 use super::soap::ReplyError;
 use super::xml::write::XmlWriter;
 
-/// Objects per page. A full page of hosts with all their PCI devices stays well under the parser's limits.
-const PAGE: u32 = 50;
-/// Most pages of one reading, and most objects: a vCenter registers at most 45,000 VMs, and a page has [`PAGE`] of them at the most.
+/// Objects per page. A page of hosts with all their PCI devices is well under the parser's limits.
+pub(super) const PAGE: u32 = 50;
+/// Pages and objects per read; a vCenter registers at most 45,000 VMs.
 const MAX_PAGES: usize = 10_000;
 pub(super) const MAX_OBJECTS: usize = 200_000;
-/// Most bytes of one reading: the largest is a survey of the 96 hosts of a cluster, with 80 VMs each and 16 KiB of devices of each VM.
-const MAX_READ: usize = 128 << 20;
-/// How many times the deadline of one call a whole reading may take. Every page may be as late as a call may be, and few are.
-const CALLS_A_READING: u32 = 10;
+/// Bytes per read. The largest is a survey of a cluster: 96 hosts, 80 VMs each, 16 KiB of devices per
+/// VM.
+const MAX_BYTES: usize = 128 << 20;
+/// Deadline of a whole read, as a multiple of the deadline of one call.
+const READ_DEADLINE_CALLS: u32 = 10;
 
-/// All pages of one reading.
+/// All pages of one read.
 #[derive(Debug, Default)]
 pub(super) struct BoundedRead {
     pub(super) objects: Vec<ObjectProperties>,
@@ -34,8 +35,8 @@ pub(super) struct BoundedRead {
 }
 
 impl BoundedRead {
-    /// Whether the object exists: it was read, or could not be.
-    pub(super) fn tells_of(&self, moref: &Moref) -> bool {
+    /// Whether the object exists: it was returned, readable or not.
+    pub(super) fn contains(&self, moref: &Moref) -> bool {
         let mut unreadable = self.unreadable.iter();
         self.objects.iter().any(|object| object.moref == *moref)
             || unreadable.any(|object| object.moref.as_ref() == Some(moref))
@@ -43,20 +44,20 @@ impl BoundedRead {
 }
 
 impl Vcenter {
-    /// Reads once, in whichever session lives, to the last page. A dead session costs one login and one more try, a broken
-    /// connection one more try: reading twice is as good as reading once.
+    /// Reads all pages in the live session. Retries once after a dead session or a broken connection,
+    /// because reading has no side effects.
     pub(super) async fn retrieve(&self, spec: PropertySpec) -> Result<Vec<ObjectProperties>, Error> {
         Ok(self.retrieve_with_session(spec, PAGE).await?.1)
     }
 
-    /// The same with so many objects per page, and with the session in which it was read.
+    /// Like [`Self::retrieve`], with a page size. Returns the session as well.
     pub(super) async fn retrieve_with_session(
         &self,
         spec: PropertySpec,
         page: u32,
     ) -> Result<(Arc<Session>, Vec<ObjectProperties>), Error> {
         let session = self.sessions.get().await?;
-        match self.read_whole(&session, spec.clone(), page).await {
+        match self.retrieve_in(&session, spec.clone(), page).await {
             Err(Error::Refused { source, .. }) if source.kind == FaultKind::NotAuthenticated => {}
             Err(Error::Transport {
                 source: TransportError::Connection(_),
@@ -66,20 +67,13 @@ impl Vcenter {
             Err(error) => return Err(error),
         }
         let session = self.sessions.get().await?;
-        let objects = self.read_whole(&session, spec, page).await?;
+        let objects = self.retrieve_in(&session, spec, page).await?;
         Ok((session, objects))
     }
 
-    /// Reads once, in this session, to the last page. What cannot be read whole is an error: nobody is to decide by the rest.
+    /// Reads all pages in this session. An unreadable object is an error, because decisions need the
+    /// complete result.
     pub(super) async fn retrieve_in(
-        &self,
-        session: &Session,
-        spec: PropertySpec,
-    ) -> Result<Vec<ObjectProperties>, Error> {
-        self.read_whole(session, spec, PAGE).await
-    }
-
-    async fn read_whole(
         &self,
         session: &Session,
         spec: PropertySpec,
@@ -98,7 +92,7 @@ impl Vcenter {
         Err(call.unreadable(ReplyError::Object { object, why }))
     }
 
-    /// As [`Self::retrieve_in`], with so many objects per page, and with what cannot be read put aside.
+    /// Like [`Self::retrieve_in`], with a page size; returns unreadable objects separately.
     pub(super) async fn retrieve_pages(
         &self,
         session: &Session,
@@ -110,38 +104,29 @@ impl Vcenter {
         let first = SoapCall::to("RetrievePropertiesEx", collector)
             .with(spec.render("specSet"))
             .with(options);
-        let ask = |call: SoapCall| -> ReadOutcome<'_> {
+        let read_next = |call: SoapCall| -> PageFuture<'_> {
             Box::pin(async move { self.call_in(session, &call, read_page).await })
         };
-        let read = within(self.settings.call_deadline, first.clone(), ask).await?;
-        self.unless_dead(session, &first, read)
-    }
-
-    fn unless_dead(
-        &self,
-        session: &Session,
-        call: &SoapCall,
-        read: BoundedRead,
-    ) -> Result<BoundedRead, Error> {
-        if !is_of_dead_session(&read.objects) {
-            return Ok(read);
+        let read = within(self.settings.call_deadline, first.clone(), read_next).await?;
+        if is_of_dead_session(&read.objects) {
+            self.sessions.drop_session(session.generation);
+            return Err(first.dead_session(WITHHELD));
         }
-        self.sessions.give_up(session.generation);
-        Err(call.dead_session(WITHHELD))
+        Ok(read)
     }
 }
 
-type ReadOutcome<'a> = Pin<Box<dyn Future<Output = Result<Page, Error>> + Send + 'a>>;
+type PageFuture<'a> = Pin<Box<dyn Future<Output = Result<Page, Error>> + Send + 'a>>;
 
-/// Reads all pages, in some times the deadline of one call.
+/// Reads all pages within the deadline of a whole read.
 async fn within<'a>(
     call: Duration,
     first: SoapCall,
-    ask: impl Fn(SoapCall) -> ReadOutcome<'a>,
+    read_next: impl Fn(SoapCall) -> PageFuture<'a>,
 ) -> Result<BoundedRead, Error> {
-    let deadline = call * CALLS_A_READING;
+    let deadline = call * READ_DEADLINE_CALLS;
     let (operation, object) = (first.method, first.on.to_string());
-    let read = tokio::time::timeout(deadline, all_pages(first, ask)).await;
+    let read = tokio::time::timeout(deadline, all_pages(first, read_next)).await;
     read.unwrap_or_else(|_| {
         Err(Error::Transport {
             operation,
@@ -151,16 +136,16 @@ async fn within<'a>(
     })
 }
 
-/// Asks for one page after the other, to the last one.
+/// Reads one page after the other.
 async fn all_pages<'a>(
     first: SoapCall,
-    ask: impl Fn(SoapCall) -> ReadOutcome<'a>,
+    read_next: impl Fn(SoapCall) -> PageFuture<'a>,
 ) -> Result<BoundedRead, Error> {
     let mut read = BoundedRead::default();
     let mut bytes = 0;
     let mut call = first;
     for _ in 0..MAX_PAGES {
-        let page = ask(call.clone()).await?;
+        let page = read_next(call.clone()).await?;
         bytes += page.size;
         read.objects.extend(page.objects);
         read.unreadable.extend(page.unreadable);
@@ -168,7 +153,9 @@ async fn all_pages<'a>(
             return Ok(read);
         };
         let objects = read.objects.len() + read.unreadable.len();
-        endless(bytes, objects).map_err(|source| call.unreadable(source))?;
+        ReplyError::check_limit("bytes", bytes, MAX_BYTES)
+            .and_then(|()| ReplyError::check_limit("objects", objects, MAX_OBJECTS))
+            .map_err(|source| call.unreadable(source))?;
         call = SoapCall::to("ContinueRetrievePropertiesEx", &call.on).with(XmlWriter::text("token", token));
     }
     let source = ReplyError::Endless {
@@ -178,24 +165,12 @@ async fn all_pages<'a>(
     Err(call.unreadable(source))
 }
 
-/// Refuses to read on where there is more of a reading than fits into the limits.
-fn endless(bytes: usize, objects: usize) -> Result<(), ReplyError> {
-    let (what, limit) = if bytes > MAX_READ {
-        ("bytes", MAX_READ)
-    } else if objects > MAX_OBJECTS {
-        ("objects", MAX_OBJECTS)
-    } else {
-        return Ok(());
-    };
-    Err(ReplyError::Endless { what, limit })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Hands out a token with each page, for ever.
-    fn endless_pages(_: SoapCall) -> ReadOutcome<'static> {
+    /// Returns a token with each page, without end.
+    fn endless_pages(_: SoapCall) -> PageFuture<'static> {
         let token = Some("more".to_owned());
         Box::pin(std::future::ready(Ok(Page {
             token,
@@ -219,7 +194,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn all_pages_together_have_a_deadline() {
-        let slow = |call| -> ReadOutcome<'static> {
+        let slow = |call| -> PageFuture<'static> {
             Box::pin(async move {
                 tokio::time::sleep(Duration::from_secs(29)).await;
                 endless_pages(call).await
@@ -238,11 +213,9 @@ mod tests {
     }
 
     #[test]
-    fn reading_without_an_end_is_given_up() {
-        assert_eq!(endless(MAX_READ, MAX_OBJECTS), Ok(()));
-        for (bytes, objects, what) in [(MAX_READ + 1, 0, "bytes"), (0, MAX_OBJECTS + 1, "objects")] {
-            let error = endless(bytes, objects).unwrap_err();
-            assert!(error.to_string().ends_with(what), "{error}");
-        }
+    fn limit_itself_is_allowed() {
+        assert_eq!(ReplyError::check_limit("bytes", 7, 7), Ok(()));
+        let error = ReplyError::check_limit("bytes", 8, 7).unwrap_err();
+        assert!(error.to_string().ends_with("7 bytes"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Relocate: move a VM that is off to another host, with its disks where they are.
+//! Relocate: moves a powered-off VM to another host; its disks stay.
 
 use super::call::SoapCall;
 use super::client::Vcenter;
@@ -18,41 +18,42 @@ use haulout_core::ids::{HostRef, VmRef};
 const METHOD: &str = "RelocateVM_Task";
 
 impl Vcenter {
-    /// Moves `vm` to `to` (`RelocateVM_Task`), after a look: one that is there is already there, a relocate at work is
-    /// taken for this one, wherever it goes; where it ends shows in the VM's host.
+    /// Moves `vm` to `to` (`RelocateVM_Task`) after a check. A running relocate counts as this one,
+    /// whatever its destination; the result shows in the host of the VM.
     ///
-    /// The specification names the host, and the resource pool only where the VM's own belongs to another compute
-    /// resource. It never names a datastore or a device: the disks have to be reachable from the destination, and
-    /// vCenter ignores passthrough devices in it (`VirtualMachineRelocateSpec.deviceChange` in the API reference).
+    /// The specification has the host, and a resource pool only if the current one belongs to another
+    /// compute resource. It has no datastore or device: the destination must reach the disks, and
+    /// vCenter ignores passthrough devices in it (`VirtualMachineRelocateSpec.deviceChange` in the API
+    /// reference).
     ///
     /// # Errors
-    /// As [`Vcenter::power_off`], and [`FaultKind::InvalidPowerState`] without asking where the VM is not off: vCenter
-    /// would try to move it while it runs.
+    /// As [`Vcenter::power_off`], and [`FaultKind::InvalidPowerState`] without a call if the VM is not
+    /// off: vCenter would migrate it while it runs.
     pub async fn relocate(
         &self,
         permit: &impl Permit,
         vm: &VmRef,
         to: &HostRef,
     ) -> Result<StartedTask, Error> {
-        let look = self.look(METHOD, vm, &MaintenanceCause::default()).await?;
-        if let Some(task) = look.at_work(METHOD, vm, &TaskKind::RELOCATE)? {
+        let check = self.check(METHOD, vm, &MaintenanceCause::default()).await?;
+        if let Some(task) = check.running_task(METHOD, vm, &TaskKind::RELOCATE)? {
             return Ok(StartedTask::Running(task));
         }
-        if look.host.as_ref() == Some(to) {
+        if check.host.as_ref() == Some(to) {
             return Ok(StartedTask::AlreadyThere);
         }
-        if look.power != Some(PowerState::Off) {
-            return Err(not_off(vm, look.power));
+        if check.power != Some(PowerState::Off) {
+            return Err(not_off(vm, check.power));
         }
-        let pool = self.other_pool(look.pool.as_ref(), to).await?;
+        let pool = self.other_pool(check.pool.as_ref(), to).await?;
         let spec = XmlWriter::new("spec")
             .with_all(pool.map(|pool| XmlWriter::moref("pool", &pool)))
             .with(XmlWriter::moref("host", &to.into()));
         let call = SoapCall::under(permit, METHOD, &vm.into()).with(spec);
-        self.call_in(&look.session, &call, read_started).await
+        self.call_in(&check.session, &call, read_started).await
     }
 
-    /// The root pool of `to`'s compute resource, where `pool` belongs to another one.
+    /// The root pool of the compute resource of `to`, if `pool` belongs to another one.
     async fn other_pool(&self, pool: Option<&Moref>, to: &HostRef) -> Result<Option<Moref>, Error> {
         let host = Moref::from(to);
         let mut spec = PropertySpec::default()

@@ -1,4 +1,4 @@
-//! One session with vCenter: logged in once however many ask, known by its generation, and logged out.
+//! The vCenter session: one login for all callers, a generation number, and logout.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,51 +16,52 @@ use super::moref::Moref;
 use super::settings::{CallOutcome, LoginOutcome, Settings};
 use super::soap::{self, ReplyError, SoapAnswer};
 use super::tls;
-use super::transport::{Line, Transport};
+use super::transport::{ConnectionPool, Transport};
 use super::xml::write::XmlWriter;
 use super::xml::{self, Element, Shape};
 
 mod refusal;
 
-/// The API versions this client was written against, newest first. A newer server lists those it still speaks, and a
-/// modest version keeps it from sending what is not known here.
+/// API versions this client was written against, newest first. A newer server accepts the versions it
+/// lists; an older version keeps it from sending types that are unknown here.
 const KNOWN_VERSIONS: &[&str] = &[
     "8.0.3.0", "8.0.2.0", "8.0.1.0", "8.0.0.1", "8.0.0.0", "7.0.3.2", "7.0.3.1", "7.0.3.0", "7.0.2.1",
     "7.0.2.0", "7.0.1.1", "7.0.1.0", "7.0.0.0", "7.0", "6.9.1", "6.8.7", "6.7.3", "6.7.2", "6.7.1", "6.7",
     "6.5",
 ];
 
-/// A session that is believed to stand.
+/// A session that is believed to be alive.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Counts logins of this process: what belongs to another generation is void.
+    /// The number of the login in this process. What was made in another generation is invalid.
     pub(super) generation: u64,
     pub(super) transport: Transport,
     pub(super) soap_action: String,
-    /// The negotiated API version, number by number.
+    /// The negotiated API version as numbers.
     version: Vec<u32>,
     pub(super) cookie: HeaderValue,
     pub(super) content: ServiceContent,
-    /// `UserSession.key`, by which vCenter is asked what this session may do. It is no secret: the cookie is.
+    /// `UserSession.key`, used to query the privileges of this session. It is not secret; the cookie
+    /// is.
     pub(super) key: Option<String>,
-    /// `UserSession.userName`: how vCenter calls us where it tells who did what. It need not be what we logged in with.
+    /// `UserSession.userName`: our name in the user fields of tasks. It may differ from the login name.
     pub(super) user: Option<String>,
 }
 
 impl Session {
-    /// Whether what came with that API version may be sent.
+    /// Whether the negotiated API version is at least `version`.
     pub(super) fn speaks(&self, version: &[u32]) -> bool {
         self.version.as_slice() >= version
     }
 }
 
-/// The numbers of an API version, `8.0.3.0`. What follows the first that is no number does not count.
+/// The numbers of an API version such as `8.0.3.0`, up to the first part that is not a number.
 fn numbers(version: &str) -> Vec<u32> {
     let numbers = version.split('.').map(str::parse);
     numbers.map_while(Result::ok).collect()
 }
 
-/// The singletons of a vCenter, read from its `ServiceContent`, never guessed.
+/// The singleton objects of a vCenter, from its `ServiceContent`.
 #[derive(Clone, Debug)]
 pub(super) struct ServiceContent {
     pub(super) root_folder: Moref,
@@ -68,39 +69,38 @@ pub(super) struct ServiceContent {
     pub(super) view_manager: Moref,
     pub(super) session_manager: Moref,
     pub(super) search_index: Moref,
-    /// Absent on what is no vCenter.
+    /// Absent on an ESXi host.
     pub(super) task_manager: Option<Moref>,
-    /// Absent on what is no vCenter.
     pub(super) authorization_manager: Option<Moref>,
 }
 
-/// Hands out the session, and makes it.
+/// Creates and shares the session.
 pub(super) struct Sessions {
     settings: Settings,
     connection: Mutex<TransportWithCa>,
     live: watch::Sender<Option<Arc<Session>>>,
-    /// The one that was given up last: it may still stand on vCenter's side and count against its limit.
-    given_up: Mutex<Option<Arc<Session>>>,
+    /// The last session that was dropped. vCenter may still hold it and count it against its limit.
+    dropped: Mutex<Option<Arc<Session>>>,
     generations: AtomicU64,
     refusals: Refusals,
     logins: Mutex<Logins>,
 }
 
-/// How vCenter is reached, with the CA file that this was made from.
+/// The transport, with the content of the CA file it was made from.
 struct TransportWithCa {
     transport: Transport,
     ca: Option<Vec<u8>>,
 }
 
-/// The login that is under way, at most one. It has a task of its own: its callers may be dropped after vCenter has accepted
-/// it, and nobody else would know of the session. It is waited for at the logout.
+/// The login in progress, at most one. It runs in its own task: if a caller were dropped after vCenter
+/// accepted the login, the session would be orphaned. Logout waits for it.
 #[derive(Default)]
 struct Logins {
     tasks: JoinSet<()>,
     latest: Option<watch::Receiver<Login>>,
 }
 
-/// What came of a login; `None` while it is under way.
+/// Result of a login; `None` while it is in progress.
 type Login = Option<Result<Arc<Session>, Arc<LoginError>>>;
 
 impl Sessions {
@@ -111,23 +111,23 @@ impl Sessions {
             settings,
             connection: Mutex::new(TransportWithCa { transport, ca }),
             live: watch::Sender::new(None),
-            given_up: Mutex::default(),
+            dropped: Mutex::default(),
             generations: AtomicU64::default(),
             refusals: Refusals::default(),
             logins: Mutex::default(),
         })
     }
 
-    /// The live session; logs in where there is none. All who ask meanwhile wait for the same login. A login that has begun
-    /// is finished, also when nobody waits for it any more.
+    /// Returns the live session, or logs in. All callers wait for the same login, which completes even
+    /// if they are all dropped.
     pub(super) async fn get(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
         let mut login = {
-            // Looked at under the lock: a login stores its session before it is over.
+            // Checked under the lock: a login stores its session before it ends.
             let mut logins = lock(&self.logins);
             if let Some(session) = self.live() {
                 return Ok(session);
             }
-            logins.under_way(self)
+            logins.in_progress(self)
         };
         let result = match login.wait_for(Option::is_some).await {
             Ok(result) => result.clone(),
@@ -137,47 +137,44 @@ impl Sessions {
         result.map_err(|source| self.failed(source))
     }
 
-    /// The live session, if there is one.
     pub(super) fn live(&self) -> Option<Arc<Session>> {
         self.live.borrow().clone()
     }
 
-    /// Tells of every change of the live session.
     pub(super) fn watch(&self) -> watch::Receiver<Option<Arc<Session>>> {
         self.live.subscribe()
     }
 
-    /// Gives up the session of that generation; a younger one stays.
-    pub(super) fn give_up(&self, generation: u64) {
+    /// Drops the session of `generation`; a newer one stays.
+    pub(super) fn drop_session(&self, generation: u64) {
         let ended = self.live.send_if_modified(|live| {
-            let hit = live
+            let matches = live
                 .as_ref()
                 .is_some_and(|session| session.generation == generation);
-            if hit {
-                lock(&self.given_up).clone_from(live);
+            if matches {
+                lock(&self.dropped).clone_from(live);
                 *live = None;
             }
-            hit
+            matches
         });
         if ended {
-            tracing::info!(generation, "the vCenter session is gone; the next call logs in");
+            tracing::info!(generation, "the vCenter session is dead; the next call logs in");
         }
     }
 
-    /// Logs out where there is a session, or where a login that is under way makes one in time; what vCenter says to it changes
-    /// nothing.
+    /// Logs out, after waiting for a login in progress. Errors of the logout are ignored.
     pub(super) async fn logout(&self) {
         let mut logins = std::mem::take(&mut *lock(&self.logins)).tasks;
         let ended = async { while logins.join_next().await.is_some() {} };
-        if tokio::time::timeout(GOODBYE, ended).await.is_err() {
+        if tokio::time::timeout(LOGOUT_DEADLINE, ended).await.is_err() {
             tracing::debug!("a login did not end in time; if vCenter accepts it, its session idles out");
         }
         if let Some(session) = self.live.send_replace(None) {
-            self.say_goodbye(&session).await;
+            self.send_logout(&session).await;
         }
     }
 
-    /// Asks vCenter for the API versions it speaks, which takes no session.
+    /// Reads the API versions, which needs no session.
     pub(super) async fn probe(&self) -> Result<(), Error> {
         let versions = async {
             let transport = self.transport()?;
@@ -188,31 +185,30 @@ impl Sessions {
         versions.map(|_| ())
     }
 
-    /// Takes that another process was refused as `user` so long ago.
-    pub(super) fn refused_before(&self, user: &str, ago: Duration) {
-        // Where they cannot be read, what is read later is another pair.
+    /// Records that vCenter refused `user` to another process, so long ago.
+    pub(super) fn refused_elsewhere(&self, user: &str, ago: Duration) {
+        // Unreadable credentials cannot be recorded; those that are read later are different ones.
         if let Ok(credentials) = self.settings.credentials.read() {
             let hold = self.settings.bad_login_hold.saturating_sub(ago);
-            self.refusals.refused_before(&credentials, user, hold);
+            self.refusals.refused_elsewhere(&credentials, user, hold);
         }
     }
 
-    /// Takes that no refusal counts any more.
     pub(super) fn forget_refusal(&self) {
         self.refusals.clear();
     }
 
-    async fn say_goodbye(&self, session: &Session) {
+    async fn send_logout(&self, session: &Session) {
         let call = soap::method("Logout", &session.content.session_manager);
         let envelope = soap::envelope(&call, "haulout-logout");
         let sent = session
             .transport
             .post(
-                Line::Call,
+                ConnectionPool::Calls,
                 &session.soap_action,
                 Some(&session.cookie),
                 envelope,
-                GOODBYE,
+                LOGOUT_DEADLINE,
             )
             .await;
         match sent {
@@ -230,7 +226,7 @@ impl Sessions {
         }
     }
 
-    /// The transport, made anew where the CA file changed, so that a replaced CA is believed without a restart.
+    /// The transport. It is rebuilt when the CA file changed, so a new CA needs no restart.
     fn transport(&self) -> Result<Transport, LoginError> {
         let ca = tls::read_ca(&self.settings.trust)?;
         let mut connection = lock(&self.connection);
@@ -244,15 +240,15 @@ impl Sessions {
     async fn login(&self) -> Result<Session, LoginError> {
         let credentials = self.settings.credentials.read()?;
         self.refusals.check(&credentials)?;
-        let given_up = lock(&self.given_up).take();
-        if let Some(session) = given_up {
-            self.say_goodbye(&session).await;
+        let dropped = lock(&self.dropped).take();
+        if let Some(session) = dropped {
+            self.send_logout(&session).await;
         }
         if self.settings.trust == Trust::Nothing {
             tracing::warn!(
                 endpoint = %self.settings.endpoint,
-                "VCENTER_TLS_VERIFY=false: vCenter's certificate is NOT verified, and anyone between this program and \
-                 vCenter can read the password and give orders to vCenter; set VCENTER_CA_BUNDLE instead"
+                "VCENTER_TLS_VERIFY=false: vCenter's certificate is NOT verified, and anyone on the network path can \
+                 read the password and control vCenter; set VCENTER_CA_BUNDLE instead"
             );
         }
         let transport = self.transport()?;
@@ -271,7 +267,7 @@ impl Sessions {
                 let hold = self.settings.bad_login_hold;
                 let error = self.refusals.refused(&credentials, fault, hold);
                 let user = super::text::for_people(&credentials.user);
-                self.settings.on_login.tell(LoginOutcome::Refused { user });
+                self.settings.on_login.call(LoginOutcome::Refused { user });
                 return Err(error);
             }
             SoapAnswer::Fault { fault, .. } => return Err(step("Login", fault)),
@@ -279,7 +275,7 @@ impl Sessions {
         let cookie =
             cookie.ok_or_else(|| step("Login", ReplyError::value("Set-Cookie", "a session cookie")))?;
         self.refusals.clear();
-        self.settings.on_login.tell(LoginOutcome::Accepted);
+        self.settings.on_login.call(LoginOutcome::Accepted);
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::info!(
             endpoint = %self.settings.endpoint,
@@ -323,7 +319,7 @@ impl Sessions {
         }
     }
 
-    /// A call outside of any session: without a cookie, because vCenter refuses a login on a session that has one.
+    /// A call without a session cookie: vCenter refuses a login on a request that has one.
     async fn ask<T>(
         &self,
         transport: &Transport,
@@ -336,7 +332,7 @@ impl Sessions {
         let began = tokio::time::Instant::now();
         let reply = transport
             .post(
-                Line::Call,
+                ConnectionPool::Calls,
                 soap_action,
                 None,
                 envelope,
@@ -350,22 +346,22 @@ impl Sessions {
                 let answer = answer.map_err(|error| (CallOutcome::Unreadable, step(method, error)))?;
                 Ok((answer, reply.cookie))
             });
-        let came = match &read {
+        let outcome = match &read {
             Ok((SoapAnswer::Returned(_), _)) => CallOutcome::Returned,
             Ok((SoapAnswer::Fault { .. }, _)) => CallOutcome::Fault,
-            Err((came, _)) => *came,
+            Err((outcome, _)) => *outcome,
         };
-        self.settings.on_answer.note(method, came, began);
+        self.settings.on_answer.call((method, outcome, began.elapsed()));
         read.map_err(|(_, error)| error)
     }
 }
 
 impl Logins {
-    /// The login that is under way, begun where there is none.
-    fn under_way(&mut self, sessions: &Arc<Sessions>) -> watch::Receiver<Login> {
+    /// Returns the login in progress, or starts one.
+    fn in_progress(&mut self, sessions: &Arc<Sessions>) -> watch::Receiver<Login> {
         while self.tasks.try_join_next().is_some() {}
         let latest = self.latest.as_ref().filter(|login| {
-            // One whose task has panicked or was dropped never ends.
+            // A login whose task panicked or was dropped never ends.
             login.has_changed().is_ok() && login.borrow().is_none()
         });
         if let Some(login) = latest {
@@ -386,11 +382,11 @@ impl Logins {
     }
 }
 
-/// A vCenter that takes longer to return a file of a kilobyte is in trouble.
+/// Reading a file of a kilobyte takes less.
 const PROBE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A logout is a courtesy: it is not worth holding up an exit or a login.
-const GOODBYE: Duration = Duration::from_secs(5);
+/// Limit for a logout, so that it does not delay an exit or a login.
+const LOGOUT_DEADLINE: Duration = Duration::from_secs(5);
 
 fn step(step: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> LoginError {
     LoginError::Step {
@@ -399,15 +395,13 @@ fn step(step: &'static str, source: impl std::error::Error + Send + Sync + 'stat
     }
 }
 
-/// Every change of what these hold is whole, whatever panicked meanwhile.
+/// Ignores poisoning: every change of these values is a single assignment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Picks the newest API version that both sides know from `vimServiceVersions.xml`; the server's own where none is.
-///
-/// # Errors
-/// Where the document names no version of `urn:vim25`.
+/// Selects the newest API version that both sides support from `vimServiceVersions.xml`; the server's
+/// own version if there is none.
 pub(crate) fn choose_version(document: &[u8]) -> Result<String, ReplyError> {
     let document = xml::parse(document, Shape::default())?;
     let texts = |element: &Element<'_>, name: &str| -> Vec<String> {

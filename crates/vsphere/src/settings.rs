@@ -1,118 +1,103 @@
-//! How vCenter is spoken to, and who is told of it.
+//! Settings of the client.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::endpoint::{CredentialSource, Endpoint, Trust};
 
-/// Where vCenter is and how it is spoken to.
+/// Settings of the client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its SOAP service.
+    /// The SOAP service of vCenter.
     pub endpoint: Endpoint,
-    /// Who we are.
+    /// Source of user and password.
     pub credentials: CredentialSource,
-    /// Whose certificates are believed.
+    /// Which certificates are trusted.
     pub trust: Trust,
-    /// Longest time for one call other than the long poll, 30 s.
+    /// Deadline of one call other than the long poll, 30 s.
     pub call_deadline: Duration,
-    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, 120 s: below the idle limit of every proxy, often enough
-    /// to keep the session warm, and seldom enough that the two polls of an idle stream are one call a minute.
+    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, default 120 s. It is below the
+    /// idle timeout of proxies, and keeps the session alive with one call a minute from the two polls
+    /// of an idle stream.
     pub long_poll: Duration,
-    /// How often hosts and lookups are read again although nothing was pushed: `POLL_INTERVAL_SECONDS`.
+    /// Period of the re-read of hosts and lookups, without any push: `POLL_INTERVAL_SECONDS`.
     pub reread_every: Duration,
-    /// First pause after the stream broke, 1 s.
+    /// First pause after the stream fails, 1 s.
     pub retry_min: Duration,
     /// Longest pause between attempts to rebuild the stream, 30 s.
     pub retry_max: Duration,
-    /// How long credentials that vCenter refused are not tried again, 180 s: repeated failures lock the account.
-    /// Changed credentials are tried at once.
+    /// How long refused credentials are not tried again, 180 s, because repeated failures lock the
+    /// account. Changed credentials are tried at once.
     pub bad_login_hold: Duration,
-    /// Who is told of each call, nobody unless asked for.
-    pub on_answer: OnCall,
-    /// Who we are among several of us; it stands in vCenter's list of sessions. Empty where nobody needs to know.
+    /// Called after each call with the method, the outcome, and the duration.
+    pub on_answer: Callback<(&'static str, CallOutcome, Duration)>,
+    /// Name of this replica in vCenter's list of sessions; may be empty.
     pub instance: String,
-    /// Who is told how logins end, nobody unless asked for.
-    pub on_login: OnLogin,
+    /// Called after each login that vCenter accepted or refused.
+    pub on_login: Callback<LoginOutcome>,
 }
 
-/// Is told of each login to which vCenter answered yes or no.
-#[derive(Clone, Default)]
-pub struct OnLogin(Option<Arc<dyn Fn(LoginOutcome) + Send + Sync>>);
+/// A function that is called from the client's tasks; it must not block. By default nothing is called.
+pub struct Callback<T>(Option<Arc<dyn Fn(T) + Send + Sync>>);
 
-/// What vCenter answered to a login.
+impl<T> Callback<T> {
+    /// Calls `function`.
+    pub fn new(function: impl Fn(T) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(function)))
+    }
+
+    pub(super) fn call(&self, value: T) {
+        if let Some(function) = &self.0 {
+            function(value);
+        }
+    }
+}
+
+impl<T> Clone for Callback<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for Callback<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> std::fmt::Debug for Callback<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Callback").field(&self.0.is_some()).finish()
+    }
+}
+
+/// Result of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoginOutcome {
-    /// There is a session.
+    /// vCenter accepted the credentials.
     Accepted,
-    /// The credentials were wrong, or their user may do nothing.
+    /// The credentials are wrong, or the user has no permission.
     Refused {
-        /// Whose they were, for people.
+        /// The user name, sanitized.
         user: String,
     },
 }
 
-impl OnLogin {
-    /// Tells `listener`, which must not wait.
-    pub fn by(listener: impl Fn(LoginOutcome) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(listener)))
-    }
-
-    pub(super) fn tell(&self, outcome: LoginOutcome) {
-        if let Some(listener) = &self.0 {
-            listener(outcome);
-        }
-    }
-}
-
-impl std::fmt::Debug for OnLogin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("OnLogin").field(&self.0.is_some()).finish()
-    }
-}
-
-/// Is told of each call that was made: which method, what came of it, and how long it took.
-#[derive(Clone, Default)]
-pub struct OnCall(Option<Arc<CallListener>>);
-
-type CallListener = dyn Fn(&'static str, CallOutcome, Duration) + Send + Sync;
-
-/// What came of a call.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// The answer.
+    /// A response.
     Returned,
     /// A fault.
     Fault,
-    /// Nothing: no connection, or no answer in time.
+    /// No reply: no connection, or none before the deadline.
     Nothing,
-    /// Something that cannot be read.
+    /// A reply that cannot be read.
     Unreadable,
 }
 
-impl OnCall {
-    /// Tells `listener`, which must not wait.
-    pub fn tell(listener: impl Fn(&'static str, CallOutcome, Duration) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(listener)))
-    }
-
-    pub(super) fn note(&self, method: &'static str, came: CallOutcome, began: Instant) {
-        if let Some(listener) = &self.0 {
-            listener(method, came, began.elapsed());
-        }
-    }
-}
-
-impl std::fmt::Debug for OnCall {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("OnAnswer").field(&self.0.is_some()).finish()
-    }
-}
-
 impl Settings {
-    /// The settings with the defaults above and a re-read every 30 s.
+    /// The defaults above and a re-read every 30 s.
     pub fn new(endpoint: Endpoint, credentials: CredentialSource, trust: Trust) -> Self {
         Self {
             endpoint,
@@ -124,9 +109,9 @@ impl Settings {
             retry_min: Duration::from_secs(1),
             retry_max: Duration::from_secs(30),
             bad_login_hold: Duration::from_secs(180),
-            on_answer: OnCall::default(),
+            on_answer: Callback::default(),
             instance: String::new(),
-            on_login: OnLogin::default(),
+            on_login: Callback::default(),
         }
     }
 }

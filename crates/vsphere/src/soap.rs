@@ -1,4 +1,4 @@
-//! SOAP 1.1 as vCenter speaks it: the envelope out, the answer in.
+//! SOAP 1.1: request envelopes and replies.
 
 use super::fault::{self, Fault};
 use super::moref::Moref;
@@ -7,78 +7,83 @@ use super::update::PowerState;
 use super::xml::write::XmlWriter;
 use super::xml::{self, Element, KnownNamespace, Shape, XmlError};
 
-/// What vCenter answered.
+/// A reply to a call.
 #[derive(Clone, Debug)]
 pub(crate) enum SoapAnswer<T> {
-    /// What the method's response says.
     Returned(T),
-    /// A fault.
     Fault {
-        /// The fault.
         fault: Fault,
-        /// The power state that an `InvalidPowerState` found.
+        /// The current power state from an `InvalidPowerState` fault.
         existing: Option<PowerState>,
     },
 }
 
-/// Why an answer cannot be understood.
+/// Why a reply cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// It is not XML as it should be.
+    /// Invalid XML, or beyond a limit.
     #[error("the reply cannot be read")]
     Xml(#[from] XmlError),
-    /// It is XML, but not a SOAP envelope with one element in its body.
+    /// XML without a SOAP envelope that has one element in its body.
     #[error("the reply is no SOAP envelope: found <{found}> where {expected} belongs")]
     NotSoap {
-        /// What was found.
+        /// The element that was found.
         found: String,
-        /// What should be there.
+        /// What was expected.
         expected: &'static str,
     },
     /// A value is missing or not of its type.
     #[error("{what} is missing from the reply, or is not {expected}")]
     Value {
-        /// Where.
+        /// The name of the value.
         what: String,
-        /// What should be there.
+        /// What was expected.
         expected: &'static str,
     },
-    /// It goes on for longer than any reply of a vCenter does.
+    /// More data than a vCenter can have.
     #[error("it has no end after {limit} {what}")]
     Endless {
-        /// Of what.
+        /// The unit.
         what: &'static str,
-        /// How much is read.
+        /// The limit.
         limit: usize,
     },
     /// An object of the reply cannot be read.
     #[error("{object} cannot be read: {why}")]
     Object {
-        /// Which.
+        /// The reference.
         object: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 }
 
 impl ReplyError {
-    /// A missing or ill-typed value.
+    /// A value that is missing or has the wrong type.
     pub fn value(what: impl Into<String>, expected: &'static str) -> Self {
         Self::Value {
             what: for_people(&what.into()),
             expected,
         }
     }
+
+    /// Fails if `count` exceeds `limit`.
+    pub(crate) fn check_limit(what: &'static str, count: usize, limit: usize) -> Result<(), Self> {
+        match count > limit {
+            true => Err(Self::Endless { what, limit }),
+            false => Ok(()),
+        }
+    }
 }
 
-/// A request of `method` on `this`, without arguments yet.
+/// A call of `method` on `this`, without arguments.
 pub(crate) fn method(method: &'static str, this: &Moref) -> XmlWriter {
     XmlWriter::new(method)
         .attribute("xmlns", xml::VIM25)
         .with(XmlWriter::moref("_this", this))
 }
 
-/// The whole request. `operation_id` is logged by vCenter's `vpxd`, which makes one call findable on both sides.
+/// The request envelope. vCenter logs `operation_id`.
 pub(crate) fn envelope(call: &XmlWriter, operation_id: &str) -> String {
     let mut text = String::with_capacity(1_024);
     text.push_str(r#"<?xml version="1.0" encoding="UTF-8"?>"#);
@@ -92,7 +97,8 @@ pub(crate) fn envelope(call: &XmlWriter, operation_id: &str) -> String {
     text
 }
 
-/// What is kept of a `TaskInfo` on a page of the task history: its `result` is of any type and of any size.
+/// The fields kept of a `TaskInfo` on a page of the task history. `result` is omitted: it can be of any
+/// type and size.
 pub(crate) const TASK_INFO: &[&str] = &[
     "task",
     "descriptionId",
@@ -104,7 +110,8 @@ pub(crate) const TASK_INFO: &[&str] = &[
     "queueTime",
 ];
 
-/// What is kept of the elements that replies have thousands of. Of an object the property that exceeds a limit is given up, and of a page the task that does.
+/// Omits fields of elements that replies have by the thousand. If a limit is exceeded, only the
+/// property, or the task of a page, is lost.
 const REPLY: Shape = Shape {
     sparse: &[
         ("TaskInfo", TASK_INFO),
@@ -121,10 +128,10 @@ const REPLY: Shape = Shape {
     ],
 };
 
-/// Reads an answer to `method`, whose response is read by `read`.
+/// Decodes a reply to `method`; `read` decodes the response.
 ///
 /// # Errors
-/// Where it is no XML, no SOAP, the answer to something else, or `read` cannot read it.
+/// If it is not XML, not SOAP, a response of another method, or rejected by `read`.
 pub(crate) fn read_answer<T>(
     method: &str,
     body: &[u8],
@@ -150,18 +157,17 @@ pub(crate) fn read_answer<T>(
     read(content).map(SoapAnswer::Returned)
 }
 
-/// Reads the response of a method that returns nothing, or nothing of interest.
+/// Ignores the response.
 ///
 /// # Errors
-/// Never.
 pub(crate) fn nothing(_: &Element<'_>) -> Result<(), ReplyError> {
     Ok(())
 }
 
-/// Reads the reference that a method returns.
+/// Decodes a returned reference.
 ///
 /// # Errors
-/// Where the response has none.
+/// If the response has none.
 pub(crate) fn returned_moref(response: &Element<'_>) -> Result<Moref, ReplyError> {
     response
         .child("returnval")
@@ -169,10 +175,9 @@ pub(crate) fn returned_moref(response: &Element<'_>) -> Result<Moref, ReplyError
         .ok_or_else(|| ReplyError::value("returnval", "a managed object reference"))
 }
 
-/// Reads the references that a method returns.
+/// Decodes the returned references, of which there may be none.
 ///
 /// # Errors
-/// Never: none is an answer too.
 pub(crate) fn returned_morefs(response: &Element<'_>) -> Result<Vec<Moref>, ReplyError> {
     Ok(response
         .children_named("returnval")

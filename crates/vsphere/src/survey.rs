@@ -1,4 +1,4 @@
-//! The survey: who holds which passthrough device on a host, read at one moment, ours or not.
+//! The survey: which VM holds which passthrough device of a host, for all VMs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +16,12 @@ const DEVICES: &str = "config.hardware.device";
 const BINDING: &str = "config.assignableHardwareBinding";
 
 impl Vcenter {
-    /// Reads who holds the passthrough devices of `hosts` (`RetrievePropertiesEx` over `HostSystem.vm`).
+    /// Reads which VMs hold the passthrough devices of `hosts` (`RetrievePropertiesEx` over
+    /// `HostSystem.vm`).
     ///
-    /// A VM that is off holds its devices as well, the one that is chosen at power-on among them: it will want it back,
-    /// and a node that waits for this host must find it free. Templates never run and hold nothing. A VM that cannot be read is
-    /// named, unless its host tells what it was given.
+    /// A powered-off VM holds its devices too, also one that is chosen at power-on: it needs the device
+    /// again. Templates never run and hold nothing. An unreadable VM is listed as such, unless its host
+    /// reports the assigned devices.
     ///
     /// # Errors
     /// Those of a call.
@@ -49,18 +50,19 @@ impl Vcenter {
     }
 }
 
-/// What the objects that were read say about each of `hosts`.
+/// Evaluates the objects for each of `hosts`.
 ///
-/// The devices of a VM that cannot be read are taken from `config.assignableHardwareBinding` of its host, where that is told
-/// (`proto-notes/relocate.md`): a VM that it names by addresses holds exactly these. One that it does not name holds nothing, unless the
-/// VM is known not to run: what is bound is what runs. A host that tells no binding may have none, or be too old for it, so there
-/// the VM stays unreadable.
+/// For an unreadable VM, `config.assignableHardwareBinding` of its host is used
+/// (`proto-notes/relocate.md`). A VM that is listed with addresses holds exactly these. A VM that is
+/// not listed holds nothing, unless it is known to be off: only running VMs are bound. Without
+/// bindings, which old hosts lack, the VM stays unreadable.
 pub(crate) fn survey(hosts: &[HostRef], objects: &[ObjectProperties]) -> Surveyed {
     let mut vms = BTreeMap::new();
     let mut registered: BTreeMap<HostRef, BTreeSet<VmRef>> = BTreeMap::new();
     for object in objects {
         if let Some(vm) = object.moref.vm() {
-            // During a relocate the host's list and the VM's own word differ: it counts on both.
+            // During a relocate the list of the host and the property of the VM may differ: the VM
+            // counts on both.
             if let Some(host) = object.moref("runtime.host").and_then(Moref::host) {
                 registered.entry(host).or_default().insert(vm.clone());
             }
@@ -128,7 +130,7 @@ fn of_host(
     claims
 }
 
-/// The VMs that a host lists, with the host; or why they are not known.
+/// The VMs in the list of a host, and the host; or why they are unknown.
 fn listed<'a>(
     host: &HostRef,
     objects: &'a [ObjectProperties],
@@ -139,12 +141,12 @@ fn listed<'a>(
     if let Some(fault) = object.denied("vm") {
         return Err(format!("its list of VMs cannot be read: {fault}"));
     }
-    // An unset list is an empty one: what may not be read is told as missing.
+    // An unset list is empty; a list without permission is reported as missing.
     let listed = object.morefs("vm").iter().filter_map(Moref::vm);
     Ok((listed.collect(), object))
 }
 
-/// What a VM holds; or why that is not known.
+/// The devices that a VM holds; or why they are unknown.
 fn devices(vm: Option<&ObjectProperties>) -> Result<Vec<ClaimedDevice>, String> {
     let vm = vm.ok_or("vCenter does not show the VM: this user may not see it, or it was just removed")?;
     if vm.text("config.template") == Some("true") {
@@ -171,7 +173,7 @@ fn held(device: &DecodedDevice) -> Option<ClaimedDevice> {
     }
 }
 
-/// Whether the VM runs, or may do so: its power state may be as unreadable as its devices.
+/// Whether the VM runs, or its power state is unknown.
 fn may_run(vm: &ObjectProperties) -> bool {
     match vm.text("runtime.powerState").and_then(decode::power) {
         Some(PowerState::On) | None => true,

@@ -1,7 +1,7 @@
-//! A task: which of its properties are read, and what they say together.
+//! Tasks: the properties to read, and how to decode them.
 //!
-//! `info.result` is of any type and of any size, and everybody's tasks are read: so it is asked for only of tasks of ours that say
-//! in it what became of them, and left out of the pages of the task history.
+//! `info.result` can be of any type and size. It is read only of our own tasks whose outcome it
+//! contains, and omitted from the task history.
 
 use jiff::Timestamp;
 
@@ -14,8 +14,8 @@ use super::text::for_people;
 use super::update::TaskState;
 use haulout_core::ids::TaskRef;
 
-/// What is followed of a task. A path below `info` is valid on its declared type, and is pushed when that value changes: the
-/// progress of a task is no update.
+/// Properties of a watched task. Paths below `info` are pushed only when their value changes, so
+/// progress causes no update.
 pub(super) const PATHS: &[&str] = &[
     "info.descriptionId",
     "info.entity",
@@ -26,35 +26,31 @@ pub(super) const PATHS: &[&str] = &[
     "info.queueTime",
 ];
 
-/// The name of the operation, which tells what a task does where the `descriptionId` is another one.
+/// The name of the operation, for tasks with another `descriptionId`.
 pub(super) const NAME: &str = "info.name";
 
-/// What a task returned.
+/// The result of a task.
 pub(super) const RESULT: &str = "info.result";
 
-/// `TaskInfo`, as far as it matters.
+/// The relevant fields of `TaskInfo`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TaskInfo {
-    /// The task.
     pub moref: TaskRef,
-    /// `name`, such as `EnterMaintenanceMode_Task`; unset for vCenter's internal tasks, and where it was not asked for.
+    /// `name`, such as `EnterMaintenanceMode_Task`; `None` for internal tasks of vCenter, or if it was
+    /// not requested.
     pub name: Option<String>,
     /// `descriptionId`, such as `HostSystem.enterMaintenanceMode`.
     pub description_id: String,
-    /// What it works on.
     pub entity: Option<Moref>,
-    /// Where it stands.
     pub state: TaskState,
-    /// `cancelled`: a client has asked for its end. It may still run.
+    /// `cancelled`: a client requested to cancel it. It may still run.
     pub cancelled: bool,
-    /// `reason.userName`, where a user started it.
+    /// `reason.userName`, if a user started it.
     pub user: Option<String>,
-    /// `queueTime`.
     pub queued_at: Timestamp,
 }
 
 impl TaskInfo {
-    /// Whether it is over.
     pub(crate) fn has_ended(&self) -> bool {
         match self.state {
             TaskState::Queued | TaskState::Running => false,
@@ -62,14 +58,14 @@ impl TaskInfo {
         }
     }
 
-    /// Whether it puts a host into maintenance: by `descriptionId`, because names and messages differ by language and
-    /// by who started it (`proto-notes/property-collector.md`).
+    /// Whether the task puts a host into maintenance. Decided by `descriptionId`, because names and
+    /// messages depend on language and client (`proto-notes/property-collector.md`).
     pub(crate) fn enters_maintenance(&self) -> bool {
         self.description_id == "HostSystem.enterMaintenanceMode"
     }
 
-    /// Whether its success alone does not tell what became of it: a `PowerOnMultiVM_Task`, the only task of ours on a datacenter,
-    /// succeeds although nothing was started (`ClusterPowerOnVmResult`).
+    /// Whether success alone does not imply that it did something: `PowerOnMultiVM_Task`, our only task
+    /// on a datacenter, succeeds even if nothing was started (`ClusterPowerOnVmResult`).
     pub(crate) fn needs_result(&self) -> bool {
         self.entity
             .as_ref()
@@ -77,10 +73,11 @@ impl TaskInfo {
     }
 }
 
-/// Reads a task. What is not told of `before`, the same task as it was known, stays.
+/// Decodes a task. Missing properties keep their value from `before`, the earlier state of the same
+/// task.
 ///
 /// # Errors
-/// Where the description id, the state or the queue time is neither told nor known, or ill-formed.
+/// If the description id, the state or the queue time is unknown or malformed.
 pub(crate) fn read(object: &ObjectProperties, before: Option<&TaskInfo>) -> Result<TaskInfo, ReplyError> {
     let moref = object
         .moref
@@ -99,41 +96,30 @@ pub(crate) fn read(object: &ObjectProperties, before: Option<&TaskInfo>) -> Resu
     Ok(task)
 }
 
-/// A task of which not everything is known yet.
+/// A partially known task.
 #[derive(Default)]
 struct TaskDraft {
     name: Option<String>,
     description_id: Option<String>,
     entity: Option<Moref>,
-    state: Option<TaskStage>,
+    state: Option<TaskState>,
     cancelled: bool,
     error: Option<Fault>,
     user: Option<String>,
     queued_at: Option<Timestamp>,
 }
 
-/// `TaskInfoState`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TaskStage {
-    Queued,
-    Running,
-    Success,
-    Error,
-}
-
 impl TaskDraft {
     fn of(task: &TaskInfo) -> Self {
-        let (state, error) = match &task.state {
-            TaskState::Queued => (TaskStage::Queued, None),
-            TaskState::Running => (TaskStage::Running, None),
-            TaskState::Success => (TaskStage::Success, None),
-            TaskState::Error(fault) => (TaskStage::Error, Some(fault.clone())),
+        let error = match &task.state {
+            TaskState::Error(fault) => Some(fault.clone()),
+            TaskState::Queued | TaskState::Running | TaskState::Success => None,
         };
         Self {
             name: task.name.clone(),
             description_id: Some(task.description_id.clone()),
             entity: task.entity.clone(),
-            state: Some(state),
+            state: Some(task.state.clone()),
             cancelled: task.cancelled,
             error,
             user: task.user.clone(),
@@ -142,17 +128,17 @@ impl TaskDraft {
     }
 
     fn set(&mut self, path: &str, value: Option<&Value>) {
-        let words = value.and_then(Value::text).filter(|words| !words.is_empty());
+        let text = value.and_then(Value::text).filter(|text| !text.is_empty());
         match path {
-            NAME => self.name = words.map(str::to_owned),
-            "info.descriptionId" => self.description_id = words.map(str::to_owned),
+            NAME => self.name = text.map(str::to_owned),
+            "info.descriptionId" => self.description_id = text.map(str::to_owned),
             "info.entity" => self.entity = value.and_then(Value::moref).cloned(),
-            "info.state" => self.state = words.and_then(stage),
-            "info.cancelled" => self.cancelled = words.and_then(boolean).unwrap_or(false),
+            "info.state" => self.state = text.and_then(state),
+            "info.cancelled" => self.cancelled = text.and_then(boolean).unwrap_or(false),
             "info.error" => self.error = value.and_then(Value::fault).cloned(),
-            "info.reason" => self.user = words.map(for_people),
-            "info.queueTime" => self.queued_at = words.and_then(timestamp),
-            // A path that nobody asked for.
+            "info.reason" => self.user = text.map(for_people),
+            "info.queueTime" => self.queued_at = text.and_then(timestamp),
+            // Not requested.
             _ => {}
         }
     }
@@ -162,6 +148,11 @@ impl TaskDraft {
         let state = self
             .state
             .ok_or_else(|| missing("TaskInfo.state", "queued, running, success or error"))?;
+        let state = match (state, self.error) {
+            (TaskState::Error(_), Some(fault)) => TaskState::Error(fault),
+            (TaskState::Error(_), None) => TaskState::Error(without_reason()),
+            (state, _) => state,
+        };
         Ok(TaskInfo {
             moref,
             name: self.name,
@@ -169,15 +160,7 @@ impl TaskDraft {
                 .description_id
                 .ok_or_else(|| missing("TaskInfo.descriptionId", "a text"))?,
             entity: self.entity,
-            state: match state {
-                TaskStage::Queued => TaskState::Queued,
-                TaskStage::Running => TaskState::Running,
-                TaskStage::Success => TaskState::Success,
-                TaskStage::Error => TaskState::Error(self.error.unwrap_or_else(|| Fault {
-                    kind: FaultKind::Other("without a type".to_owned()),
-                    said: "the task failed and does not say why".to_owned(),
-                })),
-            },
+            state,
             cancelled: self.cancelled,
             user: self.user,
             queued_at: self
@@ -187,12 +170,19 @@ impl TaskDraft {
     }
 }
 
-fn stage(text: &str) -> Option<TaskStage> {
+fn state(text: &str) -> Option<TaskState> {
     match text {
-        "queued" => Some(TaskStage::Queued),
-        "running" => Some(TaskStage::Running),
-        "success" => Some(TaskStage::Success),
-        "error" => Some(TaskStage::Error),
+        "queued" => Some(TaskState::Queued),
+        "running" => Some(TaskState::Running),
+        "success" => Some(TaskState::Success),
+        "error" => Some(TaskState::Error(without_reason())),
         _ => None,
+    }
+}
+
+fn without_reason() -> Fault {
+    Fault {
+        kind: FaultKind::Other("without a type".to_owned()),
+        said: "the task failed and gave no reason".to_owned(),
     }
 }

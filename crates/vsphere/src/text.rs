@@ -1,14 +1,14 @@
-//! Text from outside, made fit for people: logs, events and terminals show it, so it must not steer them.
+//! Sanitizes text from outside before logs, events and terminals show it.
 
-/// Longest text that is kept for people. vCenter's own limit for names is 80 characters; fault messages stay under 1,000.
+/// Limit in characters. vCenter's limit for names is 80; fault messages are under 1,000.
 const LONGEST: usize = 1_000;
 
-/// `text` with control characters and those that change the direction of writing replaced, and cut where it is overlong.
+/// Replaces control characters and bidirectional controls, and truncates overlong text.
 ///
-/// Line breaks and tabs become spaces, and the key in `session[key]` is left out, because some servers take it for the
-/// session's cookie. References that are sent back to vCenter never pass through here.
+/// Line breaks and tabs become spaces. The key in `session[key]` is removed, because some servers
+/// accept it as the session cookie. Never applied to references that are sent back to vCenter.
 pub(crate) fn for_people(text: &str) -> String {
-    // A bracket is found by far less than the search for a text is, and few words have one.
+    // Fast path: few texts have a bracket.
     if text.contains('[')
         && let Some((before, rest)) = text.split_once("session[")
         && let Some((_, after)) = rest.split_once(']')
@@ -30,13 +30,13 @@ pub(crate) fn for_people(text: &str) -> String {
     clean
 }
 
-/// An inventory name for people. vCenter writes `/`, `\` and `%` in names as `%2f`, `%5c` and `%25`
+/// A sanitized inventory name. vCenter escapes `/`, `\` and `%` as `%2f`, `%5c` and `%25`
 /// (`ManagedEntity.name` in the API reference).
 pub(crate) fn inventory_name(raw: &str) -> String {
     for_people(&unescaped(raw))
 }
 
-/// `raw` without the three escapes of inventory names.
+/// Decodes the three escapes of inventory names.
 pub(crate) fn unescaped(raw: &str) -> String {
     let mut plain = String::with_capacity(raw.len());
     let mut rest = raw;
@@ -56,8 +56,8 @@ pub(crate) fn unescaped(raw: &str) -> String {
     plain
 }
 
-/// Bidirectional controls, zero-width characters and the byte order mark: invisible, and able to make one name look
-/// like another.
+/// Bidirectional controls, zero-width characters and the byte order mark: invisible, and able to make
+/// names look alike.
 fn steers(character: char) -> bool {
     matches!(character,
         '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')

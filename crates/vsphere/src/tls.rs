@@ -1,4 +1,4 @@
-//! TLS with ring as its one provider: system roots, an added CA, or, announced loudly, no verification at all.
+//! TLS with ring: system roots, an added CA bundle, or no verification.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use super::endpoint::Trust;
 use super::error::ConnectError;
 
-/// The CA file's content, where one is configured.
+/// Content of the CA file, if one is configured.
 pub(super) fn read_ca(trust: &Trust) -> Result<Option<Vec<u8>>, ConnectError> {
     match trust {
         Trust::CaBundle(path) => match std::fs::read(path) {
@@ -26,7 +26,7 @@ pub(super) fn read_ca(trust: &Trust) -> Result<Option<Vec<u8>>, ConnectError> {
     }
 }
 
-/// The TLS configuration for `trust`, with the content of its CA file.
+/// The TLS configuration; `ca` is the content of the CA file.
 pub(super) fn config(trust: &Trust, ca: Option<&[u8]>) -> Result<ClientConfig, ConnectError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -52,7 +52,7 @@ pub(super) fn config(trust: &Trust, ca: Option<&[u8]>) -> Result<ClientConfig, C
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Roots that cannot be parsed are skipped, as every TLS client does: distributions ship some.
+/// Skips roots that cannot be parsed: some distributions ship such roots.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
@@ -63,7 +63,7 @@ fn system_roots() -> RootCertStore {
     roots
 }
 
-/// In a file that a person named, every certificate has to be usable.
+/// Every certificate of a configured CA bundle must be usable.
 fn add_ca(roots: &mut RootCertStore, path: &Path, content: &[u8]) -> Result<(), ConnectError> {
     let unusable = |why: String| ConnectError::CaContent {
         path: path.to_owned(),
@@ -83,7 +83,7 @@ fn add_ca(roots: &mut RootCertStore, path: &Path, content: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// Believes every certificate. Signatures are still verified, which costs nothing and keeps the handshake sound.
+/// Accepts every certificate. Handshake signatures are still verified.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 

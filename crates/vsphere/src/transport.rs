@@ -1,4 +1,4 @@
-//! One HTTP request and its answer: HTTP/1.1, no redirect, no proxy, no cookie jar, a deadline and a size limit.
+//! HTTP requests: HTTP/1.1, no redirects, no proxy, no cookie jar, a deadline and a size limit.
 
 use std::time::Duration;
 
@@ -10,41 +10,39 @@ use super::error::{ConnectError, TransportError};
 use super::settings::Settings;
 use super::tls;
 
-/// Largest answer. A page of 50 hosts with all their PCI devices is under 8 MiB.
+/// Limit for a reply. A page of 50 hosts with all their PCI devices is under 8 MiB.
 const MAX_REPLY: usize = 32 << 20;
-/// Connections that idle longer are closed by us, long before a proxy in between resets them (vCenter's own: 900 s).
+/// Closes idle connections well before a proxy resets them (vCenter's own: 900 s).
 const POOL_IDLE: Duration = Duration::from_secs(60);
-/// A peer that vanished without a word is noticed after about `KEEPALIVE` and three probes.
+/// A vanished peer is detected after about `KEEPALIVE` and three probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 /// Three lost SYNs and their retransmissions.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const SOAP: HeaderValue = HeaderValue::from_static("text/xml; charset=utf-8");
-/// 500 carries a fault.
+/// HTTP status codes that carry SOAP; 500 carries a fault.
 const CARRY_SOAP: &[u16] = &[200, 500];
 
 /// The HTTP clients for one vCenter.
 #[derive(Clone, Debug)]
 pub(super) struct Transport {
     calls: reqwest::Client,
-    /// Long polls have connections of their own, so that none of them holds up a call.
+    /// Long polls have separate connections, so that no call waits for one.
     polls: reqwest::Client,
     endpoint: Endpoint,
 }
 
-/// Which connections a request takes.
+/// The connection pool for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line {
-    /// Those of calls that are answered at once.
-    Call,
-    /// Those of long polls.
-    Poll,
+pub(super) enum ConnectionPool {
+    Calls,
+    Polls,
 }
 
-/// Who we say we are: vCenter shows it in its list of sessions.
+/// The user agent; vCenter shows it in its list of sessions.
 fn user_agent(instance: &str) -> String {
     const PROGRAM: &str = concat!("haulout/", env!("CARGO_PKG_VERSION"));
-    // A name may come from the environment, and a header takes no other bytes.
+    // The name may come from the environment; a header allows only these bytes.
     let instance: String = instance.chars().filter(char::is_ascii_graphic).collect();
     match instance.is_empty() {
         true => PROGRAM.to_owned(),
@@ -52,15 +50,15 @@ fn user_agent(instance: &str) -> String {
     }
 }
 
-/// An answer that may carry SOAP.
+/// A reply that may carry SOAP.
 pub(super) struct Reply {
     pub(super) body: Vec<u8>,
-    /// The session cookie it sets, `name=value`, byte for byte.
+    /// The session cookie set by the reply, `name=value`, byte for byte.
     pub(super) cookie: Option<HeaderValue>,
 }
 
 impl Transport {
-    /// Builds the clients; nothing is sent.
+    /// Creates the clients; sends nothing.
     pub(super) fn new(settings: &Settings, ca: Option<&[u8]>) -> Result<Self, ConnectError> {
         let tls = tls::config(&settings.trust, ca)?;
         let user_agent = user_agent(&settings.instance);
@@ -71,20 +69,21 @@ impl Transport {
         })
     }
 
-    /// Posts a SOAP envelope. 200 and 500 carry SOAP, everything else is an error.
+    /// Posts a SOAP envelope. Any status other than 200 and 500 is an error.
     ///
-    /// A request that is dropped before its answer is whole closes its connection, which tells vCenter that nobody waits.
+    /// Dropping the request before the reply is complete closes the connection, so vCenter stops the
+    /// call.
     pub(super) async fn post(
         &self,
-        line: Line,
+        pool: ConnectionPool,
         soap_action: &str,
         cookie: Option<&HeaderValue>,
         envelope: String,
         deadline: Duration,
     ) -> Result<Reply, TransportError> {
-        let http = match line {
-            Line::Call => &self.calls,
-            Line::Poll => &self.polls,
+        let http = match pool {
+            ConnectionPool::Calls => &self.calls,
+            ConnectionPool::Polls => &self.polls,
         };
         let mut request = http
             .post(self.endpoint.sdk())
@@ -97,7 +96,7 @@ impl Transport {
         within(deadline, receive(request, CARRY_SOAP)).await
     }
 
-    /// Gets the document that lists the API versions.
+    /// Reads the document with the API versions.
     pub(super) async fn versions(&self, deadline: Duration) -> Result<Vec<u8>, TransportError> {
         let request = self.calls.get(self.endpoint.versions());
         let reply = within(deadline, receive(request, &[200])).await?;
@@ -145,7 +144,7 @@ async fn receive(request: reqwest::RequestBuilder, carry: &[u16]) -> Result<Repl
     Ok(Reply { body, cookie })
 }
 
-/// The session cookie, if one is set, of an answer whose status is among those that `carry` what was asked for.
+/// The session cookie of a reply, if its status is one of `carry`.
 fn usable(status: u16, headers: &HeaderMap, carry: &[u16]) -> Result<Option<HeaderValue>, TransportError> {
     match carry.contains(&status) {
         true => Ok(session_cookie(headers.get_all(SET_COOKIE).iter())),
@@ -161,7 +160,7 @@ fn append(body: &mut Vec<u8>, chunk: &[u8]) -> Result<(), TransportError> {
     Ok(())
 }
 
-/// vCenter's session cookie: what stands before the first `;`, quotes and all.
+/// vCenter's session cookie: the bytes before the first `;`, quotes included.
 fn session_cookie<'a>(mut headers: impl Iterator<Item = &'a HeaderValue>) -> Option<HeaderValue> {
     headers.find_map(|header| {
         let pair = header.as_bytes().split(|byte| *byte == b';').next()?;
@@ -199,10 +198,10 @@ mod tests {
         assert!(cookie.is_sensitive());
     }
 
-    /// Deadline of the requests; no test waits for it to pass.
+    /// Deadline of the requests; no test waits for it.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Sends `answer`, raw bytes of HTTP, in reply to each request. It serves one connection after the other.
+    /// Replies to each request with `answer`, raw HTTP bytes. Serves one connection at a time.
     struct FakeServer {
         transport: Transport,
         connections: Arc<AtomicUsize>,
@@ -251,7 +250,9 @@ mod tests {
 
         async fn ask(&self) -> Result<Reply, TransportError> {
             let (action, envelope) = ("urn:vim25/8.0", "<call/>".to_owned());
-            let post = self.transport.post(Line::Poll, action, None, envelope, PATIENCE);
+            let post = self
+                .transport
+                .post(ConnectionPool::Polls, action, None, envelope, PATIENCE);
             post.await
         }
 
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Whether a whole request came in, and not the connection's end.
+    /// Returns true for a whole request, false when the connection ends.
     async fn read_request(tcp: &mut TcpStream) -> bool {
         let mut read = Vec::new();
         while !read.ends_with(b"<call/>") {

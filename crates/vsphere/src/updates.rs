@@ -1,10 +1,10 @@
-//! The update stream: what vCenter knows of our hosts, VMs and tasks, told as it changes.
+//! The update stream: changes of our hosts, VMs and tasks.
 //!
-//! Three signals feed it. The long poll on a collector of our own tells of hosts, and of exactly the VMs and tasks of
-//! the roster. A task history, with a long poll of its own, tells of tasks that their entity does not push; it rests once
-//! a host has been seen to push a maintenance task. A re-read at a fixed period, on a third connection, finds what neither
-//! told, and wakes the history again. All three are merged as state, never as events, so what
-//! comes twice or late changes nothing (`proto-notes/property-collector.md`).
+//! Three sources feed it. A long poll on our own collector reports hosts, and the VMs and tasks of the
+//! watch set. A second long poll on a task history reports tasks that their entity does not push; it
+//! pauses while hosts push their own maintenance tasks. A periodic re-read on a third connection finds
+//! what neither reported, and resumes the history. All three are merged as state, not as events, so
+//! duplicates and late replies are harmless (`proto-notes/property-collector.md`).
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -33,70 +33,72 @@ pub(crate) mod property_cache;
 mod subscription;
 mod tracker;
 
-/// How long a stop waits for what is under way, so that no login is torn in half and its session orphaned.
+/// How long a stop waits for a call in progress.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// From the first complete set, or from an answer about the task history, to the next question about it. A page comes with every
-/// task of the vCenter that begins or ends, ours or not, and a busy vCenter is not to be asked more often than this for a
-/// second teller. What it has seen by then stands on its page.
+/// Pause between reads of the task history. A page is sent for every task of the vCenter that begins or
+/// ends, so a busy vCenter is asked at most once in this time; the page still lists what happened
+/// meanwhile.
 const HISTORY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Follows vCenter until `stop`, and tells what it learns to `out`.
+/// Follows vCenter until `stop`, and sends updates to `out`.
 ///
-/// It never gives up: where the stream breaks it tells [`Update::Lost`] at once, rebuilds with growing, jittered pauses
-/// between `retry_min` and `retry_max`, and tells everything anew between [`Update::Reset`] and [`Update::Settled`].
-/// A change of the roster takes effect at once. On `stop`, or when nobody listens, it cancels its poll, destroys what it
-/// made in the session, and logs out, each within a few seconds.
+/// A failed stream sends [`VsphereUpdate::Lost`] at once. It is rebuilt after growing, jittered pauses
+/// between `retry_min` and `retry_max`, and then sends everything again between
+/// [`VsphereUpdate::Reset`] and [`VsphereUpdate::Settled`]. A changed watch set takes effect at once.
+/// On `stop`, or when `out` is closed, it cancels its poll, destroys its objects in the session, and
+/// logs out, each within a few seconds.
 pub async fn run(
     vcenter: Vcenter,
-    roster: watch::Receiver<WatchSet>,
+    watch_set: watch::Receiver<WatchSet>,
     out: mpsc::Sender<VsphereUpdate>,
     stop: CancellationToken,
 ) {
     let mut stream = Stream {
         vcenter,
-        roster,
+        watch_set,
         out,
         stop,
-        remains: None,
-        stood: false,
+        session_objects: None,
+        synced: false,
     };
     let mut pauses = pauses(&stream.vcenter.settings);
-    let mut hurried = false;
+    let mut retried_at_once = false;
     loop {
-        stream.stood = false;
+        stream.synced = false;
         let Err(end) = stream.follow().await;
         let (why, answered) = match end {
             StreamEnd::Stopped => break,
             StreamEnd::Broken(error) => (error.chain(), error.fault().is_some()),
-            StreamEnd::Replaced => ("another call found the session gone".to_owned(), true),
+            StreamEnd::Replaced => ("another call found the session dead".to_owned(), true),
         };
-        if stream.stood {
+        if stream.synced {
             pauses = self::pauses(&stream.vcenter.settings);
         }
-        // A stream that stood, and that vCenter itself ended, is rebuilt at once, but never twice in a row.
-        hurried = stream.stood && answered && !hurried;
+        // Rebuilds a synced stream at once if vCenter itself ended it, but never twice in a row.
+        retried_at_once = stream.synced && answered && !retried_at_once;
         let pause = match pauses.next() {
-            _ if hurried => Duration::ZERO,
+            _ if retried_at_once => Duration::ZERO,
             Some(pause) => pause,
             None => stream.vcenter.settings.retry_max,
         };
         tracing::warn!(
             why,
             pause_ms = pause.as_millis(),
-            "the vCenter stream is lost and will be rebuilt"
+            "the vCenter stream failed and will be rebuilt"
         );
-        if stream.tell(vec![VsphereUpdate::Lost { why }]).await.is_err()
+        if stream.send(vec![VsphereUpdate::Lost { why }]).await.is_err()
             || stream.unless_stopped(sleep(pause)).await.is_err()
         {
             break;
         }
     }
-    stream.clear().await;
+    stream.destroy_objects().await;
     stream.vcenter.logout().await;
 }
 
-/// Each next pause is twice the last, plus up to as much again, so that many clients do not come back in step.
+/// Each pause is twice the last, plus jitter of up to the same length, so that clients do not reconnect
+/// together.
 fn pauses(settings: &Settings) -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(settings.retry_min)
@@ -107,13 +109,13 @@ fn pauses(settings: &Settings) -> ExponentialBackoff {
         .build()
 }
 
-/// Why following ended.
+/// Why the stream ended.
 enum StreamEnd {
-    /// We were told to, or nobody listens.
+    /// The process stops, or the receiver is closed.
     Stopped,
-    /// A call failed: nothing of the feed can be relied on.
+    /// A call failed: the subscription is not reliable any more.
     Broken(Error),
-    /// The session that the feed lives in was given up by another call.
+    /// Another call dropped the session.
     Replaced,
 }
 
@@ -125,109 +127,109 @@ impl From<Error> for StreamEnd {
 
 struct Stream {
     vcenter: Vcenter,
-    roster: watch::Receiver<WatchSet>,
+    watch_set: watch::Receiver<WatchSet>,
     out: mpsc::Sender<VsphereUpdate>,
     stop: CancellationToken,
-    /// What the last feed made, to be destroyed before the next is built.
-    remains: Option<SessionObjects>,
-    /// Whether this feed has told a complete set.
-    stood: bool,
+    /// Objects of the last subscription, destroyed before the next one is built.
+    session_objects: Option<SessionObjects>,
+    /// Whether the current subscription has sent a complete set.
+    synced: bool,
 }
 
 impl Stream {
-    /// Builds a feed and follows it to its end.
+    /// Builds a subscription and follows it until it ends.
     async fn follow(&mut self) -> Result<Infallible, StreamEnd> {
-        // Clearing comes first: in a dead session it finds that out.
-        self.clear().await;
+        // Destroys the old objects first: that detects a dead session.
+        self.destroy_objects().await;
         let session = self.unless_stopped(self.vcenter.sessions.get()).await??;
         let mut sessions = self.vcenter.sessions.watch();
-        let remains = SessionObjects::new(&self.vcenter, &session);
-        let feed = self.unless_stopped(Subscription::build(&remains)).await;
-        self.remains = Some(remains);
-        let mut following = Tracker::new(Arc::new(feed??));
-        let roster = self.roster.borrow_and_update().clone();
-        let first = following.job(roster, Scope::Lookups);
-        let done = self.unless_stopped(first.perform()).await??;
-        following.done(done, &self.roster.borrow().urgent);
+        let session_objects = SessionObjects::new(&self.vcenter, &session);
+        let subscription = self.unless_stopped(Subscription::build(&session_objects)).await;
+        self.session_objects = Some(session_objects);
+        let mut tracker = Tracker::new(Arc::new(subscription??));
+        let watch_set = self.watch_set.borrow_and_update().clone();
+        let first = tracker.plan_refresh(watch_set, Scope::Lookups);
+        let done = self.unless_stopped(first.run()).await??;
+        tracker.apply_refresh(done, &self.watch_set.borrow().urgent);
 
         let reread = self.vcenter.settings.reread_every.max(Duration::from_millis(10));
         let mut tick = interval_at(Instant::now() + reread, reread);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut poll = following.poll();
+        let mut poll = tracker.poll();
         let mut history: Option<StreamWork<Option<UpdateSet>>> = None;
         let mut history_due = Instant::now() + HISTORY_PAUSE;
         let mut work: Option<StreamWork<RefreshDone>> = None;
-        let mut roster_lives = true;
-        // They stand for as long as the feed does: to register them anew for each set would hold that set up.
+        let mut watch_set_open = true;
+        // Registered once: registering them for each set would delay it.
         let (stop, out) = (self.stop.clone(), self.out.clone());
-        let (mut stopped, mut unheard) = (pin!(stop.cancelled()), pin!(out.closed()));
+        let (mut stopped, mut receiver_closed) = (pin!(stop.cancelled()), pin!(out.closed()));
         loop {
             let idle = work.is_none();
-            // None of the history's calls delays the first set.
-            if !self.stood {
+            // Calls for the history must not delay the first set.
+            if !self.synced {
                 history_due = Instant::now() + HISTORY_PAUSE;
             }
             tokio::select! {
                 biased;
                 () = &mut stopped => return Err(StreamEnd::Stopped),
-                () = &mut unheard => return Err(StreamEnd::Stopped),
+                () = &mut receiver_closed => return Err(StreamEnd::Stopped),
                 set = &mut poll => {
-                    let updates = following.set(set?, &mut self.stood)?;
-                    self.tell(updates).await?;
-                    poll = following.poll();
+                    let updates = tracker.apply_set(set?, &mut self.synced)?;
+                    self.send(updates).await?;
+                    poll = tracker.poll();
                 }
                 page = finish(&mut history) => {
                     history_due = Instant::now() + HISTORY_PAUSE;
                     history = match page {
                         Ok(page) => {
-                            following.page(page);
+                            tracker.apply_history_page(page);
                             None
                         }
-                        Err(error) => Some(following.history_again(error)?),
+                        Err(error) => Some(tracker.restart_history(error)?),
                     };
-                    let updates = following.beside_poll(self.stood);
-                    self.tell(updates).await?;
+                    let updates = tracker.updates_outside_poll(self.synced);
+                    self.send(updates).await?;
                 }
                 done = finish(&mut work), if !idle => {
                     work = None;
                     let done = done?;
-                    let was_reread = done.read_again.is_some();
-                    following.done(done, &self.roster.borrow().urgent);
-                    // Devices that were not told by the first re-read are not waited for any longer.
-                    let updates = if was_reread && following.is_heard && !self.stood {
-                        following.complete(&mut self.stood)
+                    let reread_done = done.reread.is_some();
+                    tracker.apply_refresh(done, &self.watch_set.borrow().urgent);
+                    // Do not wait longer than the first re-read for missing devices.
+                    let updates = if reread_done && tracker.initial_set_received && !self.synced {
+                        tracker.complete_set(&mut self.synced)
                     } else {
-                        following.beside_poll(self.stood)
+                        tracker.updates_outside_poll(self.synced)
                     };
-                    self.tell(updates).await?;
+                    self.send(updates).await?;
                 }
                 () = replaced(&mut sessions, &session) => return Err(StreamEnd::Replaced),
-                // Before the roster, which may change all the time: a re-read takes its changes along.
-                _ = tick.tick(), if idle => work = Some(self.begin(&mut following, Scope::All)),
-                changed = self.roster.changed(), if idle && roster_lives => {
-                    roster_lives = changed.is_ok();
-                    work = Some(self.begin(&mut following, Scope::New));
+                // Before the watch set, which may change all the time: a re-read includes its changes.
+                _ = tick.tick(), if idle => work = Some(self.begin(&mut tracker, Scope::All)),
+                changed = self.watch_set.changed(), if idle && watch_set_open => {
+                    watch_set_open = changed.is_ok();
+                    work = Some(self.begin(&mut tracker, Scope::New));
                 }
-                () = until(following.next_keys()), if idle => {
-                    work = Some(self.begin(&mut following, Scope::New));
+                () = until(tracker.next_lookup()), if idle => {
+                    work = Some(self.begin(&mut tracker, Scope::New));
                 }
-                () = sleep_until(history_due), if self.stood && history.is_none() && !following.hosts_push => {
-                    history = Some(following.history_poll());
+                () = sleep_until(history_due), if self.synced && history.is_none() && !tracker.hosts_push => {
+                    history = Some(tracker.history_poll());
                 }
-                () = std::future::ready(()), if idle && following.is_due() => {
-                    work = Some(self.begin(&mut following, Scope::New));
+                () = std::future::ready(()), if idle && tracker.needs_refresh() => {
+                    work = Some(self.begin(&mut tracker, Scope::New));
                 }
             }
         }
     }
 
-    fn begin(&mut self, following: &mut Tracker, scope: Scope) -> StreamWork<RefreshDone> {
-        let roster = self.roster.borrow_and_update().clone();
-        Box::pin(following.job(roster, scope).perform())
+    fn begin(&mut self, tracker: &mut Tracker, scope: Scope) -> StreamWork<RefreshDone> {
+        let watch_set = self.watch_set.borrow_and_update().clone();
+        Box::pin(tracker.plan_refresh(watch_set, scope).run())
     }
 
-    async fn tell(&self, updates: Vec<VsphereUpdate>) -> Result<(), StreamEnd> {
-        let is_news = !updates.is_empty();
+    async fn send(&self, updates: Vec<VsphereUpdate>) -> Result<(), StreamEnd> {
+        let is_empty = updates.is_empty();
         for update in updates {
             let update = match self.out.try_send(update) {
                 Ok(()) => continue,
@@ -240,14 +242,15 @@ impl Stream {
                 sent = self.out.send(update) => sent.map_err(|_| StreamEnd::Stopped)?,
             }
         }
-        if is_news {
-            // Whoever listens may wait for this very thread. The next question can be written when that one has heard.
+        if !is_empty {
+            // The receiver may run on this thread: let it process the updates before the next request
+            // is written.
             tokio::task::yield_now().await;
         }
         Ok(())
     }
 
-    /// Does `work`, unless it is time to stop; then `work` has a moment to end by itself.
+    /// Runs `work` until `stop`; then `work` has a moment to finish.
     async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, StreamEnd> {
         let mut work = pin!(work);
         tokio::select! {
@@ -261,14 +264,14 @@ impl Stream {
         }
     }
 
-    async fn clear(&mut self) {
-        if let Some(remains) = self.remains.take() {
-            remains.clear().await;
+    async fn destroy_objects(&mut self) {
+        if let Some(session_objects) = self.session_objects.take() {
+            session_objects.destroy_all().await;
         }
     }
 }
 
-/// Ends when the live session is another one, or none.
+/// Completes when the live session is not `session`.
 async fn replaced(sessions: &mut watch::Receiver<Option<Arc<Session>>>, session: &Session) {
     let stands = |live: &Option<Arc<Session>>| {
         live.as_ref()
@@ -277,7 +280,7 @@ async fn replaced(sessions: &mut watch::Receiver<Option<Arc<Session>>>, session:
     drop(sessions.wait_for(|live| !stands(live)).await);
 }
 
-/// Ends at `time`; without one, never.
+/// Completes at `time`; without one, never.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
@@ -285,7 +288,7 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// The result of work that is under way. Without any it never ends.
+/// The result of `work`; without any it never completes.
 async fn finish<T>(work: &mut Option<StreamWork<T>>) -> Result<T, Error> {
     match work {
         Some(work) => work.await,

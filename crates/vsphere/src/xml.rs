@@ -1,6 +1,7 @@
-//! XML in and out. Replies are read into a tree under hard limits; requests are written with every value escaped.
+//! XML: replies are parsed into a tree under hard limits; requests are written with every value
+//! escaped.
 //!
-//! A reply is untrusted input: it is refused before it can cost more than a small multiple of its own size.
+//! Replies are untrusted. The cost of parsing is bounded by a small multiple of the size.
 
 use std::borrow::Cow;
 
@@ -12,20 +13,20 @@ mod read;
 mod tests;
 pub(crate) mod write;
 
-/// Deepest nesting. The deepest reply seen, a task's nested fault causes, stays under 20.
+/// Nesting depth. The deepest reply seen, nested fault causes of a task, is under 20.
 pub(crate) const MAX_DEPTH: usize = 64;
-/// Most attributes on one element. The captures have four at the most.
+/// Attributes per element. The captures have at most four.
 const MAX_ATTRIBUTES: usize = 64;
-/// Most namespace declarations in scope at one place. The captures have six at the most.
+/// Namespace declarations in scope. The captures have at most six.
 const MAX_NAMESPACES: usize = 64;
-/// Most bytes of text in one element. The longest that is asked for are names and fault messages.
+/// Bytes of text per element. The longest texts are fault messages.
 pub(crate) const MAX_TEXT: usize = 1 << 20;
-/// Most elements in one reply: a full page of 50 hosts with 250 PCI devices each is 250,000.
+/// Elements per reply: a page of 50 hosts with 250 PCI devices each has 250,000.
 pub(crate) const MAX_ELEMENTS: usize = 500_000;
 
-/// The namespace of every method and data object of vSphere's web services.
+/// The namespace of the vSphere web services.
 pub(crate) const VIM25: &str = "urn:vim25";
-/// SOAP 1.1, the only envelope that vCenter speaks.
+/// The namespace of SOAP 1.1.
 pub(crate) const ENVELOPE: &str = "http://schemas.xmlsoap.org/soap/envelope/";
 const XSI: &str = "http://www.w3.org/2001/XMLSchema-instance";
 
@@ -36,11 +37,11 @@ pub(crate) enum KnownNamespace {
     Vim,
     /// The SOAP envelope.
     Envelope,
-    /// Any other, or none, as `faultcode` and `faultstring` have it.
+    /// Any other, or none, as of `faultcode` and `faultstring`.
     Other,
 }
 
-/// One element: its name, the two attributes that carry meaning, and either text or children.
+/// An element: name, the two relevant attributes, and text or children.
 pub(crate) struct Element<'t> {
     name: Cow<'t, str>,
     space: KnownNamespace,
@@ -50,7 +51,7 @@ pub(crate) struct Element<'t> {
     size: usize,
 }
 
-/// Nine elements in ten have neither.
+/// Boxed: nine elements in ten have neither.
 #[derive(Default)]
 struct Types<'t> {
     plain: Option<Cow<'t, str>>,
@@ -62,18 +63,18 @@ enum Content<'t> {
     Children(Vec<Element<'t>>),
 }
 
-/// What of a document is not kept, and what is given up where a limit is exceeded, so that one value without bounds does not cost
-/// all the others.
+/// Which parts of a document are dropped, and what is lost if a limit is exceeded, so that one
+/// unbounded value does not affect the others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shape {
-    /// Elements of that name keep only the children of these names.
+    /// Elements with this name keep only the children with these names.
     pub(crate) sparse: &'static [(&'static str, &'static [&'static str])],
-    /// Where a limit is exceeded, the innermost of these elements loses the child in which that happens, and is
-    /// [marked](Element::breach). Without such an element around it the whole document is refused.
+    /// If a limit is exceeded, the innermost of these elements drops the child that exceeds it, and is
+    /// [marked](Element::breach). Without such a parent the whole document is rejected.
     pub(crate) bulkheads: &'static [&'static str],
 }
 
-/// Which limit was exceeded within an element.
+/// The limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitBreach {
     /// Levels of nesting.
@@ -90,7 +91,7 @@ pub enum LimitBreach {
     Reference,
 }
 
-/// Why a reply is not the XML it should be.
+/// Why a reply cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XmlError {
     /// Not UTF-8.
@@ -119,16 +120,16 @@ pub enum XmlError {
         /// The innermost open element.
         element: String,
     },
-    /// There is no element in it.
+    /// No element.
     #[error("it contains no XML element")]
     Empty,
-    /// A construct that SOAP 1.1 forbids: a DOCTYPE or a processing instruction.
+    /// A DOCTYPE or a processing instruction, which SOAP 1.1 forbids.
     #[error("it contains {what}, which SOAP forbids")]
     Forbidden {
         /// What was found.
         what: &'static str,
     },
-    /// It exceeds one of the limits.
+    /// A limit is exceeded.
     #[error("it has {0}")]
     Beyond(LimitBreach),
 }
@@ -145,9 +146,9 @@ impl LimitBreach {
         }
     }
 
-    /// Refuses more than the limit.
-    fn unless(self, is: usize) -> Result<(), XmlError> {
-        if is > self.limit() {
+    /// Fails if `count` exceeds the limit.
+    fn check(self, count: usize) -> Result<(), XmlError> {
+        if count > self.limit() {
             return Err(XmlError::Beyond(self));
         }
         Ok(())
@@ -168,16 +169,16 @@ impl std::fmt::Display for LimitBreach {
     }
 }
 
-/// Reads a document whole, less what `shape` leaves out.
+/// Parses a document, except what `shape` drops.
 ///
 /// # Errors
-/// For everything that is not one well-formed element under the limits, without DOCTYPE, processing instruction or own entities;
-/// less what a bulkhead of `shape` contains.
+/// If it is not one well-formed element within the limits, or has a DOCTYPE, a processing instruction
+/// or its own entities; except for what a bulkhead of `shape` contains.
 pub(crate) fn parse(bytes: &[u8], shape: Shape) -> Result<Element<'_>, XmlError> {
     let text = str::from_utf8(bytes).map_err(|error| XmlError::Encoding {
         at: error.valid_up_to(),
     })?;
-    // `find` on a text looks at many bytes at once, `position` on a slice at each.
+    // `str::find` is vectorized, `position` on a slice is not.
     if let Some(at) = text.find('\0') {
         return Err(XmlError::Nul { at });
     }
@@ -185,27 +186,26 @@ pub(crate) fn parse(bytes: &[u8], shape: Shape) -> Result<Element<'_>, XmlError>
 }
 
 impl<'t> Element<'t> {
-    /// The namespace of its name.
     pub(crate) fn space(&self) -> KnownNamespace {
         self.space
     }
 
-    /// Its local name.
+    /// The local name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The limit that was exceeded within it: a part of it was dropped, so that its value is not known.
+    /// The limit that was exceeded inside: a part was dropped, so the value is unknown.
     pub(crate) fn breach(&self) -> Option<LimitBreach> {
         self.breach
     }
 
-    /// The bytes of the document between its tags.
+    /// Bytes of the document between the tags.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// The text, empty where there are children.
+    /// The text; empty if there are children.
     pub(crate) fn text(&self) -> &str {
         match &self.content {
             Content::Text(text) => text,
@@ -213,7 +213,6 @@ impl<'t> Element<'t> {
         }
     }
 
-    /// The child elements, in order.
     pub(crate) fn children(&self) -> impl Iterator<Item = &Self> {
         match &self.content {
             Content::Text(_) => [].iter(),
@@ -221,39 +220,41 @@ impl<'t> Element<'t> {
         }
     }
 
-    /// `xsi:type` without its prefix. The attribute is found by namespace, because prefixes differ by server.
+    /// `xsi:type` without its prefix. The attribute is matched by namespace, because prefixes differ by
+    /// server.
     pub(crate) fn xsi_type(&self) -> Option<&str> {
         let qualified = self.types.as_ref()?.xsi.as_deref()?;
         Some(qualified.rsplit_once(':').map_or(qualified, |(_, local)| local))
     }
 
-    /// The reference that it is: its type stands in the plain attribute `type`. `None` where type or value is missing.
+    /// The element as a reference: its type is in the plain attribute `type`. `None` if type or value
+    /// is missing.
     pub(crate) fn moref(&self) -> Option<Moref> {
         Moref::of_wire(self.types.as_ref()?.plain.as_deref()?, self.text())
     }
 
-    /// All children of that name in vSphere's namespace, in order.
+    /// Children with this name in the namespace of vSphere.
     pub(crate) fn children_named(&self, name: &str) -> impl Iterator<Item = &Self> {
         self.children()
             .filter(move |child| child.space == KnownNamespace::Vim && child.name == name)
     }
 
-    /// The first child of that name in vSphere's namespace.
+    /// The first child with this name in the namespace of vSphere.
     pub(crate) fn child(&self, name: &str) -> Option<&Self> {
         self.children_named(name).next()
     }
 
-    /// The first child of that name in whatever namespace.
+    /// The first child with this name in any namespace.
     pub(crate) fn child_of_any_space(&self, name: &str) -> Option<&Self> {
         self.children().find(|child| child.name == name)
     }
 
-    /// The text of the first child of that name, `None` where there is no such child.
+    /// The text of that child; `None` without such a child.
     pub(crate) fn text_of(&self, name: &str) -> Option<&str> {
         self.child(name).map(Self::text)
     }
 
-    /// Adds text. What stands between children is passed over.
+    /// Adds text. Text between children is ignored.
     fn append(&mut self, more: Cow<'t, str>) -> Result<(), XmlError> {
         let Content::Text(text) = &mut self.content else {
             return Ok(());
@@ -263,7 +264,7 @@ impl<'t> Element<'t> {
         } else {
             text.to_mut().push_str(&more);
         }
-        LimitBreach::Text.unless(text.len())
+        LimitBreach::Text.check(text.len())
     }
 
     fn push(&mut self, child: Self) {

@@ -1,9 +1,10 @@
-//! The families of faults. The wire has only the exact type of a fault, so its family is known by name: from govmomi's
-//! `vim25/types/types.go` (v0.56.0), each with all that embed it.
+//! Families of faults by type name: the wire has only the exact type. From govmomi's
+//! `vim25/types/types.go` (v0.56.0), each with all types that embed it.
 
-/// What every host of the cluster would answer. `InsufficientFailoverResourcesFault`: HA admission control, which counts the cluster's
-/// hosts together. `InsufficientStandbyResource`: what DPM has on standby hosts. `NoActiveHostInCluster`: "no host in a valid state in
-/// the given compute resource". `NotEnoughLicenses`: vCenter's own.
+/// Faults that every host of the cluster would return. `InsufficientFailoverResourcesFault`: HA
+/// admission control of the cluster. `InsufficientStandbyResource`: resources on DPM standby hosts.
+/// `NoActiveHostInCluster`: "no host in a valid state in the given compute resource".
+/// `NotEnoughLicenses`: of vCenter.
 pub(super) const CLUSTER: &[&str] = &[
     "InsufficientFailoverResourcesFault",
     "InsufficientStandbyCpuResource",
@@ -13,7 +14,7 @@ pub(super) const CLUSTER: &[&str] = &[
     "NotEnoughLicenses",
 ];
 
-/// `InsufficientResourcesFault`, less what is the cluster's.
+/// `InsufficientResourcesFault`, except those of the cluster.
 pub(super) const INSUFFICIENT_RESOURCES: &[&str] = &[
     "InsufficientAgentVmsDeployed",
     "InsufficientCpuResourcesFault",

@@ -1,4 +1,4 @@
-//! Refused logins: which credentials are not sent again, and until when.
+//! Refused logins: which credentials are held back, and until when.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,24 +12,25 @@ use crate::error::LoginError;
 use crate::fault::{Fault, FaultKind};
 use crate::text::for_people;
 
-/// Whether a login that ended with this fault is held back: each further try may lock the account, or is as useless.
+/// Whether to hold back the credentials after this fault: another try could lock the account, or cannot
+/// succeed.
 pub(super) fn is_refusal(fault: &Fault) -> bool {
     matches!(fault.kind, FaultKind::InvalidLogin | FaultKind::NoPermission)
 }
 
-/// The refusal that counts.
+/// The latest refusal.
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<Option<RefusedCredentials>>);
 
 struct RefusedCredentials {
     digest: [u8; 32],
     until: Instant,
-    /// What vCenter said, where it said it to this process.
+    /// The fault; `None` if another process received it.
     fault: Option<Fault>,
 }
 
 impl Refusals {
-    /// Fails where these credentials were refused and it is not yet time to try them again.
+    /// Fails while these credentials are held back.
     pub(super) fn check(&self, credentials: &Credentials) -> Result<(), LoginError> {
         let refused = self.lock();
         let Some(refused) = refused.as_ref().filter(|it| it.digest == digest(credentials)) else {
@@ -41,11 +42,11 @@ impl Refusals {
         }
         Err(match refused.fault.clone() {
             Some(source) => LoginError::Credentials { again_in, source },
-            None => LoginError::RefusedBefore { again_in },
+            None => LoginError::RefusedElsewhere { again_in },
         })
     }
 
-    /// vCenter refused these credentials: they are held back for `hold`.
+    /// Holds back these credentials for `hold`.
     pub(super) fn refused(&self, credentials: &Credentials, source: Fault, hold: Duration) -> LoginError {
         self.set(credentials, hold, Some(source.clone()));
         LoginError::Credentials {
@@ -54,8 +55,8 @@ impl Refusals {
         }
     }
 
-    /// Another process was refused as `user`: the credentials of that user, as they are at this moment, are held back for `hold`.
-    pub(super) fn refused_before(&self, credentials: &Credentials, user: &str, hold: Duration) {
+    /// Holds back the current credentials of `user`, which vCenter refused to another process.
+    pub(super) fn refused_elsewhere(&self, credentials: &Credentials, user: &str, hold: Duration) {
         if for_people(&credentials.user) == user {
             self.set(credentials, hold, None);
         }
@@ -78,7 +79,7 @@ impl Refusals {
     }
 }
 
-/// Tells one pair of credentials from another without keeping either. It stays in this process.
+/// A digest of the credentials. It stays in this process.
 fn digest(credentials: &Credentials) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(credentials.user.len().to_be_bytes());
@@ -127,12 +128,12 @@ mod tests {
     async fn refusal_of_another_process_holds_the_same_user_until_a_change() {
         let refusals = Refusals::default();
         let ours = credentials("a", "as it was");
-        refusals.refused_before(&ours, "b", HOLD);
+        refusals.refused_elsewhere(&ours, "b", HOLD);
         assert!(refusals.check(&ours).is_ok(), "another user's");
-        refusals.refused_before(&ours, "a", HOLD);
+        refusals.refused_elsewhere(&ours, "a", HOLD);
         assert!(matches!(
             refusals.check(&ours),
-            Err(LoginError::RefusedBefore { again_in: HOLD })
+            Err(LoginError::RefusedElsewhere { again_in: HOLD })
         ));
         assert!(refusals.check(&credentials("a", "changed since")).is_ok());
         refusals.clear();

@@ -46,10 +46,10 @@ fn task(bytes: &[u8]) -> TaskInfo {
 
 fn vm(bytes: &[u8]) -> (ObjectProperties, VsphereUpdate) {
     let object = page(bytes).objects.remove(0);
-    let mut shadow = PropertyCache::default();
-    shadow.set_ours([object.moref.vm().unwrap()].into());
-    shadow.apply(vec![Change::Upsert(object.clone())]);
-    (object, shadow.tell().remove(0))
+    let mut cache = PropertyCache::default();
+    cache.set_ours([object.moref.vm().unwrap()].into());
+    cache.apply(vec![Change::Upsert(object.clone())]);
+    (object, cache.take_updates().remove(0))
 }
 
 #[test]
@@ -121,15 +121,15 @@ fn a_truncated_set_says_so_and_a_page_has_a_token() {
 
 #[test]
 fn a_host_is_entering_from_the_click_to_the_cancel() {
-    let mut shadow = PropertyCache::default();
-    shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
-    let first = shadow.tell();
+    let mut cache = PropertyCache::default();
+    cache.apply(set(capture!("hosts-first-set")).unwrap().changes);
+    let first = cache.take_updates();
     let hosts = first
         .iter()
         .filter(|update| matches!(update, VsphereUpdate::Host(_)));
     assert_eq!(hosts.count(), 3);
-    shadow.apply(set(capture!("entering")).unwrap().changes);
-    let entering = shadow.tell();
+    cache.apply(set(capture!("entering")).unwrap().changes);
+    let entering = cache.take_updates();
     let [VsphereUpdate::Host(host)] = entering.as_slice() else {
         panic!("{entering:?}");
     };
@@ -143,8 +143,8 @@ fn a_host_is_entering_from_the_click_to_the_cancel() {
     let devices = host.passthrough.clone().unwrap();
     assert_eq!(devices.len(), 1);
     assert_eq!((devices[0].vendor, devices[0].device), (0x10de, 0x20b5));
-    shadow.apply(set(capture!("entering-cancelled")).unwrap().changes);
-    let cancelled = shadow.tell();
+    cache.apply(set(capture!("entering-cancelled")).unwrap().changes);
+    let cancelled = cache.take_updates();
     let [VsphereUpdate::Host(host)] = cancelled.as_slice() else {
         panic!("{cancelled:?}");
     };
@@ -153,18 +153,18 @@ fn a_host_is_entering_from_the_click_to_the_cancel() {
 
 #[test]
 fn task_that_has_ended_does_not_run_again() {
-    let mut shadow = PropertyCache::default();
+    let mut cache = PropertyCache::default();
     for bytes in [
         capture!("hosts-first-set"),
         capture!("entering"),
         capture!("entering-cancelled"),
     ] {
-        shadow.apply(set(bytes).unwrap().changes);
+        cache.apply(set(bytes).unwrap().changes);
     }
-    shadow.tell();
+    cache.take_updates();
     // Another filter is behind with what it tells.
-    shadow.apply(set(capture!("entering")).unwrap().changes);
-    let told = shadow.tell();
+    cache.apply(set(capture!("entering")).unwrap().changes);
+    let told = cache.take_updates();
     assert!(
         !told
             .iter()
@@ -215,33 +215,41 @@ fn host_tells(in_maintenance: bool) -> ObjectProperties {
 #[test]
 fn a_host_whose_task_ended_well_is_entering_until_it_tells_that_it_is_in_maintenance() {
     let entered = || {
-        let mut shadow = PropertyCache::default();
-        shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
-        shadow.apply(set(capture!("entering")).unwrap().changes);
-        shadow.tell();
-        shadow.begin_reread();
-        shadow.apply(ended_well());
-        assert_eq!(shadow.tell(), [], "for whoever listens, nothing has changed yet");
-        shadow
+        let mut cache = PropertyCache::default();
+        cache.apply(set(capture!("hosts-first-set")).unwrap().changes);
+        cache.apply(set(capture!("entering")).unwrap().changes);
+        cache.take_updates();
+        cache.begin_reread();
+        cache.apply(ended_well());
+        assert_eq!(
+            cache.take_updates(),
+            [],
+            "for whoever listens, nothing has changed yet"
+        );
+        cache
     };
-    let told = |shadow: &mut PropertyCache| {
-        let told = shadow.tell();
+    let told = |cache: &mut PropertyCache| {
+        let told = cache.take_updates();
         let [VsphereUpdate::Host(host)] = told.as_slice() else {
             panic!("{told:?}")
         };
         (host.in_maintenance, host.entering.is_some())
     };
-    let mut shadow = entered();
-    shadow.apply(vec![Change::Upsert(host_tells(true))]);
-    assert_eq!(told(&mut shadow), (Some(true), false));
+    let mut cache = entered();
+    cache.apply(vec![Change::Upsert(host_tells(true))]);
+    assert_eq!(told(&mut cache), (Some(true), false));
 
     // It was in and out again before anybody saw it in: a re-read that began after the end of the task tells so.
-    let mut shadow = entered();
-    shadow.merge_reread(&[host_tells(false)]);
-    assert_eq!(shadow.tell(), [], "this re-read began before the end of the task");
-    shadow.begin_reread();
-    shadow.merge_reread(&[host_tells(false)]);
-    assert_eq!(told(&mut shadow), (Some(false), false));
+    let mut cache = entered();
+    cache.merge_reread(&[host_tells(false)]);
+    assert_eq!(
+        cache.take_updates(),
+        [],
+        "this re-read began before the end of the task"
+    );
+    cache.begin_reread();
+    cache.merge_reread(&[host_tells(false)]);
+    assert_eq!(told(&mut cache), (Some(false), false));
 }
 
 #[test]
@@ -253,21 +261,21 @@ fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
     });
     let host = host.unwrap_or_else(|| HostRef::new("host-17"));
     let without_tasks = tells(&Moref::from(&host), &[("recentTask", "")]);
-    let mut shadow = PropertyCache::default();
-    shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
-    shadow.tell();
-    shadow.begin_reread();
-    shadow.apply(entering);
-    assert_eq!(shadow.tell().len(), 1);
-    shadow.merge_reread(std::slice::from_ref(&without_tasks));
+    let mut cache = PropertyCache::default();
+    cache.apply(set(capture!("hosts-first-set")).unwrap().changes);
+    cache.take_updates();
+    cache.begin_reread();
+    cache.apply(entering);
+    assert_eq!(cache.take_updates().len(), 1);
+    cache.merge_reread(std::slice::from_ref(&without_tasks));
     assert_eq!(
-        shadow.tell(),
+        cache.take_updates(),
         [],
         "the stream told of the click after the re-read began"
     );
-    shadow.begin_reread();
-    shadow.merge_reread(&[without_tasks]);
-    let over = shadow.tell();
+    cache.begin_reread();
+    cache.merge_reread(&[without_tasks]);
+    let over = cache.take_updates();
     assert!(
         matches!(over.as_slice(), [VsphereUpdate::Host(host)] if host.entering.is_none()),
         "{over:?}"
@@ -279,11 +287,11 @@ fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
 fn recent_tasks_left_out_of_a_reread_are_none_unless_they_are_denied() {
     let denied = r#"<missingSet><path>recentTask</path><fault><fault xsi:type="NoPermission"/><localizedMessage/></fault></missingSet>"#;
     for (missing, is_over) in [("", true), (denied, false)] {
-        let mut shadow = PropertyCache::default();
-        shadow.apply(set(capture!("hosts-first-set")).unwrap().changes);
-        shadow.apply(set(capture!("entering")).unwrap().changes);
-        shadow.tell();
-        shadow.begin_reread();
+        let mut cache = PropertyCache::default();
+        cache.apply(set(capture!("hosts-first-set")).unwrap().changes);
+        cache.apply(set(capture!("entering")).unwrap().changes);
+        cache.take_updates();
+        cache.begin_reread();
         let read = page(
             format!(
                 r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"><s:Body>
@@ -293,8 +301,8 @@ fn recent_tasks_left_out_of_a_reread_are_none_unless_they_are_denied() {
             )
             .as_bytes(),
         );
-        shadow.merge_reread(&read.objects);
-        let told = shadow.tell();
+        cache.merge_reread(&read.objects);
+        let told = cache.take_updates();
         let ended = matches!(told.as_slice(), [VsphereUpdate::Host(host)] if host.entering.is_none());
         assert_eq!(ended, is_over, "{told:?}");
     }
@@ -310,8 +318,8 @@ fn vm_tells(power: &str) -> ObjectProperties {
 
 #[test]
 fn what_the_long_poll_tells_late_does_not_undo_what_a_reread_has_found_since() {
-    let powers = |shadow: &mut PropertyCache| -> Vec<Option<PowerState>> {
-        let told = shadow.tell().into_iter();
+    let powers = |cache: &mut PropertyCache| -> Vec<Option<PowerState>> {
+        let told = cache.take_updates().into_iter();
         let told = told.filter_map(|update| {
             let VsphereUpdate::Vm(vm) = update else {
                 return None;
@@ -320,23 +328,23 @@ fn what_the_long_poll_tells_late_does_not_undo_what_a_reread_has_found_since() {
         });
         told.collect()
     };
-    let mut shadow = PropertyCache::default();
-    shadow.set_ours([VmRef::new("vm-7")].into());
-    shadow.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
-    shadow.caught_up();
-    assert_eq!(powers(&mut shadow), [Some(PowerState::Off)]);
-    shadow.begin_reread();
-    shadow.merge_reread(&[vm_tells("poweredOn")]);
-    assert_eq!(powers(&mut shadow), [Some(PowerState::On)]);
+    let mut cache = PropertyCache::default();
+    cache.set_ours([VmRef::new("vm-7")].into());
+    cache.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
+    cache.poll_caught_up();
+    assert_eq!(powers(&mut cache), [Some(PowerState::Off)]);
+    cache.begin_reread();
+    cache.merge_reread(&[vm_tells("poweredOn")]);
+    assert_eq!(powers(&mut cache), [Some(PowerState::On)]);
 
     // The answer to the question that stood all the while was made before the VM was powered on.
-    shadow.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
-    shadow.caught_up();
-    assert_eq!(powers(&mut shadow), [], "a VM that is on does not look off");
+    cache.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
+    cache.poll_caught_up();
+    assert_eq!(powers(&mut cache), [], "a VM that is on does not look off");
 
     // The next one was not.
-    shadow.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
-    assert_eq!(powers(&mut shadow), [Some(PowerState::Off)]);
+    cache.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
+    assert_eq!(powers(&mut cache), [Some(PowerState::Off)]);
 }
 
 #[test]

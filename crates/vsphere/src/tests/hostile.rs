@@ -138,7 +138,7 @@ fn every_hostile_reply_is_one_clear_error() {
         (
             "fault of an unknown type",
             reply(r#"<s:Fault><detail><XFault xmlns="urn:vim25" i:type="Y"/></detail></s:Fault>"#).into(),
-            "Y: vCenter gave no words",
+            "Y: vCenter gave no message",
         ),
         ("no version", response("<filterSet/>").into(), "version"),
     ];

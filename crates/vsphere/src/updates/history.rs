@@ -1,4 +1,5 @@
-//! The task history: the newest tasks of the vCenter, a second signal beside the hosts' own lists of tasks.
+//! The task history: the newest tasks of the vCenter, as a second source beside the task lists of the
+//! hosts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +14,25 @@ use crate::property::{PropertySpec, UpdateSet};
 use crate::soap;
 use crate::xml::write::XmlWriter;
 
-/// Tasks on the history's page: some 100 KiB. It is sent whole whenever any task of the vCenter begins or ends. A task is pushed
-/// off it unseen only where a hundred more begin between two looks, a second apart; it is then found in `recentTask`, of
-/// which the history is the second teller, or by the re-read.
-const HISTORY_PAGE: u32 = 100;
-/// How long a page of the history waits after it was read. A maintenance task is told by both polls at once. Whether hosts push
-/// their tasks is seen only where the host's own answer is taken first.
-const HISTORY_WAITS: Duration = Duration::from_millis(10);
-/// The pause before a history is made again whose page could not be read: the page is large or broken because of tasks that stay on
-/// it for a while, and each try may cost 32 MiB.
-const AGAIN: Duration = Duration::from_secs(300);
-/// The API version that can leave the results out of a history's tasks (`TaskManager.CreateCollectorWithInfoFilterForTasks`).
-const LEAVES_RESULTS_OUT: &[u32] = &[8, 0, 3, 0];
+/// Tasks on a page, some 100 KiB. The page is sent whole whenever any task of the vCenter begins or
+/// ends. A task is missed only if a hundred more begin within a second; `recentTask` or the re-read
+/// still finds it.
+const PAGE_SIZE: u32 = 100;
+/// Delay of a page after it was read. Both polls report a maintenance task at the same time, and only
+/// if the host's own reply is applied first is it known that hosts push their tasks.
+const PAGE_DELAY: Duration = Duration::from_millis(10);
+/// Pause before a history whose page could not be read is created again. The tasks that make the page
+/// large or broken stay on it for a while, and each attempt may read 32 MiB.
+const RECREATE_PAUSE: Duration = Duration::from_secs(300);
+/// The API version with `TaskManager.CreateCollectorWithInfoFilterForTasks`, which omits task results.
+const OMITS_RESULTS: &[u32] = &[8, 0, 3, 0];
 
-/// A task history in the session of a feed, where vCenter lets us have one. It has a collector with a poll of its own, because
-/// one collector answers only when all its filters are calculated, and a history is slow to calculate.
+/// A task history, if vCenter provides one. It has its own collector and poll: a collector replies only
+/// when all its filters are calculated, and a history is slow to calculate.
 pub(super) struct TaskHistory {
-    feed: Arc<Subscription>,
-    /// Made by the first poll; `None` where vCenter has none for us.
-    made: OnceCell<Option<HistoryCollector>>,
+    subscription: Arc<Subscription>,
+    /// Created by the first poll; `None` if vCenter provides no history.
+    created: OnceCell<Option<HistoryCollector>>,
 }
 
 struct HistoryCollector {
@@ -40,85 +41,101 @@ struct HistoryCollector {
 }
 
 impl TaskHistory {
-    pub(super) fn of(feed: &Arc<Subscription>) -> Self {
+    pub(super) fn of(subscription: &Arc<Subscription>) -> Self {
         Self {
-            feed: feed.clone(),
-            made: OnceCell::new(),
+            subscription: subscription.clone(),
+            created: OnceCell::new(),
         }
     }
 
-    /// The next page; `None` when nothing happened for the length of the long poll. Without a history it never ends.
+    /// The next page; `None` if nothing changed during the long poll. Without a history it never
+    /// completes.
     pub(super) async fn wait(&self, version: &str) -> Result<Option<UpdateSet>, Error> {
-        let Some(made) = self.made.get_or_try_init(|| self.watch()).await? else {
+        let Some(created) = self.created.get_or_try_init(|| self.watch()).await? else {
             return std::future::pending().await;
         };
-        let page = self.feed.poll(&made.collector, version).await;
-        tokio::time::sleep(HISTORY_WAITS).await;
+        let page = self.subscription.poll(&created.collector, version).await;
+        tokio::time::sleep(PAGE_DELAY).await;
         page
     }
 
-    /// Destroys it, and waits until another one may be made in its place.
-    pub(super) async fn give_up(&self) {
-        if let Some(Some(made)) = self.made.get() {
-            self.feed.remains().unmake(&made.collector).await;
-            self.feed.remains().unmake(&made.history).await;
+    /// Destroys the history, and waits before another one may be created.
+    pub(super) async fn destroy_and_pause(&self) {
+        if let Some(Some(created)) = self.created.get() {
+            self.subscription
+                .session_objects()
+                .destroy(&created.collector)
+                .await;
+            self.subscription
+                .session_objects()
+                .destroy(&created.history)
+                .await;
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RECREATE_PAUSE).await;
     }
 
     async fn watch(&self) -> Result<Option<HistoryCollector>, Error> {
-        let made = self.make().await;
-        Ok(self.feed.optional("the task history", made)?.flatten())
+        let created = self.create().await;
+        Ok(self
+            .subscription
+            .allow_refusal("the task history", created)?
+            .flatten())
     }
 
-    async fn make(&self) -> Result<Option<HistoryCollector>, Error> {
-        let feed = &self.feed;
-        let content = &feed.session.content;
+    async fn create(&self) -> Result<Option<HistoryCollector>, Error> {
+        let subscription = &self.subscription;
+        let content = &subscription.session.content;
         let Some(tasks) = &content.task_manager else {
             return Ok(None);
         };
-        let history = self.make_collector(tasks).await?;
+        let history = self.create_history(tasks).await?;
         let size = SoapCall::to("SetCollectorPageSize", &history)
-            .with(XmlWriter::text("maxCount", HISTORY_PAGE.to_string()));
-        feed.vcenter()
-            .call_in(&feed.session, &size, soap::nothing)
+            .with(XmlWriter::text("maxCount", PAGE_SIZE.to_string()));
+        subscription
+            .vcenter()
+            .call_in(&subscription.session, &size, soap::nothing)
             .await?;
         let spec = PropertySpec::default()
             .read("TaskHistoryCollector", &["latestPage"])
             .of(&history, Vec::new());
         let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
-        let collector = feed.remains().make(collector, "DestroyPropertyCollector").await?;
-        feed.filter(&collector, spec).await?;
+        let collector = subscription
+            .session_objects()
+            .create(collector, "DestroyPropertyCollector")
+            .await?;
+        subscription.filter(&collector, spec).await?;
         Ok(Some(HistoryCollector { history, collector }))
     }
 
-    /// Of all tasks of the inventory, without their results where vCenter can leave them out: they are of any size.
-    async fn make_collector(&self, tasks: &Moref) -> Result<Moref, Error> {
-        let (feed, destroy) = (&self.feed, "DestroyCollector");
+    /// All tasks of the inventory, without their results if possible: results can be of any size.
+    async fn create_history(&self, tasks: &Moref) -> Result<Moref, Error> {
+        let (subscription, destroy) = (&self.subscription, "DestroyCollector");
         let entity = XmlWriter::new("entity")
-            .with(XmlWriter::moref("entity", &feed.session.content.root_folder))
+            .with(XmlWriter::moref(
+                "entity",
+                &subscription.session.content.root_folder,
+            ))
             .with(XmlWriter::text("recursion", "all"));
         let filter = XmlWriter::new("filter").with(entity);
-        if feed.session.speaks(LEAVES_RESULTS_OUT) {
+        if subscription.session.speaks(OMITS_RESULTS) {
             let no_results = XmlWriter::new("filterTaskResults").with(XmlWriter::text("removeAll", "true"));
             let call = SoapCall::to("CreateCollectorWithInfoFilterForTasks", tasks)
                 .with(filter.clone())
                 .with(XmlWriter::new("infoFilter").with(no_results));
-            match feed.remains().make(call, destroy).await {
-                Err(Error::Refused { source, .. }) if feed.is_alive() => {
-                    tracing::debug!(fault = %source, "no task history without results; one with them is taken");
+            match subscription.session_objects().create(call, destroy).await {
+                Err(Error::Refused { source, .. }) if subscription.session_is_alive() => {
+                    tracing::debug!(fault = %source, "vCenter refused a task history without results; one with results is used");
                 }
-                made => return made,
+                created => return created,
             }
         }
         let call = SoapCall::to("CreateCollectorForTasks", tasks).with(filter);
-        feed.remains().make(call, destroy).await
+        subscription.session_objects().create(call, destroy).await
     }
 }
 
-/// Whether an answer about the history says nothing against the connection and the session: it came whole, or is larger than any
-/// that is read.
-pub(super) fn costs_the_history_alone(error: &Error) -> bool {
+/// Whether an error affects only the history: the reply was complete, or too large.
+pub(super) fn affects_history_only(error: &Error) -> bool {
     match error {
         Error::Reply { .. }
         | Error::Transport {

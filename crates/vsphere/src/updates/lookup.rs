@@ -1,4 +1,4 @@
-//! Who answers to a key: by UUID through the search index, by name through one reading of all names.
+//! Finds VMs by key: by UUID in the search index, by name in a list of all names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,19 @@ use crate::call::SoapCall;
 use crate::error::Error;
 use crate::moref::Moref;
 use crate::property::{PropertySpec, TraversalStep};
+use crate::reading::PAGE;
 use crate::soap;
 use crate::text::unescaped;
 use crate::update::VmKey;
 use crate::xml::write::XmlWriter;
 use haulout_core::ids::{VmRef, VmUuid};
 
-/// Searches at once: enough to hide the round trip, few enough to leave vCenter's connections to others.
-const AT_ONCE: usize = 4;
+/// Concurrent searches: enough to hide the round trip, few enough for vCenter's connection limit.
+const CONCURRENT_SEARCHES: usize = 4;
 
-/// Which VMs answer to each of `keys`, as of this moment.
+/// The VMs that match each of `keys`.
 pub(super) async fn find(
-    feed: &Subscription,
+    subscription: &Subscription,
     keys: &BTreeSet<VmKey>,
 ) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
     let mut uuids = Vec::new();
@@ -33,56 +34,60 @@ pub(super) async fn find(
             }
         }
     }
-    let searches = uuids.into_iter().map(|uuid| by_uuid(feed, uuid));
+    let searches = uuids.into_iter().map(|uuid| by_uuid(subscription, uuid));
     let mut found: BTreeMap<_, _> = stream::iter(searches)
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENT_SEARCHES)
         .try_collect()
         .await?;
     if !names.is_empty() {
-        found.extend(by_name(feed, names).await?);
+        found.extend(by_name(subscription, names).await?);
     }
     Ok(found)
 }
 
-/// A guest reads its UUID in one byte order or the other, so both are searched. `FindAllByUuid`, not `FindByUuid`, which
-/// hides clones.
-async fn by_uuid(feed: &Subscription, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), Error> {
+/// A guest reads its UUID in one of two byte orders, so both are searched. `FindByUuid` would hide
+/// clones.
+async fn by_uuid(subscription: &Subscription, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), Error> {
     let mut vms = BTreeSet::new();
     for order in BTreeSet::from([uuid, uuid.swapped()]) {
-        let call = SoapCall::to("FindAllByUuid", &feed.session.content.search_index)
+        let call = SoapCall::to("FindAllByUuid", &subscription.session.content.search_index)
             .with(XmlWriter::text("uuid", order.to_string()))
             .with(XmlWriter::text("vmSearch", "true"))
             .with(XmlWriter::text("instanceUuid", "false"));
-        let found = feed
+        let found = subscription
             .vcenter()
-            .call_in(&feed.session, &call, soap::returned_morefs);
+            .call_in(&subscription.session, &call, soap::returned_morefs);
         vms.extend(found.await?.iter().filter_map(Moref::vm));
     }
     Ok((VmKey::Uuid(uuid), vms))
 }
 
-/// The search index knows no inventory names, so all are read once, through a view that lives only for that.
+/// The search index has no inventory names, so all names are read through a temporary view.
 async fn by_name(
-    feed: &Subscription,
+    subscription: &Subscription,
     names: BTreeSet<String>,
 ) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
-    let content = &feed.session.content;
+    let content = &subscription.session.content;
     let create = SoapCall::to("CreateContainerView", &content.view_manager)
         .with(XmlWriter::moref("container", &content.root_folder))
         .with(XmlWriter::text("type", "VirtualMachine"))
         .with(XmlWriter::text("recursive", "true"));
-    let view = feed
+    let view = subscription
         .vcenter()
-        .call_in(&feed.session, &create, soap::returned_moref)
+        .call_in(&subscription.session, &create, soap::returned_moref)
         .await?;
     let spec = PropertySpec::default().read("VirtualMachine", &["name"]).through(
         &view,
         vec![TraversalStep::new("ContainerView", "view", Vec::new())],
     );
-    let objects = feed.vcenter().retrieve_in(&feed.session, spec).await;
+    let objects = subscription
+        .vcenter()
+        .retrieve_in(&subscription.session, spec, PAGE)
+        .await;
     let destroy = SoapCall::to("DestroyView", &view);
-    feed.vcenter()
-        .call_in(&feed.session, &destroy, soap::nothing)
+    subscription
+        .vcenter()
+        .call_in(&subscription.session, &destroy, soap::nothing)
         .await?;
     let mut found: BTreeMap<_, _> = names
         .iter()

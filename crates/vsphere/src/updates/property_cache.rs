@@ -1,11 +1,12 @@
-//! The shadow: what vCenter has told so far, merged object by object, and the whole objects that follow from it.
+//! The property cache: what vCenter reported so far, merged by object, and the updates that follow from
+//! it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use self::complaints::UnreadableObjects;
 use self::facts::{ComputeProperties, HostProperties, VmProperties};
+use self::unreadable::UnreadableObjects;
 use crate::fault::FaultKind;
 use crate::moref::Moref;
 use crate::property::{Change, ObjectProperties, Unreadable, Value};
@@ -16,79 +17,80 @@ use crate::update::{
 };
 use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
-mod complaints;
 mod facts;
 mod tasks;
+mod unreadable;
 
-/// The shadow of one feed. It starts empty with each.
+/// The cache of one subscription. It starts empty.
 ///
-/// What grows with vCenter is hashed: a tree compares each key on the way with the one that is looked for, whose text lies
-/// elsewhere in memory, and of 2,500 hosts that is two dozen places where one or two are enough.
+/// Maps that grow with the inventory are hashed: lookups in a tree of 2,500 keys touch more memory.
 #[derive(Default)]
 pub(crate) struct PropertyCache {
-    /// How vCenter calls us, where it has told.
+    /// The name of our user in vCenter, if known.
     user: Option<String>,
     hosts: HashMap<HostRef, HostProperties>,
     computes: HashMap<ComputeRef, ComputeProperties>,
     vms: HashMap<VmRef, VmProperties>,
     tasks: HashMap<TaskRef, TaskInfo>,
-    /// Those of `tasks` that put a host into maintenance and are queued or running: each change of a host asks for these, and the
-    /// hosts of a busy vCenter may list thousands of others.
+    /// Tasks that put a host into maintenance and are queued or running. Each change of a host needs
+    /// them, and `tasks` may have thousands of others.
     entering: BTreeSet<TaskRef>,
     ours: BTreeSet<VmRef>,
     awaited: BTreeSet<TaskRef>,
-    /// Awaited tasks that are to be read by themselves: they succeeded, and what they did is in their result; or they left all lists,
-    /// and may not exist any more.
-    to_look_at: BTreeSet<TaskRef>,
-    /// Awaited tasks that were.
-    looked_at: BTreeSet<TaskRef>,
+    /// Awaited tasks to read individually: they succeeded and their result matters, or they left all
+    /// lists and may not exist any more.
+    to_read: BTreeSet<TaskRef>,
+    /// Awaited tasks that were read individually.
+    read_individually: BTreeSet<TaskRef>,
     /// Awaited tasks that vCenter does not know any more.
     gone: BTreeSet<TaskRef>,
-    /// Maintenance tasks that ended well while their host does not tell that it is in maintenance. The end of the task
-    /// and the state of the host come on two ways, in either order; between the two the host must not look as if it had
-    /// come out of maintenance, or its VMs would be powered on.
+    /// Maintenance tasks that succeeded before their host reported maintenance. Task and host are
+    /// reported independently, in either order; meanwhile the host must not look as if it had left
+    /// maintenance, or its VMs would be powered on.
     arriving: BTreeSet<TaskRef>,
-    /// Tasks that a re-read found before a long poll told of them.
+    /// Tasks that a re-read found before a long poll reported them.
     reread: HashSet<TaskRef>,
-    /// How many maintenance tasks were heard of for the first time.
-    clicks: u64,
-    /// What has to be looked at before the next telling, in an order that is the same for the same changes.
+    /// How many maintenance tasks were seen.
+    maintenance_tasks_seen: u64,
+    /// Changed objects since the last [`PropertyCache::take_updates`], in an order that depends only on
+    /// the changes.
     changed: BTreeSet<Moref>,
-    fresher: NewerThanReread,
-    /// What a re-read has found changed of a VM while a question of the long poll stands, as it was before. The answer to
-    /// that question may have been made earlier and still tell of it: a VM that is on must not look off for a moment, or
-    /// its node would be waited for to boot once more.
-    superseded: HashMap<VmRef, VmLocations>,
-    complaints: UnreadableObjects,
-    told: CacheChange,
+    newer: NewerThanReread,
+    /// The earlier location of VMs that a re-read found changed during a long poll. The reply to that
+    /// poll may be older than the re-read: a running VM must not look powered off, or its node would be
+    /// expected to boot again.
+    superseded: HashMap<VmRef, VmLocation>,
+    unreadable: UnreadableObjects,
+    sent: SentObjects,
 }
 
-/// What the stream has told since the re-read that is under way began, which may be older; nothing while none is.
+/// Objects that the stream reported since the current re-read began, which may be older; `None` without
+/// a re-read.
 #[derive(Default)]
 struct NewerThanReread(Option<HashSet<Moref>>);
 
 impl NewerThanReread {
     fn note(&mut self, moref: &Moref) {
-        if let Some(told) = &mut self.0 {
-            told.insert(moref.clone());
+        if let Some(reported) = &mut self.0 {
+            reported.insert(moref.clone());
         }
     }
 
     fn has(&self, moref: &Moref) -> bool {
-        self.0.as_ref().is_some_and(|told| told.contains(moref))
+        self.0.as_ref().is_some_and(|reported| reported.contains(moref))
     }
 }
 
-/// Whether a VM runs, and where.
+/// Power state and host of a VM.
 #[derive(Clone, PartialEq)]
-struct VmLocations {
+struct VmLocation {
     power: Option<PowerState>,
     host: Option<HostRef>,
 }
 
-/// What was told last of each object, so that nothing is told twice.
+/// The last update of each object, so that no update is sent twice.
 #[derive(Default)]
-struct CacheChange {
+struct SentObjects {
     hosts: HashMap<HostRef, Arc<Host>>,
     computes: HashMap<ComputeRef, Compute>,
     vms: HashMap<VmRef, Vm>,
@@ -96,76 +98,77 @@ struct CacheChange {
 }
 
 impl PropertyCache {
-    /// The shadow of a feed whose session vCenter calls `user`'s.
-    pub(crate) fn of(user: Option<&str>) -> Self {
+    /// The cache for a session of `user`.
+    pub(crate) fn new(user: Option<&str>) -> Self {
         Self {
             user: user.map(text::for_people),
             ..Self::default()
         }
     }
 
-    /// Takes a set that is complete, or one part of it.
+    /// Applies a set, or a part of one.
     pub(crate) fn apply(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
                 Change::Upsert(object) => {
-                    self.fresher.note(&object.moref);
-                    let standing = self.whereabouts(&object.moref);
+                    self.newer.note(&object.moref);
+                    let current = self.location(&object.moref);
                     self.upsert(&object);
-                    self.unless_superseded(&object.moref, standing);
+                    self.drop_superseded(&object.moref, current);
                 }
                 Change::Gone(moref) => {
-                    self.fresher.note(&moref);
+                    self.newer.note(&moref);
                     self.gone(moref);
                 }
             }
         }
     }
 
-    /// The long poll has answered in full: whatever it tells next, it made after this.
-    pub(crate) fn caught_up(&mut self) {
+    /// The long poll has returned a complete reply; later replies are newer than the last re-read.
+    pub(crate) fn poll_caught_up(&mut self) {
         self.superseded.clear();
     }
 
-    fn whereabouts(&self, moref: &Moref) -> Option<(VmRef, VmLocations)> {
+    fn location(&self, moref: &Moref) -> Option<(VmRef, VmLocation)> {
         let vm = moref.vm()?;
         let facts = self.vms.get(&vm)?;
         let (power, host) = (facts.power, facts.host.clone());
-        Some((vm, VmLocations { power, host }))
+        Some((vm, VmLocation { power, host }))
     }
 
-    /// Takes back what the long poll told late of a VM: what stood before a re-read told otherwise.
-    fn unless_superseded(&mut self, moref: &Moref, standing: Option<(VmRef, VmLocations)>) {
-        let Some((vm, standing)) = standing else { return };
+    /// Discards values of the long poll that a re-read has superseded.
+    fn drop_superseded(&mut self, moref: &Moref, current: Option<(VmRef, VmLocation)>) {
+        let Some((vm, current)) = current else { return };
         let (Some(before), Some(facts)) = (self.superseded.get(&vm), self.vms.get_mut(&vm)) else {
             return;
         };
         if facts.power == before.power {
-            facts.power = standing.power;
+            facts.power = current.power;
         }
         if facts.host == before.host {
-            facts.host = standing.host;
+            facts.host = current.host;
         }
         self.changed.insert(moref.clone());
     }
 
-    /// A re-read begins: what the stream tells from here on is at least as fresh.
+    /// Starts a re-read: what the stream reports from now on is at least as new.
     pub(crate) fn begin_reread(&mut self) {
-        self.fresher = NewerThanReread(Some(HashSet::new()));
+        self.newer = NewerThanReread(Some(HashSet::new()));
     }
 
-    /// Takes a complete re-read, less what the stream has told since it [began](Self::begin_reread).
+    /// Applies a complete re-read, except for objects that the stream reported since it
+    /// [began](Self::begin_reread).
     ///
-    /// A maintenance task that ran is over where neither its host lists it nor the view in which it is followed, though nobody told
-    /// how.
+    /// A running maintenance task is over if neither its host nor the list view has it any more; its
+    /// outcome stays unknown.
     pub(crate) fn merge_reread(&mut self, objects: &[ObjectProperties]) {
         for object in objects {
-            if !self.fresher.has(&object.moref) {
-                let before = self.whereabouts(&object.moref);
-                let unheard = object.moref.task().filter(|task| !self.tasks.contains_key(task));
+            if !self.newer.has(&object.moref) {
+                let before = self.location(&object.moref);
+                let receiver_closed = object.moref.task().filter(|task| !self.tasks.contains_key(task));
                 self.upsert(object);
-                self.reread.extend(unheard);
-                let is = self.whereabouts(&object.moref);
+                self.reread.extend(receiver_closed);
+                let is = self.location(&object.moref);
                 if let Some((vm, before)) = before.filter(|before| Some(before) != is.as_ref()) {
                     self.superseded.entry(vm).or_insert(before);
                 }
@@ -173,9 +176,9 @@ impl PropertyCache {
         }
         let read: BTreeSet<_> = objects.iter().filter_map(|object| object.moref.task()).collect();
         for object in objects {
-            // A list that is unset is left out, and is empty; one that may not be read is named as missing.
+            // An unset list is omitted and empty; a list without permission is reported as missing.
             let is_known = object.moref.host().is_some() && object.denied("recentTask").is_none();
-            if !is_known || self.fresher.has(&object.moref) {
+            if !is_known || self.newer.has(&object.moref) {
                 continue;
             }
             let listed = object
@@ -186,11 +189,11 @@ impl PropertyCache {
             self.end_unlisted(&object.moref, &listed, &read);
         }
         self.forget_ended(objects);
-        self.look_for(&read);
-        self.fresher = NewerThanReread(None);
+        self.find_missed(&read);
+        self.newer = NewerThanReread(None);
     }
 
-    /// Says which VMs are ours. One that is ours no more is told gone.
+    /// Sets our VMs. One that is not ours any more is reported as gone.
     pub(crate) fn set_ours(&mut self, ours: BTreeSet<VmRef>) {
         for vm in self.ours.symmetric_difference(&ours) {
             let moref = Moref::from(vm);
@@ -204,47 +207,45 @@ impl PropertyCache {
         self.ours = ours;
     }
 
-    /// Whether every VM of ours has been told of by vCenter.
-    pub(crate) fn is_whole(&self) -> bool {
+    /// Whether vCenter has reported all our VMs.
+    pub(crate) fn has_all_vms(&self) -> bool {
         self.ours.iter().all(|vm| self.vms.contains_key(vm))
     }
 
-    /// How many objects it holds.
+    /// Number of cached objects.
     pub(crate) fn size(&self) -> usize {
         self.hosts.len() + self.computes.len() + self.vms.len() + self.tasks.len()
     }
 
-    /// Whether there is any host.
     pub(crate) fn knows_hosts(&self) -> bool {
         !self.hosts.is_empty()
     }
 
-    /// The clusters where VMs of ours stand.
+    /// The clusters of our VMs.
     pub(crate) fn computes_of_ours(&self) -> BTreeSet<ComputeRef> {
         let ours = self.ours.iter().filter_map(|vm| self.vms.get(vm));
         let hosts = ours.filter_map(|vm| self.hosts.get(vm.host.as_ref()?));
         hosts.filter_map(|host| host.compute.clone()).collect()
     }
 
-    /// The hosts of `computes`.
     pub(crate) fn hosts_of(&self, computes: &BTreeSet<ComputeRef>) -> BTreeSet<HostRef> {
         let is_one = |facts: &HostProperties| facts.compute.as_ref().is_some_and(|it| computes.contains(it));
         let hosts = self.hosts.iter().filter(|(_, facts)| is_one(facts));
         hosts.map(|(moref, _)| moref.clone()).collect()
     }
 
-    /// What changed for those who listen, as whole objects.
-    pub(crate) fn tell(&mut self) -> Vec<VsphereUpdate> {
+    /// The updates since the last call, as complete objects.
+    pub(crate) fn take_updates(&mut self) -> Vec<VsphereUpdate> {
         let mut updates = Vec::new();
         for moref in std::mem::take(&mut self.changed) {
             let update = if let Some(host) = moref.host() {
-                self.tell_host(host)
+                self.host_update(host)
             } else if let Some(vm) = moref.vm() {
-                self.tell_vm(vm)
+                self.vm_update(vm)
             } else if let Some(compute) = moref.compute() {
-                self.tell_compute(compute)
+                self.compute_update(compute)
             } else if let Some(task) = moref.task() {
-                self.tell_task(&task)
+                self.task_update(&task)
             } else {
                 None
             };
@@ -257,34 +258,34 @@ impl PropertyCache {
         let moref = &object.moref;
         let mut missing = object.missing.iter();
         if let Some((path, fault)) = missing.find(|(_, fault)| fault.kind == FaultKind::Unreadable) {
-            self.complaints
+            self.unreadable
                 .note(Some(moref), &format!("{path}: {}", fault.said));
         }
         if let Some(host) = moref.host() {
             let facts = self.hosts.entry(host).or_default();
-            told(object).for_each(|(path, value)| facts.set(path, value));
+            values(object).for_each(|(path, value)| facts.set(path, value));
             if facts.in_maintenance == Some(true) {
                 facts.last_end = None;
                 self.has_arrived(moref);
             }
         } else if let Some(vm) = moref.vm() {
             let facts = self.vms.entry(vm).or_default();
-            told(object).for_each(|(path, value)| facts.set(path, value));
+            values(object).for_each(|(path, value)| facts.set(path, value));
         } else if let Some(compute) = moref.compute() {
             let facts = self.computes.entry(compute).or_default();
-            told(object).for_each(|(path, value)| facts.set(path, value));
+            values(object).for_each(|(path, value)| facts.set(path, value));
         } else if let Some(task) = moref.task() {
-            self.task_told(&task, object);
+            self.apply_task(&task, object);
         } else if moref.kind == "TaskHistoryCollector" {
-            self.page(object);
+            self.apply_history_page(object);
         }
         self.changed.insert(moref.clone());
     }
 
-    /// Takes note of objects that could not be read. What is known of them stays as it was.
+    /// Logs objects that could not be read. Their cached state stays.
     pub(crate) fn note_unreadable(&mut self, objects: &[Unreadable]) {
         for object in objects {
-            self.complaints.note(object.moref.as_ref(), &object.why);
+            self.unreadable.note(object.moref.as_ref(), &object.why);
         }
     }
 
@@ -296,15 +297,15 @@ impl PropertyCache {
         } else if let Some(compute) = moref.compute() {
             self.computes.remove(&compute);
         } else if let Some(task) = moref.task() {
-            self.task_left(task);
+            self.task_unlisted(task);
             return;
         }
         self.changed.insert(moref);
     }
 
-    fn tell_host(&mut self, host: HostRef) -> Option<VsphereUpdate> {
+    fn host_update(&mut self, host: HostRef) -> Option<VsphereUpdate> {
         let Some(facts) = self.hosts.get(&host) else {
-            let known = self.told.hosts.remove(&host).is_some();
+            let known = self.sent.hosts.remove(&host).is_some();
             return known.then_some(VsphereUpdate::HostGone(host));
         };
         let latest = self
@@ -320,45 +321,45 @@ impl PropertyCache {
                 DetectionSignal::Push
             },
         });
-        let whole = Arc::new(facts.whole(&host, entering));
-        tell(&mut self.told.hosts, host, whole).map(VsphereUpdate::Host)
+        let object = Arc::new(facts.object(&host, entering));
+        if_changed(&mut self.sent.hosts, host, object).map(VsphereUpdate::Host)
     }
 
-    fn tell_vm(&mut self, vm: VmRef) -> Option<VsphereUpdate> {
+    fn vm_update(&mut self, vm: VmRef) -> Option<VsphereUpdate> {
         let Some(facts) = self.vms.get(&vm).filter(|_| self.ours.contains(&vm)) else {
-            let known = self.told.vms.remove(&vm).is_some();
+            let known = self.sent.vms.remove(&vm).is_some();
             return known.then_some(VsphereUpdate::VmGone(vm));
         };
-        let whole = facts.whole(&vm);
-        tell(&mut self.told.vms, vm, whole).map(VsphereUpdate::Vm)
+        let object = facts.object(&vm);
+        if_changed(&mut self.sent.vms, vm, object).map(VsphereUpdate::Vm)
     }
 
-    fn tell_compute(&mut self, compute: ComputeRef) -> Option<VsphereUpdate> {
+    fn compute_update(&mut self, compute: ComputeRef) -> Option<VsphereUpdate> {
         let Some(facts) = self.computes.get(&compute) else {
-            let known = self.told.computes.remove(&compute).is_some();
+            let known = self.sent.computes.remove(&compute).is_some();
             return known.then_some(VsphereUpdate::ComputeGone(compute));
         };
-        let whole = Compute {
+        let object = Compute {
             moref: compute.clone(),
             name: facts.name.clone(),
             drs: facts.drs.clone(),
         };
-        tell(&mut self.told.computes, compute, whole).map(VsphereUpdate::Compute)
+        if_changed(&mut self.sent.computes, compute, object).map(VsphereUpdate::Compute)
     }
 }
 
-/// Path and value of all that is told of an object; `None` where it is unset or unreadable.
-fn told(object: &ObjectProperties) -> impl Iterator<Item = (&str, Option<&Value>)> {
+/// Path and value of all reported properties; `None` if unset or unreadable.
+fn values(object: &ObjectProperties) -> impl Iterator<Item = (&str, Option<&Value>)> {
     let missing = object.missing.iter().map(|(path, _)| (path.as_str(), None));
     let read = object.properties.iter();
     missing.chain(read.map(|(path, value)| (path.as_str(), value.as_ref())))
 }
 
-/// Gives `whole` where it differs from what was told last.
-fn tell<K: Eq + Hash, V: Clone + PartialEq>(told: &mut HashMap<K, V>, key: K, whole: V) -> Option<V> {
-    if told.get(&key) == Some(&whole) {
+/// Returns `object` if it differs from the last update.
+fn if_changed<K: Eq + Hash, V: Clone + PartialEq>(sent: &mut HashMap<K, V>, key: K, object: V) -> Option<V> {
+    if sent.get(&key) == Some(&object) {
         return None;
     }
-    told.insert(key, whole.clone());
-    Some(whole)
+    sent.insert(key, object.clone());
+    Some(object)
 }

@@ -1,4 +1,4 @@
-//! What a session holds for the stream: a collector of our own, two views, the filters over them, a task history.
+//! The objects of the stream in a session: a collector, two views with filters, a task history.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,19 +17,19 @@ use crate::task;
 use crate::xml::write::XmlWriter;
 use haulout_core::ids::TaskRef;
 
-/// Tearing down is a courtesy to vCenter, which would otherwise keep the objects until the session idles out.
-const TEAR_DOWN: Duration = Duration::from_secs(5);
-/// Object updates per set: what a vCenter sends at the most, whatever is asked for. A set of so many hosts with all their
-/// PCI devices stays well under the parser's limits.
-const SET: u32 = 100;
-/// Most parts of one set: hosts, VMs and tasks of the largest vCenter are some hundred parts of [`SET`] objects.
-const SETS: usize = 1_000;
-/// Objects per page of what is read again. It is a few small properties of each, so all hosts of the largest vCenter, the
-/// VMs of ours on them and their tasks go into one call.
-const AGAIN: u32 = 10_000;
+/// Limit for the cleanup; otherwise vCenter keeps the objects until the session times out.
+const CLEANUP_DEADLINE: Duration = Duration::from_secs(5);
+/// Object updates per set, vCenter's own maximum. A set of so many hosts with all their PCI devices is
+/// well under the parser's limits.
+const OBJECTS_PER_SET: u32 = 100;
+/// Parts per set: the largest vCenter has some hundred parts of [`OBJECTS_PER_SET`] objects.
+const MAX_PARTS: usize = 1_000;
+/// Objects per page of a re-read. It reads few small properties, so one call returns all hosts of the
+/// largest vCenter, our VMs, and their tasks.
+const REREAD_PAGE: u32 = 10_000;
 
-/// Read of every host when it appears; what changes during its life is small.
-const HOST: &[&str] = &[
+/// Properties of every host; changes are small.
+const HOST_PROPERTIES: &[&str] = &[
     "name",
     "parent",
     "runtime.connectionState",
@@ -38,9 +38,9 @@ const HOST: &[&str] = &[
     "recentTask",
     "datastore",
 ];
-/// Read of the hosts that could take a VM of ours. It is most of a host's bytes, and of no use on any other.
-const DEVICES: &[&str] = &["config.pciPassthruInfo", "hardware.pciDevice"];
-const VM: &[&str] = &[
+/// Properties of hosts that could take one of our VMs. They are most of a host's bytes.
+const DEVICE_PROPERTIES: &[&str] = &["config.pciPassthruInfo", "hardware.pciDevice"];
+const VM_PROPERTIES: &[&str] = &[
     "name",
     "config.uuid",
     "config.template",
@@ -52,35 +52,35 @@ const VM: &[&str] = &[
     "datastore",
     "recentTask",
 ];
-/// What is read again although nothing was pushed, because the API allows `recentTask` not to be pushed.
-const HOST_AGAIN: &[&str] = &[
+/// Properties of the re-read: the API does not guarantee that `recentTask` is pushed.
+const HOST_REREAD: &[&str] = &[
     "runtime.connectionState",
     "runtime.inMaintenanceMode",
     "runtime.inQuarantineMode",
     "recentTask",
 ];
-const VM_AGAIN: &[&str] = &["runtime.powerState", "runtime.host", "recentTask"];
+const VM_REREAD: &[&str] = &["runtime.powerState", "runtime.host", "recentTask"];
 
-/// The stream's objects in one session.
+/// The property filters of the stream in one session.
 pub(super) struct Subscription {
     vcenter: Vcenter,
     pub(super) session: Arc<Session>,
     collector: Moref,
     hosts: Moref,
-    /// What is followed one by one: our VMs, the tasks that are awaited, and the hosts that could take a VM of ours. With its
-    /// filter it is made when there is something to follow: a poll that waits hears of a filter that is made
-    /// meanwhile (vSphere Web Services SDK Programming Guide, "Property Filters").
+    /// The list view of our VMs, awaited tasks, and hosts that could take one of our VMs. It is created
+    /// with its filter when needed; a waiting poll includes filters that are created meanwhile (vSphere
+    /// Web Services SDK Programming Guide, "Property Filters").
     list: OnceCell<Moref>,
-    remains: SessionObjects,
+    session_objects: SessionObjects,
 }
 
-/// What was made in a session and has to be destroyed in it, oldest first, each with the method that destroys it. Clones
-/// are of the same things.
+/// Objects that were created in a session, oldest first, each with the method that destroys it. Clones
+/// share the list.
 #[derive(Clone)]
 pub(super) struct SessionObjects {
     vcenter: Vcenter,
     session: Arc<Session>,
-    made: Arc<Mutex<Vec<(&'static str, Moref)>>>,
+    created: Arc<Mutex<Vec<(&'static str, Moref)>>>,
 }
 
 impl SessionObjects {
@@ -88,12 +88,12 @@ impl SessionObjects {
         Self {
             vcenter: vcenter.clone(),
             session: session.clone(),
-            made: Arc::default(),
+            created: Arc::default(),
         }
     }
 
-    /// Destroys all, newest first, where the session still lives; with the session they are gone anyway.
-    pub(super) async fn clear(self) {
+    /// Destroys all objects, newest first, if the session is alive; a dead session has none.
+    pub(super) async fn destroy_all(self) {
         let generation = self.session.generation;
         let lives = |vcenter: &Vcenter| {
             vcenter
@@ -101,95 +101,99 @@ impl SessionObjects {
                 .live()
                 .is_some_and(|live| live.generation == generation)
         };
-        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        let created = std::mem::take(&mut *self.created.lock().unwrap_or_else(PoisonError::into_inner));
         let work = async {
-            for (method, moref) in made.iter().rev() {
+            for (method, moref) in created.iter().rev() {
                 if !lives(&self.vcenter) {
                     return;
                 }
                 if *method == "DestroyPropertyCollector" {
                     let cancel = SoapCall::to("CancelWaitForUpdates", moref);
-                    self.attempt(&cancel).await;
+                    self.call_best_effort(&cancel).await;
                 }
-                self.attempt(&SoapCall::to(method, moref)).await;
+                self.call_best_effort(&SoapCall::to(method, moref)).await;
             }
         };
-        if tokio::time::timeout(TEAR_DOWN, work).await.is_err() {
+        if tokio::time::timeout(CLEANUP_DEADLINE, work).await.is_err() {
             tracing::debug!(
                 generation,
-                "vCenter did not answer in time while the stream was torn down"
+                "vCenter did not answer in time while the objects of the stream were destroyed"
             );
         }
     }
 
-    /// Destroys one of what was made, before all the others are.
-    pub(super) async fn unmake(&self, moref: &Moref) {
+    /// Destroys one object early.
+    pub(super) async fn destroy(&self, moref: &Moref) {
         let method = {
-            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = made.iter().position(|(_, it)| it == moref);
-            at.map(|at| made.remove(at).0)
+            let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = created.iter().position(|(_, it)| it == moref);
+            at.map(|at| created.remove(at).0)
         };
         if let Some(method) = method {
-            self.attempt(&SoapCall::to(method, moref)).await;
+            self.call_best_effort(&SoapCall::to(method, moref)).await;
         }
     }
 
-    async fn attempt(&self, call: &SoapCall) {
+    async fn call_best_effort(&self, call: &SoapCall) {
         let call_within = self
             .vcenter
-            .call_within(&self.session, call, TEAR_DOWN, soap::nothing);
+            .call_within(&self.session, call, CLEANUP_DEADLINE, soap::nothing);
         if let Err(error) = call_within.await {
-            tracing::debug!(method = call.method, error = %error.chain(), "not torn down");
+            tracing::debug!(method = call.method, error = %error.chain(), "an object of the stream was not destroyed");
         }
     }
 
-    pub(super) async fn make(&self, call: SoapCall, destroy: &'static str) -> Result<Moref, Error> {
+    pub(super) async fn create(&self, call: SoapCall, destroy: &'static str) -> Result<Moref, Error> {
         let moref = self
             .vcenter
             .call_in(&self.session, &call, soap::returned_moref)
             .await?;
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.push((destroy, moref.clone()));
+        let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        created.push((destroy, moref.clone()));
         Ok(moref)
     }
 }
 
 impl Subscription {
-    /// How vCenter calls the user of the session.
+    /// The name of our user in vCenter.
     pub(super) fn user(&self) -> Option<&str> {
         self.session.user.as_deref()
     }
 
-    /// Makes the view of hosts, the collector, and the filter over the one in the other. What was made is in `remains`, also
-    /// where it fails midway.
-    pub(super) async fn build(remains: &SessionObjects) -> Result<Self, Error> {
-        let (vcenter, session) = (remains.vcenter.clone(), remains.session.clone());
+    /// Creates the view of hosts, the collector, and its filter. `session_objects` has what was
+    /// created, even after an error.
+    pub(super) async fn build(session_objects: &SessionObjects) -> Result<Self, Error> {
+        let (vcenter, session) = (session_objects.vcenter.clone(), session_objects.session.clone());
         let content = &session.content;
         let hosts = SoapCall::to("CreateContainerView", &content.view_manager)
             .with(XmlWriter::moref("container", &content.root_folder))
             .with(XmlWriter::text("type", "HostSystem"))
             .with(XmlWriter::text("recursive", "true"));
-        let hosts = remains.make(hosts, "DestroyView").await?;
+        let hosts = session_objects.create(hosts, "DestroyView").await?;
         let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
-        let collector = remains.make(collector, "DestroyPropertyCollector").await?;
-        let feed = Self {
+        let collector = session_objects
+            .create(collector, "DestroyPropertyCollector")
+            .await?;
+        let subscription = Self {
             vcenter,
             session: session.clone(),
             collector,
             hosts,
             list: OnceCell::new(),
-            remains: remains.clone(),
+            session_objects: session_objects.clone(),
         };
-        feed.filter(&feed.collector, feed.host_spec()).await?;
-        Ok(feed)
+        subscription
+            .filter(&subscription.collector, subscription.host_spec())
+            .await?;
+        Ok(subscription)
     }
 
-    /// The next set of hosts, our VMs, and the tasks of both; `None` when nothing happened for the length of the long poll.
+    /// The next set of hosts, VMs and tasks; `None` if nothing changed during the long poll.
     pub(super) async fn wait(&self, version: &str) -> Result<Option<UpdateSet>, Error> {
         self.poll(&self.collector, version).await
     }
 
-    /// Asks one of the collectors for what comes after a version of it.
+    /// Waits for changes of one of the collectors after `version`.
     pub(super) async fn poll(&self, collector: &Moref, version: &str) -> Result<Option<UpdateSet>, Error> {
         let settings = &self.vcenter.settings;
         let options = XmlWriter::new("options")
@@ -197,12 +201,12 @@ impl Subscription {
                 "maxWaitSeconds",
                 settings.long_poll.as_secs().max(1).to_string(),
             ))
-            .with(XmlWriter::text("maxObjectUpdates", SET.to_string()));
+            .with(XmlWriter::text("maxObjectUpdates", OBJECTS_PER_SET.to_string()));
         let call = SoapCall::to("WaitForUpdatesEx", collector)
             .with(XmlWriter::text("version", version))
             .with(options)
             .long_poll();
-        // The server may answer late by as much as its calculation takes, as it may with every other call.
+        // The server may take as long to calculate the reply as for any other call.
         let deadline = settings.long_poll + settings.call_deadline;
         let read = property::read_update_set;
         let set = self
@@ -210,11 +214,11 @@ impl Subscription {
             .call_within(&self.session, &call, deadline, read)
             .await?;
         let changes = || set.iter().flat_map(|set| &set.changes);
-        let objects = changes().map_while(|change| match change {
+        let objects = changes().map_while(|modify_list| match modify_list {
             property::Change::Upsert(object) => Some(object),
             property::Change::Gone(_) => None,
         });
-        let lost = changes().find_map(|change| match change {
+        let lost = changes().find_map(|modify_list| match modify_list {
             property::Change::Gone(moref) if moref.is_of_session() => Some(moref),
             property::Change::Gone(_) | property::Change::Upsert(_) => None,
         });
@@ -226,25 +230,28 @@ impl Subscription {
             None => property::is_of_dead_session(objects).then(|| property::WITHHELD.to_owned()),
         };
         if let Some(why) = dead {
-            self.vcenter.sessions.give_up(self.session.generation);
+            self.vcenter.sessions.drop_session(self.session.generation);
             return Err(call.dead_session(&why));
         }
         Ok(set)
     }
 
-    /// Refuses to follow a set of so many parts, or more objects than a vCenter holds: what is told is kept.
-    pub(super) fn unless_endless(&self, sets: usize, objects: usize) -> Result<(), Error> {
+    /// Fails for a set with too many parts, or more objects than a vCenter holds: all of them are
+    /// cached.
+    pub(super) fn check_limits(&self, sets: usize, objects: usize) -> Result<(), Error> {
         let call = SoapCall::to("WaitForUpdatesEx", &self.collector);
-        endless(sets, objects).map_err(|source| call.unreadable(source))
+        ReplyError::check_limit("parts of one set", sets, MAX_PARTS)
+            .and_then(|()| ReplyError::check_limit("objects", objects, MAX_OBJECTS))
+            .map_err(|source| call.unreadable(source))
     }
 
-    /// Changes what the list holds. Gives those of `add` that do not exist.
-    pub(super) async fn change(
+    /// Changes the list. Returns the objects of `add` that do not exist.
+    pub(super) async fn modify_list(
         &self,
         add: impl Iterator<Item = &Moref> + Send,
         remove: impl Iterator<Item = &Moref> + Send,
     ) -> Result<BTreeSet<Moref>, Error> {
-        let list = self.list.get_or_try_init(|| self.make_list()).await?;
+        let list = self.list.get_or_try_init(|| self.create_list()).await?;
         let mut call = SoapCall::to("ModifyListView", list);
         for moref in add {
             call = call.with(XmlWriter::moref("add", moref));
@@ -256,14 +263,14 @@ impl Subscription {
         Ok(unresolved.await?.into_iter().collect())
     }
 
-    /// Reads hosts, our VMs and their tasks once more, all pages. Where hosts are known and none is read, the view through which
-    /// they were read is gone, and with it the session: a missing object is left out of what is read, without a fault.
-    pub(super) async fn read_again(&self, knows_hosts: bool) -> Result<BoundedRead, Error> {
+    /// Reads hosts, our VMs and their tasks again. If hosts are known and none is returned, the view is
+    /// gone, and so is the session: a missing object is omitted without a fault.
+    pub(super) async fn reread(&self, knows_hosts: bool) -> Result<BoundedRead, Error> {
         let host = TraversalStep::new("HostSystem", "recentTask", Vec::new());
         let vm = TraversalStep::new("VirtualMachine", "recentTask", Vec::new());
         let mut spec = PropertySpec::default()
-            .read("HostSystem", HOST_AGAIN)
-            .read("VirtualMachine", VM_AGAIN)
+            .read("HostSystem", HOST_REREAD)
+            .read("VirtualMachine", VM_REREAD)
             .read("Task", task::PATHS)
             .through(
                 &self.hosts,
@@ -272,35 +279,38 @@ impl Subscription {
         if let Some(list) = self.list.get() {
             spec = spec.through(list, vec![TraversalStep::new("ListView", "view", vec![vm])]);
         }
-        let read = self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await?;
+        let read = self
+            .vcenter
+            .retrieve_pages(&self.session, spec, REREAD_PAGE)
+            .await?;
         if knows_hosts && !read.objects.iter().any(|object| object.moref.host().is_some()) {
-            self.vcenter.sessions.give_up(self.session.generation);
+            self.vcenter.sessions.drop_session(self.session.generation);
             let call = SoapCall::to("RetrievePropertiesEx", &self.hosts);
-            return Err(call.dead_session("none of the hosts stands in our view any more"));
+            return Err(call.dead_session("our view has no hosts any more"));
         }
         Ok(read)
     }
 
-    /// Reads tasks of ours by themselves, with their results.
-    pub(super) async fn look_at(&self, tasks: &BTreeSet<TaskRef>) -> Result<BoundedRead, Error> {
+    /// Reads tasks individually, with their results.
+    pub(super) async fn read_tasks(&self, tasks: &BTreeSet<TaskRef>) -> Result<BoundedRead, Error> {
         let mut spec = PropertySpec::default().read("Task", &[task::PATHS, &[task::RESULT]].concat());
         for task in tasks {
             spec = spec.of(&task.into(), Vec::new());
         }
-        self.vcenter.retrieve_pages(&self.session, spec, AGAIN).await
+        self.vcenter
+            .retrieve_pages(&self.session, spec, REREAD_PAGE)
+            .await
     }
 
-    /// What was made in the session, to which more may be added.
-    pub(super) fn remains(&self) -> &SessionObjects {
-        &self.remains
+    pub(super) fn session_objects(&self) -> &SessionObjects {
+        &self.session_objects
     }
 
-    /// Whether there is a session: one that was found gone is given up.
-    pub(super) fn is_alive(&self) -> bool {
+    /// Whether there is a session.
+    pub(super) fn session_is_alive(&self) -> bool {
         self.vcenter.sessions.live().is_some()
     }
 
-    /// The client, for reads in the feed's session.
     pub(super) fn vcenter(&self) -> &Vcenter {
         &self.vcenter
     }
@@ -309,7 +319,7 @@ impl Subscription {
     fn host_spec(&self) -> PropertySpec {
         let of_host = vec![TraversalStep::new("HostSystem", "recentTask", Vec::new())];
         PropertySpec::default()
-            .read("HostSystem", HOST)
+            .read("HostSystem", HOST_PROPERTIES)
             .read("Task", task::PATHS)
             .through(
                 &self.hosts,
@@ -317,8 +327,8 @@ impl Subscription {
             )
     }
 
-    /// What is in the list, of VMs these properties, their tasks too, and their clusters: whether DRS places a VM is told with
-    /// the host that it stands on.
+    /// The filter of the list: `vm` of VMs, their tasks, and their clusters. Whether DRS places a VM is
+    /// reported with the host of the VM.
     fn list_spec(list: &Moref, vm: &[&str]) -> PropertySpec {
         let to_cluster = vec![TraversalStep::new("HostSystem", "parent", Vec::new())];
         let of_member = vec![
@@ -328,22 +338,23 @@ impl Subscription {
         PropertySpec::default()
             .read("VirtualMachine", vm)
             .read("Task", task::PATHS)
-            .read("HostSystem", DEVICES)
+            .read("HostSystem", DEVICE_PROPERTIES)
             // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
             .read("ComputeResource", &["name", "configurationEx"])
             .through(list, vec![TraversalStep::new("ListView", "view", of_member)])
     }
 
-    async fn make_list(&self) -> Result<Moref, Error> {
+    async fn create_list(&self) -> Result<Moref, Error> {
         let list = SoapCall::to("CreateListView", &self.session.content.view_manager);
-        let list = self.remains.make(list, "DestroyView").await?;
-        let marked: Vec<&str> = VM.iter().copied().chain([EVACUATION]).collect();
+        let list = self.session_objects.create(list, "DestroyView").await?;
+        let marked: Vec<&str> = VM_PROPERTIES.iter().copied().chain([EVACUATION]).collect();
         let all = self
             .filter(&self.collector, Self::list_spec(&list, &marked))
             .await;
-        let what = "the mark of VMs that vCenter evacuates by power-off";
-        if self.optional(what, all)?.is_none() {
-            self.filter(&self.collector, Self::list_spec(&list, VM)).await?;
+        let what = "the property of VMs that vCenter powers off for maintenance";
+        if self.allow_refusal(what, all)?.is_none() {
+            self.filter(&self.collector, Self::list_spec(&list, VM_PROPERTIES))
+                .await?;
         }
         Ok(list)
     }
@@ -355,45 +366,19 @@ impl Subscription {
         self.vcenter.call_in(&self.session, &call, soap::nothing).await
     }
 
-    /// A refusal of something that the stream can do without is told and passed over.
-    pub(super) fn optional<T>(
+    /// Logs the refusal of an optional feature and continues without it.
+    pub(super) fn allow_refusal<T>(
         &self,
         what: &'static str,
         result: Result<T, Error>,
     ) -> Result<Option<T>, Error> {
         match result {
-            Ok(made) => Ok(Some(made)),
-            Err(Error::Refused { source, .. }) if self.is_alive() => {
-                tracing::info!(what, fault = %source, "vCenter does not provide it; the stream goes on without");
+            Ok(created) => Ok(Some(created)),
+            Err(Error::Refused { source, .. }) if self.session_is_alive() => {
+                tracing::info!(what, fault = %source, "vCenter does not provide an optional feature; the stream continues without it");
                 Ok(None)
             }
             Err(error) => Err(error),
-        }
-    }
-}
-
-/// Whether a set ends in time: by its parts so far, and the objects that it told or that are known all in all.
-fn endless(sets: usize, objects: usize) -> Result<(), ReplyError> {
-    let (what, limit) = if sets > SETS {
-        ("parts of one set", SETS)
-    } else if objects > MAX_OBJECTS {
-        ("objects", MAX_OBJECTS)
-    } else {
-        return Ok(());
-    };
-    Err(ReplyError::Endless { what, limit })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn set_without_an_end_is_given_up() {
-        assert_eq!(endless(SETS, MAX_OBJECTS), Ok(()));
-        for (sets, objects, what) in [(SETS + 1, 0, "parts of one set"), (1, MAX_OBJECTS + 1, "objects")] {
-            let error = endless(sets, objects).unwrap_err();
-            assert!(error.to_string().ends_with(what), "{error}");
         }
     }
 }

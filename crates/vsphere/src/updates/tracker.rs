@@ -1,4 +1,5 @@
-//! A feed that is followed: what it has told, what is asked beside it, and what is to be told of both.
+//! The state of one subscription: what was received, what was sent, and what to refresh outside of the
+//! poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -18,184 +19,186 @@ use crate::reading::BoundedRead;
 use crate::update::{LookupUrgency, Vm, VmKey, VsphereUpdate, WatchSet};
 use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
-/// Keys that a re-read asks for although nothing new is known of them, in turn: 120 questions a minute at the most, in two
-/// byte orders each, whatever the number of nodes. None are asked while each node has its one VM and stays in service.
-const ASKED_AGAIN: usize = 30;
+/// Ambiguous or urgent keys that one re-read looks up again, in turn. It bounds the load at 120
+/// searches a minute (two byte orders each), for any number of nodes.
+const RECHECKS_PER_REREAD: usize = 30;
 
-/// A call under way.
+/// A call in progress.
 pub(super) type StreamWork<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-type LookupAnswer = BTreeMap<VmKey, BTreeSet<VmRef>>;
+type LookupResults = BTreeMap<VmKey, BTreeSet<VmRef>>;
 
-/// How much is looked at beside the long poll.
+/// How much a [`Refresh`] reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The keys whose answer is not known, or in doubt.
+    /// Keys without a lookup result, or with a stale one.
     New,
     /// All keys.
     Lookups,
-    /// The keys of `New`, some that are open or pressing, and hosts and VMs once more.
+    /// The keys of `New`, some ambiguous or urgent ones, and hosts and VMs again.
     All,
 }
 
-/// What is done on another connection while the long polls wait on theirs.
+/// Work on another connection while the long polls wait.
 pub(super) struct Refresh {
-    feed: Arc<Subscription>,
-    roster: WatchSet,
+    subscription: Arc<Subscription>,
+    watch_set: WatchSet,
     scope: Scope,
-    /// What is asked for.
+    /// The keys to look up.
     keys: BTreeSet<VmKey>,
-    found: LookupAnswer,
+    lookups: LookupResults,
     listed: BTreeSet<Moref>,
-    /// Hosts whose devices are to be followed too.
+    /// Hosts to add to the list because of their devices.
     candidates: BTreeSet<HostRef>,
-    /// Maintenance tasks that are followed one by one.
+    /// Maintenance tasks in the list.
     followed: BTreeSet<TaskRef>,
-    /// Awaited tasks that vCenter does not know: to ask it to list them again would only say so again.
+    /// Awaited tasks that vCenter does not know. They are not added to the list again.
     gone: BTreeSet<TaskRef>,
-    /// Tasks to be read by themselves.
+    /// Tasks to read individually.
     tasks: BTreeSet<TaskRef>,
-    /// vCenter has told of a host, and not that all are gone.
+    /// Whether any host is known.
     knows_hosts: bool,
 }
 
-/// What came of a [`Refresh`].
+/// The result of a [`Refresh`].
 pub(super) struct RefreshDone {
-    asked: BTreeSet<VmKey>,
-    pressing: BTreeMap<VmKey, LookupUrgency>,
-    found: LookupAnswer,
+    looked_up: BTreeSet<VmKey>,
+    urgency: BTreeMap<VmKey, LookupUrgency>,
+    lookups: LookupResults,
     listed: BTreeSet<Moref>,
-    /// What was read of tasks by themselves.
-    looked: BoundedRead,
+    /// The tasks that were read individually.
+    tasks_read: BoundedRead,
     /// Tasks that vCenter does not know.
     gone: BTreeSet<TaskRef>,
-    pub(super) read_again: Option<BoundedRead>,
+    pub(super) reread: Option<BoundedRead>,
 }
 
 impl Refresh {
-    pub(super) async fn perform(self) -> Result<RefreshDone, Error> {
-        let mut found = self.found;
-        found.retain(|key, _| self.roster.vms.contains(key));
-        found.extend(lookup::find(&self.feed, &self.keys).await?);
-        let mut wanted: BTreeSet<_> = found.values().flatten().map(Moref::from).collect();
-        let awaited = self.roster.tasks.difference(&self.gone);
+    pub(super) async fn run(self) -> Result<RefreshDone, Error> {
+        let mut lookups = self.lookups;
+        lookups.retain(|key, _| self.watch_set.vms.contains(key));
+        lookups.extend(lookup::find(&self.subscription, &self.keys).await?);
+        let mut wanted: BTreeSet<_> = lookups.values().flatten().map(Moref::from).collect();
+        let awaited = self.watch_set.tasks.difference(&self.gone);
         wanted.extend(awaited.chain(&self.followed).map(Moref::from));
         let mut absent = BTreeSet::new();
         if wanted != self.listed {
             let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
-            absent = self.feed.change(add, remove).await?;
+            absent = self.subscription.modify_list(add, remove).await?;
             wanted.retain(|moref| !absent.contains(moref));
-            for vms in found.values_mut() {
+            for vms in lookups.values_mut() {
                 vms.retain(|vm| !absent.contains(&vm.into()));
             }
         }
         if !self.candidates.is_empty() {
             let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
-            self.feed.change(add.iter(), std::iter::empty()).await?;
+            self.subscription
+                .modify_list(add.iter(), std::iter::empty())
+                .await?;
         }
-        let looked = match self.tasks.is_empty() {
+        let tasks_read = match self.tasks.is_empty() {
             true => BoundedRead::default(),
-            false => self.feed.look_at(&self.tasks).await?,
+            false => self.subscription.read_tasks(&self.tasks).await?,
         };
         let not_found = self
             .tasks
             .into_iter()
-            .filter(|task| !looked.tells_of(&task.into()));
+            .filter(|task| !tasks_read.contains(&task.into()));
         let unresolved = absent.iter().filter_map(Moref::task);
         let gone = not_found.chain(unresolved).collect();
-        let read_again = match self.scope {
-            Scope::All => Some(self.feed.read_again(self.knows_hosts).await?),
+        let reread = match self.scope {
+            Scope::All => Some(self.subscription.reread(self.knows_hosts).await?),
             Scope::New | Scope::Lookups => None,
         };
         Ok(RefreshDone {
-            asked: self.keys,
-            pressing: self.roster.urgent,
-            found,
+            looked_up: self.keys,
+            urgency: self.watch_set.urgent,
+            lookups,
             listed: wanted,
-            looked,
+            tasks_read,
             gone,
-            read_again,
+            reread,
         })
     }
 }
 
-/// A feed that is followed, and what it has told.
+/// The state of one subscription.
 pub(super) struct Tracker {
-    feed: Arc<Subscription>,
+    subscription: Arc<Subscription>,
     history: Arc<TaskHistory>,
     version: String,
     history_version: String,
-    shadow: PropertyCache,
-    found: LookupAnswer,
+    cache: PropertyCache,
+    lookups: LookupResults,
     listed: BTreeSet<Moref>,
-    /// The hosts whose devices are followed. They only become more: a host that left this filter alone would look as if it
-    /// were gone.
+    /// Hosts in the list because of their devices. None is removed: a host that leaves only this filter
+    /// looks like a deleted one.
     candidates: BTreeSet<HostRef>,
-    /// There may be more of them.
+    /// There may be more candidates.
     candidates_due: bool,
-    /// The maintenance tasks that are followed one by one.
+    /// Maintenance tasks in the list.
     followed: BTreeSet<TaskRef>,
-    /// The clusters where VMs of ours stood when somebody looked last.
+    /// The clusters of our VMs at the last refresh.
     computes: BTreeSet<ComputeRef>,
-    /// A complete set of the objects has come in.
-    pub(super) is_heard: bool,
-    /// What was told of `found`.
-    told: LookupAnswer,
-    /// The two differ. It is compared when somebody has looked, not with each set: that a host changes must not cost a
-    /// walk over all our VMs.
-    found_is_news: bool,
-    /// Something was told, and no `Settled` after it.
-    owed: bool,
-    /// Keys whose answer a VM's end or change put into doubt: another VM may answer to them, or none.
-    doubtful: BTreeSet<VmKey>,
-    /// What was pressing when somebody looked last.
-    pressing: BTreeMap<VmKey, LookupUrgency>,
-    /// Where the last re-read left off asking.
-    asked_last: Option<VmKey>,
-    /// The same of keys that were never asked for.
-    last_new: Option<VmKey>,
+    /// A complete set was received.
+    pub(super) initial_set_received: bool,
+    /// The lookup results that were sent.
+    sent_lookups: LookupResults,
+    /// `lookups` differs from `sent_lookups`. It is compared after a refresh only, so that a change of
+    /// a host does not cost a walk over all VMs.
+    lookups_changed: bool,
+    /// Updates were sent without a `Settled` after them.
+    settled_due: bool,
+    /// Keys whose result a deleted or changed VM made stale.
+    stale_keys: BTreeSet<VmKey>,
+    /// The urgency of each key at the last refresh.
+    urgency: BTreeMap<VmKey, LookupUrgency>,
+    /// The last key that a re-read looked up again.
+    last_rechecked_key: Option<VmKey>,
+    /// The last key that was looked up for the first time.
+    last_new_key: Option<VmKey>,
     pace: LookupPace,
-    /// There are keys that were never asked for, and more than may be asked for at once.
-    defers: bool,
-    /// The parts of a set that is not complete, and the objects in them.
+    /// New keys wait because of the pace.
+    keys_deferred: bool,
+    /// Parts of an incomplete set so far, and the objects in them.
     parts: (usize, usize),
-    /// A host told by itself of the newest maintenance task that began while we listened, as it need not. As long as that
-    /// holds, the history has nothing to add, and asking for it would cost vCenter an answer for each task of anybody.
+    /// A host itself pushed the newest maintenance task, which the API does not guarantee. While that
+    /// holds, the history adds nothing and is not polled.
     pub(super) hosts_push: bool,
 }
 
 impl Tracker {
-    pub(super) fn new(feed: Arc<Subscription>) -> Self {
+    pub(super) fn new(subscription: Arc<Subscription>) -> Self {
         Self {
             version: String::new(),
             history_version: String::new(),
-            shadow: PropertyCache::of(feed.user()),
-            found: LookupAnswer::new(),
+            cache: PropertyCache::new(subscription.user()),
+            lookups: LookupResults::new(),
             listed: BTreeSet::new(),
             candidates: BTreeSet::new(),
             candidates_due: false,
             followed: BTreeSet::new(),
             computes: BTreeSet::new(),
-            is_heard: false,
-            told: LookupAnswer::new(),
-            found_is_news: false,
-            owed: false,
-            doubtful: BTreeSet::new(),
-            pressing: BTreeMap::new(),
-            asked_last: None,
-            last_new: None,
+            initial_set_received: false,
+            sent_lookups: LookupResults::new(),
+            lookups_changed: false,
+            settled_due: false,
+            stale_keys: BTreeSet::new(),
+            urgency: BTreeMap::new(),
+            last_rechecked_key: None,
+            last_new_key: None,
             pace: LookupPace::new(Instant::now()),
-            defers: false,
+            keys_deferred: false,
             parts: (0, 0),
             hosts_push: false,
-            history: Arc::new(TaskHistory::of(&feed)),
-            feed,
+            history: Arc::new(TaskHistory::of(&subscription)),
+            subscription,
         }
     }
 
     pub(super) fn poll(&self) -> StreamWork<Option<UpdateSet>> {
-        let (feed, version) = (self.feed.clone(), self.version.clone());
-        Box::pin(async move { feed.wait(&version).await })
+        let (subscription, version) = (self.subscription.clone(), self.version.clone());
+        Box::pin(async move { subscription.wait(&version).await })
     }
 
     pub(super) fn history_poll(&self) -> StreamWork<Option<UpdateSet>> {
@@ -203,207 +206,178 @@ impl Tracker {
         Box::pin(async move { history.wait(&version).await })
     }
 
-    /// Goes on without a page of the history that cannot be read, and makes another history later: asked again at once, this one
-    /// would give the same page.
-    pub(super) fn history_again(&mut self, error: Error) -> Result<StreamWork<Option<UpdateSet>>, Error> {
-        if !history::costs_the_history_alone(&error) {
+    /// Replaces a history whose page cannot be read, after a pause: the old one would return the same
+    /// page.
+    pub(super) fn restart_history(&mut self, error: Error) -> Result<StreamWork<Option<UpdateSet>>, Error> {
+        if !history::affects_history_only(&error) {
             return Err(error);
         }
         tracing::warn!(
             error = %error.chain(),
-            "the task history cannot be read; the stream goes on without it, and takes it up again later"
+            "the task history cannot be read; the stream continues without it and retries later"
         );
-        let old = std::mem::replace(&mut self.history, Arc::new(TaskHistory::of(&self.feed)));
+        let old = std::mem::replace(&mut self.history, Arc::new(TaskHistory::of(&self.subscription)));
         self.history_version = String::new();
         let again = self.history_poll();
         Ok(Box::pin(async move {
-            old.give_up().await;
+            old.destroy_and_pause().await;
             again.await
         }))
     }
 
-    pub(super) fn job(&mut self, roster: WatchSet, scope: Scope) -> Refresh {
-        self.shadow.set_awaited(roster.tasks.clone());
+    pub(super) fn plan_refresh(&mut self, watch_set: WatchSet, scope: Scope) -> Refresh {
+        self.cache.set_awaited(watch_set.tasks.clone());
         if scope == Scope::All {
-            self.shadow.begin_reread();
+            self.cache.begin_reread();
         }
         let keys = match scope {
-            Scope::Lookups => BTreeSet::clone(&roster.vms),
-            Scope::New => self.unknown(&roster),
+            Scope::Lookups => BTreeSet::clone(&watch_set.vms),
+            Scope::New => self.keys_to_look_up(&watch_set),
             Scope::All => self
-                .unknown(&roster)
+                .keys_to_look_up(&watch_set)
                 .into_iter()
-                .chain(self.open(&roster))
+                .chain(self.keys_to_recheck(&watch_set))
                 .collect(),
         };
-        self.doubtful.clear();
+        self.stale_keys.clear();
         self.candidates_due = false;
-        self.computes = self.shadow.computes_of_ours();
-        // They count from here on, because vCenter may tell of them before the job has ended.
-        let wanted = self.shadow.hosts_of(&self.computes);
+        self.computes = self.cache.computes_of_ours();
+        // Counted from now on, because vCenter may report them before the refresh ends.
+        let wanted = self.cache.hosts_of(&self.computes);
         let candidates = wanted.difference(&self.candidates).cloned().collect();
         self.candidates.extend(wanted);
-        self.pressing.clone_from(&roster.urgent);
-        self.followed = self.shadow.followed().cloned().collect();
+        self.urgency.clone_from(&watch_set.urgent);
+        self.followed = self.cache.followed().cloned().collect();
         Refresh {
-            feed: self.feed.clone(),
-            roster,
+            subscription: self.subscription.clone(),
+            watch_set,
             scope,
             keys,
-            found: self.found.clone(),
+            lookups: self.lookups.clone(),
             listed: self.listed.clone(),
             candidates,
             followed: self.followed.clone(),
-            gone: self.shadow.gone_tasks(),
-            tasks: self.shadow.take_to_look_at(),
-            knows_hosts: self.shadow.knows_hosts(),
+            gone: self.cache.gone_tasks(),
+            tasks: self.cache.take_tasks_to_read(),
+            knows_hosts: self.cache.knows_hosts(),
         }
     }
 
-    /// Those in doubt, those that have become more pressing, and as many as may be of those that were never asked for, in turn: a node
-    /// that tells a new key all the time must not keep the keys of others from being asked for.
-    fn unknown(&mut self, roster: &WatchSet) -> BTreeSet<VmKey> {
-        let (known, new): (Vec<&VmKey>, Vec<&VmKey>) =
-            roster.vms.iter().partition(|key| self.found.contains_key(*key));
-        let allowed = self.pace.take(new.len(), Instant::now());
-        self.defers = allowed < new.len();
-        let last = self.last_new.clone();
-        let after = |key: &&&VmKey| last.as_ref().is_none_or(|last| **key > last);
-        let turn: Vec<VmKey> = new
+    /// Stale keys, keys that became more urgent, and new keys as far as the pace allows. New keys take
+    /// turns, so that a node which reports new keys all the time does not block the keys of others.
+    fn keys_to_look_up(&mut self, watch_set: &WatchSet) -> BTreeSet<VmKey> {
+        let (known, new): (Vec<&VmKey>, Vec<&VmKey>) = watch_set
+            .vms
             .iter()
-            .filter(after)
-            .chain(&new)
-            .take(allowed)
-            .map(|key| (*key).clone())
-            .collect();
-        self.last_new = turn.last().cloned();
-        let mut keys: BTreeSet<VmKey> = turn.into_iter().collect();
-        let is_unknown = |key: &&&VmKey| {
-            self.doubtful.contains(**key) || roster.urgent.get(**key) > self.pressing.get(**key)
+            .partition(|key| self.lookups.contains_key(*key));
+        let allowed = self.pace.take(new.len(), Instant::now());
+        self.keys_deferred = allowed < new.len();
+        let mut keys = next_in_turn(&new, allowed, &mut self.last_new_key);
+        let needs_lookup = |key: &&&VmKey| {
+            self.stale_keys.contains(**key) || watch_set.urgent.get(**key) > self.urgency.get(**key)
         };
-        keys.extend(known.iter().filter(is_unknown).map(|key| (*key).clone()));
+        keys.extend(known.iter().filter(needs_lookup).map(|key| (*key).clone()));
         keys
     }
 
-    /// When new keys may be asked for that had to wait; `None` where there are none.
-    pub(super) fn next_keys(&self) -> Option<Instant> {
-        self.defers.then(|| self.pace.next())
+    /// When deferred keys may be looked up; `None` without any.
+    pub(super) fn next_lookup(&self) -> Option<Instant> {
+        self.keys_deferred.then(|| self.pace.next())
     }
 
-    /// The next keys, in turn, whose answer may have changed without a word: those to which not exactly one VM answers, and the
-    /// pressing ones. That a VM of a node in service is cloned matters to nobody before it is pressing.
-    fn open(&mut self, roster: &WatchSet) -> BTreeSet<VmKey> {
-        let is_one = |key: &VmKey| self.found.get(key).is_some_and(|vms| vms.len() == 1);
-        let open: BTreeSet<&VmKey> = roster
+    /// The next keys, in turn, whose result may change without a push: ambiguous and urgent ones. A
+    /// clone of a VM whose node stays in service matters only when the key becomes urgent.
+    fn keys_to_recheck(&mut self, watch_set: &WatchSet) -> BTreeSet<VmKey> {
+        let is_one = |key: &VmKey| self.lookups.get(key).is_some_and(|vms| vms.len() == 1);
+        let keys: Vec<&VmKey> = watch_set
             .vms
             .iter()
-            .filter(|key| !is_one(key) || roster.urgent.contains_key(*key))
+            .filter(|key| !is_one(key) || watch_set.urgent.contains_key(*key))
             .collect();
-        let after = |key: &&&VmKey| self.asked_last.as_ref().is_none_or(|last| **key > last);
-        let turn: Vec<VmKey> = open
-            .iter()
-            .filter(after)
-            .chain(&open)
-            .take(open.len().min(ASKED_AGAIN))
-            .map(|key| (*key).clone())
-            .collect();
-        self.asked_last = turn.last().cloned();
-        turn.into_iter().collect()
+        next_in_turn(&keys, RECHECKS_PER_REREAD, &mut self.last_rechecked_key)
     }
 
-    /// Takes an answer of the long poll, and gives what is to be told: nothing before a set is complete.
+    /// Applies a reply of the long poll. Returns the updates to send; none before a set is complete.
     ///
     /// # Errors
-    /// Where a set has no end, or vCenter tells of more objects than it can hold.
-    pub(super) fn set(
+    /// If a set has too many parts, or vCenter reports more objects than it can hold.
+    pub(super) fn apply_set(
         &mut self,
         set: Option<UpdateSet>,
-        stood: &mut bool,
+        synced: &mut bool,
     ) -> Result<Vec<VsphereUpdate>, Error> {
         let Some(set) = set else {
-            self.shadow.caught_up();
+            self.cache.poll_caught_up();
             return Ok(Vec::new());
         };
         let (sets, objects) = self.parts;
         let parts = (sets + 1, objects + set.changes.len() + set.unreadable.len());
         self.version = set.version;
-        self.shadow.note_unreadable(&set.unreadable);
-        let tells_a_click = self.tells_a_click(|shadow| shadow.apply(set.changes));
-        // What a first set tells stood there before and was not pushed.
-        self.hosts_push |= *stood && tells_a_click;
+        self.cache.note_unreadable(&set.unreadable);
+        let adds_maintenance_task = self.adds_maintenance_task(|cache| cache.apply(set.changes));
+        // A first set lists existing tasks, which were not pushed.
+        self.hosts_push |= *synced && adds_maintenance_task;
         self.parts = if set.truncated { parts } else { (0, 0) };
-        self.feed
-            .unless_endless(parts.0, parts.1.max(self.shadow.size()))?;
+        self.subscription
+            .check_limits(parts.0, parts.1.max(self.cache.size()))?;
         if set.truncated {
             return Ok(Vec::new());
         }
-        self.shadow.caught_up();
-        self.is_heard = true;
-        // The devices of the hosts that could take a VM of ours belong to a first set.
-        if !*stood
+        self.cache.poll_caught_up();
+        self.initial_set_received = true;
+        // A first set includes the devices of the hosts that could take one of our VMs.
+        if !*synced
             && !self
-                .shadow
-                .hosts_of(&self.shadow.computes_of_ours())
+                .cache
+                .hosts_of(&self.cache.computes_of_ours())
                 .is_subset(&self.candidates)
         {
             self.candidates_due = true;
             return Ok(Vec::new());
         }
-        Ok(self.complete(stood))
+        Ok(self.complete_set(synced))
     }
 
-    /// What is to be told of a set that is complete.
-    pub(super) fn complete(&mut self, stood: &mut bool) -> Vec<VsphereUpdate> {
-        let mut updates = self.news();
-        if !std::mem::replace(stood, true) {
+    /// The updates for a complete set.
+    pub(super) fn complete_set(&mut self, synced: &mut bool) -> Vec<VsphereUpdate> {
+        let mut updates = self.take_updates();
+        if !std::mem::replace(synced, true) {
             updates.insert(0, VsphereUpdate::Reset);
-        } else if updates.is_empty() && !self.owed {
+        } else if updates.is_empty() && !self.settled_due {
             return updates;
         }
         updates.push(VsphereUpdate::Settled);
-        self.owed = false;
+        self.settled_due = false;
         updates
     }
 
-    /// Whether something is to be done beside the polls at once.
-    pub(super) fn is_due(&self) -> bool {
-        let follows = self.shadow.followed().eq(&self.followed);
-        self.candidates_due || !self.doubtful.is_empty() || self.shadow.has_to_look() || !follows
+    /// Whether a refresh is needed at once.
+    pub(super) fn needs_refresh(&self) -> bool {
+        let follows = self.cache.followed().eq(&self.followed);
+        self.candidates_due || !self.stale_keys.is_empty() || self.cache.has_tasks_to_read() || !follows
     }
 
-    /// A VM of ours that has come or moved, or a host that came into a cluster where one stands, may mean more candidates.
-    fn note_candidates(&mut self, updates: &[VsphereUpdate]) {
-        self.candidates_due |= updates.iter().any(|update| match update {
-            VsphereUpdate::Vm(vm) => vm
-                .host
-                .as_ref()
-                .is_some_and(|host| !self.candidates.contains(host)),
-            VsphereUpdate::Host(host) => {
-                let is_near = |compute| self.computes.contains(compute);
-                !self.candidates.contains(&host.moref) && host.compute.as_ref().is_some_and(is_near)
-            }
-            VsphereUpdate::Reset
-            | VsphereUpdate::HostGone(_)
-            | VsphereUpdate::Compute(_)
-            | VsphereUpdate::ComputeGone(_)
-            | VsphereUpdate::VmGone(_)
-            | VsphereUpdate::Task(_)
-            | VsphereUpdate::TaskGone(_)
-            | VsphereUpdate::Found { .. }
-            | VsphereUpdate::Settled
-            | VsphereUpdate::Lost { .. } => false,
-        });
-    }
-
-    /// A VM that is gone, or whose UUID and name are none of our keys, puts the answers that name it into doubt.
-    fn doubt(&mut self, updates: &[VsphereUpdate]) {
+    /// Marks lookup results as stale if they contain a deleted VM, or one whose UUID and name match none
+    /// of our keys. Notes new candidates: a VM of ours appeared or moved, or a host joined its cluster.
+    fn inspect(&mut self, updates: &[VsphereUpdate]) {
         for update in updates {
-            let vm = match update {
+            let stale = match update {
                 VsphereUpdate::VmGone(vm) => vm,
-                VsphereUpdate::Vm(vm) if !self.has_key_of(vm) => &vm.moref,
-                VsphereUpdate::Vm(_)
-                | VsphereUpdate::Reset
-                | VsphereUpdate::Host(_)
+                VsphereUpdate::Vm(vm) => {
+                    let is_candidate = |host| self.candidates.contains(host);
+                    self.candidates_due |= vm.host.as_ref().is_some_and(|host| !is_candidate(host));
+                    if self.has_key_of(vm) {
+                        continue;
+                    }
+                    &vm.moref
+                }
+                VsphereUpdate::Host(host) => {
+                    let joined = |compute| self.computes.contains(compute);
+                    self.candidates_due |=
+                        !self.candidates.contains(&host.moref) && host.compute.as_ref().is_some_and(joined);
+                    continue;
+                }
+                VsphereUpdate::Reset
                 | VsphereUpdate::HostGone(_)
                 | VsphereUpdate::Compute(_)
                 | VsphereUpdate::ComputeGone(_)
@@ -413,88 +387,100 @@ impl Tracker {
                 | VsphereUpdate::Settled
                 | VsphereUpdate::Lost { .. } => continue,
             };
-            let named = self.found.iter().filter(|(_, vms)| vms.contains(vm));
-            self.doubtful.extend(named.map(|(key, _)| key.clone()));
+            let named = self.lookups.iter().filter(|(_, vms)| vms.contains(stale));
+            self.stale_keys.extend(named.map(|(key, _)| key.clone()));
         }
     }
 
-    /// Whether one of our keys is of this VM, by what it tells of itself. One that does not tell its UUID is not doubted.
+    /// Whether one of our keys matches the UUID or the name of this VM. A VM without a UUID counts as a
+    /// match.
     fn has_key_of(&self, vm: &Vm) -> bool {
         let Some(uuid) = vm.uuid else { return true };
         let uuids = [uuid, uuid.swapped()].map(VmKey::Uuid);
         let mut keys = uuids.into_iter().chain(vm.name.clone().map(VmKey::Name));
-        keys.any(|key| self.found.contains_key(&key))
+        keys.any(|key| self.lookups.contains_key(&key))
     }
 
-    /// Whether the shadow hears of a maintenance task, of which nobody had told, in what it takes.
-    fn tells_a_click(&mut self, take: impl FnOnce(&mut PropertyCache)) -> bool {
-        let before = self.shadow.clicks();
-        take(&mut self.shadow);
-        self.shadow.clicks() != before
+    /// Whether `apply` adds a maintenance task that was not known.
+    fn adds_maintenance_task(&mut self, apply: impl FnOnce(&mut PropertyCache)) -> bool {
+        let before = self.cache.maintenance_tasks_seen();
+        apply(&mut self.cache);
+        self.cache.maintenance_tasks_seen() != before
     }
 
-    /// Takes a page of the task history.
-    pub(super) fn page(&mut self, set: Option<UpdateSet>) {
+    /// Applies a page of the task history.
+    pub(super) fn apply_history_page(&mut self, set: Option<UpdateSet>) {
         if let Some(set) = set {
             self.history_version = set.version;
-            self.shadow.note_unreadable(&set.unreadable);
-            self.hosts_push &= !self.tells_a_click(|shadow| shadow.apply(set.changes));
+            self.cache.note_unreadable(&set.unreadable);
+            self.hosts_push &= !self.adds_maintenance_task(|cache| cache.apply(set.changes));
         }
     }
 
-    /// Takes what came of a [`Refresh`]. An answer that was asked for as `pressing` as it is at this moment is told whatever it says;
-    /// one that has become more pressing since is asked for again.
-    pub(super) fn done(&mut self, done: RefreshDone, pressing: &BTreeMap<VmKey, LookupUrgency>) {
-        self.shadow
-            .set_ours(done.found.values().flatten().cloned().collect());
-        for (key, pressing) in pressing {
-            if done.asked.contains(key) && done.pressing.get(key) == Some(pressing) {
-                self.told.remove(key);
+    /// Applies the result of a [`Refresh`]. A result whose urgency is still current is sent even if it
+    /// did not change; a key that became more urgent meanwhile is looked up again.
+    pub(super) fn apply_refresh(&mut self, done: RefreshDone, urgency: &BTreeMap<VmKey, LookupUrgency>) {
+        self.cache
+            .set_ours(done.lookups.values().flatten().cloned().collect());
+        for (key, urgency) in urgency {
+            if done.looked_up.contains(key) && done.urgency.get(key) == Some(urgency) {
+                self.sent_lookups.remove(key);
             }
         }
-        self.found_is_news = done.found != self.told;
-        self.found = done.found;
+        self.lookups_changed = done.lookups != self.sent_lookups;
+        self.lookups = done.lookups;
         self.listed = done.listed;
-        self.shadow.note_unreadable(&done.looked.unreadable);
-        self.shadow.look_at(&done.looked.objects);
-        self.shadow.vanished(done.gone);
-        if let Some(read) = done.read_again {
-            self.shadow.note_unreadable(&read.unreadable);
-            self.hosts_push &= !self.tells_a_click(|shadow| shadow.merge_reread(&read.objects));
+        self.cache.note_unreadable(&done.tasks_read.unreadable);
+        self.cache.apply_tasks_read(&done.tasks_read.objects);
+        self.cache.tasks_not_found(done.gone);
+        if let Some(read) = done.reread {
+            self.cache.note_unreadable(&read.unreadable);
+            self.hosts_push &= !self.adds_maintenance_task(|cache| cache.merge_reread(&read.objects));
         }
     }
 
-    /// What is to be told after a [`Refresh`] or a page of the history. It is settled where all VMs of ours are known; else the
-    /// poll completes it.
-    pub(super) fn beside_poll(&mut self, stood: bool) -> Vec<VsphereUpdate> {
-        if !stood {
+    /// The updates after a [`Refresh`] or a page of the history. They end with `Settled` if all our VMs
+    /// are known; otherwise the poll completes them.
+    pub(super) fn updates_outside_poll(&mut self, synced: bool) -> Vec<VsphereUpdate> {
+        if !synced {
             return Vec::new();
         }
-        let mut updates = self.news();
-        self.owed |= !updates.is_empty();
-        if self.owed && self.shadow.is_whole() {
-            self.owed = false;
+        let mut updates = self.take_updates();
+        self.settled_due |= !updates.is_empty();
+        if self.settled_due && self.cache.has_all_vms() {
+            self.settled_due = false;
             updates.push(VsphereUpdate::Settled);
         }
         updates
     }
 
-    fn news(&mut self) -> Vec<VsphereUpdate> {
-        let mut updates = self.shadow.tell();
-        self.doubt(&updates);
-        self.note_candidates(&updates);
-        if !std::mem::take(&mut self.found_is_news) {
+    fn take_updates(&mut self) -> Vec<VsphereUpdate> {
+        let mut updates = self.cache.take_updates();
+        self.inspect(&updates);
+        if !std::mem::take(&mut self.lookups_changed) {
             return updates;
         }
-        for (key, vms) in &self.found {
-            if self.told.get(key) != Some(vms) {
+        for (key, vms) in &self.lookups {
+            if self.sent_lookups.get(key) != Some(vms) {
                 updates.push(VsphereUpdate::Found {
                     key: key.clone(),
                     vms: vms.clone(),
                 });
             }
         }
-        self.told.clone_from(&self.found);
+        self.sent_lookups.clone_from(&self.lookups);
         updates
     }
+}
+
+/// Up to `count` of the sorted `keys`: those after `last`, then from the first one. Updates `last`.
+fn next_in_turn(keys: &[&VmKey], count: usize, last: &mut Option<VmKey>) -> BTreeSet<VmKey> {
+    let start = keys.partition_point(|key| last.as_ref().is_some_and(|last| *key <= last));
+    let in_turn = keys.iter().cycle().skip(start);
+    let next: Vec<VmKey> = in_turn
+        .take(count.min(keys.len()))
+        .map(|key| (*key).clone())
+        .collect();
+    *last = next.last().cloned();
+    next.into_iter().collect()
 }

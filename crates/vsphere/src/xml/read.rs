@@ -1,4 +1,4 @@
-//! From quick-xml's events to a tree, under the limits.
+//! Builds a tree from quick-xml's events, under the limits.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use super::{
     VIM25, XSI, XmlError, text,
 };
 
-/// Builds the tree. `NsReader` does not give out the start tag that exceeds the limit of namespaces, and without its name the
-/// element cannot be skipped; so reader and resolver are used side by side.
+/// Builds the tree. Reader and resolver are used separately: when the limit of namespaces is exceeded,
+/// `NsReader` does not return the start tag, which is needed to skip the element.
 pub(super) struct Builder<'t> {
     text: &'t str,
     reader: Reader<&'t [u8]>,
@@ -21,7 +21,7 @@ pub(super) struct Builder<'t> {
     shape: Shape,
     depth: usize,
     elements: usize,
-    /// Open elements that contain what exceeds a limit.
+    /// Number of open bulkhead elements.
     bulkheads: usize,
 }
 
@@ -73,7 +73,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    /// The next event. `open` is the innermost open element, in which a document may end that is cut off.
+    /// The next event. `open` is the innermost open element, for the error of a truncated document.
     fn event(&mut self, open: Option<&str>) -> Result<Event<'t>, XmlError> {
         match (self.reader.read_event(), open) {
             (Ok(Event::DocType(_)), _) => Err(XmlError::Forbidden { what: "a DOCTYPE" }),
@@ -88,7 +88,8 @@ impl<'t> Builder<'t> {
         }
     }
 
-    /// Reads the element whose start tag was read. Where it exceeds a limit that a bulkhead contains, it is passed over to its end.
+    /// Reads an element after its start tag. If it exceeds a limit inside a bulkhead, it is skipped to
+    /// its end.
     fn element(&mut self, start: &BytesStart<'t>) -> Result<Element<'t>, XmlError> {
         let begins = self.reader.buffer_position();
         let (level, bulkheads) = (self.namespaces.level(), self.bulkheads);
@@ -113,11 +114,10 @@ impl<'t> Builder<'t> {
         }
     }
 
-    /// The element without its content.
     fn begin(&mut self, start: &BytesStart<'t>) -> Result<Element<'t>, XmlError> {
-        LimitBreach::Depth.unless(self.depth)?;
+        LimitBreach::Depth.check(self.depth)?;
         self.elements += 1;
-        LimitBreach::Elements.unless(self.elements)?;
+        LimitBreach::Elements.check(self.elements)?;
         let types = match start.attributes_raw() {
             "" => None,
             _ => self.attributes(start)?,
@@ -172,15 +172,15 @@ impl<'t> Builder<'t> {
         }
     }
 
-    /// The attributes that carry meaning; namespace declarations among the others count for the element.
+    /// Reads the relevant attributes and the namespace declarations.
     fn attributes(&mut self, start: &BytesStart<'t>) -> Result<Option<Box<Types<'t>>>, XmlError> {
-        // The check for duplicates compares each attribute with all before it, so it is off.
+        // The check for duplicates is quadratic, so it is off.
         let count = start
             .attributes()
             .with_checks(false)
             .take(MAX_ATTRIBUTES + 1)
             .count();
-        LimitBreach::Attributes.unless(count)?;
+        LimitBreach::Attributes.check(count)?;
         if let Err(error) = self.namespaces.push(start) {
             let is_limit = matches!(error, NamespaceError::TooManyBindings(_));
             let beyond = XmlError::Beyond(LimitBreach::Namespaces);
@@ -206,21 +206,21 @@ impl<'t> Builder<'t> {
     fn value(&self, attribute: &Attribute<'_>) -> Result<Cow<'t, str>, XmlError> {
         let value = attribute.normalized_value(XmlVersion::Implicit1_0);
         let value = value.map_err(|error| self.malformed(&error))?;
-        LimitBreach::Text.unless(value.len())?;
+        LimitBreach::Text.check(value.len())?;
         Ok(match value {
             Cow::Borrowed(value) => self.lent(value),
             Cow::Owned(value) => Cow::Owned(value),
         })
     }
 
-    /// Passes over the rest of an element. It still has to be well-formed.
+    /// Skips the rest of an element, which still must be well-formed.
     fn skip(&mut self, start: &BytesStart<'t>) -> Result<(), XmlError> {
         let skipped = self.reader.read_to_end(start.name());
         skipped.map(drop).map_err(|error| self.malformed(&error))
     }
 
-    /// `part` for as long as the document lives. quick-xml lends names for as long as their event lives, although they are parts of
-    /// the document: what lies at addresses of the document is a part of it.
+    /// `part` with the lifetime of the document. quick-xml returns names with the lifetime of the event
+    /// although they are slices of the document: `part` is one iff its address range lies inside it.
     fn lent(&self, part: &str) -> Cow<'t, str> {
         let from = part.as_ptr().addr().checked_sub(self.text.as_ptr().addr());
         let same = from.and_then(|from| self.text.get(from..from + part.len()));
@@ -235,7 +235,7 @@ impl<'t> Builder<'t> {
     }
 }
 
-/// The character that a reference means. There are no entities but XML's own five.
+/// Resolves a reference. Only the five predefined entities exist.
 fn character(reference: &BytesRef<'_>) -> Result<char, XmlError> {
     let character = if reference.is_char_ref() {
         reference.resolve_char_ref().ok().flatten()

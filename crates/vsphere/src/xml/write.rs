@@ -1,10 +1,11 @@
-//! Writing requests: element names are constants of the program, every value is escaped, so no value can become markup.
+//! Writes requests. Element names are constants and every value is escaped, so no value can become
+//! markup.
 
 use quick_xml::escape::escape;
 
 use super::super::moref::Moref;
 
-/// An element of a request under construction.
+/// An element of a request.
 #[derive(Clone)]
 pub(crate) struct XmlWriter {
     name: &'static str,
@@ -14,7 +15,6 @@ pub(crate) struct XmlWriter {
 }
 
 impl XmlWriter {
-    /// An empty element.
     pub(crate) fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -24,7 +24,6 @@ impl XmlWriter {
         }
     }
 
-    /// An element with text.
     pub(crate) fn text(name: &'static str, text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -32,33 +31,30 @@ impl XmlWriter {
         }
     }
 
-    /// A managed object reference, which carries its type in the plain attribute `type`.
+    /// A managed object reference, with its type in the plain attribute `type`.
     pub(crate) fn moref(name: &'static str, moref: &Moref) -> Self {
         Self::text(name, &*moref.value).attribute("type", moref.kind.clone())
     }
 
-    /// With one more attribute.
     #[must_use]
     pub(crate) fn attribute(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.attributes.push((name, value.into()));
         self
     }
 
-    /// With one more child. The order of children is the schema's order: vCenter validates it.
+    /// Adds a child. vCenter validates that the order is that of the schema.
     #[must_use]
     pub(crate) fn with(mut self, child: Self) -> Self {
         self.children.push(child);
         self
     }
 
-    /// With more children.
     #[must_use]
     pub(crate) fn with_all(mut self, children: impl IntoIterator<Item = Self>) -> Self {
         self.children.extend(children);
         self
     }
 
-    /// As it goes on the wire.
     pub(crate) fn render(&self, into: &mut String) {
         into.push('<');
         into.push_str(self.name);

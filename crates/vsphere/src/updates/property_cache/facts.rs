@@ -1,4 +1,4 @@
-//! What is known of one host, cluster or VM, property by property.
+//! Cached properties of a host, a cluster and a VM.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub(super) struct HostProperties {
     pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
     pub(super) active: Option<BTreeSet<String>>,
     pub(super) devices: Option<Vec<PciDevice>>,
-    /// What follows from the two.
+    /// The devices whose address is in `active`.
     pub(super) passthrough: Option<Arc<[PciDevice]>>,
-    /// With the time at which the task was queued.
+    /// With the queue time of the task.
     pub(super) last_end: Option<(Timestamp, MaintenanceEnd)>,
 }
 
@@ -51,27 +51,26 @@ pub(super) struct VmProperties {
 }
 
 impl ComputeProperties {
-    /// Takes one property; `None` is unset or unreadable.
+    /// Applies a property; `None` if unset or unreadable.
     pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
         match path {
             "name" => self.name = value.and_then(Value::text).map(text::inventory_name),
             "configurationEx" => self.drs = value.and_then(Value::drs).cloned(),
-            // A path that nobody asked for.
+            // Not requested.
             _ => {}
         }
     }
 }
 
 impl HostProperties {
-    /// Takes one property; `None` is unset or unreadable.
     pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
-        let words = value.and_then(Value::text);
+        let text = value.and_then(Value::text);
         match path {
-            "name" => self.name = words.map(text::inventory_name),
+            "name" => self.name = text.map(text::inventory_name),
             "parent" => self.compute = value.and_then(Value::moref).and_then(Moref::compute),
-            "runtime.connectionState" => self.connection = words.and_then(decode::connection),
-            "runtime.inMaintenanceMode" => self.in_maintenance = words.and_then(decode::boolean),
-            "runtime.inQuarantineMode" => self.in_quarantine = words.and_then(decode::boolean),
+            "runtime.connectionState" => self.connection = text.and_then(decode::connection),
+            "runtime.inMaintenanceMode" => self.in_maintenance = text.and_then(decode::boolean),
+            "runtime.inQuarantineMode" => self.in_quarantine = text.and_then(decode::boolean),
             "datastore" => self.datastores = datastores(value),
             "config.pciPassthruInfo" => {
                 self.active = value.and_then(Value::addresses).cloned();
@@ -85,7 +84,7 @@ impl HostProperties {
         }
     }
 
-    /// A host has devices in any case. One that tells nothing of passthrough has none that is active for it.
+    /// A host always has devices; without active addresses none is enabled for passthrough.
     fn passthrough(&self) -> Option<Arc<[PciDevice]>> {
         let is_active = |device: &&PciDevice| {
             let active = self.active.as_ref();
@@ -95,7 +94,7 @@ impl HostProperties {
         Some(devices.iter().filter(is_active).cloned().collect())
     }
 
-    pub(super) fn whole(&self, moref: &HostRef, entering: Option<EnteringMaintenance>) -> Host {
+    pub(super) fn object(&self, moref: &HostRef, entering: Option<EnteringMaintenance>) -> Host {
         Host {
             moref: moref.clone(),
             name: self.name.clone(),
@@ -114,11 +113,11 @@ impl HostProperties {
 impl VmProperties {
     /// Takes one property; `None` is unset or unreadable.
     pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
-        let words = value.and_then(Value::text);
+        let text = value.and_then(Value::text);
         match path {
-            "name" => self.name = words.map(text::inventory_name),
-            "config.uuid" => self.uuid = words.and_then(VmUuid::parse),
-            "config.template" => self.template = words.and_then(decode::boolean).unwrap_or(false),
+            "name" => self.name = text.map(text::inventory_name),
+            "config.uuid" => self.uuid = text.and_then(VmUuid::parse),
+            "config.template" => self.template = text.and_then(decode::boolean).unwrap_or(false),
             "config.hardware.device" => {
                 let devices = value.and_then(Value::devices);
                 let what =
@@ -126,20 +125,20 @@ impl VmProperties {
                 self.passthrough = devices.map(what);
             }
             EVACUATION => {
-                self.evacuation_power_off = words.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
+                self.evacuation_power_off = text.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
             }
-            "runtime.powerState" => self.power = words.and_then(decode::power),
+            "runtime.powerState" => self.power = text.and_then(decode::power),
             "runtime.host" => self.host = value.and_then(Value::moref).and_then(Moref::host),
-            "runtime.question" => self.question = words.map(text::for_people),
+            "runtime.question" => self.question = text.map(text::for_people),
             "guest.toolsRunningStatus" => {
-                self.tools_running = words.map(|words| words == "guestToolsRunning");
+                self.tools_running = text.map(|text| text == "guestToolsRunning");
             }
             "datastore" => self.datastores = datastores(value),
             _ => {}
         }
     }
 
-    pub(super) fn whole(&self, moref: &VmRef) -> Vm {
+    pub(super) fn object(&self, moref: &VmRef) -> Vm {
         Vm {
             moref: moref.clone(),
             name: self.name.clone(),

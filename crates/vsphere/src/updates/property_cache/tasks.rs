@@ -1,8 +1,8 @@
-//! The tasks in the shadow: which matter, what became of them, and who is told.
+//! Tasks in the property cache: which ones matter, and how they end.
 
 use std::collections::BTreeSet;
 
-use super::{PropertyCache, tell};
+use super::{PropertyCache, if_changed};
 use crate::fault::FaultKind;
 use crate::moref::Moref;
 use crate::property::{ObjectProperties, Value};
@@ -12,85 +12,84 @@ use crate::text;
 use crate::update::{EndOutcome, MaintenanceEnd, Task, TaskState, VsphereUpdate};
 use haulout_core::ids::TaskRef;
 
-/// Maintenance tasks that are followed one by one. A vCenter has at most some thousand hosts, and of those no more than this are on
-/// their way into maintenance at once; the others are followed as their hosts list them.
-const FOLLOWED: usize = 1_000;
+/// Limit of maintenance tasks in the list view. Others are seen in the task lists of their hosts.
+const MAX_FOLLOWED: usize = 1_000;
 
 impl PropertyCache {
-    /// Says which tasks are awaited: before vCenter is asked for them, because its answer may come first.
+    /// Sets the awaited tasks. Called before vCenter is asked for them, because its reply may come
+    /// first.
     pub(crate) fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
-        for tasks in [&mut self.looked_at, &mut self.to_look_at, &mut self.gone] {
+        for tasks in [&mut self.read_individually, &mut self.to_read, &mut self.gone] {
             tasks.retain(|task| awaited.contains(task));
         }
         self.awaited = awaited;
     }
 
-    /// Whether there is a task that has to be read by itself.
-    pub(crate) fn has_to_look(&self) -> bool {
-        !self.to_look_at.is_empty()
+    pub(crate) fn has_tasks_to_read(&self) -> bool {
+        !self.to_read.is_empty()
     }
 
-    /// Hands out the tasks that have to be read by themselves.
-    pub(crate) fn take_to_look_at(&mut self) -> BTreeSet<TaskRef> {
-        std::mem::take(&mut self.to_look_at)
+    /// Returns and clears the tasks to read individually.
+    pub(crate) fn take_tasks_to_read(&mut self) -> BTreeSet<TaskRef> {
+        std::mem::take(&mut self.to_read)
     }
 
-    /// Takes what was read of tasks by themselves, with their results.
-    pub(crate) fn look_at(&mut self, objects: &[ObjectProperties]) {
+    /// Applies tasks that were read individually, with their results.
+    pub(crate) fn apply_tasks_read(&mut self, objects: &[ObjectProperties]) {
         for object in objects {
-            self.looked_at.extend(object.moref.task());
+            self.read_individually.extend(object.moref.task());
             self.upsert(object);
         }
     }
 
-    /// The awaited tasks that vCenter does not know any more.
+    /// Awaited tasks that vCenter does not know any more.
     pub(crate) fn gone_tasks(&self) -> BTreeSet<TaskRef> {
         self.gone.clone()
     }
 
-    /// Whether nobody waits for more than was told of the task: how it ended, or that this is not to be learnt.
+    /// Whether the outcome of the task is known, or cannot be known.
     fn is_settled(&self, task: &TaskRef) -> bool {
         self.gone.contains(task) || self.tasks.get(task).is_some_and(TaskInfo::has_ended)
     }
 
-    /// A re-read told of these tasks. What is awaited and was not told of is to be looked for.
-    pub(super) fn look_for(&mut self, read: &BTreeSet<TaskRef>) {
+    /// Marks awaited tasks that a re-read did not return (`read`) to be read individually.
+    pub(super) fn find_missed(&mut self, read: &BTreeSet<TaskRef>) {
         let missed: Vec<_> = self
             .awaited
             .difference(read)
             .filter(|task| !self.is_settled(task))
             .cloned()
             .collect();
-        self.to_look_at.extend(missed);
+        self.to_read.extend(missed);
     }
 
-    /// vCenter does not know these tasks. Those that are awaited are told gone.
-    pub(crate) fn vanished(&mut self, tasks: BTreeSet<TaskRef>) {
+    /// vCenter does not know these tasks. Awaited ones are reported as gone.
+    pub(crate) fn tasks_not_found(&mut self, tasks: BTreeSet<TaskRef>) {
         for task in tasks.intersection(&self.awaited) {
             if self.is_settled(task) {
                 continue;
             }
             self.tasks.remove(task);
-            self.told.tasks.remove(task);
+            self.sent.tasks.remove(task);
             self.gone.insert(task.clone());
             self.changed.insert(task.into());
         }
     }
 
-    /// How many maintenance tasks were heard of, each once, whoever told.
-    pub(crate) fn clicks(&self) -> u64 {
-        self.clicks
+    /// Number of maintenance tasks seen, from any source, each counted once.
+    pub(crate) fn maintenance_tasks_seen(&self) -> u64 {
+        self.maintenance_tasks_seen
     }
 
-    /// The maintenance tasks that are queued or running: how they end is told only to who follows them one by one.
+    /// The maintenance tasks to follow in the list view: otherwise their outcome is not reported.
     pub(crate) fn followed(&self) -> impl Iterator<Item = &TaskRef> {
-        self.entering.iter().take(FOLLOWED)
+        self.entering.iter().take(MAX_FOLLOWED)
     }
 
-    /// Takes what was told of a task by its properties.
-    pub(super) fn task_told(&mut self, task: &TaskRef, object: &ObjectProperties) {
+    /// Applies the properties of a task.
+    pub(super) fn apply_task(&mut self, task: &TaskRef, object: &ObjectProperties) {
         let known = self.tasks.get(task);
-        // What changes of a task that was passed over is told without the rest.
+        // A change of a task that was ignored lacks the other properties.
         if known.is_some() || object.get("info.descriptionId").is_some() {
             let read = task::read(object, known);
             if let Some(task) = self.readable(&object.moref, read) {
@@ -99,22 +98,22 @@ impl PropertyCache {
         }
     }
 
-    /// Takes a page of the history.
-    pub(super) fn page(&mut self, object: &ObjectProperties) {
+    /// Applies a page of the task history.
+    pub(super) fn apply_history_page(&mut self, object: &ObjectProperties) {
         let page = object.get("latestPage").and_then(Value::tasks);
         for listed in page.unwrap_or_default() {
             let listed = match listed {
                 Ok(listed) => listed,
                 Err(unreadable) => {
                     let of = unreadable.moref.as_ref().unwrap_or(&object.moref);
-                    self.complaints.note(Some(of), &unreadable.why);
+                    self.unreadable.note(Some(of), &unreadable.why);
                     continue;
                 }
             };
             let Some(task) = self.readable(&listed.moref, task::read(listed, None)) else {
                 continue;
             };
-            // The page lists the tasks of all VMs, and goes on listing what ended long ago.
+            // The page lists the tasks of all VMs, including old ones.
             let foreign = task
                 .entity
                 .as_ref()
@@ -126,24 +125,24 @@ impl PropertyCache {
         }
     }
 
-    /// A task is in none of the lists of a filter any more, which says nothing about its state: a host lists what ended for ten
-    /// minutes, and a maintenance task is followed beside that. One that runs is judged by the next re-read, which also forgets what
-    /// ended.
-    pub(super) fn task_left(&mut self, task: TaskRef) {
+    /// A task left all lists of a filter, which says nothing about its state: a host lists ended tasks
+    /// for ten minutes. The next re-read decides about running tasks and removes ended ones.
+    pub(super) fn task_unlisted(&mut self, task: TaskRef) {
         if self.awaited.contains(&task) {
             if !self.is_settled(&task) {
-                self.to_look_at.insert(task);
+                self.to_read.insert(task);
             }
             return;
         }
         let is_of_maintenance = self.tasks.get(&task).is_none_or(TaskInfo::enters_maintenance);
         if !is_of_maintenance {
             self.tasks.remove(&task);
-            self.told.tasks.remove(&task);
+            self.sent.tasks.remove(&task);
         }
     }
 
-    /// A re-read found these tasks in the list of `host`, and `read` all in all. What it found nowhere is over.
+    /// Ends maintenance tasks of `host` that are neither in its list (`listed`) nor in the re-read at
+    /// all (`read`).
     pub(super) fn end_unlisted(
         &mut self,
         host: &Moref,
@@ -154,7 +153,7 @@ impl PropertyCache {
         let over: Vec<_> = self
             .entering_tasks(host)
             .map(|task| task.moref.clone())
-            .filter(|task| !is_found(task) && !self.fresher.has(&Moref::from(task)))
+            .filter(|task| !is_found(task) && !self.newer.has(&Moref::from(task)))
             .collect();
         for task in over {
             self.tasks.remove(&task);
@@ -164,7 +163,7 @@ impl PropertyCache {
         self.settle_arrivals(host);
     }
 
-    /// The host is in maintenance: the tasks that brought it there have done so.
+    /// The host reached maintenance: its tasks are not `arriving` any more.
     pub(super) fn has_arrived(&mut self, host: &Moref) {
         let tasks = &self.tasks;
         self.arriving.retain(|task| {
@@ -174,39 +173,39 @@ impl PropertyCache {
         });
     }
 
-    /// A re-read that began after a maintenance task had ended tells the host as it came to be: in maintenance, or out
-    /// of it again before anybody saw it in.
+    /// A re-read that began after the task ended shows the host's final state: in maintenance, or
+    /// already out of it.
     fn settle_arrivals(&mut self, host: &Moref) {
-        let (tasks, fresher) = (&self.tasks, &self.fresher);
+        let (tasks, newer) = (&self.tasks, &self.newer);
         let count = self.arriving.len();
         self.arriving.retain(|task| {
             let is_here = tasks
                 .get(task)
                 .is_none_or(|info| info.entity.as_ref() == Some(host));
-            !is_here || fresher.has(&Moref::from(task))
+            !is_here || newer.has(&Moref::from(task))
         });
         if self.arriving.len() != count {
             self.changed.insert(host.clone());
         }
     }
 
-    /// Tasks that have ended and that nothing lists any more are of no use: without this they would pile up.
+    /// Removes ended tasks that no list contains, so that the cache does not grow without bound.
     pub(super) fn forget_ended(&mut self, objects: &[ObjectProperties]) {
         let lists = objects.iter().map(|object| object.morefs("recentTask"));
         let listed: BTreeSet<_> = lists.flatten().collect();
-        let (awaited, fresher) = (&self.awaited, &self.fresher);
+        let (awaited, newer) = (&self.awaited, &self.newer);
         self.tasks.retain(|task, info| {
             let moref = Moref::from(task);
-            !info.has_ended() || awaited.contains(task) || listed.contains(&moref) || fresher.has(&moref)
+            !info.has_ended() || awaited.contains(task) || listed.contains(&moref) || newer.has(&moref)
         });
         let tasks = &self.tasks;
         self.reread.retain(|task| tasks.contains_key(task));
-        self.told.tasks.retain(|task, _| tasks.contains_key(task));
+        self.sent.tasks.retain(|task, _| tasks.contains_key(task));
     }
 
-    /// One task that cannot be read must not stop the stream of all others.
+    /// An unreadable task must not affect the others.
     fn readable(&mut self, moref: &Moref, task: Result<TaskInfo, ReplyError>) -> Option<TaskInfo> {
-        task.inspect_err(|error| self.complaints.note(Some(moref), &error.to_string()))
+        task.inspect_err(|error| self.unreadable.note(Some(moref), &error.to_string()))
             .ok()
     }
 
@@ -216,18 +215,19 @@ impl PropertyCache {
             .as_ref()
             .is_some_and(|entity| entity.kind == "VirtualMachine");
         let matters = of_vm || task.enters_maintenance() || self.awaited.contains(&task.moref);
-        // A task that has ended stays so: two filters tell of it, and one may be behind.
+        // An ended task stays ended: of the two filters that report it, one may be behind.
         let known = self.tasks.get(&task.moref);
         if !matters || known.is_some_and(|known| known.has_ended() || *known == task) {
             return;
         }
-        // Its success alone does not say that anything was started; until the result is read it counts as what it was.
+        // Success alone does not say that anything was started; until the result is read the task
+        // counts as running.
         let is_done = task.state == TaskState::Success && self.awaited.contains(&task.moref);
-        if is_done && task.needs_result() && !self.looked_at.contains(&task.moref) {
-            self.to_look_at.insert(task.moref);
+        if is_done && task.needs_result() && !self.read_individually.contains(&task.moref) {
+            self.to_read.insert(task.moref);
             return;
         }
-        self.clicks += u64::from(known.is_none() && task.enters_maintenance());
+        self.maintenance_tasks_seen += u64::from(known.is_none() && task.enters_maintenance());
         let was_running = known.is_some_and(|known| !known.has_ended());
         if was_running && task.enters_maintenance() && task.state == TaskState::Success {
             let host = task.entity.as_ref().and_then(Moref::host);
@@ -236,21 +236,21 @@ impl PropertyCache {
                 self.arriving.insert(task.moref.clone());
             }
         }
-        self.note_end(&task, was_running);
+        self.record_outcome(&task, was_running);
         if task.enters_maintenance() && !task.has_ended() {
             self.entering.insert(task.moref.clone());
         } else {
             self.entering.remove(&task.moref);
         }
         let moref = Moref::from(&task.moref);
-        self.fresher.note(&moref);
+        self.newer.note(&moref);
         self.changed.extend(task.entity.clone());
         self.changed.insert(moref);
         self.tasks.insert(task.moref.clone(), task);
     }
 
-    /// Notes how a maintenance task ended that was seen running. The newest one counts.
-    fn note_end(&mut self, task: &TaskInfo, was_running: bool) {
+    /// Records the outcome of the newest maintenance task that was seen running.
+    fn record_outcome(&mut self, task: &TaskInfo, was_running: bool) {
         let Some(host) = task.entity.as_ref().filter(|_| task.enters_maintenance()) else {
             return;
         };
@@ -291,8 +291,8 @@ impl PropertyCache {
         under_way.filter(move |task| task.entity.as_ref() == Some(host))
     }
 
-    /// Tasks of hosts are told as their host's `entering`.
-    pub(super) fn tell_task(&mut self, task: &TaskRef) -> Option<VsphereUpdate> {
+    /// Tasks of hosts are reported in [`Host::entering`](crate::update::Host).
+    pub(super) fn task_update(&mut self, task: &TaskRef) -> Option<VsphereUpdate> {
         if self.gone.contains(task) {
             return Some(VsphereUpdate::TaskGone(task.clone()));
         }
@@ -301,7 +301,7 @@ impl PropertyCache {
         if !vm.as_ref().is_some_and(|vm| self.ours.contains(vm)) && !self.awaited.contains(task) {
             return None;
         }
-        let whole = Task {
+        let object = Task {
             moref: task.clone(),
             vm,
             description_id: text::for_people(&info.description_id),
@@ -312,6 +312,6 @@ impl PropertyCache {
                 (Some(_) | None, Some(_) | None) => false,
             },
         };
-        tell(&mut self.told.tasks, task.clone(), whole).map(VsphereUpdate::Task)
+        if_changed(&mut self.sent.tasks, task.clone(), object).map(VsphereUpdate::Task)
     }
 }

@@ -1,0 +1,38 @@
+//! Logs unreadable objects, once per object, so that a repeated report does not fill the log.
+
+use std::collections::HashSet;
+
+use crate::moref::Moref;
+
+/// Limit of objects that are logged per stream.
+const MAX_LOGGED: usize = 100;
+
+/// Objects that were logged as unreadable.
+#[derive(Default)]
+pub(super) struct UnreadableObjects(HashSet<Option<Moref>>);
+
+impl UnreadableObjects {
+    /// Logs the object unless it was logged before, or too many others were. All objects without a
+    /// reference count as one.
+    pub(super) fn note(&mut self, moref: Option<&Moref>, why: &str) {
+        if self.0.len() > MAX_LOGGED || !self.0.insert(moref.cloned()) {
+            return;
+        }
+        if self.0.len() > MAX_LOGGED {
+            tracing::warn!(
+                objects = MAX_LOGGED,
+                "more objects from vCenter cannot be read; further ones are not logged"
+            );
+            return;
+        }
+        let object = moref.map_or_else(
+            || "an object without a reference".to_owned(),
+            |moref| format!("{} {moref}", moref.kind),
+        );
+        tracing::warn!(
+            object,
+            why,
+            "an object from vCenter cannot be read and is skipped; logged once per object"
+        );
+    }
+}
